@@ -100,6 +100,7 @@ class View:
         known_present: int64 rows, besides those that this party lacks itself.
         known_absent: int64 rows, the planted ones.
         known_labels: per step int64 (B,), the class of each row whose label the attacker knows in that step, -1 for the rest.
+        known_numbers: float64 by row number (rows,), the targets that the attacker knows where these are numbers, else NaN.
         clean_hints: per step (H, D), the gradients before any defence of the step's rows with a known label, in their order:
             what Marvell's evaluation grants its attacker. None: it has only what it received.
         classes: how many classes the contract's target has; 2 for a binary one, whose class 1 is positive; 0 for a number.
@@ -118,6 +119,7 @@ class View:
     known_present: Tensor | None = None
     known_absent: Tensor | None = None
     known_labels: tuple[Tensor, ...] | None = None
+    known_numbers: Tensor | None = None
     clean_hints: tuple[Tensor, ...] | None = None
     classes: int = 2
     class_order: Tensor | None = None

@@ -18,7 +18,7 @@ from tallystick.artifacts.folder import RunFolder
 from tallystick.artifacts.recorder import ViewStore
 from tallystick.artifacts.row_recorder import RowStore
 from tallystick.artifacts.trained import epochs_trained
-from tallystick.attacks.label_inference.auxiliary import ClassOrder, FewLabels, NoLabels
+from tallystick.attacks.label_inference.auxiliary import ClassOrder, FewKnownNumbers, FewLabels, NoLabels
 from tallystick.attacks.label_inference.averaged import OverEpochs
 from tallystick.attacks.label_inference.evaluate import LabelInferenceEvaluation
 from tallystick.attacks.label_inference.numbers import NumberMetrics, evaluate_on_numbers
@@ -125,7 +125,7 @@ def audit_labels(
     label_N, own_N = kept.label_N, kept.own_N
     if contract.target.type == "regression":
         watcher.say("attacking what this side sent, for its numbers, as a feature party could")
-        return _audit_numbers(folder, contract, kept, also=also, seed=seed)
+        return _audit_numbers(folder, contract, kept, known=auxiliary_labels, also=also, seed=seed)
     outside, unusable = outside_attacks() if contract.audit is True else ({}, {})
     classes, quick, flip = contract.target.classes, contract.audit == "quick", _flip(contract)
     attacks = _attacks(contract, outside, auxiliary_labels, flips=flip is not None)
@@ -233,11 +233,16 @@ def _defense(contract: Contract) -> str:
 
 
 def _audit_numbers(
-    folder: RunFolder, contract: Contract, kept: KeptLabels, *, also: Sequence[OtherRun], seed: int
+    folder: RunFolder, contract: Contract, kept: KeptLabels, *, known: int, also: Sequence[OtherRun], seed: int
 ) -> results.Audit:
     """The same where the label is a number: attacks rank rows by it."""
     outside, unusable = outside_attacks() if contract.audit is True else ({}, {})
-    attacks = {name: row for name, row in {**LABEL_INFERENCE_ATTACKS, **outside}.items() if row.numbers}
+    few = FewKnownNumbers(count=known)
+    attacks = {
+        name: replace(row, knows=few) if isinstance(row.knows, FewKnownNumbers) else row
+        for name, row in {**LABEL_INFERENCE_ATTACKS, **outside}.items()
+        if row.numbers
+    }
     found: list[results.AttackResult] = []
     unmeasured = [f"{name}: {why}" for name, why in unusable.items()]
     unmeasured += ["several runs together: attacks on numbers read single steps, of one run"] if also else []
@@ -248,7 +253,7 @@ def _audit_numbers(
         seen.append((view, None))
         for name, row in attacks.items():
             try:
-                metrics = evaluate_on_numbers(row.attack, view, kept.label_N, seed=seed)
+                metrics = evaluate_on_numbers(row.attack, view, kept.label_N, knows=row.knows, seed=seed)
             except DataError as error:  # NaN of a training that diverged
                 unmeasured.append(f"{name}, in {peer}'s seat: {error}")
                 continue

@@ -103,6 +103,33 @@ class FewLabels:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FewKnownNumbers:
+    """The targets of a few random rows, where targets are numbers; at most half of all rows.
+
+    Args:
+        count: rows, at least 1.
+    """
+
+    count: int = 40
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise ConfigError(f"few known numbers: count={self.count}; expected at least 1")
+
+    def reveal(self, view: View, labels_N: Tensor, *, rng: np.random.Generator) -> View:
+        """Draw rows once."""
+        observed_N = _observed(view)
+        rows = _sample(observed_N, min(self.count, int(observed_N.sum()) // 2), rng)
+        known_N = torch.full((view.rows,), torch.nan, dtype=torch.float64)
+        known_N[rows] = labels_N[rows].double()
+        return replace(view, known_numbers=known_N)
+
+    def describe(self) -> str:
+        """Say how many."""
+        return f"{self.count} numbers"
+
+
+@dataclass(frozen=True, kw_only=True)
 class TheseLabels:
     """The labels of these rows, known in every step: so that two views are attacked by somebody who knows the same.
 

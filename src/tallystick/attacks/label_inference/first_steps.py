@@ -61,7 +61,7 @@ class FirstSteps:
         rows_K, target_K = self._first(view)
         if self.of == "first":
             return Scores(rows=(rows_K,), values=(target_K,))
-        rows_N, x_NF = _embeddings(view) if self.of == "embedding" else _later_gradients(view)
+        rows_N, x_NF = embeddings(view) if self.of == "embedding" else later_gradients(view)
         place = torch.full((view.rows,), -1)
         place[rows_N] = torch.arange(len(rows_N))
         known_K = place[rows_K] >= 0
@@ -101,13 +101,14 @@ def _turned(view: View) -> Iterator[tuple[Tensor, Tensor]]:
         yield grad_BD @ towards_D, grad_BD
 
 
-def _embeddings(view: View) -> tuple[Tensor, Tensor]:
+def embeddings(view: View) -> tuple[Tensor, Tensor]:
+    """The rows seen, in order, and of each its last embedding, and own columns where the view has them."""
     rows_N, last_ND = observations(view, "cut_embedding")
     parts = [last_ND] if view.own_NA is None else [last_ND, view.own_NA[rows_N].float()]
     return rows_N, standardised(torch.cat(parts, dim=1))
 
 
-def _later_gradients(view: View) -> tuple[Tensor, Tensor]:
+def later_gradients(view: View) -> tuple[Tensor, Tensor]:
     """Of each row of the later epochs its mean gradient, and the mean of its gradients' directions, all turned the same way.
 
     The first epoch's are left out: of the first steps' rows they are the targets, and no other row's are.

@@ -11,12 +11,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tallystick.attacks.label_inference.auxiliary import AuxiliaryLabels, NoLabels
 from tallystick.attacks.scoring import IntervalEstimate
 from tallystick.attacks.view import Attack, View, renumbered
 from tallystick.errors import DataError
 
 Floats = NDArray[np.float64]
 REPLICATES = 200
+NO_LABELS = NoLabels()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +39,7 @@ class NumberMetrics:
 
 
 def evaluate_on_numbers(
-    attack: Attack, view: View, target_N: Tensor, *, level: float = 0.95, seed: int = 0
+    attack: Attack, view: View, target_N: Tensor, *, knows: AuxiliaryLabels = NO_LABELS, level: float = 0.95, seed: int = 0
 ) -> NumberMetrics | None:
     """Attack a view and compare what comes out with the targets; rows are resampled for the interval.
 
@@ -45,6 +47,7 @@ def evaluate_on_numbers(
         attack: scores one group of rows.
         view: what the feature party saw; its ``classes`` are 0.
         target_N: the truth, a number per row as the contract numbers rows.
+        knows: which targets the attacker is told.
         level: coverage of the interval.
         seed: of the attack and of the resamples.
 
@@ -61,7 +64,8 @@ def evaluate_on_numbers(
     steps, numbers_N = renumbered(view.steps)
     own_NA = None if view.own_NA is None else view.own_NA[numbers_N]
     compact = View(received=view.received, steps=steps, classes=view.classes, own_NA=own_NA)
-    scores = attack(compact, generator=torch.Generator().manual_seed(seed))
+    told = knows.reveal(compact, target_N[numbers_N], rng=np.random.default_rng([seed, 3]))
+    scores = attack(told, generator=torch.Generator().manual_seed(seed))
     score_M = torch.cat(scores.values).double().numpy()
     target_M = target_N[numbers_N][torch.cat(scores.rows)].double().numpy()
     if not np.isfinite(score_M).all():

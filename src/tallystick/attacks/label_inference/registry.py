@@ -7,6 +7,7 @@ from types import MappingProxyType
 from tallystick.attacks.label_inference.auxiliary import (
     AuxiliaryLabels,
     ClassOrder,
+    FewKnownNumbers,
     FewLabels,
     LabelsPerBatch,
     NoLabels,
@@ -20,6 +21,7 @@ from tallystick.attacks.label_inference.completion import ModelCompletion
 from tallystick.attacks.label_inference.direction import DirectionAttack
 from tallystick.attacks.label_inference.energy import EnergyAttack
 from tallystick.attacks.label_inference.enumeration import LabelEnumeration
+from tallystick.attacks.label_inference.few_numbers import FewNumbers
 from tallystick.attacks.label_inference.fine_tuned import FineTunedCompletion
 from tallystick.attacks.label_inference.first_steps import FirstSteps
 from tallystick.attacks.label_inference.norm import NormAttack
@@ -82,6 +84,7 @@ DIRECTION = "rows whose gradients point the way of a known row's share its label
 SPECTRAL = "rows are told apart by which side of the batch's main direction they lie on"
 CLUSTERS = "rows are sorted into as many clusters as there are classes; the smaller cluster is the rarer class"
 BY_SIZE = "rows are sorted into as many clusters as there are classes; the largest cluster is the most frequent class, and so on"
+FEW_NUMBERS = "curves from a few rows whose number is known to that number"
 FIRST_STEPS = "before a model has learnt, its error is the target: rows of the first three batches are ranked by their gradients"
 AVERAGED = "each row's scores averaged over the epochs, so that fresh noise cancels out"
 
@@ -373,6 +376,35 @@ LABEL_INFERENCE_ATTACKS: Mapping[str, LabelInferenceAttack] = MappingProxyType(
             binary=False,
             multiclass=False,
             numbers=True,
+        ),
+        "few-numbers-embedding": LabelInferenceAttack(
+            attack=FewNumbers(reads="embedding"),
+            description=f"{FEW_NUMBERS}, from embeddings",
+            reads="cut_embedding",
+            knows=FewKnownNumbers(),
+            binary=False,
+            multiclass=False,
+            numbers=True,
+        ),
+        "few-numbers-gradient": LabelInferenceAttack(
+            attack=FewNumbers(reads="gradient"),
+            description=f"{FEW_NUMBERS}, from the gradients of later epochs",
+            reads="cut_gradient",
+            knows=FewKnownNumbers(),
+            binary=False,
+            multiclass=False,
+            numbers=True,
+        ),
+        "few-numbers-both": LabelInferenceAttack(
+            attack=FewNumbers(reads="both"),
+            description=f"{FEW_NUMBERS}, from these gradients and embeddings together",
+            reads="cut_gradient",
+            knows=FewKnownNumbers(),
+            binary=False,
+            multiclass=False,
+            numbers=True,
+            with_embeddings=True,
+            tells_of_both=True,
         ),
     }
 )
