@@ -33,10 +33,10 @@ def test_a_table_of_several_classes_is_attacked_and_gone_on_with(tmp_path: Path)
 
 
 def test_a_table_of_numbers_is_ranked_and_its_columns_are_rebuilt(tmp_path: Path) -> None:
-    found = defended.run(tables=["diabetes"], data=None, terms=SHORT, seeds=[1], only=["none", "cut-width 4"])
-    bare, narrow = found["tables"]["diabetes"]
+    found = defended.run(tables=["diabetes"], data=None, terms=SHORT, seeds=[1], only=["none"])
+    (bare,) = found["tables"]["diabetes"]
     assert bare["strongest"]["gradients, no label"]["mean"] > 0.8  # Spearman of the first steps
-    assert bare["columns"]["20"]["mean"] > narrow["columns"]["20"]["mean"] + 0.1
+    assert bare["columns"]["20"]["mean"] > 0.5
     html = render_benchmark(page_of(found, command="tallystick bench label-defenses"), tmp_path / "page.html").read_text()
     assert "diabetes: columns rebuilt" in html
     assert "test RMSE" in html

@@ -11,9 +11,12 @@ def found() -> dict:  # type: ignore[type-arg]
     return defenses.run(rows=1_024, width=16, turns=1)
 
 
+def test_every_method_has_a_case() -> None:
+    assert {entry["method"] for entry, _ in defenses.CASES.values()} == set(DEFENSES)
+
+
 @pytest.mark.long
 def test_every_method_is_timed_beside_the_step(found: dict) -> None:  # type: ignore[type-arg]
-    assert {entry["method"] for entry, _ in defenses.CASES.values()} == set(DEFENSES)
     assert set(found["defenses"]) == set(defenses.CASES)
     for measured in found["defenses"].values():
         assert measured["ms_per_batch"] > 0
@@ -30,6 +33,7 @@ def test_the_closed_form_is_compared_with_the_definition(found: dict) -> None:  
     assert compared["time_ratio"] > 0
 
 
+@pytest.mark.long
 def test_peak_memory_is_that_of_a_fresh_process(found: dict) -> None:  # type: ignore[type-arg]
     """At 1,024 rows the definition needs some matrices of 4 MiB; the closed form no more than a few tiles of 2 MiB."""
     peaks = found["distance_correlation"]["peak_mib"]

@@ -127,6 +127,7 @@ def test_every_part_knows_its_scenarios() -> None:
     assert every["plain dcor 0.3"].plan is None
 
 
+@pytest.mark.long
 def test_the_sweep_is_resumed_and_sets_ours_beside_the_paper(file: Path, tmp_path: Path) -> None:
     log = tmp_path / "runs.jsonl"
     training = leakage.WantedPlan(epochs=1, batch_size=128)
@@ -142,6 +143,10 @@ def test_the_sweep_is_resumed_and_sets_ours_beside_the_paper(file: Path, tmp_pat
     assert rows[0]["normalised"]["test_auc"] is None
     page = leakage_page.page_of(found, command="tallystick bench label-leakage")
     assert "Table 3" in [each.name for each in page.tables]
+
+
+def test_a_scenario_is_run_alone_and_unknown_ones_are_named(file: Path) -> None:
+    training = leakage.WantedPlan(epochs=1, batch_size=128)
     with pytest.raises(ConfigError, match="unknown part table-9"):
         leakage.run(data=file, only=["table-9"])
     (alone,) = leakage.run(data=file, seeds=(1,), named=["none"], training=training)["runs"]

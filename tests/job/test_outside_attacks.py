@@ -7,15 +7,11 @@ import pytest
 import torch
 from tiny import columns, contract_values, tables
 
-from tallystick.artifacts.folder import RunFolder
 from tallystick.attacks.label_inference import outside, outside_worker
 from tallystick.attacks.label_inference.outside import outside_attacks
 from tallystick.attacks.view import StepView, View
 from tallystick.audit import labels
-from tallystick.audit.labels import audit_labels
-from tallystick.config.contract import parse_contract
 from tallystick.errors import DataError
-from tallystick.results import read_result
 from tallystick.simulation import simulate
 from tallystick.watcher import Silent
 
@@ -144,10 +140,8 @@ def test_equations_without_a_solution_cost_an_own_attack_its_row_and_not_the_run
 def test_they_join_the_audit_and_one_that_raises_costs_its_own_row(installed, tmp_path):
     parties = ("bank", "shop")
     values = contract_values(parties, audit=True, training__batch_size=64, training__epochs=1)
-    simulate(values, tables(parties, rows=300), columns(parties), folder=tmp_path / "runs", watcher=Silent())
-    (path,) = (tmp_path / "runs" / "bank").glob("tiny-*")
-    assert any(attack.name == "longest" for attack in read_result((path / "result.json").read_bytes()).sections.leakage.attacks)
-    audit = audit_labels(RunFolder.open(path), parse_contract(values), watcher=Silent())
+    result = simulate(values, tables(parties, rows=300), columns(parties), folder=tmp_path / "runs", watcher=Silent())
+    audit = result.label_audit
     found = {attack.name: attack for attack in audit.attacks}
     assert found["longest"].note == "the longer, the rarer"
     assert found["longest"].auc == found["norm"].auc
