@@ -175,7 +175,7 @@ def test_messages_of_another_size_are_refused(side, make, size):
 
 @pytest.mark.parametrize("side", ["label", "feature"])
 def test_corrections_that_are_those_of_no_store_are_caught(side):
-    """Bits of half the columns flipped; a party would have to guess 160 bits or more to pass."""
+    """A bit of each of 60 columns flipped: they pass by a chance of 2^-60."""
 
     def flip(rows):
         rows[::2, 0] ^= 1
