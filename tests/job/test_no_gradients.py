@@ -57,8 +57,10 @@ class Failing(Silent):
             raise DataError("stopped here")
 
 
-def run_both(root, contract, frames, *, resume=False, stop_at=None, during="training", weight=None):
+def run_both(root, contract, frames, *, resume=False, stop_at=None, during="training", weight=None, refused=False):
     """Both parties in threads, each with its run folder under ``root``; gives the label party's error, if any.
+
+    Shop ends well, unless it is to be ``refused``.
 
     A party that has left tells the other one nothing more.
     """
@@ -91,7 +93,7 @@ def run_both(root, contract, frames, *, resume=False, stop_at=None, during="trai
         thread.start()
     for thread in threads:
         thread.join()
-    assert "shop" not in errors, errors["shop"]
+    assert ("shop" in errors) == refused, errors
     return errors.get("bank")
 
 
@@ -264,6 +266,24 @@ def test_rows_that_a_feature_party_chose_tell_it_no_label_by_whether_the_run_sto
         )
     assert len(found[0][0]) > 5
     assert found[0] == found[1]
+
+
+def test_a_feature_party_that_lost_its_alignment_is_refused_whatever_the_labels(tmp_path, to_shop, monkeypatch):
+    """Aligned labels that teach nothing leave no step of training; that must not show in whether the parties align again."""
+    values = contract_values(PARTIES, **QUICK | {"training__checkpoint_every": 1, "training__batch_size": 16})
+    given = tables(PARTIES, rows=ROWS)
+    given["shop"] = given["shop"][:60]
+    flat = one_class(pl.col("id").is_in(given["shop"]["id"].implode()))
+    stopped = ("stopped here", "is constant on the training rows")
+    for number, frames in enumerate((given, {**given, "bank": given["bank"].with_columns(**flat)})):
+        seed_system(monkeypatch)
+        root = tmp_path / str(number)
+        assert stopped[number] in str(run_both(root, values, frames, stop_at=2))
+        (kept,) = root.glob("shop/*/alignment.safetensors")
+        kept.unlink()
+        to_shop.clear()
+        assert "cannot go on together" in str(run_both(root, values, frames, resume=True, refused=True))
+        assert len(to_shop) == 3  # greeting, agreement, refusal
 
 
 def test_numbers_too_large_in_any_row_are_refused_before_anybody_is_greeted(tmp_path):

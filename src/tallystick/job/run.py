@@ -165,6 +165,17 @@ def _own_keys(job: Job) -> Keys:
     return job.keys
 
 
+def _would_drop(job: Job) -> bool:
+    """Whether aligning again would drop what was learnt on the old alignment, perhaps a finished model.
+
+    Others see that it is refused. Without gradients it is whenever an alignment is kept: whether the label party has learnt
+    anything on it hangs on its labels.
+    """
+    if not job.contract.sends_gradients:
+        return job.folder.load_alignment() is not None
+    return job.folder.trained or bool(job.folder.store().steps()) or bool(finished_trials(job.folder))
+
+
 def _resume_state(job: Job, keys: Keys) -> ResumeState:
     """What the run folder holds, for the handshake; a kept alignment of another table is of no use."""
     kept = job.folder.load_alignment()
@@ -200,8 +211,7 @@ def _taken_up(job: Job, keys: Keys, agreement: Agreement, notes: list[str]) -> R
         raise ConfigError(
             f"the parties' latest alignments are not of one run (here: {job.folder.path}); run `tallystick align` on all sides"
         )
-    if agreement.align and job.resume and (job.folder.trained or job.folder.store().steps() or finished_trials(job.folder)):
-        # Aligning again would drop what was learnt on the old alignment, perhaps a finished model.
+    if agreement.align and job.resume and _would_drop(job):
         raise ConfigError(
             f"the parties cannot go on together with {job.folder.path}: their latest runs are not the same one; "
             "start a new run without --resume on all sides"
