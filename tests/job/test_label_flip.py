@@ -19,7 +19,8 @@ from tallystick.dataset.intersection import check_classes
 from tallystick.defenses.gaussian_labels import GRID
 from tallystick.defenses.label_dp import other_words
 from tallystick.errors import DataError, TallystickError
-from tallystick.job.phases import defense
+from tallystick.evaluation.messages import Finished
+from tallystick.job.phases import defense, evaluate
 from tallystick.network.channel import MemoryChannel
 from tallystick.network.messages import encode
 from tallystick.simulation import simulate
@@ -234,6 +235,26 @@ def test_nothing_that_leaves_hangs_on_which_of_three_classes_a_label_is(unaligne
             for number, each in enumerate(labels)
         ]
     )
+
+
+def test_the_last_message_leaves_before_exact_labels_train_the_own_columns_model(monkeypatch):
+    """How long that takes, and whether it ends well, hangs on exact labels: early stopping goes by them."""
+    events, send, baseline = [], MemoryChannel.send, evaluate._baseline
+
+    def kept(channel, message):
+        if isinstance(message, Finished):
+            events.append("the last message")
+        send(channel, message)
+
+    def trained(*given):
+        events.append("own columns")
+        return baseline(*given)
+
+    monkeypatch.setattr(MemoryChannel, "send", kept)
+    monkeypatch.setattr(evaluate, "_baseline", trained)
+    more = {"training__epochs": 1, "evaluation__own_columns_baseline": True}
+    simulate(contract_values(PARTIES, **LABEL_DP, **more), frames(), given_columns())
+    assert events == ["the last message", "own columns"]
 
 
 def test_nothing_that_leaves_a_similarity_hangs_on_an_exact_label(tmp_path, monkeypatch):

@@ -52,22 +52,39 @@ def evaluate(
     """Score the test rows with the joint model, train and score the own-columns model, measure both, release what may leave.
 
     Every test row is embedded; this party measures by the scores of those that it has. With ``kept`` embeddings all of it is
-    done at home, and nothing leaves.
+    done at home, and nothing leaves. Where labels are hidden and no figure is sent, the last message goes out before exact
+    labels train the own-columns model: neither when it comes nor whether it does hangs on that.
     """
     batches = dataset.test_batches(dataset.resolved(job.contract.training).batch_size)
     cuts = kept if kept is not None else _crossing(job, trained, dataset)
     logits = logits_over(trained.model, dataset.features_at, batches, cuts)
     measured = measure_columns(job, trained, dataset, kept=kept)
     found = Evaluated(finished=Finished(rows=len(logits)))
+    parted = kept is not None or _sends_no_figure(job)
+    if parted and kept is None:
+        _finish(job, found.finished)
+        job.leave()
     if len(logits):
         found = _measure(job, rows, trained, dataset, logits, measured)
     found = replace(found, importance=measured.importance if measured is not None else ())
-    if kept is not None:
+    if parted:
         return found
     sent = _share(job, measured, found.comparison, run_id=run_id)
-    for channel in job.feature_channels:
-        channel.send(found.finished)
+    _finish(job, found.finished)
     return replace(found, sent_shared=sent)
+
+
+def _sends_no_figure(job: Job) -> bool:
+    """Whether labels are hidden, and nothing that evaluation finds goes to others: then they need not wait for it."""
+    evaluation = job.contract.evaluation
+    figures = evaluation.privacy is not None or evaluation.share_metrics or evaluation.importance.feature_columns == "both"
+    return job.contract.hides_labels and not figures
+
+
+def _finish(job: Job, finished: Finished) -> None:
+    """Send each feature party its last message."""
+    for channel in job.feature_channels:
+        channel.send(finished)
 
 
 def _crossing(job: Job, trained: TrainedLabelParty, dataset: Dataset) -> list[Cuts]:
