@@ -215,6 +215,18 @@ def test_a_stopped_label_party_goes_on_to_the_same_bits_and_tells_nobody_how_far
     assert all(other == first for other in others)
 
 
+def test_a_label_party_that_stops_after_it_left_goes_on_under_label_dp(tmp_path, monkeypatch):
+    """Its last message goes out before exact labels are used, so the other side has ended by then."""
+    dp = {"method": "label-dp", "epsilon": 1.0}
+    more = {"training__epochs": 1, "training__checkpoint_every": 1, "evaluation__own_columns_baseline": True}
+    values, frames = contract_values(PARTIES, defense=[dp], **more), tables(PARTIES, rows=ROWS)
+    seed_system(monkeypatch)
+    assert "stopped here" in str(run_both(tmp_path, values, frames, stop_at=1, during="own columns only"))
+    seed_system(monkeypatch)
+    assert run_both(tmp_path, values, frames, resume=True) is None
+    assert len(list((tmp_path / "bank").glob("*/result.json"))) == 1
+
+
 def without_run_id(sent):
     """A resumed run's messages, its greeting and agreement (which name the run, drawn at random) as values."""
     greeting, agreement = decode(sent[0], Greeting), decode(sent[1], Agreement)
