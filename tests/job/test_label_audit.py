@@ -137,8 +137,8 @@ def test_marvell_covers_gradients_and_says_that_it_promises_nothing(undefended, 
 def test_the_audit_is_a_phase_of_its_own(undefended):
     result, _ = undefended
     names = {party: [phase.name for phase in result.phases if phase.party == party] for party in PARTIES}
-    assert names["bank"] == ["handshake", "alignment", "training", "audit", "evaluation"]
-    assert names["shop"] == ["handshake", "alignment", "training", "audit", "evaluation"]
+    assert names["bank"] == ["handshake", "alignment", "training", "evaluation", "audit"]
+    assert names["shop"] == ["handshake", "alignment", "training", "evaluation", "audit"]
     seconds = {phase.name: phase.seconds for phase in result.phases if phase.party == "bank"}
     assert result.training.seconds == seconds["training"]
     assert seconds["audit"] > 0

@@ -20,6 +20,7 @@ from tallystick.defenses.gaussian_labels import GRID
 from tallystick.defenses.label_dp import other_words
 from tallystick.errors import DataError, TallystickError
 from tallystick.evaluation.messages import Finished
+from tallystick.job import run
 from tallystick.job.phases import defense, evaluate
 from tallystick.network.channel import MemoryChannel
 from tallystick.network.messages import encode
@@ -237,24 +238,39 @@ def test_nothing_that_leaves_hangs_on_which_of_three_classes_a_label_is(unaligne
     )
 
 
-def test_the_last_message_leaves_before_exact_labels_train_the_own_columns_model(monkeypatch):
-    """How long that takes, and whether it ends well, hangs on exact labels: early stopping goes by them."""
-    events, send, baseline = [], MemoryChannel.send, evaluate._baseline
+FIGURES = {
+    "none": {},
+    "exact": {"evaluation__share_metrics": ["auc"]},
+    "private": {"evaluation__privacy": {"epsilon": 1.0}},
+}
+
+
+@pytest.mark.parametrize("figures", FIGURES)
+def test_the_last_message_leaves_before_exact_labels_are_used_at_home(figures, monkeypatch):
+    """How long the own columns' training and the audit take, and whether they end well, hangs on exact labels."""
+    events, send = [], MemoryChannel.send
 
     def kept(channel, message):
         if isinstance(message, Finished):
             events.append("the last message")
         send(channel, message)
 
-    def trained(*given):
-        events.append("own columns")
-        return baseline(*given)
+    def noting(module, name):
+        original = getattr(module, name)
+
+        def noted(*given, **named):
+            events.append(name)
+            return original(*given, **named)
+
+        monkeypatch.setattr(module, name, noted)
 
     monkeypatch.setattr(MemoryChannel, "send", kept)
-    monkeypatch.setattr(evaluate, "_baseline", trained)
-    more = {"training__epochs": 1, "evaluation__own_columns_baseline": True}
+    noting(evaluate, "_baseline")
+    noting(run, "audit_training")
+    more = {"training__epochs": 1, "evaluation__own_columns_baseline": True, **FIGURES[figures]}
     simulate(contract_values(PARTIES, **LABEL_DP, **more), frames(), given_columns())
-    assert events == ["the last message", "own columns"]
+    own = events[events.index("the last message") + 1 :]  # the feature party audits once it has the last message
+    assert sorted(own) == ["_baseline", "audit_training", "audit_training"]
 
 
 def test_nothing_that_leaves_a_similarity_hangs_on_an_exact_label(tmp_path, monkeypatch):

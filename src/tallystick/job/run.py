@@ -1,6 +1,6 @@
 """One party's run of a contract: read this file to see what happens in which order.
 
-    handshake -> alignment -> training -> audit -> evaluation -> report
+    handshake -> alignment -> training -> evaluation -> audit -> report
 
 A search (`tallystick tune`) has many trainings in their place: handshake -> alignment -> tuning -> report.
 
@@ -76,7 +76,11 @@ def _run_label_party(job: Job) -> RunFindings:
             kept = receive_once(job, dataset, receive_widths(job, dataset), trains=trains(job, agreement))
             rows.check_at_home(contract, dataset.train_N, dataset.unaligned.train_N)
         trained = train_as_label_party(job, dataset, agreement, kept=kept)
-    found = replace(
+    if "evaluation" in job.phases:
+        with logbook.during("evaluation", channels):
+            found = replace(found, evaluated=evaluate(job, rows, trained, dataset, run_id=agreement.run_id, kept=kept))
+    job.leave()
+    return replace(
         found,
         alignment=alignment,
         dataset=dataset,
@@ -85,10 +89,6 @@ def _run_label_party(job: Job) -> RunFindings:
         column_notes=telling_columns(job, rows, dataset),
         audited=audit_training(job, rows, dataset, run_id=agreement.run_id),
     )
-    if "evaluation" not in job.phases:
-        return found
-    with logbook.during("evaluation", channels):
-        return replace(found, evaluated=evaluate(job, rows, trained, dataset, run_id=agreement.run_id, kept=kept))
 
 
 def _run_feature_party(job: Job) -> RunFindings:
@@ -115,17 +115,17 @@ def _run_feature_party(job: Job) -> RunFindings:
         else:
             trained, finished = embed_as_feature_party(job, dataset, agreement)
             found = replace(found, evaluated=Evaluated(finished=finished))
-    found = replace(
+    if "evaluation" in job.phases and contract.sends_gradients:
+        with logbook.during("evaluation", [channel]):
+            found = replace(found, evaluated=take_part(job, trained, dataset, run_id=agreement.run_id))
+    job.leave()
+    return replace(
         found,
         alignment=alignment,
         dataset=dataset,
         modules={"bottom model": trained.bottom},
         audited=audit_training(job, own_rows(job, keys, alignment), dataset, run_id=agreement.run_id),
     )
-    if "evaluation" not in job.phases or not contract.sends_gradients:
-        return found
-    with logbook.during("evaluation", [channel]):
-        return replace(found, evaluated=take_part(job, trained, dataset, run_id=agreement.run_id))
 
 
 def _run_helper(job: Job) -> RunFindings:

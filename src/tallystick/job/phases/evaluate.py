@@ -49,42 +49,68 @@ def evaluate(
     run_id: str,
     kept: Sequence[KeptCuts] | None = None,
 ) -> Evaluated:
-    """Score the test rows with the joint model, train and score the own-columns model, measure both, release what may leave.
+    """Score the test rows with the joint model, release what may leave, then measure the scores beside own columns.
 
-    Every test row is embedded; this party measures by the scores of those that it has. With ``kept`` embeddings all of it is
-    done at home, and nothing leaves. Where labels are hidden and no figure is sent, the last message goes out before exact
-    labels train the own-columns model: neither when it comes nor whether it does hangs on that.
+    Every test row is embedded; this party measures by the scores of those that it has. All that leaves goes out first, and this
+    party leaves then: how long the rest takes, and whether it ends well, hangs on exact labels. With ``kept`` embeddings nothing
+    is sent at all.
     """
     batches = dataset.test_batches(dataset.resolved(job.contract.training).batch_size)
     cuts = kept if kept is not None else _crossing(job, trained, dataset)
     logits = logits_over(trained.model, dataset.features_at, batches, cuts)
     measured = measure_columns(job, trained, dataset, kept=kept)
-    found = Evaluated(finished=Finished(rows=len(logits)))
-    parted = kept is not None or _sends_no_figure(job)
-    if parted and kept is None:
-        _finish(job, found.finished)
-        job.leave()
+    scored = None
     if len(logits):
-        found = _measure(job, rows, trained, dataset, logits, measured)
-    found = replace(found, importance=measured.importance if measured is not None else ())
-    if parted:
-        return found
-    sent = _share(job, measured, found.comparison, run_id=run_id)
-    _finish(job, found.finished)
-    return replace(found, sent_shared=sent)
+        job.logbook.commit(trained.state.step)  # the feature parties had committed it before they embedded these
+        is_own_T = dataset.is_own(dataset.test_N)
+        joint_T = final_logits(trained, dataset, logits[is_own_T], dataset.test_N[is_own_T])
+        own = dataset.own_part()
+        scored = _Scored(job=job, rows=rows, own=own, joint_T=joint_T, target_T=own.known_labels.true_N[own.test_N])
+    found = Evaluated(finished=Finished(rows=len(logits)))
+    if kept is None:
+        found = _tell(job, scored, measured, found.finished, run_id=run_id)
+        job.leave()
+    if scored is not None:
+        found = _measure(scored, trained, dataset, measured, found)
+    return replace(found, importance=measured.importance if measured is not None else ())
 
 
-def _sends_no_figure(job: Job) -> bool:
-    """Whether labels are hidden, and nothing that evaluation finds goes to others: then they need not wait for it."""
-    evaluation = job.contract.evaluation
-    figures = evaluation.privacy is not None or evaluation.share_metrics or evaluation.importance.feature_columns == "both"
-    return job.contract.hides_labels and not figures
+@dataclass(frozen=True, kw_only=True)
+class _Scored:
+    """The joint model's calibrated logits of this party's own test rows, and their exact labels."""
+
+    job: Job
+    rows: OwnRows
+    own: Dataset
+    joint_T: Tensor
+    target_T: Tensor
+
+    def compare(self, baseline_T: Tensor | None) -> Comparison:
+        """Measure them, beside the logits of own columns alone where there are any."""
+        known, evaluation = self.own.known_labels, self.job.contract.evaluation
+        labels, weights = known.units(self.own.test_N)
+        return compare_models(
+            self.job.contract.target.type,
+            labels,
+            known.coder.in_units(self.joint_T.cpu().numpy()),
+            known.coder.in_units(baseline_T.cpu().numpy()) if baseline_T is not None else None,
+            weights=weights,
+            keys_N=self.rows.key_at(self.own.test_N),
+            bins=evaluation.calibration_bins,
+            resamples=evaluation.bootstrap,
+            generator=np.random.default_rng(self.job.contract.seed),
+        )
 
 
-def _finish(job: Job, finished: Finished) -> None:
-    """Send each feature party its last message."""
+def _tell(job: Job, scored: _Scored | None, measured: Measured | None, message: Finished, *, run_id: str) -> Evaluated:
+    """Send each feature party what the contract lets it have, and its last message."""
+    wanted = job.contract.evaluation.privacy
+    sent = _share(job, scored, measured, run_id=run_id)
+    if wanted is not None and scored is not None:
+        message = _release(job, wanted, scored.target_T, scored.joint_T, rows=message.rows)
     for channel in job.feature_channels:
-        channel.send(finished)
+        channel.send(message)
+    return Evaluated(finished=message, sent_shared=sent)
 
 
 def _crossing(job: Job, trained: TrainedLabelParty, dataset: Dataset) -> list[Cuts]:
@@ -107,18 +133,20 @@ def take_part(job: Job, trained: TrainedFeatureParty, dataset: Dataset, *, run_i
     send_embeddings(trained.bottom, dataset.features_at, batches, channel)
     send_columns(job, trained.bottom, dataset, channel, charge)
     charge.settle()
-    job.logbook.watcher.say(f"waiting for {channel.peer} to measure and to write its report")
+    job.logbook.watcher.say(f"waiting for {channel.peer} to score the rows")
     shared, importance = receive_results(job, dataset, channel)
     released = job.contract.evaluation.privacy
     finished = receive_finished(channel, rows=len(dataset.test_N), epsilon=released.epsilon if released is not None else None)
+    job.leave()
     return Evaluated(shared=shared, importance=importance, finished=finished)
 
 
-def _share(job: Job, measured: Measured | None, comparison: Comparison | None, *, run_id: str) -> bool:
+def _share(job: Job, scored: _Scored | None, measured: Measured | None, *, run_id: str) -> bool:
     """Send each feature party the exact results that the contract names, which the ledger notes; tells whether there are any."""
     names, columns = job.contract.evaluation.share_metrics, job.contract.evaluation.importance.feature_columns
     if not names and columns != "both":
         return False
+    comparison = scored.compare(None) if scored is not None else None
     joint = comparison["joint"] if comparison is not None else {}
     rows = comparison["rows"] if comparison is not None else 0
     figures = [rows, {name: joint.get(name) for name in names}, dict(measured.falls) if measured is not None else None]
@@ -130,49 +158,24 @@ def _share(job: Job, measured: Measured | None, comparison: Comparison | None, *
 
 
 def _measure(
-    job: Job,
-    rows: OwnRows,
-    trained: TrainedLabelParty,
-    dataset: Dataset,
-    logits: Tensor,
-    measured: Measured | None,
+    scored: _Scored, trained: TrainedLabelParty, dataset: Dataset, measured: Measured | None, told: Evaluated
 ) -> Evaluated:
-    """Measure the test rows' scores beside those of own columns, in groups and where a threshold decides; release what may."""
-    job.logbook.commit(trained.state.step)  # the feature parties had committed it before they embedded these
-    own = dataset.own_part()
-    known = own.known_labels
-    is_own_T = dataset.is_own(dataset.test_N)
-    joint_T = final_logits(trained, dataset, logits[is_own_T], dataset.test_N[is_own_T])
+    """Measure the test rows' scores beside those of own columns, in groups and where a threshold decides."""
+    job, rows, own, known = scored.job, scored.rows, scored.own, scored.own.known_labels
     baseline = None
     if job.contract.evaluation.own_columns_baseline and own.encoder is not None and job.top is None:
         baseline = _baseline(job, own, own.encoder)
     labels, weights = known.units(own.test_N)
-    joint = known.coder.in_units(joint_T.cpu().numpy())
-    evaluation = job.contract.evaluation
-    comparison = compare_models(
-        job.contract.target.type,
-        labels,
-        joint,
-        known.coder.in_units(baseline.logits_T.cpu().numpy()) if baseline is not None else None,
-        weights=weights,
-        keys_N=rows.key_at(own.test_N),
-        bins=evaluation.calibration_bins,
-        resamples=evaluation.bootstrap,
-        generator=np.random.default_rng(job.contract.seed),
-    )
-    groups = _by_group(job, rows, own, labels, joint, weights) + _by_partner(job, rows, trained, dataset, joint_T)
-    decisions, finished = None, Finished(rows=len(logits))
+    joint = known.coder.in_units(scored.joint_T.cpu().numpy())
+    decisions = None
     if job.contract.target.type == "binary":
-        target_T = known.true_N[own.test_N]
-        _keep_scores(job, target_T, joint_T)
+        _keep_scores(job, scored.target_T, scored.joint_T)
         decisions = _decide(job, known, labels, joint, weights, measured)
-    if evaluation.privacy is not None:
-        finished = _release(job, evaluation.privacy, target_T, joint_T, rows=len(logits))
-    return Evaluated(
-        comparison=comparison,
+    return replace(
+        told,
+        comparison=scored.compare(baseline.logits_T if baseline is not None else None),
         decisions=decisions,
-        groups=groups,
-        finished=finished,
+        groups=_by_group(job, rows, own, labels, joint, weights) + _by_partner(job, rows, trained, dataset, scored.joint_T),
         local_baseline=baseline.state if baseline is not None else None,
         notes=baseline.notes if baseline is not None else (),
     )
