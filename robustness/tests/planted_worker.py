@@ -4,11 +4,11 @@ import sys
 from pathlib import Path
 
 from tallystick_robustness.outcome import CaseOutcome
-from tallystick_robustness.worker import GROUNDS, main
+from tallystick_robustness.worker import CAMPAIGNS, main
 
 
 class Planted:
-    """A ground with nothing on it."""
+    """A campaign with nothing in it."""
 
     def __init__(self, scratch, *, seed):
         pass
@@ -27,5 +27,5 @@ class Planted:
 
 
 if __name__ == "__main__":
-    GROUNDS["planted"] = Planted
+    CAMPAIGNS["planted"] = Planted
     main(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]))

@@ -21,7 +21,7 @@ from tallystick.storage import Origin
 from tallystick.training.checkpoint import read_tensors, write_tensors
 from tallystick.training.messages import CutWidth
 from tallystick_experiments.page import benchmark_html
-from tallystick_robustness import campaign, files, folders, ground, kills, messages, scenes
+from tallystick_robustness import campaign, files, fixture_job, folders, kills, messages, scenes
 from tallystick_robustness.files import Files
 from tallystick_robustness.folders import Folders
 from tallystick_robustness.messages import Messages, MethodMessages
@@ -29,7 +29,7 @@ from tallystick_robustness.mutate import BYTE_MUTATIONS, MessageParts, due, spoi
 from tallystick_robustness.network import NetworkFaults
 from tallystick_robustness.outcome import CaseOutcome, attempt, broken_weights, unclean
 from tallystick_robustness.page import page_of
-from tallystick_robustness.processes import Zygote
+from tallystick_robustness.processes import ForkServer
 from tallystick_robustness.proxy import FaultPlan as NetworkPlan
 from tallystick_robustness.scenes import Heard, Scene
 from tallystick_robustness.worker import Worker
@@ -38,10 +38,10 @@ HONEST = bytes(encode(CutEmbedding(step=3, values=Array.of(np.ones((2, 2), dtype
 
 
 @pytest.fixture(scope="module")
-def zygote(tmp_path_factory):
+def fork_server(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)  # for planted.py
-        with Zygote(tmp_path_factory.mktemp("processes")) as ready:
+        with ForkServer(tmp_path_factory.mktemp("processes")) as ready:
             yield ready
 
 
@@ -136,8 +136,8 @@ def test_messages_reach_every_role_and_repeat_by_number(recorded, monkeypatch):
 def test_linking_by_similarity_refuses_or_takes_what_its_helper_and_parties_spoil(tmp_path, monkeypatch):
     monkeypatch.setattr(scenes, "METHOD_JOBS", {})  # which take a second each
     monkeypatch.setattr(MethodMessages, "shares", (0.0, 1.0))
-    ground = MethodMessages(tmp_path, seed=0, limited=False)
-    outcomes = [ground.case(number) for number in range(150)]
+    fixture = MethodMessages(tmp_path, seed=0, limited=False)
+    outcomes = [fixture.case(number) for number in range(150)]
     assert [outcome for outcome in outcomes if outcome.ended == "failed"] == []
     assert len({outcome.what for outcome in outcomes}) == 5 * 3  # what the helper sees, and each role
     assert {outcome.ended for outcome in outcomes} >= {"refused", "accepted"}
@@ -177,19 +177,19 @@ def test_damaged_files_of_every_kind(tmp_path):
     assert all(outcome.ended in ("refused", "withstood", "accepted", "failed") for outcome in done.values())
     # A table with another value gives other weights: the comparison with the undamaged run sees it.
     homes = damaged.copy_of_the_finished("planted")
-    model = homes.latest(ground.LABEL) / "model.safetensors"
+    model = homes.latest(fixture_job.LABEL) / "model.safetensors"
     model.write_bytes(model.read_bytes()[:-1] + b"\x01")
     assert homes.digests() != damaged.digests
 
 
 def test_swapped_files_of_run_folders(tmp_path, monkeypatch):
     monkeypatch.setattr(folders, "LINKAGES", {"intersection": {}})
-    ground = Folders(tmp_path, seed=0)
-    outcomes = [ground.case(number) for number in range(len(folders.FAULTS))]
+    fixture = Folders(tmp_path, seed=0)
+    outcomes = [fixture.case(number) for number in range(len(folders.FAULTS))]
     assert [outcome.failure for outcome in outcomes] == [""] * len(outcomes)
     assert [outcome.what for outcome in outcomes] == [f"intersection, {fault}" for fault in folders.FAULTS]
     # It sees what the seals are there for: another run's model that is sealed as this one's gives other scores.
-    linked = ground._linked["intersection"]
+    linked = fixture._linked["intersection"]
     homes = folders._copy(linked.done, tmp_path / "planted")
     own, other = (each.latest("bank") / "model.safetensors" for each in (homes, linked.other))
     origins = [Origin.of(path.parent) for path in (own, other)]
@@ -222,18 +222,18 @@ def test_a_worker_that_dies_or_hangs_costs_its_case_alone(tmp_path, monkeypatch)
 
 
 @pytest.mark.long
-def test_kills_are_real_and_are_survived(zygote, tmp_path):
+def test_kills_are_real_and_are_survived(fork_server, tmp_path):
     """Killed just before a file is renamed, opened or removed; the time that the other side took is for the campaign to judge."""
-    ground_of = kills.Kills(tmp_path, seed=0, zygote=zygote)
-    number = next(n for n in range(1000) if [p.kind for p in ground_of.plans(n)] == ["SIGKILL at a file"])
-    outcome = ground_of.case(number)
+    fixture_of = kills.Kills(tmp_path, seed=0, fork_server=fork_server)
+    number = next(n for n in range(1000) if [p.kind for p in fixture_of.plans(n)] == ["SIGKILL at a file"])
+    outcome = fixture_of.case(number)
     assert outcome.what == "SIGKILL at a file"
-    assert ground_of.other_weights(ground.Homes(root=tmp_path / "nothing")).endswith("bank, shop")
+    assert fixture_of.other_weights(fixture_job.Homes(root=tmp_path / "nothing")).endswith("bank, shop")
     assert outcome.failure == "" or outcome.failure.startswith("exit later than"), outcome.detail
 
 
 @pytest.mark.long
-def test_other_weights_words_and_codes_are_caught(zygote, tmp_path):
+def test_other_weights_words_and_codes_are_caught(fork_server, tmp_path):
     planted = {
         "import sys; sys.exit(7)": "exit code 7",
         "import sys; sys.stderr.write('error: one\\nerror: two\\n'); sys.exit(3)": "2 lines on standard error",
@@ -244,15 +244,15 @@ def test_other_weights_words_and_codes_are_caught(zygote, tmp_path):
         "import sys; sys.stderr.write('error: gone\\n'); sys.exit(3)": "",
         "import os; os.kill(os.getpid(), 9)": "",  # killed from outside: it owes no words
     }
-    started = {script: zygote.start("planted", "planted", [script], tmp_path) for script in planted}
+    started = {script: fork_server.start("planted", "planted", [script], tmp_path) for script in planted}
     for script, expected in planted.items():
         assert started[script].wait(time.monotonic() + PATIENCE_S)
         problem = started[script].problem()
         assert problem.startswith(expected) if expected else problem == "", script
 
 
-def test_a_cut_connection_is_ridden_out(zygote, tmp_path):
-    faults = NetworkFaults(tmp_path, seed=0, zygote=zygote)
+def test_a_cut_connection_is_ridden_out(fork_server, tmp_path):
+    faults = NetworkFaults(tmp_path, seed=0, fork_server=fork_server)
     cut = faults.played(0, NetworkPlan(port=0, target=0, kind="cut", at_bytes=40_000))
     assert (cut.what, cut.ended) == ("cut", "withstood"), cut.detail
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tallystick.errors import TallystickError
-from tallystick_robustness.ground import PARTIES
+from tallystick_robustness.fixture_job import PARTIES
 from tallystick_robustness.outcome import Attempt, attempt, hearing_warnings
 
 BOUND_S = 30.0

@@ -125,11 +125,11 @@ def _in_threads(setting: CampaignSettings, chunks: Sequence[range], jobs: int, s
     if not chunks:
         return
     kinds: dict[str, type[Kills] | type[NetworkFaults]] = {"kills": Kills, "network": NetworkFaults}
-    with kinds[setting.campaign](scratch, seed=setting.seed) as ground, ThreadPoolExecutor(jobs) as pool:
-        waiting = {pool.submit(lambda chunk: [ground.case(number) for number in chunk], chunk): chunk for chunk in chunks}
+    with kinds[setting.campaign](scratch, seed=setting.seed) as running, ThreadPoolExecutor(jobs) as pool:
+        waiting = {pool.submit(lambda chunk: [running.case(number) for number in chunk], chunk): chunk for chunk in chunks}
         try:
             for future in as_completed(waiting):
-                yield line_of(waiting[future], future.result(), facts=ground.facts())
+                yield line_of(waiting[future], future.result(), facts=running.facts())
         finally:
             for future in waiting:
                 future.cancel()

@@ -31,7 +31,7 @@ from tallystick.privacy.events import PureDP
 from tallystick.privacy.ledger import Ledger
 from tallystick.watcher import Silent
 from tallystick_robustness.both import BOUND_S, both
-from tallystick_robustness.ground import LABEL, PARTIES, Homes, Values, contract, lay_out, tables
+from tallystick_robustness.fixture_job import LABEL, PARTIES, Homes, Values, contract, lay_out, tables
 from tallystick_robustness.mutate import ODD_NUMBERS, TEXTS, spoil_bytes, spoil_tree
 from tallystick_robustness.outcome import CaseOutcome, Ended, attempt, broken_weights, hearing_warnings
 
@@ -72,7 +72,7 @@ class StopsAfter(Silent):
 
 
 class Files:
-    """The campaign's ground: a job, an interrupted run of it and a finished one, with what both lead to."""
+    """The campaign's fixture: a job, an interrupted run of it and a finished one, with what both lead to."""
 
     parallel = 0  # cases run one after the other in each worker
 
@@ -115,7 +115,7 @@ class Files:
         return self._copy(self._done, name)
 
     def facts(self) -> dict[str, Any]:
-        """What a reader must know of the ground."""
+        """What a reader must know of it."""
         return {"rows": _ROWS, "kinds": list(_KINDS)}
 
     def kind(self, number: int) -> str:

@@ -24,7 +24,7 @@ from tallystick.network.addresses import free_port
 from tallystick.watcher import Silent
 from tallystick_robustness.both import BothEnded, both
 from tallystick_robustness.files import StopsAfter, files_of, spoil_json, spoil_safetensors
-from tallystick_robustness.ground import FEATURE, LABEL, PARTIES, Homes, Values, contract, lay_out, tables
+from tallystick_robustness.fixture_job import FEATURE, LABEL, PARTIES, Homes, Values, contract, lay_out, tables
 from tallystick_robustness.outcome import CaseOutcome, broken_weights
 
 _ROWS = 120
@@ -66,7 +66,7 @@ class _Linked:
 
 
 class Folders:
-    """The campaign's ground: for each way of linking rows two runs of one contract, on labels and columns that differ."""
+    """The campaign's fixture: for each way of linking rows two runs of one contract, on labels and columns that differ."""
 
     parallel = 0  # cases run one after the other in each worker
 
@@ -82,7 +82,7 @@ class Folders:
         pass
 
     def facts(self) -> dict[str, Any]:
-        """What a reader must know of the ground."""
+        """What a reader must know of it."""
         return {"rows": _ROWS, "kinds": [f"{linkage}, {fault}" for linkage in LINKAGES for fault in FAULTS]}
 
     def case(self, number: int) -> CaseOutcome:

@@ -16,9 +16,9 @@ from typing import Any, Self
 
 from tallystick.errors import TallystickError
 from tallystick.network.addresses import free_port
-from tallystick_robustness.ground import DEADLINE_S, FEATURE, LABEL, PARTIES, WAIT_S, Homes, contract, lay_out, tables
+from tallystick_robustness.fixture_job import DEADLINE_S, FEATURE, LABEL, PARTIES, WAIT_S, Homes, contract, lay_out, tables
 from tallystick_robustness.outcome import CaseOutcome, Ended
-from tallystick_robustness.processes import Process, Zygote
+from tallystick_robustness.processes import ForkServer, Process
 
 ROWS = 700
 GRACE_S = 4.0  # beside the deadline, from one death to the other side's exit; the time of an undisturbed run where that is more
@@ -95,20 +95,20 @@ class _Seen:
 
 
 class Kills:
-    """The campaign's ground: processes to fork from, and the undisturbed run."""
+    """The campaign's fixture: processes to fork from, and the undisturbed run."""
 
     parallel = 2
 
-    def __init__(self, scratch: Path, *, seed: int, zygote: Zygote | None = None) -> None:
-        """Start the zygote, if there is none yet, and measure the undisturbed run."""
+    def __init__(self, scratch: Path, *, seed: int, fork_server: ForkServer | None = None) -> None:
+        """Start the fork_server, if there is none yet, and measure the undisturbed run."""
         self._scratch, self._seed = scratch, seed
         self._frames = tables(ROWS)
         self._contract = contract()
-        self._zygote = zygote or Zygote(scratch)
+        self._zygote = fork_server or ForkServer(scratch)
         try:
             self._undisturbed = self._measure()
         except BaseException:
-            if zygote is None:  # another's goes on
+            if fork_server is None:  # another's goes on
                 self._zygote.close()
             raise
 
@@ -119,7 +119,7 @@ class Kills:
         self._zygote.close()
 
     def facts(self) -> dict[str, Any]:
-        """What a reader must know of the ground."""
+        """What a reader must know of it."""
         return {
             "rows": ROWS,
             "deadline_s": DEADLINE_S,

@@ -26,7 +26,7 @@ DECODER, SMALL = 0.4, 0.4  # shares of cases; the rest goes to whole jobs
 
 
 class Messages:
-    """The campaign's ground: the recorded conversations."""
+    """The campaign's fixture: the recorded conversations."""
 
     parallel = 0  # cases run one after the other in each worker
     shares = DECODER, SMALL
@@ -59,7 +59,7 @@ class Messages:
         pass
 
     def facts(self) -> dict[str, Any]:
-        """What a reader must know of the ground."""
+        """What a reader must know of it."""
         return {
             "roles": sorted(f"{heard.scene.name}: {heard.role}" for heard in self._heard),
             "message types": sorted(self._corpus),

@@ -17,10 +17,10 @@ import msgspec
 
 from tallystick.errors import TallystickError
 from tallystick.network.addresses import free_port
-from tallystick_robustness.ground import DEADLINE_S, LABEL, PARTIES, Homes, contract, lay_out, tables
+from tallystick_robustness.fixture_job import DEADLINE_S, LABEL, PARTIES, Homes, contract, lay_out, tables
 from tallystick_robustness.kills import GRACE_S, PATIENCE_S, ROWS
 from tallystick_robustness.outcome import CaseOutcome
-from tallystick_robustness.processes import Process, Zygote
+from tallystick_robustness.processes import ForkServer, Process
 from tallystick_robustness.proxy import FaultPlan
 
 RIDDEN_OUT = {
@@ -42,20 +42,20 @@ FATAL = ("everything goes silent", "gone")
 
 
 class NetworkFaults:
-    """The campaign's ground: processes to fork from, and the undisturbed run through an honest proxy."""
+    """The campaign's fixture: processes to fork from, and the undisturbed run through an honest proxy."""
 
     parallel = 2
 
-    def __init__(self, scratch: Path, *, seed: int, zygote: Zygote | None = None) -> None:
-        """Start the zygote, if there is none yet, and measure the undisturbed run."""
+    def __init__(self, scratch: Path, *, seed: int, fork_server: ForkServer | None = None) -> None:
+        """Start the fork_server, if there is none yet, and measure the undisturbed run."""
         self._scratch, self._seed = scratch, seed
         self._frames = tables(ROWS)
         self._contract = contract()
-        self._zygote = zygote or Zygote(scratch)
+        self._zygote = fork_server or ForkServer(scratch)
         try:
             self._digests, self._passes, self._grace_s = self._measure()
         except BaseException:
-            if zygote is None:  # another's goes on
+            if fork_server is None:  # another's goes on
                 self._zygote.close()
             raise
 
@@ -66,7 +66,7 @@ class NetworkFaults:
         self._zygote.close()
 
     def facts(self) -> dict[str, Any]:
-        """What a reader must know of the ground."""
+        """What a reader must know of it."""
         return {
             "rows": ROWS,
             "deadline_s": DEADLINE_S,

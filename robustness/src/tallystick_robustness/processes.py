@@ -31,7 +31,7 @@ class Process:
     name: str
     out: Path
     err: Path
-    zygote: "Zygote"
+    fork_server: "ForkServer"
     pid: int = 0
     started: float = 0.0
     ended: float | None = None
@@ -40,7 +40,7 @@ class Process:
 
     def signal(self, number: int) -> None:
         """Send a signal, unless it has ended."""
-        self.zygote.ask({"signal": number, "pid": self.pid})
+        self.fork_server.ask({"signal": number, "pid": self.pid})
 
     def kill(self) -> None:
         """Kill it and wait."""
@@ -110,7 +110,7 @@ class Piped(subprocess.Popen[bytes]):
         )
 
 
-class Zygote:
+class ForkServer:
     """The process that the others are forked from; a context manager that ends what is left of them."""
 
     def __init__(self, scratch: Path) -> None:
@@ -120,7 +120,7 @@ class Zygote:
         self._lock = threading.Lock()
         self._waiting: dict[int, tuple[Process, queue.SimpleQueue[bool]]] = {}
         self._running: dict[int, Process] = {}
-        self._process = Piped("tallystick_robustness.zygote")
+        self._process = Piped("tallystick_robustness.fork_server")
         self._ready = threading.Event()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -129,10 +129,10 @@ class Zygote:
             raise TallystickError("the process that starts the parties did not come up; its words are above")
 
     def start(self, name: str, module: str, arguments: list[str], folder: Path, **options: Any) -> Process:
-        """Fork ``python -m module arguments`` in a folder; options: ``tally``, ``die_at`` and ``cold`` of zygote.py."""
+        """Fork ``python -m module arguments`` in a folder; options: ``tally``, ``die_at`` and ``cold`` of fork_server.py."""
         number = next(self._numbers)
         out, err = (self._scratch / f"{number}-{name}.{stream}" for stream in ("out", "err"))
-        process = Process(name=name, out=out, err=err, zygote=self)
+        process = Process(name=name, out=out, err=err, fork_server=self)
         begun: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._waiting[number] = (process, begun)
         request = {"request": number, "module": module, "arguments": arguments, "folder": str(folder), **options}

@@ -26,7 +26,7 @@ from tallystick_robustness.processes import Piped
 _START_S = 300.0
 CASE_S = 60.0  # and nobody hears of a case: it hangs
 WARM_CASES = 200  # before what a process holds is taken for its baseline
-GROUNDS: dict[str, type[Messages] | type[Files] | type[Folders]] = {
+CAMPAIGNS: dict[str, type[Messages] | type[Files] | type[Folders]] = {
     "messages": Messages,
     "methods": MethodMessages,
     "files": Files,
@@ -40,7 +40,7 @@ class Worker:
     module = "tallystick_robustness.worker"
 
     def __init__(self, campaign: str, seed: int, scratch: Path) -> None:
-        """Start it and wait until its ground is laid."""
+        """Start it and wait until its campaign is set up."""
         self._scratch = scratch
         scratch.mkdir()
         self._words = scratch / "words"
@@ -128,15 +128,15 @@ def main(campaign: str, seed: int, scratch: Path) -> None:
     faulthandler.register(signal.SIGUSR1)
     out = os.dup(1)
     os.dup2(2, 1)  # what a library prints is no outcome
-    work = scratch / "ground"
+    work = scratch / "campaign"
     work.mkdir()
-    with GROUNDS[campaign](work, seed=seed) as ground:
-        _say(out, {"facts": ground.facts()})
+    with CAMPAIGNS[campaign](work, seed=seed) as running:
+        _say(out, {"facts": running.facts()})
         done, baseline = 0, 0
         for line in sys.stdin:
             first, stop = json.loads(line)
             for number in range(first, stop):
-                outcome = ground.case(number)
+                outcome = running.case(number)
                 done += 1
                 baseline = baseline or (resident_mib() if done >= WARM_CASES else 0)
                 if number == stop - 1:

@@ -1,6 +1,6 @@
 """A process that has loaded tallystick and forks a command from itself on request: PyTorch's import takes longer than the job.
 
-``python -m tallystick_robustness.zygote`` reads a JSON line per request from standard input and writes one per event to
+``python -m tallystick_robustness.fork_server`` reads a JSON line per request from standard input and writes one per event to
 standard output. What it forks is a process of its own, that runs ``python -m MODULE ARGUMENTS`` to the interpreter's very end.
 """
 
