@@ -18,13 +18,13 @@ from tallystick.cli.app import app
 from tallystick.config.contract import load_contract, parse_contract
 from tallystick.config.party import load_party
 from tallystick.data.lazy import LazyTable
+from tallystick.defense_trials import sweep
+from tallystick.defense_trials.partner import SimulatedPartner
+from tallystick.defense_trials.trials import candidate_trials, estimate, parse_sweep
 from tallystick.defenses.registry import DEFENSES
 from tallystick.errors import ConfigError, Diverged
 from tallystick.results import read_result
 from tallystick.simulation import simulate
-from tallystick.sweep import sweep
-from tallystick.sweep.partner import SimulatedPartner
-from tallystick.sweep.sweep import candidate_trials, estimate, parse_sweep
 
 PARTIES = ("bank", "shop")
 

@@ -75,14 +75,14 @@ def audit(
             options = _Options(split=split, share=share, sweep=sweep, seeds=seeds, rows=rows, minutes=minutes)
             _tried(target, party, options, watcher_of(progress), as_json=as_json)
 
-    loads = (*LIBRARIES, "tallystick.sweep.sweep", "tallystick.audit.recorded")
+    loads = (*LIBRARIES, "tallystick.defense_trials.trials", "tallystick.audit.recorded")
     guarded(work, as_json=as_json, loads=loads, interrupted="interrupted; nothing was written")
 
 
 def _tried(target: Path, party: Path, options: "_Options", watcher: "Watcher", *, as_json: bool) -> None:
     """Try a contract with defences on the label party's own data, and keep what was over where that is interrupted."""
     from tallystick.config.party import load_party
-    from tallystick.sweep.sweep import Interrupted
+    from tallystick.defense_trials.trials import Interrupted
 
     runs = load_party(party).runs
     try:
@@ -160,8 +160,8 @@ def _sweep(contract: Path, party: Path, options: _Options, *, watcher: "Watcher"
     from tallystick.config.contract import load_contract
     from tallystick.config.party import check_party, load_party
     from tallystick.data.table import read_party_table
-    from tallystick.sweep.partner import SimulatedPartner
-    from tallystick.sweep.sweep import parse_sweep, sweep_defenses
+    from tallystick.defense_trials.partner import SimulatedPartner
+    from tallystick.defense_trials.trials import parse_sweep, sweep_defenses
 
     if options.split is not None and options.share is not None:
         raise ConfigError("--split, --share: give one of the two")

@@ -22,7 +22,7 @@ from tallystick.dataset.registry import dataset_of
 from tallystick.errors import DataError
 from tallystick.privacy.randomness import SEED_BITS
 from tallystick.results import AttackResult
-from tallystick.sweep.partner import SimulatedPartner
+from tallystick.defense_trials.partner import SimulatedPartner
 from tallystick_experiments.label_leakage.runs import EmbedsRows
 
 

@@ -16,6 +16,7 @@ from tallystick import results
 from tallystick.attacks.feature_inference.evaluate import KNOWN
 from tallystick.config.contract import Contract, parse_contract
 from tallystick.config.gradients import WIDE_CUT
+from tallystick.defense_trials.partner import SimulatedPartner
 from tallystick.defenses.registry import DEFENSES
 from tallystick.errors import ConfigError, DataError
 from tallystick.job.phases.report import contract_info, versions
@@ -23,7 +24,6 @@ from tallystick.metrics import METRICS
 from tallystick.reading import did_you_mean
 from tallystick.report.formats import duration
 from tallystick.simulation import simulate
-from tallystick.sweep.partner import SimulatedPartner
 from tallystick.watcher import Watcher
 
 _LEVEL = 0.95

@@ -1,1 +1,0 @@
-"""A sweep: a contract tried with one defence and strength after the other beside a simulated partner, before a real one."""
