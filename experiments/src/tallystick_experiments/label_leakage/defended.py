@@ -18,13 +18,13 @@ import numpy as np
 from tallystick.config.contract import Contract, parse_contract
 from tallystick.config.party import parse_party
 from tallystick.data.lazy import LazyTable
+from tallystick.defense_trials.partner import SimulatedPartner
+from tallystick.defense_trials.trials import Candidate, candidate_trials
 from tallystick.defenses.registry import DEFENSES
 from tallystick.errors import ConfigError, DataError
 from tallystick.metrics import METRICS
 from tallystick.results import AttackResult, CutReads, Result, above_guess
 from tallystick.simulation import simulate
-from tallystick.defense_trials.partner import SimulatedPartner
-from tallystick.defense_trials.trials import Candidate, candidate_trials
 from tallystick.watcher import Silent
 from tallystick_experiments.grid import Case, Keeping, run_cases
 from tallystick_experiments.label_leakage.own_model import attacked_with_model

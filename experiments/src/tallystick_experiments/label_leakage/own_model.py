@@ -19,10 +19,10 @@ from tallystick.config.party import parse_party
 from tallystick.data.keys import read_keys
 from tallystick.dataset.own_rows import OwnRows
 from tallystick.dataset.registry import dataset_of
+from tallystick.defense_trials.partner import SimulatedPartner
 from tallystick.errors import DataError
 from tallystick.privacy.randomness import SEED_BITS
 from tallystick.results import AttackResult
-from tallystick.defense_trials.partner import SimulatedPartner
 from tallystick_experiments.label_leakage.runs import EmbedsRows
 
 
