@@ -266,7 +266,7 @@ def _attacks(contract: Contract) -> dict[str, FeatureInferenceAttack]:
 
 
 def with_releases(audit: results.FeatureAudit, folder: RunFolder, contract: Contract) -> results.FeatureAudit:
-    """The same findings with what was sent by now, and what it cost: an audit comes before the evaluation."""
+    """The same findings with what was sent by now, and what it cost: evaluations and predictions may follow an audit."""
     epsilon, delta, releases = embeddings_epsilon(contract, folder)
     return replace(audit, epsilon=epsilon, delta=delta, releases=releases)
 
