@@ -3,7 +3,6 @@
 import inspect
 import re
 from collections.abc import Iterable
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, is_typeddict
 
@@ -29,6 +28,14 @@ CHAPTERS = {
     "Progress": ("Watcher", "Silent"),
 }
 
+CHANGES = {
+    "labels": "labels, once",
+    "penalties": "the loss",
+    "gradients": "cut gradients",
+    "embedding penalties": "the feature party's gradient",
+    "embeddings": "cut embeddings",
+}
+
 
 def reference() -> str:
     """Give the page."""
@@ -41,30 +48,26 @@ def reference() -> str:
         "## Ways of linking rows",
         "`LINKAGES`, for the contract's `alignment.method`: " + ", ".join(f"`{name}`" for name in tallystick.LINKAGES) + ".",
         "## Defences",
-        "`DEFENSES`, by the `method` of an entry of the contract's `defense`. [Method by method](defenses.md) has formulas.",
+        "`DEFENSES`, by the `method` of an entry of the contract's `defense`. [Defences](../explanation/defenses.md) says which "
+        "to choose, and [defences in a run](defenses.md) what a run adds.",
+        _table(
+            ("method", "of", "changes", "targets"),
+            (
+                (
+                    f"`{name}`",
+                    "columns" if defense.hides_features() else "labels",
+                    " and ".join(dict.fromkeys(CHANGES[part.stage] for part in defense(**defense.usual).parts())),
+                    "all" if len(defense.targets) == 3 else ", ".join(defense.targets),
+                )
+                for name, defense in tallystick.DEFENSES.items()
+            ),
+        ),
     ]
     for name, defense in tallystick.DEFENSES.items():
         parts += [f"### `{name}`", _markdown(inspect.getdoc(defense) or "")]
     parts += [
-        "## Label inference attacks",
-        "`LABEL_INFERENCE_ATTACKS`, by the names in reports. A probe is told labels that no attacker has.",
-        _table(
-            ("attack", "reads", "what it does"),
-            (
-                (f"`{name}`" + (", a probe" if row.upper_bound else ""), _words(row.reads), row.description)
-                for name, row in tallystick.LABEL_INFERENCE_ATTACKS.items()
-            ),
-        ),
-        "## Membership attacks",
-        "`MEMBERSHIP_ATTACKS`, on a union, by what they read and the names in reports.",
-        _table(
-            ("attack", "reads", "what it does"),
-            (
-                (f"`{name}`", _words(reads), _first(type(attack)) + _settings(attack))
-                for reads, attacks in tallystick.MEMBERSHIP_ATTACKS.items()
-                for name, attack in attacks.items()
-            ),
-        ),
+        "## Attacks",
+        "`LABEL_INFERENCE_ATTACKS` and `MEMBERSHIP_ATTACKS`, by the names in reports. [Attacks](attacks.md) lists them.",
         "## Metrics",
         "`METRICS`, by the type of the target and the names in `result.evaluation`.",
         _table(
@@ -119,16 +122,6 @@ def _signature(function: Any) -> str:
 def _first(what: Any) -> str:
     """The first paragraph of the docstring."""
     return _inline((inspect.getdoc(what) or "").split("\n\n")[0])
-
-
-def _settings(attack: Any) -> str:
-    """In what an attack differs from its class's defaults."""
-    found = {field.name: getattr(attack, field.name) for field in fields(attack) if getattr(attack, field.name) != field.default}
-    return "".join(f" `{name} = {value!r}`." for name, value in found.items())
-
-
-def _words(name: str) -> str:
-    return name.replace("_", " ") + "s"
 
 
 def _markdown(doc: str) -> str:

@@ -6,6 +6,10 @@ from types import ModuleType
 
 import pytest
 
+from tallystick.attacks.feature_inference.registry import FEATURE_INFERENCE_ATTACKS
+from tallystick.attacks.label_inference.registry import LABEL_INFERENCE_ATTACKS
+from tallystick.attacks.linkage.registry import LINKAGE_ATTACKS
+
 DOCS = Path(__file__).parents[2] / "docs"
 
 
@@ -19,7 +23,7 @@ def made() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("page", ["configuration.md", "command-line.md", "messages.md", "errors.md"])
+@pytest.mark.parametrize("page", ["configuration.md", "command-line.md", "messages.md", "errors.md", "attacks.md"])
 def test_a_generated_page_is_what_the_code_says(page: str, made: ModuleType) -> None:
     assert (DOCS / "reference" / page).read_text(encoding="utf-8") == made.PAGES[page](), "run `make reference`"
 
@@ -28,6 +32,16 @@ def test_keys_inside_lists_and_choices_have_rows(made: ModuleType) -> None:
     page = made.configuration()
     for key in ("`training.gradients`", "`alignment.keys[].name`", "`privacy.ledger`", "`split.test`"):
         assert f"\n| {key} |" in page, key
+
+
+def test_what_an_attacker_knows_stands_beside_the_attack(made: ModuleType) -> None:
+    rows = {line.split("`")[1]: line for line in made.attacks().splitlines() if line.startswith("| `")}
+    assert set(LABEL_INFERENCE_ATTACKS) | set(FEATURE_INFERENCE_ATTACKS) | set(LINKAGE_ATTACKS) <= set(rows)
+    assert "| 40 labels; its own bottom model |" in rows["completion-fine-tuned"]
+    assert "`training.starts: public`" in rows["enumeration"]
+    assert "| no row; how each column is distributed |" in rows["marginals"]
+    assert rows["low-energy"].endswith("| yes |")
+    assert rows["probe"].endswith("|  |")
 
 
 def test_messages_and_errors_have_rows(made: ModuleType) -> None:

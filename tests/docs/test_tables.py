@@ -4,8 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from tallystick.attacks.feature_inference.registry import FEATURE_INFERENCE_ATTACKS
-from tallystick.attacks.label_inference.registry import LABEL_INFERENCE_ATTACKS
 from tallystick.attacks.linkage.registry import LINKAGE_ATTACKS
 from tallystick.attacks.membership.registry import MEMBERSHIP_ATTACKS
 from tallystick.config.unaligned import METHODS as UNALIGNED_METHODS
@@ -49,13 +47,8 @@ def test_the_readme_counts_the_tables_of_the_quality_page() -> None:
 
 
 @pytest.mark.parametrize("method", DEFENSES)
-def test_every_defence_has_its_row_and_its_section(method: str) -> None:
-    _, _, _, guarantee, targets = cells(page("reference/defenses.md"), method)
-    defense = DEFENSES[method]
-    assert targets == ("all" if len(defense.targets) == 3 else ", ".join(defense.targets))
-    assert guarantee
-    assert f"\n## {method}\n" in page("reference/defenses.md")
-    assert f"| `{method}`" in page("explanation/defenses.md")
+def test_every_defence_has_its_row(method: str) -> None:
+    assert f"\n| `{method}`" in page("explanation/defenses.md")
 
 
 @pytest.mark.parametrize("method", READ_BY)
@@ -84,24 +77,6 @@ def test_every_method_for_unaligned_rows_has_its_row(method: str) -> None:
 def test_every_mechanism_has_its_row(name: str) -> None:
     rows = [line.split("|") for line in page("explanation/private-evaluation.md").splitlines() if line.startswith("| ")]
     assert any(len(row) == 6 and row[2].strip().startswith(f"`{name}`") for row in rows)
-
-
-@pytest.mark.parametrize("name", [*LABEL_INFERENCE_ATTACKS, *FEATURE_INFERENCE_ATTACKS])
-def test_every_attack_of_the_audit_has_its_row(name: str) -> None:
-    """A row names attacks as `direction-1`, `-3`: what begins with a hyphen goes on from the first name's family."""
-    named = set()
-    for line in page("explanation/the-audit.md").splitlines():
-        if line.startswith("| `"):
-            first, *others = (part.strip().strip("`") for part in line.split("|")[1].split(","))
-            family = first.partition("-")[0]
-            named |= {first} | {family + other if other.startswith("-") else other for other in others}
-    assert name in named
-
-
-def test_the_page_of_the_audit_names_the_quick_attacks() -> None:
-    quick = {name for table in (LABEL_INFERENCE_ATTACKS, FEATURE_INFERENCE_ATTACKS) for name, row in table.items() if row.quick}
-    listed = page("reference/audit.md").partition("## The quick form")[2].partition("Only sums")[0]
-    assert {word for word in listed.split("`")[1::2] if word not in ("audit", "quick")} == quick
 
 
 @pytest.mark.parametrize("name", sorted({name for table in MEMBERSHIP_ATTACKS.values() for name in table}))
