@@ -16,6 +16,8 @@ MANY_IDS = 50_000
 LINK_BYTES_PER_S = 12.5e6
 _HASHED, _MULTIPLIED = (1_000, 21_000), (50, 450)
 """Ids of the two trials, whose difference is the cost of an id: of hashing, and of multiplying in the group."""
+_WARMS = 5
+"""Ids of a trial before these: it loads what the protocol needs, and is not counted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,9 +36,12 @@ def alignment_cost(contract: Contract, ids: int) -> str | None:
         return None
     hashes = not linkage.imputes and contract.alignment.protocol != "diffie-hellman"
     sizes = _HASHED if hashes else _MULTIPLIED
+    _trial(contract, _WARMS, hashes=hashes)
     few, many = (_trial(contract, size, hashes=hashes) for size in sizes)
     share = (ids - sizes[0]) / (sizes[1] - sizes[0])
     seconds = few.cpu_seconds + share * (many.cpu_seconds - few.cpu_seconds)
+    if many.cpu_seconds <= few.cpu_seconds:  # something else disturbed the small trial: then the large one alone tells
+        seconds = many.cpu_seconds * ids / sizes[1]
     sent = few.sent_bytes + share * (many.sent_bytes - few.sent_bytes)
     return (
         f"with {ids} ids on the other side, too: some {seconds:.2g} s of processor time of both sides together, if its machine "
