@@ -1,11 +1,10 @@
-"""Write the pages of docs/reference/ from the code: configuration, commands, messages, errors and attacks: ``make reference``."""
+"""Write the pages of docs/reference/ from the code: configuration, commands, messages and errors: ``make reference``."""
 
 import importlib
 import pkgutil
 import re
 import types
-from collections.abc import Iterable, Iterator
-from dataclasses import fields
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -15,10 +14,6 @@ from pydantic_core import PydanticUndefined
 
 import tallystick
 from tallystick import errors
-from tallystick.attacks.feature_inference.registry import FEATURE_INFERENCE_ATTACKS, FeatureInferenceAttack
-from tallystick.attacks.label_inference.registry import LABEL_INFERENCE_ATTACKS, LabelInferenceAttack
-from tallystick.attacks.linkage.registry import LINKAGE_ATTACKS
-from tallystick.attacks.membership.registry import MEMBERSHIP_ATTACKS
 from tallystick.cli.app import app
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
@@ -184,7 +179,7 @@ def messages() -> str:
     parts = [
         "# Messages, from the code",
         "`make reference` makes this page from the classes of all messages. Between parties only these cross, in the frames that "
-        "[the network](network.md#frames-over-tls) has. "
+        "[sessions](protocols.md#sessions) have. "
         "A receiver names the message that it expects, and checks the size of what comes before it decodes it. "
         "A message that is not expected, too large or not of this form ends the run with one line. "
         "[What crosses the cut](../explanation/what-crosses-the-cut.md) explains the two messages of training, and "
@@ -216,91 +211,6 @@ def error_tree() -> str:
         "\n".join(f"- {words}" for words in dict.fromkeys(errors._OF_THE_SYSTEM.values())),
     ]
     return "\n\n".join(parts) + "\n"
-
-
-def attacks() -> str:
-    """Give the page of every attack of the audit."""
-    labels = (
-        (
-            f"`{name}`",
-            _words(row.reads) + (" and embeddings" if row.with_embeddings else ""),
-            _known_labels(row),
-            _plain(row.description),
-            "yes" if row.quick else "",
-        )
-        for name, row in LABEL_INFERENCE_ATTACKS.items()
-    )
-    columns = (
-        (f"`{name}`", _known_columns(row), _plain(row.description), "yes" if row.quick else "")
-        for name, row in FEATURE_INFERENCE_ATTACKS.items()
-    )
-    membership = (
-        (f"`{name}`", _words(reads), _first(type(attack)) + _settings(attack))
-        for reads, found in MEMBERSHIP_ATTACKS.items()
-        for name, attack in found.items()
-    )
-    linkage = ((f"`{name}`", row.seat, _plain(row.description)) for name, row in LINKAGE_ATTACKS.items())
-    parts = [
-        "# Attacks of the audit, from the code",
-        "`make reference` makes this page from the tables of attacks. [The audit](../explanation/the-audit.md) explains what its "
-        "figures mean, and [measured notes](../results/columns.md#of-the-attacks-on-labels) say more of some attacks. An attack "
-        "is given the view of a partner and what its row says that it knows, and nothing else.",
-        "## On labels",
-        "Made by a feature party. Where the rows of two classes are told apart without a label, the attacker is told which "
-        "class is the rarer one. Where labels are numbers, it is told which way is up. A probe is told half of all labels, which "
-        "no attacker has: it says how much there is to find, at least. A quick attack runs without `audit: true`, too. "
-        "`completion-fine-tuned` runs in benchmarks only.",
-        "They follow Li et al. 2022 (`norm`, `direction`), Tran et al. 2018 (`spectral`), Fu et al. 2022 (`completion`), "
-        "[Jiang et al. 2026](https://arxiv.org/abs/2603.03777) (`enumeration`) and [Xie et al. "
-        "2023](https://arxiv.org/abs/2301.07284) (`first-steps`).",
-        _table(("attack", "reads", "knows", "what it does", "quick"), labels),
-        "## On columns",
-        "Made by a label party, from cut embeddings. It knows 20 or 200 rows, unless the table says otherwise. Attacks with its "
-        "own columns run in benchmarks only, because no party at home has both sides.",
-        "`surrogate` follows He et al. 2019, `simulator` [Zhu et al. 2023](https://arxiv.org/abs/2310.10483). Compare "
-        "`marginals` with [Ye et al. 2022](https://arxiv.org/abs/2210.06771).",
-        _table(("attack", "knows", "what it does", "quick"), columns),
-        "## On membership",
-        "A party of a [union](../explanation/unions.md) asks which rows are real and which are imputed. A feature party reads "
-        "gradients, a label party embeddings.",
-        _table(("attack", "reads", "what it does"), membership),
-        "## On keys that are linked by similarity",
-        _table(("attack", "made by", "what it does"), linkage),
-    ]
-    return "\n\n".join(parts) + "\n"
-
-
-def _known_labels(row: LabelInferenceAttack) -> str:
-    found = [row.knows.describe()]
-    found += ["the contract, with `training.starts: public`"] if row.from_start else []
-    found += ["the chance of a flip"] if row.from_flip else []
-    found += ["its own bottom model"] if row.with_model else []
-    return "; ".join(found)
-
-
-def _known_columns(row: FeatureInferenceAttack) -> str:
-    if row.from_start:
-        return "no row; the contract, with `training.starts: public`"
-    if row.from_marginals:
-        return "no row; how each column is distributed"
-    if row.from_others:
-        return "no row; other people's rows with the same columns"
-    return "some rows and its own columns" if row.own_columns else "some rows"
-
-
-def _settings(attack: Any) -> str:
-    """In what an attack differs from its class's defaults."""
-    found = {field.name: getattr(attack, field.name) for field in fields(attack) if getattr(attack, field.name) != field.default}
-    return "".join(f" `{name} = {value!r}`." for name, value in found.items())
-
-
-def _words(name: str) -> str:
-    return name.replace("_", " ") + "s"
-
-
-def _table(columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    lines = [columns, ("---",) * len(columns), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def _subclasses(kind: type) -> Iterator[type]:
@@ -418,13 +328,7 @@ def _plain(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|").replace("<", "\\<").replace("*", "\\*")
 
 
-PAGES = {
-    "configuration.md": configuration,
-    "command-line.md": command_line,
-    "messages.md": messages,
-    "errors.md": error_tree,
-    "attacks.md": attacks,
-}
+PAGES = {"configuration.md": configuration, "command-line.md": command_line, "messages.md": messages, "errors.md": error_tree}
 
 if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)

@@ -1,14 +1,21 @@
-"""Write docs/reference/python-names.md from the docstrings of the public names: ``make reference``."""
+"""Write public names, attacks and protocols into docs/reference/ from docstrings and tables: ``make reference``."""
 
+import importlib
 import inspect
 import re
-from collections.abc import Iterable
+import textwrap
+from collections.abc import Iterable, Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, is_typeddict
 
 import tallystick
+from tallystick.attacks.feature_inference.registry import FEATURE_INFERENCE_ATTACKS, FeatureInferenceAttack
+from tallystick.attacks.label_inference.registry import LABEL_INFERENCE_ATTACKS, LabelInferenceAttack
+from tallystick.attacks.linkage.registry import LINKAGE_ATTACKS
+from tallystick.attacks.membership.registry import MEMBERSHIP_ATTACKS
 
-PAGE = Path(__file__).with_name("reference") / "python-names.md"
+FOLDER = Path(__file__).with_name("reference")
 HEAD = """# Python names, from the code
 
 What `import tallystick` offers, loaded when it is first used; `make reference` makes this page from the docstrings. Examples are
@@ -34,6 +41,34 @@ CHANGES = {
     "gradients": "cut gradients",
     "embedding penalties": "the feature party's gradient",
     "embeddings": "cut embeddings",
+}
+
+PROTOCOLS = {
+    "Sessions": ("network.session", "network.tls", "network.proxy", "network.messages"),
+    "Intersection": (
+        "alignment.psi",
+        "alignment.psi_oprf",
+        "alignment.oprf.base_transfers",
+        "alignment.oprf.extension",
+        "alignment.oprf.cuckoo",
+        "alignment.psi_diffie_hellman",
+        "alignment.psi_malicious",
+        "alignment.oprf.checked_extension",
+        "alignment.oprf.key_value",
+        "alignment.oprf.linear_code",
+        "alignment.group",
+    ),
+    "Unions": ("alignment.psu", "alignment.psu_helper"),
+    "Linking by similarity": (
+        "alignment.similarity",
+        "alignment.encoding",
+        "alignment.federal",
+        "alignment.distances",
+        "alignment.nearest",
+        "alignment.key_noise",
+        "alignment.similarity_noise",
+    ),
+    "Releases": ("privacy.masks", "privacy.exact", "privacy.grid", "privacy.ledger"),
 }
 
 
@@ -82,6 +117,107 @@ def reference() -> str:
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
+def attacks() -> str:
+    """Give the page of every attack of the audit."""
+    labels = (
+        (
+            f"`{name}`",
+            _words(row.reads) + (" and embeddings" if row.with_embeddings else ""),
+            _known_labels(row),
+            _inline(row.description),
+            "yes" if row.quick else "",
+        )
+        for name, row in LABEL_INFERENCE_ATTACKS.items()
+    )
+    columns = (
+        (f"`{name}`", _known_columns(row), _inline(row.description), "yes" if row.quick else "")
+        for name, row in FEATURE_INFERENCE_ATTACKS.items()
+    )
+    membership = (
+        (f"`{name}`", _words(reads), _first(type(attack)) + _settings(attack))
+        for reads, found in MEMBERSHIP_ATTACKS.items()
+        for name, attack in found.items()
+    )
+    linkage = ((f"`{name}`", row.seat, _inline(row.description)) for name, row in LINKAGE_ATTACKS.items())
+    parts = [
+        "# Attacks of the audit, from the code",
+        "`make reference` makes this page from the tables of attacks. [The audit](../explanation/the-audit.md) explains what its "
+        "figures mean, and [measured notes](../results/columns.md#of-the-attacks-on-labels) say more of some attacks. An attack "
+        "is given the view of a partner and what its row says that it knows, and nothing else.",
+        "## On labels",
+        "Made by a feature party. Where the rows of two classes are told apart without a label, the attacker is told which "
+        "class is the rarer one. Where labels are numbers, it is told which way is up. A probe is told half of all labels, which "
+        "no attacker has: it says how much there is to find, at least. A quick attack runs without `audit: true`, too. "
+        "`completion-fine-tuned` runs in benchmarks only.",
+        "They follow Li et al. 2022 (`norm`, `direction`), Tran et al. 2018 (`spectral`), Fu et al. 2022 (`completion`), "
+        "[Jiang et al. 2026](https://arxiv.org/abs/2603.03777) (`enumeration`) and [Xie et al. "
+        "2023](https://arxiv.org/abs/2301.07284) (`first-steps`).",
+        _table(("attack", "reads", "knows", "what it does", "quick"), labels),
+        "## On columns",
+        "Made by a label party, from cut embeddings. It knows 20 or 200 rows, unless the table says otherwise. Attacks with its "
+        "own columns run in benchmarks only, because no party at home has both sides.",
+        "`surrogate` follows He et al. 2019, `simulator` [Zhu et al. 2023](https://arxiv.org/abs/2310.10483). Compare "
+        "`marginals` with [Ye et al. 2022](https://arxiv.org/abs/2210.06771).",
+        _table(("attack", "knows", "what it does", "quick"), columns),
+        "## On membership",
+        "A party of a [union](../explanation/unions.md) asks which rows are real and which are imputed. A feature party reads "
+        "gradients, a label party embeddings.",
+        _table(("attack", "reads", "what it does"), membership),
+        "## On keys that are linked by similarity",
+        _table(("attack", "made by", "what it does"), linkage),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _known_labels(row: LabelInferenceAttack) -> str:
+    found = [row.knows.describe()]
+    found += ["the contract, with `training.starts: public`"] if row.from_start else []
+    found += ["the chance of a flip"] if row.from_flip else []
+    found += ["its own bottom model"] if row.with_model else []
+    return "; ".join(found)
+
+
+def _known_columns(row: FeatureInferenceAttack) -> str:
+    if row.from_start:
+        return "no row; the contract, with `training.starts: public`"
+    if row.from_marginals:
+        return "no row; how each column is distributed"
+    if row.from_others:
+        return "no row; other people's rows with the same columns"
+    return "some rows and its own columns" if row.own_columns else "some rows"
+
+
+def protocols() -> str:
+    """Give the page of every protocol, as its module says it."""
+    parts = [
+        "# Protocols, from the code",
+        "`make reference` makes this page from the docstrings of the modules that hold the protocols. Read it beside the code. "
+        "[Which alignment to choose](../explanation/alignments.md) says what each alignment tells the parties, and "
+        "[protocols of alignment](alignment-protocols.md) what deviating peers do.",
+    ]
+    for title, modules in PROTOCOLS.items():
+        parts.append(f"## {title}")
+        for name in modules:
+            doc = importlib.import_module(f"tallystick.{name}").__doc__ or ""
+            parts += [f"### `{name.replace('.', '/')}.py`", *_paragraphs(inspect.cleandoc(doc))]
+    return "\n\n".join(parts) + "\n"
+
+
+def _paragraphs(doc: str) -> Iterator[str]:
+    """The paragraphs of a docstring as Markdown: lists, what is drawn with spaces, and prose."""
+    for paragraph in doc.split("\n\n"):
+        if paragraph.startswith("Shapes:"):
+            continue
+        if all(line.startswith("    ") for line in paragraph.splitlines()):
+            yield f"```text\n{textwrap.dedent(paragraph)}\n```"
+        elif "\n- " in f"\n{paragraph}":
+            head, *items = re.split(r"(?:^|\n)- ", paragraph)
+            yield from [_inline(head)] if head.strip() else []
+            yield "\n".join(f"- {_inline(item)}" for item in items)
+        else:
+            yield _inline(paragraph)
+
+
 def _entry(name: str, what: Any) -> str:
     parts = [f"### `{name}`"]
     if inspect.isfunction(what):
@@ -124,6 +260,12 @@ def _first(what: Any) -> str:
     return _inline((inspect.getdoc(what) or "").split("\n\n")[0])
 
 
+def _settings(attack: Any) -> str:
+    """In what an attack differs from its class's defaults."""
+    found = {field.name: getattr(attack, field.name) for field in fields(attack) if getattr(attack, field.name) != field.default}
+    return "".join(f" `{name} = {value!r}`." for name, value in found.items())
+
+
 def _markdown(doc: str) -> str:
     """A docstring as Markdown: paragraphs, lists, and a list of its arguments."""
     parts = []
@@ -138,6 +280,10 @@ def _markdown(doc: str) -> str:
     return "\n\n".join(parts)
 
 
+def _words(name: str) -> str:
+    return name.replace("_", " ") + "s"
+
+
 def _inline(text: str) -> str:
     """Text in one line, with code as Markdown has it and nothing else that Markdown would read."""
     pieces = " ".join(text.split()).replace("``", "`").split("`")
@@ -149,5 +295,8 @@ def _table(columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+PAGES = {"python-names.md": reference, "attacks.md": attacks, "protocols.md": protocols}
+
 if __name__ == "__main__":
-    PAGE.write_text(reference(), encoding="utf-8")
+    for page, write in PAGES.items():
+        (FOLDER / page).write_text(write(), encoding="utf-8")

@@ -13,9 +13,8 @@ from tallystick.attacks.linkage.registry import LINKAGE_ATTACKS
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-@pytest.fixture(scope="module")
-def made() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("make_lookup", DOCS / "make_lookup.py")
+def load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -23,19 +22,38 @@ def made() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("page", ["configuration.md", "command-line.md", "messages.md", "errors.md", "attacks.md"])
-def test_a_generated_page_is_what_the_code_says(page: str, made: ModuleType) -> None:
+@pytest.fixture(scope="module")
+def made() -> ModuleType:
+    return load("make_lookup")
+
+
+@pytest.fixture(scope="module")
+def referred() -> ModuleType:
+    return load("make_reference")
+
+
+@pytest.mark.parametrize("page", ["configuration.md", "command-line.md", "messages.md", "errors.md"])
+def test_a_page_of_keys_is_what_the_code_says(page: str, made: ModuleType) -> None:
     assert (DOCS / "reference" / page).read_text(encoding="utf-8") == made.PAGES[page](), "run `make reference`"
 
 
-def test_keys_inside_lists_and_choices_have_rows(made: ModuleType) -> None:
-    page = made.configuration()
-    for key in ("`training.gradients`", "`alignment.keys[].name`", "`privacy.ledger`", "`split.test`"):
-        assert f"\n| {key} |" in page, key
+@pytest.mark.parametrize("page", ["python-names.md", "attacks.md", "protocols.md"])
+def test_a_page_of_docstrings_is_what_the_code_says(page: str, referred: ModuleType) -> None:
+    assert (DOCS / "reference" / page).read_text(encoding="utf-8") == referred.PAGES[page](), "run `make reference`"
 
 
-def test_what_an_attacker_knows_stands_beside_the_attack(made: ModuleType) -> None:
-    rows = {line.split("`")[1]: line for line in made.attacks().splitlines() if line.startswith("| `")}
+def test_what_is_drawn_in_a_docstring_stays_as_it_is(referred: ModuleType) -> None:
+    drawn = "A function of each side.\n\n    A   ->   B\n      x^b\n\nRules:\n\n- one;\n  more of it\n- two\n\nShapes: B batch."
+    assert list(referred._paragraphs(drawn)) == [
+        "A function of each side.",
+        "```text\nA   ->   B\n  x^b\n```",
+        "Rules:",
+        "- one; more of it\n- two",
+    ]
+
+
+def test_what_an_attacker_knows_stands_beside_the_attack(referred: ModuleType) -> None:
+    rows = {line.split("`")[1]: line for line in referred.attacks().splitlines() if line.startswith("| `")}
     assert set(LABEL_INFERENCE_ATTACKS) | set(FEATURE_INFERENCE_ATTACKS) | set(LINKAGE_ATTACKS) <= set(rows)
     assert "| 40 labels; its own bottom model |" in rows["completion-fine-tuned"]
     assert "`training.starts: public`" in rows["enumeration"]
