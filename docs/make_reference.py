@@ -14,6 +14,10 @@ from tallystick.attacks.feature_inference.registry import FEATURE_INFERENCE_ATTA
 from tallystick.attacks.label_inference.registry import LABEL_INFERENCE_ATTACKS, LabelInferenceAttack
 from tallystick.attacks.linkage.registry import LINKAGE_ATTACKS
 from tallystick.attacks.membership.registry import MEMBERSHIP_ATTACKS
+from tallystick.config.unaligned import METHODS as UNALIGNED_METHODS
+from tallystick.evaluation.private.registry import MECHANISMS
+from tallystick.imputation.registry import FEATURE_IMPUTERS, LABEL_IMPUTERS, SUFFIXES
+from tallystick.models.similarity.registry import MERGES
 
 FOLDER = Path(__file__).with_name("reference")
 HEAD = """# Python names, from the code
@@ -187,6 +191,76 @@ def _known_columns(row: FeatureInferenceAttack) -> str:
     return "some rows and its own columns" if row.own_columns else "some rows"
 
 
+def methods() -> str:
+    """Give the page of what a contract can name: ways of linking, methods for unaligned rows, imputers, merges, mechanisms."""
+    linkages = (
+        (
+            f"`{name}`" + (f", `security: {security}`" if security else ""),
+            "one or several" if row.several else "one",
+            "yes" if row.helper else "no",
+            row.guarantee,
+            row.deviation + (f". With several feature parties: {row.deviation_of_several}" if row.deviation_of_several else ""),
+        )
+        for name, base in tallystick.LINKAGES.items()
+        for security, row in (("", base), ("malicious", base.against_cheaters))
+        if row is not None
+    )
+    unaligned = {
+        name: importlib.import_module(f"tallystick.training.unaligned.{facts.implemented.split('.')[0]}")
+        for name, facts in UNALIGNED_METHODS.items()
+        if facts.implemented
+    }
+    imputers = (
+        (
+            f"`{imputer.name}`",
+            who,
+            imputer.gives,
+            ", ".join(f"`{SUFFIXES[when]}`" for when in imputer.calibrated if SUFFIXES[when]),
+        )
+        for who, table in (("label party", LABEL_IMPUTERS), ("feature party", FEATURE_IMPUTERS))
+        for imputer in table.values()
+    )
+    parts = [
+        "# Methods, from the code",
+        "`make reference` makes this page from the tables of methods that a contract can name. Defences stand with the "
+        "[public names](python-names.md#defences), attacks have [a page of their own](attacks.md).",
+        "## Ways of linking rows",
+        "[Which alignment to choose](../explanation/alignments.md) explains them; `alignment.method` names one.",
+        _table(("method", "feature parties", "helper", "rests on", "what a peer gains that deviates"), linkages),
+        "## Rows without a partner's row",
+        "[Rows without a partner's row](../explanation/unaligned-rows.md) says which to choose; `unaligned.method` names one. "
+        "With `none`, unaligned rows are left out.",
+        _table(("method", "what it does with them"), ((f"`{name}`", _inline(f.what)) for name, f in UNALIGNED_METHODS.items())),
+    ]
+    for name, module in unaligned.items():
+        method = getattr(module, UNALIGNED_METHODS[name].implemented.split(".")[1])
+        parts += [f"### `{name}`", *_paragraphs(inspect.getdoc(method) or "")]
+    synthesis = importlib.import_module("tallystick.training.unaligned.synthesis").Synthesis
+    parts += [
+        "### Synthesis: `heuristic`, `regressor` and `diffu-at`",
+        *_paragraphs(inspect.getdoc(synthesis) or ""),
+        "## Imputers of a union",
+        "[Unions](../explanation/unions.md) says what each leaks; `union.labels` and `union.features` name one, with the ending "
+        "of a [calibration](../explanation/unions.md#calibration). A foil is there for comparison, and protects nothing.",
+        _table(("imputer", "who", "what a row gets that the side lacks", "calibration"), imputers),
+        "## Merges of links",
+        "[Linking by similar keys](../explanation/linking.md) explains them; `model.merge.method` names one.",
+    ]
+    for name, merge in MERGES.items():
+        parts += [f"### `{name}` merge", *_paragraphs(inspect.getdoc(merge) or "")]
+    parts += [
+        "## Mechanisms of a private AUC",
+        "[Private evaluation](../explanation/private-evaluation.md) says which is taken.",
+    ]
+    for name, mechanism in MECHANISMS.items():
+        parts += [f"### `{name}` mechanism"]
+        if isinstance(protects := vars(mechanism).get("protects"), str):
+            parts.append(f"Protects {protects}. Reveals besides the AUC: {_inline(vars(mechanism)['reveals'])}.")
+        parts += ["A release may pick it by itself."] if getattr(mechanism, "picked", False) else []
+        parts += _paragraphs(inspect.getdoc(mechanism) or "")
+    return "\n\n".join(parts) + "\n"
+
+
 def protocols() -> str:
     """Give the page of every protocol, as its module says it."""
     parts = [
@@ -295,7 +369,7 @@ def _table(columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-PAGES = {"python-names.md": reference, "attacks.md": attacks, "protocols.md": protocols}
+PAGES = {"python-names.md": reference, "attacks.md": attacks, "methods.md": methods, "protocols.md": protocols}
 
 if __name__ == "__main__":
     for page, write in PAGES.items():

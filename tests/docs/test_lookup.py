@@ -6,9 +6,14 @@ from types import ModuleType
 
 import pytest
 
+from tallystick.alignment.registry import LINKAGES
 from tallystick.attacks.feature_inference.registry import FEATURE_INFERENCE_ATTACKS
 from tallystick.attacks.label_inference.registry import LABEL_INFERENCE_ATTACKS
 from tallystick.attacks.linkage.registry import LINKAGE_ATTACKS
+from tallystick.config.unaligned import METHODS as UNALIGNED_METHODS
+from tallystick.evaluation.private.registry import MECHANISMS
+from tallystick.imputation.registry import FEATURE_IMPUTERS, LABEL_IMPUTERS
+from tallystick.models.similarity.registry import MERGES
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -37,9 +42,17 @@ def test_a_page_of_keys_is_what_the_code_says(page: str, made: ModuleType) -> No
     assert (DOCS / "reference" / page).read_text(encoding="utf-8") == made.PAGES[page](), "run `make reference`"
 
 
-@pytest.mark.parametrize("page", ["python-names.md", "attacks.md", "protocols.md"])
+@pytest.mark.parametrize("page", ["python-names.md", "attacks.md", "methods.md", "protocols.md"])
 def test_a_page_of_docstrings_is_what_the_code_says(page: str, referred: ModuleType) -> None:
     assert (DOCS / "reference" / page).read_text(encoding="utf-8") == referred.PAGES[page](), "run `make reference`"
+
+
+def test_every_method_that_a_contract_can_name_has_its_section(referred: ModuleType) -> None:
+    page = referred.methods()
+    heads = {line.split("`")[1] for line in page.splitlines() if line.startswith("### `")}
+    assert {*UNALIGNED_METHODS, *MERGES, *MECHANISMS} - {"none"} == heads
+    for name in (*LINKAGES, *UNALIGNED_METHODS, *LABEL_IMPUTERS, *FEATURE_IMPUTERS):
+        assert f"\n| `{name}`" in page, name
 
 
 def test_what_is_drawn_in_a_docstring_stays_as_it_is(referred: ModuleType) -> None:

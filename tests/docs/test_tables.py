@@ -6,13 +6,10 @@ import pytest
 
 from tallystick.attacks.linkage.registry import LINKAGE_ATTACKS
 from tallystick.attacks.membership.registry import MEMBERSHIP_ATTACKS
-from tallystick.config.unaligned import METHODS as UNALIGNED_METHODS
 from tallystick.defenses.read_by import READ_BY
 from tallystick.defenses.registry import DEFENSES
-from tallystick.evaluation.private.registry import MECHANISMS
 from tallystick.imputation.imputer import Imputer
 from tallystick.imputation.registry import FEATURE_IMPUTERS, LABEL_IMPUTERS, SUFFIXES
-from tallystick.models.similarity.registry import MERGES
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -68,27 +65,11 @@ def test_every_imputer_has_its_row(party: str, imputer: type[Imputer]) -> None:
     assert calibrated == ", ".join(f"`{SUFFIXES[when]}`" for when in imputer.calibrated if when != "never")
 
 
-@pytest.mark.parametrize("method", UNALIGNED_METHODS)
-def test_every_method_for_unaligned_rows_has_its_row(method: str) -> None:
-    assert cells(page("explanation/unaligned-rows.md"), method)[1] == UNALIGNED_METHODS[method].what
-
-
-@pytest.mark.parametrize("name", MECHANISMS)
-def test_every_mechanism_has_its_row(name: str) -> None:
-    rows = [line.split("|") for line in page("explanation/private-evaluation.md").splitlines() if line.startswith("| ")]
-    assert any(len(row) == 6 and row[2].strip().startswith(f"`{name}`") for row in rows)
-
-
 @pytest.mark.parametrize("name", sorted({name for table in MEMBERSHIP_ATTACKS.values() for name in table}))
 def test_every_membership_attack_is_explained(name: str) -> None:
     text = page("results/unions.md")
     word = {"spectral-signed": "signed"}.get(name, name)
     assert f"*{word}*" in text.partition("## What each imputer leaks")[2]
-
-
-@pytest.mark.parametrize("method", MERGES)
-def test_every_merge_has_its_row(method: str) -> None:
-    assert cells(page("explanation/linking.md"), method)[1]
 
 
 @pytest.mark.parametrize("name", LINKAGE_ATTACKS)

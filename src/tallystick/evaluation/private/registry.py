@@ -1,7 +1,7 @@
 """The mechanisms of a private AUC by name: a mechanism is a file here and a row in this table.
 
 A row's class says what it protects and reveals, and whether a release may pick it by itself; everybody outside
-this package takes it from here, and docs/explanation/private-evaluation.md is checked against it.
+this package takes it from here, and docs/reference/methods.md is made of it.
 """
 
 from collections.abc import Mapping
