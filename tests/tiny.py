@@ -20,6 +20,8 @@ import yaml
 from safetensors.torch import load_file, save
 
 from tallystick.alignment.randomness import SecureRandom
+from tallystick.attacks.feature_inference.registry import FEATURE_INFERENCE_ATTACKS
+from tallystick.audit import columns as audit_of_columns
 from tallystick.cli.jobs import LOADS
 from tallystick.cli.main import main
 from tallystick.errors import TallystickError
@@ -114,6 +116,12 @@ def seed_system(monkeypatch, seed=0):
     monkeypatch.setattr(secrets, "token_bytes", draw)
     monkeypatch.setattr(secrets, "randbits", lambda bits: int.from_bytes(draw(bits // 8 + 1)) % (1 << bits))
     monkeypatch.setattr(align, "SecureRandom", partial(SecureRandom, source=draw))
+
+
+def few_column_attacks(patch):
+    """Leave a feature party's audit the quick attacks: for tests of labels, to which the others bring nothing but time."""
+    quick = {name: row for name, row in FEATURE_INFERENCE_ATTACKS.items() if row.quick}
+    patch.setattr(audit_of_columns, "FEATURE_INFERENCE_ATTACKS", quick)
 
 
 def _command(arguments, folder, out, err):

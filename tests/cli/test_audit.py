@@ -11,7 +11,7 @@ import time
 import polars as pl
 import pytest
 import yaml
-from tiny import PATIENCE_S, columns, contract_values, seed_system, tables
+from tiny import PATIENCE_S, columns, contract_values, few_column_attacks, seed_system, tables
 from typer.testing import CliRunner
 
 from tallystick.cli.app import app
@@ -49,6 +49,7 @@ def recorded(tmp_path_factory):
     contract = contract_values(PARTIES, audit=True, training__epochs=2)
     with pytest.MonkeyPatch.context() as patch:
         seed_system(patch, seed=1)  # what a test runs itself is another run
+        few_column_attacks(patch)
         simulate(contract, tables(PARTIES, rows=400), columns(PARTIES), folder=folder)
     return folder
 
@@ -280,7 +281,8 @@ def test_a_sweep_takes_every_method_at_its_usual_strength(home):
     assert [each.name.replace(" ", "=") for each in tried[1:]] == texts
 
 
-def test_time_that_is_up_ends_after_the_first_seed_of_everything(home):
+def test_time_that_is_up_ends_after_the_first_seed_of_everything(home, monkeypatch):
+    few_column_attacks(monkeypatch)
     values = found(swept(home, "--seeds", 5, "--rows", 300, "--minutes", 0.0001, "--sweep", "marvell=1", "--json"))
     assert [trial["seeds"] for trial in values["sweep"]["trials"]] == [1, 1]
     assert values["notes"] == ["Stopped after 0.0001 minutes: some defences were tried with 1 of 5 seeds."]

@@ -74,7 +74,7 @@ def test_ledger_audit_and_page_have_the_cost_of_what_crossed(changes, most, tmp_
     """The oracle counts, at the channel, the messages that each row's embedding is in."""
     bottom = Watched()
     crossed = sent_rows(monkeypatch, bottom)
-    contract = contract_values(PARTIES, audit=True, defense=[NOISE], **changes)
+    contract = contract_values(PARTIES, audit="quick", defense=[NOISE], **changes)
     simulate(contract, tables(PARTIES, rows=200), columns(PARTIES), bottoms={"shop": bottom}, folder=tmp_path)
     truth = GaussianEmbeddings(epsilon=EPSILON, delta=DELTA, clip=1.0).over(max(crossed.values()))
     assert max(crossed.values()) == (most := most or max(crossed.values()))

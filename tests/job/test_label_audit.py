@@ -7,7 +7,7 @@ import stat
 import polars as pl
 import pytest
 import torch
-from tiny import columns, contract_values, seed_system, tables, weights
+from tiny import columns, contract_values, few_column_attacks, seed_system, tables, weights
 
 from tallystick.artifacts.folder import RunFolder
 from tallystick.audit import run as audit
@@ -43,7 +43,9 @@ def run(folder, frames=None, *, party_changes=None, parties=PARTIES, **changes):
     given = columns(parties)
     given["bank"] |= party_changes or {}
     contract = contract_values(parties, **{"audit": True, "training__batch_size": 128, **changes})
-    return simulate(contract, frames or rare(), given, folder=folder)
+    with pytest.MonkeyPatch.context() as patch:
+        few_column_attacks(patch)
+        return simulate(contract, frames or rare(), given, folder=folder)
 
 
 def run_folder(folder, party="bank"):

@@ -156,7 +156,7 @@ def without_times(value):
 LABEL_DP = {"defense": [{"method": "label-dp", "epsilon": 1.0}], "split__method": "time"}
 GAUSSIAN = {"defense": [{"method": "gaussian-labels", "epsilon": 1.0, "delta": 1e-5}], "split__method": "time"}
 MEASURED = {"evaluation__importance": {"own_columns": True, "feature_columns": "label-party", "repeats": 1}}
-STOPPING = {"training__patience": 1, "training__epochs": 4, "audit": True, "evaluation__own_columns_boosting": True}
+STOPPING = {"training__patience": 1, "training__epochs": 4, "audit": "quick", "evaluation__own_columns_boosting": True}
 CONTRACTS = {
     "early stopping, audit, an own baseline with boosting": LABEL_DP | STOPPING,
     "unaligned rows, columns that are measured": {

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tiny import columns, contract_values, tables
+from tiny import columns, contract_values, few_column_attacks, tables
 
 from tallystick.attacks.label_inference import outside, outside_worker
 from tallystick.attacks.label_inference.outside import outside_attacks
@@ -137,7 +137,8 @@ def test_equations_without_a_solution_cost_an_own_attack_its_row_and_not_the_run
     assert "spectral-averaged" not in {attack.name for attack in result.label_audit.attacks}
 
 
-def test_they_join_the_audit_and_one_that_raises_costs_its_own_row(installed, tmp_path):
+def test_they_join_the_audit_and_one_that_raises_costs_its_own_row(installed, tmp_path, monkeypatch):
+    few_column_attacks(monkeypatch)
     parties = ("bank", "shop")
     values = contract_values(parties, audit=True, training__batch_size=64, training__epochs=1)
     result = simulate(values, tables(parties, rows=300), columns(parties), folder=tmp_path / "runs", watcher=Silent())

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from tiny import columns, contract_values, tables
+from tiny import columns, contract_values, few_column_attacks, tables
 
 from tallystick.artifacts.folder import RunFolder
 from tallystick.config.contract import parse_contract
@@ -36,7 +36,9 @@ def folders(tmp_path_factory):
         if number:
             frames["bank"] = frames["bank"].with_columns(y=1 - pl.col("y"))
         root = tmp_path_factory.mktemp(f"run-{number}")
-        simulate(VALUES, frames, columns(PARTIES), watcher=Silent(), folder=root)
+        with pytest.MonkeyPatch.context() as patch:
+            few_column_attacks(patch)
+            simulate(VALUES, frames, columns(PARTIES), watcher=Silent(), folder=root)
         found += [RunFolder.latest(root / party, parse_contract(VALUES), party) for party in PARTIES]
     return found
 
