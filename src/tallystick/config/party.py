@@ -169,7 +169,9 @@ class EncodingConfig(Model):
 
     numeric: Literal["auto", "standard", "log", "rank"] = Field(
         default="auto",
-        description="standardise; log1p of the size first; ranks mapped to a normal; auto: by each column's shape",
+        description="what is done to a number before it is standardised on the training rows: standard: nothing; log: sign(x) "
+        "log(1 + abs(x)), for counts and amounts with a long tail; rank: the normal score of its rank among the training rows "
+        "(1,000 knots), for any shape and outliers; auto: rank for a column whose skewness is above 1 or below -1, else nothing",
     )
     min_count: Count | Literal["auto"] = Field(
         default="auto",

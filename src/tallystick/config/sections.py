@@ -55,7 +55,11 @@ class KeyColumn(Model):
 
     name: Text = Field(description="name of the key column in this contract; each party file maps it to its own column")
     normalise: tuple[Step, ...] = Field(
-        default=(), description="steps applied in this order: trim, lower, upper, nfkc, email, phone, digits"
+        default=(),
+        description="steps, applied in the order of the contract's list: trim (white space at both ends), lower and upper (by "
+        "Unicode's rules), nfkc (full-width letters and ligatures become plain ones), email (nfkc, lower, trim; dots and +tags "
+        "stay, for not every provider ignores them), phone (digits and a leading +; 00 in front becomes +; (0) is dropped; no "
+        "country code is guessed), digits (0 to 9 only, after nfkc)",
     )
 
 
@@ -161,8 +165,10 @@ class NetworkModel(Model):
     )
     numeric: Literal["auto", "plain", "piecewise-linear", "periodic"] = Field(
         default="auto",
-        description="what a built-in bottom puts beside plain numbers: nothing (plain), a piecewise-linear embedding of "
-        "up to 128 bins, or a periodic one; auto: each party by its training rows",
+        description="what a built-in bottom puts beside each number: plain: nothing; piecewise-linear: a function that is "
+        "linear within up to 128 bins, 12 wide, with a linear term, whose weights begin at zero (Gorishniy, Rubachev and Babenko "
+        "2022, section 3.2.1); periodic: sines and cosines at learnt frequencies, through one layer, 12 wide (section 3.2.2); "
+        "auto: each party takes piecewise-linear from 1,000 training rows on, and plain below",
     )
     normalization: Literal["none", "batch"] = Field(
         default="none", description="of the built-in bottoms' layers: none, or by the batch's mean and deviation"
