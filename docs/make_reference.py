@@ -4,15 +4,17 @@ import importlib
 import inspect
 import re
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields
 from pathlib import Path
+from types import ModuleType
 from typing import Any, is_typeddict
 
 import tallystick
 from tallystick.attacks.feature_inference.registry import FEATURE_INFERENCE_ATTACKS, FeatureInferenceAttack
 from tallystick.attacks.label_inference.registry import LABEL_INFERENCE_ATTACKS, LabelInferenceAttack
 from tallystick.attacks.linkage.registry import LINKAGE_ATTACKS
+from tallystick.attacks.linkage.texts import TEXT_ATTACKS
 from tallystick.attacks.membership.registry import MEMBERSHIP_ATTACKS
 from tallystick.config.unaligned import METHODS as UNALIGNED_METHODS
 from tallystick.evaluation.private.registry import MECHANISMS
@@ -74,6 +76,18 @@ PROTOCOLS = {
     ),
     "Releases": ("privacy.masks", "privacy.exact", "privacy.grid", "privacy.ledger"),
 }
+
+RULES = {
+    "Tables": ("data.table", "data.delimited", "data.postgres", "data.lazy", "data.parquet"),
+    "Keys": ("data.text", "data.normalise", "data.keys", "data.repeats"),
+    "Labels and weights": ("data.target",),
+    "Columns": ("data.encoder", "data.bins", "models.numbers", "data.categories", "data.sequences", "models.sequences"),
+    "Normalisation of layers": ("models.normalization",),
+    "Split": ("data.split",),
+    "What an audit records": ("audit.recording", "artifacts.recorder", "artifacts.row_recorder"),
+    "What noisy embeddings cost": ("artifacts.embedding_charge",),
+}
+FEW_WORDS = 25
 
 
 def reference() -> str:
@@ -142,7 +156,11 @@ def attacks() -> str:
         for reads, found in MEMBERSHIP_ATTACKS.items()
         for name, attack in found.items()
     )
-    linkage = ((f"`{name}`", row.seat, _inline(row.description)) for name, row in LINKAGE_ATTACKS.items())
+    linkage = (
+        (f"`{name}`", row.seat, _inline(row.description))
+        for table in (LINKAGE_ATTACKS, TEXT_ATTACKS)
+        for name, row in table.items()
+    )
     parts = [
         "# Attacks of the audit, from the code",
         "`make reference` makes this page from the tables of attacks. [The audit](../explanation/the-audit.md) explains what its "
@@ -168,6 +186,8 @@ def attacks() -> str:
         "gradients, a label party embeddings.",
         _table(("attack", "reads", "what it does"), membership),
         "## On keys that are linked by similarity",
+        "The last three name texts. They have a list that holds every text and no other, the best that an attacker could have. "
+        "[What attackers locate](alignment-protocols.md#what-attackers-locate) says more.",
         _table(("attack", "made by", "what it does"), linkage),
     ]
     return "\n\n".join(parts) + "\n"
@@ -272,9 +292,42 @@ def protocols() -> str:
     for title, modules in PROTOCOLS.items():
         parts.append(f"## {title}")
         for name in modules:
-            doc = importlib.import_module(f"tallystick.{name}").__doc__ or ""
-            parts += [f"### `{name.replace('.', '/')}.py`", *_paragraphs(inspect.cleandoc(doc))]
+            module = importlib.import_module(f"tallystick.{name}")
+            parts += [f"### `{name.replace('.', '/')}.py`", *_paragraphs(inspect.cleandoc(module.__doc__ or ""))]
+            parts += [paragraph for said in _said(module, _promises) for paragraph in said]
     return "\n\n".join(parts) + "\n"
+
+
+def rules() -> str:
+    """Give the page of how tables become tensors and of what is kept, as the modules say it."""
+    parts = [
+        "# Rules, from the code",
+        "`make reference` makes this page from the docstrings of the modules that hold the rules. [Tables](data.md) is the page "
+        "to begin with.",
+    ]
+    for title, modules in RULES.items():
+        parts.append(f"## {title}")
+        for name in modules:
+            module = importlib.import_module(f"tallystick.{name}")
+            parts += [f"### `{name.replace('.', '/')}.py`", *_paragraphs(inspect.cleandoc(module.__doc__ or ""))]
+            parts += [paragraph for said in _said(module, lambda doc: len(doc.split()) > FEW_WORDS) for paragraph in said]
+    return "\n\n".join(parts) + "\n"
+
+
+def _promises(doc: str) -> bool:
+    return "Threat model:" in doc or "No formal guarantee" in doc
+
+
+def _said(module: ModuleType, wanted: Callable[[str], bool]) -> Iterator[list[str]]:
+    """What the module's own public functions and classes say, those that are wanted: without arguments and errors."""
+    for name, found in vars(module).items():
+        doc = inspect.getdoc(found) or ""
+        if getattr(found, "__module__", None) != module.__name__ or name.startswith("_"):
+            continue
+        said = re.split(r"\n+(?:Args:|Raises )", doc)[0]
+        if inspect.getdoc(found) and wanted(said):
+            first, *others = _paragraphs(said)
+            yield [f"`{name}`: {first}", *others]
 
 
 def _paragraphs(doc: str) -> Iterator[str]:
@@ -369,7 +422,7 @@ def _table(columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-PAGES = {"python-names.md": reference, "attacks.md": attacks, "methods.md": methods, "protocols.md": protocols}
+PAGES = {"python-names.md": reference, "attacks.md": attacks, "methods.md": methods, "protocols.md": protocols, "rules.md": rules}
 
 if __name__ == "__main__":
     for page, write in PAGES.items():

@@ -10,6 +10,7 @@ from tallystick.alignment.registry import LINKAGES
 from tallystick.attacks.feature_inference.registry import FEATURE_INFERENCE_ATTACKS
 from tallystick.attacks.label_inference.registry import LABEL_INFERENCE_ATTACKS
 from tallystick.attacks.linkage.registry import LINKAGE_ATTACKS
+from tallystick.attacks.linkage.texts import TEXT_ATTACKS
 from tallystick.config.unaligned import METHODS as UNALIGNED_METHODS
 from tallystick.evaluation.private.registry import MECHANISMS
 from tallystick.imputation.registry import FEATURE_IMPUTERS, LABEL_IMPUTERS
@@ -42,7 +43,7 @@ def test_a_page_of_keys_is_what_the_code_says(page: str, made: ModuleType) -> No
     assert (DOCS / "reference" / page).read_text(encoding="utf-8") == made.PAGES[page](), "run `make reference`"
 
 
-@pytest.mark.parametrize("page", ["python-names.md", "attacks.md", "methods.md", "protocols.md"])
+@pytest.mark.parametrize("page", ["python-names.md", "attacks.md", "methods.md", "protocols.md", "rules.md"])
 def test_a_page_of_docstrings_is_what_the_code_says(page: str, referred: ModuleType) -> None:
     assert (DOCS / "reference" / page).read_text(encoding="utf-8") == referred.PAGES[page](), "run `make reference`"
 
@@ -67,7 +68,7 @@ def test_what_is_drawn_in_a_docstring_stays_as_it_is(referred: ModuleType) -> No
 
 def test_what_an_attacker_knows_stands_beside_the_attack(referred: ModuleType) -> None:
     rows = {line.split("`")[1]: line for line in referred.attacks().splitlines() if line.startswith("| `")}
-    assert set(LABEL_INFERENCE_ATTACKS) | set(FEATURE_INFERENCE_ATTACKS) | set(LINKAGE_ATTACKS) <= set(rows)
+    assert set(LABEL_INFERENCE_ATTACKS) | set(FEATURE_INFERENCE_ATTACKS) | set(LINKAGE_ATTACKS) | set(TEXT_ATTACKS) <= set(rows)
     assert "| 40 labels; its own bottom model |" in rows["completion-fine-tuned"]
     assert "`training.starts: public`" in rows["enumeration"]
     assert "| no row; how each column is distributed |" in rows["marginals"]

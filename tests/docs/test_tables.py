@@ -4,12 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from tallystick.attacks.linkage.registry import LINKAGE_ATTACKS
 from tallystick.attacks.membership.registry import MEMBERSHIP_ATTACKS
 from tallystick.defenses.read_by import READ_BY
 from tallystick.defenses.registry import DEFENSES
-from tallystick.imputation.imputer import Imputer
-from tallystick.imputation.registry import FEATURE_IMPUTERS, LABEL_IMPUTERS, SUFFIXES
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -55,23 +52,8 @@ def test_the_explanation_of_defences_has_the_figure_of_what_reads_each(method: s
     assert read.split()[0] == f"{READ_BY[method].auc:.3f}".removeprefix("0")
 
 
-@pytest.mark.parametrize(
-    ("party", "imputer"),
-    [("label party", each) for each in LABEL_IMPUTERS.values()] + [("feature party", each) for each in FEATURE_IMPUTERS.values()],
-)
-def test_every_imputer_has_its_row(party: str, imputer: type[Imputer]) -> None:
-    _, who, gives, calibrated = cells(page("explanation/unions.md"), imputer.name)
-    assert (who, gives) == (party, imputer.gives)
-    assert calibrated == ", ".join(f"`{SUFFIXES[when]}`" for when in imputer.calibrated if when != "never")
-
-
 @pytest.mark.parametrize("name", sorted({name for table in MEMBERSHIP_ATTACKS.values() for name in table}))
 def test_every_membership_attack_is_explained(name: str) -> None:
     text = page("results/unions.md")
     word = {"spectral-signed": "signed"}.get(name, name)
     assert f"*{word}*" in text.partition("## What each imputer leaks")[2]
-
-
-@pytest.mark.parametrize("name", LINKAGE_ATTACKS)
-def test_every_linkage_attack_has_its_row(name: str) -> None:
-    assert cells(page("reference/alignment-protocols.md"), name)[1] == LINKAGE_ATTACKS[name].seat

@@ -1,5 +1,10 @@
 """Categories: which of a column's values get a code of their own, by the training rows, and the codes of cells.
 
+Code 0 is missing. Code 1 is every category that is unseen in training, rarer than ``encoding.min_count``, or beyond
+``encoding.max_categories``. Codes from 2 are the categories by falling frequency. Values are compared as text, spelt as keys are.
+A column keeps having new values if at least one training row in a hundred has a value that no other has (Good 1953). There
+``min_count: auto`` asks for more rows, because a network learns categories of a few rows by heart.
+
 Shapes: N rows.
 """
 

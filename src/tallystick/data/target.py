@@ -1,5 +1,13 @@
 """Labels and sample weights as tensors. Rows are named in errors by number, never by content.
 
+- ``binary``: exactly two values. The larger is the positive class, whose probability a score is: 1 of 0 and 1, "yes" of "no" and
+  "yes", but "nein" of "ja" and "nein". ``check`` names it.
+- ``multiclass``: exactly ``target.classes`` values, sorted: numbers by value, text by code point.
+- ``regression``: standardised with the training rows' mean and deviation. Results are in the label's own unit again. Infinite
+  labels are an error.
+- A missing label is an error, and so is a label that is constant on the training rows.
+- Weights must be finite, not negative, and not all zero. They count in training and in all metrics, and the report says so.
+
 Shapes: N rows.
 """
 
