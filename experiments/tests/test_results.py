@@ -6,13 +6,15 @@ import pytest
 
 from tallystick.errors import DataError
 from tallystick_experiments.page import Benchmark, ResultTable, Spread
-from tallystick_experiments.results import PAGES, RUNS, keep, markdown, page
+from tallystick_experiments.results import PAGES, RUNS, drawings, keep, markdown, page
 
 
 @pytest.mark.parametrize("path", sorted(RUNS.glob("*.jsonl")), ids=lambda path: path.stem)
 def test_each_page_is_what_its_rows_give(path):
     written = (PAGES / f"{path.stem}.md").read_text(encoding="utf-8")
     assert written == page(path), "run `make results` and commit what it wrote"
+    for name, drawn in drawings(path).items():
+        assert (PAGES / name).read_text(encoding="utf-8") == drawn, name
 
 
 def test_no_page_is_without_rows():
@@ -33,6 +35,7 @@ def test_a_table_in_markdown():
     assert text.startswith("# Title\n")
     assert "    tallystick bench x\n" in text
     assert text.endswith("- N\n")
+    assert "![a plot](a-plot.svg)" in markdown(found, "Made so:", drawn={"a-plot.svg": "<svg/>"})
 
 
 def test_a_kept_sweep_gives_its_page_and_a_damaged_line_is_named(tmp_path):

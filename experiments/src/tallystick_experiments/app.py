@@ -346,7 +346,7 @@ def fedads(
             return
         plan = replace(defenses.PLAN, epochs=epochs)
         found = defenses.run(data=data, seeds=chosen, plan=plan, swapped=swapped, limit=limit, keeping=keeping)
-        finish_bench(found | {"number": int(table)}, page_of, out=out, as_json=as_json)
+        finish_bench(found, page_of, out=out, as_json=as_json)
 
     guarded(work, as_json=as_json, loads=LOADS)
 

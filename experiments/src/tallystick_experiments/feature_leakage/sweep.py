@@ -106,14 +106,22 @@ def run(
 
     cases = [case(setting, seed) for seed in seeds for setting in chosen]
     runs = run_cases(cases, keeping, about, total=len(cases))
+    columns = len(table.feature_party.numeric) + len(table.feature_party.categorical)
+    return report_of(runs, data=about | {"columns": columns})
+
+
+def report_of(runs: Sequence[dict[str, Any]], *, data: dict[str, Any]) -> dict[str, Any]:
+    """What came back, and what hiding costs, by setting."""
+    known = {setting.name: setting for setting in settings()}
+    chosen = [known[name] for name in dict.fromkeys(each["name"] for each in runs)]
     return {
         "benchmark": "feature-leakage",
-        "data": about | {"columns": len(table.feature_party.numeric) + len(table.feature_party.categorical)},
-        "seeds": list(seeds),
+        "data": data,
+        "seeds": list(dict.fromkeys(each["seed"] for each in runs)),
         "table": _table(chosen, runs),
         "columns": _columns(chosen, runs),
         "not_measured": sorted({line for one in runs for line in one["not_measured"]}),
-        "runs": runs,
+        "runs": list(runs),
     }
 
 

@@ -146,13 +146,19 @@ def run(
     cases = [case(fusion, method, seed) for seed in seeds for fusion in FUSIONS for method in methods()]
     runs = run_cases(cases, keeping, setting, total=len(cases))
     split, _, _ = encoded(table, seed=seeds[-1], min_count=min_count)
+    return report_of(runs, data=_about(table, split, plan))
+
+
+def report_of(runs: Sequence[dict[str, Any]], *, data: dict[str, Any]) -> dict[str, Any]:
+    """Set what was measured beside the paper's table."""
     return {
         "benchmark": "fedads",
-        "data": _about(table, split, plan),
-        "seeds": list(seeds),
+        "number": 4,
+        "data": data,
+        "seeds": list(dict.fromkeys(each["seed"] for each in runs)),
         "table": _table(runs),
         "at_price": [at_price(runs, fusion, family) for fusion in FUSIONS for family in LADDERS],
-        "runs": runs,
+        "runs": list(runs),
     }
 
 

@@ -60,8 +60,14 @@ def run(
 
     cases = [case(defense, method, seed) for seed in seeds for defense in DEFENSES for method in methods]
     runs = run_cases(cases, keeping, about, total=len(cases))
+    return report_of(runs, data=about)
+
+
+def report_of(runs: Sequence[dict[str, Any]], *, data: dict[str, Any]) -> dict[str, Any]:
+    """Each figure by method and defence."""
+    methods, seeds = (list(dict.fromkeys(each[name] for each in runs)) for name in ("method", "seed"))
     rows = {name: _tabulate([each for each in runs if each["defense"] == name], methods) for name in DEFENSES}
-    return {"benchmark": "fedads-leaks", "data": about, "seeds": list(seeds), "rows": rows, "runs": runs}
+    return {"benchmark": "fedads-leaks", "data": data, "seeds": seeds, "rows": rows, "runs": list(runs)}
 
 
 def _job(table: AdTable, method: str, defense: list[dict[str, Any]], seed: int, aligned: float) -> Result:

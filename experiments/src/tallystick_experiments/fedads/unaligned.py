@@ -203,10 +203,22 @@ def run(
 
     cases = [case(row, seed) for seed in seeds for row in chosen]
     runs = run_cases(cases, keeping, setting, total=len(cases))
-    lines = tabulate(runs, chosen)
     positives = float(table.frame.get_column(table.label).cast(int).mean())  # type: ignore[arg-type]
-    about = {"data": {**setting, "share_of_positives": positives}, "seeds": list(seeds)}
-    return {"benchmark": "fedads", "number": 3, **about, "table": lines, "order": order_like_the_papers(lines), "runs": runs}
+    return report_of(runs, data={**setting, "share_of_positives": positives})
+
+
+def report_of(runs: Sequence[dict[str, Any]], *, data: dict[str, Any]) -> dict[str, Any]:
+    """Set what was measured beside the paper's table, in its order."""
+    lines = tabulate(runs, rows())
+    return {
+        "benchmark": "fedads",
+        "number": 3,
+        "data": data,
+        "seeds": list(dict.fromkeys(each["seed"] for each in runs)),
+        "table": lines,
+        "order": order_like_the_papers(lines),
+        "runs": list(runs),
+    }
 
 
 def _setting(table: AdTable, aligned: float, networks: Networks, *, by_users: bool) -> dict[str, Any]:

@@ -154,6 +154,7 @@ def report_of(runs: Sequence[LeakageRun], *, parts_run: Sequence[str], data: dic
     return {
         "benchmark": "label-leakage",
         "data": data,
+        "parts": list(parts_run),
         "seeds": sorted({each["seed"] for each in runs}),
         "seconds": sum(each["seconds"] for each in runs),
         "scenarios": [_summary(name, found) for name, found in by_name.items()],
