@@ -1,12 +1,12 @@
 """What the pages share: templates, formats, and a file that is replaced only by a whole one."""
 
 import os
-from functools import cache
+from functools import cache, lru_cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FunctionLoader, StrictUndefined
+from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from tallystick.errors import StorageError
@@ -22,7 +22,7 @@ def render_template(name: str, **values: Any) -> str:
 def render_source(source: str, **values: Any) -> str:
     """Fill a template of another package, given as text; it may use the templates here."""
     css = Markup(_asset("page.css"))  # noqa: S704 (our own file)
-    return _environment().from_string(source).render(css=css, **values)
+    return _compiled(source).render(css=css, **values)
 
 
 def script_json(text: str) -> Markup:
@@ -38,6 +38,11 @@ def write_page(page: str, path: str | os.PathLike[str]) -> Path:
     except StorageError as error:
         raise StorageError(f"the report cannot be written: {error}") from None
     return path
+
+
+@lru_cache(maxsize=8)  # compiling a page takes longer than filling it
+def _compiled(source: str) -> Template:
+    return _environment().from_string(source)
 
 
 @cache
