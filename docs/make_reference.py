@@ -84,6 +84,15 @@ RULES = {
     "Columns": ("data.encoder", "data.bins", "models.numbers", "data.categories", "data.sequences", "models.sequences"),
     "Normalisation of layers": ("models.normalization",),
     "Split": ("data.split",),
+    "The report": (
+        "evaluation.measure",
+        "evaluation.decisions",
+        "data.groups",
+        "evaluation.importance",
+        "data.telling",
+        "evaluation.sharing",
+    ),
+    "Files": ("storage",),
     "What an audit records": ("audit.recording", "artifacts.recorder", "artifacts.row_recorder"),
     "What noisy embeddings cost": ("artifacts.embedding_charge",),
 }

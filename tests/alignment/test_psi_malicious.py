@@ -1,4 +1,4 @@
-"""Intersection against cheaters: plain sets, and peers that deviate in every way that cheating-peers.md lists."""
+"""Intersection against cheaters: plain sets, and peers that deviate in every way that docs/results/deviations.md lists."""
 
 import numpy as np
 import pytest
@@ -145,7 +145,7 @@ def test_base_transfers_of_one_direction_are_of_no_use_in_the_other():
     assert not any((seeds == chosen).all(axis=1).any() for seeds in pairs)
 
 
-# Who deviates, and what happens: the table of docs/explanation/cheating-peers.md.
+# Who deviates, and what happens: the table of docs/results/deviations.md.
 
 
 def test_a_coin_that_was_not_committed_to_is_refused():

@@ -190,7 +190,7 @@ def test_no_bucket_overflows(label, feature):
 
 @pytest.mark.parametrize(("hashes", "times"), [(80, 2.3), (128, 4.5)])
 def test_a_cheaters_store_holds_this_many_ids_and_no_more(hashes, times):
-    """The number of ids that slots M can be right for, where 2^hashes ids can be tried, by the formula of cheating-peers.md."""
+    """The number of ids that slots M can be right for, where 2^hashes ids can be tried, by the formula of key_value.py."""
     buckets, ids = Buckets(label_ids=10**6, feature_ids=10**6), 10**6
     slots = buckets.store(ids).slots
 

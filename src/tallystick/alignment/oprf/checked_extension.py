@@ -17,9 +17,29 @@ column of d is random, so the hashes tell nothing of the other blocks.
 Threat model: peers that deviate as they like. Guarantee: the sender learns nothing of d (AES-128 in counter mode as a
 pseudorandom generator; the last block hides what the hashes would tell). A receiver that passes the check has, but for a chance
 below 2^-97, sent the corrections of some data in all but e columns, and guessed e bits of s, which has a chance of 2^-e;
-docs/explanation/cheating-peers.md gives the argument. Two code words differ in 128 places or more, so at other data than its
+the argument is below. Two code words differ in 128 places or more, so at other data than its
 own it lacks at least 128 - e bits of s. Not protected: the receiver may choose d as it likes. A check that failed must end the
 run, and the base transfers with it.
+
+Why the check is enough. The cheater is the side that sends corrections. Write T for its 640 columns of random bits, and let W
+be the columns that its corrections really stand for: an honest side's W are the columns of code words C(d) of data d. The other
+side gets, for column j, Q_j = T_j + s_j W_j. Hashes are linear, so its check of column j asks whether Hash(T_j) + s_j Hash(W_j)
+is t_j + s_j C(d')_j, where t and d' are what the cheater answered.
+
+- In a column where Hash(W_j) is not C(d')_j, the check holds for one value of s_j only. With e such columns the cheater has
+  guessed e bits: a chance of 2^-e.
+- Let V be the space that all parity checks of the code make of the columns of W; it is {0} for an honest side. Outside of those e
+  columns the hashes of W are a code word's, so the hashes of V span e dimensions at most. If V has more, some vector of a
+  subspace of e + 1 dimensions that was chosen before the key has the hash 0: a chance of 2^(e+1) eps, where eps is that of one
+  vector. Together with the guess: 2 eps.
+- If V has e dimensions or fewer, then the hash tells all its vectors apart but for a chance of 2^e eps, which with the guess is
+  eps. Then W itself is a code word's outside of those columns, so there are data d that it stands for.
+
+Summed over all e this is at most 640 x 3 eps. A bucket holds some 65,000 ids, and a column of it some 700 blocks of 128 bits,
+so eps is below 2^-118, and the sum below 2^-107; for all buckets of 50 million ids, below 2^-97. What is left is the guess. Who
+guessed e bits and passed knows these; at any id for which the data d are wrong, C differs in 128 places or more, so 128 - e
+bits of s are unknown to it there. Guess and search together are 2^-128 for each hash that it tries. A failed check ends the
+run, and the next has new base transfers, so guesses of several runs do not add up.
 
 Shapes: T transfers and columns of a code word (640); D columns of data (162); M slots, and with them 128 rows that only hide;
 W words of a column.
