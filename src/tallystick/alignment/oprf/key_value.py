@@ -10,7 +10,7 @@ extension needs; that a store hides its keys is not needed, for nobody sees it.
 
 How many ids a cheater's store can hold. A store with M slots can be right for M ids of one's choice without any work: 1.36
 times the ids that its owner announced, and more of few ids (1.5 times for 1,000, 2.7 times for 100). For more, it has to search
-for ids whose hashes happen to fit. Of q ids that it hashes, n' have a store with a chance of at most C(q, n') 2^(128 - 162(n'-M)),
+for ids whose hashes happen to fit. Of q ids that it hashes, n' have a store with a chance of at most C(q, n') 2^(128-162(n'-M)),
 where 128 is for the choice of the seed. Below 2^-40, for a million announced, this is 2.3 times as many with 2^80
 hashes, and 4.4 times with 2^128.
 
