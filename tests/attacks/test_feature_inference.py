@@ -48,6 +48,10 @@ def planted(truth, *, bent=False):
     return torch.tanh(z_ND) if bent else z_ND
 
 
+PLAIN = {name: FEATURE_INFERENCE_ATTACKS[name] for name in ("ridge", "ridge-mean", "ridge-looks", "kernel")}
+"""Those that take no time, for what does not hang on which attack it is."""
+
+
 def one_attack(name, **changes):
     return {name: replace(FEATURE_INFERENCE_ATTACKS[name], **changes)}
 
@@ -92,7 +96,7 @@ def test_luck_is_what_the_best_of_many_reaches_where_nothing_is_to_be_found():
 def test_a_bent_map_is_told_better_by_a_curve():
     truth = columns()
     z_ND = planted(truth, bent=True)
-    found = evaluate_feature_inference(z_ND, z_ND, truth, known=(200,))
+    found = evaluate_feature_inference(z_ND, z_ND, truth, known=(200,), attacks=PLAIN)
     assert found.by_attack["kernel", 200] > found.by_attack["ridge", 200] + 0.02
 
 
@@ -100,7 +104,7 @@ def test_noise_of_every_epoch_averages_out_of_the_mean_embedding():
     truth = columns()
     z_ND = planted(truth)
     last_ND, mean_ND = z_ND + 6 * drawn(ROWS, 8, seed=6), z_ND + 6 / 30**0.5 * drawn(ROWS, 8, seed=7)
-    found = evaluate_feature_inference(last_ND, mean_ND, truth, known=(200,))
+    found = evaluate_feature_inference(last_ND, mean_ND, truth, known=(200,), attacks=PLAIN)
     assert found.by_attack["ridge-mean", 200] > found.by_attack["ridge", 200] + 0.2
 
 
@@ -109,13 +113,12 @@ def test_a_narrow_cut_that_turns_while_it_learns_shows_the_columns_from_every_si
     truth = columns()
     looks = [truth.numeric_NF @ drawn(3, 2, seed=seed) for seed in range(4)]
     found = evaluate_feature_inference(
-        looks[-1], torch.stack(looks).mean(dim=0), truth, looks_NE=torch.cat(looks, dim=1), known=(200,)
+        looks[-1], torch.stack(looks).mean(dim=0), truth, looks_NE=torch.cat(looks, dim=1), known=(200,), attacks=PLAIN
     )
     assert found.by_attack["ridge-looks", 200] > 0.7
     assert found.by_attack["ridge-looks", 200] > max(found.by_attack["ridge", 200], found.by_attack["ridge-mean", 200]) + 0.1
 
 
-@pytest.mark.long
 def moving(truth, *, epochs=4, steps=20, seed=10):
     """Looks of a cut two wide whose weights move at every step, and the step of each row in each epoch."""
     x_NT = torch.cat([truth.numeric_NF, one_hot(truth.categorical_NG[:, 0], truth.categories[0]).float()], dim=1)
@@ -156,8 +159,9 @@ def test_own_columns_help_whoever_has_them():
     truth = columns()
     z_ND = drawn(ROWS, 8, seed=3)
     own_NA = truth.numeric_NF[:, :1] + 0.5 * drawn(ROWS, 1, seed=8)
+    with_own = {name: row for name, row in FEATURE_INFERENCE_ATTACKS.items() if row.own_columns}
     without = evaluate_feature_inference(z_ND, z_ND, truth, known=(200,))
-    found = evaluate_feature_inference(z_ND, z_ND, truth, own_NA=own_NA, known=(200,))
+    found = evaluate_feature_inference(z_ND, z_ND, truth, own_NA=own_NA, known=(200,), attacks=with_own)
     assert not any(FEATURE_INFERENCE_ATTACKS[name].own_columns for name, _ in without.by_attack)
     assert {column.name: column.value for column in found.columns}["a"] > 0.7
     assert max(column.value for column in without.columns) < 0.05
@@ -190,7 +194,7 @@ def test_ridge_is_the_textbooks_with_the_penalty_that_leaving_one_out_prefers():
 
 def test_a_categorys_figure_is_how_far_accuracy_rises_from_the_majority():
     truth = columns()
-    found = evaluate_feature_inference(planted(truth), planted(truth), truth, known=(200,), draws=1)
+    found = evaluate_feature_inference(planted(truth), planted(truth), truth, known=(200,), attacks=PLAIN, draws=1)
     (kind,) = [column for column in found.columns if column.kind == "categorical"]
     assert kind.value == pytest.approx((kind.accuracy - kind.majority) / (1 - kind.majority))
     assert kind.majority == pytest.approx(1 / 3, abs=0.06)
@@ -233,7 +237,7 @@ def test_a_constant_column_is_not_measured_and_lowers_no_mean():
         numeric_NF=torch.cat([truth.numeric_NF[:, :2], torch.full((ROWS, 1), 7.0)], dim=1),
         categorical_NG=torch.ones_like(truth.categorical_NG),
     )
-    found = evaluate_feature_inference(planted(truth), planted(truth), flat, known=(200,))
+    found = evaluate_feature_inference(planted(truth), planted(truth), flat, known=(200,), attacks=PLAIN)
     assert {column.name for column in found.columns} == {"a", "b"}
     assert any("'c' is constant" in line for line in found.not_measured)
     assert any("'kind' has one category" in line for line in found.not_measured)
@@ -242,7 +246,7 @@ def test_a_constant_column_is_not_measured_and_lowers_no_mean():
 
 def test_a_column_with_more_categories_than_known_rows_is_named():
     truth = columns(categories=40)
-    found = evaluate_feature_inference(planted(truth), planted(truth), truth, known=(20,))
+    found = evaluate_feature_inference(planted(truth), planted(truth), truth, known=(20,), attacks=PLAIN)
     (line,) = found.not_measured
     assert line.startswith("column 'kind' has 40 categories and 20 rows are known: those that none of them has cannot be guessed")
 
