@@ -1,5 +1,19 @@
 """What a run records for its audits: which steps of which peer's cut, and running sums per row.
 
+With ``audit: true`` the label party keeps, for each feature party, the cut embeddings that it received and the cut gradients
+that it sent. Recording changes no bit of the training.
+
+- Steps, for attacks that look at a batch (``PEER/epoch-*.safetensors``): at most five epochs, the first and the last trained
+  among them (with ``union.audit`` six, the second among them); together about 32,768 rows, in batches spread evenly (with
+  ``union.audit`` at most 50,000 of each epoch); at most 256 MiB per feature party.
+- Sums over the whole training, for attacks that read one vector per row (``rows-*.safetensors``): of at most 50,000 rows,
+  spread evenly, the sum of a row's gradients, how often it came, and its last embedding, as they were by the end of at most
+  five epochs; at most 256 MiB, and in memory 8 bytes per row and column of the cut.
+- A feature party's own embeddings: of at most 10,000 training rows the last, the mean, and those of several epochs (two of a
+  wide cut, up to 64 of a narrow one), as they were by the end of at most five epochs; at most 256 MiB. Of more than 5,000
+  recorded rows 5,000 are attacked.
+- The true labels, when recording begins.
+
 Shapes: N aligned positions.
 """
 

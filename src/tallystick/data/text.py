@@ -10,8 +10,9 @@ WHOLE_NUMBER = r"^([+-]?[0-9]+)\.0+$"
 def as_text(column: pl.Series) -> pl.Series:
     """Spell every cell as text; nulls, NaN and infinities become null.
 
-    1, 1.0, "1" and "1.0" are all "1"; true is "true"; dates are ISO 8601, and a time stamp at midnight is its date;
-    time stamps with a zone are moved to UTC first. Raises DataError for a type that has no spelling (list, struct, binary).
+    1, 1.0, "1", "1.0" and decimal 1.00 are all "1", and "007" stays; 0.1 is the shortest spelling that reads back the same;
+    true is "true"; dates are ISO 8601, and a time stamp at midnight is its date; time stamps with a zone are moved to UTC
+    first. Raises DataError for a type that has no spelling (list, struct, binary).
     """
     kind = column.dtype
     if kind.is_float():

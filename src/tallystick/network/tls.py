@@ -2,6 +2,12 @@
 
 Python's ssl module on sockets that never block, driven by the network's loop. A tensor's bytes go from its memory to the cipher,
 and from the cipher to where the received tensor will be: nothing is copied between.
+
+A listener takes calls as long as it runs, to let a peer back in. It holds at most 64 callers whose TLS handshake is not
+finished, and at most a sixteenth of the process's file descriptors. Each may stay for ``deadline_s``, and the next one takes
+the place of the oldest. Of callers with a good certificate that have not said who they are, it holds four for each party and
+four for all others, for two seconds. So connections that are held open cost a job nothing. Not protected: a flood of new ones
+can keep a peer out.
 """
 
 import asyncio
