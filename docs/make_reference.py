@@ -74,7 +74,7 @@ PROTOCOLS = {
         "alignment.key_noise",
         "alignment.similarity_noise",
     ),
-    "Releases": ("privacy.masks", "privacy.exact", "privacy.grid", "privacy.ledger"),
+    "Releases": ("defenses.noise", "privacy.masks", "privacy.exact", "privacy.grid", "privacy.ledger"),
 }
 
 RULES = {
