@@ -61,30 +61,52 @@ def test_membership_takes_the_same_rows_for_every_strategy_and_the_stated_share(
     assert shift.positive == pytest.approx((700 - shared) / 1000 * 0.25)
 
 
-def test_sweep(file: Path) -> None:
-    wanted = ["majority", "majority-te", "majority-tr", "sampling", "florist-tr", "florist-vanilla", "random-pred:k=2"]
-    found = florist.run(data=file, seeds=(1, 2), ratios=(0.25, 0.5), strategies=wanted, setting=SMALL)
-    assert json.loads(json.dumps(found))["benchmark"] == "florist"
-    by_key = {(each["side"], each["strategy"], each["ratio"]): each for each in found["summaries"]}
-    assert {key[1] for key in by_key if key[0] == "labels"} == {*wanted[:3], "random-pred:k=2", *florist.BASELINES}
+STRATEGIES = ["majority", "majority-te", "majority-tr", "sampling", "florist-tr", "florist-vanilla", "random-pred:k=2"]
+
+
+@pytest.fixture(scope="module")
+def swept(file: Path) -> dict[str, Any]:
+    return florist.run(data=file, seeds=(1, 2), ratios=(0.25, 0.5), strategies=STRATEGIES, setting=SMALL)
+
+
+@pytest.fixture(scope="module")
+def by_key(swept: dict[str, Any]) -> dict[tuple[str, str, float], Any]:
+    return {(each["side"], each["strategy"], each["ratio"]): each for each in swept["summaries"]}
+
+
+def test_a_sweep_has_each_strategy_once_and_is_reported_alike_from_its_rows(swept, by_key) -> None:
+    assert json.loads(json.dumps(swept))["benchmark"] == "florist"
+    assert {key[1] for key in by_key if key[0] == "labels"} == {*STRATEGIES[:3], "random-pred:k=2", *florist.BASELINES}
+    merged = florist.report_of([florist.FloristRun(**each) for each in swept["runs"]], data=swept["data"])
+    assert merged["summaries"] == swept["summaries"]
+
+
+def test_a_variant_of_prediction_shares_its_training(by_key) -> None:
     plain, undone = by_key["labels", "majority", 0.5], by_key["labels", "majority-te", 0.5]
-    assert plain["attacks"] == undone["attacks"]  # one training run
+    assert plain["attacks"] == undone["attacks"]
     assert plain["auc"]["mean"] == pytest.approx(undone["auc"]["mean"], abs=1e-6)  # a monotone map keeps ranks
     assert plain["ace"]["mean"] != undone["ace"]["mean"]
-    assert not by_key["labels", "majority", 0.25]["attacks"]
-    assert by_key["labels", "baseline-partial", 0.5]["auc_change_percent"]["mean"] == 0
-    assert found["tables"]["3"]["rows"][1]["florist-tr"] == by_key["both", "florist-tr", 0.5]["auc_change_percent"]
     assert plain["auc"]["low"] < plain["auc"]["mean"] < plain["auc"]["high"]
+
+
+def test_a_change_is_against_the_partial_baseline_of_the_same_seed(swept, by_key) -> None:
+    assert by_key["labels", "baseline-partial", 0.5]["auc_change_percent"]["mean"] == 0
     assert by_key["features", "baseline-partial", 0.5]["auc"] == by_key["labels", "baseline-partial", 0.5]["auc"]
-    assert {row["strategy"] for row in found["tables"]["1"]["rows"]} == {"majority", "majority-tr", "majority-te"}
-    assert found["tables"]["1"]["rows"][0]["paper"] == 0.5761
-    assert [row["ratio"] for row in found["tables"]["3"]["rows"]] == [0.25, 0.5]
-    assert set(found["curves"]) == {"2a", "2b", "2c", "2d", "2e", "2f"}
-    assert len(found["curves"]["2d"]["curves"]["majority"]) == 2
+    assert swept["tables"]["3"]["rows"][1]["florist-tr"] == by_key["both", "florist-tr", 0.5]["auc_change_percent"]
+
+
+def test_both_parties_attack_at_the_papers_ratio_alone(by_key) -> None:
+    assert not by_key["labels", "majority", 0.25]["attacks"]
     assert "feature party/direction" in by_key["both", "florist-tr", 0.5]["attacks"]
     assert "label party/spectral" in by_key["both", "florist-tr", 0.5]["attacks"]
-    merged = florist.report_of([florist.FloristRun(**each) for each in found["runs"]], data=found["data"])
-    assert merged["summaries"] == found["summaries"]
+
+
+def test_tables_and_curves_have_the_papers_rows(swept) -> None:
+    assert {row["strategy"] for row in swept["tables"]["1"]["rows"]} == {"majority", "majority-tr", "majority-te"}
+    assert swept["tables"]["1"]["rows"][0]["paper"] == 0.5761
+    assert [row["ratio"] for row in swept["tables"]["3"]["rows"]] == [0.25, 0.5]
+    assert set(swept["curves"]) == {"2a", "2b", "2c", "2d", "2e", "2f"}
+    assert len(swept["curves"]["2d"]["curves"]["majority"]) == 2
 
 
 def test_majority_labels_leak_by_direction_in_a_real_run(file: Path) -> None:

@@ -183,10 +183,14 @@ def test_options_of_a_contract_do_not_go_with_a_folder(folders):
 
 @pytest.fixture
 def home(tmp_path):
+    return home_in(tmp_path)
+
+
+def home_in(folder):
     """The label party's files; its table has a column that tells much, to be given away."""
     frame = tables(PARTIES, rows=900)["bank"]
     frame = frame.with_columns(told=pl.col("y") + pl.Series(range(frame.height)) % 7 / 4)
-    frame.write_parquet(tmp_path / "table.parquet")
+    frame.write_parquet(folder / "table.parquet")
     contract = contract_values(PARTIES, training__batch_size=128, model__hidden=[8, 8], model__cut_after=1)
     party = {
         "party": "bank",
@@ -196,9 +200,9 @@ def home(tmp_path):
         "features": {"numeric": ["x", "told", "noise"], "categorical": ["kind"]},
         "threads": 1,
     }
-    (tmp_path / "contract.yaml").write_text(yaml.safe_dump(contract))
-    (tmp_path / "party.yaml").write_text(yaml.safe_dump(party))
-    return tmp_path
+    (folder / "contract.yaml").write_text(yaml.safe_dump(contract))
+    (folder / "party.yaml").write_text(yaml.safe_dump(party))
+    return folder
 
 
 def swept(home, *arguments):
@@ -209,15 +213,32 @@ def change(path, **values):
     path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | values))
 
 
-@pytest.mark.long
-def test_a_sweep_sets_utility_beside_leakage(home):
+@pytest.fixture(scope="module")
+def tried(tmp_path_factory):
+    """The home that a sweep was made in, and what it found."""
+    home = home_in(tmp_path_factory.mktemp("tried"))
     sweep = ("--sweep", "marvell=4", "--sweep", "label-dp=0.5")
-    values = found(swept(home, "--split", "told,kind", "--seeds", 2, "--rows", 500, *sweep, "--json"))
-    trials = {(trial["defense"], trial["strength"]): trial for trial in values["sweep"]["trials"]}
+    return home, found(swept(home, "--split", "told,kind", "--seeds", 2, "--rows", 500, *sweep, "--json"))
+
+
+def trials_of(values):
+    return {(trial["defense"], trial["strength"]): trial for trial in values["sweep"]["trials"]}
+
+
+@pytest.mark.long
+def test_a_sweep_tries_each_defence_with_each_seed(tried):
+    trials = trials_of(tried[1])
     assert list(trials) == [("none", ""), ("marvell", "4"), ("label-dp", "0.5")]
     assert {trial["seeds"] for trial in trials.values()} == {2}
     for trial in trials.values():
         assert trial["utility"]["low"] <= trial["utility"]["mean"] <= trial["utility"]["high"]
+    assert trials["label-dp", "0.5"]["guarantee"].startswith("0.5-label-DP")
+    assert trials["marvell", "4"]["guarantee"].startswith("no formal guarantee")
+
+
+@pytest.mark.long
+def test_a_sweep_sets_utility_beside_leakage(tried):
+    values, trials = tried[1], trials_of(tried[1])
 
     def leak(defense, attack):
         return next(found["auc"]["mean"] for found in trials[defense]["leaks"] if found["attack"] == attack)
@@ -226,12 +247,14 @@ def test_a_sweep_sets_utility_beside_leakage(home):
     assert leak(("none", ""), "direction-5") > 0.95
     assert leak(("marvell", "4"), "direction-5") < 0.75
     assert leak(("label-dp", "0.5"), "direction-5") < 0.8
-    assert trials[("label-dp", "0.5")]["guarantee"].startswith("0.5-label-DP")
-    assert trials[("marvell", "4")]["guarantee"].startswith("no formal guarantee")
-    assert values["sweep"]["local_baseline"]["mean"] < trials[("none", "")]["utility"]["mean"]
-    assert trials[("none", "")]["columns"]["mean"] > 0.5  # two columns, and nothing hides them
+    assert values["sweep"]["local_baseline"]["mean"] < trials["none", ""]["utility"]["mean"]
+    assert trials["none", ""]["columns"]["mean"] > 0.5  # two columns, and nothing hides them
     assert values["sweep"]["known"] == 200
-    # What is left behind: one folder with a whole page and its numbers; no ledger, no view.
+
+
+@pytest.mark.long
+def test_a_sweep_leaves_a_page_and_its_numbers_and_no_ledger_or_view(tried):
+    home, values = tried
     (folder,) = (home / "runs").iterdir()
     assert sorted(path.name for path in folder.iterdir()) == ["report.html", "result.json"]
     assert {path.name for path in home.iterdir()} == {"contract.yaml", "party.yaml", "table.parquet", "runs"}

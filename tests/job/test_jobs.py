@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from tiny import tables
+from tiny import contract_values, lay_out, tables
 
 from tallystick.artifacts.folder import RunFolder
 from tallystick.config.contract import load_contract
@@ -15,9 +15,17 @@ from tallystick.config.party import load_party
 PARTIES = ("bank", "shop")
 
 
-def test_single_steps_then_predict_then_unknown_categories(lay_out_job):
-    job = lay_out_job(PARTIES)
-    whole = job.run_all()
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A job that was run to its end, and what each side found."""
+    job = lay_out(tmp_path_factory.mktemp("trained"), PARTIES, contract_values(PARTIES))
+    yield job, job.run_all()
+    for party in job.started:
+        party.close()
+
+
+def test_single_steps_give_what_a_run_gives(trained):
+    job, whole = trained
     for command in ("align", "train", "evaluate"):
         job.run_all(command)
     assert [len(job.runs(party)) for party in PARTIES] == [2, 2]
@@ -28,17 +36,23 @@ def test_single_steps_then_predict_then_unknown_categories(lay_out_job):
     assert stepwise.found["auc_joint"] == whole["bank"].found["auc_joint"]
     assert "auc_joint" not in whole["shop"].found
 
+
+def test_every_own_row_is_scored_or_counted_under_the_reason_why_not(trained):
+    job, _ = trained
     bank = pl.read_parquet(job.home("bank") / "table.parquet")
     doubled = pl.concat([bank, bank[:2], bank[:3].with_columns(id=None)])
     doubled.write_parquet(job.home("bank") / "doubled.parquet")
     scored = predict(job, "scores.csv", bank=("--table", "doubled.parquet"))
     found = job.started[-2].found
-    # Every own row is scored, or counted under the reason why not.
     lonely = bank.height - scored.height
     unscored = {"without a key": 3, "with the key of another row": 2, "without a partner's row": lonely}
     assert (found["rows"], found["own_rows"], found["unscored"]) == (scored.height, doubled.height, unscored)
     assert lonely > 0
-    again = predict(job, "again.parquet")
+
+
+def test_scores_are_the_same_again_and_tell_the_label(trained):
+    job, whole = trained
+    scored, again = predict(job, "one.csv"), predict(job, "again.parquet")
     assert scored.height == whole["bank"].found["rows"]["rows in common"]
     both = scored.join(again, on="id", suffix="_again")
     assert np.abs(both["score"] - both["score_again"]).max() < 1e-6
@@ -46,13 +60,15 @@ def test_single_steps_then_predict_then_unknown_categories(lay_out_job):
     means = truth.group_by("y").agg(pl.col("score").mean()).sort("y")["score"].to_list()
     assert means[1] > means[0] + 0.05
 
-    # New rows, one with a category and one with a missing number that training never saw.
+
+def test_new_rows_with_an_unknown_category_are_scored(trained):
+    job, _ = trained
     frame = pl.read_parquet(job.home("shop") / "table.parquet").with_columns(kind=pl.lit("mauve"))
     frame.write_parquet(job.home("shop") / "new.parquet")
-    strange = predict(job, "strange.csv", shop=("--table", "new.parquet"))
-    assert strange.height == scored.height
+    usual, strange = predict(job, "usual.csv"), predict(job, "strange.csv", shop=("--table", "new.parquet"))
+    assert strange.height == usual.height
     assert strange["score"].is_between(0, 1).all()
-    assert not strange["score"].equals(scored["score"])
+    assert not strange["score"].equals(usual["score"])
 
 
 @pytest.mark.long

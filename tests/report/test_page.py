@@ -149,30 +149,41 @@ def test_hostile_text_is_shown_not_run(make_audited) -> None:
     assert "{{ 7 * 7 }}" in " ".join(parsed.text)
 
 
-def test_headline_says_what_the_interval_says(make) -> None:
-    result = make()
-    assert headline(result).title.startswith("Joining raised AUC from 0.6")
+def test_a_headline_says_by_which_metric_joining_helped_and_who_knows(make) -> None:
+    assert headline(make()).title.startswith("Joining raised AUC from 0.6")
     assert headline(make("regression")).title.startswith("Joining lowered RMSE from ")
     assert "carrier kept them" in headline(make(party="weather")).text
 
-    def with_difference(value: float, low: float | None, high: float | None) -> str:
-        difference = {**result.evaluation["difference"], "auc": {"value": value, "low": low, "high": high, "reason": None}}
-        told = headline(msgspec.structs.replace(result, evaluation={**result.evaluation, "difference": difference}))
-        return f"{told.title}: {told.text}"
 
-    assert "made no clear difference to AUC" in with_difference(0.004, -0.001, 0.009)
-    assert "AUC that is 0.004 higher than that of the baseline" in with_difference(0.004, -0.001, 0.009)
-    assert "The interval holds 0, so chance may be all of it." in with_difference(-0.004, -0.009, 0.001)
-    assert "fall behind" in with_difference(-0.02, -0.03, -0.01)
-    assert "by 0.020 (95 % interval 0.010 to 0.030)" in with_difference(-0.02, -0.03, -0.01)
-    assert "did not change AUC" in with_difference(0.0, None, None)
-    assert "beat" in with_difference(0.004, None, None)
+@pytest.mark.parametrize(
+    ("difference", "words_of_it"),
+    [
+        ((0.004, -0.001, 0.009), "made no clear difference to AUC"),
+        ((0.004, -0.001, 0.009), "AUC that is 0.004 higher than that of the baseline"),
+        ((-0.004, -0.009, 0.001), "The interval holds 0, so chance may be all of it."),
+        ((-0.02, -0.03, -0.01), "fall behind"),
+        ((-0.02, -0.03, -0.01), "by 0.020 (95 % interval 0.010 to 0.030)"),
+        ((0.0, None, None), "did not change AUC"),
+        ((0.004, None, None), "beat"),
+    ],
+)
+def test_a_headline_says_what_the_interval_says(make, difference, words_of_it) -> None:
+    result = make()
+    value, low, high = difference
+    found = {**result.evaluation["difference"], "auc": {"value": value, "low": low, "high": high, "reason": None}}
+    told = headline(msgspec.structs.replace(result, evaluation={**result.evaluation, "difference": found}))
+    assert words_of_it in f"{told.title}: {told.text}"
 
+
+def test_a_headline_says_which_rows_it_is_of(make) -> None:
+    result = make()
     info = msgspec.structs.replace(result.contract, summary={**result.contract.summary, "unaligned rows": "warm-start"})
-    assert (
-        "test rows with a partner's row that training never saw" in headline(msgspec.structs.replace(result, contract=info)).text
-    )
+    told = headline(msgspec.structs.replace(result, contract=info))
+    assert "test rows with a partner's row that training never saw" in told.text
 
+
+def test_without_a_baseline_a_headline_has_the_joint_model_alone(make) -> None:
+    result = make()
     alone = msgspec.structs.replace(result, evaluation={**result.evaluation, "local_baseline": None, "difference": None})
     assert headline(alone).title.startswith("The joint model reaches AUC 0.7")
     assert "carrier alone" not in words(to_html(alone))
@@ -379,15 +390,17 @@ def test_attacks_come_by_strength_and_upper_bounds_last() -> None:
     assert leak_headline(Audit(attacks=attacks[:2])) == []
 
 
-def test_a_sweep_sets_utility_beside_leakage(make_sweep) -> None:
-    result = make_sweep()
-    page = to_html(result)
-    text = words(page)
+def test_a_sweeps_page_is_of_the_label_partys_leak(make_sweep) -> None:
+    text = words(to_html(make_sweep()))
     assert "What weather could learn of carrier's labels" in text
     assert "Metrics stay with the label party" not in text
     assert "Do the labels leak without a defence? This is the sweep's undefended trial" in text
-    gradients, embeddings = sweep_plots(result.sections.sweep)
-    # Left is less leakage, up is a better model; a picture's y grows downward.
+    assert text.count("needs labels nobody has") == 3
+
+
+def test_a_sweep_sets_utility_beside_leakage(make_sweep) -> None:
+    """Left is less leakage, up is a better model; a picture's y grows downward."""
+    gradients, embeddings = sweep_plots(make_sweep().sections.sweep)
     none, one, sixteen = gradients.spots
     assert none.x > one.x > sixteen.x
     assert none.y < one.y < sixteen.y < gradients.floor
@@ -397,7 +410,9 @@ def test_a_sweep_sets_utility_beside_leakage(make_sweep) -> None:
     assert len(gradients.series[1].points) == 2
     # What needs labels nobody has is no attacker's: it does not count as the strongest attack.
     assert embeddings.spots[0].x == embeddings.x.at(0.71)
-    assert text.count("needs labels nobody has") == 3
+
+
+def test_no_sweep_has_no_picture() -> None:
     assert sweep_plots(Sweep()) == []
 
 
