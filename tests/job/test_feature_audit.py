@@ -210,7 +210,7 @@ def test_columns_and_numbers_are_audited_where_the_label_is_a_number(tmp_path):
     assert ranked["first-steps"].spearman > 0.8
     assert ranked["first-steps-gradient"].spearman > 0.5
     assert labels.not_measured == []
-    assert leak_headline(labels)[0].startswith("Through cut gradients, yes: shop, knowing no label but which way is up, can rank")
+    assert leak_headline(labels)[0].startswith("Through cut gradients, yes: shop, knowing 40 numbers, can rank")
     assert "What shop could read of bank's labels: the numbers, with a rank correlation" in leak_lines(result)[0]
     assert "Spearman: the rank correlation" in (run_folder(tmp_path, "bank") / "report.html").read_text()
     shop = read_result((run_folder(tmp_path) / "result.json").read_bytes())

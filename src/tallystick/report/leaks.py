@@ -214,7 +214,8 @@ def _leak_of_numbers(kind: str, attack: AttackResult, *, tried: int) -> str:
     seat = attack.view.partition(", knowing ")[0]
     kind = "gradients and embeddings together" if seat.endswith(" and cut embeddings") else kind
     knowing = attack.view.partition(", knowing ")[2]
-    who = f"{seat.partition(',')[0]}, knowing {knowing} but which way is up,"
+    told = " but which way is up" if knowing.startswith("no ") else ""  # known numbers say that themselves
+    who = f"{seat.partition(',')[0]}, knowing {knowing}{told},"
     how = f"of {attack.rows:,} rows, {attack.name}: {plain(attack.name)}"
     if strength(attack) >= MUCH and _beyond_luck(attack, tried=tried, risk=SURE):
         return f"Through cut {kind}, yes: {who} can rank {_ranking(attack)} ({how})."
