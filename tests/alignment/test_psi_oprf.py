@@ -41,7 +41,7 @@ def intersect(label_ids, *feature_ids, label_rng=RNG, wrap=lambda channel: chann
     )
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(label=SETS, features=st.lists(SETS, min_size=1, max_size=2), common=SETS)
 def test_finds_the_rows_that_all_have_in_one_order(label, features, common):
     tables = [list(ids | common) for ids in (label, *features)]
