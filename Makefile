@@ -64,9 +64,10 @@ imports: $(READY)
 	@echo "== import-linter"
 	@$(BIN)/lint-imports
 
+# Bytecode is kept even where a machine's own setting says otherwise: else each worker and each process of a test compiles all anew.
 tests: $(READY)
 	@echo "== pytest, warnings are errors; the same again: make tests CAPABILITY=$(CAPABILITY) THREADS=$(THREADS)"
-	@$(UNITS) $(BIN)/pytest -n $(WORKERS) $(LANE)
+	@$(UNITS) PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n $(WORKERS) $(LANE)
 
 format: $(READY)
 	$(BIN)/ruff check --fix $(CODE)
