@@ -31,7 +31,7 @@ from tallystick_robustness.outcome import CaseOutcome, attempt, broken_weights, 
 from tallystick_robustness.page import page_of
 from tallystick_robustness.processes import ForkServer
 from tallystick_robustness.proxy import FaultPlan as NetworkPlan
-from tallystick_robustness.scenes import Heard, Scene
+from tallystick_robustness.scenes import Scene
 from tallystick_robustness.worker import Worker
 
 HONEST = bytes(encode(CutEmbedding(step=3, values=Array.of(np.ones((2, 2), dtype=np.float32)))))
@@ -121,7 +121,7 @@ def recorded(tmp_path_factory):
 
 @pytest.mark.long
 def test_messages_reach_every_role_and_repeat_by_number(recorded, monkeypatch):
-    monkeypatch.setattr(messages, "SMALL", 0.55)  # whole jobs, which take a second each, are one case in twenty here
+    monkeypatch.setattr(Messages, "shares", (0.4, 0.55))  # whole jobs, which take a second each, are one case in twenty here
     outcomes = [recorded.case(number) for number in range(150)]
     assert {True, False} == {outcome.what.startswith("job") for outcome in outcomes}
     assert all(outcome.case == number for number, outcome in enumerate(outcomes))
@@ -144,7 +144,7 @@ def test_linking_by_similarity_refuses_or_takes_what_its_helper_and_parties_spoi
 
 
 @pytest.mark.parametrize("takes", ["anything", "nothing"])
-def test_a_role_that_uses_a_malformed_message_or_chokes_on_it_fails(recorded, monkeypatch, takes):
+def test_a_role_that_uses_a_malformed_message_or_chokes_on_it_fails(tmp_path, monkeypatch, takes):
     """A role that hides what is wrong with a message, or falls over it, is what the campaign is there to find."""
 
     def careless(channels, _folder):
@@ -154,14 +154,15 @@ def test_a_role_that_uses_a_malformed_message_or_chokes_on_it_fails(recorded, mo
             if takes == "nothing":
                 raise KeyError("values") from error
 
-    scene = Scene(name="planted", roles={"bank": careless}, templates={})
-    heard = Heard(scene=scene, role="bank", frames={"shop": (HONEST,)})
-    monkeypatch.setattr(recorded, "_small", [heard])
-    monkeypatch.setattr(messages, "DECODER", 0.0)
-    monkeypatch.setattr(messages, "SMALL", 1.0)
-    outcomes = [recorded.case(number) for number in range(40)]
+    def says(channels, _folder):
+        channels["bank"].send(decode(HONEST, CutEmbedding))
+
+    scene = Scene(name="planted", roles={"bank": careless, "shop": says}, templates={})
+    monkeypatch.setattr(messages, "general_scenes", lambda _: [scene])
+    monkeypatch.setattr(Messages, "shares", (0.0, 1.0))
+    planted = Messages(tmp_path, seed=0, limited=False)
+    outcomes = [planted.case(number) for number in range(40)]
     failures = {outcome.failure.partition(":")[0] for outcome in outcomes if outcome.ended == "failed"}
-    failures -= {"took too long"}  # which a busy machine may say of a whole job
     assert failures == {"used silently"} if takes == "anything" else {"KeyError at outside"} <= failures
 
 

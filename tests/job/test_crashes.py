@@ -16,8 +16,8 @@ CHANGES = {
     "training__batch_size": 16,
     "training__checkpoint_every": 20,
     "network": {"heartbeat_s": 0.3, "deadline_s": 4.0, "wait_s": 40.0},
-    "evaluation": {"calibration_bins": 5, "bootstrap": 1_000},
 }
+LASTS = {"evaluation": {"calibration_bins": 5, "bootstrap": 1_000}}
 IN_PHASE = {
     "handshake": lambda event: event.get("phase") == "handshake",
     "alignment": lambda event: event.get("phase") == "alignment",
@@ -48,7 +48,7 @@ IN_SHORT = (("bank", "training"), ("shop", "alignment"))
     ],
 )
 def test_a_killed_party_is_noticed_and_resumed(lay_out_job, undisturbed, victim, phase):
-    job = lay_out_job(PARTIES, rows=ROWS, **CHANGES)
+    job = lay_out_job(PARTIES, rows=ROWS, **CHANGES, **(LASTS if phase == "evaluation" else {}))
     survivor = PARTIES[1 - PARTIES.index(victim)]
     running = job.start_all()
     running[victim].wait_for(IN_PHASE[phase])
@@ -163,7 +163,7 @@ def test_the_label_party_waits_for_one_feature_party_while_another_dies(lay_out_
 @pytest.mark.long
 def test_a_peer_that_ends_while_the_baseline_is_trained_is_not_needed(lay_out_job):
     """The label party has sent its last message by then: whatever becomes of its peer, it measures to the end."""
-    job = lay_out_job(PARTIES, rows=ROWS, **{**CHANGES, "training__batch_size": 2, "training__epochs": 2})
+    job = lay_out_job(PARTIES, rows=ROWS, **{**CHANGES, **LASTS, "training__batch_size": 2, "training__epochs": 2})
     running = job.start_all()
     running["bank"].wait_for(lambda event: "baseline" in event.get("say", ""))
     os.kill(running["shop"].process.pid, signal.SIGTERM)
