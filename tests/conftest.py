@@ -8,7 +8,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # a process per core: PyTorch's own thr
 import pytest
 import torch
 from hypothesis import settings
-from tiny import contract_values, lay_out, seed_system
+from tiny import contract_values, lay_out, remember_products, seed_system
 
 settings.register_profile("random", deadline=None)  # a busy machine is no error
 settings.register_profile("tallystick", settings.get_profile("random"), derandomize=True)  # the same examples in every run
@@ -59,6 +59,7 @@ def _seeded_system(request, monkeypatch):
     """
     if not request.node.get_closest_marker("unseeded"):
         seed_system(monkeypatch)
+        remember_products(monkeypatch)
         torch.manual_seed(0)
 
 

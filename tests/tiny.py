@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +19,7 @@ import polars as pl
 import yaml
 from safetensors.torch import load_file, save
 
+from tallystick.alignment import group, workers
 from tallystick.alignment.randomness import SecureRandom
 from tallystick.attacks.feature_inference.registry import FEATURE_INFERENCE_ATTACKS
 from tallystick.audit import columns as audit_of_columns
@@ -116,6 +117,20 @@ def seed_system(monkeypatch, seed=0):
     monkeypatch.setattr(secrets, "token_bytes", draw)
     monkeypatch.setattr(secrets, "randbits", lambda bits: int.from_bytes(draw(bits // 8 + 1)) % (1 << bits))
     monkeypatch.setattr(align, "SecureRandom", partial(SecureRandom, source=draw))
+
+
+@lru_cache(maxsize=1024)
+def _product(elements, shape, scalar):
+    return group.multiply(np.frombuffer(elements, dtype=np.uint8).reshape(shape), group.Scalar(scalar))
+
+
+def remember_products(patch):
+    """Have jobs remember products of group elements: seeded streams and the same ids come to the same ones in many tests."""
+
+    def multiply(elements_N32, scalar):
+        return _product(elements_N32.tobytes(), elements_N32.shape, bytes(scalar._buffer)).copy()
+
+    patch.setattr(workers, "multiply", multiply)
 
 
 def few_column_attacks(patch):
