@@ -22,6 +22,7 @@ from safetensors.torch import load_file, save
 from tallystick.alignment import group, workers
 from tallystick.alignment.randomness import SecureRandom
 from tallystick.attacks.feature_inference.registry import FEATURE_INFERENCE_ATTACKS
+from tallystick.attacks.label_inference.registry import LABEL_INFERENCE_ATTACKS
 from tallystick.audit import columns as audit_of_columns
 from tallystick.cli.jobs import LOADS
 from tallystick.cli.main import main
@@ -117,6 +118,14 @@ def seed_system(monkeypatch, seed=0):
     monkeypatch.setattr(secrets, "token_bytes", draw)
     monkeypatch.setattr(secrets, "randbits", lambda bits: int.from_bytes(draw(bits // 8 + 1)) % (1 << bits))
     monkeypatch.setattr(align, "SecureRandom", partial(SecureRandom, source=draw))
+
+
+def short_trainings(patch):
+    """Attacks that train a model take a few steps: for tests of what an audit says, not of how well an attack reads."""
+    for row in (*LABEL_INFERENCE_ATTACKS.values(), *FEATURE_INFERENCE_ATTACKS.values()):
+        for attack in (row.attack, *getattr(row.attack, "parts", ())):
+            if vars(attack).get("steps", 0) > 20:
+                patch.setitem(vars(attack), "steps", 20)
 
 
 @lru_cache(maxsize=1024)

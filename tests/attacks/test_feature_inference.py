@@ -7,6 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from tiny import short_trainings
 from torch.nn.functional import cross_entropy, mse_loss, one_hot
 
 from tallystick.attacks.feature_inference.evaluate import evaluate_feature_inference
@@ -139,7 +140,7 @@ def test_what_moves_between_the_batches_of_an_epoch_is_taken_off():
     """Each batch meets other weights: who knows which batch a row was in makes good for it, and who does not, cannot. Seeded."""
     truth = columns(rows=3000)
     looks, at_NL = moving(truth)
-    given = {"looks_NE": torch.cat(looks, dim=1), "known": (200,)}
+    given = {"looks_NE": torch.cat(looks, dim=1), "known": (200,), "draws": 1}
     given["attacks"] = {name: FEATURE_INFERENCE_ATTACKS[name] for name in ("ridge-looks", "kernel-looks", "network", "course")}
     found = evaluate_feature_inference(looks[-1], torch.stack(looks).mean(dim=0), truth, looks_at_NL=at_NL, **given).by_attack
     assert found["course", 200] > max(found[name, 200] for name in given["attacks"] if name != "course") + 0.1
@@ -160,8 +161,8 @@ def test_own_columns_help_whoever_has_them():
     z_ND = drawn(ROWS, 8, seed=3)
     own_NA = truth.numeric_NF[:, :1] + 0.5 * drawn(ROWS, 1, seed=8)
     with_own = {name: row for name, row in FEATURE_INFERENCE_ATTACKS.items() if row.own_columns}
-    without = evaluate_feature_inference(z_ND, z_ND, truth, known=(200,))
-    found = evaluate_feature_inference(z_ND, z_ND, truth, own_NA=own_NA, known=(200,), attacks=with_own)
+    without = evaluate_feature_inference(z_ND, z_ND, truth, known=(200,), draws=1)
+    found = evaluate_feature_inference(z_ND, z_ND, truth, own_NA=own_NA, known=(200,), attacks=with_own, draws=1)
     assert not any(FEATURE_INFERENCE_ATTACKS[name].own_columns for name, _ in without.by_attack)
     assert {column.name: column.value for column in found.columns}["a"] > 0.7
     assert max(column.value for column in without.columns) < 0.05
@@ -271,13 +272,15 @@ def test_equations_without_a_solution_cost_their_own_attack():
     assert "the attack unsolved, knowing 20 rows, could not be run: not positive-definite" in found.not_measured
 
 
-def test_embeddings_that_do_not_vary_tell_nothing_and_fail_nothing():
+def test_embeddings_that_do_not_vary_tell_nothing_and_fail_nothing(monkeypatch):
+    short_trainings(monkeypatch)
     same_ND = torch.ones(ROWS, 4)
     found = evaluate_feature_inference(same_ND, same_ND, columns())
     assert max(column.value for column in found.columns) < 0.05
 
 
-def test_one_known_row_is_a_guess():
+def test_one_known_row_is_a_guess(monkeypatch):
+    short_trainings(monkeypatch)
     truth = columns(100)
     found = evaluate_feature_inference(planted(truth), planted(truth), truth, known=(1,))
     assert all(column.value < 0.2 for column in found.columns)
@@ -428,8 +431,14 @@ def distributed(*, told: bool, rows: int = 1500) -> tuple[torch.Tensor, ColumnVa
     return torch.from_numpy(cut_ND).float(), columns
 
 
+def few_rounds(monkeypatch):
+    """In three rounds of eight the simulator reads what is planted here."""
+    monkeypatch.setitem(vars(FEATURE_INFERENCE_ATTACKS["simulator"].attack), "rounds", 3)
+
+
 @pytest.mark.parametrize("name", ["marginals", "marginals-course", "simulator"])
-def test_columns_are_told_by_their_distributions_with_no_known_row_and_not_from_noise(name) -> None:
+def test_columns_are_told_by_their_distributions_with_no_known_row_and_not_from_noise(name, monkeypatch) -> None:
+    few_rounds(monkeypatch)
     marginals = {name: FEATURE_INFERENCE_ATTACKS[name]}
     found = {}
     for told in (True, False):
@@ -441,11 +450,12 @@ def test_columns_are_told_by_their_distributions_with_no_known_row_and_not_from_
     assert max(found[False].values()) < 0.05
 
 
-def test_other_peoples_rows_tell_what_distributions_leave_open() -> None:
+def test_other_peoples_rows_tell_what_distributions_leave_open(monkeypatch) -> None:
     """Two columns of one distribution, and their maximum: how columns go together says which is which. Seeded.
 
     Over five draws of the other people the mean was .69 to .93, where matching marginals has .33.
     """
+    few_rounds(monkeypatch)
     rng = np.random.default_rng(1)
     first, second = rng.exponential(size=2000), rng.exponential(size=2000)
     x_NF = np.stack([first, second, np.maximum(first, second) + 0.2 * rng.normal(size=2000)], axis=1)

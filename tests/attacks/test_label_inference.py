@@ -8,6 +8,7 @@ import pytest
 import torch
 from planted import BATCH, ROWS, PlantedModel, audit_by_epoch, generator, labels, planted_view
 from scipy.stats import norm
+from tiny import short_trainings
 from torch.nn.functional import cosine_similarity
 
 from tallystick.attacks.energies import DirectionEnergies
@@ -31,6 +32,7 @@ from tallystick.attacks.view import Scores, StepView, View
 from tallystick.errors import ConfigError, DataError
 
 TRUTH, NOTHING = labels(), 0.0
+FEW = TRUTH[:900]  # where what is planted shows in any rows
 BINARY = {name: row for name, row in LABEL_INFERENCE_ATTACKS.items() if row.binary}
 OF_MEANS = [
     name for name, row in BINARY.items() if not isinstance(row.attack, EnergyAttack | PairedEnergy | UnflippedAttack)
@@ -46,7 +48,7 @@ def metrics_of(name: str, view: View, truth: torch.Tensor, *, classes: int = 2) 
 @pytest.mark.parametrize("name", OF_MEANS)
 def test_each_attack_reads_a_planted_label(name: str) -> None:
     """Both classes lie four deviations apart or more; seeded, so it cannot fail by chance."""
-    metrics = metrics_of(name, planted_view(TRUTH, gap=4.0), TRUTH)
+    metrics = metrics_of(name, planted_view(FEW, gap=4.0), FEW)
     assert metrics.auc.mean > 0.95
     assert metrics.balanced_accuracy.mean > 0.9
     assert metrics.auc.low <= metrics.auc.mean <= metrics.auc.high
@@ -352,8 +354,9 @@ def one_step(gradients: torch.Tensor, embeddings: torch.Tensor | None = None) ->
 
 
 @pytest.mark.parametrize("value", [0.0, 0.1])
-def test_equal_or_zero_rows_are_a_guess(value: float) -> None:
+def test_equal_or_zero_rows_are_a_guess(value: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every attack, every label but the told ones: all rows score alike, hence AUC 0.5 exactly."""
+    short_trainings(monkeypatch)
     same = torch.full((60, 4), value)
     truth = (torch.arange(60) % 3 == 0).long()
     found = evaluate_label_inference(one_step(same, same), truth, auxiliary_labels=6)
@@ -363,8 +366,9 @@ def test_equal_or_zero_rows_are_a_guess(value: float) -> None:
 
 
 @pytest.mark.parametrize("positives", [0, 1, 2])
-def test_few_positives(positives: int) -> None:
+def test_few_positives(positives: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """No attack fails; without a positive left to find, the batch is not evaluated."""
+    short_trainings(monkeypatch)
     view = one_step(torch.randn(40, 4, generator=generator()), torch.randn(40, 4, generator=generator(1)))
     truth = (torch.arange(40) < positives).long()
     found = evaluate_label_inference(view, truth, auxiliary_labels=2)
@@ -379,7 +383,7 @@ def test_a_batch_of_one_row() -> None:
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_broken_numbers_name_the_step(bad: float) -> None:
-    view = planted_view(TRUTH, gap=1.0)
+    view = planted_view(FEW, gap=1.0, batch=75)
     for field, names in (("received_BD", "cut_gradient"), ("sent_BD", "cut_embedding")):
         broken = getattr(view.steps[12], field).clone()
         broken[3, 1] = bad
@@ -387,23 +391,24 @@ def test_broken_numbers_name_the_step(bad: float) -> None:
         for name, row in BINARY.items():
             if row.reads == names and not (row.from_start or row.with_model):  # which read the first epoch alone, or a model
                 with pytest.raises(DataError, match=rf"step 12 of the view \(epoch 1\) holds a {names} that is NaN"):
-                    metrics_of(name, replace(view, steps=steps), TRUTH)
+                    metrics_of(name, replace(view, steps=steps), FEW)
 
 
-def test_what_was_not_recorded_is_left_out_or_an_error() -> None:
-    view = planted_view(TRUTH, gap=4.0, epochs=1)
+def test_what_was_not_recorded_is_left_out_or_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    short_trainings(monkeypatch)
+    view = planted_view(FEW, gap=4.0, epochs=1, batch=90)
     gradients = replace(view, steps=tuple(replace(step, sent_BD=None) for step in view.steps))
-    embeddings = replace(view, steps=tuple(replace(step, received_BD=torch.zeros(BATCH, 0)) for step in view.steps))
+    embeddings = replace(view, steps=tuple(replace(step, received_BD=torch.zeros(90, 0)) for step in view.steps))
     for kept, other, reads in ((gradients, embeddings, "cut_gradient"), (embeddings, gradients, "cut_embedding")):
         alone = {name for name, row in BINARY.items() if row.reads == reads and not row.with_embeddings}
         once = alone - {"norm-averaged", "paired-energy"}  # which compare epochs
-        assert set(evaluate_label_inference(kept, TRUTH)) == once
+        assert set(evaluate_label_inference(kept, FEW)) == once
         for name in once - {"completion-fine-tuned"}:  # which reads its own model
             with pytest.raises(DataError, match=f"holds no {reads}"):
-                metrics_of(name, other, TRUTH)
+                metrics_of(name, other, FEW)
     some = replace(view, steps=(*view.steps[:-1], gradients.steps[-1]))
     with pytest.raises(DataError, match="step 9 of the view"):
-        evaluate_label_inference(some, TRUTH)
+        evaluate_label_inference(some, FEW)
 
 
 def test_views_of_another_kind_and_wrong_shape_are_errors() -> None:
@@ -484,7 +489,8 @@ def test_one_seed_gives_the_same_bits() -> None:
 
 
 @pytest.mark.parametrize("name", TOLD)
-def test_told_labels_are_true_and_not_scored(name: str) -> None:
+def test_told_labels_are_true_and_not_scored(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    short_trainings(monkeypatch)
     view, row = planted_view(TRUTH[:600], gap=1.0), LABEL_INFERENCE_ATTACKS[name]
     told = row.knows.reveal(view, TRUTH, rng=np.random.default_rng(1))
     for index, (step, rows_B) in enumerate(zip(told.steps, row.attack(told, generator=generator()).rows, strict=False)):
@@ -590,9 +596,9 @@ def test_fine_tuning_trains_a_copy_of_the_model() -> None:
 
 
 def test_fine_tuning_says_what_it_lacks() -> None:
-    view = planted_view(TRUTH, gap=4.0)
+    view = planted_view(FEW, gap=4.0)
     with pytest.raises(DataError, match=r"has no bottom model of the attacker's own \(View.own_model\)"):
         FineTunedCompletion()(replace(view, own_model=None), generator=generator())
-    spoilt = replace(view, own_model=PlantedModel(torch.full((ROWS, 6), torch.nan)))
+    spoilt = replace(view, own_model=PlantedModel(torch.full((len(FEW), 6), torch.nan)))
     with pytest.raises(DataError, match="NaN or infinite; training diverged"):
-        metrics_of("completion-fine-tuned", spoilt, TRUTH)
+        metrics_of("completion-fine-tuned", spoilt, FEW)

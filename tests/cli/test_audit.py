@@ -11,7 +11,7 @@ import time
 import polars as pl
 import pytest
 import yaml
-from tiny import PATIENCE_S, columns, contract_values, few_column_attacks, seed_system, tables
+from tiny import PATIENCE_S, columns, contract_values, few_column_attacks, seed_system, short_trainings, tables
 from typer.testing import CliRunner
 
 from tallystick.cli.app import app
@@ -27,6 +27,13 @@ from tallystick.results import read_result
 from tallystick.simulation import simulate
 
 PARTIES = ("bank", "shop")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _short_trainings():
+    with pytest.MonkeyPatch.context() as patch:
+        short_trainings(patch)
+        yield
 
 
 def call(*arguments):

@@ -1,0 +1,11 @@
+"""Jobs are tested for what they do and say; how well each attack reads is for tests/attacks."""
+
+import pytest
+from tiny import short_trainings
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _short_trainings():
+    with pytest.MonkeyPatch.context() as patch:
+        short_trainings(patch)
+        yield
