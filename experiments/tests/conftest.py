@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tiny import short_trainings
 
 from tallystick_experiments.clicks import ClickData, ClickTable, encode_clicks, read_clicks
 
@@ -41,3 +42,11 @@ def table(file: Path) -> ClickTable:
 @pytest.fixture(scope="session")
 def clicks(table: ClickTable) -> ClickData:
     return encode_clicks(table, seed=1)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _short_trainings():
+    """What experiments do with attacks is tested here, not how well these read."""
+    with pytest.MonkeyPatch.context() as patch:
+        short_trainings(patch)
+        yield

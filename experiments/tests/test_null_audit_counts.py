@@ -13,16 +13,16 @@ def test_shuffled_truth_is_audited_once_each_and_gone_on_with(tmp_path: Path, mo
     quick = null_audits.SETTINGS["quick form"]
     monkeypatch.setattr(null_audits, "SETTINGS", {"quick form": quick})
     log = tmp_path / "runs.jsonl"
-    found = null_audits.run(audits=2, rows=300, epochs=2, draws=2, keeping=Keeping(log=log))
-    assert [(each["setting"], each["training"], each["shuffle"]) for each in found["audits"]] == [
+    found = null_audits.run(audits=1, rows=300, epochs=2, draws=2, keeping=Keeping(log=log))
+    again = null_audits.run(audits=2, rows=300, epochs=2, draws=2, keeping=Keeping(log=log, resume=True))
+    assert [(each["setting"], each["training"], each["shuffle"]) for each in again["audits"]] == [
         ("quick form", 0, 0),
         ("quick form", 0, 1),
     ]
-    first, second = found["audits"]
+    first, second = again["audits"]
+    assert found["audits"] == [first]
     assert first["intervals"].keys() >= {"norm-averaged", "low-energy", "completion"}
     assert first["intervals"] != second["intervals"]  # other labels
-    again = null_audits.run(audits=3, rows=300, epochs=2, draws=2, keeping=Keeping(log=log, resume=True))
-    assert again["audits"][:2] == found["audits"]
     page = null_audits.page_of(again, command="tallystick bench null-audit")
     assert "What they said" in render_benchmark(page, tmp_path / "page.html").read_text()
 

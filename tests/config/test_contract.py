@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tallystick.config.contract import Contract, differences, load_contract, parse_contract
@@ -254,6 +254,7 @@ def test_differences_name_the_key_and_both_values() -> None:
     ]
 
 
+@settings(max_examples=40)
 @given(
     st.one_of(
         st.text(), st.recursive(st.none() | st.integers() | st.text(), lambda x: st.dictionaries(st.text(), x)).map(json.dumps)

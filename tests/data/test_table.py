@@ -76,11 +76,11 @@ def test_unusable_parquet(tmp_path: Path) -> None:
 
 
 def test_a_flipped_bit_in_parquet_is_an_error_or_a_table(tmp_path: Path) -> None:
-    """Never the end of the process, which is what the reader of polars makes of some."""
+    """Never the end of the process, which is what the reader of polars makes of some. In each third byte another bit."""
     FRAME.write_parquet(tmp_path / "t.parquet")
     content = (tmp_path / "t.parquet").read_bytes()
     ended = set()
-    for place in range(len(content)):
+    for place in range(0, len(content), 3):
         spoilt = bytearray(content)
         spoilt[place] ^= 1 << place * 5 % 8
         (tmp_path / "t.parquet").write_bytes(spoilt)

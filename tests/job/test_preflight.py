@@ -662,7 +662,7 @@ def test_mutated_files_give_an_error_that_names_them_or_a_list_of_problems(lay_o
     home = job.home("bank")
     changing = mutants((home / file).read_text(), np.random.default_rng(5))
     read = 0
-    for _ in range(600):
+    for _ in range(300):
         (home / file).write_text(next(changing), encoding="utf-8", errors="replace")
         try:
             contract, party = load_contract(home / "contract.yaml"), load_party(home / "party.yaml")
@@ -674,7 +674,7 @@ def test_mutated_files_give_an_error_that_names_them_or_a_list_of_problems(lay_o
             if not found["problems"]:
                 frame, keys = require(contract, party)
                 assert frame.height == len(keys.rows_R) == 38
-    assert read > 20, "some are still valid"
+    assert read > 10, "some are still valid"
 
 
 def numbers_of(model, prefix=""):

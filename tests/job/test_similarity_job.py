@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 import pytest
 import yaml
-from tiny import contract_values, free_port, lay_out
+from tiny import contract_values, free_port, lay_out, seed_system
 
 from tallystick.alignment.outcome import Alignment, Candidates, SimilarityScale
 from tallystick.artifacts.folder import RunFolder
@@ -72,9 +72,16 @@ def similar_columns(parties=("bank", "shop")):
     return {name: {**keys, **({"label": "y"} if name == parties[0] else {})} for name in parties}
 
 
-def test_a_run_shows_links_estimates_and_what_each_attack_located(tmp_path):
-    result = simulate(similarity_contract(), similar_tables(), similar_columns(), folder=tmp_path)
-    linkage = result.sections.linkage
+@pytest.fixture(scope="module")
+def exact():
+    """A run whose keys have no noise."""
+    with pytest.MonkeyPatch.context() as patch:
+        seed_system(patch)
+        return simulate(similarity_contract(), similar_tables(), similar_columns())
+
+
+def test_a_run_shows_links_estimates_and_what_each_attack_located(exact):
+    linkage = exact.sections.linkage
     assert linkage.links == {"shop": 1200}
     assert linkage.improvement["shop"]["AvgSim"] > 0
     assert {(attack.name, attack.attacker, attack.located) for attack in linkage.attacks} == {
@@ -89,8 +96,8 @@ def test_a_run_shows_links_estimates_and_what_each_attack_located(tmp_path):
     assert by_name["trilateration"].unit == "m"
     assert by_name["trilateration"].median < by_name["trilateration"].chance / 10
     assert by_name["cells"].median < by_name["cells"].chance / 4
-    assert "rows with a link" in result.alignment.sizes
-    _shows_each_sides_links_in_metres(linkage, to_html(result))
+    assert "rows with a link" in exact.alignment.sizes
+    _shows_each_sides_links_in_metres(linkage, to_html(exact))
 
 
 def _shows_each_sides_links_in_metres(linkage, page):
@@ -113,7 +120,7 @@ def _shows_each_sides_links_in_metres(linkage, page):
         assert said in page
 
 
-def test_noise_on_keys_is_charged_to_both_ledgers_once_and_kept(tmp_path):
+def test_noise_on_keys_is_charged_to_both_ledgers_once_and_kept(exact, tmp_path):
     terms = {"noise": {"keys": "planar-laplace", "epsilon": 0.5, "radius": 0.005}}
     result = simulate(similarity_contract(terms=terms), similar_tables(), similar_columns(), folder=tmp_path)
     assert "geo-indistinguishability" in result.sections.linkage.guarantee
@@ -125,7 +132,6 @@ def test_noise_on_keys_is_charged_to_both_ledgers_once_and_kept(tmp_path):
         (folder,) = (RunFolder.open(path) for path in (tmp_path / party).glob("tiny-*"))
         assert (folder.path / "noisy-keys.safetensors").exists()
         assert folder.load_noisy_keys(of="another table") is None
-    exact = simulate(similarity_contract(), similar_tables(), similar_columns())
     located = [
         next(attack.median for attack in one.sections.linkage.attacks if attack.name == "trilateration")
         for one in (exact, result)
