@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+from planted_worker import Planted
 from safetensors.torch import save_file
 from tiny import PATIENCE_S
 
@@ -22,6 +23,7 @@ from tallystick.training.checkpoint import read_tensors, write_tensors
 from tallystick.training.messages import CutWidth
 from tallystick_experiments.page import benchmark_html
 from tallystick_robustness import campaign, files, fixture_job, folders, kills, messages, scenes
+from tallystick_robustness.both import copied, predicted
 from tallystick_robustness.files import Files
 from tallystick_robustness.folders import Folders
 from tallystick_robustness.messages import Messages, MethodMessages
@@ -32,7 +34,7 @@ from tallystick_robustness.page import page_of
 from tallystick_robustness.processes import ForkServer
 from tallystick_robustness.proxy import FaultPlan as NetworkPlan
 from tallystick_robustness.scenes import Scene
-from tallystick_robustness.worker import Worker
+from tallystick_robustness.worker import Played, Worker
 
 HONEST = bytes(encode(CutEmbedding(step=3, values=Array.of(np.ones((2, 2), dtype=np.float32)))))
 
@@ -172,9 +174,9 @@ def test_damaged_files_of_every_kind(tmp_path):
     done = {}
     for number in range(400):
         kind = damaged.kind(number)
-        if kind not in done and len(done) < len(files._KINDS):
+        if kind not in done and len(done) < len(files.KINDS):
             done[kind] = damaged.case(number)
-    assert set(done) == set(files._KINDS)
+    assert set(done) == set(files.KINDS)
     assert all(outcome.ended in ("refused", "withstood", "accepted", "failed") for outcome in done.values())
     # A table with another value gives other weights: the comparison with the undamaged run sees it.
     homes = damaged.copy_of_the_finished("planted")
@@ -191,20 +193,18 @@ def test_swapped_files_of_run_folders(tmp_path, monkeypatch):
     assert [outcome.what for outcome in outcomes] == [f"intersection, {fault}" for fault in folders.FAULTS]
     # It sees what the seals are there for: another run's model that is sealed as this one's gives other scores.
     linked = fixture._linked["intersection"]
-    homes = folders._copy(linked.done, tmp_path / "planted")
+    homes = copied(linked.done, tmp_path / "planted")
     own, other = (each.latest("bank") / "model.safetensors" for each in (homes, linked.other))
     origins = [Origin.of(path.parent) for path in (own, other)]
     write_tensors(own, read_tensors(other, origin=origins[1])[0], {}, origin=origins[0])
-    assert not folders._predicted(homes, "intersection").errors
+    assert not predicted(homes).errors
     assert folders._distance(folders._scores(homes), linked.scores) > 100 * linked.slack
 
 
 @pytest.mark.long
 def test_a_worker_that_dies_or_hangs_costs_its_case_alone(tmp_path, monkeypatch):
     monkeypatch.setattr("tallystick_robustness.worker.CASE_S", 4.0)
-    monkeypatch.setattr(Worker, "module", "planted_worker")
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
-    worker = Worker("planted", 0, tmp_path / "worker")
+    worker = Worker(Planted, 0, tmp_path / "worker")
     try:
         outcomes, lost = worker.run(range(5))
         assert (len(outcomes), lost) == (5, None)
@@ -266,7 +266,7 @@ def test_the_log_resumes_and_the_page_shows_every_way_to_fail(tmp_path):
         CaseOutcome(case=number, what="decoder: Size", how="cut short", ended=ended, seconds=0.1, failure=failure)
         for number, (ended, failure) in enumerate([("refused", ""), ("failed", "KeyError at x"), ("failed", "KeyError at x")])
     ]
-    line = campaign.line_of(range(3), outcomes, facts={"rows": 5})
+    line = campaign.line_of(range(3), Played(outcomes=outcomes, facts={"rows": 5}))
     found = campaign.figures_of(
         campaign.CampaignSettings(campaign="messages", count=3, seed=1), [json.loads(json.dumps(line))], 2.0
     )
@@ -286,11 +286,11 @@ def test_a_campaign_goes_on_where_its_log_ends(tmp_path, monkeypatch):
         for chunk in chunks:
             played.append(chunk.start)
             rows = [CaseOutcome(case=number, what="x", how="", ended="refused", seconds=0.0) for number in chunk]
-            yield campaign.line_of(chunk, rows, facts={})
+            yield campaign.line_of(chunk, Played(outcomes=rows, facts={}))
             if len(played) == 2:
                 raise KeyboardInterrupt
 
-    monkeypatch.setattr(campaign, "_in_threads", play)
+    monkeypatch.setattr(campaign, "_lines", play)
     with pytest.raises(KeyboardInterrupt):
         campaign.run(campaign="kills", count=5, log=tmp_path / "runs.jsonl")
     found = campaign.run(campaign="kills", count=5, log=tmp_path / "runs.jsonl", resume=True)

@@ -1,35 +1,31 @@
-"""Run campaigns: their cases over several workers, what became of them as a log that resumes, and all of it as figures.
+"""Run campaigns: their cases over several workers, what became of them as a log that resumes, and all of it as figures."""
 
-Cases of messages and files run in worker processes (worker.py), which are killed where they hang; those of kills and network
-faults are processes already, and run from threads.
-"""
-
-import itertools
 import os
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from tallystick.errors import ConfigError, TallystickError
 from tallystick.network.channel import Progress, no_progress
 from tallystick_experiments.grid import SweepLog
+from tallystick_robustness.files import Files
+from tallystick_robustness.folders import Folders
 from tallystick_robustness.kills import Kills
+from tallystick_robustness.messages import Messages, MethodMessages
 from tallystick_robustness.network import NetworkFaults
-from tallystick_robustness.outcome import CaseOutcome
-from tallystick_robustness.worker import Worker
+from tallystick_robustness.outcome import Campaign
+from tallystick_robustness.worker import Played, Workers
 
 Figures = dict[str, Any]
 
-COUNTS = {"messages": 100_000, "methods": 10_000, "files": 10_000, "folders": 1_000, "kills": 200, "network": 100}
-"""Campaign to how many cases it has unless the caller says otherwise."""
-CHUNKS = {"messages": 500, "methods": 50, "files": 50, "folders": 10, "kills": 1, "network": 1}
-"""Cases of a line of the log."""
-IN_WORKERS = ("messages", "methods", "files", "folders")
+CAMPAIGNS: dict[str, type[Campaign]] = {
+    kind.name: kind for kind in (Messages, MethodMessages, Files, Folders, Kills, NetworkFaults)
+}
 KEPT_EXAMPLES = 3  # of each way to fail
 MEMORY_MIB = 256  # that a worker may hold more at the end than after its first cases
 
@@ -46,9 +42,9 @@ class CampaignSettings:
 def names(campaign: str) -> list[str]:
     """Name the campaigns that are asked for; raises ConfigError for an unknown one."""
     if campaign == "all":
-        return list(COUNTS)
-    if campaign not in COUNTS:
-        raise ConfigError(f"--campaign {campaign}: must be {', '.join(COUNTS)} or all")
+        return list(CAMPAIGNS)
+    if campaign not in CAMPAIGNS:
+        raise ConfigError(f"--campaign {campaign}: must be {', '.join(CAMPAIGNS)} or all")
     return [campaign]
 
 
@@ -67,7 +63,7 @@ def run(
 
     Args:
         campaign: messages, methods, files, folders, kills, network or all.
-        count: cases of each; if left out, as many as COUNTS says.
+        count: cases of each; if left out, as many as it declares.
         seed: what the cases are drawn from.
         jobs: cases at a time; as many as there are cores if left out.
         case: run this case alone.
@@ -80,7 +76,7 @@ def run(
     found: Figures = {"seed": seed, "campaigns": {}}
     jobs = jobs or os.cpu_count() or 1
     for name in names(campaign):
-        setting = CampaignSettings(campaign=name, count=count or COUNTS[name], seed=seed)
+        setting = CampaignSettings(campaign=name, count=count or CAMPAIGNS[name].count, seed=seed)
         if case is not None:
             setting = CampaignSettings(campaign=name, count=case + 1, seed=seed)
             found["campaigns"][name] = _run(setting, [range(case, case + 1)], 1, None, no_progress)
@@ -99,7 +95,7 @@ def _log(setting: CampaignSettings, log: Path | None, *, resume: bool) -> SweepL
 
 
 def _missing(setting: CampaignSettings, log: SweepLog | None) -> list[range]:
-    size = CHUNKS[setting.campaign]
+    size = CAMPAIGNS[setting.campaign].chunk
     done = {line["first"] for line in log.runs} if log is not None else set()
     starts = range(0, setting.count, size)
     return [range(start, min(start + size, setting.count)) for start in starts if start not in done]
@@ -110,8 +106,7 @@ def _run(setting: CampaignSettings, chunks: Sequence[range], jobs: int, log: Swe
     lines = [line for line in (log.runs if log is not None else []) if line["first"] < setting.count]
     done = sum(line["cases"] for line in lines)
     with tempfile.TemporaryDirectory(prefix="tallystick-faults-", ignore_cleanup_errors=True) as scratch:
-        play = _in_workers if setting.campaign in IN_WORKERS else _in_threads
-        for line in play(setting, chunks, jobs, Path(scratch)):
+        for line in _lines(setting, chunks, jobs, Path(scratch)):
             lines.append(line)
             if log is not None:
                 log.add(line)
@@ -120,68 +115,31 @@ def _run(setting: CampaignSettings, chunks: Sequence[range], jobs: int, log: Swe
     return figures_of(setting, lines, time.monotonic() - began)
 
 
-def _in_threads(setting: CampaignSettings, chunks: Sequence[range], jobs: int, scratch: Path) -> Iterator[Figures]:
-    """Run cases that are processes themselves."""
+def _lines(setting: CampaignSettings, chunks: Sequence[range], jobs: int, scratch: Path) -> Iterator[Figures]:
+    """Run chunks of cases, each a line, in worker processes; cases that are processes themselves run from this one's threads."""
+    kind = CAMPAIGNS[setting.campaign]
     if not chunks:
         return
-    kinds: dict[str, type[Kills] | type[NetworkFaults]] = {"kills": Kills, "network": NetworkFaults}
-    with kinds[setting.campaign](scratch, seed=setting.seed) as running, ThreadPoolExecutor(jobs) as pool:
-        waiting = {pool.submit(lambda chunk: [running.case(number) for number in chunk], chunk): chunk for chunk in chunks}
-        try:
-            for future in as_completed(waiting):
-                yield line_of(waiting[future], future.result(), facts=running.facts())
-        finally:
-            for future in waiting:
-                future.cancel()
+    with Workers(kind, setting.seed, scratch) if kind.in_workers else kind(scratch, seed=setting.seed) as running:
+
+        def played(chunk: range) -> Played:
+            if isinstance(running, Workers):
+                return running.play(chunk)
+            return Played(outcomes=[running.case(number) for number in chunk], facts=running.facts())
+
+        with ThreadPoolExecutor(jobs) as pool:
+            waiting = {pool.submit(played, chunk): chunk for chunk in chunks}
+            try:
+                for future in as_completed(waiting):
+                    yield line_of(waiting[future], future.result())
+            finally:
+                for future in waiting:
+                    future.cancel()
 
 
-def _in_workers(setting: CampaignSettings, chunks: Sequence[range], jobs: int, scratch: Path) -> Iterator[Figures]:
-    """Run cases in processes that may be killed; one that hangs or dies fails its case, and the rest of its chunk goes on."""
-    if not chunks:
-        return
-    numbers = itertools.count()
-    pending = iter(chunks)
-
-    def serve() -> Generator[Figures, None, None]:
-        worker: Worker | None = None
-        try:
-            for chunk in iter(lambda: next(pending, None), None):
-                left, outcomes, memory, facts = chunk, list[CaseOutcome](), list[int](), {}
-                while len(left):
-                    worker = worker or Worker(setting.campaign, setting.seed, scratch / f"worker-{next(numbers)}")
-                    some, lost = worker.run(left)
-                    outcomes += some
-                    memory.append(worker.memory_mib)
-                    facts = worker.facts
-                    left = left[len(some) :]
-                    if lost is not None:
-                        outcomes.append(lost)
-                        left = left[1:]
-                        worker.close()
-                        worker = None
-                yield line_of(chunk, outcomes, facts=facts, memory=max(memory), baseline=worker.baseline_mib if worker else None)
-        finally:
-            if worker is not None:
-                worker.close()
-
-    serving = [serve() for _ in range(min(jobs, len(chunks)))]
-    try:
-        with ThreadPoolExecutor(len(serving)) as pool:
-            waiting = {pool.submit(next, server, None): server for server in serving}
-            while waiting:
-                future = next(as_completed(waiting))
-                server = waiting.pop(future)
-                line = future.result()
-                if line is not None:
-                    waiting[pool.submit(next, server, None)] = server
-                    yield line
-    finally:
-        for server in serving:
-            server.close()
-
-
-def line_of(chunk: range, outcomes: Sequence[CaseOutcome], *, facts: Figures, **memory: Any) -> Figures:
+def line_of(chunk: range, played: Played) -> Figures:
     """Sum a chunk of cases up for the log: counts, and what failed."""
+    outcomes = played.outcomes
     if len(outcomes) != len(chunk):
         raise TallystickError(f"cases {chunk}: {len(outcomes)} outcomes for {len(chunk)} cases")
     table: dict[str, Counter[str]] = {}
@@ -194,10 +152,10 @@ def line_of(chunk: range, outcomes: Sequence[CaseOutcome], *, facts: Figures, **
         "cases": len(chunk),
         "table": table,
         "slowest": slowest,
-        "seconds": [round(outcome.seconds, 3) for outcome in outcomes] if len(outcomes) == 1 else [],
-        "failures": [outcome.to_dict() for outcome in outcomes if outcome.ended == "failed"],
-        "facts": facts,
-        **memory,
+        "failures": [asdict(outcome) for outcome in outcomes if outcome.ended == "failed"],
+        "facts": played.facts,
+        "memory": played.memory_mib,
+        "baseline": played.baseline_mib,
     }
 
 
@@ -215,9 +173,10 @@ def figures_of(setting: CampaignSettings, lines: Sequence[Figures], seconds: flo
             known["cases"] += 1
             if len(known["examples"]) < KEPT_EXAMPLES:
                 known["examples"].append(failure)
-    memory = [line["memory"] for line in lines if line.get("memory")]
-    grown = [line["memory"] - line["baseline"] for line in lines if line.get("memory") and line.get("baseline")]
+    memory = [line["memory"] for line in lines if line["memory"]]
+    grown = [line["memory"] - line["baseline"] for line in lines if line["baseline"]]
     found = {
+        "campaign": setting.campaign,
         "cases": sum(line["cases"] for line in lines),
         "seconds": seconds,
         "ended": dict(sum((counts for counts in table.values()), Counter())),
@@ -231,5 +190,4 @@ def figures_of(setting: CampaignSettings, lines: Sequence[Figures], seconds: flo
             why = f"memory that grows: by {max(grown)} MiB over the campaign"
             found["failures"][why] = {"cases": 1, "examples": []}
             found["ended"]["failed"] = found["ended"].get("failed", 0) + 1
-    found["campaign"] = setting.campaign
     return found

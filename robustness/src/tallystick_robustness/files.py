@@ -14,71 +14,41 @@ import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import polars as pl
 import yaml
 
 from tallystick.check import check_party_file
-from tallystick.config.contract import load_contract
-from tallystick.config.party import load_party
 from tallystick.errors import ConfigError, DataError, TallystickError
-from tallystick.job.predict import predict
-from tallystick.job.process import run_process
-from tallystick.network.addresses import free_port
 from tallystick.privacy.events import PureDP
 from tallystick.privacy.ledger import Ledger
-from tallystick.watcher import Silent
-from tallystick_robustness.both import BOUND_S, both
-from tallystick_robustness.fixture_job import LABEL, PARTIES, Homes, Values, contract, lay_out, tables
+from tallystick_robustness.both import BOUND_S, BothEnded, copied, interrupted, predicted, ran, undisturbed
+from tallystick_robustness.fixture_job import LABEL, LEDGER, PARTIES, Homes, Values, contract, lay_out, tables
 from tallystick_robustness.mutate import ODD_NUMBERS, TEXTS, spoil_bytes, spoil_tree
-from tallystick_robustness.outcome import CaseOutcome, Ended, attempt, broken_weights, hearing_warnings
+from tallystick_robustness.outcome import Campaign, CaseOutcome, Ended, attempt, broken_weights, hearing_warnings, judged
 
 _ROWS = 120
-STOP_AFTER = 6  # steps, of an interrupted run
 JOINT_WORDS = ("aligned", "common")  # of an error that needs both tables: how many rows they share, and how they are split
 
-_KINDS = {
-    # how often of a hundred
-    "contract": 12,
-    "party file": 11,
-    "CA certificate": 4,
-    "certificate": 5,
-    "key": 4,
-    "CSV table": 10,
-    "Parquet table": 8,
-    "checkpoint": 12,
-    "alignment": 7,
-    "model": 6,
-    "encoder": 6,
-    "label coder": 3,
-    "note": 6,
-    "ledger": 6,
-}
+Damaged = tuple[str, Ended, str, str]
+"""How a file was damaged, how that ended unless it failed, the failure, and its detail."""
 
 
-class _Interrupted(TallystickError):
-    """Ends the run that is to be resumed."""
-
-
-class StopsAfter(Silent):
-    """Ends a training after some steps."""
-
-    def progress(self, what: str, done: int, total: int) -> None:
-        """Raise once the step is reached."""
-        if what == "training" and done >= STOP_AFTER:
-            raise _Interrupted(f"stopped after {done} of {total} steps")
-
-
-class Files:
+class Files(Campaign):
     """The campaign's fixture: a job, an interrupted run of it and a finished one, with what both lead to."""
 
-    parallel = 0  # cases run one after the other in each worker
+    name, count, chunk = "files", 10_000, 50
+    title = "Damaged files"
+    meaning = (
+        "refused: an error of ours. withstood: to the bits of the undamaged run, prediction or total. accepted: a file that a "
+        "person might as well have written. failed: anything else, such as another exception, other weights or scores without a "
+        "word, or a run that ends over what `check` had passed."
+    )
 
     def __init__(self, scratch: Path, *, seed: int) -> None:
         """Make the undamaged files once."""
-        self._scratch, self._seed = scratch, seed
+        super().__init__(scratch, seed=seed)
         values = contract(
             training__epochs=2,
             training__checkpoint_every=2,
@@ -90,138 +60,84 @@ class Files:
         self._fresh = lay_out(scratch / "fresh", values, self._frames, listen="127.0.0.1:7443")
         for name in PARTIES:
             self._frames[name].write_csv(self._fresh.home(name) / "table.csv")
-        self._half = self._copy(self._fresh, "half")
-        both(lambda name: run_process(*files_of(self._half, name), watcher=StopsAfter()))
-        self._done = self._copy(self._fresh, "done")
-        undamaged = both(lambda name: run_process(*files_of(self._done, name), watcher=Silent()))
-        if undamaged.errors or undamaged.failure:
-            raise TallystickError(f"the undamaged run failed: {undamaged.failure or undamaged.errors[0]}")
-        self._digests = self._done.digests()
-        self._scores = self._predicted(self._copy(self._done, "scored"))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        pass
-
-    @property
-    def digests(self) -> dict[str, str]:
-        """Of the weights that the undamaged run ended with."""
-        return self._digests
+        self._half = copied(self._fresh, scratch / "half")
+        interrupted(self._half)
+        self._done = copied(self._fresh, scratch / "done")
+        undisturbed(ran(self._done))
+        self.digests = self._done.digests()
+        scored = copied(self._done, scratch / "scored")
+        undisturbed(predicted(scored))
+        self._scores = _digest_of_scores(scored)
 
     def copy_of_the_finished(self, name: str) -> Homes:
         """A copy of the finished job, to try something on."""
-        return self._copy(self._done, name)
+        return copied(self._done, self._scratch / name)
 
     def facts(self) -> dict[str, Any]:
         """What a reader must know of it."""
-        return {"rows": _ROWS, "kinds": list(_KINDS)}
+        return {"rows": _ROWS, "kinds": list(KINDS)}
 
     def kind(self, number: int) -> str:
         """Say which kind of file a case damages."""
-        return _kind(self._draw(number))
-
-    def _draw(self, number: int) -> random.Random:
-        return random.Random(f"{self._seed}/files/{number}")  # noqa: S311 - which fault comes when is no secret
+        return _kind(self.draw(number))
 
     def case(self, number: int) -> CaseOutcome:
         """Run one case."""
-        draw = self._draw(number)
+        draw, began = self.draw(number), time.monotonic()
         kind = _kind(draw)
-        started = time.monotonic()
-        homes: Homes | None = None
+        if kind in _WRITTEN:
+            what, damage, before = kind, self._written_by_people, self._fresh
+        elif kind == "ledger":
+            what, damage, before = kind, self._ledger, self._fresh
+        elif kind in ("checkpoint", "alignment") or (kind == "note" and draw.random() < 0.5):
+            what, damage, before = f"{kind}, run --resume", self._resumed, self._half
+        else:
+            what, damage, before = f"{kind}, predict", self._predicting, self._done
+        homes = copied(before, self._scratch / f"case-{number}")
         try:
-            if kind in ("contract", "party file", "CA certificate", "certificate", "key", "CSV table", "Parquet table"):
-                homes = self._copy(self._fresh, f"case-{number}")
-                what, how, ended, failure, detail = self._written_by_people(kind, homes, draw)
-            elif kind == "ledger":
-                homes = self._copy(self._fresh, f"case-{number}")
-                what, how, ended, failure, detail = self._ledger(homes, draw)
-            else:
-                resumes = kind in ("checkpoint", "alignment") or (kind == "note" and draw.random() < 0.5)
-                homes = self._copy(self._half if resumes else self._done, f"case-{number}")
-                what, how, ended, failure, detail = self._read_back(kind, homes, draw, resumes=resumes)
+            how, ended, failure, detail = damage(kind, homes, draw)
         finally:
-            if homes is not None:
-                shutil.rmtree(homes.root, ignore_errors=True)
-        seconds = time.monotonic() - started
-        return CaseOutcome(
-            case=number, what=what, how=how, ended=ended, seconds=seconds, failure=failure, detail=detail if failure else ""
-        )
+            shutil.rmtree(homes.root, ignore_errors=True)
+        return judged(number, what, how, ended, seconds=time.monotonic() - began, failure=failure, detail=detail)
 
-    # --- what people write
-
-    def _written_by_people(self, kind: str, homes: Homes, draw: random.Random) -> tuple[str, str, Ended, str, str]:
+    def _written_by_people(self, kind: str, homes: Homes, draw: random.Random) -> Damaged:
         name = draw.choice(PARTIES)
         home = homes.home(name)
         if kind == "CSV table":
             _use_csv(homes, name)
-        path = {
-            "contract": home / "contract.yaml",
-            "party file": home / "party.yaml",
-            "CA certificate": home / "ca.pem",
-            "certificate": home / "own.pem",
-            "key": home / "own.key",
-            "CSV table": home / "table.csv",
-            "Parquet table": home / "table.parquet",
-        }[kind]
-        how, spoilt = _SPOIL[kind](path.read_bytes(), draw)
-        path.write_bytes(spoilt)
+        _, file, spoil = _WRITTEN[kind]
+        how, spoilt = spoil((home / file).read_bytes(), draw)
+        (home / file).write_bytes(spoilt)
         with hearing_warnings() as warned:
             checked = attempt(lambda: check_party_file(home / "party.yaml", home / "contract.yaml"), bound_s=BOUND_S)
         if checked.failure or warned:
-            return kind, how, "failed", checked.failure or warned[0], checked.detail
+            return how, "refused", checked.failure or warned[0], checked.detail
         if checked.error is not None or checked.value["problems"]:
-            return kind, how, "refused", "", ""
+            return how, "refused", "", ""
         if kind in ("contract", "party file"):  # what passes may be a job of any size, or one that writes elsewhere
-            return kind, how, "accepted", "", ""
-        ended = both(lambda party: run_process(*files_of(homes, party), watcher=Silent()), first=name)
+            return how, "accepted", "", ""
+        ended = ran(homes, first=name)
         failure = ended.failure or broken_weights(homes.root)
         own = ended.tried[name].error
         if not failure and own is not None and _is_own(own):
             failure = f"passes check, then ends the run: {kind}, {how}"
-        detail = "; ".join(f"{party}: {tried.detail}" for party, tried in ended.tried.items())
-        if failure:
-            return kind, how, "failed", failure, detail
-        if ended.errors:
-            return kind, how, "refused", "", ""
-        return kind, how, "withstood" if homes.digests() == self._digests else "accepted", "", ""
+        same = ended.errors or homes.digests() == self.digests
+        return how, ended.ended if same else "accepted", failure, ended.detail
 
-    # --- what tallystick wrote
+    def _resumed(self, kind: str, homes: Homes, draw: random.Random) -> Damaged:
+        name, file, how = _damage(kind, homes, draw)
+        ended = ran(homes, resume=True, first=name)
+        failure = ended.failure or ("" if ended.errors else broken_weights(homes.home(name) / "runs"))
+        return how, ended.ended, failure or _silent(ended, kind, file, same=homes.digests() == self.digests), ended.detail
 
-    def _read_back(self, kind: str, homes: Homes, draw: random.Random, *, resumes: bool) -> tuple[str, str, Ended, str, str]:
-        name = LABEL if kind == "label coder" else draw.choice(PARTIES)
-        run = homes.latest(name)
-        assert run is not None
-        path = draw.choice(_paths(kind, run))
-        what = f"{kind}, {'run --resume' if resumes else 'predict'}"
-        if kind == "checkpoint" and draw.random() < 0.05:
-            how = "a stray file beside it"
-            stray = draw.choice(("step-abc.safetensors", "step--1.safetensors", "step-.safetensors", "step-1e9.safetensors"))
-            shutil.copy(path, path.with_name(stray))
-        elif draw.random() < 0.05:
-            how = "deleted"
-            path.unlink()
-        else:
-            spoil = spoil_safetensors if path.suffix == ".safetensors" else spoil_json
-            how, spoilt = spoil(path.read_bytes(), draw)
-            path.write_bytes(spoilt)
-        if resumes:
-            ended = both(lambda party: run_process(*files_of(homes, party), watcher=Silent(), resume=True), first=name)
-        else:
-            ended = both(lambda party: _predict(homes, party), first=name)
-        failure = ended.failure or (broken_weights(homes.home(name) / "runs") if resumes and not ended.errors else "")
-        detail = "; ".join(f"{party}: {tried.detail}" for party, tried in ended.tried.items())
-        if not failure and ended.errors:
-            return what, how, "refused", "", ""
-        if not failure:
-            same = homes.digests() == self._digests if resumes else _digest_of_scores(homes) == self._scores
-            failure = "" if same else f"a damaged file is used silently: {kind}, {path.name.partition('-')[0]}"
-        return what, f"{path.name}: {how}", "failed" if failure else "withstood", failure, detail
+    def _predicting(self, kind: str, homes: Homes, draw: random.Random) -> Damaged:
+        name, file, how = _damage(kind, homes, draw)
+        ended = predicted(homes, first=name)
+        failure = ended.failure or _silent(ended, kind, file, same=_digest_of_scores(homes) == self._scores)
+        return how, ended.ended, failure, ended.detail
 
-    def _ledger(self, homes: Homes, draw: random.Random) -> tuple[str, str, Ended, str, str]:
-        path = homes.home(LABEL) / "privacy-ledger.sqlite"
+    def _ledger(self, kind: str, homes: Homes, draw: random.Random) -> Damaged:
+        path = homes.home(LABEL) / LEDGER
         ledger = Ledger(path, party=LABEL)
         for number in range(4):
             ledger.spend("labels", PureDP(epsilon=0.5), what=f"release {number}")
@@ -230,36 +146,36 @@ class Files:
         how, spoilt = spoil_bytes(path.read_bytes(), draw)
         path.write_bytes(spoilt)
         tried = attempt(lambda: Ledger(path, party=LABEL).total("labels"), bound_s=BOUND_S)
-        failure = tried.failure
-        if not failure and tried.error is None and tried.value != 2.0:
-            failure = "a ledger with another total than was spent"
-        ended: Ended = "failed" if failure else "refused" if tried.error is not None else "withstood"
-        return "ledger", how, ended, failure, tried.detail
+        if not tried.failure and tried.error is None and tried.value != 2.0:
+            return how, "withstood", f"a {kind} with another total than was spent", ""
+        return how, "refused" if tried.error is not None else "withstood", tried.failure, tried.detail
 
-    def _copy(self, homes: Homes, name: str) -> Homes:
-        """A copy with an address of its own."""
-        copy = Homes(root=self._scratch / name)
-        shutil.copytree(homes.root, copy.root)
-        address = f"127.0.0.1:{free_port()}"
-        for party in PARTIES:
-            path = copy.home(party) / "party.yaml"
-            values = yaml.safe_load(path.read_text())
-            if party == LABEL:
-                values["listen"] = address
-            else:
-                values["peers"][LABEL]["address"] = address
-            copy.write_party(party, values)
-        return copy
 
-    def _predicted(self, homes: Homes) -> str:
-        ended = both(lambda party: _predict(homes, party))
-        if ended.failure or ended.errors:
-            raise TallystickError(f"the undamaged prediction failed: {ended.failure or ended.errors[0]}")
-        return _digest_of_scores(homes)
+def _damage(kind: str, homes: Homes, draw: random.Random) -> tuple[str, str, str]:
+    """Damage a file of a kind in a party's newest run folder; gives whose, which, and how."""
+    name = LABEL if kind == "label coder" else draw.choice(PARTIES)
+    run = homes.latest(name)
+    assert run is not None
+    path = draw.choice(_paths(kind, run))
+    if kind == "checkpoint" and draw.random() < 0.05:
+        how = "a stray file beside it"
+        stray = draw.choice(("step-abc.safetensors", "step--1.safetensors", "step-.safetensors", "step-1e9.safetensors"))
+        shutil.copy(path, path.with_name(stray))
+    elif draw.random() < 0.05:
+        how = "deleted"
+        path.unlink()
+    else:
+        how = spoil_sealed(path, draw)
+    return name, path.name, f"{path.name}: {how}"
+
+
+def _silent(ended: BothEnded, kind: str, file: str, *, same: bool) -> str:
+    """Say that a damaged file was used; empty where it was refused, or did no harm."""
+    return "" if ended.errors or same else f"a damaged file is used silently: {kind}, {file.partition('-')[0]}"
 
 
 def _kind(draw: random.Random) -> str:
-    (kind,) = draw.choices(list(_KINDS), list(_KINDS.values()))
+    (kind,) = draw.choices(list(KINDS), list(KINDS.values()))
     return kind
 
 
@@ -267,17 +183,6 @@ def _is_own(error: TallystickError) -> bool:
     """Whether a run ended over what this side could have seen alone, in its own files."""
     cause = error.__cause__ if error.__cause__ is not None else error
     return isinstance(cause, ConfigError | DataError) and not any(word in str(cause) for word in JOINT_WORDS)
-
-
-def files_of(homes: Homes, name: str) -> tuple[Any, Any]:
-    """A party's contract and its own file, read."""
-    home = homes.home(name)
-    return load_contract(home / "contract.yaml"), load_party(home / "party.yaml")
-
-
-def _predict(homes: Homes, name: str) -> Any:
-    output = homes.home(name) / "scores.csv" if name == LABEL else None
-    return predict(*files_of(homes, name), table=None, output=output, watcher=Silent())
 
 
 def _digest_of_scores(homes: Homes) -> str:
@@ -340,7 +245,7 @@ def _spoil_yaml(content: bytes, draw: random.Random) -> tuple[str, bytes]:
     return spoil_bytes(content, draw)
 
 
-def spoil_json(content: bytes, draw: random.Random) -> tuple[str, bytes]:
+def _spoil_json(content: bytes, draw: random.Random) -> tuple[str, bytes]:
     """Half blind damage, half another tree."""
     if draw.random() < 0.5:
         return spoil_bytes(content, draw)
@@ -364,7 +269,7 @@ def _spoil_pem(content: bytes, draw: random.Random) -> tuple[str, bytes]:
     return spoil_bytes(content, draw)
 
 
-def spoil_safetensors(content: bytes, draw: random.Random) -> tuple[str, bytes]:
+def _spoil_safetensors(content: bytes, draw: random.Random) -> tuple[str, bytes]:
     """Half blind damage, half a header that lies."""
     if draw.random() < 0.5:
         return spoil_bytes(content, draw)
@@ -380,6 +285,14 @@ def spoil_safetensors(content: bytes, draw: random.Random) -> tuple[str, bytes]:
         how, header = spoil_tree(header, draw)
     encoded = json.dumps(header, default=repr).encode("utf-8", "surrogatepass")
     return f"the header: {how}", struct.pack("<Q", len(encoded)) + encoded + body
+
+
+def spoil_sealed(path: Path, draw: random.Random) -> str:
+    """Spoil a file of a run folder, and say how."""
+    spoil = _spoil_safetensors if path.suffix == ".safetensors" else _spoil_json
+    how, spoilt = spoil(path.read_bytes(), draw)
+    path.write_bytes(spoilt)
+    return how
 
 
 def _spoil_csv(content: bytes, draw: random.Random) -> tuple[str, bytes]:
@@ -446,12 +359,23 @@ def _spoil_parquet(content: bytes, draw: random.Random) -> tuple[str, bytes]:
     return f"table: {act}", kept.getvalue()
 
 
-_SPOIL: dict[str, Spoil] = {
-    "contract": _spoil_yaml,
-    "party file": _spoil_yaml,
-    "CA certificate": _spoil_pem,
-    "certificate": _spoil_pem,
-    "key": _spoil_pem,
-    "CSV table": _spoil_csv,
-    "Parquet table": _spoil_parquet,
+_WRITTEN: dict[str, tuple[int, str, Spoil]] = {
+    "contract": (12, "contract.yaml", _spoil_yaml),
+    "party file": (11, "party.yaml", _spoil_yaml),
+    "CA certificate": (4, "ca.pem", _spoil_pem),
+    "certificate": (5, "own.pem", _spoil_pem),
+    "key": (4, "own.key", _spoil_pem),
+    "CSV table": (10, "table.csv", _spoil_csv),
+    "Parquet table": (8, "table.parquet", _spoil_parquet),
 }
+"""What people write: how often of a hundred cases, which file, and how it is spoilt."""
+KINDS = {kind: share for kind, (share, _, _) in _WRITTEN.items()} | {
+    "checkpoint": 12,
+    "alignment": 7,
+    "model": 6,
+    "encoder": 6,
+    "label coder": 3,
+    "note": 6,
+    "ledger": 6,
+}
+"""Kinds of files, and how often of a hundred cases."""

@@ -15,6 +15,7 @@ from tallystick.network.certificates import write_test_certificates
 from tallystick.privacy.ledger import Ledger
 
 LABEL, FEATURE = PARTIES = ("bank", "shop")
+HELPER = "helper"
 LEDGER = "privacy-ledger.sqlite"  # where a party file that says nothing has it
 HEARTBEAT_S, DEADLINE_S, WAIT_S = 0.5, 6.0, 24.0
 
@@ -102,6 +103,10 @@ class Homes:
     def home(self, name: str) -> Path:
         """Where a party lives."""
         return self.root / name
+
+    def parties(self) -> list[str]:
+        """Who has a home: both parties, and a helper where linking has one."""
+        return [name for name in (*PARTIES, HELPER) if self.home(name).exists()]
 
     def write_party(self, name: str, values: Mapping[str, Any]) -> None:
         """Write a party file."""

@@ -8,30 +8,21 @@ import math
 import random
 import shutil
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import polars as pl
 import yaml
 
-from tallystick.errors import TallystickError
-from tallystick.job.predict import predict
-from tallystick.job.process import run_process
-from tallystick.network.addresses import free_port
-from tallystick.watcher import Silent
-from tallystick_robustness.both import BothEnded, both
-from tallystick_robustness.files import StopsAfter, files_of, spoil_json, spoil_safetensors
-from tallystick_robustness.fixture_job import FEATURE, LABEL, PARTIES, Homes, Values, contract, lay_out, tables
-from tallystick_robustness.outcome import CaseOutcome, broken_weights
+from tallystick_robustness.both import copied, interrupted, predicted, ran, undisturbed
+from tallystick_robustness.files import spoil_sealed
+from tallystick_robustness.fixture_job import FEATURE, HELPER, LABEL, PARTIES, Homes, Values, contract, lay_out, tables
+from tallystick_robustness.outcome import Campaign, CaseOutcome, broken_weights, judged
 
 _ROWS = 120
-_BOUND_S = 50.0
 TOLERANCE = 1e-5  # of scores in the mean, where the same rows are linked each time
 _AGAIN = 4  # undisturbed predictions, where linking draws at random: scores may differ three times as much as theirs
-HELPER = "helper"
 _SIMILAR: Values = {
     "dimensions": [{"name": "place", "unit": "metre", "low": 0.0, "high": 100.0}],
     "neighbors": 3,
@@ -65,21 +56,20 @@ class _Linked:
     slack: float  # by which scores may differ
 
 
-class Folders:
+class Folders(Campaign):
     """The campaign's fixture: for each way of linking rows two runs of one contract, on labels and columns that differ."""
 
-    parallel = 0  # cases run one after the other in each worker
+    name, count, chunk = "folders", 1_000, 10
+    title = "Swapped and damaged files of run folders"
+    meaning = (
+        "refused: an error of ours. withstood: to the undisturbed run's weights, or its scores, as the file is not read by this "
+        "command, is made again, or an earlier step serves. failed: anything else, such as a file that is used silently."
+    )
 
     def __init__(self, scratch: Path, *, seed: int) -> None:
         """Make the undamaged run folders once."""
-        self._scratch, self._seed = scratch, seed
+        super().__init__(scratch, seed=seed)
         self._linked = {name: self._prepare(name) for name in LINKAGES}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        pass
 
     def facts(self) -> dict[str, Any]:
         """What a reader must know of it."""
@@ -87,30 +77,23 @@ class Folders:
 
     def case(self, number: int) -> CaseOutcome:
         """Run one case: the linkages and the faults take turns."""
-        draw = random.Random(f"{self._seed}/folders/{number}")  # noqa: S311 - which fault comes when is no secret
+        draw = self.draw(number)
         linkage, fault = list(LINKAGES)[number % len(LINKAGES)], FAULTS[number // len(LINKAGES) % len(FAULTS)]
         linked, resumes, party = self._linked[linkage], draw.random() < 0.5, draw.choice(PARTIES)
         began = time.monotonic()
-        homes = _copy(linked.half if resumes else linked.done, self._scratch / f"case-{number}")
+        homes = copied(linked.half if resumes else linked.done, self._scratch / f"case-{number}")
         try:
             how = _spoil(homes, linked.other, party, fault, draw)
-            ended = _resumed(homes, first=party) if resumes else _predicted(homes, linkage, first=party)
+            ended = ran(homes, resume=True, first=party) if resumes else predicted(homes, scored=_scored(linkage), first=party)
             failure = ended.failure or (broken_weights(homes.root) if resumes and not ended.errors else "")
             if not failure and not ended.errors:
                 same = homes.digests() == linked.weights if resumes else _distance(_scores(homes), linked.scores) <= linked.slack
                 failure = "" if same else f"{fault} file is used silently: {how.partition(' ')[0]}"
         finally:
             shutil.rmtree(homes.root, ignore_errors=True)
-        detail = "; ".join(f"{name}: {tried.detail or tried.error}" for name, tried in ended.tried.items())
-        return CaseOutcome(
-            case=number,
-            what=f"{linkage}, {fault}",
-            how=f"{'run --resume' if resumes else 'predict'}, {party}: {how}",
-            ended="failed" if failure else "refused" if ended.errors else "withstood",
-            seconds=time.monotonic() - began,
-            failure=failure,
-            detail=detail if failure else "",
-        )
+        how = f"{'run --resume' if resumes else 'predict'}, {party}: {how}"
+        seconds, as_owed = time.monotonic() - began, ended.ended
+        return judged(number, f"{linkage}, {fault}", how, as_owed, seconds=seconds, failure=failure, detail=ended.detail)
 
     def _prepare(self, linkage: str) -> _Linked:
         changes = {**LINKAGES[linkage], "network": {"heartbeat_s": 0.5, "deadline_s": 10.0, "wait_s": 20.0}}
@@ -121,16 +104,16 @@ class Folders:
             fresh = lay_out(self._scratch / f"{linkage}, {which}", values, frames, listen="127.0.0.1:7443")
             if linkage == "similarity":
                 _by_place(fresh)
-            half = _copy(fresh, self._scratch / f"{linkage}, {which}, half")
-            _interrupted(half)
-            done = _copy(half, self._scratch / f"{linkage}, {which}, done")
-            _undisturbed(_resumed(done))
+            half = copied(fresh, self._scratch / f"{linkage}, {which}, half")
+            interrupted(half)
+            done = copied(half, self._scratch / f"{linkage}, {which}, done")
+            undisturbed(ran(done, resume=True))
             halves.append(half)
             wholes.append(done)
         found = []
         for number in range(_AGAIN if linkage == "similarity" else 1):
-            scored = _copy(wholes[0], self._scratch / f"{linkage}, scored {number}")
-            _undisturbed(_predicted(scored, linkage))
+            scored = copied(wholes[0], self._scratch / f"{linkage}, scored {number}")
+            undisturbed(predicted(scored, scored=_scored(linkage)))
             found.append(_scores(scored))
         slack = 3 * max((_distance(found[0], again) for again in found[1:]), default=TOLERANCE / 3)
         weights = wholes[0].digests()
@@ -167,50 +150,8 @@ def _by_place(homes: Homes) -> None:
     homes.write_party(HELPER, {"party": HELPER, "tls": tls, "threads": 1, "listen": "127.0.0.1:7444"})
 
 
-def _names(homes: Homes) -> list[str]:
-    return [name for name in (*PARTIES, HELPER) if homes.home(name).exists()]
-
-
-def _copy(homes: Homes, root: Path) -> Homes:
-    """A copy whose listeners have addresses of their own."""
-    copy = Homes(root=root)
-    shutil.copytree(homes.root, root)
-    at = {name: f"127.0.0.1:{free_port()}" for name in (LABEL, HELPER)}
-    for name in _names(copy):
-        values = yaml.safe_load((copy.home(name) / "party.yaml").read_text())
-        if name in at:
-            values["listen"] = at[name]
-        for peer in values.get("peers", {}):
-            values["peers"][peer] = {"address": at[peer]}
-        copy.write_party(name, values)
-    return copy
-
-
-def _interrupted(homes: Homes) -> None:
-    _all(homes, lambda name: run_process(*files_of(homes, name), watcher=StopsAfter()))
-
-
-def _resumed(homes: Homes, *, first: str | None = None) -> BothEnded:
-    return _all(homes, lambda name: run_process(*files_of(homes, name), watcher=Silent(), resume=True), first=first)
-
-
-def _predicted(homes: Homes, linkage: str, *, first: str | None = None) -> BothEnded:
-    scored = PARTIES if linkage == "union" else (LABEL,)
-
-    def work(name: str) -> Any:
-        output = homes.home(name) / "scores.csv" if name in scored else None
-        return predict(*files_of(homes, name), table=None, output=output, watcher=Silent())
-
-    return _all(homes, work, first=first)
-
-
-def _all(homes: Homes, work: Callable[[str], Any], *, first: str | None = None) -> BothEnded:
-    return both(work, first=first, names=_names(homes), bound_s=_BOUND_S)
-
-
-def _undisturbed(ended: BothEnded) -> None:
-    if ended.errors or ended.failure:
-        raise TallystickError(f"the undisturbed job failed: {ended.failure or ended.errors[0]}")
+def _scored(linkage: str) -> tuple[str, ...]:
+    return PARTIES if linkage == "union" else (LABEL,)
 
 
 def _scores(homes: Homes) -> dict[str, float]:
@@ -253,10 +194,7 @@ def _spoil(homes: Homes, other: Homes, party: str, fault: str, draw: random.Rand
         path.unlink()
         return f"{_kind(path)} is missing: {place}"
     if fault == "damaged":
-        spoil = spoil_safetensors if path.suffix == ".safetensors" else spoil_json
-        how, content = spoil(path.read_bytes(), draw)
-        path.write_bytes(content)
-        return f"{_kind(path)} is damaged: {place}, {how}"
+        return f"{_kind(path)} is damaged: {place}, {spoil_sealed(path, draw)}"
     found = [each for each in sources[fault] if each.exists() and each != path]
     if not found:
         return _spoil(homes, other, party, fault, draw)

@@ -5,24 +5,17 @@ compares both sides' weights with the undisturbed run's, bit for bit.
 """
 
 import random
-import shutil
 import signal
-import tempfile
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from tallystick.errors import TallystickError
 from tallystick.network.addresses import free_port
-from tallystick_robustness.fixture_job import DEADLINE_S, FEATURE, LABEL, PARTIES, WAIT_S, Homes, contract, lay_out, tables
-from tallystick_robustness.outcome import CaseOutcome, Ended
-from tallystick_robustness.processes import ForkServer, Process
+from tallystick_robustness.fixture_job import DEADLINE_S, FEATURE, LABEL, PARTIES, WAIT_S, Homes
+from tallystick_robustness.outcome import CaseOutcome, judged
+from tallystick_robustness.processes import GRACE_S, PATIENCE_S, ROWS, Process, ProcessCampaign, ended_well, problems_of
 
-ROWS = 700
-GRACE_S = 4.0  # beside the deadline, from one death to the other side's exit; the time of an undisturbed run where that is more
-PATIENCE_S = 90.0  # a hang
 LOADING_S = (0.3, 3.0)  # of a process that has begun to load the product's modules, and Python's own no longer
 LATEST = 1.15  # of the undisturbed run: some kills come after its end
 TURNS = 4  # runs after the disturbed one until both sides must have ended well
@@ -94,29 +87,20 @@ class _Seen:
     detours: int = 0
 
 
-class Kills:
+class Kills(ProcessCampaign):
     """The campaign's fixture: processes to fork from, and the undisturbed run."""
 
-    parallel = 2
+    name, count = "kills", 200
+    title = "Kills, then --resume"
+    meaning = (
+        "withstood: after the --resume (or new start) that the surviving side advised both sides' weights are the undisturbed "
+        "run's, bit for bit; every process that was not killed ended in time with one clean line. slowest: seconds from the "
+        "death to the other side's exit, or of the whole case."
+    )
 
-    def __init__(self, scratch: Path, *, seed: int, fork_server: ForkServer | None = None) -> None:
-        """Start the fork_server, if there is none yet, and measure the undisturbed run."""
-        self._scratch, self._seed = scratch, seed
-        self._frames = tables(ROWS)
-        self._contract = contract()
-        self._zygote = fork_server or ForkServer(scratch)
-        try:
-            self._undisturbed = self._measure()
-        except BaseException:
-            if fork_server is None:  # another's goes on
-                self._zygote.close()
-            raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._zygote.close()
+    def measure(self) -> None:
+        """Run undisturbed."""
+        self._undisturbed = self._measured()
 
     def facts(self) -> dict[str, Any]:
         """What a reader must know of it."""
@@ -129,59 +113,45 @@ class Kills:
 
     def plans(self, number: int) -> list[KillPlan]:
         """Draw what happens in a case: to the first run and, in a third of all cases, to the resumed one."""
-        draw = random.Random(f"{self._seed}/kills/{number}")  # noqa: S311 - which fault comes when is no secret
+        draw = self.draw(number)
         return [KillPlan.draw(draw) for _ in range(2 if draw.random() < 1 / 3 else 1)]
 
     def case(self, number: int) -> CaseOutcome:
         """Run one case."""
         plans = self.plans(number)
-        folder = Path(tempfile.mkdtemp(prefix=f"kill-{number}-", dir=self._scratch))
-        started = time.monotonic()
-        seen = _Seen()
-        try:
-            homes = lay_out(folder, self._contract, self._frames, listen=f"127.0.0.1:{free_port()}")
+        started, seen = time.monotonic(), _Seen()
+        with self.job(number, listen=f"127.0.0.1:{free_port()}") as homes:
             self._follow(homes, plans, seen)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-        ended: Ended = "failed" if seen.problems else "withstood"
         how = ", then in the resumed run ".join(f"{plan.kind} of {'/'.join(plan.hits)} at {plan.at:.2f}" for plan in plans)
         exit_ = f"; exit {seen.to_exit_s:.1f} s after the death" if seen.to_exit_s is not None else ""
-        return CaseOutcome(
-            case=number,
-            what=plans[0].kind + (", again when resumed" if len(plans) > 1 else ""),
-            how=how,
-            ended=ended,
+        return judged(
+            number,
+            plans[0].kind + (", again when resumed" if len(plans) > 1 else ""),
+            how,
+            "withstood",
             seconds=seen.to_exit_s if seen.to_exit_s is not None else time.monotonic() - started,
             failure=seen.problems[0] if seen.problems else "",
             detail=f"{'; '.join(seen.problems)}{exit_}; detours: {seen.detours}; said: {' | '.join(seen.lines)}"[:3000],
         )
 
-    def _measure(self) -> Undisturbed:
-        folder = Path(tempfile.mkdtemp(prefix="undisturbed-", dir=self._scratch))
-        homes = lay_out(folder, self._contract, self._frames, listen=f"127.0.0.1:{free_port()}")
-        began = time.time()  # noqa: TID251  # to compare with what the file system wrote down
-        tallies = {name: folder / f"{name}.tally" for name in PARTIES}
-        running = {name: self._start(homes, name, resume=False, tally=str(tallies[name])) for name in PARTIES}
-        for process in running.values():
-            if not process.wait(time.monotonic() + PATIENCE_S) or process.code != 0:
-                raise TallystickError(f"the undisturbed run of {process.name} failed: {process.line or 'it does not end'}")
-        return Undisturbed(
-            digests=homes.digests(),
-            # Until the reports lie there: what follows is the interpreter's end, of which a signal has little to spoil.
-            seconds=max(report.stat().st_mtime for report in folder.glob("*/runs/*/report.html")) - began,
-            files={name: tallies[name].stat().st_size for name in PARTIES},
-        )
+    def _measured(self) -> Undisturbed:
+        with self.job("undisturbed", listen=f"127.0.0.1:{free_port()}") as homes:
+            began = time.time()  # noqa: TID251  # to compare with what the file system wrote down
+            tallies = {name: homes.root / f"{name}.tally" for name in PARTIES}
+            ended_well({name: self.start(homes, name, tally=str(tallies[name])) for name in PARTIES})
+            return Undisturbed(
+                digests=homes.digests(),
+                # Until the reports lie there: what follows is the interpreter's end, of which a signal has little to spoil.
+                seconds=max(report.stat().st_mtime for report in homes.root.glob("*/runs/*/report.html")) - began,
+                files={name: tallies[name].stat().st_size for name in PARTIES},
+            )
 
     def _loading_s(self) -> float:
         """What a process that loads everything itself takes to load and to end."""
         began = time.monotonic()
-        if not self._zygote.start("cold", "tallystick", ["--version"], self._scratch, cold=True).wait(began + PATIENCE_S):
+        if not self.fork_server.start("cold", "tallystick", ["--version"], self._scratch, cold=True).wait(began + PATIENCE_S):
             raise TallystickError("`tallystick --version` does not end")
         return time.monotonic() - began
-
-    def _start(self, homes: Homes, name: str, *, resume: bool, **options: Any) -> Process:
-        arguments = ["run", "contract.yaml", "--party", "party.yaml", "--progress", "none", "--json"]
-        return self._zygote.start(name, "tallystick", arguments + ["--resume"] * resume, homes.home(name), **options)
 
     def _follow(self, homes: Homes, plans: list[KillPlan], seen: _Seen) -> None:
         """Run, disturbed as long as there are plans, and go on as advised until both sides have ended well."""
@@ -215,19 +185,10 @@ class Kills:
             options[plan.victim] = {"die_at": 1 + int(plan.at / LATEST * self._undisturbed.files[plan.victim])}
         if plan is not None and plan.loads:
             options[plan.victim] = {"cold": True}
-        running = {name: self._start(homes, name, resume=resume, **options[name]) for name in PARTIES}
+        running = {name: self.start(homes, name, resume=resume, **options[name]) for name in PARTIES}
         dead_at = _disturb(plan, running, self._undisturbed.seconds) if plan is not None else None
-        until = time.monotonic() + PATIENCE_S
-        for process in running.values():
-            process.wait(until)
-        for process in running.values():
-            if process.code is None:
-                process.kill()
-                seen.problems.append(f"a process that does not end: {process.name}")
-            elif problem := process.problem():
-                seen.problems.append(problem)
-            if process.line:
-                seen.lines.append(f"{process.name}: {process.line[:300]}")
+        seen.problems += problems_of(running)
+        seen.lines += [f"{process.name}: {process.line[:300]}" for process in running.values() if process.line]
         if dead_at is not None and plan is not None:
             self._judge_time(plan, running, dead_at, seen)
         return running
@@ -249,7 +210,7 @@ class Kills:
             met = "did not come up" not in process.said
             if took <= _bound(self._undisturbed, met=met):
                 continue
-            bound = _bound(self._measure(), met=met) + (self._loading_s() if plan.loads else 0.0)
+            bound = _bound(self._measured(), met=met) + (self._loading_s() if plan.loads else 0.0)
             if took > bound:
                 seen.problems.append("exit later than the deadline and what a process takes to end")
                 seen.lines.append(f"{process.name} took {took:.1f} s, more than {bound:.1f} s")

@@ -1,35 +1,49 @@
 """Mutated messages: honest conversations are said again with one message spoilt, to the decoder alone and to every role."""
 
 import random
-import resource
 import shutil
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import msgspec.inspect
 import numpy as np
 
 from tallystick.errors import TallystickError
-from tallystick.network.messages import MEBIBYTE, Array, MalformedMessage, Message, Stopped, decode, encode
+from tallystick.network.messages import Array, MalformedMessage, Message, Stopped, decode, encode
 from tallystick.network.session import Hello, Refusal
 from tallystick.serving.predict import UnionScores
+from tallystick_robustness import memory
 from tallystick_robustness.mutate import Due, due, spoil_message
-from tallystick_robustness.outcome import Attempt, CaseOutcome, Ended, attempt, broken_weights, hearing_warnings, signature
+from tallystick_robustness.outcome import (
+    Attempt,
+    Campaign,
+    CaseOutcome,
+    Ended,
+    attempt,
+    broken_weights,
+    hearing_warnings,
+    judged,
+    signature,
+)
 from tallystick_robustness.scenes import Heard, Scene, general_scenes, method_scenes, recorded
 
 _BOUND_S = 10.0  # of one role
-MEMORY_BYTES = 256 * MEBIBYTE  # that one case may take beyond what the process had before
-ADDRESSES_BYTES = 4 << 30  # likewise of address space: what only reserves memory
 MADE_UP = (Hello, Refusal, Stopped, UnionScores)  # what crosses below the channels, or where no conversation here goes
-DECODER, SMALL = 0.4, 0.4  # shares of cases; the rest goes to whole jobs
 
 
-class Messages:
+class Messages(Campaign):
     """The campaign's fixture: the recorded conversations."""
 
-    parallel = 0  # cases run one after the other in each worker
-    shares = DECODER, SMALL
+    name, count, chunk = "messages", 100_000, 500
+    title = "Mutated messages"
+    meaning = (
+        "refused: an error of ours and nothing else. withstood: the change is none, and so is the result's. accepted: a message "
+        "that the peer might as well have meant; in the decoder's rows, one that has its type's schema. failed: anything else, "
+        "such as another exception, a malformed message that went unnoticed, weights that are not finite, words that drive a "
+        "terminal."
+    )
+    shares = 0.4, 0.4
+    """Of cases: those of the decoder alone, and of conversations that are no whole jobs."""
 
     @staticmethod
     def scenes(scratch: Path) -> list[Scene]:
@@ -38,7 +52,7 @@ class Messages:
 
     def __init__(self, scratch: Path, *, seed: int, limited: bool = True) -> None:
         """Record every conversation once; ``limited`` bounds this process's address space from then on."""
-        self._scratch, self._seed = scratch, seed
+        super().__init__(scratch, seed=seed)
         self._heard = recorded(scratch, self.scenes(scratch))
         self._small = [heard for heard in self._heard if not heard.scene.whole_job]
         self._whole = [heard for heard in self._heard if heard.scene.whole_job]
@@ -50,13 +64,7 @@ class Messages:
         for heard in self._heard:
             self._check_honest(heard)
         if limited:
-            _limit_addresses()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        pass
+            memory.limit_addresses()
 
     def facts(self) -> dict[str, Any]:
         """What a reader must know of it."""
@@ -68,7 +76,7 @@ class Messages:
 
     def case(self, number: int) -> CaseOutcome:
         """Run one case."""
-        draw = random.Random(f"{self._seed}/messages/{number}")  # noqa: S311 - which fault comes when is no secret
+        draw = self.draw(number)
         share, (decoder, small) = draw.random(), self.shares
         if share < decoder:
             return self._decode(number, draw)
@@ -93,20 +101,12 @@ class Messages:
                 return None
             return found
 
-        before = _peak()
+        before = memory.measured_anew()
         with hearing_warnings() as warned:
             tried = attempt(work, bound_s=1.0)
-        failure = tried.failure or _grown(before) or "".join(warned[:1])
-        ended: Ended = "failed" if failure else "refused" if tried.value is None else "accepted"
-        return CaseOutcome(
-            case=number,
-            what=f"decoder: {name}",
-            how=how,
-            ended=ended,
-            seconds=tried.seconds,
-            failure=failure,
-            detail=tried.detail if failure else "",
-        )
+        failure = tried.failure or memory.grown(before) or "".join(warned[:1])
+        ended: Ended = "refused" if tried.value is None else "accepted"
+        return judged(number, f"decoder: {name}", how, ended, seconds=tried.seconds, failure=failure, detail=tried.detail)
 
     def _replay(self, number: int, heard: Heard, draw: random.Random) -> CaseOutcome:
         peer = draw.choice(list(heard.frames))
@@ -114,28 +114,19 @@ class Messages:
         place = draw.randrange(len(honest))
         how, said, owed = self._spoil(honest, place, draw)
         folder = heard.folder(self._scratch, number)
-        before = _peak()
+        before = memory.measured_anew()
         try:
             frames = {name: list(frames) for name, frames in heard.frames.items()} | {peer: said}
             with hearing_warnings() as warned:
                 tried = attempt(lambda: heard.replay(frames, folder), bound_s=_BOUND_S)
-            failure = tried.failure or _grown(before) or broken_weights(folder) or "".join(warned[:1])
+            failure = tried.failure or memory.grown(before) or broken_weights(folder) or "".join(warned[:1])
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         name = _name(honest[place])
         failure = failure or _verdict(heard, tried, owed, name, how)
-        ended: Ended = "failed" if failure else "refused" if tried.error is not None else "accepted"
-        if not failure and tried.error is None and owed == "same":
-            ended = "withstood"
-        return CaseOutcome(
-            case=number,
-            what=f"{heard.scene.name}: {heard.role}",
-            how=f"{name}: {how}",
-            ended=ended,
-            seconds=tried.seconds,
-            failure=failure,
-            detail=tried.detail if failure else "",
-        )
+        ended: Ended = "refused" if tried.error is not None else "withstood" if owed == "same" else "accepted"
+        what, how = f"{heard.scene.name}: {heard.role}", f"{name}: {how}"
+        return judged(number, what, how, ended, seconds=tried.seconds, failure=failure, detail=tried.detail)
 
     def _spoil(self, honest: list[bytes], place: int, draw: random.Random) -> tuple[str, list[bytes], Due]:
         """Spoil one message, or the order of messages, or put one of another conversation in its place."""
@@ -187,6 +178,8 @@ class Messages:
 class MethodMessages(Messages):
     """The same of methods that not every job has: similarity with its helper, importance, tuning, unaligned rows."""
 
+    name, count, chunk = "methods", 10_000, 50
+    title = "Mutated messages of similarity, importance, tuning and unaligned rows"
     shares = 0.1, 0.75
 
     @staticmethod
@@ -239,41 +232,3 @@ def _name(frame: bytes) -> str:
 
 def _kinds(base: type[Message]) -> list[type[Message]]:
     return [base, *(kind for child in base.__subclasses__() for kind in _kinds(child))]
-
-
-# --- memory: Linux tells a process's peak, and lets it be measured anew
-
-
-def _peak() -> int:
-    """Measure the peak of resident memory anew from here; gives what there is now, 0 where the system does not tell."""
-    try:
-        Path("/proc/self/clear_refs").write_text("5")
-    except OSError:
-        return 0
-    return _status("VmRSS:")
-
-
-def _grown(before: int) -> str:
-    grown = _status("VmHWM:") - before if before else 0
-    return f"a message that costs over {MEMORY_BYTES // MEBIBYTE} MiB" if grown > MEMORY_BYTES else ""
-
-
-def _status(field: str) -> int:
-    status = Path("/proc/self/status")
-    if not status.exists():
-        return 0
-    line = next(line for line in status.read_text().splitlines() if line.startswith(field))
-    return int(line.split()[1]) * 1024
-
-
-def _limit_addresses() -> None:
-    """Let a reservation beyond all measure fail here, rather than the machine."""
-    size = _status("VmSize:")
-    if size:
-        _, hard = resource.getrlimit(resource.RLIMIT_AS)
-        resource.setrlimit(resource.RLIMIT_AS, (size + ADDRESSES_BYTES, hard))
-
-
-def resident_mib() -> int:
-    """Resident memory of this process now; 0 where the system does not tell."""
-    return _status("VmRSS:") // MEBIBYTE

@@ -3,7 +3,7 @@
 import random
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import msgspec
@@ -190,7 +190,7 @@ Spoilt = tuple[str, bytes]
 def _field(frame: MessageParts, draw: random.Random) -> Spoilt:
     name = draw.choice(list(frame.fields))
     fields = {**frame.fields, name: spoil_value(frame.fields[name], draw)}
-    return "a field replaced", MessageParts(frame.version, frame.name, fields, frame.bulk).payload()
+    return "a field replaced", replace(frame, fields=fields).payload()
 
 
 def _keys(frame: MessageParts, draw: random.Random) -> Spoilt:
@@ -205,7 +205,7 @@ def _keys(frame: MessageParts, draw: random.Random) -> Spoilt:
     fields = {key: value for key, value in frame.fields.items() if key != name or act == "unknown"}
     if act != "removed":
         fields[f"{name}x" if act == "renamed" else "unknown"] = frame.fields[name]
-    return f"a field {act}", MessageParts(frame.version, frame.name, fields, frame.bulk).payload()
+    return f"a field {act}", replace(frame, fields=fields).payload()
 
 
 def _array(frame: MessageParts, draw: random.Random) -> Spoilt:
@@ -231,7 +231,7 @@ def _array(frame: MessageParts, draw: random.Random) -> Spoilt:
         elif numbers:
             numbers.pop()
     fields = {**frame.fields, name: [dtype, shape, place]}
-    return f"an array's {act}", MessageParts(frame.version, frame.name, fields, frame.bulk).payload()
+    return f"an array's {act}", replace(frame, fields=fields).payload()
 
 
 def _elements(frame: MessageParts, draw: random.Random) -> Spoilt:
@@ -257,16 +257,16 @@ def _elements(frame: MessageParts, draw: random.Random) -> Spoilt:
         else:
             values[slice(None) if act == "all" else place] = min(max(number, limits.min), limits.max)
     bulk = frame.bulk[:start] + values.tobytes() + frame.bulk[start + length :]
-    return "elements", MessageParts(frame.version, frame.name, frame.fields, bulk).payload()
+    return "elements", replace(frame, bulk=bulk).payload()
 
 
 def _envelope(frame: MessageParts, draw: random.Random) -> Spoilt:
     act = draw.choice(("version", "name", "length", "rubbish", "nesting"))
     if act == "version":
-        return "another version", MessageParts(draw.randrange(256), frame.name, frame.fields, frame.bulk).payload()
+        return "another version", replace(frame, version=draw.randrange(256)).payload()
     if act == "name":
         name = draw.choice((b"", b"Stopped", b"CutEmbedding", b"Finished", b"\x1b[31m", frame.name.lower(), draw.randbytes(9)))
-        return "another name", MessageParts(frame.version, name, frame.fields, frame.bulk).payload()
+        return "another name", replace(frame, name=name).payload()
     if act == "length":
         return "a wrong length", frame.payload(length=draw.choice((0, 1, 2**31, 2**32 - 1, draw.randrange(5000))))
     if act == "nesting":  # deeper than any schema

@@ -5,22 +5,17 @@ both sides, each with one clean line, within the deadline.
 """
 
 import json
-import random
-import shutil
-import tempfile
 import time
-from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import msgspec
 
-from tallystick.errors import TallystickError
 from tallystick.network.addresses import free_port
-from tallystick_robustness.fixture_job import DEADLINE_S, LABEL, PARTIES, Homes, contract, lay_out, tables
-from tallystick_robustness.kills import GRACE_S, PATIENCE_S, ROWS
-from tallystick_robustness.outcome import CaseOutcome
-from tallystick_robustness.processes import ForkServer, Process
+from tallystick_robustness.fixture_job import DEADLINE_S, LABEL, PARTIES, Homes
+from tallystick_robustness.outcome import CaseOutcome, judged
+from tallystick_robustness.processes import GRACE_S, ROWS, Process, ProcessCampaign, ended_well, problems_of
 from tallystick_robustness.proxy import FaultPlan
 
 RIDDEN_OUT = {
@@ -41,29 +36,19 @@ RIDDEN_OUT = {
 FATAL = ("everything goes silent", "gone")
 
 
-class NetworkFaults:
+class NetworkFaults(ProcessCampaign):
     """The campaign's fixture: processes to fork from, and the undisturbed run through an honest proxy."""
 
-    parallel = 2
+    name, count = "network", 100
+    title = "Network faults between two processes"
+    meaning = (
+        "withstood: ridden out, to the undisturbed run's weights. refused: both sides ended in time, each with one clean line; "
+        "only faults that leave no way may. slowest: seconds from the fault to the last exit."
+    )
 
-    def __init__(self, scratch: Path, *, seed: int, fork_server: ForkServer | None = None) -> None:
-        """Start the fork_server, if there is none yet, and measure the undisturbed run."""
-        self._scratch, self._seed = scratch, seed
-        self._frames = tables(ROWS)
-        self._contract = contract()
-        self._zygote = fork_server or ForkServer(scratch)
-        try:
-            self._digests, self._passes, self._grace_s = self._measure()
-        except BaseException:
-            if fork_server is None:  # another's goes on
-                self._zygote.close()
-            raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._zygote.close()
+    def measure(self) -> None:
+        """Run through an honest proxy: its traffic is what a fault's place is drawn from."""
+        self._digests, self._passes, self._grace_s = self._measured()
 
     def facts(self) -> dict[str, Any]:
         """What a reader must know of it."""
@@ -76,7 +61,7 @@ class NetworkFaults:
 
     def plan(self, number: int) -> FaultPlan:
         """Draw the plan of a case, without its ports."""
-        draw = random.Random(f"{self._seed}/network/{number}")  # noqa: S311 - which fault comes when is no secret
+        draw = self.draw(number)
         kind = draw.choice([*RIDDEN_OUT, *FATAL])
         low, high = RIDDEN_OUT.get(kind, (0.0, 0.0))
         seconds = DEADLINE_S * draw.uniform(low, high)
@@ -91,42 +76,21 @@ class NetworkFaults:
 
     def played(self, number: int, plan: FaultPlan) -> CaseOutcome:
         """Run a case by a plan; its ports are set here."""
-        folder = Path(tempfile.mkdtemp(prefix=f"net-{number}-", dir=self._scratch))
-        try:
-            return self._case(number, plan, folder)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-
-    def _case(self, number: int, plan: FaultPlan, folder: Path) -> CaseOutcome:
-        homes, proxy, running = self._start(folder, plan)
-        until = time.monotonic() + PATIENCE_S
-        try:
-            for process in running.values():
-                process.wait(until)
-        finally:
-            proxy.kill()
-        problems = []
-        for process in running.values():
-            if process.code is None:
-                process.kill()
-                problems.append(f"a process that does not end: {process.name}")
-            elif problem := process.problem():
-                problems.append(problem)
-        struck = _struck(proxy)
-        codes = [process.code for process in running.values()]
-        ended = max(process.ended or 0.0 for process in running.values())
-        seconds = ended - struck if struck is not None else 0.0
-        if not problems:
-            problems = self._judge(plan, homes, codes, struck, seconds)
-        lines = [f"{process.name}: {process.line[:300]}" for process in running.values() if process.line]
-        return CaseOutcome(
-            case=number,
-            what=plan.kind if struck is not None else f"{plan.kind}, too late to strike",
-            how=f"{plan.kind} after {plan.at_bytes} bytes ({plan.direction}), {plan.seconds:.2f} s",
-            ended="failed" if problems else "withstood" if codes == [0, 0] else "refused",
+        with self._running(number, plan) as (homes, proxy, running):
+            problems = problems_of(running)
+            struck = _struck(proxy)
+            codes = [process.code for process in running.values()]
+            seconds = max(process.ended or 0.0 for process in running.values()) - struck if struck is not None else 0.0
+            problems = problems or self._judge(plan, homes, codes, struck, seconds)
+        said = " | ".join(f"{process.name}: {process.line[:300]}" for process in running.values() if process.line)
+        return judged(
+            number,
+            plan.kind if struck is not None else f"{plan.kind}, too late to strike",
+            f"{plan.kind} after {plan.at_bytes} bytes ({plan.direction}), {plan.seconds:.2f} s",
+            "withstood" if codes == [0, 0] else "refused",
             seconds=seconds,
             failure=problems[0] if problems else "",
-            detail=f"{'; '.join(problems)}; codes {codes}; {seconds:.1f} s after the fault; said: {' | '.join(lines)}"[:3000],
+            detail=f"{'; '.join(problems)}; codes {codes}; {seconds:.1f} s after the fault; said: {said}"[:3000],
         )
 
     def _judge(self, plan: FaultPlan, homes: Homes, codes: list[int | None], struck: float | None, seconds: float) -> list[str]:
@@ -136,33 +100,30 @@ class NetworkFaults:
             return [f"not ridden out: {plan.kind}"]
         if 0 in codes and homes.digests() != self._digests:
             return ["one side ended well although the other did not, with other weights"]
-        if seconds <= DEADLINE_S + self._grace_s or seconds <= DEADLINE_S + self._measure()[2]:  # the machine may be busy now
+        if seconds <= DEADLINE_S + self._grace_s or seconds <= DEADLINE_S + self._measured()[2]:  # the machine may be busy now
             return []
         return ["exit later than the deadline and what a process takes to end"]
 
-    def _start(self, folder: Path, plan: FaultPlan) -> tuple[Homes, Process, dict[str, Process]]:
+    @contextmanager
+    def _running(self, mark: object, plan: FaultPlan) -> Iterator[tuple[Homes, Process, dict[str, Process]]]:
+        """Both parties with the proxy between them, which is killed afterwards."""
         target, port = free_port(), free_port()
-        listen, call = f"127.0.0.1:{target}", f"127.0.0.1:{port}"
-        homes = lay_out(folder, self._contract, self._frames, listen=listen, call=call)
-        text = json.dumps(msgspec.to_builtins(plan) | {"port": port, "target": target})
-        proxy = self._zygote.start("proxy", "tallystick_robustness.proxy", [text], folder)
-        arguments = ["run", "contract.yaml", "--party", "party.yaml", "--progress", "none", "--json"]
-        running = {name: self._zygote.start(name, "tallystick", arguments, homes.home(name)) for name in PARTIES}
-        return homes, proxy, running
-
-    def _measure(self) -> tuple[dict[str, str], int, float]:
-        """Run through an honest proxy: its traffic is what a fault's place is drawn from, its time what the machine takes."""
-        began = time.monotonic()
-        folder = Path(tempfile.mkdtemp(prefix="undisturbed-", dir=self._scratch))
-        homes, proxy, running = self._start(folder, FaultPlan(port=0, target=0))
-        for process in running.values():
-            if not process.wait(time.monotonic() + PATIENCE_S) or process.code != 0:
+        with self.job(mark, listen=f"127.0.0.1:{target}", call=f"127.0.0.1:{port}") as homes:
+            text = json.dumps(msgspec.to_builtins(plan) | {"port": port, "target": target})
+            proxy = self.fork_server.start("proxy", "tallystick_robustness.proxy", [text], homes.root)
+            try:
+                yield homes, proxy, {name: self.start(homes, name) for name in PARTIES}
+            finally:
                 proxy.kill()
-                raise TallystickError(f"the undisturbed run of {process.name} failed: {process.line or 'it does not end'}")
-        proxy.kill()
-        found = json.loads(next((homes.latest(LABEL) or folder).glob("result.json")).read_bytes())
-        traffic = sum(phase["bytes_sent"] + phase["bytes_received"] for phase in found["phases"] if phase["party"] == LABEL)
-        return homes.digests(), int(traffic), max(GRACE_S, time.monotonic() - began)
+
+    def _measured(self) -> tuple[dict[str, str], int, float]:
+        """The undisturbed run's weights, how many bytes pass, and the time that it takes this machine."""
+        began = time.monotonic()
+        with self._running("undisturbed", FaultPlan(port=0, target=0)) as (homes, _, running):
+            ended_well(running)
+            found = json.loads(next((homes.latest(LABEL) or homes.root).glob("result.json")).read_bytes())
+            traffic = sum(phase["bytes_sent"] + phase["bytes_received"] for phase in found["phases"] if phase["party"] == LABEL)
+            return homes.digests(), int(traffic), max(GRACE_S, time.monotonic() - began)
 
 
 def _struck(proxy: Process) -> float | None:

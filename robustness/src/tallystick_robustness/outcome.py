@@ -1,14 +1,16 @@
 """How a case may end, and what all campaigns ask of an end: a clean error of ours or success, in time, and in clean words."""
 
+import random
 import time
 import traceback
 import unicodedata
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from types import TracebackType
+from typing import Any, ClassVar, Literal
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -35,9 +37,49 @@ class CaseOutcome:
     failure: str = ""  # the same for all cases that fail alike
     detail: str = ""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Give it as JSON would."""
-        return asdict(self)
+
+def judged(number: int, what: str, how: str, ended: Ended, *, seconds: float, failure: str = "", detail: str = "") -> CaseOutcome:
+    """Say how a case ended unless it failed; a failure goes with its detail."""
+    if failure:
+        return CaseOutcome(case=number, what=what, how=how, ended="failed", seconds=seconds, failure=failure, detail=detail)
+    return CaseOutcome(case=number, what=what, how=how, ended=ended, seconds=seconds)
+
+
+class Campaign(AbstractContextManager["Campaign"]):
+    """What all campaigns are: a fixture that is made once, and cases that are drawn from a seed.
+
+    What a subclass declares of itself: its name, how many cases it has unless the caller says otherwise, how many make a line of
+    the log, whether they run in worker processes (worker.py), which are killed where they hang, and how its page reads.
+    """
+
+    name: ClassVar[str]
+    count: ClassVar[int]
+    chunk: ClassVar[int]
+    in_workers: ClassVar[bool] = True
+    title: ClassVar[str]
+    meaning: ClassVar[str]
+
+    def __init__(self, scratch: Path, *, seed: int) -> None:
+        """Make the fixture under ``scratch``; a subclass makes its own."""
+        self._scratch, self._seed = scratch, seed
+
+    def draw(self, number: int) -> random.Random:
+        """Where a case's choices come from."""
+        return random.Random(f"{self._seed}/{self.name}/{number}")  # noqa: S311 - which fault comes when is no secret
+
+    def facts(self) -> dict[str, Any]:
+        """What a reader must know of the fixture."""
+        raise NotImplementedError
+
+    def case(self, number: int) -> CaseOutcome:
+        """Run one case."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """End what the fixture keeps running."""
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
 
 
 @dataclass(frozen=True, kw_only=True)

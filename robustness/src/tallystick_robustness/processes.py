@@ -4,19 +4,23 @@ import itertools
 import json
 import os
 import queue
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
 from tallystick.errors import TallystickError
-from tallystick_robustness.outcome import unclean
+from tallystick_robustness.fixture_job import Homes, contract, lay_out, tables
+from tallystick_robustness.outcome import Campaign, unclean
 
 _START_S = 120.0
 _POLL_S = 0.02
@@ -74,7 +78,7 @@ class Process:
     def problem(self) -> str:
         """Say what is wrong with how it ended; empty if nothing is. One that was killed from outside owes no words."""
         if self.code is None:
-            return "a process that does not end"
+            return f"a process that does not end: {self.name}"
         if self.code == -signal.SIGKILL:
             return ""
         said = self.said
@@ -93,21 +97,11 @@ class Process:
         return unclean(lines[0])
 
 
-class Piped(subprocess.Popen[bytes]):
+class _Piped(subprocess.Popen[bytes]):
     """A process that is asked through its standard input and answers through its standard output."""
 
     stdin: IO[bytes]
     stdout: IO[bytes]
-
-    def __init__(self, *arguments: str, stderr: IO[bytes] | None = None) -> None:
-        super().__init__(
-            [sys.executable, "-m", *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            start_new_session=True,  # an interrupt at the terminal is for us, who end what runs
-        )
 
 
 class ForkServer:
@@ -120,7 +114,13 @@ class ForkServer:
         self._lock = threading.Lock()
         self._waiting: dict[int, tuple[Process, queue.SimpleQueue[bool]]] = {}
         self._running: dict[int, Process] = {}
-        self._process = Piped("tallystick_robustness.fork_server")
+        self._process = _Piped(
+            [sys.executable, "-m", "tallystick_robustness.fork_server"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            start_new_session=True,  # an interrupt at the terminal is for us, who end what runs
+        )
         self._ready = threading.Event()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -178,3 +178,67 @@ class ForkServer:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+
+ROWS = 700
+GRACE_S = 4.0  # beside the deadline, from one death to the other side's exit; the time of an undisturbed run where that is more
+PATIENCE_S = 90.0  # a hang
+
+
+class ProcessCampaign(Campaign):
+    """A campaign whose cases run both parties as processes of their own; its fixture is what they are forked from."""
+
+    in_workers, chunk = False, 1
+
+    def __init__(self, scratch: Path, *, seed: int, fork_server: ForkServer | None = None) -> None:
+        """Start the fork server, if there is none yet, and measure the undisturbed run."""
+        super().__init__(scratch, seed=seed)
+        self._frames, self._contract = tables(ROWS), contract()
+        self.fork_server, self._owns = fork_server or ForkServer(scratch), fork_server is None
+        try:
+            self.measure()
+        except BaseException:
+            self.close()
+            raise
+
+    def measure(self) -> None:
+        """Run undisturbed, and keep what came of it."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """End the fork server, unless it is another's."""
+        if self._owns:
+            self.fork_server.close()
+
+    @contextmanager
+    def job(self, mark: object, *, listen: str, call: str | None = None) -> Iterator[Homes]:
+        """Lay the job out in a folder that is removed afterwards."""
+        folder = Path(tempfile.mkdtemp(prefix=f"{self.name}-{mark}-", dir=self._scratch))
+        try:
+            yield lay_out(folder, self._contract, self._frames, listen=listen, call=call)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def start(self, homes: Homes, name: str, *, resume: bool = False, **options: Any) -> Process:
+        """Start a party; options as ForkServer.start has them."""
+        arguments = ["run", "contract.yaml", "--party", "party.yaml", "--progress", "none", "--json"]
+        return self.fork_server.start(name, "tallystick", arguments + ["--resume"] * resume, homes.home(name), **options)
+
+
+def ended_well(running: Mapping[str, Process]) -> None:
+    """Wait for processes; raises unless all end well."""
+    for process in running.values():
+        if not process.wait(time.monotonic() + PATIENCE_S) or process.code != 0:
+            raise TallystickError(f"the undisturbed run of {process.name} failed: {process.line or 'it does not end'}")
+
+
+def problems_of(running: Mapping[str, Process]) -> list[str]:
+    """Wait for processes, kill those that do not end, and say what is wrong with how each ended."""
+    until = time.monotonic() + PATIENCE_S
+    for process in running.values():
+        process.wait(until)
+    problems = [process.problem() for process in running.values()]
+    for process in running.values():
+        if process.code is None:
+            process.kill()
+    return [problem for problem in problems if problem]

@@ -38,9 +38,8 @@ from tallystick.privacy.ledger import Ledger
 from tallystick.privacy.masks import MaskedTerms, exchange_keys, receive_sum
 from tallystick.privacy.noise import SecureNoise
 from tallystick.watcher import Silent
-from tallystick_robustness.fixture_job import FEATURE, LABEL, LEDGER, PARTIES, Values, contract, party_values, tables
+from tallystick_robustness.fixture_job import FEATURE, HELPER, LABEL, LEDGER, PARTIES, Values, contract, party_values, tables
 
-HELPER = "helper"
 IDS = 60  # of a party that aligns
 _ROWS = 70  # of a party in a whole job
 _PATIENCE_S = 60.0
