@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -85,6 +85,7 @@ class PartyProcesses:
         arguments: Mapping[str, Any],
         *,
         limits: Limits | None = None,
+        route: Callable[[int], int] | None = None,
     ) -> None:
         """Give every party a home under ``folder`` with certificates of its own, and start it.
 
@@ -94,8 +95,10 @@ class PartyProcesses:
             peers: who talks with whom.
             arguments: the same for all parties; plain data.
             limits: of the network.
+            route: gives the port that callers dial in place of a listener's, such as a slow line's; None: they dial it directly.
         """
         self.limits = limits or Limits()
+        self._route = route
         self._said: dict[str, list[str]] = {name: [] for name in peers}
         self._lines: queue.Queue[tuple[str, dict[str, Any] | None]] = queue.Queue()
         self._processes: dict[str, PartyProcess] = {}
@@ -139,7 +142,8 @@ class PartyProcesses:
                 if name not in results and name not in failures:
                     failures[name] = self._last_words(name)
             elif "listening" in line:
-                ports[name] = line["listening"]
+                port: int | None = line["listening"]
+                ports[name] = port if port is None or self._route is None else self._route(port)
                 if set(ports) == names:
                     self._tell_all({"ports": ports})
             elif "connected" in line:
@@ -247,9 +251,10 @@ def run_parties(
     *,
     timeout_s: float,
     limits: Limits | None = None,
+    route: Callable[[int], int] | None = None,
 ) -> PartyResults:
     """Start the parties, wait for their results and end them."""
-    with PartyProcesses(folder, module, peers, arguments, limits=limits) as parties:
+    with PartyProcesses(folder, module, peers, arguments, limits=limits, route=route) as parties:
         return parties.run(timeout_s=timeout_s)
 
 

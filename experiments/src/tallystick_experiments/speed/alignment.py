@@ -5,6 +5,7 @@ multiply for every id the floor is a bare loop over libsodium's scalar multiplic
 intersection can be compared with SecretFlow's on the same tables in the same run (``secretflow.py``).
 """
 
+import contextlib
 import itertools
 import multiprocessing
 import os
@@ -39,6 +40,7 @@ from tallystick.demo.localhost import PartyContext, run_parties
 from tallystick.errors import ConfigError, TallystickError
 from tallystick.network.channel import Channel
 from tallystick_experiments.speed import secretflow
+from tallystick_experiments.speed.slow_link import SlowLink
 
 Figures = dict[str, Any]
 
@@ -76,6 +78,8 @@ def run(
     turns: int | None = None,
     peer_python: str | None = None,
     peer_protocols: Sequence[str] = secretflow.PROTOCOLS,
+    link_mbit: float | None = None,
+    link_ms: float = 0.0,
 ) -> Figures:
     """Align two tables that share ``overlap`` of the ids of the shorter one, and check the result.
 
@@ -86,7 +90,8 @@ def run(
     each part. The bare loop runs before and after every turn, for a machine that others use too, or that slows down under load,
     is not equally fast all the time: a turn's efficiency takes the mean of the two, and the medians over the turns are given. By
     default three turns, one above 200,000 rows. With ``peer_python``, a Python that has SecretFlow's spu, each turn runs
-    ``peer_protocols`` on tables of the same ids, too.
+    ``peer_protocols`` on tables of the same ids, too. ``link_mbit`` puts a line of so many Mbit/s each way, and a round trip of
+    ``link_ms``, between every two parties (``slow_link.py``).
 
     Raises ConfigError for an unknown protocol, sizes that cannot be aligned, or a ``peer_python`` without spu.
     """
@@ -99,12 +104,14 @@ def run(
     if peer_python is not None:
         secretflow.check_peer(peer_python, peer_protocols)
     job = {"protocol": protocol, "rows": rows, "others": others, "common": common, "dummies": dummies, "threads": threads}
+    job |= {"link_mbit": link_mbit, "link_ms": link_ms}
     measured = _repeat(
         job,
         turns or (3 if rows + others <= 400_000 else 1),
         peer=None if peer_python is None else partial(secretflow.run, peer_python, peer_protocols, common=common),
     )
-    return {"protocol": protocol, "rows": rows, "others": others, "overlap": overlap, "cores": os.cpu_count(), **measured}
+    sizes = {"protocol": protocol, "rows": rows, "others": others, "overlap": overlap}
+    return {**sizes, "link_mbit": link_mbit, "link_ms": link_ms, "cores": os.cpu_count(), **measured}
 
 
 def _repeat(job: Figures, turns: int, *, peer: Callable[[list[Path]], Figures] | None) -> Figures:
@@ -143,8 +150,14 @@ def _repeat(job: Figures, turns: int, *, peer: Callable[[list[Path]], Figures] |
 
 def _run_parties(job: Figures) -> tuple[float, dict[str, Figures]]:
     """Time the parties from the word go, once all are connected and hold their ids, to the last result."""
-    with tempfile.TemporaryDirectory(prefix="tallystick-bench-") as folder:
-        outcome = run_parties(Path(folder), __name__, PEERS[job["protocol"]], job, timeout_s=PARTY_TIMEOUT_S)
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="tallystick-bench-"))
+        route = None
+        if (mbit := job["link_mbit"]) is not None:
+            link = SlowLink(mbit_per_s=mbit, round_trip_ms=job["link_ms"])
+            route = stack.enter_context(link.running()).to
+        peers = PEERS[job["protocol"]]
+        outcome = run_parties(Path(folder), __name__, peers, job, timeout_s=PARTY_TIMEOUT_S, route=route)
     return outcome.seconds, outcome.results
 
 

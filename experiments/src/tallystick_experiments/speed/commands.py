@@ -67,6 +67,10 @@ def alignment(
     peer: Annotated[str | None, typer.Option(help="spu: SecretFlow's intersections in the same run, too.")] = None,
     peer_python: Annotated[str, typer.Option(help="The Python that has the peer installed.")] = sys.executable,
     peer_protocols: Annotated[str, typer.Option(help="Which of the peer's.")] = "RR22,KKRT,ECDH",
+    link_mbit: Annotated[
+        float | None, typer.Option(help="Mbit/s each way of a slow line between the parties; loopback if left out.", min=0.1)
+    ] = None,
+    link_ms: Annotated[float, typer.Option(help="Milliseconds of its round trip.", min=0)] = 0.0,
     as_json: JsonFlag = False,
 ) -> None:
     """Seconds, processor time, bytes and memory of a private alignment, from tables to written alignments."""
@@ -83,6 +87,8 @@ def alignment(
             turns=turns,
             peer_python=None if peer is None else peer_python,
             peer_protocols=peer_protocols.split(","),
+            link_mbit=link_mbit,
+            link_ms=link_ms,
         )
         finish(found, as_json=as_json)
 
