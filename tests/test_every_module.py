@@ -14,7 +14,6 @@ TESTS = [path for folder in ("tests", "experiments/tests", "robustness/tests") f
 REACHED = {
     "tallystick.__main__": ("tests/cli/test_signals.py", '"-m", "tallystick"'),
     "tallystick.api": ("tests/test_public_names.py", "tallystick.predict("),
-    "tallystick.alignment.workers": ("tests/alignment/test_psi.py", "threads="),
     "tallystick.attacks.clustered": ("tests/attacks/test_attack_metrics.py", "AttackEvaluator()"),
     "tallystick.attacks.feature_inference.aligned": ("tests/attacks/test_feature_inference.py", "FEATURE_INFERENCE_ATTACKS"),
     "tallystick.attacks.feature_inference.course": ("tests/attacks/test_feature_inference.py", '"course"'),

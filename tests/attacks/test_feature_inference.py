@@ -411,7 +411,7 @@ def test_a_narrow_cut_leaves_open_what_the_mean_then_settles():
     assert value_BT[:, :3].norm() < 1.2 * truth.numeric_NF[first.rows_B].norm()
 
 
-def distributed(*, told: bool, rows: int = 1500) -> tuple[torch.Tensor, ColumnValues]:
+def distributed(*, told: bool, rows: int = 3000) -> tuple[torch.Tensor, ColumnValues]:
     """Skewed, two-humped and binary columns that hang together, and embeddings of a random layer of them, or of noise. Seeded."""
     rng = np.random.default_rng(5)
     common = rng.exponential(size=rows)
