@@ -139,9 +139,10 @@ class RunFolder:
     def all(cls, runs: Path, contract: Contract, party: str, *, use: str = "", unusable: bool = True) -> Iterator["RunFolder"]:
         """A party's runs of this contract, the last one first, each looked at when it is asked for.
 
-        Raises at one that is ``unusable``, as RunFolder.open does, or passes over it.
+        Those that an earlier version began come last: it wrote the same contract without the keys that are new, hence with
+        another hash. Raises at one that is ``unusable``, as RunFolder.open does, or passes over it.
         """
-        for path in reversed(_folders_of(runs, contract, use)):
+        for path in [*reversed(_folders_of(runs, contract, use)), *reversed(_earlier_folders_of(runs, contract, use))]:
             if not ((path / "contract.json").exists() or (path / "alignment.safetensors").exists()):
                 continue  # killed while it was made
             try:
@@ -165,7 +166,7 @@ class RunFolder:
 
     def require(self, contract: Contract) -> None:
         """Raise DamagedFile if this is a run of another contract than its name says."""
-        if self.origin.contract != contract.hash:
+        if self.origin.contract != contract.hash and _hash_today(self.path, written=self.origin.contract) != contract.hash:
             why = f"it is of contract {printable(self.origin.contract[:8])}; expected {contract.hash[:8]}"
             raise DamagedFile(self.path / ORIGIN, why, "give the folder back the name that it had")
 
@@ -424,6 +425,25 @@ def _folders_of(runs: Path, contract: Contract, use: str) -> list[Path]:
         if re.fullmatch("[0-9]+", path.name.removeprefix(prefix)) and path.is_dir()
     ]
     return [path for _, path in sorted(numbered)]
+
+
+def _earlier_folders_of(runs: Path, contract: Contract, use: str) -> list[Path]:
+    """Folders of the same contract as an earlier version hashed it, those made last at the end."""
+    name = re.compile(re.escape(contract.name) + "-([0-9a-f]{8})" + (f"-{use}" if use else "") + "-([0-9]+)")
+    found = [(int(match[2]), path) for path in runs.glob(f"{contract.name}-*") if (match := name.fullmatch(path.name))]
+    same = [(number, path) for number, path in found if _hash_today(path, written="") == contract.hash]
+    return [path for _, path in sorted(same) if path not in _folders_of(runs, contract, use)]
+
+
+def _hash_today(path: Path, *, written: str) -> str:
+    """The hash that this version gives a folder's contract; empty where it is not the one of the hash ``written``."""
+    try:
+        text = (path / "contract.json").read_bytes()
+        if written not in ("", hashlib.sha256(text).hexdigest()):
+            return ""
+        return parse_contract(json.loads(text)).hash
+    except (OSError, ValueError, RecursionError, ConfigError):
+        return ""
 
 
 def require_format(path: Path) -> None:

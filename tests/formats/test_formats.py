@@ -1,0 +1,80 @@
+"""What an earlier version kept is read to the same scores, or refused with one line; a new key of the contract loses no run."""
+
+import shutil
+from pathlib import Path
+
+import polars as pl
+import pytest
+from make_formats import HERE, PARTIES, scores
+from tiny import contract_values, error_of, lay_out, tables
+
+from tallystick.artifacts.folder import FORMAT, RunFolder, contract_of
+from tallystick.config.contract import Contract, parse_contract
+from tallystick.errors import ConfigError
+from tallystick.report.compare import read_run
+
+WRITTEN = sorted(int(path.name) for path in HERE.iterdir() if path.name.isdigit())
+
+
+@pytest.fixture
+def laid_out(tmp_path):
+    """Put what a version kept into new homes; gives their place."""
+
+    def lay(version: int) -> Path:
+        kept = HERE / str(version)
+        lay_out(tmp_path, PARTIES, contract_values(PARTIES), tables(PARTIES, rows=20))
+        for name in PARTIES:
+            shutil.copy(kept / "contract.yaml", tmp_path / name)
+            shutil.copytree(kept / name, tmp_path / name / "runs")
+            shutil.move(tmp_path / name / "runs" / "table.parquet", tmp_path / name / "table.parquet")
+        return tmp_path
+
+    return lay
+
+
+def test_todays_format_has_its_folder():
+    assert WRITTEN[-1] == FORMAT, "run tests/formats/make_formats.py, and commit what it writes"
+
+
+@pytest.mark.parametrize("version", [version for version in WRITTEN if version == FORMAT])
+def test_a_model_of_todays_format_scores_as_it_did(laid_out, version):
+    root = laid_out(version)
+    scores(root, root / "scores.csv")
+    before, after = (pl.read_csv(path).sort("id") for path in (HERE / str(version) / "scores.csv", root / "scores.csv"))
+    assert before.drop("score").equals(after.drop("score"))
+    assert (before["score"] - after["score"]).abs().max() < 1e-6
+    for name in PARTIES:
+        (folder,) = (root / name / "runs").iterdir()
+        assert contract_of(folder).name == "tiny"
+        assert read_run(folder).party == name
+
+
+@pytest.mark.parametrize("version", [*(version for version in WRITTEN if version != FORMAT), FORMAT + 1])
+def test_another_format_is_refused_with_one_line(laid_out, version):
+    root = laid_out(version if version in WRITTEN else FORMAT)
+    for folder in root.glob("*/runs/*"):
+        (folder / "format").write_text(f"{version}\n")
+    error = error_of(scores, root, root / "scores.csv")
+    assert isinstance(error, ConfigError)
+    (line,) = str(error).splitlines()
+    assert f"(format '{version}'; this one reads {FORMAT})" in line
+    assert not (root / "scores.csv").exists()
+
+
+def test_a_run_is_found_again_after_the_contract_got_a_new_key(tmp_path, monkeypatch):
+    """The version before wrote the same contract without the key `audit`, hence with another hash."""
+    values = contract_values(PARTIES, audit="quick")
+    contract = parse_contract(values)
+    earlier = contract.canonical_json().replace('"audit":"quick",', "")
+    with monkeypatch.context() as before:
+        before.setattr(Contract, "canonical_json", lambda _: earlier)
+        of_before = RunFolder.new(tmp_path, contract, "bank")
+    assert of_before.origin.contract != contract.hash
+    assert RunFolder.latest(tmp_path, contract, "bank").path == of_before.path
+    newer = RunFolder.new(tmp_path, contract, "bank")
+    assert [folder.path for folder in RunFolder.all(tmp_path, contract, "bank")] == [newer.path, of_before.path]
+
+    changed = parse_contract({**values, "seed": 2})
+    assert "is of another text of it" in str(error_of(RunFolder.latest, tmp_path, changed, "bank"))
+    (of_before.path / "contract.json").write_text(changed.canonical_json())  # not the text that the folder was sealed with
+    assert [folder.path for folder in RunFolder.all(tmp_path, contract, "bank")] == [newer.path]
