@@ -23,7 +23,7 @@ ifeq ($(CAPABILITY)-$(shell uname -m),default-x86_64)
 UNITS += MKL_CBWR=COMPATIBLE OPENBLAS_CORETYPE=Nehalem NPY_DISABLE_CPU_FEATURES=X86_V3
 endif
 
-.PHONY: help demo test test-all lint types imports tests format reference results pins sbom docs clean
+.PHONY: help demo test test-all lint types imports tests format reference results pins dist sbom docs clean
 
 help:
 	@echo "make demo     two organisations train one network on real flights, as two processes on this machine"
@@ -35,6 +35,7 @@ help:
 	@echo "make results  write docs/results from the rows under experiments/runs"
 	@echo "make pins     write constraints.txt and the hashes of requirements*.txt; UPGRADE=--upgrade takes newer versions"
 	@echo "make docs     build the pages into build/site; a warning or a link that leads nowhere ends it"
+	@echo "make dist     build dist/*.whl and dist/*.tar.gz, have twine check them, and install the wheel where nothing is"
 	@echo "make sbom     write dist/sbom.json (CycloneDX): every package that make test installs"
 	@echo "make clean    remove $(VENV), caches and builds"
 
@@ -102,6 +103,16 @@ pins: $(TOOLS)/.ready
 	sed -i 's/$$/ \\/' requirements-cpu.txt
 	pip hash build/torch/*.whl | sed -n 's/^--hash/    &/p' >> requirements-cpu.txt
 	sed -i '1i # make pins wrote this file.' requirements-cpu.txt
+
+# The wheel is built from the source archive, with the time of the commit: the same commit gives the same bytes.
+dist: $(TOOLS)/.ready
+	rm -rf dist/tallystick-* build/empty
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(TOOLS)/bin/python -m build --no-isolation --outdir dist .
+	$(TOOLS)/bin/twine check --strict dist/tallystick-*
+	$(PYTHON) -m venv build/empty
+	build/empty/bin/pip --disable-pip-version-check --quiet install $(CPU_INDEX) --constraint constraints.txt dist/tallystick-*.whl
+	build/empty/bin/pip check
+	build/empty/bin/python -I .ci/installed.py
 
 sbom: $(READY) $(TOOLS)/.ready
 	@mkdir -p dist
