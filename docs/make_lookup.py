@@ -105,12 +105,13 @@ PARTY = {
     "`keys` maps every key name of the contract to one of your columns, and names no others. The label and the weight"
     " may not be features, keys, or a sequence's target. These keys hold no others:",
     "table": "[Tables](data.md) explains how a table is read. PostgreSQL runs the query in a transaction that may only read; "
-    "it needs `pip install 'tallystick[postgres]'`. Messages never show the password in `database`. It is better "
-    "still to leave it out of the file and give it as `PGPASSWORD` or in `~/.pgpass`.",
+    "it needs `pip install 'tallystick[postgres]'`. [Secrets](../howto/where-data-lies.md#secrets) says how to give a "
+    "password: it is refused in `database`.",
     "repeats": "[Several rows of one key](data.md#several-rows-of-one-key) has an example.",
     "features": "`features: auto` takes every other column by its type. `drop` goes with `auto` only.",
     "sequences": "[Sequences](data.md#sequences) explains these keys.",
-    "tls": "[The network](network.md#certificates) says what a certificate needs.",
+    "tls": "[The network](network.md#certificates) says what a certificate needs. A "
+    "[secret](../howto/where-data-lies.md#secrets) is a file's content, a variable of the environment, or what a command prints.",
     "privacy": "[The ledger](ledger.md) explains names and caps.",
     "report": "[The report](report.md) shows what these keys change.",
 }

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo
 from pydantic.fields import FieldInfo
 
 from tallystick.errors import ConfigError, printable
@@ -26,6 +26,20 @@ Count = Annotated[int, Field(strict=True, ge=1, le=1_000_000_000)]
 Width = Annotated[int, Field(strict=True, ge=1, le=65_536)]
 Share = Annotated[float, Field(strict=True, ge=0, lt=1)]
 Positive = Annotated[float, Field(strict=True, ge=1e-9, le=1e9)]
+
+
+def _resolved(path: Path, info: ValidationInfo) -> Path:
+    folder = Path((info.context or {}).get("folder", "."))
+    if "\0" in str(path):
+        raise ValueError("must be a path; it holds a null character")
+    try:
+        return folder / path.expanduser()
+    except RuntimeError:  # ~nobody/...
+        raise ValueError("must be a path whose ~ is the home folder of a user of this machine") from None
+
+
+FilePath = Annotated[Path, AfterValidator(_resolved)]
+"""A path that starts from the folder of the file that it stands in."""
 
 
 class Model(BaseModel):
@@ -46,6 +60,10 @@ class Problems(ValueError):
         """Raise if the list is not empty."""
         if problems:
             raise Problems(problems)
+
+
+class Unshown(ValueError):
+    """A problem with a value that no message may repeat, not even shortened: what is to be done, after the key."""
 
 
 M = TypeVar("M", bound=Model)
@@ -182,6 +200,9 @@ def _lines(model: type[Model], error: ValidationError) -> list[str]:
         if isinstance(cause, Problems):
             lines += [f"{key}.{line}" if key else line for line in cause.problems]
             continue
+        if isinstance(cause, Unshown):
+            lines.append(f"{key}: {cause}")
+            continue
         kind = problem["type"]
         if kind == "extra_forbidden":
             owner = _model_at(model, problem["loc"][:-1])
@@ -233,6 +254,7 @@ _RANGES = {
 }
 _PATTERNS = {
     r"^(cpu|cuda(:[0-9]+)?)$": "must be cpu, cuda or cuda:N",
+    r"^[A-Za-z_][A-Za-z0-9_]*$": "must be a variable's name: letters, digits and _",
     r"^[\t !#-~]$": 'must be one ASCII character, such as ";"',
     r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$": 'must be an import path, such as "package.module:Class"',
     r"^[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?$": "must be 1 to 63 of a-z, 0-9, - and _, starting and ending with a letter or digit",

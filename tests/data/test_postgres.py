@@ -32,8 +32,10 @@ def write(address: str, *statements: str) -> None:
             cursor.execute(statement)
 
 
-def read(address: str, query: str, *, user: str = "me", text: tuple[str, ...] = ()) -> pl.DataFrame:
-    values = {"party": "p", "table": {"query": query, "database": f"postgresql://{user}@{address}"}}
+def read(address: str, query: str, *, password: str | None = None, text: tuple[str, ...] = ()) -> pl.DataFrame:
+    table = {"query": query, "database": f"postgresql://me@{address}"}
+    given = {"password": {"command": ["printf", "%s", password]}} if password is not None else {}
+    values = {"party": "p", "table": table | given}
     table = parse_party(values, folder=Path()).table
     assert table is not None
     return read_table(table, text=text).collect()
@@ -85,9 +87,9 @@ def test_unusable_queries(address: str, monkeypatch: pytest.MonkeyPatch, query: 
 
 
 def test_passwords_are_checked_and_never_shown(address: str) -> None:
-    assert read(address, "select 1 as a", user=f"me:{URL_PASSWORD}").rows() == [(1,)]
+    assert read(address, "select 1 as a", password=PASSWORD).rows() == [(1,)]
     with pytest.raises(DataError, match="cannot be reached: OperationalError") as caught:
-        read(address, "select 1", user="me:guessed%20it")
+        read(address, "select 1", password="guessed it")
     assert "guessed" not in str(caught.value)
     with pytest.raises(DataError, match="no password"):
         read(address, "select 1")
@@ -106,7 +108,10 @@ def test_a_job_whose_table_lies_in_postgres(address: str, monkeypatch: pytest.Mo
     )
     assert read(address, "select * from bank").equals(bank)
     job = lay_out_job(frames=frames, training__epochs=1)
-    job.change("bank", table={"query": "select * from bank", "database": f"postgresql://me:{URL_PASSWORD}@{address}"})
+    monkeypatch.delenv("PGPASSWORD")
+    (job.home("bank") / "password.txt").write_text(f"{PASSWORD}\n")
+    database = {"database": f"postgresql://me@{address}", "password": {"file": "password.txt"}}
+    job.change("bank", table={"query": "select * from bank", **database})
     (job.home("bank") / "table.parquet").unlink()
     ended = job.run_all()
     assert ended["bank"].found["steps"] > 0

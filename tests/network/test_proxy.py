@@ -15,7 +15,7 @@ from tallystick.network.addresses import free_port
 from tallystick.network.certificates import probe
 from tallystick.network.link import LinkBroken
 from tallystick.network.messages import MEBIBYTE
-from tallystick.network.proxy import Proxy, ProxyRefused, check_answer, is_whole, load_proxy
+from tallystick.network.proxy import Proxy, ProxyRefused, check_answer, checked_proxy, is_whole
 
 from .wire import Note
 
@@ -81,7 +81,7 @@ def test_a_session_goes_through_a_proxy_and_tls_from_end_to_end(networks, pool, 
         (
             "open",
             None,
-            "answers 407 Proxy Authentication Required: it wants a user and a password; name a file with user:password",
+            "answers 407 Proxy Authentication Required: it wants a user and a password; say in proxy.credentials where",
         ),
         ("open", "carol:wrong", "it does not take the user and password in proxy.credentials"),
     ],
@@ -160,22 +160,14 @@ def test_a_proxy_that_is_not_there_is_named(networks):
     assert f"bank at 127.0.0.1:7443: the proxy at {nowhere}: Connection refused" in str(error)
 
 
-def test_credentials_are_read_from_a_file_and_shown_nowhere(tmp_path):
-    path = tmp_path / "proxy.txt"
-    path.write_text(f"{SECRET}\n")
-    held = load_proxy("proxy:3128", credentials=path)
+def test_credentials_are_one_line_and_shown_nowhere():
+    held = checked_proxy("proxy:3128", credentials=SECRET)
     assert held.credentials == SECRET
     assert "carol" not in repr(held)
     for content in ("no-colon", "two:lines\nof:it", "", "bell:\x07"):
-        path.write_text(content)
-        with pytest.raises(ConfigError, match=r"proxy.credentials = .*proxy.txt: must hold one line, user:password") as caught:
-            load_proxy("proxy:3128", credentials=path)
+        with pytest.raises(ConfigError, match=r"proxy.credentials: must hold one line, user:password") as caught:
+            checked_proxy("proxy:3128", credentials=content)
         assert not content or content not in str(caught.value)
-    path.write_bytes(b"caf\xe9:x")
-    with pytest.raises(ConfigError, match="is not UTF-8 text"):
-        load_proxy("proxy:3128", credentials=path)
-    with pytest.raises(ConfigError, match=r"cannot be read: No such file"):
-        load_proxy("proxy:3128", credentials=tmp_path / "nowhere.txt")
 
 
 @pytest.mark.long

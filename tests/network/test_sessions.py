@@ -198,7 +198,7 @@ def test_own_certificate_of_another_ca_or_with_another_key(certificates, tmp_pat
         load_identity("bank", ca=certificates / "ca.pem", certificate=certificates / "bank.pem", key=tmp_path / "bank.key")
     with pytest.raises(ConfigError, match=r"cannot read .*nowhere.pem: No such file"):
         load_identity("bank", ca=tmp_path / "nowhere.pem", **own)
-    with pytest.raises(ConfigError, match="not an unencrypted PEM private key"):
+    with pytest.raises(ConfigError, match="not a PEM private key"):
         load_identity("bank", ca=certificates / "ca.pem", certificate=certificates / "bank.pem", key=certificates / "ca.pem")
     with pytest.raises(ConfigError, match="exists already"):
         write_test_certificates(tmp_path, ["bank"])

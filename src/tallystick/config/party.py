@@ -5,20 +5,24 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, SecretStr, ValidationInfo, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, SecretStr, model_validator
 
+from tallystick.config.secret import LITERAL, Secret, SecretInFile
 from tallystick.config.tuning import TuningPermission
 from tallystick.errors import ConfigError
 from tallystick.reading import (
     Count,
+    FilePath,
     Model,
     Name,
     Positive,
     Problems,
     Share,
     Text,
+    Unshown,
     did_you_mean,
     read_yaml,
+    redacted,
     shown,
     validate,
 )
@@ -29,16 +33,6 @@ if TYPE_CHECKING:  # the contract's defences bring PyTorch, which a party file d
 TABLE_SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
 
 
-def _resolved(path: Path, info: ValidationInfo) -> Path:
-    folder = Path((info.context or {}).get("folder", "."))
-    if "\0" in str(path):
-        raise ValueError("must be a path; it holds a null character")
-    try:
-        return folder / path.expanduser()
-    except RuntimeError:  # ~nobody/...
-        raise ValueError("must be a path whose ~ is the home folder of a user of this machine") from None
-
-
 def _address(text: str) -> str:
     match = re.fullmatch(r"(\[[0-9A-Fa-f:.%]+\]|[^\s:/\[\]]+):(\d{1,5})", text)
     if not match or int(match[2]) > 65535:
@@ -47,7 +41,9 @@ def _address(text: str) -> str:
 
 
 def _database(secret: SecretStr) -> SecretStr:
-    if not re.match(r"(duckdb:.|postgres(ql)?://.)", secret.get_secret_value(), re.DOTALL):
+    if redacted(url := secret.get_secret_value()) != url:
+        raise Unshown(f"holds a password; {LITERAL}, under table.password")
+    if not re.match(r"(duckdb:.|postgres(ql)?://.)", url, re.DOTALL):
         raise ValueError('must be "duckdb:FILE" or "postgresql://user@host/database"')
     return secret
 
@@ -70,7 +66,6 @@ def _auto_is_none(value: Any) -> Any:
     return None if value == "auto" else value
 
 
-FilePath = Annotated[Path, AfterValidator(_resolved)]
 Address = Annotated[str, AfterValidator(_address)]
 
 
@@ -101,6 +96,7 @@ class TableConfig(Model):
     database: Annotated[SecretStr, AfterValidator(_database)] | None = Field(
         default=None, description="duckdb:FILE or postgresql://user@host/database for the query; left out, the query reads files"
     )
+    password: Secret | None = Field(default=None, description="of the PostgreSQL server, where PGPASSWORD or ~/.pgpass has none")
     _folder: Path = PrivateAttr(default=Path())
 
     def model_post_init(self, context: Any) -> None:
@@ -129,6 +125,8 @@ class TableConfig(Model):
                 problems.append(f"{use}: goes with path only")
         if self.database is not None and self.query is None:
             problems.append("database: goes with query only")
+        if self.password is not None and (self.database is None or self.database.get_secret_value().startswith("duckdb:")):
+            problems.append("password: goes with a postgresql:// database only")
         Problems.raise_any(problems)
         return self
 
@@ -212,6 +210,7 @@ class Tls(Model):
     ca: FilePath = Field(description="certificate of the CA that signed the peers' certificates")
     certificate: FilePath = Field(description="this party's certificate")
     key: FilePath = Field(description="this party's private key")
+    key_password: Secret | None = Field(default=None, description="what the private key's file is encrypted with, where it is")
 
 
 class Peer(Model):
@@ -224,7 +223,9 @@ class HttpProxy(Model):
     """An HTTP proxy that peers are dialled through."""
 
     address: Address = Field(description="host:port of an HTTP proxy that peers are dialled through, by CONNECT")
-    credentials: FilePath | None = Field(default=None, description="file that holds user:password for it, where it wants one")
+    credentials: SecretInFile | None = Field(
+        default=None, description="user:password for it, where it wants one; a path is that of a file that holds it"
+    )
 
 
 class PrivacyConfig(Model):

@@ -5,7 +5,7 @@ import zlib
 from collections import Counter
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 import polars as pl
 import polars.selectors as cs
@@ -128,7 +128,7 @@ def _joined(paths: Sequence[Path], parts: Sequence[pl.LazyFrame]) -> pl.LazyFram
 def _query(table: TableConfig, text: Collection[str]) -> pl.DataFrame:
     assert table.query is not None, "a table without a path has a query"
     if table.database is not None and not table.database.get_secret_value().startswith("duckdb:"):
-        return _query_postgres(table.database.get_secret_value(), table.query, _database_name(table), text)
+        return _query_postgres(_with_password(table), table.query, _database_name(table), text)
     import duckdb
 
     rest = table.database.get_secret_value().removeprefix("duckdb:") if table.database is not None else ":memory:"
@@ -148,6 +148,17 @@ def _query(table: TableConfig, text: Collection[str]) -> pl.DataFrame:
     except AttributeError:
         # DuckDB answers None to a statement that yields no rows, such as CREATE.
         raise DataError(f"{name}: the query gives no table; start it with SELECT") from None
+
+
+def _with_password(table: TableConfig) -> str:
+    """The database's address, with the password in it where the party file says where that is."""
+    assert table.database is not None, "a query on a server has an address"
+    url = table.database.get_secret_value()
+    if table.password is None:
+        return url
+    scheme, rest = url.split("://", 1)
+    user, at, host = rest.rpartition("@")
+    return f"{scheme}://{user}:{quote(table.password.read('table.password'), safe='')}@{host if at else rest}"
 
 
 def _query_postgres(url: str, query: str, name: str, text: Collection[str]) -> pl.DataFrame:

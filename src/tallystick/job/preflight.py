@@ -56,7 +56,7 @@ from tallystick.models.build import (
 from tallystick.models.tabular import embedding_widths
 from tallystick.network.certificates import Identity, load_identity
 from tallystick.network.messages import MEBIBYTE
-from tallystick.network.proxy import Proxy, load_proxy
+from tallystick.network.proxy import Proxy, checked_proxy
 from tallystick.privacy.ledger import Outlook
 from tallystick.reading import shown
 from tallystick.training.plan import batches_per_message
@@ -176,12 +176,19 @@ def _check_side(contract: Contract, party: PartyFile, found: Preflight) -> bool:
 def identity_of(party: PartyFile) -> Identity:
     """The party's certificates, checked."""
     assert party.tls is not None
-    return load_identity(party.party, ca=party.tls.ca, certificate=party.tls.certificate, key=party.tls.key)
+    password = party.tls.key_password.read("tls.key_password") if party.tls.key_password is not None else None
+    return load_identity(
+        party.party, ca=party.tls.ca, certificate=party.tls.certificate, key=party.tls.key, key_password=password
+    )
 
 
 def proxy_of(party: PartyFile) -> Proxy | None:
     """The proxy that the party's peers are dialled through, with what it wants to hear."""
-    return load_proxy(party.proxy.address, credentials=party.proxy.credentials) if party.proxy is not None else None
+    if party.proxy is None:
+        return None
+    credentials = party.proxy.credentials
+    told = credentials.read("proxy.credentials").strip() if credentials is not None else None
+    return checked_proxy(party.proxy.address, credentials=told)
 
 
 def check_kept(party: PartyFile, keys: Keys, folder: RunFolder) -> None:

@@ -17,6 +17,7 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from tallystick.errors import ConfigError
@@ -40,6 +41,7 @@ class Identity:
     ca: bytes
     certificate: Path
     key: Path
+    key_password: str | None = None
     warning: str | None = None
     expires: datetime.datetime | None = None
 
@@ -47,14 +49,16 @@ class Identity:
         return f"Identity(name={self.name!r})"
 
 
-def load_identity(name: str, *, ca: Path, certificate: Path, key: Path) -> Identity:
-    """Read a party's PEM files and check that they work together.
+def load_identity(name: str, *, ca: Path, certificate: Path, key: Path, key_password: str | None = None) -> Identity:
+    """Read a party's PEM files and check that they work together; ``key_password`` is what the key's file is encrypted with.
 
     Raises ConfigError for a file that is missing or not PEM, a certificate that is expired, not yet valid, for
     another name or from another CA, a key that does not belong to the certificate, and what only TLS itself does not take.
     """
     authority, private_key, certified = _read(ca), _read(key), _read(certificate)
-    identity = Identity(name=name, ca=authority, certificate=certificate, key=key, warning=_open_to_others(key))
+    identity = Identity(
+        name=name, ca=authority, certificate=certificate, key=key, key_password=key_password, warning=_open_to_others(key)
+    )
     try:
         own = x509.load_pem_x509_certificate(certified)
     except ValueError:
@@ -63,10 +67,7 @@ def load_identity(name: str, *, ca: Path, certificate: Path, key: Path) -> Ident
         authorities = x509.load_pem_x509_certificates(identity.ca)
     except ValueError:
         raise ConfigError(f"tls.ca = {ca}: not a PEM file of CA certificates") from None
-    try:
-        private = serialization.load_pem_private_key(private_key, password=None)
-    except (ValueError, TypeError, UnsupportedAlgorithm):
-        raise ConfigError(f"tls.key = {key}: not an unencrypted PEM private key of a kind that TLS knows") from None
+    private = _private_key(private_key, key, key_password)
     now = datetime.datetime.now(datetime.UTC)
     if now > own.not_valid_after_utc:
         raise ConfigError(
@@ -91,6 +92,18 @@ def load_identity(name: str, *, ca: Path, certificate: Path, key: Path) -> Ident
     identity = replace(identity, expires=own.not_valid_after_utc)
     tls_context(identity)  # OpenSSL reads PEM more strictly, and wants keys of some length
     return identity
+
+
+def _private_key(content: bytes, key: Path, password: str | None) -> PrivateKeyTypes:
+    try:
+        return serialization.load_pem_private_key(content, password=password.encode() if password is not None else None)
+    except TypeError:
+        if password is None:
+            raise ConfigError(f"tls.key = {key}: is encrypted; say in tls.key_password where its password is") from None
+        raise ConfigError(f"tls.key = {key}: is not encrypted; leave out tls.key_password") from None
+    except (ValueError, UnsupportedAlgorithm):
+        wrong = "" if password is None else ", or not encrypted with what tls.key_password gives"
+        raise ConfigError(f"tls.key = {key}: not a PEM private key of a kind that TLS knows{wrong}") from None
 
 
 def dns_names(certificate: x509.Certificate) -> list[str]:
@@ -194,7 +207,8 @@ def tls_context(identity: Identity, *, listens: bool = False) -> ssl.SSLContext:
     if listens:
         context.num_tickets = 0  # no session is resumed: each link checks certificates anew
     try:
-        context.load_cert_chain(identity.certificate, identity.key, password="")  # a key that has one is refused, not asked for
+        # Without a password there is an empty one: a key that has one is refused, not asked for.
+        context.load_cert_chain(identity.certificate, identity.key, password=identity.key_password or "")
     except ssl.SSLError as error:
         raise ConfigError(
             f"tls.certificate = {identity.certificate}, tls.key = {identity.key}: TLS does not take the two ({reason(error)}); "

@@ -7,11 +7,9 @@ sees, no more.
 import base64
 import re
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from tallystick.errors import ConfigError
 from tallystick.network.link import LinkBroken
-from tallystick.storage import refuse_pipe
 
 MAX_ANSWER_BYTES = 16_384
 END = b"\r\n\r\n"
@@ -32,20 +30,11 @@ class ProxyRefused(LinkBroken):
     """The proxy will not let this party through, today and tomorrow."""
 
 
-def load_proxy(address: str, *, credentials: Path | None) -> Proxy:
-    """Read the file of ``user:password``; raises ConfigError for one that is missing or holds anything else."""
-    if credentials is None:
-        return Proxy(address=address)
-    refuse_pipe(credentials)
-    try:
-        text = credentials.read_text(encoding="utf-8").strip()
-    except OSError as error:
-        raise ConfigError(f"proxy.credentials = {credentials}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"proxy.credentials = {credentials}: is not UTF-8 text") from None
-    if ":" not in text or not text.isprintable():
-        raise ConfigError(f"proxy.credentials = {credentials}: must hold one line, user:password")
-    return Proxy(address=address, credentials=text)
+def checked_proxy(address: str, *, credentials: str | None) -> Proxy:
+    """A proxy that wants ``user:password``; raises ConfigError for anything else."""
+    if credentials is not None and (":" not in credentials or not credentials.isprintable()):
+        raise ConfigError("proxy.credentials: must hold one line, user:password")
+    return Proxy(address=address, credentials=credentials)
 
 
 def connect_request(proxy: Proxy, address: str) -> bytes:
@@ -86,7 +75,7 @@ def check_answer(answer: bytes | bytearray, proxy: Proxy) -> None:
     answered = f"{where} answers {code.decode()} {reason}".rstrip()
     if code == b"407":
         if proxy.credentials is None:
-            raise ProxyRefused(f"{answered}: it wants a user and a password; name a file with user:password in proxy.credentials")
+            raise ProxyRefused(f"{answered}: it wants a user and a password; say in proxy.credentials where user:password is")
         raise ProxyRefused(f"{answered}: it does not take the user and password in proxy.credentials")
     if code in (b"401", b"403", b"405"):
         raise ProxyRefused(f"{answered}: it does not let this party connect there; ask whoever runs it")

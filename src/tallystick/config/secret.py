@@ -1,0 +1,106 @@
+"""Secrets that a party file names: where each one is, never what it is.
+
+A secret is read when it is used, and the only copy is with whoever asked for it. So it stands in no config object, log, repr or
+error.
+"""
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from tallystick.errors import ConfigError
+from tallystick.reading import FilePath, Model, Problems, Text, Unshown
+from tallystick.storage import refuse_pipe
+
+MAX_SECRET_BYTES = 64 << 10
+COMMAND_S = 60.0
+_FORMS = "{file: PATH}, {env: NAME} or {command: [program, argument]}"
+LITERAL = f"a secret does not stand in the party file; say where it is: {_FORMS}"
+
+
+class Secret(Model):
+    """Where a secret is: a file's content, a variable of the environment, or what a command of a key store prints."""
+
+    file: FilePath | None = Field(default=None, description="file that holds it")
+    env: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = Field(
+        default=None, description="name of the environment's variable that holds it"
+    )
+    command: Annotated[tuple[Text, ...], Field(min_length=1)] | None = Field(
+        default=None, description="program with its arguments that prints it, such as [pass, show, tallystick]; no shell runs it"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_no_literal(cls, value: Any) -> Any:
+        if not isinstance(value, dict | Secret):
+            raise Unshown(LITERAL)
+        return value
+
+    @model_validator(mode="after")
+    def _one_form(self) -> "Secret":
+        if sum(form is not None for form in (self.file, self.env, self.command)) != 1:
+            Problems.raise_any([f"file, env, command: exactly one must be given: {_FORMS}"])
+        return self
+
+    def read(self, key: str) -> str:
+        """The secret, without the line break at its end.
+
+        Args:
+            key: where it stands in the party file, for messages, such as "table.password".
+
+        Raises ConfigError, which holds no part of it, where it cannot be had, is empty, or is no text of at most 64 KiB.
+        """
+        content, source = self._content(key)
+        if len(content) > MAX_SECRET_BYTES:
+            raise ConfigError(f"{key}: {source} gives more than {MAX_SECRET_BYTES >> 10} KiB; a secret is shorter")
+        try:
+            text = content.decode("utf-8").removesuffix("\n").removesuffix("\r")
+        except UnicodeDecodeError:
+            raise ConfigError(f"{key}: {source} is not UTF-8 text") from None
+        if not text or "\0" in text:
+            raise ConfigError(f"{key}: {source} is empty" if not text else f"{key}: {source} holds a null character")
+        return text
+
+    def _content(self, key: str) -> tuple[bytes, str]:
+        if self.file is not None:
+            return _of_file(self.file, key), str(self.file)
+        if self.env is not None:
+            value = os.environ.get(self.env)
+            if value is None:
+                raise ConfigError(f"{key}: the environment has no variable {self.env}; set it where tallystick is started")
+            return value.encode("utf-8", "surrogateescape"), f"the variable {self.env}"
+        assert self.command is not None, "one form is given"
+        return _of_command(self.command, key), f"what {self.command[0]} prints"
+
+
+def _of_file(path: Path, key: str) -> bytes:
+    refuse_pipe(path)
+    try:
+        with path.open("rb") as file:
+            return file.read(MAX_SECRET_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(f"{key}: {path} cannot be read: {error.strerror}") from None
+
+
+def _of_command(command: tuple[str, ...], key: str) -> bytes:
+    """What it prints; what it says on standard error goes to this process' own, and into no message."""
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, timeout=COMMAND_S, check=False)
+    except subprocess.TimeoutExpired:
+        raise ConfigError(f"{key}: {command[0]} printed nothing within {COMMAND_S:g} s; it must not ask for anything") from None
+    except OSError as error:
+        raise ConfigError(f"{key}: {command[0]} cannot be run: {error.strerror}") from None
+    if done.returncode:
+        raise ConfigError(f"{key}: {command[0]} ended with exit code {done.returncode}; run it by hand to see why")
+    return done.stdout
+
+
+def _path_is_file(value: Any) -> Any:
+    return {"file": value} if isinstance(value, str | Path) else value
+
+
+SecretInFile = Annotated[Secret, BeforeValidator(_path_is_file)]
+"""A secret whose plain value is taken for the path of its file."""
