@@ -17,6 +17,7 @@ def run(
     party: PartyFile | Path | str,
     *,
     resume: bool = False,
+    start_from: str | None = None,
     watcher: Watcher | None = None,
 ) -> Result:
     """Run this party's side of a contract over mutual TLS: align, train, audit, evaluate, report.
@@ -29,6 +30,7 @@ def run(
         contract: the contract that all parties hold, or the path of its file.
         party: this party's private file, or its path.
         resume: go on with the latest run of this contract; all parties must.
+        start_from: a finished run at whose weights this one begins, by its id, which all parties have to give.
         watcher: shown progress; left out, a notebook and a terminal show it.
 
     Raises ConfigError and DataError for unusable input, before anything is sent; JobFailed for whatever ends the job later.
@@ -37,7 +39,9 @@ def run(
 
     threads = torch.get_num_threads()
     try:
-        result, _ = run_process(_contract(contract), _party(party), watcher=watcher or watcher_here(), resume=resume)
+        result, _ = run_process(
+            _contract(contract), _party(party), watcher=watcher or watcher_here(), resume=resume, start_from=start_from
+        )
         return result
     finally:
         torch.set_num_threads(threads)  # a party's own setting is not its host's

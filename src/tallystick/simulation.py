@@ -20,6 +20,7 @@ from torch import nn
 from tallystick.artifacts.embedding_charge import noise_on_embeddings
 from tallystick.artifacts.folder import START, Draw, RunFolder, fresh_secret
 from tallystick.artifacts.ledger import create_ledger
+from tallystick.artifacts.starting_point import keep_starting_point
 from tallystick.config.contract import Contract, parse_contract
 from tallystick.config.party import PartyFile, check_party, dialled, parse_party
 from tallystick.data.frame import as_frame
@@ -30,6 +31,7 @@ from tallystick.errors import ConfigError, PeerError
 from tallystick.job.job import Job
 from tallystick.job.log import Logbook
 from tallystick.job.run import run_party
+from tallystick.job.starting import run_to_start_from
 from tallystick.job.watchers import watcher_here
 from tallystick.network.channel import MemoryChannel, memory_channels
 from tallystick.results import Result, merge
@@ -47,6 +49,7 @@ def simulate(
     folder: Path | None = None,
     watcher: Watcher | None = None,
     secret_seed: int | None = None,
+    start_from: str | None = None,
 ) -> Result:
     """Run a contract with all its parties in this process and give the joined result.
 
@@ -64,6 +67,7 @@ def simulate(
             on an intersection: starting weights, flipped labels, noise, stand-ins. Left out, starting weights follow from the
             contract's seed, so that plain training repeats, and other secrets come from the operating system. A run over the
             network draws all of them from there. Whoever knows the number can undo what a defence did.
+        start_from: id of a finished run under ``folder``, at whose weights, encoders and coding of labels all parties begin.
         watcher: shown the label party's progress; left out, a notebook and a terminal show it. ``Silent()`` shows nothing.
 
     Raises ConfigError and DataError for unusable input; the first party's error if the run fails.
@@ -82,6 +86,8 @@ def simulate(
             f"simulate: a top is given, but unaligned.method = {agreed.unaligned.method} makes tops of its own; "
             "name the module's class in the contract's model.top instead"
         )
+    if start_from is not None and folder is None:
+        raise ConfigError(f"simulate: start_from = {start_from!r}: give the folder that this run was simulated in")
     frames = {name: as_frame(table, source=name) for name, table in tables.items()}
     watcher = watcher or watcher_here()
     threads = torch.get_num_threads()
@@ -98,6 +104,7 @@ def simulate(
                     folder=place,
                     watcher=watcher,
                     secret_seed=secret_seed,
+                    start_from=start_from,
                 )
             )
     finally:
@@ -116,6 +123,7 @@ class _Simulation:
     folder: Path
     watcher: Watcher
     secret_seed: int | None
+    start_from: str | None
 
     def job(self, name: str, channels: Mapping[str, MemoryChannel]) -> Job:
         """One party's job; raises ConfigError or DataError for what its columns or its table may not be."""
@@ -135,13 +143,17 @@ class _Simulation:
             frame = with_summaries(self.tables[name], party, contract.alignment)
             keys = keys_of(frame, party, contract.alignment)
         is_label = name == contract.label_party
+        earlier = run_to_start_from(contract, party, self.start_from) if self.start_from and keys is not None else None
+        run_folder = replace(RunFolder.new(party.runs, contract, name), draw=_draw(contract, name, self.secret_seed))
+        if earlier is not None:
+            keep_starting_point(earlier, run_folder)
         return Job(
             contract=contract,
             party=party,
             frame=frame,
             keys=keys,
             channels=channels,
-            folder=replace(RunFolder.new(party.runs, contract, name), draw=_draw(contract, name, self.secret_seed)),
+            folder=run_folder,
             logbook=Logbook(party=name, watcher=self.watcher if is_label else Silent()),
             bottom=self.bottoms.get(name),
             top=self.top if is_label else None,

@@ -52,6 +52,7 @@ _HELPS = {
     "imputation": "the seed in it is lost, and other rows would be imputed: " + _ANEW,
     "settled": "the labels in it, that were imputed before training, are lost, and others would be drawn: " + _ANEW,
     "start": "the secret in it is lost, and training would start from other weights: " + _ANEW,
+    "starting-point": "the weights in it are lost, and training would start from others: " + _ANEW,
     "release": "remove it to have the AUC released, and charged for, once more, or " + _ANEW,
     "ledger": "remove it if privacy.ledger is the ledger that this run was charged to",
     "audit": "remove it and resume to have the audit made again, or " + _ANEW,
@@ -392,6 +393,11 @@ class RunFolder:
     def read_json(self, path: Path) -> bytes:
         """Read one of this folder's JSON files; raises DamagedFile with what helps."""
         return _advised(partial(read_json, path, origin=self.origin), path)
+
+    @staticmethod
+    def advised(path: Path, read: Callable[[], T]) -> T:
+        """Do what reads this file; its damage is told with what helps."""
+        return _advised(read, path)
 
 
 def _candidates(name: str, facts: SavedCandidates, tensors: Mapping[str, torch.Tensor]) -> Candidates:

@@ -19,6 +19,7 @@ from tallystick import results
 from tallystick.artifacts.embedding_charge import embeddings_epsilon, noise_on_embeddings, serves_others
 from tallystick.artifacts.folder import RunFolder
 from tallystick.artifacts.row_recorder import RowStore
+from tallystick.artifacts.starting_point import StartingPoint
 from tallystick.artifacts.trained import kept_encoder
 from tallystick.attacks.feature_inference.evaluate import KNOWN, MOST_ROWS, FeatureLeaks, evaluate_feature_inference
 from tallystick.attacks.feature_inference.registry import FEATURE_INFERENCE_ATTACKS, FeatureInferenceAttack
@@ -331,7 +332,8 @@ def _embeddings(sums: RowSums, rows_R: Tensor) -> SentEmbeddings:
 
 def _first(folder: RunFolder, contract: Contract, party: str, truth: Truth, sums: RowSums, look_RD: Tensor) -> FirstBatch | None:
     """The first batch and what embedded it, where the start is public and the first epoch's embeddings are among the looks."""
-    if contract.training.starts != "public" or sums.look_epochs[:1] != (0,) or contract.embedding_defenses():
+    is_known = contract.training.starts == "public" and StartingPoint.of(folder) is None
+    if not is_known or sums.look_epochs[:1] != (0,) or contract.embedding_defenses():
         return None
     (rows_B,) = truth.first_R.nonzero(as_tuple=True)
     return first_batch(contract, party, kept_encoder(folder), rows_B, look_RD[rows_B])

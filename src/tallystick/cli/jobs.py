@@ -22,11 +22,15 @@ def run(
     contract: ContractPath,
     party: PartyPath,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the latest run; both sides must.")] = False,
+    start_from: Annotated[
+        str | None,
+        typer.Option("--start-from", metavar="RUN", help="Begin at a finished run's weights, by its id; all sides must."),
+    ] = None,
     progress: StyleFlag = Style.auto,
     as_json: JsonFlag = False,
 ) -> None:
     """Run this party's side of the whole job: align, train, evaluate, report."""
-    _run("run", contract, party, progress, as_json, resume=resume)
+    _run("run", contract, party, progress, as_json, resume=resume, start_from=start_from)
 
 
 def align(contract: ContractPath, party: PartyPath, progress: StyleFlag = Style.auto, as_json: JsonFlag = False) -> None:
@@ -139,9 +143,11 @@ def _run(
     as_json: bool,
     *,
     resume: bool = False,
+    start_from: str | None = None,
     phases: tuple[str, ...] | None = None,
 ) -> None:
     def work() -> None:
+        from tallystick.artifacts.starting_point import StartingPoint
         from tallystick.cli.watch import watcher_of
         from tallystick.config.contract import load_contract
         from tallystick.config.party import load_party
@@ -156,11 +162,14 @@ def _run(
             watcher=watcher_of(progress),
             command=command,
             resume=resume,
+            start_from=start_from,
             phases=ALL_PHASES if phases is None else phases,
             how_to_resume=f"{again}{' --resume' if command == 'run' else ''}, and the same on the other side",
         )
+        point = StartingPoint.of(folder)
         finish(
-            {"folder": str(folder.path), "report": str(folder.report), "result": str(folder.result), **key_figures(result)},
+            {"folder": str(folder.path), "report": str(folder.report), "result": str(folder.result), **key_figures(result)}
+            | ({"started_from": point.run_id} if point is not None else {}),
             as_json=as_json,
             show=lambda console: _show(console, result, folder),
         )

@@ -29,6 +29,12 @@ class CategoricalColumn(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     categories: tuple[str, ...]
     min_count: int = 1  # training rows that each of them has
+    built_for: int | None = None  # categories when the network was built, where later trainings brought more
+
+    @property
+    def tables(self) -> tuple[int, int]:
+        """How many codes there are, and for how many the network was built."""
+        return FIRST_CATEGORY + len(self.categories), FIRST_CATEGORY + (self.built_for or len(self.categories))
 
     def encode(self, column: pl.Series) -> NDArray[np.int64]:
         """Give each cell's code."""

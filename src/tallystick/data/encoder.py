@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tallystick.config.party import EncodingConfig, FeatureColumns, PartyFile, SequenceConfig
 from tallystick.data.bins import bin_edges
-from tallystick.data.categories import ENCODED_AT_A_TIME, FIRST_CATEGORY, CategoricalColumn, fit_categorical, usual_count
+from tallystick.data.categories import ENCODED_AT_A_TIME, CategoricalColumn, fit_categorical, usual_count
 from tallystick.data.common_values import CommonValues
 from tallystick.data.features import FeatureShape, Numbers, PackedFeatures, Packing
 from tallystick.data.lazy import Frame
@@ -50,7 +50,7 @@ class NumericColumn(msgspec.Struct, frozen=True, kw_only=True):
 
     def encode(self, values_N: Floats) -> Floats:
         """Standardise numbers; NaN becomes 0."""
-        transformed_N = _transform(values_N, self.transform, self.knots, self.scores)
+        transformed_N = transformed(values_N, self.transform, self.knots, self.scores)
         with np.errstate(over="ignore"):
             scaled_N = np.clip((transformed_N - self.mean) / self.deviation, self.low, self.high)
         return np.where(np.isnan(values_N), 0.0, scaled_N)
@@ -89,7 +89,7 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
             raise FeatureError("there are no training rows to fit the encoder on; check the split and the alignment")
         encoding = encoding or EncodingConfig()
         # Read one by one, and checked on all rows: an infinite number is not first met in an epoch's validation.
-        numeric = {name: _fit_numeric(name, _numbers(frame, name)[rows], encoding.numeric) for name in features.numeric}
+        numeric = {name: _fit_numeric(name, numbers_of(frame, name)[rows], encoding.numeric) for name in features.numeric}
         categorical = {
             name: fit_categorical(require_column(frame, name, use="feature").gather(rows), encoding)
             for name in features.categorical
@@ -101,7 +101,7 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
         kept = tuple(column for column in numeric.values() if column is not None)
         chosen = _fitting_numbers(len(rows)) if numbers == "auto" else numbers
         if chosen != "plain":
-            kept = tuple(_binned(column, _numbers(frame, column.name)[rows]) for column in kept)
+            kept = tuple(_binned(column, numbers_of(frame, column.name)[rows]) for column in kept)
         if numbers == "auto" and kept:
             notes += (f"model.numeric = auto: {_said(chosen, kept)}, by the {len(rows):,} rows it is fitted on",)
         return cls(
@@ -128,11 +128,16 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
         """Shape of what encode gives."""
         return FeatureShape(
             numeric=len(self.numeric_names),
-            cardinalities=tuple(FIRST_CATEGORY + len(column.categories) for column in self.categorical),
+            cardinalities=tuple(column.tables[0] for column in self.categorical),
+            built_for=tuple(column.tables[1] for column in self.categorical) if self._has_grown else (),
             numbers=self.numbers,
             edges=tuple(column.edges for column in self.numeric) if self.numbers != "plain" else (),
             sequences=tuple(column.shape for column in self.sequences),
         )
+
+    @property
+    def _has_grown(self) -> bool:
+        return any(column.built_for is not None for column in self.categorical)
 
     @property
     def numeric_names(self) -> tuple[str, ...]:
@@ -152,7 +157,7 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
         chunks = [slice(start, start + ENCODED_AT_A_TIME) for start in range(0, frame.height, ENCODED_AT_A_TIME)]
         indicator = 0
         for index, column in enumerate(self.numeric):
-            values_N = _numbers(frame, column.name)
+            values_N = numbers_of(frame, column.name)
             for chunk in chunks:
                 packing.write_number(records_NR[chunk], index, column.encode(values_N[chunk]))
             if column.indicator:
@@ -219,7 +224,7 @@ def _refuse_lists(name: str, kind: pl.DataType, *, instead: str) -> None:
         raise FeatureError(f"column {name!r} holds lists (type {kind}), which are neither numbers nor categories; {instead}")
 
 
-def _numbers(frame: Frame, name: str) -> Floats:
+def numbers_of(frame: Frame, name: str) -> Floats:
     """Give a column as float64 with NaN for missing."""
     values_N = as_number(require_column(frame, name, use="feature")).to_numpy()
     if infinite := int(np.isinf(values_N).sum()):
@@ -252,7 +257,8 @@ def _chosen_notes(
     return notes
 
 
-def _transform(values_N: Floats, transform: str, knots: tuple[float, ...], scores: tuple[float, ...]) -> Floats:
+def transformed(values_N: Floats, transform: str, knots: tuple[float, ...], scores: tuple[float, ...]) -> Floats:
+    """Numbers before they are standardised."""
     if transform == "log":
         return np.sign(values_N) * np.log1p(np.abs(values_N))
     if transform == "rank":
@@ -268,14 +274,14 @@ def _fit_numeric(name: str, values_N: Floats, asked: Literal["auto", "standard",
     transform = _fitting_transform(known) if asked == "auto" else asked
     knots, scores = _normal_scores(known) if transform == "rank" else ((), ())
     with np.errstate(over="ignore", invalid="ignore"):
-        transformed = _transform(known, transform, knots, scores)
-        mean, deviation = float(transformed.mean()), float(transformed.std())
+        known_T = transformed(known, transform, knots, scores)
+        mean, deviation = float(known_T.mean()), float(known_T.std())
     if not np.isfinite([mean, deviation]).all():
         raise FeatureError(
             f"numeric column {name!r}: its numbers are too large to standardise; use encoding.numeric = log or rank"
         )
     deviation = deviation or 1.0  # a constant with missing values keeps its indicator; its value carries nothing
-    scaled = (transformed - mean) / deviation
+    scaled = (known_T - mean) / deviation
     return NumericColumn(
         name=name,
         transform=transform,

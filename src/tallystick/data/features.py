@@ -27,11 +27,13 @@ class SequenceShape:
         codes: how many there are; 0 pads.
         length: L, the most items of a row.
         has_target: whether the code of the target item stands in front of them.
+        built_for: how many codes there were when the network was built; 0 for as many as now.
     """
 
     codes: int
     length: int
     has_target: bool
+    built_for: int = 0
 
     @property
     def columns(self) -> int:
@@ -50,6 +52,8 @@ class FeatureShape:
         edges: of each numeric column the edges of its bins, ascending, in the units of the encoded numbers; none for one that
             stays a plain number. For ``periodic`` only whether there are any counts.
         sequences: whose codes stand after those of the categorical columns, one sequence after the other.
+        built_for: codes of each categorical column when the network was built, by which the width of its embedding goes where
+            later trainings brought more; none for as many as now.
     """
 
     numeric: int
@@ -57,6 +61,7 @@ class FeatureShape:
     numbers: Numbers = "plain"
     edges: tuple[tuple[float, ...], ...] = ()
     sequences: tuple[SequenceShape, ...] = ()
+    built_for: tuple[int, ...] = ()
 
     @property
     def codes(self) -> tuple[int, ...]:
@@ -67,6 +72,11 @@ class FeatureShape:
     def tables(self) -> tuple[int, ...]:
         """How many codes each embedding table has: one per categorical column, then one per sequence."""
         return self.cardinalities + tuple(each.codes for each in self.sequences)
+
+    @property
+    def tables_built_for(self) -> tuple[int, ...]:
+        """By how many codes the width of each embedding table goes: those that there were when the network was built."""
+        return (self.built_for or self.cardinalities) + tuple(each.built_for or each.codes for each in self.sequences)
 
 
 @dataclass(frozen=True, kw_only=True)

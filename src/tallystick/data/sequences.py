@@ -31,11 +31,14 @@ class SequenceColumn(msgspec.Struct, frozen=True, kw_only=True):
     length: int
     separator: str | None = None
     target: str | None = None
+    built_for: int | None = None  # items when the network was built, where later trainings brought more
 
     @property
     def shape(self) -> SequenceShape:
         """Shape of what encode gives."""
-        return SequenceShape(codes=FIRST_CATEGORY + len(self.items), length=self.length, has_target=self.target is not None)
+        built_for = FIRST_CATEGORY + self.built_for if self.built_for is not None else 0
+        codes, has_target = FIRST_CATEGORY + len(self.items), self.target is not None
+        return SequenceShape(codes=codes, length=self.length, has_target=has_target, built_for=built_for)
 
     def encode(self, frame: Frame) -> Iterator[tuple[slice, NDArray[np.int64]]]:
         """Give the codes (N, columns of the shape), some rows at a time; raises DataError for a column that is none of lists."""

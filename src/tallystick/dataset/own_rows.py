@@ -18,6 +18,7 @@ from tallystick.alignment.outcome import Alignment, Candidates
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
 from tallystick.data.encoder import Encoder
+from tallystick.data.extension import extended
 from tallystick.data.features import Numbers, PackedFeatures
 from tallystick.data.keys import Keys
 from tallystick.data.lazy import Frame
@@ -30,8 +31,26 @@ Parts = NDArray[np.uint8]
 
 
 @dataclass(frozen=True, kw_only=True)
+class Before:
+    """What a run goes on from that starts from an earlier one.
+
+    Args:
+        encoder: of the columns; None for a label party without any.
+        coder: of the labels; the label party's.
+        grows: whether the network can take further categories, as the built-in bottoms can.
+    """
+
+    encoder: Encoder | None
+    coder: LabelCoder | None
+    grows: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
 class OwnRows:
-    """A party's table, the rows of it that take part, and where they stand in the alignment."""
+    """A party's table, the rows of it that take part, and where they stand in the alignment.
+
+    ``before`` is what the earlier run had, where this one starts from it.
+    """
 
     party: PartyFile
     is_label: bool
@@ -39,6 +58,7 @@ class OwnRows:
     keys: Keys
     alignment: Alignment
     numbers: Literal["auto"] | Numbers = "plain"
+    before: Before | None = None
 
     def table(self) -> Frame:
         """The R rows, in the table's order."""
@@ -113,6 +133,8 @@ class OwnRows:
         Others see whether the run goes on, and choose by their ids which rows are for training: so nothing that an exact label
         settles may end it where the contract hides labels, nor where it sends no gradient (``check_at_home`` does that later).
         """
+        if self.before is not None and self.before.coder is not None:
+            return known_labels(self.before.coder, self.label())
         hidden = contract.hides_labels or not contract.sends_gradients
         return LabelCoder.fit(self.label(), contract.target, training_R, hidden=hidden)
 
@@ -128,7 +150,8 @@ class OwnRows:
     def check_at_home(self, contract: Contract, *training_N: Tensor) -> None:
         """Refuse labels and weights of the training positions that teach nothing, once nobody sees whether the run goes on."""
         training_R = np.concatenate([self.rows_at(part_N) for part_N in training_N])
-        LabelCoder.fit(self.label(), contract.target, training_R)
+        if self.before is None:
+            LabelCoder.fit(self.label(), contract.target, training_R)
         weight_N = self.weights(contract, training_R)
         if weight_N is not None and not (weight_N > 0).any():
             raise LabelError(
@@ -140,10 +163,29 @@ class OwnRows:
 
         Raises FeatureError for a feature party without one.
         """
+        if self.before is not None:
+            return extended_encoder(self.before, frame, self.party, training_rows)
         encoder = Encoder.of_party(frame, self.party, training_rows, numbers=self.numbers)
         if encoder is None and not self.is_label:
             raise FeatureError(f"party {self.party.party} has no usable feature column; list some under features")
         return encoder
+
+
+def known_labels(coder: LabelCoder, column: pl.Series) -> LabelCoder:
+    """An earlier run's coding of labels for a whole new column; raises LabelError for a class that the earlier run did not know.
+
+    Its scale stays, too: what the network's outputs mean does not change.
+    """
+    try:
+        coder.encode(column)
+    except LabelError as error:
+        raise LabelError(f"{error}; the run to start from knows {', '.join(coder.classes)}: start from scratch") from None
+    return coder
+
+
+def extended_encoder(before: Before, frame: Frame, party: PartyFile, rows: NDArray[np.int64]) -> Encoder | None:
+    """The earlier run's encoder for these rows of a frame; None for a label party that had none."""
+    return extended(before.encoder, frame, party, rows, grows=before.grows) if before.encoder is not None else None
 
 
 def positions(parts_N: Parts) -> tuple[Tensor, Tensor, Tensor]:

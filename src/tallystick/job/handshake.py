@@ -21,7 +21,10 @@ RUN_ID = re.compile(r"[0-9a-f]{16}")
 
 
 class Greeting(Message, frozen=True):
-    """What a party is about to do, and what it has of an earlier run; to predict, of which complete runs."""
+    """What a party is about to do, and what it has of an earlier run; to predict, of which complete runs.
+
+    ``start_from`` is the finished run at whose weights this one begins; empty for a start from scratch.
+    """
 
     version: str
     contract_hash: str
@@ -31,6 +34,7 @@ class Greeting(Message, frozen=True):
     checkpoints: list[int]
     trained: bool
     complete: list[str]
+    start_from: str
     torch: str
     numpy: str
 
@@ -60,6 +64,7 @@ class ResumeState:
     checkpoints: tuple[int, ...] = ()
     trained: bool = False
     complete: tuple[str, ...] = ()  # ids of complete runs to choose from, the newest first
+    start_from: str = ""  # id of the finished run at whose weights this one begins
 
 
 def _unheard(_: str) -> None:
@@ -82,6 +87,7 @@ def shake_hands_label_party(
         _greet(contract, resume_state, helper)
     greetings = {name: _greet(contract, resume_state, channel) for name, channel in channels.items()}
     for name, greeting in greetings.items():
+        _require_same_start(resume_state, name, greeting)
         _note_versions(name, greeting, note)
     if resume_state.complete:
         _require_same_run(contract, resume_state, greetings)
@@ -117,6 +123,7 @@ def shake_hands(
     """
     greeting = _greet(contract, resume_state, channel)
     if keeps:
+        _require_same_start(resume_state, channel.peer, greeting)
         _note_versions(channel.peer, greeting, note)
     agreement = channel.receive(Agreement)
     _check(agreement, resume_state, channel.peer, keeps=keeps)
@@ -138,6 +145,17 @@ def _require_same_run(contract: Contract, own: ResumeState, greetings: Mapping[s
         else "no complete run is on all sides: make one with `tallystick run` on all sides"
     )
     raise PeerError(other, f"the sides would predict with different runs: {chosen}; {helps}")
+
+
+def _require_same_start(own: ResumeState, peer: str, greeting: Greeting) -> None:
+    """Raise PeerError where the peer starts from another run than this side, or from none."""
+    if greeting.start_from == own.start_from:
+        return
+    theirs, ours = (f"run {printable(name, most=16)}" if name else "scratch" for name in (greeting.start_from, own.start_from))
+    raise PeerError(
+        peer,
+        f"{peer} starts from {theirs} and this side from {ours}; give --start-from with one run's id on all sides, or on none",
+    )
 
 
 def _check(agreement: Agreement, resume_state: ResumeState, peer: str, *, keeps: bool) -> None:
@@ -171,6 +189,7 @@ def _greet(contract: Contract, resume_state: ResumeState, channel: Channel) -> G
             checkpoints=list(resume_state.checkpoints),
             trained=resume_state.trained,
             complete=list(resume_state.complete),
+            start_from=resume_state.start_from,
             torch=_release(torch.__version__),
             numpy=_release(np.__version__),
         )

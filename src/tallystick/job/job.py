@@ -75,6 +75,11 @@ class Job:
             channel.check()
 
     @property
+    def grows(self) -> bool:
+        """Whether this party's bottom model can take categories that an earlier run did not have: a built-in one can."""
+        return self.bottom is None and self.name not in self.contract.model.bottoms
+
+    @property
     def architecture(self) -> Architecture:
         """How this party's part of the network is put together."""
         return Architecture.of(

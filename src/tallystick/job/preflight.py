@@ -21,6 +21,7 @@ from tallystick.alignment.exchange import check_ids
 from tallystick.alignment.key_noise import check_radius
 from tallystick.artifacts.embedding_charge import noise_on_embeddings
 from tallystick.artifacts.folder import RunFolder
+from tallystick.artifacts.starting_point import StartingPoint
 from tallystick.artifacts.trained import Architecture
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile, check_party
@@ -36,6 +37,7 @@ from tallystick.data.split import TEST, TRAINING, VALIDATION, split_by_hash, spl
 from tallystick.data.table import read_party_table, require_column
 from tallystick.data.target import LabelCoder, encode_weights
 from tallystick.dataset.intersection import check_classes, check_unaligned
+from tallystick.dataset.own_rows import Before, extended_encoder, known_labels
 from tallystick.defenses.gaussian import GaussianGradients
 from tallystick.defenses.gaussian_embeddings import GaussianEmbeddings
 from tallystick.errors import ConfigError, DataError, StorageError, TallystickError
@@ -92,15 +94,22 @@ class Preflight:
 
 
 def require(
-    contract: Contract, party: PartyFile, *, folder: RunFolder | None = None, trials: int | None = None
+    contract: Contract,
+    party: PartyFile,
+    *,
+    folder: RunFolder | None = None,
+    trials: int | None = None,
+    point: StartingPoint | None = None,
 ) -> tuple[Frame, Keys | None]:
     """Give this party's table and its keys, once all checks have passed; ``trials`` are those of a search.
+
+    ``point`` is what the run starts from, where that is not scratch.
 
     A helper has neither: its table is empty.
 
     Raises the problem that was found; of several, a ConfigError or a DataError with a line for each.
     """
-    found = preflight(contract, party, folder=folder, trials=trials)
+    found = preflight(contract, party, folder=folder, trials=trials, point=point)
     _raise(found)
     return found.frame if found.frame is not None else pl.DataFrame(), found.keys
 
@@ -130,7 +139,14 @@ def _raise(found: Preflight) -> None:
         raise kind("\n".join(str(error) for error in found.problems))
 
 
-def preflight(contract: Contract, party: PartyFile, *, folder: RunFolder | None = None, trials: int | None = None) -> Preflight:
+def preflight(
+    contract: Contract,
+    party: PartyFile,
+    *,
+    folder: RunFolder | None = None,
+    trials: int | None = None,
+    point: StartingPoint | None = None,
+) -> Preflight:
     """Go through party file, certificates, budget, table, labels, columns, split and modules; sends nothing.
 
     Args:
@@ -138,6 +154,7 @@ def preflight(contract: Contract, party: PartyFile, *, folder: RunFolder | None 
         party: this party's file.
         folder: that of a run that is to go on.
         trials: how many trainings a search may still take, where it is one.
+        point: what the run starts from, where that is not scratch.
     """
     found = Preflight()
     fits = _check_side(contract, party, found)
@@ -150,7 +167,8 @@ def preflight(contract: Contract, party: PartyFile, *, folder: RunFolder | None 
     if (frame := found.frame) is not None:
         found.frame = found.tried(lambda: with_summaries(frame, party, contract.alignment))
     if found.frame is not None:
-        _check_table(contract, party, found, found.frame, folder)
+        before = point.before(grows=party.party not in contract.model.bottoms) if point is not None else None
+        _check_table(contract, party, found, found.frame, folder, before)
     ahead = Ahead(contract=contract, party=party, folder=folder, trials=trials, keys=found.keys, columns=found.measured_columns)
     found.budget = found.tried(lambda: check_budget(ahead)) or ()
     return found
@@ -201,7 +219,9 @@ def check_kept(party: PartyFile, keys: Keys, folder: RunFolder) -> None:
         )
 
 
-def _check_table(contract: Contract, party: PartyFile, found: Preflight, frame: Frame, folder: RunFolder | None) -> None:
+def _check_table(
+    contract: Contract, party: PartyFile, found: Preflight, frame: Frame, folder: RunFolder | None, before: Before | None
+) -> None:
     keys = found.keys = found.tried(lambda: keys_of(frame, party, contract.alignment))
     is_label = contract.role_of(party.party) == "label"
     found.tried(lambda: check_subgroups(frame, party))
@@ -220,23 +240,28 @@ def _check_table(contract: Contract, party: PartyFile, found: Preflight, frame: 
     labels = None
     if is_label:
         taught = training
-        labels = found.tried(lambda: check_label(contract, party, here, taught))
+        labels = found.tried(lambda: check_label(contract, party, here, taught, before=before))
         if (weight := party.weight) is not None:
             found.tried(lambda: encode_weights(require_column(here, weight, use="weight")))
         if (time := party.time) is not None and contract.split.method == "time":
             times = found.tried(lambda: split_by_time(require_column(here, time, use="time"), contract.split))
             if times is not None and not contract.unaligned.used:  # the times of aligned rows alone settle those of the others
                 training = np.flatnonzero(times == TRAINING)
-    found.tried(lambda: _check_features(contract, party, found, here, training, labels))
+    found.tried(lambda: _check_features(contract, party, found, here, training, labels, before))
 
 
-def check_label(contract: Contract, party: PartyFile, here: Frame, training: "np.ndarray[Any, Any]") -> CodedLabels:
+def check_label(
+    contract: Contract, party: PartyFile, here: Frame, training: "np.ndarray[Any, Any]", *, before: Before | None = None
+) -> CodedLabels:
     """Refuse labels that cannot be learnt, whichever of these rows are for training; gives those of them. Raises DataError.
 
     Where the contract hides labels, which of them training rows have is not looked at.
     """
     assert party.label is not None
     label = require_column(here, party.label, use="label")
+    if before is not None and before.coder is not None:
+        known = known_labels(before.coder, label)
+        return known, known.encode(label)[torch.from_numpy(training)]
     coder = LabelCoder.fit(label, contract.target, training, hidden=contract.hides_labels)
     if not contract.sends_gradients:  # then a run judges the whole column, and nobody is to hear of it
         LabelCoder.fit(label, contract.target, training, hidden=True)
@@ -289,11 +314,15 @@ def _check_features(
     here: Frame,
     training: "np.ndarray[Any, Any]",
     labels: CodedLabels | None,
+    before: Before | None,
 ) -> None:
     """Fit and try what a run would, on this side's rows for training; notes what it came to, and what may yet change it."""
     is_label = contract.role_of(party.party) == "label"
     check_separators(here, party.sequences)
-    encoder = Encoder.of_party(here, party, training, numbers=contract.model.numeric)
+    if before is not None:
+        encoder = extended_encoder(before, here, party, training)
+    else:
+        encoder = Encoder.of_party(here, party, training, numbers=contract.model.numeric)
     if encoder is None and not is_label:
         raise DataError(f"party {party.party} has no usable feature column; list some under features")
     if labels is not None and contract.unaligned.used:
@@ -357,7 +386,7 @@ def _check_top(contract: Contract, party: PartyFile, encoder: Encoder | None) ->
 
 def _check_memory(contract: Contract, shape: FeatureShape) -> None:
     model = contract.feature_model
-    widths = embedding_widths(shape.tables, model.embedding_width)
+    widths = embedding_widths(shape.tables_built_for, model.embedding_width)
     tables = sum(size * width for size, width in zip(shape.tables, widths, strict=True))
     weights = tables + sum(a * b for a, b in pairwise([shape.numeric + sum(widths), *model.hidden]))
     needed = 4 * COPIES * weights

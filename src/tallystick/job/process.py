@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from tallystick import __version__
 from tallystick.artifacts.folder import RunFolder
+from tallystick.artifacts.starting_point import keep_starting_point, starting_point
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile, dialled
 from tallystick.errors import (
@@ -27,6 +28,7 @@ from tallystick.job.log import LOG, Logbook, RunLog
 from tallystick.job.phases.tuning import allowed_keys, trials_left
 from tallystick.job.preflight import identity_of, proxy_of, require
 from tallystick.job.run import run_party
+from tallystick.job.starting import run_to_start_from
 from tallystick.network.channel import Channel
 from tallystick.network.endpoint import Endpoint
 from tallystick.network.messages import MEBIBYTE
@@ -62,10 +64,13 @@ def run_process(
     watcher: Watcher,
     command: str = "run",
     resume: bool = False,
+    start_from: str | None = None,
     phases: tuple[str, ...] = ALL_PHASES,
     how_to_resume: str = "run both sides again with --resume",
 ) -> tuple[Result, RunFolder]:
     """Run this party's side over the network; gives the result, and the folder that it lies in.
+
+    ``start_from`` names a finished run, by its id or its folder, whose weights a new one begins at.
 
     Raises JobFailed for whatever ends the job after the sessions stand, and ConfigError or DataError before; BudgetExceeded, a
     ConfigError, for a label party whose privacy budget the run would pass.
@@ -75,7 +80,16 @@ def run_process(
     folder = RunFolder.latest(party.runs, contract, party.party, use=use) if resume or "alignment" not in phases else None
     if tunes:
         allowed_keys(contract, party)
-    frame, keys = require(contract, party, folder=folder, trials=trials_left(contract, party, folder) if tunes else None)
+    if resume and start_from is not None:
+        raise ConfigError("--start-from, --resume: a run that goes on knows what it started from; give one of the two")
+    earlier = run_to_start_from(contract, party, start_from) if start_from is not None else None
+    frame, keys = require(
+        contract,
+        party,
+        folder=folder,
+        trials=trials_left(contract, party, folder) if tunes else None,
+        point=starting_point(folder, earlier),
+    )
     if "training" in phases or tunes:
         load_optimizers()
     log = RunLog(watcher)
@@ -87,6 +101,12 @@ def run_process(
         held.enter_context(folder.locked())
         return folder
 
+    def begin() -> RunFolder:
+        begun = hold(RunFolder.new(party.runs, contract, party.party, use=use))
+        if earlier is not None:
+            keep_starting_point(earlier, begun)
+        return begun
+
     def run(channels: dict[str, Channel], leave: Callable[[], None]) -> tuple[Result, RunFolder]:
         job = Job(
             contract=contract,
@@ -94,7 +114,7 @@ def run_process(
             frame=frame,
             keys=keys,
             channels=channels,
-            folder=folder or hold(RunFolder.new(party.runs, contract, party.party, use=use)),
+            folder=folder or begin(),
             logbook=logbook,
             command=command,
             resume=resume or "alignment" not in phases,

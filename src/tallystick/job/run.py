@@ -13,6 +13,7 @@ from functools import partial
 
 import msgspec
 
+from tallystick.artifacts.starting_point import StartingPoint
 from tallystick.data.groups import check_subgroups
 from tallystick.data.keys import Keys
 from tallystick.errors import ConfigError
@@ -152,6 +153,14 @@ def _linked(job: Job, keys: Keys, agreement: Agreement, found: RunFindings) -> R
     return replace(found, alignment=alignment, match_notes=notes, linkage=audit_links(job, keys, alignment))
 
 
+def starts_from(run_id: str) -> str:
+    """What a run that starts from another discloses beyond one from scratch, in a sentence."""
+    return (
+        f"Training began at the weights of run {run_id}, and not at secret ones: what a peer has learnt of that network holds "
+        "for rows that are new from the first step on, and the audit, which sees one run, does not count it."
+    )
+
+
 def _note(job: Job, notes: list[str], line: str) -> None:
     """Say a line, and keep it for the report."""
     job.logbook.watcher.say(f"note: {line}")
@@ -179,8 +188,10 @@ def _would_drop(job: Job) -> bool:
 def _resume_state(job: Job, keys: Keys) -> ResumeState:
     """What the run folder holds, for the handshake; a kept alignment of another table is of no use."""
     kept = job.folder.load_alignment()
+    point = StartingPoint.of(job.folder)
+    start_from = point.run_id if point is not None else ""
     if kept is None or not job.resume:
-        return ResumeState(command=job.command, resume=job.resume)
+        return ResumeState(command=job.command, resume=job.resume, start_from=start_from)
     check_kept(job.party, keys, job.folder)
     saved, _ = kept
     steps, damaged = job.folder.store().intact()
@@ -190,6 +201,7 @@ def _resume_state(job: Job, keys: Keys) -> ResumeState:
     return ResumeState(
         command=job.command,
         resume=True,
+        start_from=start_from,
         run_id=saved.run_id,
         # How far the label party is by itself hangs on labels, and so does whether it has ended: no other party is told.
         checkpoints=tuple(steps) if job.contract.sends_gradients else (),
@@ -216,6 +228,9 @@ def _taken_up(job: Job, keys: Keys, agreement: Agreement, notes: list[str]) -> R
             f"the parties cannot go on together with {job.folder.path}: their latest runs are not the same one; "
             "start a new run without --resume on all sides"
         )
+    if (point := StartingPoint.of(job.folder)) is not None:
+        logbook.watcher.say(starts_from(point.run_id))
+        notes.append(starts_from(point.run_id))
     found = RunFindings(run_id=agreement.run_id, resumed_from=agreement.resume_from, version_notes=notes, keys=keys.report)
     logbook.committed = agreement.resume_from
     if agreement.resume_from and agreement.train:

@@ -34,7 +34,8 @@ class Columns(nn.Module):
 
     def __init__(self, shape: FeatureShape, *, embedding_width: int | Literal["auto"], embedding_scale: float = 1.0) -> None:
         super().__init__()
-        widths = embedding_widths(shape.cardinalities, embedding_width)
+        built_for = embedding_widths(shape.tables_built_for, embedding_width)
+        widths, of_sequences = built_for[: len(shape.cardinalities)], built_for[len(shape.cardinalities) :]
         self.embeddings = nn.ModuleList(
             EmbeddingTable(size, width) for size, width in zip(shape.cardinalities, widths, strict=True)
         )
@@ -44,7 +45,7 @@ class Columns(nn.Module):
         self.width = shape.numeric + sum(widths)
         self.numbers = embed_numbers(shape)
         self.width += self.numbers.width if self.numbers is not None else 0
-        tables = (EmbeddingTable(each.codes, embedding_widths([each.codes], embedding_width)[0]) for each in shape.sequences)
+        tables = (EmbeddingTable(each.codes, width) for each, width in zip(shape.sequences, of_sequences, strict=True))
         self.sequences = nn.ModuleList(SequencePooling(table, each) for table, each in zip(tables, shape.sequences, strict=True))
         self.codes = [len(widths), *(each.columns for each in shape.sequences)]  # columns of codes: of categories, per sequence
         for pooling in self.sequences:

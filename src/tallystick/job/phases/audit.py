@@ -3,6 +3,7 @@
 from functools import partial
 
 from tallystick.alignment.outcome import Alignment
+from tallystick.artifacts.starting_point import StartingPoint
 from tallystick.audit.linkage import LinkedSide, audit_linkage, keep_linkage, kept_linkage
 from tallystick.audit.recording import AuditedRun
 from tallystick.audit.run import Audited, audit_run
@@ -22,7 +23,8 @@ def audited_side(job: Job, dataset: Dataset, *, run_id: str) -> AuditedRun:
         folder=job.folder,
         dataset=dataset,
         run_id=run_id,
-        given_modules=job.top is not None or job.bottom is not None,
+        # The weights of an earlier run are as little known to a peer as a module that was given.
+        given_modules=job.top is not None or job.bottom is not None or StartingPoint.of(job.folder) is not None,
     )
 
 

@@ -9,6 +9,7 @@ import torch
 from tallystick.alignment.outcome import Alignment
 from tallystick.artifacts.embedding_charge import EmbeddingCharge, evaluation_ahead, training_ahead
 from tallystick.artifacts.local_scores import calibrated_alone
+from tallystick.artifacts.starting_point import StartingPoint, put_starting_weights
 from tallystick.artifacts.trained import TrainedFeatureParty, TrainedLabelParty, keep_encoders
 from tallystick.audit.recording import recorders
 from tallystick.cut.forward import KeptCuts
@@ -44,7 +45,9 @@ from tallystick.training.unaligned.method import OwnPart
 
 def own_rows(job: Job, keys: Keys, alignment: Alignment) -> OwnRows:
     """This party's table, and where its rows stand in the alignment."""
+    point = StartingPoint.of(job.folder)
     return OwnRows(
+        before=point.before(grows=job.grows) if point is not None else None,
         party=job.party,
         is_label=job.is_label,
         frame=job.frame,
@@ -124,6 +127,7 @@ def train_as_label_party(
     if dataset.dispensed is not None:
         architecture = architecture.without_unaligned()
     model = architecture.label_model(dataset.encoder, widths, candidates=dataset.candidates)
+    put_starting_weights(job.folder, model)
     what = f"training of {job.contract.name}, run {agreement.run_id}"
     if kept is None:
         defense.spend(job.contract, job.party, job.folder, dataset.known_labels.true_N, what=what)
@@ -135,7 +139,8 @@ def train_as_label_party(
     run = _training_run(job, dataset, schedule, agreement)
     method = defended.method(run.training, start=start)
     if method is not None and not agreement.resume_from:
-        method.prepare(model, defended.objective(), own_part(job, defended, start))
+        prepare = method.prepare if StartingPoint.of(job.folder) is None else method.prepare_again
+        prepare(model, defended.objective(), own_part(job, defended, start))
     objective = defended.objective()
     state = train_label_party(
         model,
@@ -200,12 +205,14 @@ def embed_as_feature_party(job: Job, dataset: Dataset, agreement: Agreement) -> 
     channel = job.channels[job.contract.label_party]
     start = start_of(job.contract, job.folder)
     bottom = replace(job.architecture, seed=start).bottom_model(dataset)
+    put_starting_weights(job.folder, bottom)
+    begun = StartingPoint.of(job.folder) is not None
     channel.send(CutWidth(width=width_of(bottom)))
     observer = None
     if is_new := trains(job, agreement):
         (observer,) = recorders(audited_side(job, dataset, run_id=agreement.run_id), [width_of(bottom)], resume_from=0)
         method = dataset.method(dataset.resolved(job.contract.training), start=start)
-        if method is not None:
+        if method is not None and not begun:
             method.prepare_bottom(bottom, own_part(job, dataset, start))
         trained = TrainedFeatureParty(bottom=bottom, encoder=dataset.known_encoder, state=TrainingState())
         trained.keep(job.folder)
@@ -219,6 +226,8 @@ def train_as_feature_party(job: Job, dataset: Dataset, agreement: Agreement) -> 
     channel = job.channels[job.contract.label_party]
     start = start_of(job.contract, job.folder)
     bottom = replace(job.architecture, seed=start).bottom_model(dataset)
+    put_starting_weights(job.folder, bottom)
+    begun = StartingPoint.of(job.folder) is not None
     channel.send(CutWidth(width=width_of(bottom)))
     if not trains(job, agreement):
         return TrainedFeatureParty.load(job.folder, job.architecture, dataset)
@@ -234,7 +243,7 @@ def train_as_feature_party(job: Job, dataset: Dataset, agreement: Agreement) -> 
         ahead = ahead.and_then(evaluation_ahead(job.contract, columns=len(column_places(dataset.known_encoder))))
     charge.reserve(ahead)
     method = dataset.method(run.training, start=start)
-    if method is not None and not agreement.resume_from:
+    if method is not None and not agreement.resume_from and not begun:
         method.prepare_bottom(bottom, own_part(job, dataset, start))
     state = train_feature_party(bottom, dataset.features_at, channel, run, observer=observer, sending=charge)
     if "evaluation" not in job.phases:

@@ -12,7 +12,7 @@ from tallystick.models.split import LabelModel
 from tallystick.training.objective import Objective
 from tallystick.training.plan import Batch
 from tallystick.training.unaligned.method import LocalBatches, OwnPart
-from tallystick.training.unaligned.warm_start import ALONE, start_from_unaligned_rows
+from tallystick.training.unaligned.warm_start import ALONE, start_from_unaligned_rows, train_on_unaligned_rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +52,12 @@ class Average(LocalBatches):
         assert isinstance(model, Averaged)
         assert isinstance(model.first, FromLocal)
         start_from_unaligned_rows(self, model.first, objective, own)
+
+    def prepare_again(self, model: LabelModel, objective: Objective, own: OwnPart) -> None:
+        """Train the first branch's first model on."""
+        assert isinstance(model, Averaged)
+        assert isinstance(model.first, FromLocal)
+        train_on_unaligned_rows(self, model.first, objective, own)
 
     def joint_loss(
         self, model: LabelModel, objective: Objective, batch: Batch, cuts_BD: Sequence[Tensor], own: Features

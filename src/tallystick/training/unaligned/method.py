@@ -108,6 +108,9 @@ class UnalignedMethod(StepRule, ABC):
     def prepare(self, model: LabelModel, objective: Objective, own: OwnPart) -> None:
         """Label party: what comes before the first step; nothing crosses."""
 
+    def prepare_again(self, model: LabelModel, objective: Objective, own: OwnPart) -> None:
+        """Label party: the same where the model has the weights of an earlier run, which are to stay."""
+
     def prepare_bottom(self, bottom: nn.Module, own: OwnPart) -> None:
         """Feature party: what comes before the first step; nothing crosses."""
 

@@ -62,6 +62,11 @@ class WarmStart(UnalignedMethod):
         start_from_unaligned_rows(self, model, objective, own)
         _start_top(model.top, model.alone.top)
 
+    def prepare_again(self, model: LabelModel, objective: Objective, own: OwnPart) -> None:
+        """Train the first model on."""
+        assert isinstance(model, FromLocal)
+        train_on_unaligned_rows(self, model, objective, own)
+
     @torch.no_grad()
     def start(self, model: LabelModel, own: FeatureSource, train_N: Tensor) -> None:
         """Keep the first model's logit of every aligned row: it is the same in all steps."""
@@ -106,6 +111,11 @@ class Offset(UnalignedMethod):
         assert isinstance(model, FromLocal)
         start_from_unaligned_rows(self, model, objective, own)
 
+    def prepare_again(self, model: LabelModel, objective: Objective, own: OwnPart) -> None:
+        """Train the first model on."""
+        assert isinstance(model, FromLocal)
+        train_on_unaligned_rows(self, model, objective, own)
+
 
 def _beside_the_first(
     method: UnalignedMethod, parts: BranchParts, *, offset: bool, cut_top: nn.Module | None = None
@@ -130,6 +140,11 @@ def _start_top(joint: nn.Module, alone: nn.Module) -> None:
 
 def start_from_unaligned_rows(method: UnalignedMethod, model: FromLocal, objective: Objective, own: OwnPart) -> None:
     """Train the model of own columns on unaligned rows alone, then copy its bottom into the joint model."""
+    train_on_unaligned_rows(method, model, objective, own)
+    model.bottom.load_state_dict(model.alone.bottom.state_dict())
+
+
+def train_on_unaligned_rows(method: UnalignedMethod, model: FromLocal, objective: Objective, own: OwnPart) -> None:
+    """Train the model of own columns on unaligned rows alone, from the weights that it has."""
     size = max(1, round(method.batch_size * method.local_rate))
     own.train(model.alone, objective, ALONE, epochs=method.settings.epochs, batch_size=size, rate=method.local_rate)
-    model.bottom.load_state_dict(model.alone.bottom.state_dict())

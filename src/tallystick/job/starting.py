@@ -1,0 +1,94 @@
+"""`--start-from`: which finished run a new one begins at, and whether its network is the contract's."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from tallystick.artifacts.folder import RunFolder, contract_of
+from tallystick.config.contract import Contract
+from tallystick.config.party import PartyFile
+from tallystick.errors import ConfigError, StorageError
+from tallystick.reading import shown
+
+_SCRATCH = "start from scratch, without --start-from on all sides"
+
+
+def run_to_start_from(contract: Contract, party: PartyFile, name: str) -> RunFolder:
+    """The finished run of that id, folder name or path: of this contract, or of another whose network is the same.
+
+    Raises ConfigError if there is none, or this contract cannot go on from it; StorageError for a damaged one.
+    """
+    if contract.role_of(party.party) == "helper":
+        raise ConfigError(f"--start-from {name}: {party.party} is a helper, which keeps nothing of a run; leave it out here")
+    folder = _found(party, name)
+    if not folder.trained:
+        raise ConfigError(f"--start-from {name}: {folder.path} holds no trained model; finish it, or {_SCRATCH}")
+    folder.check(trained=True)
+    for damage in folder.damage():
+        raise damage
+    _require_same_network(contract, contract_of(folder.path), name)
+    return folder
+
+
+def _found(party: PartyFile, name: str) -> RunFolder:
+    for path in (Path(name), party.runs / name):
+        if (path / "contract.json").is_file():
+            folder = RunFolder.open(path)
+            if folder.origin.party != party.party:
+                raise ConfigError(
+                    f"--start-from {name}: is a run of {folder.origin.party}; give one of {party.party}, under {party.runs}"
+                )
+            return folder
+    for folder in _all(party):
+        with suppress(StorageError):
+            if folder.run_id == name:
+                return folder
+    raise ConfigError(
+        f"--start-from {name}: there is no such run in {party.runs}; give the id of a finished run, which all sides have, or "
+        f"{_SCRATCH}"
+    )
+
+
+def _all(party: PartyFile) -> Iterator[RunFolder]:
+    """All runs of this party, of whatever contract, that this version can read."""
+    for path in sorted(party.runs.glob("*/contract.json")):
+        with suppress(ConfigError, StorageError):
+            folder = RunFolder.open(path.parent)
+            if folder.origin.party == party.party:
+                yield folder
+
+
+def _require_same_network(contract: Contract, earlier: Contract, name: str) -> None:
+    """Raise ConfigError where what makes the network is another, or where going on would undo what the contract promises."""
+    where = f"--start-from {name}"
+    if contract.linkage.imputes:
+        raise ConfigError(
+            f"{where}: on a union a row's embedding stays and a stand-in's changes from one run to the next, so the others could "
+            f"tell which is which; {_SCRATCH}"
+        )
+    ours, theirs = _network(contract), _network(earlier)
+    if differ := [key for key in ours if ours[key] != theirs[key]]:
+        key = differ[0]
+        raise ConfigError(
+            f"{where}: its contract has {key} = {shown(theirs[key])}, this one {shown(ours[key])}: the networks differ; put it "
+            f"back, or {_SCRATCH}"
+        )
+    if contract.defense and contract.defense != earlier.defense:
+        raise ConfigError(
+            f"{where}: the run was trained with other defences; what its weights tell without this contract's would be in all "
+            f"that is sent; {_SCRATCH}"
+        )
+
+
+def _network(contract: Contract) -> dict[str, Any]:
+    """What of a contract makes the network and what its inputs and outputs mean, by key."""
+    found: dict[str, Any] = {"parties": {name: party.role for name, party in sorted(contract.parties.items())}}
+    for section in ("target", "model", "unaligned"):
+        values = getattr(contract, section).model_dump(mode="json")
+        found |= {f"{section}.{key}": value for key, value in values.items()}
+    found["training.gradients"] = contract.training.gradients
+    found["alignment.method"] = contract.alignment.method
+    terms = contract.alignment.similarity
+    found["alignment.similarity"] = terms.model_dump(mode="json") if terms is not None else None
+    return found
