@@ -78,7 +78,7 @@ PROTOCOLS = {
 }
 
 RULES = {
-    "Tables": ("data.table", "data.delimited", "data.postgres", "data.lazy", "data.parquet"),
+    "Tables": ("data.table", "data.delimited", "data.postgres", "data.lazy", "data.parquet", "data.stores", "data.delta"),
     "Keys": ("data.text", "data.normalise", "data.keys", "data.repeats"),
     "Labels and weights": ("data.target",),
     "Columns": ("data.encoder", "data.bins", "models.numbers", "data.categories", "data.sequences", "models.sequences"),

@@ -32,6 +32,7 @@ REACHED = {
     "tallystick.config.defense": ("tests/config/test_contract.py", "defense"),
     "tallystick.config.gradients": ("tests/job/test_no_gradients.py", "evaluation.share_metrics"),
     "tallystick.config.imputation": ("tests/job/test_union_job.py", "imputation"),
+    "tallystick.data.delta": ("tests/data/test_stores.py", "write_deltalake"),
     "tallystick.data.guesses": ("tests/docs/test_tutorials.py", "two-machines"),
     "tallystick.data.parquet": ("tests/data/test_hostile_files.py", "parquet"),
     "tallystick.data.postgres": ("tests/data/test_postgres.py", "postgresql://"),

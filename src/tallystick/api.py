@@ -63,7 +63,7 @@ def predict(
     Args:
         contract: the contract that the model was trained under, or the path of its file.
         party: this party's private file, or its path.
-        table: the new rows; the party file's table if left out.
+        table: the new rows, by path or by an object store's address; the party file's table if left out.
         output: a .csv or .parquet file for the scores: the label party's, on a union both sides'.
         run: the run whose model scores, by its id, which all parties know, or by its folder's name or path.
         watcher: shown progress; left out, a notebook and a terminal show it.
@@ -73,7 +73,7 @@ def predict(
     return predict_job(
         _contract(contract),
         _party(party),
-        table=None if table is None else Path(table),
+        table=table,
         output=None if output is None else Path(output),
         run=run,
         watcher=watcher or watcher_here(),

@@ -28,7 +28,8 @@ Share = Annotated[float, Field(strict=True, ge=0, lt=1)]
 Positive = Annotated[float, Field(strict=True, ge=1e-9, le=1e9)]
 
 
-def _resolved(path: Path, info: ValidationInfo) -> Path:
+def resolved(path: Path, info: ValidationInfo) -> Path:
+    """A path from the folder of the file that it stands in; raises ValueError for what no path can be."""
     folder = Path((info.context or {}).get("folder", "."))
     if "\0" in str(path):
         raise ValueError("must be a path; it holds a null character")
@@ -38,7 +39,7 @@ def _resolved(path: Path, info: ValidationInfo) -> Path:
         raise ValueError("must be a path whose ~ is the home folder of a user of this machine") from None
 
 
-FilePath = Annotated[Path, AfterValidator(_resolved)]
+FilePath = Annotated[Path, AfterValidator(resolved)]
 """A path that starts from the folder of the file that it stands in."""
 
 

@@ -226,11 +226,3 @@ def test_templates_load_and_fit_together(tmp_path: Path, role: Any) -> None:
 def test_the_default_ledger_lies_beside_the_party_file(tmp_path: Path) -> None:
     for values in ({"party": "aide"}, {"party": "aide", "privacy": {"cap": 2.0}}):
         assert parse_party(values, folder=tmp_path, source="test").privacy.ledger == tmp_path / "privacy-ledger.sqlite"
-
-
-@pytest.mark.parametrize("path", ["s3://bucket/rows.parquet", "gs://bucket/folder", "https://host/rows.csv"])
-def test_an_address_is_refused_as_one_until_it_is_read(path):
-    with pytest.raises(
-        ConfigError, match=f"path: is a {path.partition(':')[0]}:// address, and tables are read from this machine"
-    ):
-        party(LABEL, table={"path": path})

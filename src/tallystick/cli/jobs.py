@@ -51,7 +51,7 @@ def evaluate(contract: ContractPath, party: PartyPath, progress: StyleFlag = Sty
 def predict(
     contract: ContractPath,
     party: PartyPath,
-    table: Annotated[Path | None, typer.Option(help="New rows; the party file's table if left out.")] = None,
+    table: Annotated[str | None, typer.Option(help="New rows, by path or address; the party file's table if left out.")] = None,
     output: Annotated[
         Path | None, typer.Option(help="Where scores go, .csv or .parquet: the label party's, on a union both sides'.")
     ] = None,

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, SecretStr, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, SecretStr, ValidationInfo, model_validator
 
 from tallystick.config.secret import LITERAL, Secret, SecretInFile
 from tallystick.config.tuning import TuningPermission
@@ -23,6 +23,7 @@ from tallystick.reading import (
     did_you_mean,
     read_yaml,
     redacted,
+    resolved,
     shown,
     validate,
 )
@@ -30,7 +31,30 @@ from tallystick.reading import (
 if TYPE_CHECKING:  # the contract's defences bring PyTorch, which a party file does without
     from tallystick.config.contract import Contract
 
+STORE_SCHEMES = ("s3", "gs", "abfs")
 TABLE_SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
+
+
+def address_scheme(place: object) -> str | None:
+    """The scheme of an object store's address, such as s3; None for a path, and for what is neither."""
+    found = re.match(r"([a-z][a-z0-9+.-]*)://", place, flags=re.IGNORECASE) if isinstance(place, str) else None
+    return found[1].lower() if found is not None else None
+
+
+def _place(value: Any, info: ValidationInfo) -> Any:
+    """An address as it is written, a path from the party file's folder."""
+    if not isinstance(value, str | Path):
+        raise ValueError("must be a path, or an address such as s3://bucket/folder")
+    if (scheme := address_scheme(value)) is None:
+        return resolved(Path(value), info)
+    if redacted(str(value)) != str(value):
+        raise Unshown(f"holds a password; {LITERAL}, under table.store")
+    if scheme not in STORE_SCHEMES:
+        known = ", ".join(f"{each}://" for each in STORE_SCHEMES)
+        raise Unshown(f"is a {scheme}:// address, and tables are read from files, and from {known}; copy it to one of these")
+    if "\0" in str(value) or not str(value).partition("://")[2].strip("/"):
+        raise ValueError(f"must name a bucket and what is in it, such as {scheme}://bucket/folder")
+    return f"{scheme}://{str(value).partition('://')[2]}"
 
 
 def _address(text: str) -> str:
@@ -72,13 +96,39 @@ Address = Annotated[str, AfterValidator(_address)]
 Cost = Annotated[float, Field(strict=True, ge=0, le=1e9)]
 
 
+class StoreConfig(Model):
+    """How an object store is reached, where its usual environment variables do not say it."""
+
+    endpoint: Annotated[str, Field(pattern=r"^https?://[^@]+$")] | None = Field(
+        default=None, description="server of the store's protocol, such as https://minio.example:9000; null is the cloud's own"
+    )
+    region: Text | None = Field(default=None, description="of an s3:// bucket")
+    account: Text | None = Field(default=None, description="of an abfs://container/path that does not name it")
+    access_key: Secret | None = Field(default=None, description="id of the key for s3://")
+    secret_key: Secret | None = Field(default=None, description="secret of the key for s3://, the account's key for abfs://")
+    session_token: Secret | None = Field(default=None, description="token of a key for s3:// that holds for some hours")
+    anonymous: bool = Field(default=False, description="ask without a key, for what everybody may read (s3://, gs://)")
+
+    def secret(self, name: str) -> str | None:
+        """Read one of the secrets; raises ConfigError where it cannot be had."""
+        found: Secret | None = getattr(self, name)
+        return found.read(f"table.store.{name}") if found is not None else None
+
+
+_NOTHING_GIVEN: Any = {}
+
+
 class TableConfig(Model):
     """Where the rows are: files, or a query that a database runs."""
 
-    path: FilePath | None = Field(
+    path: Annotated[Path | str, BeforeValidator(_place)] | None = Field(
         default=None,
-        description="CSV (.csv, .csv.gz), TSV (.tsv, .tsv.gz) or Parquet (.parquet): a file, a folder of them, or a pattern "
-        "such as parts/*.csv",
+        description="CSV (.csv, .csv.gz), TSV (.tsv, .tsv.gz) or Parquet (.parquet): a file, a folder of them, a pattern "
+        "such as parts/*.csv, or the folder of a Delta table; here or at s3://, gs:// or abfs://",
+    )
+    store: StoreConfig = Field(default_factory=StoreConfig, description="how an object store is reached")
+    version: Annotated[int, Field(strict=True, ge=0)] | None = Field(
+        default=None, description="version of a Delta table; null is the latest"
     )
     separator: Annotated[str, Field(pattern=r"^[\t !#-~]$")] | None = Field(
         default=None, description='between the cells of a CSV, such as ";"; null detects comma, semicolon, tab and bar'
@@ -113,14 +163,12 @@ class TableConfig(Model):
         problems = []
         if (self.path is None) == (self.query is None):
             problems.append("path, query: exactly one of the two must be given")
-        if self.path is not None and (scheme := _scheme(self.path)) is not None:
-            problems.append(
-                f"path: is a {scheme}:// address, and tables are read from this machine's files; copy it to a file first"
-            )
-        elif self.path is not None and not _names_files(self.path):
+        if self.path is not None and not _names_files(self.path):
             endings = ", ".join(TABLE_SUFFIXES)
             problems.append(f"path = {shown(str(self.path))}: must end in {endings}, or be a folder of such files")
-        for use in ("separator", "encoding", "decimal"):
+        if self.store.model_fields_set and address_scheme(self.path) is None:
+            problems.append("store: goes with a path at s3://, gs:// or abfs:// only")
+        for use in ("separator", "encoding", "decimal", "version"):
             if getattr(self, use) is not None and self.path is None:
                 problems.append(f"{use}: goes with path only")
         if self.database is not None and self.query is None:
@@ -131,16 +179,11 @@ class TableConfig(Model):
         return self
 
 
-def _scheme(path: Path) -> str | None:
-    """The scheme of what is an address and no path, such as s3: a path has lost one of its two slashes by now."""
-    found = re.search(r"(?:^|/)([a-z][a-z0-9+.-]+):/", str(path), flags=re.IGNORECASE)
-    return found[1] if found is not None and not path.exists() else None
-
-
-def _names_files(path: Path) -> bool:
-    """A name without a point is taken for a folder's."""
-    folder = path.is_dir() or "." not in path.name
-    return folder or path.name.lower().endswith(TABLE_SUFFIXES)
+def _names_files(place: Path | str) -> bool:
+    """A name without a point is taken for a folder's, as is an address with a slash at its end."""
+    name = place.name if isinstance(place, Path) else place.rpartition("/")[2]
+    folder = (isinstance(place, Path) and place.is_dir()) or "." not in name
+    return folder or name.lower().endswith(TABLE_SUFFIXES)
 
 
 class FeatureColumns(Model):
@@ -266,9 +309,6 @@ class ReportOptions(Model):
         if self.cost_false_positive == self.cost_false_negative == 0:
             Problems.raise_any(["cost_false_positive, cost_false_negative: are both 0; give at least one a value above 0"])
         return self
-
-
-_NOTHING_GIVEN: Any = {}
 
 
 class PartyFile(Model):

@@ -7,13 +7,13 @@ length is counted row by row, and only what has room is written out.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tallystick.config.party import TableConfig
 from tallystick.data import rows as limits
 from tallystick.data.lazy import ROWS_IN_A_GROUP, LazyTable, store_batches
 from tallystick.data.rows import refuse_rows_beyond
+from tallystick.data.stores import TableFile, opened
 from tallystick.errors import DataError
 
 if TYPE_CHECKING:
@@ -26,13 +26,13 @@ NOT_AS_DICTIONARY = {"DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY"}  # encodings
 PREFIXED = "DELTA_BYTE_ARRAY"  # each value may repeat any part of the one before it
 
 
-def announced_rows(path: Path, *, reason: Callable[[Exception], str]) -> int:
+def announced_rows(path: TableFile, *, reason: Callable[[Exception], str]) -> int:
     """The rows that a file's footer tells of."""
     with _open(path, reason=reason) as file:
         return int(file.metadata.num_rows)
 
 
-def read_parquet(path: Path, table: TableConfig, *, reason: Callable[[Exception], str]) -> LazyTable:
+def read_parquet(path: TableFile, table: TableConfig, *, reason: Callable[[Exception], str]) -> LazyTable:
     """Copy a file's rows.
 
     Args:
@@ -42,21 +42,30 @@ def read_parquet(path: Path, table: TableConfig, *, reason: Callable[[Exception]
 
     Raises DataError for a file that is damaged, has too many rows, or unpacks into more than this machine can hold.
     """
+    with pieces_of(path, table, reason=reason) as (schema, pieces):
+        return store_batches(schema, pieces)
+
+
+@contextmanager
+def pieces_of(
+    path: TableFile, table: TableConfig, *, reason: Callable[[Exception], str]
+) -> "Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]":
+    """Within this block a file's schema, and its rows in batches of some text each, checked as ``read_parquet`` says."""
     with _open(path, reason=reason) as file:
         schema, metadata = file.schema_arrow, file.metadata
         _refuse_large_chunks(metadata, path)
     with _open(path, reason=reason, read_dictionary=_as_dictionaries(metadata)) as file:
-        return store_batches(schema, _pieces(file, schema, table, path))
+        yield schema, _pieces(file, schema, table, path)
 
 
 @contextmanager
-def _open(path: Path, *, reason: Callable[[Exception], str], **options: Any) -> "Iterator[ParquetFile]":
+def _open(path: TableFile, *, reason: Callable[[Exception], str], **options: Any) -> "Iterator[ParquetFile]":
     """A file open for Arrow's own reader: one flipped bit can make the one of Polars end the whole process."""
     import pyarrow as pa
     from pyarrow.parquet import ParquetFile
 
     try:
-        with ParquetFile(path, **options) as file:
+        with opened(path) as source, ParquetFile(source, **options) as file:
             yield file
     except (pa.ArrowException, MemoryError, UnicodeError, KeyError) as error:  # the last: a name that the footer has only once
         raise DataError(f"{path}: cannot be read: {reason(error)}") from None
@@ -68,7 +77,7 @@ def _chunks(metadata: "FileMetaData", group: int | None = None) -> "Iterator[Col
             yield metadata.row_group(number).column(column)
 
 
-def _refuse_large_chunks(metadata: "FileMetaData", path: Path) -> None:
+def _refuse_large_chunks(metadata: "FileMetaData", path: TableFile) -> None:
     """Refuse what the footer itself says of values and bytes; neither follows from the rows where a cell is a list."""
     values: dict[str, int] = {}
     for chunk in _chunks(metadata):
@@ -84,7 +93,7 @@ def _room() -> int:
     return limits.machine_memory() // SHARE_OF_A_COLUMN
 
 
-def _too_large(path: Path, name: str, what: str) -> DataError:
+def _too_large(path: TableFile, name: str, what: str) -> DataError:
     return DataError(
         f"{path}: column {name!r} {what}, over the {_room():,} bytes that a column may take, a quarter of this machine's memory; "
         "leave it out of the file, or use a machine with more memory"
@@ -98,7 +107,7 @@ def _as_dictionaries(metadata: "FileMetaData") -> list[str]:
     return sorted({chunk.path_in_schema for chunk in chunks if chunk.physical_type == "BYTE_ARRAY"} - others)
 
 
-def _pieces(file: "ParquetFile", schema: "pa.Schema", table: TableConfig, path: Path) -> "Iterator[pa.RecordBatch]":
+def _pieces(file: "ParquetFile", schema: "pa.Schema", table: TableConfig, path: TableFile) -> "Iterator[pa.RecordBatch]":
     """All rows in the types of ``schema``, in batches of some text each."""
     seen, rows = _Seen(path), 0
     for group in range(file.num_row_groups):
@@ -127,7 +136,7 @@ def _rows_at_a_time(metadata: "FileMetaData", group: int) -> int:
 class _Seen:
     """Bytes of text by column, over all batches of a file."""
 
-    path: Path
+    path: TableFile
     text: dict[str, int] = field(default_factory=dict)
 
     def count(self, batch: "pa.RecordBatch") -> None:
@@ -138,7 +147,7 @@ class _Seen:
                 raise _too_large(self.path, name, f"unpacks into at least {self.text[name]:,} bytes")
 
 
-def _halved(batch: "pa.RecordBatch", path: Path) -> "Iterator[tuple[pa.RecordBatch, int]]":
+def _halved(batch: "pa.RecordBatch", path: TableFile) -> "Iterator[tuple[pa.RecordBatch, int]]":
     """The batch in parts that have room when their text is written out, and the bytes of each."""
     text = sum(map(_text_of, batch.columns))
     if text <= TEXT_AT_A_TIME:

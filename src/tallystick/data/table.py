@@ -1,9 +1,11 @@
-"""Tables: a party's rows, from CSV, TSV or Parquet files, or from a query that DuckDB or PostgreSQL runs."""
+"""Tables: a party's rows, from CSV, TSV or Parquet files, here or in an object store, from a Delta table, or from a query that
+DuckDB or PostgreSQL runs."""
 
 import re
 import zlib
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
@@ -12,13 +14,15 @@ import polars.selectors as cs
 
 from tallystick.config.party import TABLE_SUFFIXES, PartyFile, TableConfig
 from tallystick.data.delimited import read_delimited
+from tallystick.data.delta import is_delta, read_delta
 from tallystick.data.lazy import Frame, LazyTable, store
 from tallystick.data.parquet import announced_rows, read_parquet
 from tallystick.data.postgres import postgres_errors, read_postgres
 from tallystick.data.rows import refuse_rows_beyond
+from tallystick.data.stores import Store, StoredFile, TableFile, copied
 from tallystick.errors import DataError
 from tallystick.reading import did_you_mean, redacted
-from tallystick.storage import refuse_pipe
+from tallystick.storage import refuse_pipe, scratch_folder
 
 
 def read_party_table(party: PartyFile) -> LazyTable:
@@ -65,22 +69,54 @@ def require_unique(names: Sequence[str], *, source: str) -> None:
         raise DataError(f"{source}: more than one column is called {', '.join(map(repr, twice))}; rename or remove one")
 
 
-def _read_files(path: Path, table: TableConfig, text: Collection[str]) -> LazyTable:
-    paths = _files(path)
-    ending = _ending(paths[0])
-    for path in paths:
-        if _ending(path) != ending:
-            raise DataError(f"{table.path}: holds {paths[0].name} and {path.name}; the files of one table must be of one kind")
+def _read_files(path: Path | str, table: TableConfig, text: Collection[str]) -> LazyTable:
+    place = path if isinstance(path, Path) else Store.at(path, table.store)
+    if is_delta(place):
+        return read_delta(place, table, reason=_reason)
+    if table.version is not None:
+        raise DataError(f"{path}: is no Delta table, and table.version goes with one only; leave it out")
+    files: Sequence[TableFile] = _files(place) if isinstance(place, Path) else _stored(place)
+    ending = _ending(files[0])
+    for file in files:
+        if _ending(file) != ending:
+            raise DataError(f"{path}: holds {files[0].name} and {file.name}; the files of one table must be of one kind")
     try:
         if ending != ".parquet":
-            return read_delimited(paths, table, text=text)
-        refuse_rows_beyond(sum(announced_rows(path, reason=_reason) for path in paths), table, source=table.path, has="announces")
-        tables = [read_parquet(path, table, reason=_reason) for path in paths]
-        return tables[0] if len(tables) == 1 else store(_joined(paths, [table.source for table in tables]))
+            with _local(files, table) as paths:
+                return read_delimited(paths, table, text=text)
+        refuse_rows_beyond(sum(announced_rows(file, reason=_reason) for file in files), table, source=path, has="announces")
+        tables = [read_parquet(file, table, reason=_reason) for file in files]
+        return tables[0] if len(tables) == 1 else store(_joined(files, [table.source for table in tables]))
     except pl.exceptions.NoDataError:
-        raise DataError(f"{table.path}: is empty") from None
+        raise DataError(f"{path}: is empty") from None
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{table.path}: cannot be read: {_reason(error)}") from None
+        raise DataError(f"{path}: cannot be read: {_reason(error)}") from None
+
+
+def _stored(place: Store) -> list[StoredFile]:
+    """A store's files that are of a table's kinds."""
+    found = [file for file in place.listed() if not file.name.startswith((".", "_")) and _ending(file)]
+    if not found:
+        raise DataError(f"{place.address}: holds no file that ends in {', '.join(TABLE_SUFFIXES)}")
+    return found
+
+
+@contextmanager
+def _local(files: Sequence[TableFile], table: TableConfig) -> Iterator[list[Path]]:
+    """Within this block local files of the same content; what is said of a copy is said of the file in the store."""
+    stored = [file for file in files if isinstance(file, StoredFile)]
+    if not stored:
+        yield [file for file in files if isinstance(file, Path)]
+        return
+    with scratch_folder() as folder:
+        copies = {copied(file, folder, table): file for file in stored}
+        try:
+            yield list(copies)
+        except DataError as error:
+            text = str(error)
+            for copy, file in copies.items():
+                text = text.replace(str(copy), str(file))
+            raise DataError(text) from None
 
 
 def _files(path: Path) -> list[Path]:
@@ -102,14 +138,14 @@ def _files(path: Path) -> list[Path]:
     return sorted(found)
 
 
-def _ending(path: Path) -> str | None:
+def _ending(path: TableFile) -> str | None:
     """What kind of file it is by its name; None for any other."""
     return next(
         (ending for ending in (".csv", ".tsv", ".parquet") if path.name.lower().removesuffix(".gz").endswith(ending)), None
     )
 
 
-def _joined(paths: Sequence[Path], parts: Sequence[pl.LazyFrame]) -> pl.LazyFrame:
+def _joined(paths: Sequence[TableFile], parts: Sequence[pl.LazyFrame]) -> pl.LazyFrame:
     """Parquet files of the same columns as one table; numbers of several widths take the widest."""
     schemas = [part.collect_schema() for part in parts]
     first = schemas[0]

@@ -17,7 +17,7 @@ from tallystick.artifacts.folder import RunFolder
 from tallystick.artifacts.secret import row_noise_secret
 from tallystick.artifacts.trained import Architecture, TrainedFeatureParty, TrainedLabelParty, kept_encoder
 from tallystick.config.contract import Contract
-from tallystick.config.party import PartyFile, TableConfig, check_party
+from tallystick.config.party import PartyFile, TableConfig, address_scheme, check_party
 from tallystick.data.encoder import Encoder
 from tallystick.data.keys import KeyReport, Keys
 from tallystick.data.lazy import Frame
@@ -58,7 +58,13 @@ class Predicted(TypedDict, total=False):
 
 
 def predict(
-    contract: Contract, party: PartyFile, *, table: Path | None, output: Path | None, watcher: Watcher, run: str | None = None
+    contract: Contract,
+    party: PartyFile,
+    *,
+    table: Path | str | None,
+    output: Path | None,
+    watcher: Watcher,
+    run: str | None = None,
 ) -> Predicted:
     """Score new ids with the latest complete run's model; ``output`` is a CSV or Parquet file.
 
@@ -68,7 +74,7 @@ def predict(
     Args:
         contract: the contract that the model was trained under.
         party: this party's file.
-        table: the new rows; the party file's table if left out.
+        table: the new rows, by their path or address; the party file's table if left out.
         output: where the scores go. Those of an intersection stay with the label party; on a union both get their own rows'.
         watcher: shown progress.
         run: the run whose model scores: its id, or its folder's name or path; the latest complete one if left out.
@@ -87,11 +93,15 @@ def predict(
         return _predict(contract, party, folder, source=source, output=output, watcher=watcher)
 
 
-def _source(party: PartyFile, table: Path | None) -> TableConfig:
+def _source(party: PartyFile, table: Path | str | None) -> TableConfig:
     """Where the rows to be scored are; raises ConfigError for a party file without a table."""
     if party.table is None:
         raise ConfigError("table: the party file names no table; add one")
-    return party.table.model_copy(update={"path": table, "query": None, "database": None}) if table is not None else party.table
+    if table is None:
+        return party.table
+    place = str(table) if address_scheme(table) is not None else Path(table)
+    elsewhere = {"path": place, "query": None, "database": None, "password": None, "version": None}
+    return party.table.model_copy(update=elsewhere)
 
 
 def _predict(
