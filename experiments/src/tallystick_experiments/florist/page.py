@@ -5,6 +5,8 @@ from typing import Any
 from tallystick_experiments.florist.sweep import ATTACKED_RATIO, BOTH
 from tallystick_experiments.page import Benchmark, Cell, Curve, ResultTable, Series, counted, spread_of
 
+METRICS = {"auc": "test AUC", "ace": "ACE"}
+
 
 def page_of(found: dict[str, Any], *, command: str) -> Benchmark:
     """Show what ``florist.run`` found."""
@@ -14,6 +16,7 @@ def page_of(found: dict[str, Any], *, command: str) -> Benchmark:
         command=command,
         tables=[
             *(_paper_table(number, table) for number, table in found["tables"].items() if table["rows"]),
+            *_figure_tables(found),
             *_utility_tables(found),
             *_attack_tables(found),
             *_drops(found),
@@ -59,6 +62,26 @@ def _paper_table(number: str, table: dict[str, Any]) -> ResultTable:
         columns=["strategy", "paper", "here", "a guess here"],
         rows=[[row["strategy"], row["paper"], spread_of(row["measured"]), spread_of(row["chance"])] for row in rows],
     )
+
+
+def _figure_tables(found: dict[str, Any]) -> list[ResultTable]:
+    """What the panels of a figure draw, as numbers: every strategy at every ratio, per side and metric."""
+    tables = []
+    for name, panel in found["curves"].items():
+        side, metric = panel["side"], panel["metric"]
+        by_key = {(each["strategy"], each["ratio"]): each[metric] for each in found["summaries"] if each["side"] == side}
+        if by_key and len(found["ratios"]) > 1:
+            tables.append(
+                ResultTable(
+                    name=f"Figure {name}: {METRICS[metric]}, {_side(side)}",
+                    columns=["strategy", *(f"{ratio:g}" for ratio in found["ratios"])],
+                    rows=[
+                        [strategy, *(spread_of(of) if (of := by_key.get((strategy, ratio))) else None for ratio in found["ratios"])]
+                        for strategy in dict.fromkeys(strategy for strategy, _ in by_key)
+                    ],
+                )
+            )
+    return tables
 
 
 def _utility_tables(found: dict[str, Any]) -> list[ResultTable]:
@@ -133,7 +156,7 @@ def _checks(found: dict[str, Any]) -> list[ResultTable]:
 
 
 def _panel(name: str, panel: dict[str, Any]) -> Curve:
-    what = {"auc": "test AUC", "ace": "ACE"}[panel["metric"]]
+    what = METRICS[panel["metric"]]
     return Curve(
         name=f"Figure {name}: {what}, {_side(panel['side'])}",
         x="share of rows that the side lacks",
@@ -155,7 +178,8 @@ def _notes(found: dict[str, Any]) -> list[str]:
     return [
         "Small figures below a mean are Student's 95 % interval of it over seeds."
         + (" There is one seed, so there are none." if few else ""),
-        "The paper prints no numbers for figures 2 and 3; the drops that its text states are in a table above.",
+        "The paper prints no numbers for figures 2 and 3; the drops that its text states are in a table above. Panels h to j "
+        "(convergence) are not drawn.",
         "Batch and step size are scaled to the sample: the paper has 4.1 million rows, batch 8,192 and Adam 1e-4.",
         "-te variants are the plain variants' training runs, calibrated at prediction: their attack figures are equal.",
         f"Training and attacks of all runs together took {found['seconds']:,.0f} s on one thread.",
