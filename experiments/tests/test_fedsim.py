@@ -144,6 +144,21 @@ def test_a_sweep_shows_the_papers_numbers_and_resumes(hdb, quick, tmp_path):
     assert json.loads(json.dumps(again))["benchmark"] == "fedsim"
 
 
+def test_the_estimate_without_training_is_that_of_the_definition(hdb, monkeypatch):
+    monkeypatch.setattr(sweep.paper, "DELTA_NEIGHBORS", 4)
+    found = sweep.run(data=[hdb], only=["delta"], seeds=())
+    pair = read_hdb(hdb)
+    lost = []
+    for place in pair.own_key_NP:
+        distances = np.sort(np.hypot(*(pair.their_key_MP - place).T))[:4]
+        scaled = (distances.max() - distances) / (distances.max() - distances.min())
+        lost.append(1 - scaled[0] + scaled[1:].sum())
+    (row,) = found["delta"]
+    assert row["delta"]["Top1Sim"] == pytest.approx(np.mean(lost), rel=1e-4)
+    assert found["runs"] == []
+    assert "20.69" in benchmark_html(page_of(found, command="x"))
+
+
 @pytest.mark.long
 def test_the_frontier_has_what_noise_costs_beside_what_it_hides(hdb, quick, tmp_path, monkeypatch):
     settings = ("tau 1", "keys moved by 1000 m")

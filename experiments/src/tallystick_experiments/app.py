@@ -408,7 +408,7 @@ def fedsim(
     data: Annotated[list[Path] | None, typer.Option(help="Folder of a set's files (hdb, bike, frogs); may be repeated.")] = None,
     seeds: SeedsPerRow = 5,
     only: Annotated[
-        str, typer.Option(help="Parts, with commas between: table-1, -2, -6, -10, neighbors, tau, frontier, synthetic, cut.")
+        str, typer.Option(help="Parts, with commas: table-1, -2, -6, -10, neighbors, tau, frontier, synthetic, cut, delta.")
     ] = "",
     methods: Annotated[str, typer.Option(help="Methods of table-1 and the frontier, with commas between; all if empty.")] = "",
     fixed_split: Annotated[bool, typer.Option("--fixed-split", help="The paper's one split for every seed.")] = False,

@@ -31,6 +31,7 @@ def page_of(found: dict[str, Any], *, command: str) -> Benchmark:
             ),
             *_paired(found["paired"]),
             *_cut(found["cut"]),
+            *_deltas(found["delta"]),
         ],
         curves=[*_by_neighbors(found), *_frontier_curves(found), *_weights(found)],
         notes=[
@@ -167,6 +168,21 @@ def _cut(rows: list[dict[str, Any]]) -> list[ResultTable]:
                     row["steps_per_s"],
                     row["difference"],
                 ]
+                for row in rows
+            ],
+        )
+    ]
+
+
+def _deltas(rows: list[dict[str, Any]]) -> list[ResultTable]:
+    if not rows:
+        return []
+    return [
+        ResultTable(
+            name="The estimate of Table 1: what FedSim may bring, without training",
+            columns=["set", "rows", "K", "paper, over Top1Sim", "over Top1Sim", "over AvgSim"],
+            rows=[
+                [row["set"], row["rows"], row["neighbors"], row["paper"], row["delta"]["Top1Sim"], row["delta"]["AvgSim"]]
                 for row in rows
             ],
         )

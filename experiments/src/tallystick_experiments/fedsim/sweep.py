@@ -6,6 +6,9 @@ from dataclasses import MISSING, asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from tallystick.alignment.improvement import estimated_improvement
+from tallystick.alignment.nearest import nearest
+from tallystick.alignment.outcome import Candidates
 from tallystick.errors import ConfigError
 from tallystick_experiments.fedsim import cut, paper
 from tallystick_experiments.fedsim.data import GENERATED, READERS, Pair, recognise
@@ -32,9 +35,9 @@ TABLE_1 = (
 NEIGHBORS = {"hdb": (3, 5, 10, 20), "bike": (1, 5, 10, 20, 50)}
 TAUS = (1.0, 0.1, 0.01, 0.001)
 KEY_NOISE = (0.1, 0.2)
-PARTS = ("table-1", "table-2", "table-6", "neighbors", "tau", "frontier", "synthetic", "table-10", "cut")
+PARTS = ("table-1", "table-2", "table-6", "neighbors", "tau", "frontier", "synthetic", "table-10", "cut", "delta")
 """Methods and ablations; either side alone; more feature parties; Figure 9; Figure 6; what noise costs and hides; Figure 5;
-keys that tell nothing; what crosses the cut, and how fast."""
+keys that tell nothing; what crosses the cut, and how fast; the estimate without training."""
 PARTIES = ("1+2+3", "1+2", "1+3", "2+3", "1", "2", "3")
 WITHOUT_FILES = ("synthetic", "table-10")
 PLACES = ("hdb",)
@@ -102,6 +105,7 @@ def run(
         "parts": {part: _rows([runs[key] for key in plan]) for part, plan in plans.items() if plan},
         "paired": _paired([runs[key] for key in plans.get("table-1", [])]),
         "cut": _measure_cut(folders) if "cut" in parts else [],
+        "delta": _deltas(folders) if "delta" in parts else [],
         "weights": [figures for figures in runs.values() if figures.get("weights")],
         "runs": list(runs.values()),
         "seconds": time.perf_counter() - started,
@@ -240,6 +244,19 @@ def _of_paper(row: Mapping[str, Any]) -> float | None:
 
 def _measure_cut(folders: Mapping[str, Path]) -> list[dict[str, Any]]:
     return cut.measure_cut(folders["hdb"], name="hdb", neighbors=50, steps=100) if "hdb" in folders else []
+
+
+def _deltas(folders: Mapping[str, Path]) -> list[dict[str, Any]]:
+    """FedSim's definition 1, with the K nearest by the keys in the clear, K as in the paper's Table 1."""
+    rows = []
+    for name in (name for name in folders if name in paper.DELTA):
+        pair = READERS[name](folders[name])
+        found = nearest(pair.own_key_NP, pair.their_key_MP, neighbors=paper.DELTA_NEIGHBORS)
+        similarity_NK = (-found.distance_NK).astype("float32")
+        links = Candidates(numbers_NK=found.numbers_NK, rows=len(pair.theirs), similarity_NK=similarity_NK)
+        shown = {"set": name, "neighbors": paper.DELTA_NEIGHBORS, "rows": len(pair.own), "paper": paper.DELTA[name]}
+        rows.append(shown | {"delta": estimated_improvement(links)})
+    return rows
 
 
 def _check(only: Sequence[str], methods: Sequence[str]) -> None:

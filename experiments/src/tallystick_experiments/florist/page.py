@@ -67,17 +67,17 @@ def _paper_table(number: str, table: dict[str, Any]) -> ResultTable:
 def _figure_tables(found: dict[str, Any]) -> list[ResultTable]:
     """What the panels of a figure draw, as numbers: every strategy at every ratio, per side and metric."""
     tables = []
-    for name, panel in found["curves"].items():
+    for number, panel in found["curves"].items():
         side, metric = panel["side"], panel["metric"]
         by_key = {(each["strategy"], each["ratio"]): each[metric] for each in found["summaries"] if each["side"] == side}
         if by_key and len(found["ratios"]) > 1:
             tables.append(
                 ResultTable(
-                    name=f"Figure {name}: {METRICS[metric]}, {_side(side)}",
+                    name=f"Figure {number}: {METRICS[metric]}, {_side(side)}",
                     columns=["strategy", *(f"{ratio:g}" for ratio in found["ratios"])],
                     rows=[
-                        [strategy, *(spread_of(of) if (of := by_key.get((strategy, ratio))) else None for ratio in found["ratios"])]
-                        for strategy in dict.fromkeys(strategy for strategy, _ in by_key)
+                        [name, *(spread_of(of) if (of := by_key.get((name, ratio))) else None for ratio in found["ratios"])]
+                        for name in dict.fromkeys(strategy for strategy, _ in by_key)
                     ],
                 )
             )
