@@ -13,6 +13,7 @@ TESTS = [path for folder in ("tests", "experiments/tests", "robustness/tests") f
 
 REACHED = {
     "tallystick.__main__": ("tests/cli/test_signals.py", '"-m", "tallystick"'),
+    "tallystick.alignment.psu_diffie_hellman": ("tests/alignment/test_union_views.py", "union_label_party"),
     "tallystick.api": ("tests/test_public_names.py", "tallystick.predict("),
     "tallystick.attacks.clustered": ("tests/attacks/test_attack_metrics.py", "AttackEvaluator()"),
     "tallystick.attacks.feature_inference.aligned": ("tests/attacks/test_feature_inference.py", "FEATURE_INFERENCE_ATTACKS"),

@@ -25,8 +25,8 @@ ROLES = {
         lambda channel: intersect_feature_party(FEATURE, channel, rng=RNG, security="malicious"),
     ),
     "union": (
-        lambda channel: union_label_party(LABEL, channel, rng=RNG),
-        lambda channel: union_feature_party(FEATURE, channel, rng=RNG),
+        lambda channel: union_label_party(LABEL, channel, rng=RNG, protocol="oblivious-transfer"),
+        lambda channel: union_feature_party(FEATURE, channel, rng=RNG, protocol="oblivious-transfer"),
     ),
 }
 

@@ -138,6 +138,10 @@ def write(tmp_path: Path, text: str) -> Path:
             "malicious: goes with alignment.method = intersection",
         ),
         (
+            {"alignment__method": "union-with-helper", "alignment__protocol": "diffie-hellman"},
+            'alignment.protocol = "diffie-hellman": goes with alignment.method = intersection and union only',
+        ),
+        (
             {"alignment__protocol": "diffie-hellman", "alignment__security": "malicious"},
             "alignment.security = malicious: is by oblivious transfer; leave alignment.protocol out",
         ),

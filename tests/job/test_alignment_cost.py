@@ -44,6 +44,13 @@ def test_security_against_cheaters_costs_what_it_costs():
     assert megabytes == pytest.approx(250, rel=0.1)
 
 
+def test_a_union_costs_what_it_costs():
+    """790 MB were measured of a million; the trial takes all of it to grow like switches, which are two fifths of it."""
+    _, seconds, megabytes, _ = said(contract_of(method="union"), 1_000_000)
+    assert seconds > 0
+    assert megabytes == pytest.approx(790, rel=0.25)
+
+
 def test_what_multiplies_for_each_id_is_extrapolated_from_fewer(monkeypatch):
     monkeypatch.setattr(module, "_MULTIPLIED", (5, 25))
     _, seconds, megabytes, _ = said(contract_of(protocol="diffie-hellman"), 100_000)

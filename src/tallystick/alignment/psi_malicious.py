@@ -172,6 +172,16 @@ def answer_against_cheaters(side: Side, channel: Channel, size: int, *, one_of_s
     return Answer(order_N=order_N, check=check), 3 * COLUMNS + 2
 
 
+def pseudonyms(side: Side, channel: Channel, size: int, *, leads: bool) -> tuple[Tags, bytes]:
+    """Give half of every own id's tag (N, 16), which a side can make of an id only if it brought it, and the salt.
+
+    Threat model and errors as for match_against_cheaters; the peer has ``size`` ids, and ``leads`` is the label party.
+    """
+    label_ids, feature_ids = (len(side.ids), size) if leads else (size, len(side.ids))
+    (label_N16, _), salt = _tags(side, channel, Buckets(label_ids=label_ids, feature_ids=feature_ids), size, leads=leads)
+    return label_N16, salt
+
+
 def _tags(side: Side, channel: Channel, buckets: Buckets, size: int, *, leads: bool) -> tuple[tuple[Tags, Tags], bytes]:
     """Give both halves of every own id's tag (N, 16), the label party's first, and the salt; ``leads``: as the label party."""
     salt = _toss(channel, side.rng, leads=leads)

@@ -1,77 +1,33 @@
-"""Private set union by Diffie-Hellman on ristretto255: pseudonymous ids for all, and nobody learns whom both know.
+"""Private set union: pseudonymous ids for all, and nobody learns whom both know.
 
-FLORIST's Algorithm 1 with fewer exponentiations: 5 |A| + 2 |B| + |A u B| instead of 5 |A| + 5 |B| + 2 |A u B|. The side
-with fewer ids takes the part of A (the label party if both have as many).
+How two parties get there is a protocol of its own: ``psu_diffie_hellman.py`` for few ids or a slow line, ``psu_switching.py`` for
+many.
 
-    A, keys a, a'                                  B, keys b, b'
-    X = H(x)^a of its ids, shuffled     ->
-                                        <-         Y = H(y)^b of its ids, shuffled
-    R = Y^(aa'), in the order of Y      ->         B's own ids as they will look in M
-                                        <-         X^b, shuffled anew: A cannot tell which is which
-    M = R and X^(ba'), each once,                  U = M^b', sorted: the universal ids;
-        shuffled                        ->         own ids are found in M through R, all of them, each once
-                                        <-         X^(bb'), in the order of X
-    X^(bb'a') = own universal ids       <-         U
+    label party                                    feature party
+    how many ids it has                    <->     how many ids it has
+                       a protocol, with a role for the side that has fewer ids and one for the other
+    universal ids, sorted                          the same
 
-A simulator that knows a side's ids and keys and the sizes, and nothing else, can show it all that it receives. Take a side's
-own keys out of what it receives; h is a member of the union, and unlabelled means in an order that tells nothing.
-
-- A holds {y^b} and {x^b} unlabelled, x^(bb') labelled by x, and {h^(bb')} unlabelled. With c = bb', b and c are independent
-  and uniform. The simulator draws |A| random elements g and shows them, raised to a, as X^b. It shows |A n B| of them and
-  |B| - |A n B| fresh ones, shuffled, as Y. It draws a fresh k for each x and shows k^a as its element of X^(bb'), and all k
-  and |A u B| - |A| fresh elements, raised to aa', cut and sorted, as U. By DDH nobody notices that (h, h^b, h^c) became (h,
-  random, random). B shuffles Y and X^b independently, so which g stand in Y tells nothing.
-- B holds {x^a} unlabelled, y^c labelled by y, where c = aa' (b is its own), and {h^c} unlabelled; a and c are independent
-  and uniform. The simulator shows |A| random elements as X, a fresh r for each y as R, and all r and |A u B| - |B| fresh
-  elements, shuffled, as M. By DDH nobody notices. U and X^(bb') are B's own work.
-
-Shapes: N ids of the union; M own ids, dummies included; B rows of a chunk.
+The label party has the first role where both have as many. Shapes: N ids of the union; M own ids, dummies included.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
-import numpy as np
+from collections.abc import Mapping, Sequence
 
 from tallystick.alignment import union
-from tallystick.alignment.exchange import (
-    MAX_ROWS,
-    attribute_errors,
-    check_ids,
-    chunks,
-    exchange,
-    exchange_sizes,
-    notify_peers,
-    receive_list,
-    require_distinct,
-    send_list,
-    send_size,
-    spans,
-)
-from tallystick.alignment.group import ELEMENT_BYTES
-from tallystick.alignment.matching import TAG_BYTES, Index, Tags, match, sorted_order, tags_of
+from tallystick.alignment.exchange import MAX_ROWS, check_ids, exchange_sizes, notify_peers
 from tallystick.alignment.outcome import Alignment
+from tallystick.alignment.psi import FEW_IDS, Protocol
+from tallystick.alignment.psu_diffie_hellman import merge_by_diffie_hellman, name_by_diffie_hellman
+from tallystick.alignment.psu_switching import merge_by_switching, permute_by_switching
 from tallystick.alignment.randomness import SecureRandom
-from tallystick.alignment.workers import Workers, gathered, results
-from tallystick.errors import ProtocolError
+from tallystick.alignment.union import UnionRole, UnionSide
 from tallystick.network.channel import Channel, Progress, no_progress
 
-_BLINDED = "blinded ids"
-_RETURNED = "returned ids"
-_MIXED = "mixed ids"
-_MERGED = "merged union"
-_OWN = "own ids under both keys"
-_UIDS = "universal ids"
-_WHAT = "private set union"
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Union:
-    """What a side gets: the universal ids in their order, and where its own ids stand among them."""
-
-    uids_N16: Tags
-    position_M: Index
-    multiplications: int
+_ROLES: Mapping[str, tuple[UnionRole, UnionRole]] = {
+    "diffie-hellman": (merge_by_diffie_hellman, name_by_diffie_hellman),
+    "oblivious-transfer": (permute_by_switching, merge_by_switching),
+}
+"""Of the side with fewer ids, and of the other."""
 
 
 def union_label_party(
@@ -79,6 +35,7 @@ def union_label_party(
     channel: Channel,
     *,
     rng: SecureRandom,
+    protocol: Protocol = "auto",
     dummies: int = 0,
     max_rows: int = MAX_ROWS,
     threads: int | None = None,
@@ -86,27 +43,26 @@ def union_label_party(
 ) -> Alignment:
     """Give every id of the union a universal id that tells neither side whether the other has it: the label party's side.
 
-    FLORIST, section 2.3 and Algorithm 1, on ristretto255 (RFC 9496) and with a cheaper order of exponentiations.
-
-    Threat model: a peer that follows the protocol and may study all it received (honest but curious).
-    Guarantee: under the decisional Diffie-Hellman assumption, with the hash as a random oracle, a side learns the
-    sizes of both sets and of the intersection and the positions of its own ids, nothing more. Not protected: the
-    sizes (``dummies`` blur them, without a formal guarantee); a peer that lies about its ids; and what training on
-    the union shows of membership, which attacks measure after the run.
+    Threat model: a peer that follows the protocol and may study all it received (honest but curious). Guarantee: that of the
+    protocol; a side learns the sizes of both sets and of the intersection and the positions of its own ids, nothing more. Not
+    protected: the sizes (``dummies`` blur them, without a formal guarantee); a peer that lies about its ids or deviates; and
+    what training on the union shows of membership, which attacks measure after the run.
 
     Args:
         ids: this party's ids, unique.
         channel: to the one other party.
         rng: draws keys, shuffles and dummies.
+        protocol: ``diffie-hellman``, ``oblivious-transfer`` or, by the sizes, ``auto``; both parties say the same.
         dummies: up to so many ids that nobody has are added to blur the sizes.
         max_rows: most ids to accept from the peer (and to have).
-        threads: threads of arithmetic; all cores by default.
-        progress: told of scalar multiplications.
+        threads: threads of arithmetic with Diffie-Hellman; all cores by default.
+        progress: told how far this side is.
 
     Raises DataError if a side has no ids or ids repeat, and if no id is common or one set contains the other;
     ProtocolError, naming peer and step, for what the protocol does not allow.
     """
-    return _unite(ids, channel, rng, leads_ties=True, dummies=dummies, max_rows=max_rows, threads=threads, progress=progress)
+    side = UnionSide(label=True, rng=rng, threads=threads, progress=progress)
+    return _unite(ids, channel, side, protocol=protocol, dummies=dummies, max_rows=max_rows)
 
 
 def union_feature_party(
@@ -114,36 +70,34 @@ def union_feature_party(
     channel: Channel,
     *,
     rng: SecureRandom,
+    protocol: Protocol = "auto",
     dummies: int = 0,
     max_rows: int = MAX_ROWS,
     threads: int | None = None,
     progress: Progress = no_progress,
 ) -> Alignment:
     """Give every id of the union a universal id: the feature party's side; all else as for union_label_party."""
-    return _unite(ids, channel, rng, leads_ties=False, dummies=dummies, max_rows=max_rows, threads=threads, progress=progress)
+    side = UnionSide(label=False, rng=rng, threads=threads, progress=progress)
+    return _unite(ids, channel, side, protocol=protocol, dummies=dummies, max_rows=max_rows)
+
+
+def chosen(protocol: Protocol, ids: int) -> Protocol:
+    """Give the protocol that runs where both sides together have so many ids."""
+    if protocol != "auto":
+        return protocol
+    return "diffie-hellman" if ids <= FEW_IDS else "oblivious-transfer"
 
 
 def _unite(
-    ids: Sequence[bytes],
-    channel: Channel,
-    rng: SecureRandom,
-    *,
-    leads_ties: bool,
-    dummies: int,
-    max_rows: int,
-    threads: int | None,
-    progress: Progress,
+    ids: Sequence[bytes], channel: Channel, side: UnionSide, *, protocol: Protocol, dummies: int, max_rows: int
 ) -> Alignment:
     with notify_peers([channel]):
         check_ids(ids, max_rows=max_rows)
-        members = union.with_dummies(ids, dummies, rng=rng) if ids else ids
+        members = union.with_dummies(ids, dummies, rng=side.rng) if ids else ids
         (others,) = exchange_sizes(len(members), [channel], max_rows=max_rows)
-        merges = len(members) < others or (len(members) == others and leads_ties)
-        # The naming side's last term is the union's size, unknown yet: what it can be at most.
-        total = 3 * len(members) + others if merges else 2 * len(members) + 3 * others
-        side = _merging_side if merges else _naming_side
-        with Workers(threads=threads, what=_WHAT, total=total, progress=progress) as workers:
-            found = side(members, others, channel, rng, workers)
+        of_fewer, of_more = _ROLES[chosen(protocol, len(members) + others)]
+        fewer = len(members) < others or (len(members) == others and side.label)
+        found = (of_fewer if fewer else of_more)(members, others, channel, side)
     return union.outcome(
         method="union",
         position_M=found.position_M,
@@ -154,98 +108,3 @@ def _unite(
         uids_N16=found.uids_N16,
         multiplications=found.multiplications,
     )
-
-
-def _merging_side(members: Sequence[bytes], others: int, channel: Channel, rng: SecureRandom, workers: Workers) -> _Union:
-    """Algorithm 1's active party: sees both sets under one key, but its own shuffled by the other side, and merges them."""
-    first, second = rng.scalar(), rng.scalar()
-    order_M = rng.permutation(len(members))
-
-    blinded = results([workers.blind([members[row] for row in order_M[span]], first) for span in spans(len(members))])
-    arriving = exchange([channel], sends=_BLINDED, outgoing=blinded, receives=_BLINDED, incoming=[others], shape=(ELEMENT_BYTES,))
-    with attribute_errors(channel, _BLINDED):
-        both = first * second
-        theirs_32 = gathered([workers.multiply(rows_B32, both) for _, rows_B32 in arriving], others, width=ELEMENT_BYTES)
-
-    returned = chunks(tags_of(theirs_32))
-    arriving = exchange(
-        [channel], sends=_RETURNED, outgoing=returned, receives=_MIXED, incoming=[len(members)], shape=(ELEMENT_BYTES,)
-    )
-    with attribute_errors(channel, _MIXED):
-        ours_32 = gathered([workers.multiply(rows_B32, second) for _, rows_B32 in arriving], len(members), width=ELEMENT_BYTES)
-    with attribute_errors(channel, f"{_BLINDED} or {_MIXED}"):
-        common, _ = match(tags_of(ours_32), tags_of(theirs_32))
-
-    merged_N32 = np.concatenate((theirs_32, np.delete(ours_32, common, axis=0)))
-    del ours_32, theirs_32
-    merged_N32 = merged_N32[rng.permutation(len(merged_N32))]
-    send_size(channel, _MERGED, len(merged_N32))
-    union.check_union(len(merged_N32), len(members), others, channel.peer)
-    send_list(channel, _MERGED, merged_N32)
-    arriving = exchange([channel], sends="", outgoing=(), receives=_OWN, incoming=[len(members)], shape=(ELEMENT_BYTES,))
-    with attribute_errors(channel, _OWN):
-        own = [workers.multiply(rows_B32, second, keep=tags_of) for _, rows_B32 in arriving]
-        own_uids_M16 = gathered(own, len(members), width=TAG_BYTES)
-    require_distinct(channel, _OWN, own_uids_M16)
-    uids_N16 = receive_list(channel, _UIDS, len(merged_N32), shape=(TAG_BYTES,))
-    if not np.array_equal(sorted_order(uids_N16), np.arange(len(uids_N16))):
-        raise ProtocolError(channel.peer, f"{channel.peer} sent {_UIDS!r} that are not sorted")
-    position_M = np.empty(len(members), dtype=np.int64)
-    position_M[order_M] = _places(own_uids_M16, uids_N16, channel, _UIDS)
-    return _Union(uids_N16=uids_N16, position_M=position_M, multiplications=workers.multiplications)
-
-
-def _naming_side(members: Sequence[bytes], others: int, channel: Channel, rng: SecureRandom, workers: Workers) -> _Union:
-    """Algorithm 1's passive party: mixes the other's ids, then names every id of the merged union."""
-    first, second = rng.scalar(), rng.scalar()
-    order_M = rng.permutation(len(members))
-
-    blinded = results([workers.blind([members[row] for row in order_M[span]], first) for span in spans(len(members))])
-    arriving = exchange([channel], sends=_BLINDED, outgoing=blinded, receives=_BLINDED, incoming=[others], shape=(ELEMENT_BYTES,))
-    with attribute_errors(channel, _BLINDED):
-        theirs_32 = gathered([workers.multiply(rows_B32, first) for _, rows_B32 in arriving], others, width=ELEMENT_BYTES)
-    require_distinct(channel, _BLINDED, tags_of(theirs_32))
-
-    under_both = results([workers.multiply(rows_B32, second) for rows_B32 in chunks(theirs_32)])  # while the peer merges
-    mixed_32 = theirs_32[rng.permutation(others)]
-    del theirs_32
-    returned_M16 = np.empty((len(members), TAG_BYTES), dtype=np.uint8)
-    arriving = exchange(
-        [channel], sends=_MIXED, outgoing=chunks(mixed_32), receives=_RETURNED, incoming=[len(members)], shape=(TAG_BYTES,)
-    )
-    for span, (_, tags_B16) in zip(spans(len(members)), arriving, strict=True):
-        returned_M16[span] = tags_B16
-
-    size = union.receive_union(channel, _MERGED, len(members), others)
-    union.check_union(size, len(members), others, channel.peer)
-    merged_N16 = np.empty((size, TAG_BYTES), dtype=np.uint8)
-    arriving = exchange([channel], sends="", outgoing=(), receives=_MERGED, incoming=[size], shape=(ELEMENT_BYTES,))
-    named = []
-    for span, (_, rows_B32) in zip(spans(size), arriving, strict=True):
-        merged_N16[span] = rows_B32[:, :TAG_BYTES]
-        named.append(workers.multiply(rows_B32, second, keep=tags_of))
-    # Before the other side gets anything by which it could find its ids: each own id must be there, and nothing twice.
-    place_M = _places(returned_M16, merged_N16, channel, f"{_RETURNED} and {_MERGED}")
-    for _ in exchange([channel], sends=_OWN, outgoing=under_both, receives="", incoming=[0]):
-        raise AssertionError("nothing is due")
-    with attribute_errors(channel, _MERGED):
-        uids_N16 = gathered(named, size, width=TAG_BYTES)
-    by_uid_N = sorted_order(uids_N16)
-    uids_N16 = uids_N16[by_uid_N]
-    send_list(channel, _UIDS, uids_N16)
-    rank_N = np.empty(size, dtype=np.int64)
-    rank_N[by_uid_N] = np.arange(size)
-    position_M = np.empty(len(members), dtype=np.int64)
-    position_M[order_M] = rank_N[place_M]
-    return _Union(uids_N16=uids_N16, position_M=position_M, multiplications=workers.multiplications)
-
-
-def _places(own_M16: Tags, all_N16: Tags, channel: Channel, of: str) -> Index:
-    """Give the place of each own tag among all; the peer is to blame if one is missing."""
-    with attribute_errors(channel, of):
-        own, place = match(own_M16, all_N16)
-    if len(own) != len(own_M16):
-        raise ProtocolError(channel.peer, f"{channel.peer} left {len(own_M16) - len(own)} of this side's ids out of {of!r}")
-    place_M = np.empty(len(own_M16), dtype=np.int64)
-    place_M[own] = place
-    return place_M

@@ -39,7 +39,7 @@ class AlignmentInput:
         scales: how an earlier run scaled similarities, by feature party, for new rows.
         helper: to the helper, if there is one.
         several: whether there are several feature parties.
-        protocol: how an intersection finds common ids.
+        protocol: how an intersection finds common ids, or a union names its members.
         dummies: most made-up ids to blur the sizes.
         threads: of arithmetic; all cores if None.
     """
@@ -81,6 +81,7 @@ class Linkage:
         helper_party: the role of a third party without rows, where one takes part.
         several: there may be more than one feature party.
         imputes: a position may lack a party's row, and synthetic labels or features stand in for it.
+        protocols: ``alignment.protocol`` says how it is done.
         similar: keys are compared by similarity, and a position has several candidate rows of a feature party.
         guarantee: what the alignment rests on.
         deviation: what a peer gains that does not follow the protocol (docs/explanation/alignments.md).
@@ -93,6 +94,7 @@ class Linkage:
     helper_party: Callable[[HelperInput], HelperOutcome] | None = None
     several: bool
     imputes: bool
+    protocols: bool = False
     similar: bool = False
     guarantee: str
     deviation: str
@@ -158,6 +160,7 @@ def _unite(role: Callable[..., Alignment], given: AlignmentInput) -> Alignment:
         given.ids,
         given.peers[0],
         rng=given.rng,
+        protocol=given.protocol,
         dummies=given.dummies,
         max_rows=given.max_rows,
         threads=given.threads,
@@ -226,6 +229,7 @@ _INTERSECTION_AGAINST_CHEATERS = Linkage(
     feature_party=partial(_intersect_feature, security="malicious"),
     several=True,
     imputes=False,
+    protocols=True,
     guarantee="peers that deviate, by a protocol that nobody outside has reviewed; computational Diffie-Hellman on ristretto255, "
     "AES-128 and BLAKE2b",
     deviation="may bring ids that it does not hold, some more of them than it says, and end the run; it cannot add, move or "
@@ -241,6 +245,7 @@ LINKAGES: Mapping[str, Linkage] = MappingProxyType(
             feature_party=_intersect_feature,
             several=True,
             imputes=False,
+            protocols=True,
             guarantee="honest-but-curious peers; Diffie-Hellman on ristretto255, and for more than a few ids AES-128 and BLAKE2b",
             deviation="may ask for ids that it does not hold (by oblivious transfer a feature party three for one), "
             "and put a match that it has on another row; it cannot add matches",
@@ -253,7 +258,9 @@ LINKAGES: Mapping[str, Linkage] = MappingProxyType(
             feature_party=_unite_feature,
             several=False,
             imputes=True,
-            guarantee="honest-but-curious peers; decisional Diffie-Hellman on ristretto255",
+            protocols=True,
+            guarantee="honest-but-curious peers; decisional Diffie-Hellman on ristretto255, or for more than a few ids "
+            "computational Diffie-Hellman, AES-128 as an ideal cipher and BLAKE2b",
             deviation="learns which ids are common, unnoticed; choose it only for peers that a contract in law binds",
         ),
         "union-with-helper": Linkage(

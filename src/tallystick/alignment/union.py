@@ -1,19 +1,50 @@
-"""What both union methods share: dummy ids, the checks on sizes, and the outcome.
+"""What all unions share: dummy ids, the checks on sizes and universal ids, and the outcome.
 
 Shapes: N positions of the union; M own ids, dummies included.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
-from tallystick.alignment.exchange import RESERVED, receive_size
-from tallystick.alignment.matching import Index, Tags
+from tallystick.alignment.exchange import RESERVED, attribute_errors, receive_list, receive_size
+from tallystick.alignment.matching import TAG_BYTES, Index, Tags, match, sorted_order
 from tallystick.alignment.outcome import Alignment
 from tallystick.alignment.randomness import SecureRandom
 from tallystick.errors import DataError, IdError, ProtocolError
-from tallystick.network.channel import Channel
+from tallystick.network.channel import Channel, Progress
+
+WHAT = "private set union"
+UIDS = "universal ids"
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnionSide:
+    """Whether a side is the label party, its randomness, threads (all cores if None), and who is told how far it is."""
+
+    label: bool
+    rng: SecureRandom
+    threads: int | None
+    progress: Progress
+
+
+@dataclass(frozen=True, kw_only=True)
+class Named:
+    """What a side gets: the universal ids in their order, and where its own ids stand among them."""
+
+    uids_N16: Tags
+    position_M: Index
+    multiplications: int
+
+
+class UnionRole(Protocol):
+    """One side's role, where it has ``members``, dummies included, and the other side has so many."""
+
+    def __call__(self, members: Sequence[bytes], others: int, channel: Channel, side: UnionSide) -> Named:
+        """Run it."""
+        ...
 
 
 def with_dummies(ids: Sequence[bytes], dummies: int, *, rng: SecureRandom) -> Sequence[bytes]:
@@ -57,6 +88,25 @@ def check_union(union: int, own: int, others: int, peer: str) -> int:
             "use alignment.method: intersection, or blur the sizes (union.label_dummies, union.feature_dummies)"
         )
     return intersection
+
+
+def receive_uids(channel: Channel, count: int) -> Tags:
+    """Receive the universal ids (N, 16), sorted, so that their order tells nothing."""
+    uids_N16 = receive_list(channel, UIDS, count, shape=(TAG_BYTES,))
+    if not np.array_equal(sorted_order(uids_N16), np.arange(len(uids_N16))):
+        raise ProtocolError(channel.peer, f"{channel.peer} sent {UIDS!r} that are not sorted")
+    return uids_N16
+
+
+def places(own_M16: Tags, all_N16: Tags, channel: Channel, of: str) -> Index:
+    """Give the place of each own tag among all; the peer is to blame if one is missing."""
+    with attribute_errors(channel, of):
+        own, place = match(own_M16, all_N16)
+    if len(own) != len(own_M16):
+        raise ProtocolError(channel.peer, f"{channel.peer} left {len(own_M16) - len(own)} of this side's ids out of {of!r}")
+    place_M = np.empty(len(own_M16), dtype=np.int64)
+    place_M[own] = place
+    return place_M
 
 
 @dataclass(frozen=True, kw_only=True)

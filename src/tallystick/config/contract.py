@@ -220,8 +220,9 @@ def _party_problems(contract: Contract) -> list[str]:
 def _key_problems(alignment: AlignmentConfig, linkage: Linkage) -> list[str]:
     problems = []
     method, names = alignment.method, [key.name for key in alignment.keys]
-    if alignment.protocol != "auto" and method != "intersection":
-        problems.append(f"alignment.protocol = {shown(alignment.protocol)}: goes with alignment.method = intersection only")
+    if alignment.protocol != "auto" and not linkage.protocols:
+        chosen = " and ".join(name for name, facts in LINKAGES.items() if facts.protocols)
+        problems.append(f"alignment.protocol = {shown(alignment.protocol)}: goes with alignment.method = {chosen} only")
     if alignment.security == "malicious" and LINKAGES[method].against_cheaters is None:
         problems.append("alignment.security = malicious: goes with alignment.method = intersection only")
     if alignment.security == "malicious" and alignment.protocol == "diffie-hellman":

@@ -1,5 +1,6 @@
 """What an alignment will cost, by a short trial of the contract's protocol on made-up ids, both parties in this process."""
 
+import math
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -34,11 +35,14 @@ def alignment_cost(contract: Contract, ids: int) -> str | None:
     linkage = contract.linkage
     if ids < MANY_IDS or contract.helper is not None or linkage.similar:
         return None
-    hashes = not linkage.imputes and contract.alignment.protocol != "diffie-hellman"
+    hashes = linkage.protocols and contract.alignment.protocol != "diffie-hellman"
     sizes = _HASHED if hashes else _MULTIPLIED
     _trial(contract, _WARMS, hashes=hashes)
     few, many = (_trial(contract, size, hashes=hashes) for size in sizes)
-    share = (ids - sizes[0]) / (sizes[1] - sizes[0])
+    work = [
+        size * (math.log2(size) if hashes and linkage.imputes else 1) for size in (*sizes, ids)
+    ]  # a union has n log n switches
+    share = (work[2] - work[0]) / (work[1] - work[0])
     seconds = few.cpu_seconds + share * (many.cpu_seconds - few.cpu_seconds)
     if many.cpu_seconds <= few.cpu_seconds:  # something else disturbed the small trial: then the large one alone tells
         seconds = many.cpu_seconds * ids / sizes[1]

@@ -51,6 +51,7 @@ PEERS = {
     "diffie-hellman": {LABEL: {FEATURE: False}, FEATURE: {LABEL: True}},
     "malicious": {LABEL: {FEATURE: False}, FEATURE: {LABEL: True}},
     "union": {LABEL: {FEATURE: False}, FEATURE: {LABEL: True}},
+    "union-diffie-hellman": {LABEL: {FEATURE: False}, FEATURE: {LABEL: True}},
     "union-with-helper": {
         HELPER: {LABEL: False, FEATURE: False},
         LABEL: {FEATURE: False, HELPER: True},
@@ -61,6 +62,10 @@ INTERSECTIONS: Mapping[str, Mapping[str, str]] = {
     "intersection": {},
     "diffie-hellman": {"protocol": "diffie-hellman"},
     "malicious": {"security": "malicious"},
+}
+UNIONS: Mapping[str, Mapping[str, Any]] = {
+    "union": {},
+    "union-diffie-hellman": {"protocol": "diffie-hellman"},
 }
 BARE_LOOP_S = 5.0  # long enough to outlast what a machine gives for a moment
 BARE_TIMEOUT_S = 120.0
@@ -117,8 +122,8 @@ def run(
 def _repeat(job: Figures, turns: int, *, peer: Callable[[list[Path]], Figures] | None) -> Figures:
     """Align so often, with the bare loop before and after each turn, and give the medians; ``peer`` aligns the same tables."""
     protocol = job["protocol"]
-    multiplies = protocol in ("diffie-hellman", "union") or (
-        protocol == "intersection" and job["rows"] + job["others"] <= FEW_IDS
+    multiplies = protocol in ("diffie-hellman", "union-diffie-hellman") or (
+        protocol in ("intersection", "union") and job["rows"] + job["others"] <= FEW_IDS
     )
     bare, seconds, peers = [_bare_multiplications_per_s()] if multiplies else [], [], []
     with tempfile.TemporaryDirectory(prefix="tallystick-bench-") as folder:
@@ -241,9 +246,10 @@ def _join(role: Callable[..., Any], *, helper: bool = False) -> _Role:
     def joined(ids: Ids, channels: Mapping[str, Channel], job: Figures) -> Alignment:
         peer = next(channel for name, channel in channels.items() if name != HELPER)
         options = {"rng": SecureRandom(), "dummies": job["dummies"]}
-        outcome: Alignment = (
-            role(ids, peer, channels[HELPER], **options) if helper else role(ids, peer, threads=job["threads"], **options)
-        )
+        if helper:
+            outcome: Alignment = role(ids, peer, channels[HELPER], **options)
+        else:
+            outcome = role(ids, peer, threads=job["threads"], **UNIONS[job["protocol"]], **options)
         return outcome
 
     return joined
@@ -254,7 +260,7 @@ _ROLES: dict[str, dict[str, _Role]] = {
         name: {LABEL: partial(_intersect, intersect_label_party), FEATURE: partial(_intersect, intersect_feature_party)}
         for name in INTERSECTIONS
     },
-    "union": {LABEL: _join(union_label_party), FEATURE: _join(union_feature_party)},
+    **{name: {LABEL: _join(union_label_party), FEATURE: _join(union_feature_party)} for name in UNIONS},
     "union-with-helper": {
         LABEL: _join(union_with_helper_party, helper=True),
         FEATURE: _join(union_with_helper_party, helper=True),
