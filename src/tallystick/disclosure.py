@@ -11,7 +11,7 @@ def disclosure_lines(contract: Contract) -> list[str]:
     """Everything that is disclosed by a key of the contract, and to whom; no formal guarantee covers any of it."""
     label, features = contract.label_party, " and ".join(contract.feature_parties)
     evaluation = contract.evaluation
-    lines = [*gradient_lines(contract), *start_lines(contract)]
+    lines = [*gradient_lines(contract), *start_lines(contract), *refit_lines(contract)]
     if evaluation.share_metrics:
         lines.append(
             f"{label} sends {features} the exact {', '.join(evaluation.share_metrics)} of the test rows "
@@ -46,6 +46,19 @@ def gradient_lines(contract: Contract) -> list[str]:
         f"{features} are sent nothing that depends on a label (training.gradients = none): no gradient, no decision, no figure; "
         f"each row's embedding crosses once, and {label} then trains, stops and evaluates alone",
         f"these embeddings show {label} columns of {features}: with known rows about all of them, without a defence of columns",
+    ]
+
+
+def refit_lines(contract: Contract) -> list[str]:
+    """What it costs that training begins anew with the validation rows."""
+    if not (contract.refits and contract.sends_gradients):
+        return []
+    label, features = contract.label_party, " and ".join(contract.feature_parties)
+    why = "true" if contract.training.refit is True else "auto, where the split is by time"
+    return [
+        f"once {label}'s validation has said how many epochs are best, training begins anew with the validation rows for as many "
+        f"epochs (training.refit: {why}): {features} get further gradients, of the validation rows' labels too, and {label} "
+        "further embeddings of every row"
     ]
 
 

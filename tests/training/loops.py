@@ -18,6 +18,7 @@ from tallystick.training.feature_party import train_feature_party
 from tallystick.training.label_party import FeaturePeer, train_label_party
 from tallystick.training.objective import Supervised
 from tallystick.training.plan import Schedule, ignore_commit
+from tallystick.training.refit import train_and_refit
 from tallystick.training.run import TrainingRun
 
 ROWS, BATCH = 330, 32  # the last batch of an epoch is smaller
@@ -83,6 +84,12 @@ class Setting:
         return CentralizedModel(list(bottoms.values()), label)
 
     @property
+    def anew(self):
+        """The batches of a refit."""
+        first = self.schedule
+        return replace(first, train_N=torch.cat([first.train_N, first.validation_N]), validation_N=first.validation_N[:0])
+
+    @property
     def sources(self):
         return [self.source_of(name) for name in self.parties]
 
@@ -104,12 +111,14 @@ class Setting:
         modules=None,
         defense=None,
         observers=None,
+        refit=False,
     ):
         """Train with one thread per party over channels in memory; gives (modules, what each party returned)."""
         bottoms, label = modules or self.modules()
         folder.mkdir(exist_ok=True)
         pairs = {name: memory_channels("bank", name, timeout_s=20) for name in self.parties}
         told, watching = committed or {}, observers or {}
+        anew = self.anew if refit else None
 
         def run_of(name):
             return TrainingRun(
@@ -125,12 +134,13 @@ class Setting:
                 FeaturePeer(channel=wrap(pairs[name][0]), width=bottoms[name].width, observer=watching.get("bank"))
                 for name in self.parties
             ]
-            return train_label_party(label, self.own_source, self.objective, peers, run_of("bank"), defense=defense)
+            train = partial(train_label_party, label, self.own_source, self.objective, peers, defense=defense)
+            return train_and_refit(label, run_of("bank"), anew, train)
 
         def feature_party(name):
-            return train_feature_party(
-                bottoms[name], self.source_of(name), pairs[name][1], run_of(name), observer=watching.get(name)
-            )
+            bottom, observer = bottoms[name], watching.get(name)
+            train = partial(train_feature_party, bottom, self.source_of(name), pairs[name][1], observer=observer)
+            return train_and_refit(bottom, run_of(name), anew, train)
 
         with ThreadPoolExecutor(1 + len(self.parties)) as pool:
             at_label = pool.submit(telling, label_party, [pair[0] for pair in pairs.values()])

@@ -168,7 +168,6 @@ def test_steps_are_numbered_through(epochs):
     assert [batch.step for batch in batches] == list(range(1, len(batches) + 1))
     assert schedule.steps_before(sum(epochs) + 3) == len(batches)
     for batch, after in pairwise(batches):
-        assert schedule.epoch_of(batch.step) == after.epoch
         assert (after.number == 0) == (batch.epoch != after.epoch)
     usual = [batch for batch in batches if batch.epoch == sum(epochs)]
     assert [batch.is_local for batch in usual] == [False, True, False, False, True, False]

@@ -19,6 +19,7 @@ from tallystick.defenses.gaussian_embeddings import GaussianEmbeddings
 from tallystick.disclosure import draws_labels_first
 from tallystick.msgspec_threads import prepared
 from tallystick.privacy.events import UnsentGaussianDP
+from tallystick.training.checkpoint import TrainingState
 from tallystick.training.plan import Schedule, no_positions
 from tallystick.training.unaligned.schedule import scheduled
 
@@ -71,8 +72,10 @@ def count_anew(folder: RunFolder) -> None:
         folder.note(_NOTE, msgspec.to_builtins(Sent(earlier=sent.most, charged=sent.charged)))
 
 
-def training_ahead(contract: Contract, training: TrainingConfig, schedule: Schedule | None = None, *, step: int = 0) -> Sent:
-    """The most that training may send from a step on; ``schedule`` is needed where it is not the first."""
+def training_ahead(
+    contract: Contract, training: TrainingConfig, schedule: Schedule | None = None, *, begun: TrainingState | None = None
+) -> Sent:
+    """The most that training may send from where it has ``begun`` on; ``schedule``, the first training's, is needed there."""
     if not contract.sends_gradients:
         return Sent(training=1, validation=1 if contract.split.validation else 0)
     if schedule is None:
@@ -80,9 +83,14 @@ def training_ahead(contract: Contract, training: TrainingConfig, schedule: Sched
         schedule = scheduled(nothing, contract.unaligned, no_positions())
         if draws_labels_first(contract):
             schedule = replace(schedule, embeds_before=0)
-    epochs = schedule.epochs_before + training.epochs - (schedule.epoch_of(step) if step else 0)
+    begun = begun or TrainingState()
+    if begun.refit_epochs:
+        left = begun.first_epochs + begun.refit_epochs - begun.epoch
+        return Sent(training=left, validation=left)
+    step, refit = begun.step, training.epochs if contract.refits else 0
+    epochs = schedule.epochs_before + training.epochs - begun.epoch
     embeds = schedule.embeds_before is not None and (not step or step <= schedule.steps_before(schedule.embeds_before))
-    return Sent(training=epochs + embeds, validation=epochs if contract.split.validation else 0)
+    return Sent(training=epochs + embeds + refit, validation=epochs + refit if contract.split.validation else 0)
 
 
 def evaluation_ahead(contract: Contract, *, columns: int) -> Sent:
@@ -140,6 +148,11 @@ class EmbeddingCharge:
         sent = sent_by(self.folder).and_then(Sent(**{part: times}))
         self._charge(sent.most)
         self._note(msgspec.structs.replace(sent, charged=sent_by(self.folder).charged))
+
+    def refitting(self, part: Part, times: int = 1) -> None:  # noqa: ARG002
+        """The same of a refit, which takes the validation rows along with the training rows."""
+        self("training", times)
+        self("validation", times)
 
     def settle(self) -> None:
         """Take back what was charged for and not sent."""

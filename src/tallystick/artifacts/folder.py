@@ -197,6 +197,11 @@ class RunFolder:
         return self.path / "model.safetensors"
 
     @property
+    def model_before_refit(self) -> Path:
+        """The model that the validation rows chose, where training began anew with them."""
+        return self.path / "model-before-refit.safetensors"
+
+    @property
     def views(self) -> Path:
         """What crossed the cut, as recorded for an audit: a folder per peer."""
         return self.path / "view"
@@ -319,7 +324,12 @@ class RunFolder:
 
     def forget_training(self) -> None:
         """Drop what hung on an alignment that is about to be made again."""
-        stale = [self.path / "alignment.safetensors", self.model, *(self.path / "checkpoints").glob("*.safetensors")]
+        stale = [
+            self.path / "alignment.safetensors",
+            self.model,
+            self.model_before_refit,
+            *(self.path / "checkpoints").glob("*.safetensors"),
+        ]
         # Positions change: label flips kept by position would be drawn anew, which is a release of its own.
         stale += [self.path / "defense.json", self.path / "audit.json", self.path / "release.json", self.path / "linkage.json"]
         if drawn := self.noted(DRAWN):

@@ -6,8 +6,9 @@ The model is put together here, before training and whenever it is loaded again;
 """
 
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import nn
 
@@ -29,6 +30,8 @@ from tallystick.training.defended_bottom import DefendedBottom
 from tallystick.training.unaligned.registry import method_of
 
 _NOTE = "training"
+
+M = TypeVar("M", bound=nn.Module)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,6 +137,10 @@ class TrainedFeatureParty:
         """Write model and facts."""
         _keep(folder, self.bottom, self.state, {})
 
+    def before_refit(self, folder: RunFolder) -> "TrainedFeatureParty":
+        """What the validation rows were not trained on: itself where no refit followed."""
+        return replace(self, bottom=_before_refit(folder, self.bottom, self.state))
+
     @classmethod
     def load(cls, folder: RunFolder, architecture: Architecture, dataset: Dataset) -> "TrainedFeatureParty":
         """Read it back, for a dataset of the kept encoder or of one that was fitted alike.
@@ -170,6 +177,10 @@ class TrainedLabelParty:
     state: TrainingState
     alone: LogitLine | None = None
     dispensed: bool = False
+
+    def before_refit(self, folder: RunFolder) -> "TrainedLabelParty":
+        """What the validation rows were not trained on: itself where no refit followed."""
+        return replace(self, model=_before_refit(folder, self.model, self.state))
 
     def keep(self, folder: RunFolder) -> None:
         """Write model and facts."""
@@ -216,6 +227,11 @@ def keep_encoders(folder: RunFolder, dataset: Dataset) -> None:
         folder.write(folder.label_coder, dataset.labels.coder.to_json())
 
 
+def keep_before_refit(folder: RunFolder, module: nn.Module) -> None:
+    """Write the model that the validation rows chose, before training begins anew with them."""
+    write_tensors(folder.model_before_refit, dict(module.state_dict()), {}, origin=folder.origin)
+
+
 def kept_encoder(folder: RunFolder) -> Encoder | None:
     """The encoder of a run's columns; None for a label party that had none."""
     return Encoder.from_json(folder.read_json(folder.encoder)) if folder.encoder.exists() else None
@@ -245,6 +261,14 @@ def _facts(folder: RunFolder) -> dict[str, Any]:
 
 def _state(folder: RunFolder) -> TrainingState:
     return TrainingState(**_facts(folder)["state"])
+
+
+def _before_refit(folder: RunFolder, module: M, state: TrainingState) -> M:
+    if not state.refit_epochs:
+        return module
+    found = deepcopy(module)
+    load_weights(found, folder.model_before_refit, origin=folder.origin)
+    return found
 
 
 def _calibration(facts: dict[str, Any] | None) -> Calibration:

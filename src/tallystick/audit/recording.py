@@ -108,7 +108,7 @@ class AuditedRun:
         ]
 
 
-def recorders(run: AuditedRun, widths: Sequence[int], *, resume_from: int) -> Sequence[CutObserver | None]:
+def recorders(run: AuditedRun, widths: Sequence[int], *, resume_epoch: int) -> Sequence[CutObserver | None]:
     """Make a recorder for each peer's cut of that width if the contract asks for an audit; otherwise give None for each.
 
     The true labels are written first: once an epoch is over it can be attacked, whether or not the run is finished.
@@ -123,12 +123,13 @@ def recorders(run: AuditedRun, widths: Sequence[int], *, resume_from: int) -> Se
         start = KnownStart.of(contract, dataset, widths, given_modules=run.given_modules)
         save_labels(run.folder, contract, true_N, own_N, run_id=run.run_id, start=start)
     training = dataset.resolved(contract.training)
-    schedule = dataset.schedule(training, seed=contract.seed)
-    resume_epoch = schedule.epoch_of(resume_from)
+    schedule, epochs = dataset.schedule(training, seed=contract.seed), training.epochs
+    if contract.refits:  # whose gradients tell of the validation rows' labels, too
+        schedule, epochs = dataset.with_validation().schedule(training, seed=contract.seed), 2 * epochs
     made: list[CutObserver] = []
     for number, (width, store) in enumerate(zip(widths, run.stores, strict=True)):
         store.drop_from(resume_epoch)
-        made.append(_observer(run, store, schedule, number, width=width, epochs=training.epochs, resume_epoch=resume_epoch))
+        made.append(_observer(run, store, schedule, number, width=width, epochs=epochs, resume_epoch=resume_epoch))
     return made
 
 

@@ -16,6 +16,7 @@ from tallystick.config.imputation import (
     imputation_problems,
 )
 from tallystick.config.merge import merge_problems
+from tallystick.config.refit import refit_problems, refits
 from tallystick.config.sections import (
     AlignmentConfig,
     ContractParty,
@@ -78,7 +79,7 @@ class Contract(Model):
         Problems.raise_any(
             _party_problems(self) + _value_problems(self) + defense_problems(self.defense, self.target.type, self.linkage)
         )
-        Problems.raise_any(_tuning_problems(self) + no_gradient_problems(self))
+        Problems.raise_any(_tuning_problems(self) + no_gradient_problems(self) + refit_problems(self))
         return self
 
     @property
@@ -95,6 +96,16 @@ class Contract(Model):
     def sends_gradients(self) -> bool:
         """Whether cut gradients go back to the feature parties."""
         return self.training.gradients == "sent"
+
+    @property
+    def refits(self) -> bool:
+        """Whether training begins anew with the validation rows, once these have said for how many epochs."""
+        return refits(self)
+
+    def for_trial(self) -> "Contract":
+        """The contract as a trial of a search takes it: neither audited nor refitted, for trials are compared by validation."""
+        training = self.training.model_copy(update={"refit": False})
+        return self.model_copy(update={"audit": False, "training": training})
 
     @property
     def feature_model(self) -> NetworkModel:

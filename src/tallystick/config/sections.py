@@ -248,6 +248,12 @@ class TrainingSettings(Model):
     patience: Count | None = Field(
         default=5, description="epochs without a better validation loss before stopping; null is never"
     )
+    refit: Literal["auto", True, False] = Field(
+        default="auto",
+        description="whether training then begins anew with the validation rows among the training rows, for as many epochs as "
+        "validated best; what needs validation rows (thresholds, column importance) is measured by the model before; auto: "
+        "where the split is by time, for the newest rows are the validation rows",
+    )
     starts: Literal["secret", "public"] = Field(
         default="secret",
         description="what weights are drawn from before training: each party's own secret, or the contract's seed, by which "
@@ -281,6 +287,7 @@ class TrainingConfig(TrainingSettings):
     schedule: Literal["constant", "cosine"] = "constant"
     ema: float | None = None
     patience: Count | None = 2
+    refit: Literal["auto", True, False] = False
 
 
 def fitting_batch_size(rows: int) -> int:

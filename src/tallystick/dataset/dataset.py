@@ -122,6 +122,10 @@ class Dataset(ABC):
             cut_rows=self.cut_rows,
         )
 
+    def with_validation(self: D) -> D:
+        """The same rows with those of the validation part among the training rows: what a refit trains on."""
+        return replace(self, train_N=torch.cat([self.train_N, self.validation_N]), validation_N=self.validation_N[:0])
+
     def method(self, training: TrainingConfig, *, start: Seed) -> UnalignedMethod | None:  # noqa: ARG002
         """What unaligned rows are for, with weights drawn from ``start``; None where they are left out."""
         return None

@@ -273,7 +273,7 @@ def loss_plot(joint: TrainingSummary, own: TrainingSummary | None) -> Plot | Non
         ],
         x_ticks=[Tick(at=x.at(epoch), label=str(int(epoch))) for epoch in range(int(first), int(last) + 1, step)],
         mark=best,
-        mark_label=f"best: epoch {joint.best_epoch}",
+        mark_label=f"{'kept' if joint.refit_epochs else 'best'}: epoch {joint.best_epoch}",
     )
 
 

@@ -194,6 +194,16 @@ def verdict(difference: MetricValue, metric: Metric) -> str:
     return "better" if (value > 0) == metric.higher_is_better else "worse"
 
 
+def refit_line(training: TrainingSummary) -> str:
+    """That the kept weights are those of a refit, and what was measured before it."""
+    if not training.refit_epochs:
+        return ""
+    return (
+        f": epoch {training.refit_epochs} validated best, and training then began anew with the validation rows for as many "
+        "epochs; thresholds and column importance are by the model before"
+    )
+
+
 def dropout_line(training: TrainingSummary) -> str:
     """Why training loss lies above validation loss, where it does at the epoch that was kept, and dropout has a part in that."""
     kept = next((each for each in training.history if each.epoch == training.best_epoch), None)

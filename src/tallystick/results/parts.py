@@ -98,6 +98,7 @@ class TrainingSummary(Part, frozen=True, kw_only=True):
     seconds: float | None = None
     steps_per_s: float | None = None
     resumed_from: int | None = None  # step, if the run was interrupted
+    refit_epochs: int = 0  # the last of the history's epochs, which began anew with the validation rows; 0 without a refit
     dropout: float = 0.0  # largest share of numbers that a layer of this party's part left out in training
 
 

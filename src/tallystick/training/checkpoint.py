@@ -8,6 +8,7 @@ were written, and belong there, are offered to the others.
 import json
 import re
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -38,6 +39,16 @@ class TrainingState:
     loss_sum: float = 0.0
     stopped: bool = False
     history: list[dict[str, float]] = field(default_factory=list)
+    first_epochs: int = 0  # of the training that was validated, once a refit goes on after it
+    refit_epochs: int = 0  # that the refit takes; 0 where there is none
+
+    def refitting(self) -> "TrainingState":
+        """Where the refit begins after this training, which is over: as many epochs as were the best."""
+        assert self.best_epoch is not None, "the first epoch is the best so far"
+        begins = deepcopy(self)
+        begins.first_epochs, begins.refit_epochs = self.epoch, self.best_epoch + 1
+        begins.stopped, begins.epochs_since_best = False, 0
+        return begins
 
 
 class CheckpointStore:
@@ -63,7 +74,7 @@ class CheckpointStore:
         damaged: dict[Path, DamagedFile] = {}
         for step in self.steps():
             try:
-                best = self._state(step).best_epoch
+                best = self.state(step).best_epoch
                 if best is None or (path := self._best(best)) not in damaged:
                     if best is not None:
                         check_sealed(path, origin=self._origin)
@@ -115,7 +126,8 @@ class CheckpointStore:
         """Put the best weights into the module."""
         load_weights(module, self._best(epoch), origin=self._origin)
 
-    def _state(self, step: int) -> TrainingState:
+    def state(self, step: int) -> TrainingState:
+        """Where training stood at a committed step; raises DamagedFile."""
         _, metadata = read_tensors(self._path(step), origin=self._origin, only_metadata=True)
         return TrainingState(**json.loads(metadata["state"]))
 

@@ -25,18 +25,20 @@ class CutDefense:
         defenses: what the contract asks for.
         secret: at least 16 random bytes that never leave this party, or the noise can be taken off again.
         steps_per_epoch: for penalties that warm up.
+        steps_before: of the run, before the training that they warm up in.
     """
 
     defenses: Defenses
     secret: bytes = field(repr=False)
     steps_per_epoch: int
+    steps_before: int = 0
 
     @classmethod
-    def of(cls, defenses: Defenses, *, secret: bytes, steps_per_epoch: int) -> "CutDefense | None":
+    def of(cls, defenses: Defenses, *, secret: bytes, steps_per_epoch: int, steps_before: int = 0) -> "CutDefense | None":
         """Make one; None where the defences do nothing to a step."""
         if not (defenses.penalties or defenses.gradients):
             return None
-        return cls(defenses=defenses, secret=secret, steps_per_epoch=steps_per_epoch)
+        return cls(defenses=defenses, secret=secret, steps_per_epoch=steps_per_epoch, steps_before=steps_before)
 
     def __call__(self, cuts_BD: Sequence[Tensor], grads_BD: Sequence[Tensor], targets_B: Tensor, *, step: int) -> list[Tensor]:
         """Give the cut gradients to send, one per feature party: the loss's and the penalties', defended together."""
@@ -48,7 +50,7 @@ class CutDefense:
 
     def _penalty_gradient(self, cut_BD: Tensor, targets_B: Tensor, step: int) -> Tensor | float:
         leaf_BD = cut_BD.detach().requires_grad_()
-        penalty = self.defenses.penalty(leaf_BD, targets_B, epoch=(step - 1) / self.steps_per_epoch)
+        penalty = self.defenses.penalty(leaf_BD, targets_B, epoch=(step - 1 - self.steps_before) / self.steps_per_epoch)
         if penalty is None or not penalty.requires_grad:
             return 0.0
         return torch.autograd.grad(penalty, leaf_BD)[0]

@@ -24,16 +24,18 @@ def train_joined(
     training: TrainingConfig,
     schedule: Schedule,
     steps: int,
+    first_epoch: int = 0,
     progress: Callable[[int], None] = lambda step: None,  # noqa: ARG005
 ) -> None:
     """Train for a number of steps: plain PyTorch, nothing of tallystick but the schedule; it leaves the averaged weights where
-    there are some."""
+    there are some. A refit begins with the ``first_epoch`` after the first training's."""
     optimizer = optimizer_of(training, model)
     assert optimizer is not None
     model.train()
     averaged = [*model.parameters(), *statistics_of(model).values()] if training.ema else []
     averages = [weight.detach().clone() for weight in averaged]
-    batches = (batch for epoch in range(training.epochs) for batch in schedule.epoch(epoch))
+    before, last = schedule.steps_before(first_epoch), first_epoch + training.epochs
+    batches = (batch for epoch in range(first_epoch, last) for batch in schedule.epoch(epoch))
     for done, batch in enumerate(islice(batches, steps), start=1):
         features = [source(batch.index_B) for source in sources]
         logits = model(features, own(batch.index_B))
@@ -44,10 +46,10 @@ def train_joined(
             for module in (*model.bottoms, model.label):
                 nn.utils.clip_grad_norm_(module.parameters(), training.clip)
         for group in optimizer.param_groups:
-            group["lr"] = rate_at(training, batch.step, schedule.steps_before(training.epochs))
+            group["lr"] = rate_at(training, batch.step - before, schedule.steps_before(last) - before)
         optimizer.step()
         for average, weight in zip(averages, averaged, strict=True):
-            average.lerp_(weight.detach(), 1 - decay_at(training.ema or 0.0, batch.step))
+            average.lerp_(weight.detach(), 1 - decay_at(training.ema or 0.0, batch.step - before))
         progress(done)
     for average, weight in zip(averages, averaged, strict=True):
         weight.detach().copy_(average)

@@ -245,7 +245,9 @@ def _decide(
     is_usual = epoch >= run.schedule.epochs_before
     improved = validation_loss is None or state.best_loss is None or validation_loss < state.best_loss
     if improved:
-        state.best_epoch, state.best_loss, state.epochs_since_best = epoch, validation_loss if is_usual else None, 0
+        state.best_epoch, state.epochs_since_best = epoch, 0
+        if validation_loss is not None:  # a refit keeps the loss that its number of epochs was chosen by
+            state.best_loss = validation_loss if is_usual else None
     else:
         state.epochs_since_best += 1
     record = {"epoch": epoch, "train_loss": train_loss, "seconds": seconds}

@@ -5,7 +5,7 @@ and nothing crosses. An epoch may have both, and phases of other epochs (pretrai
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 
@@ -118,13 +118,6 @@ class Schedule:
             epoch = max(epoch - phase.epochs, 0)
         return steps + epoch * self.steps_per_epoch
 
-    def epoch_of(self, step: int) -> int:
-        """The epoch in which the step after this one falls."""
-        epoch = 0
-        while epoch < self.epochs_before and self.steps_before(epoch + 1) <= step:
-            epoch += 1
-        return epoch if epoch < self.epochs_before else epoch + (step - self.steps_before(epoch)) // self.steps_per_epoch
-
     def crosses(self, epoch: int) -> bool:
         """Whether an epoch has joint batches."""
         return len(self._parts(epoch).joint_N) > 0
@@ -173,6 +166,12 @@ class Schedule:
             return ()
         order_N = part_N[torch.randperm(len(part_N), generator=generator).to(part_N.device)]
         return torch.split(order_N, self.batch_size) if batches is None else torch.tensor_split(order_N, batches)
+
+    def after(self, first: "Schedule", *, epochs: int) -> "Schedule":
+        """These batches, with epochs and steps that count on from so many epochs of another schedule."""
+        assert not first.before, "its phases would have to be gone through as well"
+        assert not len(first.local_N), "a schedule of joint batches alone"
+        return replace(self, before=(Phase(epochs=epochs, joint_N=first.train_N), *self.before))
 
     def messages(self, epoch: int, *, size: int, skip: int = 0) -> Iterator[tuple[Batch, ...]]:
         """The same batches, ``size`` of them to a message; skip whole messages."""

@@ -1,7 +1,8 @@
 """How a training run goes: its settings and batches, where it is kept, who is told."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 
 from torch import nn
 
@@ -23,6 +24,7 @@ class TrainingRun:
         resume_from: the step that all parties have committed; 0 starts anew.
         progress: called as steps go by.
         committed: called with a step once all parties are known to have committed it.
+        begins: where it begins; other than at nothing for a refit, whose epochs and steps count on from the first training's.
     """
 
     training: TrainingConfig
@@ -31,11 +33,12 @@ class TrainingRun:
     resume_from: int = 0
     progress: Progress = no_progress
     committed: Committed = ignore_commit
+    begins: TrainingState = field(default_factory=TrainingState)
 
     @property
     def epochs(self) -> int:
         """Epochs in all, if training is not stopped early."""
-        return self.schedule.epochs_before + self.training.epochs
+        return self.schedule.epochs_before + (self.begins.refit_epochs or self.training.epochs)
 
     @property
     def steps(self) -> int:
@@ -44,11 +47,25 @@ class TrainingRun:
 
     def updates(self, module: nn.Module, rates: Mapping[str, float] | None = None) -> Updates:
         """The updates of a party's module; ``rates`` as optimizer_of takes it."""
-        return Updates(self.training, module, steps=self.steps, rates=rates)
+        return Updates(self.training, module, steps=self.steps - self.begins.step, before=self.begins.step, rates=rates)
+
+    def begun(self) -> TrainingState:
+        """Where the run goes on, before anything is loaded; raises DamagedFile."""
+        return self.store.state(self.resume_from) if self.resume_from else TrainingState()
+
+    def refit(self, schedule: Schedule, state: TrainingState) -> "TrainingRun":
+        """The refit after this run, by these batches; ``state`` is where it begins, or where it goes on.
+
+        Its rate falls to nearly 0 over its own epochs: that did better than to stop where the first training was at its best.
+        """
+        step = self.schedule.steps_before(state.first_epochs)
+        begins = replace(state, step=step, epoch=state.first_epochs)
+        return replace(self, schedule=schedule.after(self.schedule, epochs=state.first_epochs), begins=begins)
 
     def resume(self, module: nn.Module, updates: Updates) -> TrainingState:
         """Take a module and its updates up where the run goes on; later checkpoints are dropped."""
-        state = self.store.load(self.resume_from, module, updates) if self.resume_from else TrainingState()
+        goes_on = self.resume_from > self.begins.step
+        state = self.store.load(self.resume_from, module, updates) if goes_on else deepcopy(self.begins)
         self.store.drop_after(state)
         return state
 

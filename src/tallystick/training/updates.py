@@ -50,15 +50,23 @@ class Updates:
         training: the contract's settings.
         module: what this party trains.
         steps: of the whole run, if it is not stopped early: the schedule's length.
+        before: steps that are counted before this module's first one.
         rates: share of the learning rate by the start of a weight's name, as optimizer_of takes it.
     """
 
     def __init__(
-        self, training: TrainingConfig, module: nn.Module, *, steps: int, rates: Mapping[str, float] | None = None
+        self,
+        training: TrainingConfig,
+        module: nn.Module,
+        *,
+        steps: int,
+        before: int = 0,
+        rates: Mapping[str, float] | None = None,
     ) -> None:
         self.optimizer = optimizer_of(training, module, rates)
         self._training = training
         self._steps = steps
+        self._before = before
         self._weights = dict(module.named_parameters())
         # What normalises units follows the weights, so it is averaged as they are.
         self._averaged = {**self._weights, **statistics_of(module)} if training.ema else {}
@@ -81,11 +89,11 @@ class Updates:
         if self._training.clip is not None:
             nn.utils.clip_grad_norm_(self._weights.values(), self._training.clip)
         for group in self.optimizer.param_groups:
-            group["lr"] = group[SHARE] * rate_at(self._training, number, self._steps)
+            group["lr"] = group[SHARE] * rate_at(self._training, number - self._before, self._steps)
         self.optimizer.step()
         if self._training.ema:
             with torch.no_grad():
-                decay = decay_at(self._training.ema, number)
+                decay = decay_at(self._training.ema, number - self._before)
                 torch._foreach_lerp_(list(self._averages.values()), list(self._averaged.values()), 1 - decay)
 
     @contextmanager

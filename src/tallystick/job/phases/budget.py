@@ -83,7 +83,8 @@ class Ahead:
         if self.predicts:
             most = sent.and_then(Sent(prediction=1)).most
         elif self.trials is not None:
-            most = self.trials * max(training_ahead(contract, each.training.resolved(self._rows)).most for each in self._tuned())
+            trainings = [each.training.resolved(self._rows) for each in self._tuned()]
+            most = self.trials * max(training_ahead(contract.for_trial(), training).most for training in trainings)
         else:
             ahead = evaluation_ahead(contract, columns=self.columns)
             if not sent.charged:  # else the rest of training is charged for, or charges for itself

@@ -23,7 +23,7 @@ from tallystick.evaluation.boosting import can_boost, cross_fitted
 from tallystick.job.phases.release import exact_labels
 from tallystick.privacy.events import NotPrivate
 from tallystick.training.defended import CutDefense
-from tallystick.training.plan import Schedule
+from tallystick.training.run import TrainingRun
 
 _NOTE = "defense"
 
@@ -75,9 +75,10 @@ class RunDefense:
 
         return teach
 
-    def cut(self, schedule: Schedule) -> CutDefense | None:
+    def cut(self, run: TrainingRun) -> CutDefense | None:
         """What training does to the cut gradients; None where it does nothing."""
-        return CutDefense.of(self.defenses, secret=self.secret, steps_per_epoch=schedule.steps_per_epoch)
+        steps = run.schedule.steps_per_epoch
+        return CutDefense.of(self.defenses, secret=self.secret, steps_per_epoch=steps, steps_before=run.begins.step)
 
     def spend(self, contract: Contract, party: PartyFile, folder: RunFolder, true_N: Tensor, *, what: str) -> None:
         """Charge the ledger once per run, before anything is sent; training without a guarantee is entered as not private.

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from io import BytesIO
 from typing import Any
 
@@ -32,11 +33,13 @@ from tallystick.job.findings import Evaluated
 from tallystick.job.job import Job
 from tallystick.job.phases.importance import Measured, measure_columns, receive_results, send_columns
 from tallystick.job.phases.release import RELEASE_NOTE, enter_shared, finished, release_auc
+from tallystick.job.phases.train import refit_schedule
 from tallystick.metrics import UndefinedMetric, sigmoid
 from tallystick.msgspec_threads import prepared
 from tallystick.storage import write_bytes
 from tallystick.training.checkpoint import TrainingState
 from tallystick.training.label_party import train_label_party
+from tallystick.training.refit import train_and_refit
 from tallystick.training.run import TrainingRun
 
 
@@ -58,7 +61,7 @@ def evaluate(
     batches = dataset.test_batches(dataset.resolved(job.contract.training).batch_size)
     cuts = kept if kept is not None else _crossing(job, trained, dataset)
     logits = logits_over(trained.model, dataset.features_at, batches, cuts)
-    measured = measure_columns(job, trained, dataset, kept=kept)
+    measured = measure_columns(job, trained.before_refit(job.folder), dataset, kept=kept)
     scored = None
     if len(logits):
         job.logbook.commit(trained.state.step)  # the feature parties had committed it before they embedded these
@@ -131,7 +134,7 @@ def take_part(job: Job, trained: TrainedFeatureParty, dataset: Dataset, *, run_i
     if batches:
         charge("test")
     send_embeddings(trained.bottom, dataset.features_at, batches, channel)
-    send_columns(job, trained.bottom, dataset, channel, charge)
+    send_columns(job, trained.before_refit(job.folder).bottom, dataset, channel, charge)
     charge.settle()
     job.logbook.watcher.say(f"waiting for {channel.peer} to score the rows")
     shared, importance = receive_results(job, dataset, channel)
@@ -326,7 +329,9 @@ def _baseline(job: Job, own: Dataset, encoder: Encoder) -> _Baseline:
     model = job.architecture.label_model(encoder, [])
     schedule = own.schedule(training, seed=job.contract.seed)
     run = TrainingRun(training=training, schedule=schedule, store=job.folder.store("baseline"), progress=progress)
-    state = train_label_party(model, own.features_at, own.objective(), [], run)
+
+    train = partial(train_label_party, model, own.features_at, own.objective(), [])
+    state = train_and_refit(model, run, refit_schedule(job, own), train)
     network_T = logits_over(model, own.features_at, own.test_batches(training.batch_size), [])
     found = _Baseline(logits_T=network_T, state=state)
     if not job.contract.evaluation.own_columns_boosting or state.best_loss is None:
@@ -343,10 +348,8 @@ def _better(job: Job, own: Dataset, network: _Baseline, best: float) -> _Baselin
         )
         job.logbook.watcher.say(said)
         return replace(network, notes=(said,))
-    known, target, device = own.known_labels, job.contract.target, network.logits_T.device
-    fitted_N = sampled_rows(own.train_N, MOST_ROWS, seed=job.contract.seed)
-    weights = known.weight_N[fitted_N] if known.weight_N is not None else None
-    boosted = Boosted(target.type, own.features_at(fitted_N), known.true_N[fitted_N], weights, seed=job.contract.seed)
+    target, device = job.contract.target, network.logits_T.device
+    boosted, rows = _boosted(job, own)
     logits_V = boosted.logits(own.features_at, own.validation_N, classes=target.classes).to(device)
     loss = own.objective().validation_loss(logits_V, own.validation_N).item()
     is_better = loss < best
@@ -354,10 +357,20 @@ def _better(job: Job, own: Dataset, network: _Baseline, best: float) -> _Baselin
         f"own columns only: {'gradient boosting' if is_better else 'the network'} is the baseline "
         f"(validation loss of boosting {loss:.4f}, of the network {best:.4f})"
     )
-    if len(fitted_N) < len(own.train_N):
-        said += f"; boosting was fitted on {len(fitted_N):,} of {len(own.train_N):,} training rows"
+    if rows < len(own.train_N):
+        said += f"; boosting was fitted on {rows:,} of {len(own.train_N):,} training rows"
     job.logbook.watcher.say(said)
     if not is_better or not len(own.test_N):
         return replace(network, notes=(said,))
+    if job.contract.refits:
+        boosted = _boosted(job, own.with_validation())[0]
     logits_T = boosted.logits(own.features_at, own.test_N, classes=target.classes).to(device)
     return replace(network, logits_T=logits_T, notes=(said,))
+
+
+def _boosted(job: Job, own: Dataset) -> tuple[Boosted, int]:
+    """Boosting fitted on the training rows, and on how many of them."""
+    known, seed = own.known_labels, job.contract.seed
+    fitted_N = sampled_rows(own.train_N, MOST_ROWS, seed=seed)
+    weights = known.weight_N[fitted_N] if known.weight_N is not None else None
+    return Boosted(job.contract.target.type, own.features_at(fitted_N), known.true_N[fitted_N], weights, seed=seed), len(fitted_N)

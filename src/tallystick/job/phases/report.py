@@ -219,10 +219,10 @@ def _learnt(contract: Contract, party: PartyFile, found: RunFindings) -> list[re
         return sorted(items, key=lambda item: ALL_PHASES.index(item.step))
     rows = len(found.dataset.train_N) if found.dataset is not None else 0
     validated = len(found.dataset.validation_N) if found.dataset is not None else 0
-    items += _learnt_by_label_party(contract, rows=(rows, validated), epochs=found.training.epoch)
+    items += _learnt_by_label_party(contract, rows=(rows, validated), state=found.training)
     for peer in contract.feature_parties:
         items += _learnt_by_feature_party(
-            contract, peer, rows=rows, epochs=found.training.epoch, finished=found.evaluated.finished
+            contract, peer, rows=(rows, validated), state=found.training, finished=found.evaluated.finished
         )
     return sorted(items, key=lambda item: ALL_PHASES.index(item.step))
 
@@ -322,15 +322,18 @@ def _learnt_once(contract: Contract, dataset: Dataset) -> list[results.Learnt]:
     ]
 
 
-def _learnt_by_label_party(contract: Contract, *, rows: tuple[int, int], epochs: int) -> list[results.Learnt]:
+def _learnt_by_label_party(contract: Contract, *, rows: tuple[int, int], state: TrainingState) -> list[results.Learnt]:
     """What crosses the cut follows from the contract, so every party says the same of every party."""
     peers = ", ".join(contract.feature_parties)
     both = f"{rows[0]} training and {rows[1]} validation rows" if rows[1] else f"{rows[0]} training rows"
-    training = f"A cut embedding per row and epoch from {peers}: {both}, {epochs} epochs."
+    training = f"A cut embedding per row and epoch from {peers}: {both}, {state.first_epochs or state.epoch} epochs."
+    if state.refit_epochs:
+        training += f" The same of {state.refit_epochs} more epochs, in which training began anew with the validation rows."
     evaluation = "The cut embeddings of the test rows."
     if contract.measures_columns:
         most = contract.evaluation.importance.rows
-        evaluation += f" Those of at most {most:,} validation rows once more, by the final weights, to measure columns."
+        by = "the weights before the refit" if state.refit_epochs else "the final weights"
+        evaluation += f" Those of at most {most:,} validation rows once more, by {by}, to measure columns."
     steps = [("training", training), ("evaluation", evaluation)]
     steps += [("training", f"From {peers}: {sentence}.") for sentence in embedded_once_more(contract)]
     if contract.evaluation.importance.feature_columns != "none":
@@ -347,12 +350,14 @@ def _protected(contract: Contract, *, of: Literal["labels", "features"]) -> str:
 
 
 def _learnt_by_feature_party(
-    contract: Contract, name: str, *, rows: int, epochs: int, finished: Finished
+    contract: Contract, name: str, *, rows: tuple[int, int], state: TrainingState, finished: Finished
 ) -> list[results.Learnt]:
     training = (
-        f"A cut gradient per training row and epoch ({rows} rows, {epochs} epochs), from which labels can be estimated, "
-        "and per epoch whether validation got better."
+        f"A cut gradient per training row and epoch ({rows[0]} rows, {state.first_epochs or state.epoch} epochs), from which "
+        "labels can be estimated, and per epoch whether validation got better."
     )
+    if state.refit_epochs:
+        training += f" The same of {sum(rows)} rows, the validation rows among them, for {state.refit_epochs} epochs more."
     protected = _protected(contract, of="labels")
     evaluation, released = f"Nothing but the number of test rows; the metrics stay with {contract.label_party}.", "not sent"
     if finished.epsilon is not None:
@@ -449,6 +454,7 @@ def _training(
         seconds=seconds,
         steps_per_s=steps / seconds if seconds and steps else None,
         resumed_from=(found.resumed_from or None) if logbook is not None else None,
+        refit_epochs=state.refit_epochs,
         dropout=_dropout(found.modules) if logbook is not None else 0.0,
     )
 

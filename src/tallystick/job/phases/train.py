@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -10,7 +11,7 @@ from tallystick.alignment.outcome import Alignment
 from tallystick.artifacts.embedding_charge import EmbeddingCharge, evaluation_ahead, training_ahead
 from tallystick.artifacts.local_scores import calibrated_alone
 from tallystick.artifacts.starting_point import StartingPoint, put_starting_weights
-from tallystick.artifacts.trained import TrainedFeatureParty, TrainedLabelParty, keep_encoders
+from tallystick.artifacts.trained import TrainedFeatureParty, TrainedLabelParty, keep_before_refit, keep_encoders
 from tallystick.audit.recording import recorders
 from tallystick.cut.forward import KeptCuts
 from tallystick.data.keys import Keys
@@ -39,6 +40,7 @@ from tallystick.training.feature_party import train_feature_party
 from tallystick.training.label_party import FeaturePeer, KeptPeer, Peer, train_label_party
 from tallystick.training.messages import CutWidth, receive_width
 from tallystick.training.plan import Schedule, batches_per_message
+from tallystick.training.refit import train_and_refit
 from tallystick.training.run import TrainingRun
 from tallystick.training.unaligned.method import OwnPart
 
@@ -134,24 +136,22 @@ def train_as_label_party(
     defended = defense.defended(dataset)
     labels = defended.known_labels
     check_classes(job.contract.unaligned, labels.coder, labels.training_labels_N[defended.train_N])
-    schedule = defended.schedule(dataset.resolved(job.contract.training), seed=job.contract.seed)
-    peers = _peers(job, dataset, widths, agreement, kept)
-    run = _training_run(job, dataset, schedule, agreement)
+    run = _training_run(job, defended, agreement)
+    peers = _peers(job, dataset, widths, agreement, kept, resume_epoch=run.begun().epoch)
     method = defended.method(run.training, start=start)
     if method is not None and not agreement.resume_from:
         prepare = method.prepare if StartingPoint.of(job.folder) is None else method.prepare_again
         prepare(model, defended.objective(), own_part(job, defended, start))
     objective = defended.objective()
-    state = train_label_party(
-        model,
-        defended.features_at,
-        objective,
-        peers,
-        run,
-        step_rule=method or settling(job, objective, run),
-        defense=defense.cut(schedule),
-    )
-    job.logbook.watcher.say(_how_it_ended(state, run))
+
+    def train(run: TrainingRun) -> TrainingState:
+        rule, cut = method or settling(job, objective, run), defense.cut(run)
+        state = train_label_party(model, defended.features_at, objective, peers, run, step_rule=rule, defense=cut)
+        job.logbook.watcher.say(_how_it_ended(state, run))
+        return state
+
+    keep_first = partial(keep_before_refit, job.folder, model)
+    state = train_and_refit(model, run, refit_schedule(job, defended), train, between=keep_first)
     scores_alone = method is not None and method.scores_alone
     if isinstance(model, SimilarityLabelModel) and model.alone is not None:
         _train_alone(job, defended, model.alone)
@@ -172,10 +172,16 @@ def train_as_label_party(
 
 
 def _peers(
-    job: Job, dataset: Dataset, widths: Sequence[int], agreement: Agreement, kept: Sequence[KeptCuts] | None
+    job: Job,
+    dataset: Dataset,
+    widths: Sequence[int],
+    agreement: Agreement,
+    kept: Sequence[KeptCuts] | None,
+    *,
+    resume_epoch: int,
 ) -> Sequence[Peer]:
     """Whose embeddings train the model: each feature party's, recorded where an audit asks for it, or those that were kept."""
-    observers = recorders(audited_side(job, dataset, run_id=agreement.run_id), widths, resume_from=agreement.resume_from)
+    observers = recorders(audited_side(job, dataset, run_id=agreement.run_id), widths, resume_epoch=resume_epoch)
     if kept is not None:
         return [KeptPeer(name=name, kept=each) for name, each in zip(job.contract.feature_parties, kept, strict=True)]
     return [
@@ -210,7 +216,7 @@ def embed_as_feature_party(job: Job, dataset: Dataset, agreement: Agreement) -> 
     channel.send(CutWidth(width=width_of(bottom)))
     observer = None
     if is_new := trains(job, agreement):
-        (observer,) = recorders(audited_side(job, dataset, run_id=agreement.run_id), [width_of(bottom)], resume_from=0)
+        (observer,) = recorders(audited_side(job, dataset, run_id=agreement.run_id), [width_of(bottom)], resume_epoch=0)
         method = dataset.method(dataset.resolved(job.contract.training), start=start)
         if method is not None and not begun:
             method.prepare_bottom(bottom, own_part(job, dataset, start))
@@ -231,24 +237,29 @@ def train_as_feature_party(job: Job, dataset: Dataset, agreement: Agreement) -> 
     channel.send(CutWidth(width=width_of(bottom)))
     if not trains(job, agreement):
         return TrainedFeatureParty.load(job.folder, job.architecture, dataset)
-    (observer,) = recorders(
-        audited_side(job, dataset, run_id=agreement.run_id), [width_of(bottom)], resume_from=agreement.resume_from
-    )
-    schedule = dataset.schedule(dataset.resolved(job.contract.training), seed=job.contract.seed)
-    run = _training_run(job, dataset, schedule, agreement)
+    run = _training_run(job, dataset, agreement)
+    side = audited_side(job, dataset, run_id=agreement.run_id)
+    (observer,) = recorders(side, [width_of(bottom)], resume_epoch=run.begun().epoch)
     what = f"training of {job.contract.name}, run {agreement.run_id}"
     charge = EmbeddingCharge.of(job.contract, job.party, job.folder, what=what)
-    ahead = training_ahead(job.contract, run.training, schedule, step=agreement.resume_from)
+    ahead = training_ahead(job.contract, run.training, run.schedule, begun=run.begun())
     if "evaluation" in job.phases:
         ahead = ahead.and_then(evaluation_ahead(job.contract, columns=len(column_places(dataset.known_encoder))))
     charge.reserve(ahead)
     method = dataset.method(run.training, start=start)
     if method is not None and not agreement.resume_from and not begun:
         method.prepare_bottom(bottom, own_part(job, dataset, start))
-    state = train_feature_party(bottom, dataset.features_at, channel, run, observer=observer, sending=charge)
+
+    def train(run: TrainingRun) -> TrainingState:
+        sending = charge.refitting if run.begins.refit_epochs else charge
+        state = train_feature_party(bottom, dataset.features_at, channel, run, observer=observer, sending=sending)
+        job.logbook.watcher.say(_how_it_ended(state, run))
+        return state
+
+    keep_first = partial(keep_before_refit, job.folder, bottom)
+    state = train_and_refit(bottom, run, refit_schedule(job, dataset), train, between=keep_first)
     if "evaluation" not in job.phases:
         charge.settle()
-    job.logbook.watcher.say(_how_it_ended(state, run))
     trained = TrainedFeatureParty(bottom=bottom, encoder=dataset.known_encoder, state=state)
     trained.keep(job.folder)
     return trained
@@ -256,6 +267,8 @@ def train_as_feature_party(job: Job, dataset: Dataset, agreement: Agreement) -> 
 
 def _how_it_ended(state: TrainingState, run: TrainingRun) -> str:
     """After how many epochs, and why: patience ends most trainings long before the last step that progress counts to."""
+    if state.refit_epochs:
+        return f"trained anew with the validation rows, for {state.refit_epochs} epochs; these weights are kept"
     said = f"trained {state.epoch} of at most {run.epochs} epochs"
     if state.best_epoch is None:
         return said
@@ -297,12 +310,20 @@ def receive_widths(job: Job, dataset: Dataset) -> list[int]:
     ]
 
 
-def _training_run(job: Job, dataset: Dataset, schedule: Schedule, agreement: Agreement) -> TrainingRun:
+def _training_run(job: Job, dataset: Dataset, agreement: Agreement) -> TrainingRun:
+    training = dataset.resolved(job.contract.training)
     return TrainingRun(
-        training=dataset.resolved(job.contract.training),
-        schedule=schedule,
+        training=training,
+        schedule=dataset.schedule(training, seed=job.contract.seed),
         store=job.folder.store(),
         resume_from=agreement.resume_from,
         progress=job.logbook.watcher.progress,
         committed=job.logbook.commit,
     )
+
+
+def refit_schedule(job: Job, dataset: Dataset) -> Schedule | None:
+    """The batches of the refit, over training and validation rows; None where the contract has none."""
+    if not job.contract.refits:
+        return None
+    return dataset.with_validation().schedule(dataset.resolved(job.contract.training), seed=job.contract.seed)

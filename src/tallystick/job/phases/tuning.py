@@ -236,7 +236,7 @@ def _every_row(keys: Keys) -> Alignment:
 
 def _trial_of(job: Job, number: int, values: Mapping[str, Any]) -> Job:
     """The job of one trial; raises ConfigError for values that the contract cannot have together."""
-    contract = job.contract.tuned(values).model_copy(update={"audit": False})
+    contract = job.contract.tuned(values).for_trial()
     return replace(job, contract=contract, folder=job.folder.trial(number), resume=True, phases=("training",))
 
 

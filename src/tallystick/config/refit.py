@@ -1,0 +1,36 @@
+"""Where a contract can have training begin anew with the validation rows (``training.refit``), and where it does."""
+
+from typing import TYPE_CHECKING
+
+from tallystick.reading import shown
+
+if TYPE_CHECKING:
+    from tallystick.config.contract import Contract
+
+
+def refits(contract: "Contract") -> bool:
+    """Whether it does: where it is asked to, and by itself where the split is by time and nothing speaks against it."""
+    asked = contract.training.refit
+    return contract.split.method == "time" and not _against(contract) if asked == "auto" else asked
+
+
+def refit_problems(contract: "Contract") -> list[str]:
+    """List what a contract has that a refit cannot go with."""
+    return [f"training.refit = true, {problem}" for problem in _against(contract)] if contract.training.refit is True else []
+
+
+def _against(contract: "Contract") -> list[str]:
+    problems = []
+    if not contract.split.validation:
+        problems.append("split.validation = 0: there are no validation rows to train on; leave training.refit out")
+    if contract.linkage.imputes:
+        problems.append(
+            f"alignment.method = {shown(contract.alignment.method)}: what stands in for a union's absent rows would be drawn a "
+            "second time, and what changes between the two trainings shows which rows they are; leave training.refit out"
+        )
+    if contract.unaligned.used:
+        problems.append(
+            f"unaligned.method = {contract.unaligned.method}: its models are fitted to each other on validation rows, which a "
+            "refit does not have; leave training.refit out"
+        )
+    return problems
