@@ -61,6 +61,8 @@ def sent_rows(monkeypatch, bottom):
 RUNS = {
     "an epoch": ({"training__epochs": 1}, 2),  # a validation row: the epoch's end, and once more to measure columns
     "stopped early": ({"training__epochs": 9, "training__patience": 1, "training__learning_rate": 1e-9}, None),
+    # A validation row: three epochs' ends, three epochs of the refit, and once more to measure columns.
+    "a refit": ({"training__epochs": 3, "training__refit": True}, 7),
     "joint epochs before and a pass": ({"unaligned": {"method": "heuristic", "joint_epochs": 4}, "training__epochs": 2}, 7),
     "a pass for a regression": ({"unaligned": {"method": "regressor", "epochs": 1}, "training__epochs": 1}, 3),
     "a pass for a diffusion": ({"unaligned": {"method": "diffu-at", "epochs": 1}, "training__epochs": 1}, 3),

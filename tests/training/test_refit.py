@@ -29,9 +29,9 @@ def test_a_refit_is_the_joined_training_of_all_rows_for_the_best_number_of_epoch
         setting.sources,
         setting.own_source,
         setting.objective,
-        training=how.model_copy(update={"epochs": state.refit_epochs}),
+        training=how,
         schedule=setting.anew.after(setting.schedule, epochs=state.first_epochs),
-        steps=10_000,
+        steps=state.refit_epochs * setting.anew.steps_per_epoch,
         first_epoch=state.first_epochs,
     )
     assert_same_bits(weights_of(modules), weights_of_joined(joined, setting.parties))
@@ -52,7 +52,7 @@ MODES = {"synchronous": {}, "pipelined": {"mode": "pipelined", "staleness": 2}, 
 
 
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
-@pytest.mark.parametrize("sends", [11, 35, 36, 37, 46, 60, 66])
+@pytest.mark.parametrize("sends", [11, 36, 46, 60])
 def test_a_refit_that_is_cut_goes_on_to_the_same_bits(mode, sends, tmp_path):
     """Cut in the first training, at its end, and in the refit, between and at checkpoints."""
     setting, how = Setting(parties=("club", "shop"), validation=40), training(**mode, patience=3)

@@ -5,10 +5,11 @@ Shapes: N positions.
 The model is put together here, before training and whenever it is loaded again; ``keep`` and ``load`` are inverse.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any
 
 from torch import nn
 
@@ -30,8 +31,6 @@ from tallystick.training.defended_bottom import DefendedBottom
 from tallystick.training.unaligned.registry import method_of
 
 _NOTE = "training"
-
-M = TypeVar("M", bound=nn.Module)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,10 +136,6 @@ class TrainedFeatureParty:
         """Write model and facts."""
         _keep(folder, self.bottom, self.state, {})
 
-    def before_refit(self, folder: RunFolder) -> "TrainedFeatureParty":
-        """What the validation rows were not trained on: itself where no refit followed."""
-        return replace(self, bottom=_before_refit(folder, self.bottom, self.state))
-
     @classmethod
     def load(cls, folder: RunFolder, architecture: Architecture, dataset: Dataset) -> "TrainedFeatureParty":
         """Read it back, for a dataset of the kept encoder or of one that was fitted alike.
@@ -177,10 +172,6 @@ class TrainedLabelParty:
     state: TrainingState
     alone: LogitLine | None = None
     dispensed: bool = False
-
-    def before_refit(self, folder: RunFolder) -> "TrainedLabelParty":
-        """What the validation rows were not trained on: itself where no refit followed."""
-        return replace(self, model=_before_refit(folder, self.model, self.state))
 
     def keep(self, folder: RunFolder) -> None:
         """Write model and facts."""
@@ -232,6 +223,20 @@ def keep_before_refit(folder: RunFolder, module: nn.Module) -> None:
     write_tensors(folder.model_before_refit, dict(module.state_dict()), {}, origin=folder.origin)
 
 
+@contextmanager
+def before_refit(folder: RunFolder, module: nn.Module, state: TrainingState) -> Iterator[None]:
+    """Within this block a trained module is the one that the validation rows trained nothing of; raises DamagedFile."""
+    if not state.refit_epochs:
+        yield
+        return
+    present = deepcopy(module.state_dict())
+    load_weights(module, folder.model_before_refit, origin=folder.origin)
+    try:
+        yield
+    finally:
+        module.load_state_dict(present)
+
+
 def kept_encoder(folder: RunFolder) -> Encoder | None:
     """The encoder of a run's columns; None for a label party that had none."""
     return Encoder.from_json(folder.read_json(folder.encoder)) if folder.encoder.exists() else None
@@ -261,14 +266,6 @@ def _facts(folder: RunFolder) -> dict[str, Any]:
 
 def _state(folder: RunFolder) -> TrainingState:
     return TrainingState(**_facts(folder)["state"])
-
-
-def _before_refit(folder: RunFolder, module: M, state: TrainingState) -> M:
-    if not state.refit_epochs:
-        return module
-    found = deepcopy(module)
-    load_weights(found, folder.model_before_refit, origin=folder.origin)
-    return found
 
 
 def _calibration(facts: dict[str, Any] | None) -> Calibration:

@@ -2,8 +2,6 @@
 
 from typing import TYPE_CHECKING
 
-from tallystick.reading import shown
-
 if TYPE_CHECKING:
     from tallystick.config.contract import Contract
 
@@ -25,7 +23,7 @@ def _against(contract: "Contract") -> list[str]:
         problems.append("split.validation = 0: there are no validation rows to train on; leave training.refit out")
     if contract.linkage.imputes:
         problems.append(
-            f"alignment.method = {shown(contract.alignment.method)}: what stands in for a union's absent rows would be drawn a "
+            f"alignment.method = {contract.alignment.method}: what stands in for a union's absent rows would be drawn a "
             "second time, and what changes between the two trainings shows which rows they are; leave training.refit out"
         )
     if contract.unaligned.used:

@@ -47,7 +47,8 @@ class TrainingRun:
 
     def updates(self, module: nn.Module, rates: Mapping[str, float] | None = None) -> Updates:
         """The updates of a party's module; ``rates`` as optimizer_of takes it."""
-        return Updates(self.training, module, steps=self.steps - self.begins.step, before=self.begins.step, rates=rates)
+        before, most = self.begins.step, self.schedule.steps_before(self.schedule.epochs_before + self.training.epochs)
+        return Updates(self.training, module, steps=most - before, before=before, rates=rates)
 
     def begun(self) -> TrainingState:
         """Where the run goes on, before anything is loaded; raises DamagedFile."""
@@ -56,7 +57,8 @@ class TrainingRun:
     def refit(self, schedule: Schedule, state: TrainingState) -> "TrainingRun":
         """The refit after this run, by these batches; ``state`` is where it begins, or where it goes on.
 
-        Its rate falls to nearly 0 over its own epochs: that did better than to stop where the first training was at its best.
+        Its rate goes as if it took all epochs, as that of the first training did when it was at its best: a rate that falls to 0
+        over the refit's own epochs learns by heart where few epochs are best.
         """
         step = self.schedule.steps_before(state.first_epochs)
         begins = replace(state, step=step, epoch=state.first_epochs)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tallystick.artifacts.embedding_charge import EmbeddingCharge, evaluation_ahead
 from tallystick.artifacts.local_scores import final_logits, logits_alone
-from tallystick.artifacts.trained import TrainedFeatureParty, TrainedLabelParty
+from tallystick.artifacts.trained import TrainedFeatureParty, TrainedLabelParty, before_refit
 from tallystick.config.sections import PrivateRelease
 from tallystick.cut.forward import Cuts, KeptCuts, crossing, logits_over, send_embeddings
 from tallystick.data.encoder import Encoder
@@ -61,7 +61,8 @@ def evaluate(
     batches = dataset.test_batches(dataset.resolved(job.contract.training).batch_size)
     cuts = kept if kept is not None else _crossing(job, trained, dataset)
     logits = logits_over(trained.model, dataset.features_at, batches, cuts)
-    measured = measure_columns(job, trained.before_refit(job.folder), dataset, kept=kept)
+    with before_refit(job.folder, trained.model, trained.state):
+        measured = measure_columns(job, trained, dataset, kept=kept)
     scored = None
     if len(logits):
         job.logbook.commit(trained.state.step)  # the feature parties had committed it before they embedded these
@@ -134,7 +135,8 @@ def take_part(job: Job, trained: TrainedFeatureParty, dataset: Dataset, *, run_i
     if batches:
         charge("test")
     send_embeddings(trained.bottom, dataset.features_at, batches, channel)
-    send_columns(job, trained.before_refit(job.folder).bottom, dataset, channel, charge)
+    with before_refit(job.folder, trained.bottom, trained.state):
+        send_columns(job, trained.bottom, dataset, channel, charge)
     charge.settle()
     job.logbook.watcher.say(f"waiting for {channel.peer} to score the rows")
     shared, importance = receive_results(job, dataset, channel)

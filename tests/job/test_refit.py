@@ -1,0 +1,164 @@
+"""Training that begins anew with the validation rows: who hears of it, what it costs, and what is left to the model before."""
+
+import pytest
+from tiny import columns, contract_values, tables
+
+from tallystick.artifacts.folder import RunFolder
+from tallystick.artifacts.row_recorder import RowStore
+from tallystick.config.contract import parse_contract
+from tallystick.disclosure import disclosure_lines
+from tallystick.errors import ConfigError
+from tallystick.simulation import simulate
+from tallystick.training.checkpoint import read_tensors
+
+PARTIES = ("bank", "shop")
+
+
+def run(folder, parties=PARTIES, **changes):
+    """Simulate with rows split by time, unless the changes say otherwise; gives the result and each party's folder."""
+    of = columns(parties)
+    of["bank"]["time"] = "day"
+    values = contract_values(parties, **{"split__method": "time", "training__epochs": 3, **changes})
+    result = simulate(values, tables(parties, rows=400), of, folder=folder)
+    return result, {party: RunFolder.open(next((folder / party).glob("tiny-*"))) for party in parties}
+
+
+def weights(folder, path):
+    return {name: tensor.tolist() for name, tensor in read_tensors(path, origin=folder.origin)[0].items()}
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory):
+    """A run as it is by default where the split is by time, and the same without a refit."""
+    from tiny import seed_system
+
+    found = []
+    for changes in ({}, {"training__refit": False}):
+        with pytest.MonkeyPatch.context() as patch:
+            seed_system(patch)
+            audited = {"audit": "quick", "evaluation__importance": {"feature_columns": "label-party"}}
+            found.append(run(tmp_path_factory.mktemp("run"), **audited, **changes))
+    return found
+
+
+def test_the_model_before_it_is_that_of_a_run_without(both):
+    (_, refitted), (_, plain) = both
+    for party in PARTIES:
+        kept, before = refitted[party], plain[party]
+        assert weights(kept, kept.model_before_refit) == weights(before, before.model)
+        assert weights(kept, kept.model) != weights(before, before.model)
+        assert not before.model_before_refit.exists()
+
+
+def test_what_needs_validation_rows_is_measured_by_the_model_before(both):
+    """Column importance and the cheapest threshold are those of a run without a refit; what test rows say is not."""
+    (refitted, _), (plain, _) = both
+    assert [each.party for each in refitted.sections.importance] == ["bank", "shop"]
+    assert refitted.sections.importance == plain.sections.importance
+    assert refitted.sections.decisions["best"]["threshold"] == plain.sections.decisions["best"]["threshold"]
+    assert refitted.joint["auc"]["value"] != plain.joint["auc"]["value"]
+
+
+def test_the_report_says_it(both):
+    (refitted, folders), _ = both
+    assert (refitted.training.refit_epochs, len(refitted.training.history)) == (3, 6)
+    learnt = {item.party: item.what for item in refitted.learnt if item.step == "training" and "epochs" in item.what}
+    rows = refitted.data.rows
+    assert learnt["shop"].endswith(
+        f" The same of {rows['train'] + rows['validation']} rows, the validation rows among them, for 3 epochs more."
+    )
+    assert learnt["bank"].endswith(" The same of 3 more epochs, in which training began anew with the validation rows.")
+    assert any("by the weights before the refit" in item.what for item in refitted.learnt)
+    for folder in folders.values():
+        assert "training then began anew with the validation rows for as many epochs" in folder.report.read_text()
+
+
+def test_the_audit_reads_the_validation_rows_labels(both):
+    (refitted, folders), (plain, _) = both
+    bank, rows = folders["bank"], refitted.data.rows
+    store = RowStore(folder=bank.views / "shop", contract=refitted.contract.hash, received="cut_gradient", origin=bank.origin)
+    first, last = (store.load(epoch) for epoch in (store.epochs()[0], store.epochs()[-1]))
+    assert (len(first.seen_rows), len(last.seen_rows)) == (rows["train"], rows["train"] + rows["validation"])
+    assert store.epochs()[-1] == 5
+    assert refitted.sections.leakage.attacks
+    assert plain.data.rows == rows
+
+
+MORE = {
+    "several feature parties": {"parties": ("bank", "club", "shop")},
+    "pipelined": {"training__mode": "pipelined"},
+    "labels replaced": {"defense": [{"method": "label-dp", "epsilon": 1.0}]},
+    "noise on gradients": {"defense": [{"method": "marvell", "power": 1.0}]},
+    "no gradients": {"training__gradients": "none"},
+    "split by hash": {"split__method": "hash", "training__refit": True},
+    "no validation rows to stop by": {"training__patience": None, "training__schedule": "cosine"},
+}
+
+
+@pytest.mark.parametrize("changes", MORE.values(), ids=MORE)
+def test_it_goes_with(changes, tmp_path):
+    result, folders = run(tmp_path, **changes)
+    assert result.training.refit_epochs == result.training.best_epoch - 3 > 0
+    assert result.joint["auc"]["value"] > 0.5
+    sends = changes.get("training__gradients") != "none"
+    assert [folder.model_before_refit.exists() for folder in folders.values()] == [True, *[sends] * (len(folders) - 1)]
+
+
+def test_by_hash_there_is_none_unless_it_is_asked_for(tmp_path):
+    result, _ = run(tmp_path, split__method="hash", training__epochs=1)
+    assert result.training.refit_epochs == 0
+
+
+REFUSED = {
+    "split.validation = 0: there are no validation rows to train on": {"split__validation": 0.0},
+    "alignment.method = union: what stands in for a union's absent rows would be drawn a second time": {
+        "alignment__method": "union"
+    },
+    "unaligned.method = heuristic: its models are fitted to each other on validation rows": {
+        "unaligned": {"method": "heuristic"}
+    },
+}
+
+
+@pytest.mark.parametrize("problem", REFUSED)
+def test_a_refit_that_cannot_be_is_refused(problem):
+    values = contract_values(PARTIES, training__refit=True, **REFUSED[problem])
+    with pytest.raises(ConfigError, match=f"training.refit = true, {problem}".replace(".", r"\.")):
+        parse_contract(values)
+    values["training"].pop("refit")
+    values["split"]["method"] = "hash" if "union" in problem else "time"
+    assert not parse_contract(values).refits
+
+
+def test_check_says_what_it_discloses():
+    by_time = parse_contract(contract_values(PARTIES, split__method="time"))
+    (line,) = [line for line in disclosure_lines(by_time) if "training.refit" in line]
+    assert "shop get further gradients, of the validation rows' labels too" in line
+    for changes in ({"training__refit": False}, {"training__gradients": "none"}):
+        contract = parse_contract(contract_values(PARTIES, split__method="time", **changes))
+        assert not any("refit" in line for line in disclosure_lines(contract))
+
+
+def test_trials_of_a_search_are_compared_by_validation_alone():
+    contract = parse_contract(contract_values(PARTIES, split__method="time"))
+    assert contract.refits
+    assert not contract.for_trial().refits
+
+
+@pytest.mark.parametrize("victim", PARTIES)
+def test_a_party_that_is_killed_in_the_refit_is_resumed_to_the_same_bits(lay_out_job, victim):
+    """The first training takes 51 steps; the party is killed once the refit has committed some."""
+    changes = {"split__method": "time", "training__epochs": 3, "training__batch_size": 16, "training__checkpoint_every": 5}
+    whole, cut = (lay_out_job(PARTIES, rows=420, **changes) for _ in range(2))
+    for job in (whole, cut):
+        job.change("bank", time="day")
+    whole.run_all()
+    running = cut.start_all()
+    running[victim].wait_for(lambda event: event.get("what") == "training" and event["done"] > 65)
+    running[victim].kill()
+    for party in PARTIES:
+        running[party].end()
+    again = cut.run_all("run", "--resume")
+    for party in PARTIES:
+        assert cut.models(party)[-1] == whole.models(party)[-1]
+    assert any("resuming after step" in event.get("say", "") for event in again["bank"].events)
