@@ -6,6 +6,7 @@ from tiny import columns, contract_values, tables
 from tallystick.artifacts.folder import RunFolder
 from tallystick.artifacts.row_recorder import RowStore
 from tallystick.config.contract import parse_contract
+from tallystick.config.refit import refit_problems, refits
 from tallystick.disclosure import disclosure_lines
 from tallystick.errors import ConfigError
 from tallystick.simulation import simulate
@@ -127,7 +128,9 @@ def test_a_refit_that_cannot_be_is_refused(problem):
         parse_contract(values)
     values["training"].pop("refit")
     values["split"]["method"] = "hash" if "union" in problem else "time"
-    assert not parse_contract(values).refits
+    contract = parse_contract(values)
+    assert not refits(contract)
+    assert not refit_problems(contract)
 
 
 def test_check_says_what_it_discloses():
