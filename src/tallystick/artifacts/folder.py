@@ -243,8 +243,23 @@ class RunFolder:
                 found.append(error)
         return found
 
-    def _of_model(self) -> tuple[Path, Path]:
-        return self.model, self.path / "training.json"
+    def _of_model(self) -> list[Path]:
+        before = [self.model_before_refit] if self.model_before_refit.exists() else []
+        return [self.model, self.path / "training.json", *before]
+
+    def steps(self) -> tuple[list[int], list[DamagedFile]]:
+        """Steps that training can go on from, oldest first, and what is wrong with the files of the others.
+
+        A refit goes on beside the model before it, which training alone can make again.
+        """
+        store = self.store()
+        steps, damaged = store.intact()
+        if refits := [step for step in steps if store.state(step).refit_epochs]:
+            try:
+                check_sealed(self.model_before_refit, origin=self.origin)
+            except DamagedFile as error:
+                return [step for step in steps if step not in refits], [*damaged, error]
+        return steps, damaged
 
     def trial(self, number: int) -> "RunFolder":
         """The folder of one trial of a search, made if it is not there.

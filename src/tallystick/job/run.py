@@ -194,7 +194,7 @@ def _resume_state(job: Job, keys: Keys) -> ResumeState:
         return ResumeState(command=job.command, resume=job.resume, start_from=start_from)
     check_kept(job.party, keys, job.folder)
     saved, _ = kept
-    steps, damaged = job.folder.store().intact()
+    steps, damaged = job.folder.steps()
     of_model = job.folder.damage()
     for error in (*damaged, *of_model):
         job.logbook.watcher.say(f"{error}; going on without it")
@@ -213,7 +213,7 @@ def _own_steps(job: Job, agreement: Agreement) -> Agreement:
     """Where the label party goes on by itself, if no gradients are sent: nobody else has steps, or knows of them."""
     if job.contract.sends_gradients or agreement.align or "training" not in job.phases:
         return agreement
-    return msgspec.structs.replace(agreement, resume_from=max(job.folder.store().intact()[0], default=0))
+    return msgspec.structs.replace(agreement, resume_from=max(job.folder.steps()[0], default=0))
 
 
 def _taken_up(job: Job, keys: Keys, agreement: Agreement, notes: list[str]) -> RunFindings:
