@@ -14,7 +14,7 @@ from tallystick_experiments.quality import leaks, sweep
 from tallystick_experiments.quality.held_out import HELD_OUT, PackagedTable
 from tallystick_experiments.quality.methods import METHODS, BoostingMethod
 from tallystick_experiments.quality.page import leaks_page_of, page_of
-from tallystick_experiments.quality.tables import PACKAGED, TABLES, load_table
+from tallystick_experiments.quality.tables import BY_TIME, PACKAGED, TABLES, load_table, own_table
 
 pytest.importorskip("sklearn")
 
@@ -83,7 +83,8 @@ def test_verdicts_go_by_the_bounds(metric, ours, theirs, within, far):
 
 def test_what_is_not_there_is_named(tmp_path):
     assert sweep.tables_in(None) == list(PACKAGED)
-    assert sweep.tables_in(tmp_path) == [name for name in TABLES if name not in HELD_OUT]
+    assert sweep.tables_in(tmp_path) == [name for name in TABLES if name not in (*HELD_OUT, *BY_TIME)]
+    assert sweep.tables_of("by-time", None) == list(BY_TIME)
     assert sweep.tables_of("held-out", None) == list(HELD_OUT)
     assert sweep.tables_of("wine,digits", None) == ["wine", "digits"]
     with pytest.raises(ConfigError, match="--tables ale: must be of wine, diabetes"):
@@ -96,6 +97,31 @@ def test_what_is_not_there_is_named(tmp_path):
         load_table("frogs", tmp_path)
     with pytest.raises(ConfigError, match="--tables diabetes: attacks tell classes apart"):
         leaks.run(["diabetes"], None, seeds=[1])
+
+
+def test_an_own_table_is_split_by_its_time(tmp_path, monkeypatch):
+    pytest.importorskip("lightgbm")
+    rng, rows = np.random.default_rng(1), 1000
+    frame = pl.DataFrame(
+        {"id": np.arange(rows), "day": np.arange(rows) // 10, "x": rng.normal(size=rows), "z": rng.normal(size=rows)}
+    )
+    frame = frame.with_columns(word=pl.Series(rng.choice(["a", "b"], size=rows)), y=9 * pl.col("x") + pl.col("z"))
+    frame[rng.permutation(rows)].write_csv(tmp_path / "mine.csv")
+    table = own_table(tmp_path / "mine.csv", label="y", key="id", time="day")
+    assert (table.target, table.columns.numeric, table.columns.categorical) == ("regression", ("x", "z"), ("word",))
+    parts = [table.times.gather(part) for part in table.parts(1)]
+    assert parts[0].max() < parts[1].min() <= parts[1].max() < parts[2].min()
+    monkeypatch.setattr(sections, "fitting_epochs", lambda _rows, _batch_size: 20)
+    found = sweep.run(data=None, tables=[], own=table, methods=["lightgbm", "default"], seeds=[1])
+    (row,) = found["tables"]
+    assert row["metric"] == "rmse"
+    assert set(row["figures"]) == {"lightgbm", "default"}
+    assert found["against"]["lightgbm"]["tables"] == 1
+    assert max(figure["mean"] for figure in row["figures"].values()) < frame["y"].std() / 2
+    network, _ = METHODS["default"].network(table, 1, refit=True)
+    assert (len(network.schedule.train_N), len(network.schedule.validation_N)) == (800, 0)
+    with pytest.raises(DataError, match=r"--time hour: .* has no such column; it has id, day"):
+        own_table(tmp_path / "mine.csv", label="y", time="hour")
 
 
 @pytest.mark.long

@@ -357,7 +357,13 @@ def quality(
     data: Annotated[
         Path | None, typer.Option(help="Folder of public files (docs/results/boosting.md); without it, packages' tables.")
     ] = None,
-    tables: Annotated[str, typer.Option(help="Tables, with commas between; or held-out; all but these if left out.")] = "",
+    tables: Annotated[
+        str, typer.Option(help="Tables, with commas between; or held-out, or by-time; all but these if left out.")
+    ] = "",
+    table: Annotated[Path | None, typer.Option(help="A table of your own, CSV or Parquet.")] = None,
+    label: Annotated[str, typer.Option(help="The column of --table that is predicted.")] = "",
+    key: Annotated[str | None, typer.Option("--id", help="The column of --table that names rows; it is no feature.")] = None,
+    time: Annotated[str | None, typer.Option(help="The column of --table by which rows are split, the newest for test.")] = None,
     methods: Annotated[str, typer.Option(help="Methods, with commas between; all if left out.")] = "",
     seeds: Annotated[int, typer.Option(help="Seeds per table and method.", min=1)] = 5,
     rows: Annotated[int, typer.Option(help="Of a larger table so many rows are drawn.", min=100)] = 30_000,
@@ -373,6 +379,7 @@ def quality(
         from tallystick_experiments.quality import sweep as benchmark
         from tallystick_experiments.quality.methods import METHODS
         from tallystick_experiments.quality.page import leaks_page_of, page_of
+        from tallystick_experiments.quality.tables import own_table
 
         keeping = keeping_in(out, resume=resume)
         if leaks:
@@ -389,10 +396,12 @@ def quality(
             )
             finish_bench(audited, leaks_page_of, out=out, as_json=as_json)
             return
-        chosen = benchmark.tables_of(tables, data)
+        own = own_table(table, label=label, key=key, time=time) if table is not None else None
+        chosen = benchmark.tables_of(tables, data) if own is None or tables else []
         found = benchmark.run(
             data=data,
             tables=chosen,
+            own=own,
             methods=methods.split(",") if methods else list(METHODS),
             seeds=range(1, seeds + 1),
             most_rows=rows,

@@ -21,6 +21,7 @@ from tallystick.config.sections import NetworkModel, TargetConfig, TrainingConfi
 from tallystick.cut.forward import KeptCuts, logits_over
 from tallystick.data.encoder import Encoder
 from tallystick.data.target import LabelCoder
+from tallystick.errors import DataError
 from tallystick.models.build import build_bottom, build_label_model, width_of
 from tallystick.storage import scratch_folder
 from tallystick.training.checkpoint import CheckpointStore
@@ -75,15 +76,22 @@ class NetworkMethod:
         started = time.perf_counter()
         network, coder = self.network(table, seed)
         train, validation, test = table.parts(seed)
-        logits, epochs = _best(network, torch.from_numpy(test))
-        value = test_figure(table, coder, test, coder.in_units(logits.numpy()))
+        logits, epochs, best = _best(network, torch.from_numpy(test))
         rows = epochs * (2 * len(train) + len(validation)) + len(validation) + len(test)  # validation again, for importance
+        if table.times is not None:  # where the split is by time, a contract refits by default
+            network, _ = self.network(table, seed, refit=True)
+            for epoch in range(best):
+                for _ in network.epoch(epoch):
+                    pass
+            logits = network.logits(torch.split(torch.from_numpy(test), 4096))
+            rows += best * 2 * (len(train) + len(validation))
+        value = test_figure(table, coder, test, coder.in_units(logits.numpy()))
         return Figure(
             value=value, seconds=time.perf_counter() - started, epochs=epochs, crossing_bytes=_bytes_of(network.bottoms, rows)
         )
 
-    def network(self, table: PublicTable, seed: int) -> tuple[SplitNetwork, LabelCoder]:
-        """The network before its first step, and the coding of the labels."""
+    def network(self, table: PublicTable, seed: int, *, refit: bool = False) -> tuple[SplitNetwork, LabelCoder]:
+        """The network before its first step, and the coding of the labels; for a ``refit`` on validation rows too."""
         train, validation, _ = table.parts(seed)
         halves = table.halves(seed) if self.columns == "split" else (table.columns,)
         encoders = [Encoder.fit(table.frame, half, train, encoding=self.encoding, numbers=self.model.numeric) for half in halves]
@@ -102,6 +110,9 @@ class NetworkMethod:
             outputs=table.classes if table.target == "multiclass" else 1,
             seed=seed,
         )
+        train_N, validation_N = torch.from_numpy(train), torch.from_numpy(validation)
+        if refit:
+            train_N, validation_N = torch.cat([train_N, validation_N]), validation_N[:0]
         network = SplitNetwork(
             bottoms=bottoms,
             sources=[encoder.encode(table.frame).rows for encoder in others],
@@ -110,8 +121,8 @@ class NetworkMethod:
             objective=Supervised(table.target, labels_N),
             training=training,
             schedule=Schedule(
-                train_N=torch.from_numpy(train),
-                validation_N=torch.from_numpy(validation),
+                train_N=train_N,
+                validation_N=validation_N,
                 batch_size=training.batch_size,
                 seed=seed,
             ),
@@ -168,15 +179,15 @@ def validated(network: SplitNetwork) -> Iterator[tuple[int, float, bool]]:
             return
 
 
-def _best(network: SplitNetwork, test_T: Tensor) -> tuple[Tensor, int]:
-    """The test logits of the best epoch, and how many epochs it took."""
-    logits_T, epochs = None, 0
+def _best(network: SplitNetwork, test_T: Tensor) -> tuple[Tensor, int, int]:
+    """The test logits of the best epoch, how many epochs it took, and how many up to the best one."""
+    logits_T, epochs, best = None, 0, 0
     for epoch, _, is_best in validated(network):
         epochs = epoch + 1
         if is_best:
-            logits_T = network.logits(torch.split(test_T, 4096))
+            logits_T, best = network.logits(torch.split(test_T, 4096)), epochs
     assert logits_T is not None
-    return logits_T, epochs
+    return logits_T, epochs, best
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,6 +244,53 @@ class BoostingMethod:
         return Figure(value=value, seconds=time.perf_counter() - started)
 
 
+@dataclass(frozen=True, kw_only=True)
+class LightGBMMethod:
+    """LightGBM on the joined table, stopped early on the validation rows, and fitted again on training and validation rows.
+
+    Categories are its own kind of column. What is not said here is its default.
+
+    Args:
+        rate: learning rate.
+        most: trees at most.
+        patience: trees without a better validation loss before it stops.
+    """
+
+    rate: float = 0.05
+    most: int = 5_000
+    patience: int = 100
+
+    def __call__(self, table: PublicTable, seed: int) -> Figure:
+        """Fit and score the test rows; raises DataError where LightGBM is not installed."""
+        try:
+            import lightgbm
+        except ImportError:
+            raise DataError("method lightgbm: LightGBM is not installed; run: pip install 'tallystick[quality]'") from None
+        started = time.perf_counter()
+        train, validation, test = table.parts(seed)
+        words, coder = list(range(len(table.columns.categorical))), coder_of(table, train)
+        columns = [
+            *(table.frame.get_column(name).cast(pl.String).rank("dense").cast(pl.Float64) for name in table.columns.categorical),
+            *(table.frame.get_column(name).cast(pl.Float64) for name in table.columns.numeric),
+        ]
+        rows_NF = np.column_stack([column.to_numpy() for column in columns])
+        labels_N = coder.in_units(coder.encode(table.frame.get_column(table.label)).numpy())
+        settings = {"objective": table.target, "learning_rate": self.rate, "seed": seed, "verbosity": -1, "num_threads": 1}
+        if table.target == "multiclass":
+            settings["num_class"] = table.classes
+
+        def data(rows: Ints) -> Any:
+            return lightgbm.Dataset(rows_NF[rows], labels_N[rows], categorical_feature=words, params={"verbosity": -1})
+
+        stopping = lightgbm.early_stopping(self.patience, verbose=False)
+        first = data(train)
+        checked = lightgbm.Dataset(rows_NF[validation], labels_N[validation], reference=first)
+        trees = lightgbm.train(settings, first, self.most, valid_sets=[checked], callbacks=[stopping]).best_iteration
+        model = lightgbm.train(settings, data(np.concatenate([train, validation])), max(trees, 1))
+        value = test_figure(table, coder, test, np.asarray(model.predict(rows_NF[test], raw_score=True)))
+        return Figure(value=value, seconds=time.perf_counter() - started)
+
+
 def _for_boosting(frame: pl.DataFrame, columns: FeatureColumns) -> Any:
     words = [pl.col(name).cast(pl.String).fill_null("missing") for name in columns.categorical]
     return frame.select(*words, *(pl.col(name).cast(pl.Float64) for name in columns.numeric)).to_pandas()
@@ -253,6 +311,7 @@ def test_figure(table: PublicTable, coder: LabelCoder, test: Ints, scores_T: NDA
 METHODS: dict[str, QualityMethod] = {
     "boosting": BoostingMethod(columns="joined", settings={}),
     "boosting-early": BoostingMethod(columns="joined", settings={"early_stopping": True, "max_iter": 1000}),
+    "lightgbm": LightGBMMethod(),
     "boosting-own": BoostingMethod(columns="own", settings={}),
     "default": NetworkMethod(model=NetworkModel(), training=TrainingSettings().resolved, encoding=EncodingConfig()),
     "no-gradients": KeptMethod(model=NetworkModel(), training=TrainingSettings().resolved, encoding=EncodingConfig()),

@@ -9,11 +9,16 @@ SHOWN = {
     "boosting-own": "boosting, own half",
     "boosting": "boosting, joined",
     "boosting-early": "boosting, joined, early stopping",
+    "lightgbm": "LightGBM, joined, early stopping, refit",
     "joined": "default, joined",
     "default": "default, split",
     "no-gradients": "default, no gradient sent",
 }
-BEHIND = {"behind_boosting": "behind boosting", "behind_boosting-early": "behind early stopping"}
+BEHIND = {
+    "behind_boosting": "behind boosting",
+    "behind_boosting-early": "behind early stopping",
+    "behind_lightgbm": "behind LightGBM",
+}
 LEAKING = {
     "default": "default",
     "no-gradients": "no gradient sent",

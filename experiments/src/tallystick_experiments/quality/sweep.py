@@ -11,9 +11,10 @@ from tallystick.errors import ConfigError
 from tallystick_experiments.grid import Case, Keeping, run_cases
 from tallystick_experiments.quality.held_out import HELD_OUT
 from tallystick_experiments.quality.methods import METHODS
-from tallystick_experiments.quality.tables import MOST_ROWS, PACKAGED, TABLES, load_table
+from tallystick_experiments.quality.tables import BY_TIME, MOST_ROWS, PACKAGED, TABLES, PublicTable, drawn, load_table
 from tallystick_experiments.stats import change, summarize_seeds
 
+RIVALS = ("boosting", "boosting-early", "lightgbm")
 AUC_WITHIN, RMSE_WITHIN = 0.002, 0.02
 """How far behind boosting still counts as as good: of AUC, and of RMSE relatively."""
 AUC_BEHIND, RMSE_BEHIND = 0.005, 0.05
@@ -22,13 +23,13 @@ AUC_BEHIND, RMSE_BEHIND = 0.005, 0.05
 
 def tables_in(data: Path | None) -> list[str]:
     """The tables that can be had: all with the folder of public files, and without it those that packages bring."""
-    return [name for name in TABLES if name not in HELD_OUT and (data is not None or name in PACKAGED)]
+    return [name for name in TABLES if name not in (*HELD_OUT, *BY_TIME) and (data is not None or name in PACKAGED)]
 
 
 def tables_of(asked: str, data: Path | None) -> list[str]:
-    """The tables that a word of the command line names: names with commas between, ``held-out``, or all that can be had."""
-    if asked == "held-out":
-        return list(HELD_OUT)
+    """The tables that a word of the command line names: names, ``held-out``, ``by-time``, or all that can be had."""
+    if asked in (groups := {"held-out": list(HELD_OUT), "by-time": list(BY_TIME)}):
+        return groups[asked]
     return asked.split(",") if asked else tables_in(data)
 
 
@@ -36,12 +37,13 @@ def run(
     *,
     data: Path | None,
     tables: Sequence[str] = tuple(TABLES),
+    own: PublicTable | None = None,
     methods: Sequence[str] = tuple(METHODS),
     seeds: Sequence[int] = (1, 2, 3, 4, 5),
     most_rows: int = MOST_ROWS,
     keeping: Keeping | None = None,
 ) -> dict[str, Any]:
-    """Run what the log lacks, seed after seed, and summarise all of it.
+    """Run what the log lacks, seed after seed, and summarise all of it; ``own`` is a table of the user's.
 
     Raises ConfigError for an unknown table or method, DataError for a table that is not there.
     """
@@ -49,6 +51,8 @@ def run(
         if unknown := [name for name in asked if name not in known]:
             raise ConfigError(f"--{what}s {', '.join(unknown)}: must be of {', '.join(known)}")
     loaded = {name: load_table(name, data, most=most_rows) for name in tables}
+    if own is not None:
+        loaded[own.name] = drawn(own, most=most_rows)
 
     def case(name: str, method: str, seed: int) -> Case:
         return Case(
@@ -89,7 +93,7 @@ def summarise(
         }
         if price := change(lines.get("no-gradients", []), lines.get("default", []), itemgetter("value")):
             row["price"] = price
-        for rival in ("boosting", "boosting-early"):
+        for rival in RIVALS:
             if "default" in figures and rival in figures:
                 row[f"behind_{rival}"] = behind(row["metric"], figures["default"]["mean"], figures[rival]["mean"])
         rows.append(row)
@@ -104,7 +108,7 @@ def behind(metric: str, ours: float, theirs: float) -> float:
 def count_against(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """On how many tables the default is as good as boosting, and on how many too far behind."""
     found = {}
-    for rival in ("boosting", "boosting-early"):
+    for rival in RIVALS:
         gaps = [(row["metric"], row[f"behind_{rival}"]) for row in rows if f"behind_{rival}" in row]
         within = sum(gap <= (RMSE_WITHIN if metric == "rmse" else AUC_WITHIN) for metric, gap in gaps)
         far = sum(gap > (RMSE_BEHIND if metric == "rmse" else AUC_BEHIND) for metric, gap in gaps)

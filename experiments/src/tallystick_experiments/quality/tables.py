@@ -11,18 +11,21 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tallystick.config.party import FeatureColumns
+from tallystick.config.sections import SplitConfig
 from tallystick.data.flights import CARRIER_FEATURES, KEY, LABEL, WEATHER_FEATURES, write_flights
+from tallystick.data.split import TEST, TRAINING, VALIDATION, split_by_time
 from tallystick.errors import DataError
 from tallystick_experiments.clicks import read_clicks
 from tallystick_experiments.quality.held_out import HELD_OUT
 
+MOST_CLASSES = 20  # of a user's whole numbers that are taken for classes
 MOST_ROWS = 30_000
 """Of a larger table so many rows are drawn, the same for all seeds: fifty networks per table have to be trained."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PublicTable:
-    """A joined table: its columns, what is predicted, and where it comes from."""
+    """A joined table: its columns, what is predicted, and where it comes from; split by its rows' ``times`` if it has any."""
 
     name: str
     source: str
@@ -30,6 +33,7 @@ class PublicTable:
     columns: FeatureColumns
     label: str
     target: Literal["binary", "multiclass", "regression"]
+    times: pl.Series | None = None
 
     @property
     def classes(self) -> int:
@@ -51,7 +55,11 @@ class PublicTable:
         return mine, theirs
 
     def parts(self, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Rows at random: 70 % for training, 10 % for validation, 20 % for test."""
+        """70 % of the rows for training, 10 % for validation, 20 % for test: at random, or in order of time."""
+        if self.times is not None:
+            by_time = split_by_time(self.times, SplitConfig(method="time"))
+            train, validation, test = (np.flatnonzero(by_time == part) for part in (TRAINING, VALIDATION, TEST))
+            return train, validation, test
         order_N = np.random.default_rng([seed, 12]).permutation(self.frame.height)
         test, validation = self.frame.height // 5, self.frame.height // 10
         return order_N[test + validation :], order_N[test : test + validation], order_N[:test]
@@ -67,11 +75,67 @@ def load_table(name: str, data: Path | None, *, most: int = MOST_ROWS) -> Public
 
     Raises DataError where a package or a file is absent.
     """
-    table = TABLES[name](data)
+    return drawn(TABLES[name](data), most=most)
+
+
+def drawn(table: PublicTable, *, most: int) -> PublicTable:
+    """The table, or of a larger one so many rows, the same ones every time."""
     if table.frame.height <= most:
         return table
-    drawn = np.random.default_rng(zlib.crc32(name.encode())).permutation(table.frame.height)[:most]
-    return PublicTable(**{**table.__dict__, "frame": table.frame[np.sort(drawn)]})
+    kept = np.sort(np.random.default_rng(zlib.crc32(table.name.encode())).permutation(table.frame.height)[:most])
+    times = table.times[kept] if table.times is not None else None
+    return PublicTable(**{**table.__dict__, "frame": table.frame[kept], "times": times})
+
+
+def own_table(file: Path, *, label: str, key: str | None = None, time: str | None = None) -> PublicTable:
+    """A table of the user's own: text is categorical, all else numeric; two labels are classes, as are up to 20 words.
+
+    Args:
+        file: CSV or Parquet.
+        label: column that is predicted.
+        key: column that names rows, which is no feature.
+        time: column by which rows are split, the newest for test, and which is no feature; at random without it.
+
+    Raises DataError for a file that is no table, or a column that is not in it.
+    """
+    try:
+        frame = pl.read_parquet(file) if file.suffix == ".parquet" else _read(file, try_parse_dates=True)
+    except (OSError, pl.exceptions.PolarsError) as error:
+        raise DataError(f"--table {file}: {error}") from None
+    for what, column in (("label", label), ("id", key), ("time", time)):
+        if column is not None and column not in frame.columns:
+            raise DataError(f"--{what} {column}: {file} has no such column; it has {', '.join(frame.columns[:20])}")
+    frame = frame.drop_nulls([label, *([time] if time is not None else [])])
+    kinds, labels = frame.schema, frame.get_column(label)
+    names = [name for name in frame.columns if name not in (label, key, time)]
+    words = tuple(name for name in names if kinds[name] in (pl.String, pl.Categorical))
+    few = labels.n_unique() <= MOST_CLASSES and not labels.dtype.is_float()
+    target: Literal["binary", "multiclass", "regression"] = "regression"
+    if labels.n_unique() == 2:
+        target = "binary"
+    elif few or kinds[label] == pl.String:
+        target = "multiclass"
+    numbers = [pl.col(name).to_physical() if kinds[name].is_temporal() else pl.col(name) for name in names if name not in words]
+    return PublicTable(
+        name=file.stem,
+        source=str(file),
+        frame=frame.select(label, *words, *numbers),
+        columns=FeatureColumns(numeric=tuple(name for name in names if name not in words), categorical=words),
+        label=label,
+        target=target,
+        times=frame.get_column(time) if time is not None else None,
+    )
+
+
+def _by_time(name: str, times: pl.Expr) -> Callable[[Path | None], PublicTable]:
+    """The table of that name, split by these times in place of at random."""
+
+    def read(data: Path | None) -> PublicTable:
+        table = TABLES[name](data)
+        found = table.frame.select(times.alias("time")).get_column("time")
+        return PublicTable(**{**table.__dict__, "name": f"{name}-by-time", "times": found})
+
+    return read
 
 
 def _bundled(name: str, target: Literal["binary", "multiclass", "regression"]) -> Callable[[Path | None], PublicTable]:
@@ -212,6 +276,16 @@ def _held_out(name: str) -> Callable[[Path | None], PublicTable]:
     return read
 
 
+TIMES = {
+    "hdb": pl.col("month"),
+    "taxi": pl.col("day") * 1440 + pl.col("hour") * 60 + pl.col("minute"),
+    "criteo": pl.int_range(pl.len()),
+    "rental": pl.col("day") * 24 + pl.col("hr").cast(pl.Int64),
+    "houses": pl.col("year") * 12 + pl.col("month"),
+}
+"""Tables that can be split by time too, and their times: ``NAME-by-time``."""
+BY_TIME = tuple(f"{name}-by-time" for name in TIMES)
+
 TABLES: dict[str, Callable[[Path | None], PublicTable]] = {
     "wine": _bundled("wine", "multiclass"),
     "diabetes": _bundled("diabetes", "regression"),
@@ -227,6 +301,7 @@ TABLES: dict[str, Callable[[Path | None], PublicTable]] = {
     "bike": _bike,
     "criteo": _criteo,
     **{name: _held_out(name) for name in HELD_OUT},
+    **{f"{name}-by-time": _by_time(name, times) for name, times in TIMES.items()},
 }
 """Smallest first; after them those that had no part in choosing the defaults."""
 
