@@ -49,15 +49,19 @@ class PiecewiseLinear(nn.Module):
     def forward(self, numbers_BF: Tensor) -> Tensor:
         """The embeddings (B, F W) of a batch of encoded numbers."""
         number_FB = numbers_BF[:, self.places].t().contiguous()
-        bin_FB = torch.minimum((torch.searchsorted(self.edges, number_FB, right=True) - 1).clamp(min=0), self.last)
+        bin_FB = torch.minimum(self.bins_of(number_FB).clamp(min=0), self.last)
         left_FB, right_FB = self.edges.gather(1, bin_FB), self.edges.gather(1, bin_FB + 1)
         share_FB = ((number_FB - left_FB) / (right_FB - left_FB)).clamp(0, 1)
         below_FTW = torch.nn.functional.pad(self.bins.cumsum(dim=1), (0, 0, 1, 0))
         row_B = (bin_FB + self.first).t().reshape(-1)
         lower_BW = below_FTW.flatten(0, 1).index_select(0, row_B)
         upper_BW = below_FTW.flatten(0, 1).index_select(0, row_B + 1)
-        bent_BFW = torch.lerp(lower_BW, upper_BW, share_FB.t().reshape(-1, 1)).view(len(numbers_BF), *self.slope.shape)
+        bent_BFW = torch.lerp(lower_BW, upper_BW, share_FB.t().reshape(-1, 1)).view(numbers_BF.shape[0], *self.slope.shape)
         return torch.addcmul(bent_BFW + self.offset, number_FB.t()[:, :, None], self.slope).flatten(1)
+
+    def bins_of(self, number_FB: Tensor) -> Tensor:
+        """The last edge at or below each number, by its place; -1 where there is none."""
+        return torch.searchsorted(self.edges, number_FB, right=True) - 1
 
 
 class Periodic(nn.Module):

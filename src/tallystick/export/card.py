@@ -1,0 +1,97 @@
+"""A card for an exported half, in Markdown: what it is, how good, what leaked, and what it must not be used for."""
+
+from tallystick.config.contract import Contract
+from tallystick.evaluation.importance import column_places
+from tallystick.export.half import EMBEDDING, Exported
+from tallystick.report.leaks import leak_lines, promise
+from tallystick.results import Result, metric_in_words
+
+
+def card_of(exported: Exported, result: Result | None) -> str:
+    """The card; without a result it says that there is none."""
+    contract, party = exported.contract, exported.origin.party
+    role = contract.role_of(party)
+    parts = [
+        f"# {contract.name}: the half of {party}",
+        f"One half of a split network. {party} is the {role} party; the others are "
+        f"{', '.join(name for name in contract.parties if name != party)}. No half gives a score without the others.",
+        _table(
+            {
+                "run": result.run_id if result is not None else exported.origin.run,
+                "contract": contract.hash,
+                "rows linked by": contract.alignment.method,
+                "target": contract.target.type,
+                "gradients": contract.training.gradients,
+                "defences": ", ".join(entry.defense.method for entry in contract.defense) or "none",
+            }
+        ),
+        "## Inputs and output",
+        *_shapes(exported),
+        "## How good the whole network is",
+        *_metrics(result),
+        "## What leaked in training",
+        *_leaks(result),
+        "## What it must not be used for",
+        *_limits(contract, role),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _table(rows: dict[str, str]) -> str:
+    return "\n".join(["| what | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows.items())])
+
+
+def _shapes(exported: Exported) -> list[str]:
+    encoder = exported.encoder
+    columns = [place.name for place in column_places(encoder)] if encoder is not None else []
+    found = [
+        "It takes columns as `encoder.json` encodes them, in the order of `inputs.json`. "
+        + (f"They are: {', '.join(f'`{name}`' for name in columns)}." if columns else "It has no columns of its own."),
+    ]
+    if exported.widths:
+        cuts = ", ".join(f"`{EMBEDDING}_{name}` of width {width}" for name, width in exported.widths.items())
+        found.append(f"Beside them it takes the cut embeddings of the other parties: {cuts}.")
+    return [*found, f"Output: {exported.meaning['output']}."]
+
+
+def _metrics(result: Result | None) -> list[str]:
+    if result is None or not (result.joint or (result.sections.shared is not None and result.sections.shared.metrics)):
+        return ["Not known here. The label party's report has it."]
+    if not result.joint:
+        shared = result.sections.shared
+        assert shared is not None, "one of the two is known"
+        rows = {name: f"{value['value']:.4f}" for name, value in shared.metrics.items() if value["value"] is not None}
+        return [_table(rows), f"On test rows, as {shared.party} says."]
+    rows = {}
+    for name, value in result.joint.items():
+        if value["value"] is not None:
+            own = result.local_baseline.get(name)
+            beside = f"; own columns alone {metric_in_words(own)}" if own is not None and own["value"] is not None else ""
+            rows[name] = f"{metric_in_words(value)}{beside}"
+    return [_table(rows), "On test rows of the run."]
+
+
+def _leaks(result: Result | None) -> list[str]:
+    if result is None:
+        return ["Not known here: the run has no report."]
+    lines = [line for line in [*leak_lines(result), promise(result)] if line]
+    found = [f"- {line}" for line in lines] or ["- The run was not audited."]
+    return ["\n".join(found), "An attack's figure is a floor: it says what was found, never that no more can be found."]
+
+
+def _limits(contract: Contract, role: str) -> list[str]:
+    given = {
+        "label": "Not to be given to a feature party: with this half it turns its own embeddings into scores, and tells labels.",
+        "feature": "Not to be given to the label party: with this half it tries columns until they give an embedding that it has "
+        "seen, and so reads them.",
+    }
+    lines = [
+        given[role],
+        "Not for columns that are encoded in another way, or by the encoder of another run.",
+        "Not with the half of another run: each half is trained with the others of its own.",
+        "Not for people or times that the training rows do not stand for. The metrics hold for rows like the test rows.",
+        "Not as a protection: an embedding tells columns, and a score tells labels, whoever computes them.",
+    ]
+    if contract.defense:
+        lines.append("Not as a defended model: what the contract's defences do to what is sent is no part of this file.")
+    return ["\n".join(f"- {line}" for line in lines)]

@@ -1,0 +1,159 @@
+"""Exported halves: ONNX Runtime gives what PyTorch gives, weights are the run's, and the card says what was found."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from tiny import columns, contract_values, tables
+from typer.testing import CliRunner
+
+from tallystick import simulate
+from tallystick.artifacts.folder import RunFolder
+from tallystick.cli.app import app
+from tallystick.data.encoder import Encoder
+from tallystick.errors import ConfigError, DamagedFile, DataError
+from tallystick.export.card import card_of
+from tallystick.export.half import half_of
+from tallystick.export.write import CARD, ENCODER, INPUTS, ONNX, WEIGHTS, export
+
+PARTIES = ("bank", "shop")
+
+
+def trained(folder, frames=None, parties=PARTIES, **changes):
+    """Run folders of a simulated job, by party."""
+    values = contract_values(parties, **{"training__epochs": 1, "evaluation__own_columns_baseline": False, **changes})
+    simulate(values, frames or tables(parties, rows=200, target=values["target"]["type"]), columns(parties), folder=folder)
+    return {name: RunFolder.open(next(folder.rglob(f"{name}/**/format")).parent) for name in parties}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A run with numbers that are embedded by bins, and the tables it was trained on."""
+    frames = tables(PARTIES, rows=200)
+    found = trained(tmp_path_factory.mktemp("runs"), frames, model__numeric="piecewise-linear", audit="quick")
+    return found, frames
+
+
+def encoded(folder, frame):
+    """Real rows as the exported encoder has them, and as the two inputs."""
+    encoder = Encoder.from_json((folder / ENCODER).read_bytes())
+    rows = encoder.encode(frame).unpacked()
+    return rows, {"numeric_BF": rows.numeric_NF.numpy(), "codes_BG": rows.categorical_NG.numpy()}
+
+
+def session(path):
+    runtime = pytest.importorskip("onnxruntime", reason="no ONNX Runtime (pip install 'tallystick[onnx]')")
+    return runtime.InferenceSession(path, providers=["CPUExecutionProvider"])
+
+
+def test_onnx_gives_what_pytorch_gives_on_real_rows(runs, tmp_path):
+    found, frames = runs
+    for name in PARTIES:
+        export(found[name], tmp_path / name)
+    rows, shop = encoded(tmp_path / "shop", frames["shop"])
+    (embedding_BD,) = session(tmp_path / "shop" / ONNX).run(None, shop)
+    with torch.no_grad():
+        expected_BD = half_of(found["shop"]).half.module(rows)
+    assert np.abs(embedding_BD - expected_BD.numpy()).max() < 1e-5
+
+    own, bank = encoded(tmp_path / "bank", frames["bank"][: len(rows)])
+    (logit_B,) = session(tmp_path / "bank" / ONNX).run(None, bank | {"embedding_BD_shop": embedding_BD})
+    with torch.no_grad():
+        expected_B = half_of(found["bank"]).half.module([expected_BD], own)
+    assert logit_B.shape == (len(rows),)
+    assert np.abs(logit_B - expected_B.numpy()).max() < 1e-5
+    assert np.ptp(logit_B) > 0.01
+    one = {name: value[:1] for name, value in (bank | {"embedding_BD_shop": embedding_BD}).items()}
+    assert np.allclose(session(tmp_path / "bank" / ONNX).run(None, one)[0], logit_B[:1], atol=1e-5)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "changes",
+    [{"target": {"type": "multiclass", "classes": 3}}, {"target": {"type": "regression"}}, {"model__numeric": "periodic"}],
+)
+def test_other_targets_and_numbers_have_a_way_to_onnx(tmp_path, changes):
+    frames = tables(PARTIES, rows=200, target=changes.get("target", {}).get("type", "binary"))
+    found = trained(tmp_path / "runs", frames, **changes)
+    export(found["bank"], tmp_path / "bank")
+    own, bank = encoded(tmp_path / "bank", frames["bank"])
+    cut_BD = torch.randn(len(own), half_of(found["bank"]).widths["shop"])
+    got = session(tmp_path / "bank" / ONNX).run(None, bank | {"embedding_BD_shop": cut_BD.numpy()})[0]
+    with torch.no_grad():
+        expected = half_of(found["bank"]).half.module([cut_BD], own).numpy()
+    assert got.shape == expected.shape
+    assert np.abs(got - expected).max() < 1e-5
+
+
+def test_weights_are_the_runs_and_inputs_are_named(runs, tmp_path):
+    found, _ = runs
+    export(found["bank"], tmp_path / "bank", onnx=False)
+    assert not (tmp_path / "bank" / ONNX).exists()
+    kept, given = load_file(found["bank"].model), load_file(tmp_path / "bank" / WEIGHTS)
+    assert {name: each.tolist() for name, each in given.items()} == {name: each.tolist() for name, each in kept.items()}
+    facts = json.loads((tmp_path / "bank" / INPUTS).read_text())
+    places = [(each["name"], each["numeric_BF"], each["codes_BG"]) for each in facts["columns"]]
+    assert places == [("x", [0], []), ("noise", [1], []), ("kind", [], [0])]
+    assert facts["embeddings"] == {"embedding_BD_shop": half_of(found["bank"]).widths["shop"]}
+    assert "sigmoid" in facts["meaning"]["output"]
+    assert (tmp_path / "bank" / ENCODER).stat().st_mode & 0o077 == 0
+
+
+def test_the_card_says_how_good_what_leaked_and_what_not_to_do(runs, tmp_path):
+    found, _ = runs
+    export(found["bank"], tmp_path / "bank", onnx=False)
+    card = (tmp_path / "bank" / CARD).read_text()
+    result = json.loads(found["bank"].read_json(found["bank"].result))
+    assert result["contract"]["hash"] in card
+    assert f"{result['evaluation']['joint']['auc']['value']:.4f}" in card
+    leaked = card.partition("## What leaked in training")[2].partition("## What it must not")[0]
+    assert "labels" in leaked
+    assert "floor" in leaked
+    assert "Not to be given to a feature party" in card
+    shop = card_of(half_of(found["shop"]), None)
+    assert "Not known here: the run has no report." in shop
+    assert "Not to be given to the label party" in shop
+
+
+def test_the_command_writes_all_or_nothing(runs, tmp_path):
+    found, _ = runs
+    done = CliRunner().invoke(app, ["export", str(found["shop"].path), "--to", str(tmp_path / "out"), "--no-onnx", "--json"])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["files"] == [CARD, ENCODER, INPUTS, WEIGHTS]
+    again = CliRunner().invoke(app, ["export", str(found["shop"].path), "--to", str(tmp_path / "out")])
+    assert (again.exit_code, again.stderr) == (
+        2,
+        f"error: --to {tmp_path / 'out'}: exists already; name a folder that is to be made\n",
+    )
+    nowhere = CliRunner().invoke(app, ["export", str(tmp_path), "--to", str(tmp_path / "other")])
+    assert nowhere.exit_code == 2
+    assert "is not a run folder" in nowhere.stderr
+
+
+def test_without_the_library_nothing_is_written_and_a_line_says_what_to_install(runs, tmp_path, monkeypatch):
+    found, _ = runs
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    with pytest.raises(DataError, match=r"pip install 'tallystick\[onnx\]'"):
+        export(found["shop"], tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_half_that_is_not_the_whole_of_a_side_is_refused(tmp_path):
+    noisy = [{"method": "gaussian-embeddings", "epsilon": 8, "delta": 1e-5, "clip": 1}]
+    found = trained(tmp_path / "noisy", defense=noisy)
+    with pytest.raises(ConfigError, match="adds noise to what this half sends"):
+        half_of(found["shop"])
+    assert half_of(found["bank"]).widths.keys() == {"shop"}
+
+
+def test_a_damaged_model_is_not_exported(tmp_path):
+    found = trained(tmp_path / "runs")
+    content = bytearray(found["shop"].model.read_bytes())
+    content[-1] ^= 1
+    found["shop"].model.write_bytes(content)
+    with pytest.raises(DamagedFile):
+        export(found["shop"], tmp_path / "out", onnx=False)
+    assert not (tmp_path / "out").exists()
