@@ -1,0 +1,25 @@
+"""TensorBoard: a folder of events per run."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tallystick.job.loggers.facts import Facts, plain
+
+
+@dataclass(frozen=True)
+class TensorBoardLogger:
+    """Writes events into a folder of the run's own."""
+
+    folder: Path
+
+    def __call__(self, facts: Facts) -> None:
+        """Write curves by epoch, figures at step 0, and what was run as text."""
+        from torch.utils.tensorboard import SummaryWriter
+
+        with SummaryWriter(str(self.folder)) as writer:
+            for name, epoch, value in facts.curves:
+                writer.add_scalar(plain(name), value, epoch)
+            for name, value in facts.figures.items():
+                writer.add_scalar(plain(name), value, 0)
+            said = {"run": facts.run, "contract name": facts.name, **facts.settings}
+            writer.add_text("run", "\n".join(f"- {name}: {value}" for name, value in said.items()))
