@@ -55,6 +55,10 @@ def predict(
     output: Annotated[
         Path | None, typer.Option(help="Where scores go, .csv or .parquet: the label party's, on a union both sides'.")
     ] = None,
+    explain: Annotated[
+        Path | None, typer.Option(help="Where it goes what moved the first scores, .csv or .parquet: the label party's.")
+    ] = None,
+    explain_rows: Annotated[int, typer.Option(help="How many scores are explained.", min=1, max=10_000)] = 20,
     run: Annotated[
         str | None, typer.Option("--run", help="The run whose model scores, by id, folder name or path; the latest complete one.")
     ] = None,
@@ -70,7 +74,9 @@ def predict(
         from tallystick.job.predict import predict as predict_job
 
         agreed, own, watcher = load_contract(contract), load_party(party), watcher_of(progress)
-        found = predict_job(agreed, own, table=table, output=output, run=run, watcher=watcher)
+        found = predict_job(
+            agreed, own, table=table, output=output, run=run, watcher=watcher, explained=explain, most_explained=explain_rows
+        )
         finish(found, as_json=as_json)
 
     guarded(work, as_json=as_json, loads=LOADS, interrupted=_INTERRUPTED)

@@ -102,12 +102,18 @@ def receive_logits(
     widths: Sequence[int],
     *,
     cut_rows: CutRows = a_row_each,
+    watching: Callable[[int, Cuts], Cuts] | None = None,
 ) -> Tensor:
-    """Label party: finish the forward pass for every batch that is sent, and give all logits in the order of the batches."""
+    """Label party: finish the forward pass for every batch that is sent, and give all logits in the order of the batches.
+
+    ``watching`` is given each feature party's place and Cuts, and gives what takes their place.
+    """
     cuts = [
         crossing(channel, width, peer, cut_rows=cut_rows)
         for peer, (channel, width) in enumerate(zip(channels, widths, strict=True))
     ]
+    if watching is not None:
+        cuts = [watching(peer, each) for peer, each in enumerate(cuts)]
     return logits_over(model, own, batches, cuts)
 
 

@@ -36,6 +36,7 @@ from tallystick.job.process import with_sessions
 from tallystick.job.runs import chosen_run, complete_ids
 from tallystick.network.channel import Channel
 from tallystick.privacy.randomness import SEED_BITS
+from tallystick.serving.explain import Watched, as_table, check_explained, explanations
 from tallystick.serving.predict import predict_alone, predict_feature_party, predict_label_party, receive_scores, send_scores
 from tallystick.watcher import Watcher
 
@@ -65,6 +66,8 @@ def predict(
     output: Path | None,
     watcher: Watcher,
     run: str | None = None,
+    explained: Path | None = None,
+    most_explained: int = 20,
 ) -> Predicted:
     """Score new ids with the latest complete run's model; ``output`` is a CSV or Parquet file.
 
@@ -78,6 +81,8 @@ def predict(
         output: where the scores go. Those of an intersection stay with the label party; on a union both get their own rows'.
         watcher: shown progress.
         run: the run whose model scores: its id, or its folder's name or path; the latest complete one if left out.
+        explained: a CSV or Parquet file for what moved the first scores of the table (``serving/explain.py``); none if left out.
+        most_explained: how many scores.
 
     Gives how many own rows have a score, how many not, and why, and which run's model scored.
 
@@ -87,10 +92,22 @@ def predict(
     if contract.role_of(party.party) == "helper":
         return _help(contract, party, watcher)
     check_output(contract, party, output)
+    if explained is not None:
+        check_explained(contract, party.party)
+        check_output(contract, party, explained)
     source = _source(party, table)
     folder = chosen_run(contract, party, run, say=watcher.say)
     with folder.locked():
-        return _predict(contract, party, folder, source=source, output=output, watcher=watcher)
+        wanted = Wanted(file=explained, most=most_explained) if explained is not None else None
+        return _predict(contract, party, folder, source=source, output=output, watcher=watcher, wanted=wanted)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """How many scores are to be explained, and where that goes."""
+
+    file: Path
+    most: int
 
 
 def _source(party: PartyFile, table: Path | str | None) -> TableConfig:
@@ -105,7 +122,14 @@ def _source(party: PartyFile, table: Path | str | None) -> TableConfig:
 
 
 def _predict(
-    contract: Contract, party: PartyFile, folder: RunFolder, *, source: TableConfig, output: Path | None, watcher: Watcher
+    contract: Contract,
+    party: PartyFile,
+    folder: RunFolder,
+    *,
+    source: TableConfig,
+    output: Path | None,
+    watcher: Watcher,
+    wanted: Wanted | None = None,
 ) -> Predicted:
     is_label = contract.role_of(party.party) == "label"
     folder.check(trained=True)
@@ -121,7 +145,7 @@ def _predict(
     keys = require_to_predict(contract, party, frame, encoder, folder=folder)
     if output is not None:
         check_columns(contract, party, frame[keys.rows_R], output)
-    scoring = _Scoring(contract=contract, party=party, folder=folder, frame=frame, keys=keys, encoder=encoder)
+    scoring = _Scoring(contract=contract, party=party, folder=folder, frame=frame, keys=keys, encoder=encoder, wanted=wanted)
     log = RunLog(watcher)
     log.keep_in(folder.path)
     log.note(f"tallystick {__version__}: predict with contract {contract.name} ({contract.hash[:8]}) as {party.party}")
@@ -199,6 +223,7 @@ class _Scoring:
     frame: Frame
     keys: Keys
     encoder: Encoder | None
+    wanted: Wanted | None = None
 
     @property
     def _has_rows_of_one_key(self) -> bool:
@@ -219,7 +244,11 @@ class _Scoring:
         if is_label:
             ordered = [channels[name] for name in self.contract.feature_parties]
             trained = TrainedLabelParty.load(self.folder, architecture)
-            scores = predict_label_party(trained, dataset, batches, ordered)
+            watched = self._watched(alignment) if self.wanted is not None else None
+            watching = watched.watching if watched is not None else None
+            scores = predict_label_party(trained, dataset, batches, ordered, watching=watching)
+            if watched is not None:
+                self._explain(trained, dataset, watched, alignment)
             for channel in ordered if linkage.shares_scores else ():
                 send_scores(scores, channel)
         else:
@@ -256,6 +285,19 @@ class _Scoring:
         alone = others.hstack(predict_alone(trained, dataset))
         named = ((scored, JOINT), (alone, ALONE))
         return pl.concat([part.with_columns(pl.lit(name).alias(SCORED_BY)) for part, name in named])
+
+    def _watched(self, alignment: Alignment) -> Watched:
+        """The first rows of the table that are scored with their partners' rows."""
+        assert self.wanted is not None, "somebody asked for it"
+        rows = self.keys.rows_R[alignment.rows_N]
+        first = np.argsort(rows, kind="stable")[: self.wanted.most]
+        return Watched.of(torch.from_numpy(first), len(alignment), seed=self.contract.seed)
+
+    def _explain(self, trained: TrainedLabelParty, dataset: Dataset, watched: Watched, alignment: Alignment) -> None:
+        assert self.wanted is not None, "somebody asked for it"
+        found = explanations(trained, dataset, watched, parties=self.contract.feature_parties, seed=self.contract.seed)
+        rows = self.keys.rows_R[alignment.rows_N[watched.explained.numpy()]]
+        write_scores(self.frame[rows].select(self.party.keys.values()).hstack(as_table(found)), self.wanted.file)
 
     def _with_similarity(self, scored: pl.DataFrame, dataset: Dataset, alignment: Alignment) -> pl.DataFrame:
         """How similar the most similar row is to each, and by what each is scored where some have none."""

@@ -1,6 +1,6 @@
 """Prediction in batches, per role, by a trained party and a dataset of rows to score. Shapes: N linked positions, C classes."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import polars as pl
 import torch
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tallystick.artifacts.local_scores import final_logits, logits_alone
 from tallystick.artifacts.trained import TrainedFeatureParty, TrainedLabelParty
-from tallystick.cut.forward import receive_logits, send_embeddings
+from tallystick.cut.forward import Cuts, receive_logits, send_embeddings
 from tallystick.data.target import LabelCoder
 from tallystick.dataset.dataset import Dataset
 from tallystick.errors import ProtocolError
@@ -34,13 +34,20 @@ def predict_feature_party(trained: TrainedFeatureParty, dataset: Dataset, batche
 
 
 def predict_label_party(
-    trained: TrainedLabelParty, dataset: Dataset, batches: Sequence[Tensor], channels: Sequence[Channel]
+    trained: TrainedLabelParty,
+    dataset: Dataset,
+    batches: Sequence[Tensor],
+    channels: Sequence[Channel],
+    *,
+    watching: Callable[[int, Cuts], Cuts] | None = None,
 ) -> pl.DataFrame:
     """Score the linked rows: a ``score`` column (probability of the positive class, or the value), or one per class.
 
     The feature parties learn which of their rows are scored, not the scores.
     """
-    logits = receive_logits(trained.model, dataset.features_at, batches, channels, trained.widths, cut_rows=dataset.cut_rows)
+    logits = receive_logits(
+        trained.model, dataset.features_at, batches, channels, trained.widths, cut_rows=dataset.cut_rows, watching=watching
+    )
     index_N = torch.cat(list(batches)) if batches else torch.empty(0, dtype=torch.int64)
     return scores_of(trained.coder, final_logits(trained, dataset, logits, index_N))
 

@@ -1,0 +1,155 @@
+"""What moved one score: Shapley values of the own columns, one by one, and of each partner's embedding as one.
+
+Lundberg and Lee (2017), "A unified approach to interpreting model predictions", with the interventional game of Janzing, Minorics
+and Blöbaum (2020): a coalition S of columns and embeddings is worth v(S), the mean logit over reference rows whose values in S
+are replaced by the row's own. What is left out comes from the reference row, so a combination may be one that no row has. Up to
+EXACT_PLAYERS all coalitions are tried. Beyond, orders are drawn at random, each with one reference row (Štrumbelj and Kononenko
+2014), forwards and backwards. Contributions add up to the score's logit less the reference's mean, exactly in both cases.
+
+What it tells: what the model did with the row's values, not what would happen if a value changed. Nothing crosses: embeddings
+that came for the score are used again. What a partner's single column did stays with the partner.
+
+Shapes: P players, R reference rows, M rows that are put together, D cut width.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import factorial
+
+import torch
+from torch import Tensor
+
+from tallystick.data.features import Features
+from tallystick.evaluation.importance import ColumnPlace
+
+EXACT_PLAYERS = 10
+ORDERS = 200  # drawn beyond that, at least one for each reference row, and as many backwards
+PASS = 1 << 14
+
+Logits = Callable[[Sequence[Tensor], Features], Tensor]
+"""A label model's calibrated logits (M,), of cut embeddings and own columns."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One row as the model takes it, or several for reference."""
+
+    own: Features
+    cuts: Sequence[Tensor]  # (rows, D) for each feature party
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explanation:
+    """What moved a logit from the reference rows' mean to this row's.
+
+    Args:
+        logit: of the row.
+        base: mean logit of the reference rows.
+        contributions: of each player, which add up to ``logit - base``.
+        deviations: standard errors of the contributions, where orders were drawn; empty where all coalitions were tried.
+    """
+
+    logit: float
+    base: float
+    contributions: dict[str, float]
+    deviations: dict[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Game:
+    """The players: own columns by their places, and feature parties by name."""
+
+    columns: Sequence[ColumnPlace]
+    parties: Sequence[str]
+
+    @property
+    def players(self) -> list[str]:
+        """Their names, own columns first."""
+        return [each.name for each in self.columns] + [f"embedding of {name}" for name in self.parties]
+
+    def mixed(self, row: Row, reference: Row, from_row_MP: Tensor) -> Row:
+        """M rows: of each player the row's value where ``from_row_MP`` says so, else that of the reference row beside it."""
+        numeric, codes = reference.own.numeric_NF.clone(), reference.own.categorical_NG.clone()
+        for player, place in enumerate(self.columns):
+            taken = from_row_MP[:, player]
+            for values, own, columns in (
+                (numeric, row.own.numeric_NF, place.numeric),
+                (codes, row.own.categorical_NG, place.categorical),
+            ):
+                for column in columns:
+                    values[taken, column] = own[0, column]
+        cuts = [
+            torch.where(from_row_MP[:, len(self.columns) + number, None], own, theirs)
+            for number, (own, theirs) in enumerate(zip(row.cuts, reference.cuts, strict=True))
+        ]
+        return Row(own=Features(numeric_NF=numeric, categorical_NG=codes), cuts=cuts)
+
+
+@torch.no_grad()
+def explain(model: Logits, game: Game, row: Row, reference: Row, *, generator: torch.Generator) -> Explanation:
+    """Explain one row.
+
+    Args:
+        model: gives logits.
+        game: the players.
+        row: the one row whose score is explained.
+        reference: R rows that it is compared with.
+        generator: draws orders where there are too many players for all coalitions.
+    """
+    logit, base_R = model(row.cuts, row.own).double(), model(reference.cuts, reference.own).double()
+    values_P, deviations_P = (
+        (_of_all_coalitions(model, game, row, reference), None)
+        if len(game.players) <= EXACT_PLAYERS
+        else _of_drawn_orders(model, game, row, reference, generator)
+    )
+    return Explanation(
+        logit=float(logit),
+        base=float(base_R.mean()),
+        contributions=dict(zip(game.players, values_P.tolist(), strict=True)),
+        deviations=dict(zip(game.players, deviations_P.tolist(), strict=True)) if deviations_P is not None else {},
+    )
+
+
+def _of_all_coalitions(model: Logits, game: Game, row: Row, reference: Row) -> Tensor:
+    """Shapley's formula: the mean, over sizes, of what a player adds to a coalition of that size."""
+    players, rows = len(game.players), len(reference.own)
+    masks_SP = ((torch.arange(1 << players)[:, None] >> torch.arange(players)) & 1).bool()
+    which = torch.arange(rows).repeat(len(masks_SP))
+    worth_S = _logits(model, game, row, reference, which, masks_SP.repeat_interleave(rows, dim=0)).view(-1, rows).mean(dim=1)
+    sizes_S = masks_SP.sum(dim=1)
+    share = torch.tensor([factorial(s) * factorial(players - s - 1) / factorial(players) for s in range(players)])
+    found = []
+    for player in range(players):
+        without_S = ~masks_SP[:, player]
+        gain = worth_S[torch.arange(len(masks_SP))[without_S] | (1 << player)] - worth_S[without_S]
+        found.append((share.double()[sizes_S[without_S]] * gain).sum())
+    return torch.stack(found) if found else torch.empty(0, dtype=torch.float64)
+
+
+def _of_drawn_orders(model: Logits, game: Game, row: Row, reference: Row, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Each reference row is compared in as many orders, so that what all players add is what the row has above their mean."""
+    players, rows = len(game.players), len(reference.own)
+    orders = -(-ORDERS // rows) * rows
+    found = []
+    for number in range(orders):
+        order = torch.randperm(players, generator=generator)
+        both = torch.zeros(players, dtype=torch.float64)
+        for turn in (order, order.flip(0)):
+            steps_QP = torch.zeros(players + 1, players, dtype=torch.bool)
+            for step, player in enumerate(turn.tolist()):
+                steps_QP[step + 1 :, player] = True
+            which = torch.full((players + 1,), number % rows)
+            both[turn] += _logits(model, game, row, reference, which, steps_QP).diff() / 2
+        found.append(both)
+    values = torch.stack(found)
+    return values.mean(dim=0), values.std(dim=0) / orders**0.5
+
+
+def _logits(model: Logits, game: Game, row: Row, reference: Row, which_M: Tensor, from_row_MP: Tensor) -> Tensor:
+    parts = []
+    for start in range(0, len(which_M), PASS):
+        which, mask = which_M[start : start + PASS], from_row_MP[start : start + PASS]
+        beside = Row(own=reference.own.rows(which), cuts=[cut.index_select(0, which) for cut in reference.cuts])
+        mixed = game.mixed(row, beside, mask)
+        parts.append(model(mixed.cuts, mixed.own).double())
+    return torch.cat(parts)
