@@ -100,10 +100,11 @@ RULES = {
         "evaluation.decisions",
         "data.groups",
         "evaluation.importance",
+        "evaluation.explain",
         "data.telling",
         "evaluation.sharing",
     ),
-    "Files": ("storage",),
+    "Files": ("storage", "encryption"),
     "What an audit records": ("audit.recording", "artifacts.recorder", "artifacts.row_recorder"),
     "What noisy embeddings cost": ("artifacts.embedding_charge",),
 }

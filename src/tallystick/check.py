@@ -83,7 +83,7 @@ def _table(party: PartyFile) -> Frame:
 def linkage_lines(contract: Contract, party: PartyFile) -> list[str]:
     """What the latest linkage under this contract promises, without any training; nothing before the first, or for others."""
     try:
-        kept = RunFolder.latest(party.runs, contract, party.party).load_alignment()
+        kept = RunFolder.latest(party.runs, contract, party.party, key=party.run_key).load_alignment()
     except ConfigError:
         return []
     lines = []

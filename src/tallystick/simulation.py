@@ -144,7 +144,8 @@ class _Simulation:
             keys = keys_of(frame, party, contract.alignment)
         is_label = name == contract.label_party
         earlier = run_to_start_from(contract, party, self.start_from) if self.start_from and keys is not None else None
-        run_folder = replace(RunFolder.new(party.runs, contract, name), draw=_draw(contract, name, self.secret_seed))
+        made = RunFolder.new(party.runs, contract, name, key=party.run_key)
+        run_folder = replace(made, draw=_draw(contract, name, self.secret_seed))
         if earlier is not None:
             keep_starting_point(earlier, run_folder)
         return Job(

@@ -6,6 +6,8 @@ metadata): the SHA-256 of all its bytes, taken with zeros in its own place, and 
 which says kind and step, the run and the party. So it stays plain JSON or safetensors, and one rename brings content and seal
 together. Whatever reads a sealed file back checks both first.
 
+Where the party file names a key, sealed files are encrypted as a whole (``tallystick.encryption``), all but ``origin.json``.
+
 Guarantee: what a disk did to a sealed file is noticed, and so is a file of another run, party, kind or step in its place. Not
 protected: somebody who writes to the disk can write a seal too; an older copy of a file in its own place is still that file.
 """
@@ -21,15 +23,18 @@ import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from io import BytesIO
 from itertools import count
 from pathlib import Path
 from typing import BinaryIO
 
+from tallystick.encryption import MAGIC, FolderKey, NotDecrypted
 from tallystick.errors import ConfigError, DamagedFile, StorageError, advice, printable
 
 SEAL = "seal"
 ORIGIN = "origin.json"
+LOCK = "lock"
 _BLANK = "0" * 64
 _FIELD = b'"seal":"'
 _JSON_START = b"{" + _FIELD
@@ -51,6 +56,7 @@ class Origin:
         party: whose it is.
         contract: hash of the contract that is run.
         only: what the only file is that is sealed with this, in place of where it lies: it may be moved.
+        key: what the folder's files are encrypted with; None where they are not.
     """
 
     folder: Path
@@ -58,29 +64,38 @@ class Origin:
     party: str = ""
     contract: str = ""
     only: str = ""
+    key: FolderKey | None = field(default=None, repr=False, compare=False)
 
     @classmethod
-    def create(cls, folder: Path, *, party: str, contract: str) -> "Origin":
-        """Say in a new folder whose it is; raises StorageError."""
+    def create(cls, folder: Path, *, party: str, contract: str, key: FolderKey | None = None) -> "Origin":
+        """Say in a new folder whose it is, and by what key its files are encrypted; raises StorageError."""
         origin = cls(folder=folder, run=secrets.token_hex(8), party=party, contract=contract)
-        facts = {"run": origin.run, "party": party, "contract": contract}
+        facts = {"run": origin.run, "party": party, "contract": contract} | ({"key": key.id} if key is not None else {})
         write_json(folder / ORIGIN, json.dumps(facts).encode(), origin=origin)
-        return origin
+        return replace(origin, key=key)
 
     @classmethod
-    def of(cls, folder: Path) -> "Origin":
-        """Read what ``create`` wrote; raises DamagedFile."""
+    def of(cls, folder: Path, *, key: FolderKey | None = None) -> "Origin":
+        """Read what ``create`` wrote; raises DamagedFile, and ConfigError where the folder's files want another key."""
         path = folder / ORIGIN
-        place = check_digest(path)
+        place, wanted = check_digest(path), ""
         try:
-            origin = cls(folder=folder, **json.loads(_unsealed_of(path)))
-        except (TypeError, ValueError):
+            facts = json.loads(_unsealed_of(path))
+            wanted = str(facts.pop("key", ""))
+            origin = cls(folder=folder, **facts)
+        except (AttributeError, TypeError, ValueError):
             origin = cls(folder=folder)
         if not origin.run or place != origin.place_of(path):
             raise DamagedFile(
                 path, f"it is another file, written as {printable(place)}; expected one that says whose run this is"
             )
-        return origin
+        if wanted and (key is None or key.id != wanted):
+            given = "none is given here" if key is None else f"here is key {key.id}"
+            raise ConfigError(
+                f"{folder}: its files are encrypted with key {printable(wanted)}, and {given}; name that key as encryption.key "
+                "in the party file, or work on a copy that `tallystick decrypt` makes"
+            )
+        return replace(origin, key=key if wanted else None)
 
     def place_of(self, path: Path) -> str:
         """What a file of this folder is: the second half of its seal."""
@@ -133,25 +148,55 @@ def written(path: Path, *, private: bool = False, shared: bool = False) -> Itera
         raise
 
 
-def write_sealed(path: Path, content: bytes, *, private: bool = False) -> None:
+def write_sealed(path: Path, content: bytes, *, origin: Origin, private: bool = False) -> None:
     """Write content that has a blank seal, with the digest in its place; raises StorageError like write_bytes."""
     at = content.index(_FIELD + _BLANK.encode()) + len(_FIELD)
     digest = hashlib.sha256(content).hexdigest().encode()
     whole = memoryview(content)
-    write_bytes(path, whole[:at], digest, whole[at + len(digest) :], private=private)
+    write_own(path, whole[:at], digest, whole[at + len(digest) :], origin=origin, private=private)
+
+
+def write_own(path: Path, *parts: bytes | memoryview, origin: Origin, private: bool = False) -> None:
+    """Write a file of a run's folder, encrypted where the folder's files are; raises StorageError like write_bytes."""
+    if origin.key is not None:
+        parts = tuple(origin.key.encrypted(b"".join(parts), place=origin.place_of(path)))
+    write_bytes(path, *parts, private=private)
+
+
+def read_own(path: Path, *, origin: Origin) -> bytes:
+    """Read a file of a run's folder, decrypted where the folder's files are encrypted; raises DamagedFile."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise _unreadable(path, error) from None
+    if origin.key is None:
+        return content
+    try:
+        return origin.key.decrypted(content, place=origin.place_of(path))
+    except NotDecrypted as error:
+        raise DamagedFile(path, str(error)) from None
+
+
+def is_encrypted(path: Path) -> bool:
+    """Whether a file begins as encrypted ones do; raises DamagedFile where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except OSError as error:
+        raise _unreadable(path, error) from None
 
 
 def write_json(path: Path, content: bytes, *, origin: Origin, private: bool = False) -> None:
     """Write a JSON object, sealed; raises StorageError like write_bytes."""
     rest = content.lstrip()[1:]
     between = b'"' if rest.lstrip().startswith(b"}") else b'",'
-    write_sealed(path, _JSON_START + origin.blank_seal(path).encode() + between + rest, private=private)
+    write_sealed(path, _JSON_START + origin.blank_seal(path).encode() + between + rest, origin=origin, private=private)
 
 
 def read_json(path: Path, *, origin: Origin) -> bytes:
     """Read a sealed JSON object back, without its seal; raises DamagedFile if it is another one, or not as it was written."""
     check_sealed(path, origin=origin)
-    return _unsealed_of(path)
+    return unsealed(read_own(path, origin=origin))
 
 
 def unsealed(content: bytes) -> bytes:
@@ -164,7 +209,8 @@ def unsealed(content: bytes) -> bytes:
 
 def check_sealed(path: Path, *, origin: Origin) -> None:
     """Raise DamagedFile unless a sealed file is there, holds what was written to it, and belongs in its place."""
-    place, expected = check_digest(path), origin.place_of(path)
+    place = check_digest(path) if origin.key is None else _checked(path, *_seal_of(BytesIO(read_own(path, origin=origin))))
+    expected = origin.place_of(path)
     if place != expected:
         raise DamagedFile(path, f"it is another file, written as {printable(place)}; expected {expected}; put the right one back")
 
@@ -173,9 +219,13 @@ def check_digest(path: Path) -> str:
     """Raise DamagedFile unless a sealed file is there, can be read and holds what was written to it; say which file it is."""
     try:
         with path.open("rb") as file:
-            whole, seal = _seal_of(file)
+            found = _seal_of(file)
     except OSError as error:
         raise _unreadable(path, error) from None
+    return _checked(path, *found)
+
+
+def _checked(path: Path, whole: str, seal: str | None) -> str:
     if seal is None:
         raise DamagedFile(path, "it carries no digest of itself")
     digest, _, place = seal.partition(" ")
@@ -261,7 +311,7 @@ def locked(folder: Path) -> Iterator[None]:
 
     Raises ConfigError if another process holds it, StorageError if it cannot be locked at all.
     """
-    path = folder / "lock"
+    path = folder / LOCK
     try:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
@@ -347,6 +397,23 @@ def new_folder(runs: Path, prefix: str, *, number: int = 1) -> Path:
         except OSError as error:
             raise StorageError(f"cannot make the run folder {path}: {error.strerror}") from None
         return path
+
+
+@contextmanager
+def written_folder(path: Path) -> Iterator[Path]:
+    """Give a folder to fill that becomes ``path`` once the block ends well; else nothing is left. Raises StorageError."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"cannot make the folder {path.parent}: {error.strerror}{advice(error)}") from None
+    with scratch_folder(path.parent) as filled:
+        yield filled
+        sync_folder(filled)
+        try:
+            filled.rename(path)
+            sync_folder(path.parent)
+        except OSError as error:
+            raise StorageError(f"cannot make the folder {path}: {error.strerror}{advice(error)}") from None
 
 
 def new_whole_folder(runs: Path, prefix: str, fill: Callable[[Path], None]) -> Path:

@@ -18,21 +18,27 @@ import torch
 
 from tallystick.alignment.outcome import Alignment, Candidates, SimilarityScale
 from tallystick.config.contract import Contract, parse_contract
+from tallystick.encryption import FolderKey
 from tallystick.errors import ConfigError, DamagedFile, StorageError, printable
 from tallystick.msgspec_threads import prepared
 from tallystick.privacy.randomness import SEED_BITS
 from tallystick.reading import read_yaml
 from tallystick.storage import (
+    LOCK,
     ORIGIN,
     Origin,
     check_sealed,
+    is_encrypted,
     locked,
     make_folder,
     new_folder,
     read_json,
+    read_own,
     remove,
     write_bytes,
     write_json,
+    write_own,
+    written_folder,
 )
 from tallystick.training.checkpoint import CheckpointStore, read_tensors, write_tensors
 
@@ -109,24 +115,30 @@ class RunFolder:
     draw: Draw = field(default=fresh_secret, repr=False, compare=False)
 
     @classmethod
-    def new(cls, runs: Path, contract: Contract, party: str, *, use: str = "") -> "RunFolder":
-        """Make the folder of a party's fresh run, or of another ``use`` of the contract; earlier ones of the same one stay."""
+    def new(cls, runs: Path, contract: Contract, party: str, *, use: str = "", key: FolderKey | None = None) -> "RunFolder":
+        """Make the folder of a party's fresh run, or of another ``use`` of the contract; earlier ones of the same one stay.
+
+        With a ``key`` its files are encrypted.
+        """
         path = new_folder(runs, _prefix(contract, use), number=len(_folders_of(runs, contract, use)) + 1)
         write_bytes(path / "format", f"{FORMAT}\n".encode())
-        origin = Origin.create(path, party=party, contract=contract.hash)
+        origin = Origin.create(path, party=party, contract=contract.hash, key=key)
         write_bytes(path / "contract.json", contract.canonical_json().encode())  # its hash, which the origin has, is its digest
         return cls(path=path, origin=origin)
 
     @classmethod
-    def open(cls, path: Path) -> "RunFolder":
-        """Take a run folder as it is; raises ConfigError for one of another version, DamagedFile for one that is nobody's."""
+    def open(cls, path: Path, *, key: FolderKey | None = None) -> "RunFolder":
+        """Take a run folder as it is.
+
+        Raises ConfigError for one of another version or with another key, DamagedFile for one that is nobody's.
+        """
         require_format(path)
-        return cls(path=path, origin=_advised(partial(Origin.of, path), path / ORIGIN))
+        return cls(path=path, origin=_advised(partial(Origin.of, path, key=key), path / ORIGIN))
 
     @classmethod
-    def latest(cls, runs: Path, contract: Contract, party: str, *, use: str = "") -> "RunFolder":
+    def latest(cls, runs: Path, contract: Contract, party: str, *, use: str = "", key: FolderKey | None = None) -> "RunFolder":
         """Find a party's last run, or other ``use``, of this contract; raises ConfigError if there is none."""
-        found = next(cls.all(runs, contract, party, use=use), None)
+        found = next(cls.all(runs, contract, party, use=use, key=key), None)
         if found is not None:
             return found
         others = sorted(path.name for path in runs.glob(f"{contract.name}-*-*") if path.is_dir())
@@ -137,7 +149,16 @@ class RunFolder:
         )
 
     @classmethod
-    def all(cls, runs: Path, contract: Contract, party: str, *, use: str = "", unusable: bool = True) -> Iterator["RunFolder"]:
+    def all(
+        cls,
+        runs: Path,
+        contract: Contract,
+        party: str,
+        *,
+        use: str = "",
+        unusable: bool = True,
+        key: FolderKey | None = None,
+    ) -> Iterator["RunFolder"]:
         """A party's runs of this contract, the last one first, each looked at when it is asked for.
 
         Those that an earlier version began come last: it wrote the same contract without the keys that are new, hence with
@@ -147,7 +168,7 @@ class RunFolder:
             if not ((path / "contract.json").exists() or (path / "alignment.safetensors").exists()):
                 continue  # killed while it was made
             try:
-                folder = cls.open(path)
+                folder = cls.open(path, key=key)
                 folder.require(contract)
             except (ConfigError, StorageError):
                 if unusable:
@@ -414,6 +435,26 @@ class RunFolder:
     def write(self, path: Path, text: str) -> None:
         """Write one of this folder's JSON files, sealed."""
         write_json(path, text.encode(), origin=self.origin)
+
+    def write_output(self, path: Path, content: bytes) -> None:
+        """Write one of this folder's files that people look at; it carries no seal."""
+        write_own(path, content, origin=self.origin, private=True)
+
+    def copy_plain(self, to: Path) -> None:
+        """Make a copy whose files are not encrypted, or none; raises DamagedFile for a file that cannot be decrypted."""
+        with written_folder(to) as new:
+            for path in sorted(self.path.rglob("*")):
+                copy = new / path.relative_to(self.path)
+                if path.is_dir():
+                    make_folder(copy)
+                elif path.name == ORIGIN:
+                    plain = replace(self.origin, folder=new, key=None)
+                    facts = {"run": plain.run, "party": plain.party, "contract": plain.contract}
+                    write_json(copy, json.dumps(facts).encode(), origin=plain)
+                elif path.name != LOCK:
+                    encrypted = is_encrypted(path)
+                    content = read_own(path, origin=self.origin) if encrypted else path.read_bytes()
+                    write_bytes(copy, content, private=True)
 
     def read_json(self, path: Path) -> bytes:
         """Read one of this folder's JSON files; raises DamagedFile with what helps."""

@@ -40,7 +40,7 @@ def known_ledger(party: PartyFile) -> Ledger:
     Raises ConfigError if there never was one, StorageError if it is gone, damaged, another one or an older copy of itself.
     """
     budget = party.privacy
-    notes = {path: note for path, note in _ledger_notes(party.runs).items() if _of_budget(note, party)}
+    notes = {path: note for path, note in _ledger_notes(party).items() if _of_budget(note, party)}
     if not budget.ledger.exists():
         if budget.identity is None and not notes:
             whose = "" if party.label else "; a feature party needs one where its columns or keys get noise"
@@ -117,12 +117,12 @@ def known_budget(party: PartyFile, of: str) -> tuple[list[Entered], Cap | None]:
     return [entry.event for entry in ledger.entries(name)], cap or ledger.cap(name)
 
 
-def _ledger_notes(runs: Path) -> dict[Path, LedgerNote]:
+def _ledger_notes(party: PartyFile) -> dict[Path, LedgerNote]:
     """What every run folder, and every trial of a search, knows of the ledger that it was charged to."""
     found = {}
     for place, above in ((f"*/{LEDGER_NOTE}.json", 0), (f"*/{TRIAL}*/{LEDGER_NOTE}.json", 1)):
-        for path in sorted(runs.glob(place)):
-            folder = replace(RunFolder.open(path.parents[above]), path=path.parent)
+        for path in sorted(party.runs.glob(place)):
+            folder = replace(RunFolder.open(path.parents[above], key=party.run_key), path=path.parent)
             found[path] = msgspec.convert(folder.noted(LEDGER_NOTE), prepared(LedgerNote))
     return found
 

@@ -13,7 +13,8 @@ from tallystick.audit.labels import audit_labels
 from tallystick.audit.other_run import OtherRun
 from tallystick.audit.run import Audited, audited_before, keep_audited
 from tallystick.errors import ConfigError
-from tallystick.report.page import render
+from tallystick.report.page import to_html
+from tallystick.report.templating import write_page
 from tallystick.results import read_result
 from tallystick.watcher import Watcher
 
@@ -72,4 +73,4 @@ def _replace(folder: RunFolder, found: Audited) -> None:
         result = read_result(folder.read_json(folder.result))
         result = msgspec.structs.replace(result, sections=msgspec.structs.replace(result.sections, **new))
         folder.write(folder.result, result.to_json())
-        render(result, folder.report)
+        write_page(to_html(result), folder.report, origin=folder.origin)

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from tallystick.cli import audit, compare, jobs, ledger, setup
+from tallystick.cli import audit, compare, decrypt, export, jobs, ledger, setup
 from tallystick.cli.options import JsonFlag, Style, StyleFlag
 from tallystick.cli.output import LIBRARIES, finish, guarded
 from tallystick.errors import ConfigError
@@ -38,6 +38,8 @@ for command in (
     audit.audit,
     compare.compare,
     ledger.ledger,
+    export.export,
+    decrypt.decrypt,
 ):
     app.command()(command)
 

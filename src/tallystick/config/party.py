@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -9,6 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, Secret
 
 from tallystick.config.secret import LITERAL, Secret, SecretInFile
 from tallystick.config.tuning import TuningPermission
+from tallystick.encryption import FolderKey
 from tallystick.errors import ConfigError
 from tallystick.reading import (
     Count,
@@ -113,6 +115,42 @@ class StoreConfig(Model):
         """Read one of the secrets; raises ConfigError where it cannot be had."""
         found: Secret | None = getattr(self, name)
         return found.read(f"table.store.{name}") if found is not None else None
+
+
+class TensorBoardConfig(Model):
+    """Where TensorBoard finds a run's curves and figures."""
+
+    folder: FilePath = Field(description="folder that gets a folder of events for each run")
+
+
+def _server(uri: str) -> str:
+    if redacted(uri) != uri:
+        raise Unshown("holds a password; give it as MLFLOW_TRACKING_PASSWORD or MLFLOW_TRACKING_TOKEN in the environment")
+    return uri
+
+
+class MlflowConfig(Model):
+    """Where MLflow keeps a run's curves and figures."""
+
+    tracking: Annotated[str, Field(min_length=1), AfterValidator(_server)] = Field(
+        description="tracking server of MLflow, such as https://mlflow.example; its credentials come from MLflow's own variables"
+    )
+    experiment: Text = Field(default="tallystick", description="experiment that gets a run; made if it is not there")
+
+
+class LoggersConfig(Model):
+    """What gets a run's own curves, metrics and leak figures, beside the report."""
+
+    tensorboard: TensorBoardConfig | None = Field(default=None, description="TensorBoard")
+    mlflow: MlflowConfig | None = Field(default=None, description="MLflow")
+
+
+class EncryptionConfig(Model):
+    """What this party's run folders are encrypted with."""
+
+    key: Secret | None = Field(
+        default=None, description="64 hexadecimal digits, such as `openssl rand -hex 32` prints; null encrypts nothing"
+    )
 
 
 _NOTHING_GIVEN: Any = {}
@@ -339,6 +377,8 @@ class PartyFile(Model):
     peers: dict[Name, Peer] = Field(default_factory=dict, description="parties that this one dials")
     proxy: HttpProxy | None = Field(default=None, description="HTTP proxy on the way to all peers; null dials them directly")
     runs: FilePath = Field(default=Path("runs"), validate_default=True, description="folder for run folders")
+    loggers: LoggersConfig = Field(default_factory=LoggersConfig, description="loggers beside the report; none if left out")
+    encryption: EncryptionConfig = Field(default_factory=EncryptionConfig, description="encryption of run folders")
     # Validated like a given one, so that the default ledger too lies beside the party file, wherever the command is called.
     privacy: PrivacyConfig = Field(
         default=_NOTHING_GIVEN, validate_default=True, description="ledger and cap of private releases"
@@ -396,10 +436,21 @@ class PartyFile(Model):
         return problems
 
     @property
+    def run_key(self) -> FolderKey | None:
+        """The key of its run folders, read once; raises ConfigError where it cannot be had. None encrypts nothing."""
+        return _key_at(self.encryption.key) if self.encryption.key is not None else None
+
+    @property
     def text_columns(self) -> tuple[str, ...]:
         """Columns that a CSV keeps as they are written: keys, sequences that a separator parts, and their target items."""
         parted = {name: each.target for name, each in self.sequences.items() if each.separator is not None}
         return (*self.keys.values(), *parted, *(target for target in parted.values() if target is not None))
+
+
+@lru_cache(maxsize=16)
+def _key_at(place: Secret) -> FolderKey:
+    """A command of a key store may ask somebody: it is run once."""
+    return FolderKey.of(place.read("encryption.key"), name="encryption.key")
 
 
 def load_party(path: Path | str) -> PartyFile:

@@ -43,6 +43,7 @@ from tallystick.defenses.gaussian_embeddings import GaussianEmbeddings
 from tallystick.errors import ConfigError, DataError, StorageError, TallystickError
 from tallystick.evaluation.boosting import check_halves
 from tallystick.evaluation.importance import column_places
+from tallystick.job.loggers.facts import loggers_of
 from tallystick.job.phases.align import max_rows
 from tallystick.job.phases.budget import Ahead, check_budget
 from tallystick.job.phases.defense import check_teacher
@@ -185,6 +186,8 @@ def _check_side(contract: Contract, party: PartyFile, found: Preflight) -> bool:
         found.tried(lambda: _check_listen(listen))
     found.tried(lambda: _check_runs(party.runs))
     found.tried(lambda: _check_device(party))
+    found.tried(lambda: loggers_of(party, folder=party.runs))
+    found.tried(lambda: party.run_key)
     if fits:
         is_label = contract.role_of(party.party) == "label"
         found.tried(lambda: check_modules(contract.model, party.party, top=is_label))

@@ -77,7 +77,11 @@ def run_process(
     """
     tunes = "tuning" in phases
     use = command if tunes else ""
-    folder = RunFolder.latest(party.runs, contract, party.party, use=use) if resume or "alignment" not in phases else None
+    folder = (
+        RunFolder.latest(party.runs, contract, party.party, use=use, key=party.run_key)
+        if resume or "alignment" not in phases
+        else None
+    )
     if tunes:
         allowed_keys(contract, party)
     if resume and start_from is not None:
@@ -102,7 +106,7 @@ def run_process(
         return folder
 
     def begin() -> RunFolder:
-        begun = hold(RunFolder.new(party.runs, contract, party.party, use=use))
+        begun = hold(RunFolder.new(party.runs, contract, party.party, use=use, key=party.run_key))
         if earlier is not None:
             keep_starting_point(earlier, begun)
         return begun

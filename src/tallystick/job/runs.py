@@ -29,7 +29,7 @@ def chosen_run(contract: Contract, party: PartyFile, name: str | None, *, say: C
 def complete_ids(contract: Contract, party: PartyFile) -> list[str]:
     """Ids of this party's newest complete runs of the contract, the newest first; damaged ones cannot be chosen."""
     found: list[str] = []
-    for folder in RunFolder.all(party.runs, contract, party.party, unusable=False):
+    for folder in RunFolder.all(party.runs, contract, party.party, unusable=False, key=party.run_key):
         try:
             if folder.trained and (run_id := folder.run_id):
                 found.append(run_id)
@@ -41,8 +41,10 @@ def complete_ids(contract: Contract, party: PartyFile) -> list[str]:
 
 
 def _latest_complete(contract: Contract, party: PartyFile, say: Callable[[str], None]) -> RunFolder:
-    latest = RunFolder.latest(party.runs, contract, party.party)
-    found = next((folder for folder in RunFolder.all(party.runs, contract, party.party) if folder.trained), latest)
+    latest = RunFolder.latest(party.runs, contract, party.party, key=party.run_key)
+    found = next(
+        (folder for folder in RunFolder.all(party.runs, contract, party.party, key=party.run_key) if folder.trained), latest
+    )
     if found != latest:
         say(f"{latest.path.name} was not finished: predicting with the latest complete run, {found.path.name}")
     return found
@@ -51,14 +53,14 @@ def _latest_complete(contract: Contract, party: PartyFile, say: Callable[[str], 
 def _named(contract: Contract, party: PartyFile, name: str) -> RunFolder:
     for path in (Path(name), party.runs / name):
         if (path / "contract.json").is_file():
-            folder = RunFolder.open(path)
+            folder = RunFolder.open(path, key=party.run_key)
             folder.require(contract)
             if folder.origin.party != party.party:
                 raise ConfigError(
                     f"--run {name}: is a run of {folder.origin.party}; give one of {party.party}, under {party.runs}"
                 )
             return folder
-    for folder in RunFolder.all(party.runs, contract, party.party, unusable=False):
+    for folder in RunFolder.all(party.runs, contract, party.party, unusable=False, key=party.run_key):
         with suppress(StorageError):
             if folder.run_id == name:
                 return folder

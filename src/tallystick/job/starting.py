@@ -34,7 +34,7 @@ def run_to_start_from(contract: Contract, party: PartyFile, name: str) -> RunFol
 def _found(party: PartyFile, name: str) -> RunFolder:
     for path in (Path(name), party.runs / name):
         if (path / "contract.json").is_file():
-            folder = RunFolder.open(path)
+            folder = RunFolder.open(path, key=party.run_key)
             if folder.origin.party != party.party:
                 raise ConfigError(
                     f"--start-from {name}: is a run of {folder.origin.party}; give one of {party.party}, under {party.runs}"
@@ -54,7 +54,7 @@ def _all(party: PartyFile) -> Iterator[RunFolder]:
     """All runs of this party, of whatever contract, that this version can read."""
     for path in sorted(party.runs.glob("*/contract.json")):
         with suppress(ConfigError, StorageError):
-            folder = RunFolder.open(path.parent)
+            folder = RunFolder.open(path.parent, key=party.run_key)
             if folder.origin.party == party.party:
                 yield folder
 

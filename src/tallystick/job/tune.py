@@ -62,7 +62,7 @@ def _by_itself(contract: Contract, party: PartyFile, *, watcher: Watcher, resume
     keys = keys_of(frame, party, contract.alignment)
     load_optimizers()
     use_threads(party.threads)
-    folder = (RunFolder.latest if resume else RunFolder.new)(party.runs, contract, party.party, use=USE_ALONE)
+    folder = (RunFolder.latest if resume else RunFolder.new)(party.runs, contract, party.party, use=USE_ALONE, key=party.run_key)
     log = RunLog(watcher)
     with ExitStack() as held:
         held.enter_context(folder.locked())

@@ -55,6 +55,7 @@ def read_run(path: Path) -> Result:
             f"{path}: holds no result.json; give the folder of a finished run (runs/NAME-HASH-N), or its result.json"
         )
     refuse_pipe(file)
+    origin = Origin.of(file.parent) if (file.parent / ORIGIN).exists() else None
     try:
         if file.stat().st_size > MAX_RESULT_BYTES:
             raise ConfigError(f"{file}: is larger than {MAX_RESULT_BYTES >> 20} MiB; it is no result of a run")
@@ -65,8 +66,8 @@ def read_run(path: Path) -> Result:
     except OSError as error:
         raise StorageError(f"{file} cannot be read: {error.strerror or error}") from None
     if unsealed(content) != content:  # a run folder's own; what `to_json` gave somebody carries no digest
-        if (file.parent / ORIGIN).exists():
-            check_sealed(file, origin=Origin.of(file.parent))
+        if origin is not None:
+            check_sealed(file, origin=origin)
         else:  # sent by somebody
             check_digest(file)
     return found

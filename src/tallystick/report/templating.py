@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from tallystick.errors import StorageError
 from tallystick.report import formats
-from tallystick.storage import write_bytes
+from tallystick.storage import Origin, write_own
 
 
 def render_template(name: str, **values: Any) -> str:
@@ -30,11 +30,14 @@ def script_json(text: str) -> Markup:
     return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))  # noqa: S704
 
 
-def write_page(page: str, path: str | os.PathLike[str]) -> Path:
-    """Write a page, replacing what was there only once the new one is complete; raises StorageError."""
+def write_page(page: str, path: str | os.PathLike[str], *, origin: Origin | None = None) -> Path:
+    """Write a page, replacing what was there only once the new one is complete; raises StorageError.
+
+    In a run's folder, whose ``origin`` it is, the page is encrypted where the folder's files are.
+    """
     path = Path(path)
     try:
-        write_bytes(path, page.encode())
+        write_own(path, page.encode(), origin=origin or Origin(folder=path.parent))
     except StorageError as error:
         raise StorageError(f"the report cannot be written: {error}") from None
     return path

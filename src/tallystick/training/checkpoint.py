@@ -14,11 +14,11 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from tallystick.errors import DamagedFile, DataError
-from tallystick.storage import SEAL, Origin, check_sealed, make_folder, remove, write_sealed
+from tallystick.storage import SEAL, Origin, check_sealed, make_folder, read_own, remove, write_sealed
 from tallystick.training.updates import Updates
 
 _KEPT = 2
@@ -147,12 +147,17 @@ def write_tensors(
 ) -> None:
     """Write a safetensors file, sealed, whole or not at all."""
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    write_sealed(path, save(plain, {**metadata, SEAL: origin.blank_seal(path)}), private=private)
+    write_sealed(path, save(plain, {**metadata, SEAL: origin.blank_seal(path)}), origin=origin, private=private)
 
 
 def read_tensors(path: Path, *, origin: Origin, only_metadata: bool = False) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Read a safetensors file: its tensors and its metadata; raises DamagedFile unless it is as write_tensors left it there."""
     check_sealed(path, origin=origin)
+    if origin.key is not None:
+        content = read_own(path, origin=origin)
+        facts: dict[str, str] = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["__metadata__"]
+        facts.pop(SEAL)
+        return {} if only_metadata else load(content), facts
     try:
         with safe_open(path, framework="pt") as file:
             metadata = {name: value for name, value in file.metadata().items() if name != SEAL}

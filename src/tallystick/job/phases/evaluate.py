@@ -36,7 +36,6 @@ from tallystick.job.phases.release import RELEASE_NOTE, enter_shared, finished, 
 from tallystick.job.phases.train import refit_schedule
 from tallystick.metrics import UndefinedMetric, sigmoid
 from tallystick.msgspec_threads import prepared
-from tallystick.storage import write_bytes
 from tallystick.training.checkpoint import TrainingState
 from tallystick.training.label_party import train_label_party
 from tallystick.training.refit import train_and_refit
@@ -308,7 +307,7 @@ def _keep_scores(job: Job, target_T: Tensor, logits_T: Tensor) -> None:
     values = {"score": torch.sigmoid(logits_T.double()).cpu().numpy(), "label": target_T.cpu().numpy().astype(np.int64)}
     content = BytesIO()
     pl.DataFrame(values).write_parquet(content)
-    write_bytes(job.folder.scores, content.getvalue(), private=True)
+    job.folder.write_output(job.folder.scores, content.getvalue())
 
 
 @dataclass(frozen=True, kw_only=True)

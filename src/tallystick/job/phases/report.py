@@ -38,13 +38,16 @@ from tallystick.evaluation.messages import Finished
 from tallystick.job.findings import RunFindings
 from tallystick.job.job import ALL_PHASES, Job
 from tallystick.job.log import Logbook
+from tallystick.job.loggers.facts import facts_of, loggers_of
 from tallystick.job.phases.release import privacy_section
 from tallystick.job.phases.search import TrialRecord, best_of
 from tallystick.job.phases.tuning import told
 from tallystick.models.dropout import Dropout
 from tallystick.models.similarity.model import LOOKED_AT, learnt_weights
 from tallystick.models.split import LabelModel
-from tallystick.report.page import render
+from tallystick.reading import redacted
+from tallystick.report.page import to_html
+from tallystick.report.templating import write_page
 from tallystick.training.checkpoint import TrainingState
 
 UNPROTECTED = "no formal guarantee"
@@ -122,8 +125,21 @@ def write_report(job: Job, found: RunFindings) -> results.Result:
         privacy = msgspec.structs.replace(privacy, columns=embeddings_cost(job.contract, job.folder))
         result = msgspec.structs.replace(result, sections=msgspec.structs.replace(result.sections, privacy=privacy))
     job.folder.write(job.folder.result, result.to_json())
-    render(result, job.folder.report)
+    write_page(to_html(result), job.folder.report, origin=job.folder.origin)
+    _log(job, result)
     return result
+
+
+def _log(job: Job, result: results.Result) -> None:
+    """Tell the loggers that the party file names; one that fails is named, and the run is complete without it."""
+    for name, logger in loggers_of(job.party, folder=job.folder.path).items():
+        try:
+            logger(facts_of(result))
+        except Exception as error:  # whatever a library or its server raises: all that counts is on disk by now
+            first = redacted(str(error).partition("\n")[0])[:200]
+            job.logbook.watcher.say(
+                f"loggers.{name}: nothing was logged ({type(error).__name__}: {first}); the report is complete"
+            )
 
 
 def versions() -> dict[str, str]:

@@ -1,0 +1,119 @@
+"""Run folders that are encrypted at rest: the same results, nothing to read on the disk, and one line for what does not fit."""
+
+import json
+import re
+import shutil
+
+import polars as pl
+import pytest
+from test_chosen_runs import PARTIES, Watching, both, files
+from typer.testing import CliRunner
+
+from tallystick import predict
+from tallystick.artifacts.folder import RunFolder
+from tallystick.cli.app import app
+from tallystick.config.contract import load_contract
+from tallystick.config.party import load_party
+from tallystick.encryption import MAGIC
+from tallystick.errors import ConfigError, DamagedFile
+from tallystick.job.process import run_process
+
+KEYS = {name: bytes([number] * 32).hex() for number, name in enumerate(PARTIES)}
+PLAIN = {"origin.json", "contract.json", "format", "lock", "run.log"}
+
+
+@pytest.fixture
+def job(lay_out_job):
+    """A run of two parties, each with a key of its own in a file."""
+    job = lay_out_job(PARTIES, rows=150, audit="quick", training__epochs=1, evaluation={"own_columns_baseline": False})
+    for name in PARTIES:
+        (job.home(name) / "run.key").write_text(KEYS[name] + "\n")
+        job.change(name, encryption={"key": {"file": "run.key"}})
+    both(lambda name: run_process(*files(job, name), watcher=Watching()))
+    return job
+
+
+def said(*arguments):
+    done = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert done.exit_code in (2, 3), done.output
+    (line,) = done.stderr.strip().splitlines()
+    return line
+
+
+def predicted(job, file):
+    def work(name):
+        home = job.home(name)
+        output = home / file if name == "bank" else None
+        return predict(home / "contract.yaml", home / "party.yaml", output=output, watcher=Watching())
+
+    found = both(work)
+    return found, job.home("bank") / file
+
+
+def test_nothing_of_a_run_can_be_read_without_the_key_and_all_of_it_with(job, tmp_path):
+    for name in PARTIES:
+        (folder,) = job.runs(name)
+        kept = {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        assert {"model.safetensors", "result.json", "report.html", "encoder.json"} <= {path.name for path in kept}
+        assert {path.name for path, content in kept.items() if not content.startswith(MAGIC)} <= PLAIN
+        whole = b"".join(kept.values())
+        for word in (b"standard", KEYS[name].encode(), bytes.fromhex(KEYS[name]), b"<html"):
+            assert word not in whole, word
+        opened = tmp_path / name
+        home = job.home(name)
+        arguments = ["decrypt", folder, "--party", home / "party.yaml", "--to", opened, "--json"]
+        assert CliRunner().invoke(app, [str(argument) for argument in arguments]).exit_code == 0
+        assert (opened / "report.html").read_text().lstrip().startswith("<!")
+        assert json.loads((opened / "result.json").read_bytes())["party"] == name
+        RunFolder.open(opened).check(trained=True)  # an audit, a comparison and an export take it
+
+
+def test_a_model_that_is_encrypted_scores_and_another_key_is_named(job):
+    found, scores = predicted(job, "scores.csv")
+    assert pl.read_csv(scores).height == found["bank"]["rows"] > 0
+    job.change("bank", encryption={"key": {"command": ["echo", KEYS["shop"]]}})
+    contract, party = files(job, "bank")
+    with pytest.raises(ConfigError) as caught:
+        predict(contract, party, output=job.home("bank") / "none.csv", watcher=Watching())
+    assert re.search(
+        r"its files are encrypted with key [0-9a-f]{16}, and here is key [0-9a-f]{16}; name that key", str(caught.value)
+    )
+    assert not any(key in str(caught.value) for key in KEYS.values())
+    job.change("bank", encryption=None)
+    home = job.home("bank")
+    arguments = ("predict", home / "contract.yaml", "--party", home / "party.yaml", "--output", home / "none.csv")
+    assert "and none is given here; name that key as encryption.key in the party file" in said(*arguments)
+    for command in (("audit",), ("compare", job.runs("bank")[0]), ("export", "--no-onnx", "--to", home / "out")):
+        assert "its files are encrypted with key" in said(command[0], job.runs("bank")[0], *command[1:])
+    assert not (home / "out").exists()
+
+
+def test_a_file_that_was_changed_swapped_or_laid_open_is_named(job):
+    folder = job.runs("bank")[0]
+    contract, party = load_contract(job.home("bank") / "contract.yaml"), load_party(job.home("bank") / "party.yaml")
+
+    def opened():
+        RunFolder.latest(party.runs, contract, "bank", key=party.run_key).check(trained=True)
+
+    opened()
+    model, whole = folder / "model.safetensors", (folder / "model.safetensors").read_bytes()
+    changed = bytearray(whole)
+    changed[len(changed) // 2] ^= 1
+    for content, words in (
+        (bytes(changed), "was changed after it was written"),
+        (whole[:-1], "was changed after it was written"),
+        ((folder / "encoder.json").read_bytes(), "is another file in this one's place"),
+        (b"{}", "is not encrypted"),
+        (b"", "is not encrypted"),
+    ):
+        model.write_bytes(content)
+        with pytest.raises(DamagedFile, match=words) as caught:
+            opened()
+        assert len(str(caught.value).splitlines()) == 1
+    model.write_bytes(whole)
+    opened()
+    other = party.runs.parent / "copy"
+    shutil.copytree(folder, other)
+    (folder / "origin.json").write_bytes((other / "origin.json").read_bytes().replace(party.run_key.id.encode(), b"0" * 16))
+    with pytest.raises(DamagedFile, match="does not have the digest"):
+        opened()
