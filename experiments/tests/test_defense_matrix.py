@@ -7,8 +7,8 @@ import pytest
 from tallystick.errors import ConfigError
 from tallystick_experiments.grid import Keeping
 from tallystick_experiments.label_leakage import defended
-from tallystick_experiments.label_leakage.defended_page import page_of
 from tallystick_experiments.page import render_benchmark
+from tallystick_experiments.stats import spread
 
 SHORT = defended.Terms(epochs=1)
 
@@ -18,7 +18,7 @@ def test_a_table_of_several_classes_is_attacked_and_gone_on_with(tmp_path: Path)
     log = tmp_path / "runs.jsonl"
     chosen = {"tables": ["wine"], "data": None, "terms": SHORT}
     found = defended.run(**chosen, seeds=[1], only=["none"], keeping=Keeping(log=log))
-    (run,) = found["runs"]
+    (run,) = found.rows
     assert run["attacks"]["direction-5"]["symmetric_auc"] > 0.9
     assert run["attacks"]["direction-5"]["told"]
     assert run["attacks"]["probe"]["upper_bound"]
@@ -27,17 +27,16 @@ def test_a_table_of_several_classes_is_attacked_and_gone_on_with(tmp_path: Path)
     assert run["attacks"]["completion-both"]["reads"] == "cut gradients and cut embeddings"
     assert run["attacks"]["direction-5"]["reads"] == "cut gradients"
     again = defended.run(**chosen, seeds=[1], only=["none"], keeping=Keeping(log=log, resume=True))
-    assert again["runs"] == found["runs"]  # its seconds too: not run anew
-    page = page_of(found, command="tallystick bench label-defenses")
-    assert "wine: the strongest attack of each view" in render_benchmark(page, tmp_path / "page.html").read_text()
+    assert again == found  # its seconds too: not run anew
+    assert "wine: the strongest attack of each view" in render_benchmark(found.page(), tmp_path / "page.html").read_text()
 
 
 def test_a_table_of_numbers_is_ranked_and_its_columns_are_rebuilt(tmp_path: Path) -> None:
     found = defended.run(tables=["diabetes"], data=None, terms=SHORT, seeds=[1], only=["none"])
-    (bare,) = found["tables"]["diabetes"]
-    assert bare["strongest"]["gradients, no label"]["mean"] > 0.8  # Spearman of the first steps
-    assert bare["columns"]["20"]["mean"] > 0.5
-    html = render_benchmark(page_of(found, command="tallystick bench label-defenses"), tmp_path / "page.html").read_text()
+    strongest, columns, _ = ({**dict(zip(table.columns, table.rows[0], strict=True))} for table in found.page().tables)
+    assert strongest["Spearman"].value > 0.8  # of everything, by the first steps
+    assert columns["20 rows known"].value > 0.5
+    html = render_benchmark(found.page(), tmp_path / "page.html").read_text()
     assert "diabetes: columns rebuilt" in html
     assert "test RMSE" in html
 
@@ -45,10 +44,10 @@ def test_a_table_of_numbers_is_ranked_and_its_columns_are_rebuilt(tmp_path: Path
 def test_what_is_tried_follows_from_the_target() -> None:
     found = {}
     for name in ("wine", "breast"):
-        _, tried = defended.trials(defended.load_table(name, None), SHORT, seed=1)
-        found[name] = {each.defense for each in tried}
-        assert [each.contract.model.cut_after for each in tried if each.defense == "cut-after"] == [2, 3]
-        assert {each.contract.model.cut_after for each in tried if each.defense != "cut-after"} == {1}
+        _, tried = defended.trials(defended.load_table(name, None), terms=SHORT, seed=1)
+        found[name] = {each.defense for each in tried.values()}
+        assert [each.contract.model.cut_after for each in tried.values() if each.defense == "cut-after"] == [2, 3]
+        assert {each.contract.model.cut_after for each in tried.values() if each.defense != "cut-after"} == {1}
     assert found["breast"] - found["wine"] == {"marvell", "gaussian-labels", "ladsg"}
     assert found["wine"] - found["breast"] == {"label-dp-prior"}
 
@@ -70,16 +69,20 @@ def made_up(defense: str, seed: int, test: float, **aucs: float) -> dict[str, ob
 def test_the_strongest_attack_of_each_view_is_one_that_somebody_could_run() -> None:
     runs = [made_up("none", seed, 0.8 + seed / 100, one=0.9, two=0.8, probe_told=1.0, e_told=0.7) for seed in (1, 2, 3)]
     runs += [made_up("noise", seed, 0.7 + seed / 100, one=0.5, two=0.6, probe_told=0.9, e_told=0.7) for seed in (1, 2, 3)]
-    none, noise = defended.rows_of(runs)
-    assert none["strongest"]["gradients, no label"]["attack"] == "one"
-    assert noise["strongest"]["gradients, no label"] | {"sd": 0, "low": 0, "high": 0} == {
-        "attack": "two", "mean": pytest.approx(0.6), "n": 3, "sd": 0, "low": 0, "high": 0,
-    }  # fmt: skip
-    assert noise["strongest"]["gradients, few labels"]["attack"] == "two"  # who knows labels may run what needs none
-    assert noise["strongest"]["embeddings, no label"] is None
-    assert noise["strongest"]["everything, few labels"]["attack"] == "e-told"
-    assert noise["strongest"]["embeddings, few labels"]["attack"] == "e-told"
-    assert noise["change"]["mean"] == pytest.approx(-0.1)
+    found = {
+        (name, view): defended.strongest([run for run in runs if run["defense"] == name], *of)
+        for name in ("none", "noise")
+        for view, of in defended.VIEWS.items()
+    }
+    assert found["none", "gradients, no label"] == "one"
+    assert found["noise", "gradients, no label"] == "two"
+    assert found["noise", "gradients, few labels"] == "two"  # who knows labels may run what needs none
+    assert found["noise", "embeddings, no label"] is None
+    assert found["noise", "everything, few labels"] == found["noise", "embeddings, few labels"] == "e-told"
+    about = {"data": {"made up": {"rows": 9, "classes": 2, "target": "binary"}}, "epochs": 1}
+    table = defended.page_of(about, [{"table": "made up", **run} for run in runs]).tables[0]
+    assert table.rows[1][2].value == pytest.approx(-0.1)
+    assert table.rows[1][3:5] == ["two", spread([0.6] * 3)]
 
 
 def test_tables_and_defences_that_cannot_be_tried_are_named() -> None:

@@ -1,7 +1,5 @@
 """The feature-leakage benchmark on small made-up tables: what comes back of a planted column, and the sweep's book-keeping."""
 
-import json
-
 import numpy as np
 import polars as pl
 import pytest
@@ -11,13 +9,14 @@ from hypothesis import strategies as st
 from tallystick.errors import ConfigError, DataError
 from tallystick_experiments.experiment import TrainingPlan
 from tallystick_experiments.feature_leakage import sweep
-from tallystick_experiments.feature_leakage.page import PICTURES, page_of, unbeaten
-from tallystick_experiments.feature_leakage.runs import AIDED, ANY, EMBEDDINGS
+from tallystick_experiments.feature_leakage.page import PICTURES, unbeaten
+from tallystick_experiments.feature_leakage.runs import AIDED, ALONE, ANY, EMBEDDINGS
+from tallystick_experiments.feature_leakage.settings import DEFAULT, settings
 from tallystick_experiments.grid import Keeping
 from tallystick_experiments.page import benchmark_html, pictures
 
 ROWS = 400
-CHOSEN = (sweep.ALONE, sweep.DEFAULT, "width 4, quantized-embeddings 3")
+CHOSEN = (ALONE, DEFAULT, "width 4, quantized-embeddings 3")
 
 
 @pytest.fixture
@@ -40,35 +39,34 @@ def test_what_comes_back_and_what_it_costs(files, tmp_path):
     plan = TrainingPlan(epochs=1, batch_size=64)
     how = {**files, "seeds": (1,), "only": CHOSEN, "plan": plan}
     found = sweep.run(**how, keeping=Keeping(log=tmp_path / "runs.jsonl"))
-    alone, default, rounded = found["table"]
-    assert [row["setting"] for row in found["table"]] == list(CHOSEN)
-    assert default["change"]["mean"] == 0
-    assert default["target"] is False
-    assert default["rebuilt"]["embeddings, 200 rows"]["mean"] > 0.9  # one layer of 128 of three columns
-    assert rounded["share"]["mean"] < 0.8
-    assert alone["rebuilt"]["embeddings, 200 rows"]["mean"] == 0
-    by_column = {each["setting"]: each[ANY] for each in found["columns"]}
-    assert set(by_column[sweep.DEFAULT]) == {"partner_c", "partner_kind", "partner_d"}
-    assert alone["rebuilt"]["embeddings and own columns, 200 rows"]["mean"] > 0.3  # partner_d is an own column with noise
-    page = page_of(found, command="tallystick bench feature-leakage")
+    page = found.page()
+    prices = page.tables[0]
+    assert [row[0] for row in prices.rows] == list(CHOSEN)
+    alone, default, rounded = (dict(zip(prices.columns, row, strict=True)) for row in prices.rows)
+    assert default["change"].value == 0
+    assert default["half for .01"] is False
+    assert default["embeddings, 200 rows"].value > 0.9  # one layer of 128 of three columns
+    assert rounded["of the default's"].value < 0.8
+    assert alone["embeddings, 200 rows"].value == 0
+    assert set(page.tables[1].columns) == {"setting", "partner_c", "partner_kind", "partner_d"}
+    assert alone["embeddings and own columns, 200 rows"].value > 0.3  # partner_d is an own column with noise
     assert "What hiding columns costs" in benchmark_html(page)
-    _counts_own_columns(found, page)
+    _counts_own_columns(page)
     again = sweep.run(**how, keeping=Keeping(log=tmp_path / "runs.jsonl", resume=True))
-    assert json.dumps(again) == json.dumps(found)  # seconds too: nothing was trained again
+    assert again == found  # seconds too: nothing was trained again
 
 
-def _counts_own_columns(found, page):
+def _counts_own_columns(page):
     """The strongest of all attacks decides, column by column, and both pictures have a line per family."""
-    rounded = found["table"][2]
-    for row in found["table"]:
-        figures = {reads: value["mean"] for reads, value in row["rebuilt"].items()}
-        assert figures["strongest of all, 200 rows"] >= max(figures[f"{reads}, 200 rows"] for reads in (EMBEDDINGS, AIDED))
-    of_all = [row["rebuilt"]["strongest of all, 200 rows"]["mean"] for row in found["table"]]
-    assert rounded["share"]["mean"] == pytest.approx(of_all[2] / of_all[1])
+    rows = [dict(zip(page.tables[0].columns, row, strict=True)) for row in page.tables[0].rows]
+    of_all = [row["strongest of all, 200 rows"].value for row in rows]
+    for row, most in zip(rows, of_all, strict=True):
+        assert most >= max(row[f"{reads}, 200 rows"].value for reads in (EMBEDDINGS, AIDED))
+    assert rows[2]["of the default's"].value == pytest.approx(of_all[2] / of_all[1])
     assert of_all[0] > 0.3  # of the own columns, which no defence of embeddings takes away
     assert [curve.name for curve in page.curves] == list(PICTURES.values())
     names = {series.name for curve in page.curves for series in curve.series}
-    assert names == {sweep.ALONE, "quantized-embeddings"}
+    assert names == {ALONE, "quantized-embeddings"}
     assert len(pictures(page)) == 2  # as files, beside the report
     (codes,) = [table for table in page.tables if table.name.startswith("Accuracy") and ANY in table.name]
     guess, *settings = [row[1].value for row in codes.rows]
@@ -86,16 +84,17 @@ def test_the_frontier_is_what_nothing_beats(points):
 def test_what_was_not_measured_is_no_low_figure(files):
     """Of 130 rows no attack can know 200: no figure, and a sentence that says so."""
     found = sweep.run(**files, seeds=(1,), only=CHOSEN[:2], plan=TrainingPlan(epochs=1, batch_size=64), limit=130)
-    assert [row["rebuilt"]["strongest of all, 200 rows"] for row in found["table"]] == [None, None]
-    assert [row["strongest"] for row in found["table"]] == [None, None]
-    assert "target" not in found["table"][1]
-    assert any("200 known rows of" in note for note in page_of(found, command="").notes)
+    page = found.page()
+    rows = [dict(zip(page.tables[0].columns, row, strict=True)) for row in page.tables[0].rows]
+    for column in ("strongest of all, 200 rows", "strongest on embeddings", "half for .01"):
+        assert [row[column] for row in rows] == [None, None]
+    assert any("200 known rows of" in note for note in page.notes)
 
 
 def test_every_setting_is_named_once_and_the_default_is_the_contracts():
-    settings = sweep.settings()
-    assert len({setting.name for setting in settings}) == len(settings)
-    (default,) = [setting for setting in settings if setting.name == sweep.DEFAULT]
+    known = settings()
+    assert len({setting.name for setting in known}) == len(known)
+    (default,) = [setting for setting in known if setting.name == DEFAULT]
     assert (default.depth, default.cut_width) == (1, 128)  # of a contract that says nothing: model.cut_after, the first of hidden
 
 

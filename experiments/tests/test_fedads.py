@@ -1,6 +1,5 @@
 """FedAds' Table 4 on small made-up data: formats, who holds what, and the attack against its definition."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,10 +12,10 @@ from tallystick.config.party import SequenceConfig
 from tallystick.data.categories import MISSING
 from tallystick.errors import ConfigError, DataError
 from tallystick_experiments.fedads import defenses as fedads
-from tallystick_experiments.fedads import page as fedads_page
 from tallystick_experiments.fedads import unaligned
 from tallystick_experiments.fedads.data import TRAINING_FILE, UNALIGNED_FILE, encode_ads, read_ads
 from tallystick_experiments.fedads.unaligned_data import read_both_parties, share_out
+from tallystick_experiments.stats import groups
 
 
 @pytest.fixture
@@ -69,7 +68,7 @@ def test_fedads_rows_without_partner_are_the_unaligned_ones(fedads_folder: Path)
     for part_N, given in ((rows.unaligned_N, 0), (torch.cat([rows.aligned_N, rows.test_N]), 1)):
         missing = rows.theirs.rows(part_N).categorical_NG == MISSING
         assert float(missing.float().mean()) == 1 - given
-    assert "ORALE" not in [row.name for row in unaligned.chosen_of(table, [])]
+    assert "ORALE" not in unaligned.chosen_of(table, [])
     data, _, _ = encode_ads(table, seed=1, min_count=1)
     assert len(data.training) == 300
     ours.drop("label").write_csv(fedads_folder / UNALIGNED_FILE)
@@ -117,15 +116,15 @@ def test_fedads_trains_the_papers_networks_on_rows_of_whole_users(with_sequences
     users = table.frame.get_column("l_u_fea_1").to_numpy()
     parts = [rows.test_N, rows.validation_N, rows.aligned_N, rows.unaligned_N]
     assert sorted(torch.cat(parts).tolist()) == list(range(380))
-    found = [set(users[part_N]) for part_N in parts]
-    assert [len(part) for part in found] == [12, 6, 8, 34]  # of 60: a fifth, a tenth, a fifth of the rest
-    assert sum(map(len, found)) == len(set.union(*found))
+    met = [set(users[part_N]) for part_N in parts]
+    assert [len(part) for part in met] == [12, 6, 8, 34]  # of 60: a fifth, a tenth, a fifth of the rest
+    assert sum(map(len, met)) == len(set.union(*met))
     monkeypatch.setattr(unaligned, "MOST_EPOCHS", 1)
-    result = unaligned.run(data=with_sequences, seeds=[1], only=["VanillaVFL", "Diffu-AT"], by_users=True)
-    assert result["data"]["parts"] == "by users"
-    assert "batch normalisation per branch" in result["data"]["networks"]
-    assert [row["method"] for row in result["table"]] == ["VanillaVFL", "Diffu-AT"]
-    assert all(0 < run["auc"] < 1 for run in result["runs"])
+    found = unaligned.run(data=with_sequences, seeds=[1], only=["VanillaVFL", "Diffu-AT"], by_users=True)
+    assert found.about["parts"] == "by users"
+    assert "batch normalisation per branch" in found.about["networks"]
+    assert [row["method"] for row in found.rows] == ["VanillaVFL", "Diffu-AT"]
+    assert all(0 < row["auc"] < 1 for row in found.rows)
 
 
 def test_rows_without_partner_are_left_out_where_their_user_is_for_test(with_sequences: Path) -> None:
@@ -168,24 +167,20 @@ def test_ijcai_rows_marked_as_test_are_test_rows(tmp_path: Path) -> None:
 
 def test_table_4_beside_the_paper(criteo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ladders = {name: fedads.LADDERS[name] for name in ("marvell", "mixpro")}
-    for module in (fedads, fedads_page):
-        monkeypatch.setattr(module, "LADDERS", ladders)
+    monkeypatch.setattr(fedads, "LADDERS", ladders)
     found = fedads.run(data=criteo, seeds=(1,), plan=fedads.TrainingPlan(epochs=1, batch_size=64), limit=400)
-    assert json.loads(json.dumps(found))["benchmark"] == "fedads"
-    rows = {(row["fusion"], row["method"]): row for row in found["table"]}
-    assert len(rows) == 2 * len(fedads.methods())
-    assert rows["linear", "no defence"]["change_percent"] == 0
-    assert rows["linear", "Marvell, s = 8"]["paper_change_percent"] == -24.7
+    _, table = found.page().tables[:2]  # of the linear fusion
+    columns = {name: place for place, name in enumerate(table.columns)}
+    rows = {row[0]: row for row in table.rows}
+    assert [len(each.rows) for each in found.page().tables] == 2 * [1 + len(ladders), len(fedads.methods())]
+    assert rows["no defence"][columns["change %"]] == 0
+    assert rows["Marvell, s = 8"][columns["paper, change %"]] == -24.7
     # one linear layer: gradients lie on one line, and the sign is the label
-    assert rows["linear", "no defence"]["attacks"]["direction-1"]["mean"] > 0.99
-    norms = [rows["linear", name]["attacks"]["norm"]["mean"] for name in ("MixPro, cosine 0.866", "Marvell, s = 8")]
-    assert norms[0] > norms[1]
-    for row in found["table"]:
-        before = rows[row["fusion"], "no defence"]["leak_folded"]["mean"]
-        assert row["change_percent"] == pytest.approx(100 * (row["leak_folded"]["mean"] / before - 1), abs=1e-6)
-        assert row["leak_folded"]["mean"] == max(row["leak_auc"]["mean"], 1 - row["leak_auc"]["mean"])  # of one seed
-    page = fedads_page.page_of(found, command="x")
-    assert [len(table.rows) for table in page.tables] == 2 * [1 + len(ladders), len(fedads.methods())]
+    assert rows["no defence"][columns["direction-1"]].value > 0.99
+    assert rows["MixPro, cosine 0.866"][columns["norm"]].value > rows["Marvell, s = 8"][columns["norm"]].value
+    before = rows["no defence"][columns["symmetric"]].value
+    for row in table.rows:
+        assert row[columns["change %"]] == pytest.approx(100 * (row[columns["symmetric"]].value / before - 1), abs=1e-6)
 
 
 def test_the_attack_sees_every_training_row_once_after_training(criteo: Path) -> None:
@@ -219,10 +214,11 @@ def test_defences_are_compared_where_they_cost_the_same() -> None:
         for seed in (1, 2)
         for name, cost, leak in zip(names, costs, leaks, strict=True)
     ]
-    row = fedads.at_price(runs, "linear", "isotropic", price=0.015)
-    assert row["between"] == [names[1], names[2]]
-    assert row["figures"]["strongest"]["mean"] == pytest.approx(0.75)  # a quarter of the way from .8 to .6
-    assert row["figures"]["norm"]["mean"] == pytest.approx(0.25)
-    dear = fedads.at_price(runs, "linear", "isotropic", price=0.3)
-    assert dear["figures"] is None
-    assert dear["highest_price"] == pytest.approx(0.2)
+    between, *figures = fedads.at_price(groups(runs, "method"), "isotropic", price=0.015)
+    assert between == f"{names[1]} to {names[2]}"
+    found = dict(zip(fedads.FIGURES, figures, strict=True))
+    assert found["strongest"].value == pytest.approx(0.75)  # a quarter of the way from .8 to .6
+    assert found["norm"].value == pytest.approx(0.25)
+    dear, *none = fedads.at_price(groups(runs, "method"), "isotropic", price=0.3)
+    assert dear == "at most 0.2000"
+    assert set(none) == {None}

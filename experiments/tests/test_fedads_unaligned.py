@@ -14,7 +14,6 @@ from tallystick.config import sections
 from tallystick.errors import ConfigError, DataError
 from tallystick_experiments.fedads import leaks, unaligned
 from tallystick_experiments.fedads.data import CREDIT
-from tallystick_experiments.fedads.page import unaligned_leaks_page_of, unaligned_page_of
 from tallystick_experiments.fedads.unaligned_data import read_both_parties, share_out
 from tallystick_experiments.grid import Keeping
 
@@ -68,22 +67,17 @@ def test_rows_train_are_resumed_and_tabulated(criteo: Path, tmp_path: Path, monk
     log = tmp_path / "runs.jsonl"
     first = unaligned.run(data=criteo, seeds=[1], only=only, keeping=Keeping(log=log))
     found = unaligned.run(data=criteo, seeds=[1, 2], only=only, keeping=Keeping(log=log, resume=True))
-    assert found["runs"][: len(only)] == first["runs"]
-    table = {row["method"]: row for row in found["table"]}
-    assert list(table) == only
-    gains = [
-        next(run["auc"] for run in found["runs"] if (run["method"], run["seed"]) == ("average", seed))
-        - next(run["auc"] for run in found["runs"] if (run["method"], run["seed"]) == ("VanillaVFL", seed))
-        for seed in (1, 2)
-    ]
-    assert table["average"]["over_vanilla"]["mean"] == pytest.approx(np.mean(gains))
-    assert table["average"]["time_ratio"] > 1
-    losses = [{run["seed"]: run["nll"] for run in found["runs"] if run["method"] == name} for name in ("average", "VanillaVFL")]
-    assert table["average"]["nll_over_vanilla"]["mean"] == pytest.approx(np.mean([losses[0][s] - losses[1][s] for s in (1, 2)]))
-    assert found["order"] is None
-    assert set(table["average"]["alone"]) >= {"half with a partner's row", "half without", "both halves"}
-    page = unaligned_page_of(found, command="tallystick bench fedads --table 3")
-    assert [len(part.rows) for part in page.tables] == [4, 1]
+    assert found.rows[: len(only)] == first.rows
+    table, alone = found.page().tables
+    assert [row[0] for row in table.rows] == only
+    shown = dict(zip(table.columns, table.rows[3], strict=True))
+    mine, vanilla = ([row for row in found.rows if row["method"] == name] for name in ("average", "VanillaVFL"))
+    for column, figure in (("over VanillaVFL", "auc"), ("NLL over VanillaVFL's", "nll")):
+        expected = np.mean([one[figure] - other[figure] for one, other in zip(mine, vanilla, strict=True)])
+        assert shown[column].value == pytest.approx(expected)
+    assert shown["times VanillaVFL's"] > 1
+    assert [row[0] for row in alone.rows] == ["average"]
+    assert not any("rank correlation" in note for note in found.page().notes)
 
 
 def test_rows_and_shares_that_there_are_not(criteo: Path) -> None:
@@ -97,10 +91,10 @@ def test_the_papers_order_by_hand() -> None:
     """Six methods as in the paper but for the first two: 1 - 6 (1 + 1) / (6 (36 - 1)); bounds and ablations do not count."""
     aucs = [("Local", 0.9), ("HeuristicVFL", 0.72), ("SS-VFL", 0.71), ("FedCVT", 0.73), ("VFL-MPD", 0.74), ("FedHSSL", 0.75)]
     aucs += [("JPL", 0.76), ("ORALE", 0.1), ("regressor", 0.2)]
-    paper = {row.name: row.paper for row in unaligned.rows()}
-    table = [{"method": name, "paper": paper[name], "auc": {"mean": value}} for name, value in aucs]
-    assert unaligned.order_like_the_papers(table) == pytest.approx(1 - 12 / 210)
-    assert unaligned.order_like_the_papers(table[:3]) is None
+    known = {row.name: row for row in unaligned.rows()}
+    chosen = {known[name]: [{"auc": value}] for name, value in aucs}
+    assert unaligned.order_like_the_papers(chosen) == pytest.approx(1 - 12 / 210)
+    assert unaligned.order_like_the_papers(dict(list(chosen.items())[:3])) is None
 
 
 @pytest.mark.parametrize("name", ["VanillaVFL, frozen", "SS-VFL, frozen"])
@@ -108,9 +102,9 @@ def test_a_probe_leaves_the_bottom_as_it_was_and_is_trained_only_where_it_is_nam
     name: str, criteo: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(unaligned, "MOST_EPOCHS", 2)
-    assert not any(row.frozen for row in unaligned.chosen_of(read_both_parties(criteo), []))
+    assert not any(row.frozen for row in unaligned.chosen_of(read_both_parties(criteo), []).values())
     table = read_both_parties(criteo)
-    (row,) = unaligned.chosen_of(table, [name])
+    (row,) = unaligned.chosen_of(table, [name]).values()
     trial = unaligned.MethodTrial(rows=share_out(table, seed=1), row=row, seed=1)
     made: list[Any] = []
     modules = trial._modules
@@ -145,12 +139,13 @@ def test_what_unaligned_rows_add_to_the_leak(criteo: Path, tmp_path: Path, monke
     again = leaks.run(
         data=criteo, seeds=[1], methods=["none", "multi-task"], aligned=0.5, keeping=Keeping(log=tmp_path / "log", resume=True)
     )
-    assert again["rows"] == found["rows"]
-    rows = {row["figure"]: row for row in found["rows"]["no defence"]}
-    attacks = [run["figures"] for run in found["runs"] if run["defense"] == "no defence"]
-    assert rows["norm"]["change"]["multi-task"]["mean"] == pytest.approx(attacks[1]["norm"] - attacks[0]["norm"])
+    assert again == found
+    none, other = (row["figures"] for row in found.rows)
     known_half = {"probe", "probe-network", "probe-gradient", "probe-bilinear"}
-    others = set(attacks[0]) - known_half - {leaks.TEST, leaks.EPOCHS, leaks.STRONGEST}
-    assert attacks[0][leaks.STRONGEST] == max(attacks[0][name] for name in others)
-    page = unaligned_leaks_page_of(found, command="tallystick bench fedads --table leaks")
-    assert [len(table.rows) for table in page.tables] == 2 * [len(rows)]
+    assert none[leaks.STRONGEST] == max(
+        none[name] for name in set(none) - known_half - {leaks.TEST, leaks.EPOCHS, leaks.STRONGEST}
+    )
+    by_method, changes = found.page().tables
+    assert len(by_method.rows) == len(changes.rows)
+    shown = {row[0]: row[1].value for row in changes.rows}
+    assert shown["norm"] == pytest.approx(other["norm"] - none["norm"])

@@ -1,6 +1,5 @@
 """FedSim's experiments on small made-up sets: who holds what, what is linked, and a sweep that resumes."""
 
-import json
 from dataclasses import replace
 from xml.etree import ElementTree
 
@@ -16,10 +15,11 @@ from tallystick_experiments.fedsim import linkage, runs, sweep
 from tallystick_experiments.fedsim.data import read_bike, read_frogs, read_hdb, read_independent, read_synthetic
 from tallystick_experiments.fedsim.frontier import link_places
 from tallystick_experiments.fedsim.methods import METHODS
-from tallystick_experiments.fedsim.page import page_of
+from tallystick_experiments.fedsim.page import differences
 from tallystick_experiments.grid import Keeping
 from tallystick_experiments.output import write_folder
 from tallystick_experiments.page import benchmark_html
+from tallystick_experiments.stats import spread
 
 PLACES = {"town", "block", "street_name", "lat", "lon", "Unnamed: 11", "Unnamed: 12"}
 
@@ -134,14 +134,13 @@ def test_a_sweep_shows_the_papers_numbers_and_resumes(hdb, quick, tmp_path):
     how = {"data": [hdb], "only": ["table-1"], "methods": ["Solo", "FedSim", sweep.TREES]}
     found = sweep.run(**how, seeds=(1,), keeping=Keeping(log=log))
     again = sweep.run(**how, seeds=(1, 2), keeping=Keeping(log=log, resume=True))
-    assert again["runs"][:3] == found["runs"]
-    rows = {row["method"]: row for row in again["parts"]["table-1"]}
-    assert rows["FedSim"]["rmse"]["n"] == 2
-    assert rows["FedSim"]["paper"] == 29.38  # of K = 3
-    page = page_of(again, command="x")
+    assert again.rows[:3] == found.rows
+    page = again.page()
+    rows = {row[0]: row for row in page.tables[0].rows}
+    assert rows["FedSim"][1] == 29.38  # of K = 3
+    assert rows["FedSim"][2] == spread(row["rmse"] for row in again.rows if row["method"] == "FedSim")
     assert "29.38" in benchmark_html(page)
     assert [curve.name for curve in page.curves] == ["hdb: learnt weight by similarity, of the first seed"]
-    assert json.loads(json.dumps(again))["benchmark"] == "fedsim"
 
 
 def test_the_estimate_without_training_is_that_of_the_definition(hdb, monkeypatch):
@@ -153,10 +152,10 @@ def test_the_estimate_without_training_is_that_of_the_definition(hdb, monkeypatc
         distances = np.sort(np.hypot(*(pair.their_key_MP - place).T))[:4]
         scaled = (distances.max() - distances) / (distances.max() - distances.min())
         lost.append(1 - scaled[0] + scaled[1:].sum())
-    (row,) = found["delta"]
+    (row,) = found.about["delta"]
     assert row["delta"]["Top1Sim"] == pytest.approx(np.mean(lost), rel=1e-4)
-    assert found["runs"] == []
-    assert "20.69" in benchmark_html(page_of(found, command="x"))
+    assert found.rows == []
+    assert "20.69" in benchmark_html(found.page())
 
 
 @pytest.mark.long
@@ -164,16 +163,16 @@ def test_the_frontier_has_what_noise_costs_beside_what_it_hides(hdb, quick, tmp_
     settings = ("tau 1", "keys moved by 1000 m")
     monkeypatch.setattr(sweep, "noise_settings", lambda: settings)
     found = sweep.run(data=[hdb], only=["frontier"], methods=["Solo", "attention"], seeds=(1,))
-    rows = {(row["noise"], row["method"]): row for row in found["parts"]["frontier"]}
+    rows = {(row["noise"], row["method"]): row for row in found.rows}
     assert set(rows) == {(noise, method) for noise in settings for method in ("Solo", "attention")}
     plain, moved = (rows[noise, "attention"]["located"]["trilateration"] for noise in settings)
     assert plain < 100 < moved < 10_000  # of places that 1,000 m are added to on average, by 12 distances
     assert rows["tau 1", "Solo"]["rmse"] == rows["keys moved by 1000 m", "Solo"]["rmse"]  # it links nothing
-    page = page_of(found, command="x")
+    page = found.page()
     (table,) = page.tables
     assert len(table.rows) == len(settings)
     assert page.curves[0].name == "hdb: RMSE by what is located"
-    write_folder(tmp_path, found, page)
+    write_folder(tmp_path, found.as_json(page), page)
     picture = (tmp_path / "hdb-rmse-by-what-is-located.svg").read_text()
     assert ElementTree.fromstring(picture).tag.endswith("svg")
     assert "attention, noise on keys" in picture
@@ -194,10 +193,9 @@ def test_places_are_linked_as_a_job_links_them(hdb):
 def test_differences_are_of_the_same_split():
     figures = [("FedSim", 1, 30.0), ("Top1Sim", 1, 32.0), ("FedSim", 2, 40.0), ("Top1Sim", 2, 43.0), ("attention", 2, 39.0)]
     made = [{"set": "hdb", "method": method, "seed": seed, "rmse": rmse} for method, seed, rmse in figures]
-    rows = {(row["method"], row["less"]): row["difference"] for row in sweep._paired(made)}
-    assert rows["FedSim", "Top1Sim"]["mean"] == -2.5
-    assert rows["FedSim", "Top1Sim"]["n"] == 2
-    assert rows["attention", "FedSim"] == {"mean": -1.0, "n": 1}
+    rows = {row[0]: row[3:] for row in differences(made)}
+    assert (rows["FedSim less Top1Sim"][0].value, rows["FedSim less Top1Sim"][1]) == (-2.5, 2)
+    assert rows["attention less FedSim"] == [spread([-1.0]), 1]
 
 
 def test_ranks_are_checked_against_filters_as_they_are_defined(monkeypatch):
@@ -223,13 +221,13 @@ def test_one_table_split_by_columns():
 
 def test_three_feature_parties_share_the_columns_out(hdb, quick):
     found = sweep.run(data=[hdb], only=["table-6"], seeds=(1,))
-    rows = {(row["parties"], row["method"]): row for row in found["parts"]["table-6"]}
+    rows = {(row["parties"], row["method"]): row for row in found.rows}
     assert {parties for parties, _ in rows} == set(sweep.PARTIES)
     assert rows["1+2+3", "FedSim"]["parameters"] > rows["1+2", "FedSim"]["parameters"] > rows["1", "FedSim"]["parameters"]
     pair = read_hdb(hdb)
     dealt = [name for columns in pair.shared_out([1, 2, 3]).parties for name in columns.numeric]
     assert sorted(dealt) == sorted(pair.their_columns.numeric)
-    assert len(page_of(found, command="x").tables[0].rows) == 14
+    assert len(found.page().tables[0].rows) == 14
 
 
 def test_keys_that_tell_nothing_but_which_rows_are_one_thing():

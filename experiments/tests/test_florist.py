@@ -1,6 +1,5 @@
 """The FLORIST benchmark on small made-up data: the loop against plain training, the sweep's book-keeping."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,12 +14,12 @@ from tallystick.imputation.settled_labels import SettledLabels
 from tallystick.models.build import seeded
 from tallystick.models.tabular import TabularBottom, TabularTop
 from tallystick_experiments.clicks import ClickData
-from tallystick_experiments.florist import page as florist_page
+from tallystick_experiments.florist import paper
 from tallystick_experiments.florist import sweep as florist
-from tallystick_experiments.florist.runs import Membership, Setting, Trained, Treatment
+from tallystick_experiments.florist.runs import BOTH, Membership, Setting, Trained, Treatment
 from tallystick_experiments.grid import Keeping
-from tallystick_experiments.page import Spread, benchmark_html
-from tallystick_experiments.stats import summarize_seeds
+from tallystick_experiments.page import Found, benchmark_html
+from tallystick_experiments.stats import Spread, groups, spread
 
 SMALL = Setting(epochs=2, batch_size=64, hidden=(16, 16), cut_after=1, planted=20)
 
@@ -65,55 +64,46 @@ STRATEGIES = ["majority", "majority-te", "majority-tr", "sampling", "florist-tr"
 
 
 @pytest.fixture(scope="module")
-def swept(file: Path) -> dict[str, Any]:
+def swept(file: Path) -> Found:
     return florist.run(data=file, seeds=(1, 2), ratios=(0.25, 0.5), strategies=STRATEGIES, setting=SMALL)
 
 
 @pytest.fixture(scope="module")
-def by_key(swept: dict[str, Any]) -> dict[tuple[str, str, float], Any]:
-    return {(each["side"], each["strategy"], each["ratio"]): each for each in swept["summaries"]}
-
-
-def test_a_sweep_has_each_strategy_once_and_is_reported_alike_from_its_rows(swept, by_key) -> None:
-    assert json.loads(json.dumps(swept))["benchmark"] == "florist"
-    assert {key[1] for key in by_key if key[0] == "labels"} == {*STRATEGIES[:3], "random-pred:k=2", *florist.BASELINES}
-    merged = florist.report_of([florist.FloristRun(**each) for each in swept["runs"]], data=swept["data"])
-    assert merged["summaries"] == swept["summaries"]
+def by_key(swept: Found) -> dict[tuple[str, str, float], Any]:
+    return groups(swept.rows, "side", "strategy", "ratio")
 
 
 def test_a_variant_of_prediction_shares_its_training(by_key) -> None:
     plain, undone = by_key["labels", "majority", 0.5], by_key["labels", "majority-te", 0.5]
-    assert plain["attacks"] == undone["attacks"]
-    assert plain["auc"]["mean"] == pytest.approx(undone["auc"]["mean"], abs=1e-6)  # a monotone map keeps ranks
-    assert plain["ace"]["mean"] != undone["ace"]["mean"]
-    assert plain["auc"]["low"] < plain["auc"]["mean"] < plain["auc"]["high"]
+    assert [each["attacks"] for each in plain] == [each["attacks"] for each in undone]
+    aucs, others = ([each["auc"] for each in rows] for rows in (plain, undone))
+    assert aucs == pytest.approx(others, abs=1e-6)  # a monotone map keeps ranks
+    assert [each["ace"] for each in plain] != [each["ace"] for each in undone]
 
 
 def test_a_change_is_against_the_partial_baseline_of_the_same_seed(swept, by_key) -> None:
-    assert by_key["labels", "baseline-partial", 0.5]["auc_change_percent"]["mean"] == 0
-    assert by_key["features", "baseline-partial", 0.5]["auc"] == by_key["labels", "baseline-partial", 0.5]["auc"]
-    assert swept["tables"]["3"]["rows"][1]["florist-tr"] == by_key["both", "florist-tr", 0.5]["auc_change_percent"]
+    features, labels = (by_key[side, "baseline-partial", 0.5] for side in ("features", "labels"))
+    assert [each["auc"] for each in features] == [each["auc"] for each in labels]
+    ours, base = (by_key["both", name, 0.5] for name in ("florist-tr", "baseline-partial"))
+    changes = [100 * (one["auc"] / other["auc"] - 1) for one, other in zip(ours, base, strict=True)]
+    tables = {table.name: table for table in swept.page().tables}
+    half = tables["Table 3"].rows[1]
+    assert half[:2] == ["0.5", paper.AUC_CHANGE_PERCENT["criteo"][0.5]]
+    assert half[2 + list(BOTH).index("florist-tr")] == spread(changes)
+    plain = {row[0]: row for row in tables["Test AUC and ACE: labels absent"].rows}["baseline-partial"]
+    assert (plain[1], plain[3]) == (2, Spread(value=0, low=0, high=0))
 
 
 def test_both_parties_attack_at_the_papers_ratio_alone(by_key) -> None:
-    assert not by_key["labels", "majority", 0.25]["attacks"]
-    assert "feature party/direction" in by_key["both", "florist-tr", 0.5]["attacks"]
-    assert "label party/spectral" in by_key["both", "florist-tr", 0.5]["attacks"]
-
-
-def test_tables_and_curves_have_the_papers_rows(swept) -> None:
-    assert {row["strategy"] for row in swept["tables"]["1"]["rows"]} == {"majority", "majority-tr", "majority-te"}
-    assert swept["tables"]["1"]["rows"][0]["paper"] == 0.5761
-    assert [row["ratio"] for row in swept["tables"]["3"]["rows"]] == [0.25, 0.5]
-    assert set(swept["curves"]) == {"2a", "2b", "2c", "2d", "2e", "2f"}
-    assert len(swept["curves"]["2d"]["curves"]["majority"]) == 2
+    assert not by_key["labels", "majority", 0.25][0]["attacks"]
+    assert {"feature party/direction", "label party/spectral"} <= set(by_key["both", "florist-tr", 0.5][0]["attacks"])
 
 
 def test_majority_labels_leak_by_direction_in_a_real_run(file: Path) -> None:
     """End to end: the feature party's share of certain finds is near the rate of positives. Seeded."""
     found = florist.run(data=file, seeds=(1,), ratios=(0.5,), sides=("labels",), strategies=["majority"], setting=SMALL)
-    attacks = next(each["attacks"] for each in found["runs"] if each["strategy"] == "majority")
-    assert attacks["feature party/direction"]["tpr_at_fpr"] == pytest.approx(found["data"]["positive_rate"], abs=0.1)
+    attacks = next(each["attacks"] for each in found.rows if each["strategy"] == "majority")
+    assert attacks["feature party/direction"]["tpr_at_fpr"] == pytest.approx(found.about["positive_rate"], abs=0.1)
 
 
 def test_labels_settled_before_training_never_change_in_a_run(clicks: ClickData) -> None:
@@ -140,27 +130,22 @@ def test_own_columns_of_the_label_party_join_the_network_and_the_attacks(file: P
     how: dict[str, Any] = {"data": file, "seeds": (1,), "ratios": (0.5,), "sides": ("features",), "strategies": ["splice-tr"]}
     found = florist.run(**how, setting=replace(SMALL, own_columns=4))
     alone = florist.run(**how, setting=SMALL)
-    attacks, without = ({each["strategy"]: each for each in runs["runs"]}["splice-tr"]["attacks"] for runs in (found, alone))
+    attacks, without = ({each["strategy"]: each for each in runs.rows}["splice-tr"]["attacks"] for runs in (found, alone))
     assert set(attacks) - set(without) == {"label party/agreement-own"}
     assert 0.5 <= attacks["label party/agreement-own"]["symmetric_auc"] < 0.6  # 630 rows: a standard error of .023
-    assert found["data"]["own_columns"] == 4
-    assert "own_columns" not in alone["data"]
+    assert found.about["own_columns"] == 4
+    assert "own_columns" not in alone.about
     with pytest.raises(
         ConfigError, match="own columns are for the side features, where the label party has every row; found both"
     ):
         florist.run(**{**how, "sides": ("both",)}, setting=replace(SMALL, own_columns=4))
 
 
-def test_spread_is_students(clicks: ClickData) -> None:
-    found = summarize_seeds([1.0, 2.0, 3.0, 4.0, 5.0])
-    assert (found["mean"], found["n"]) == (3.0, 5)
-    assert found["high"] - 3 == pytest.approx(2.776 * 2.5**0.5 / 5**0.5, rel=2e-3)
-    assert summarize_seeds([2.0]) == {"mean": 2.0, "n": 1}
-
-
 def test_unusable_arguments_are_refused(file: Path) -> None:
     with pytest.raises(ConfigError, match=r"ratio 1\.0"):
         florist.run(data=file, ratios=(1.0,))
+    with pytest.raises(ConfigError, match="--sides left: must be labels, features or both"):
+        florist.run(data=file, sides=["left"])
     with pytest.raises(ConfigError, match="unknown strategies best"):
         florist.run(data=file, strategies=["best"])
 
@@ -182,11 +167,10 @@ def test_a_sweep_that_is_cut_short_goes_on_and_ends_the_same(file: Path, tmp_pat
     resumed = florist.run(**how, keeping=Keeping(log=log, resume=True, progress=lambda *told: made.append(told)))
     whole = florist.run(**how)
     for found in (resumed, whole):
-        for each in found["runs"]:
+        for each in found.rows:
             each.pop("seconds")
-        found.pop("seconds")
     assert resumed == whole
-    assert len(log.read_text().splitlines()) == 1 + len(made) == 1 + len(whole["runs"])
+    assert len(log.read_text().splitlines()) == 1 + len(made) == 1 + len(whole.rows)
     assert [told[1:] for told in made] == [(done, len(made)) for done in range(1, len(made) + 1)]
     with pytest.raises(ConfigError, match="epochs differ"):
         florist.run(**{**how, "setting": replace(SMALL, epochs=SMALL.epochs + 1)}, keeping=Keeping(log=log, resume=True))
@@ -196,15 +180,15 @@ def test_a_sweep_that_is_cut_short_goes_on_and_ends_the_same(file: Path, tmp_pat
 def test_the_page_shows_every_table_and_curve_beside_the_paper(file: Path) -> None:
     wanted = ["majority", "sampling", "florist-vanilla", "random-pred:k=2"]
     found = florist.run(data=file, seeds=(1, 2), ratios=(0.25, 0.5), strategies=wanted, setting=SMALL)
-    page = florist_page.page_of(found, command="tallystick bench florist")
+    page = found.page(command="tallystick bench florist")
     tables = {table.name: table for table in page.tables}
-    by_key = {(each["side"], each["strategy"], each["ratio"]): each for each in found["summaries"]}
-    attack = by_key["labels", "majority", 0.5]["attacks"]["feature party/spectral"]["symmetric_auc"]
+    by_key = groups(found.rows, "side", "strategy", "ratio")
+    attack = [each["attacks"]["feature party/spectral"]["symmetric_auc"] for each in by_key["labels", "majority", 0.5]]
     assert tables["Table 1"].rows[0][:2] == ["majority", 0.5761]
-    assert tables["Table 1"].rows[0][2] == Spread(value=attack["mean"], low=attack["low"], high=attack["high"])
+    assert tables["Table 1"].rows[0][2] == spread(attack)
     assert [row[0] for row in tables["Table 3"].rows] == ["0.25", "0.5"]
     assert {curve.name.split(":")[0] for curve in page.curves} == {f"Figure 2{letter}" for letter in "abcdef"}
     line = next(series for series in page.curves[0].series if series.name == "majority")
     assert list(line.xs) == [0.25, 0.5]
-    assert list(line.ys) == [by_key["labels", "majority", ratio]["auc"]["mean"] for ratio in (0.25, 0.5)]
+    assert list(line.ys) == [spread(each["auc"] for each in by_key["labels", "majority", ratio]).value for ratio in (0.25, 0.5)]
     assert "2 seeds" in benchmark_html(page)

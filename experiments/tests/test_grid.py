@@ -1,14 +1,13 @@
 """A sweep makes each case once, and its log gives back every finished run and nothing else, whatever cut it short."""
 
 import re
-from operator import itemgetter
 
 import pytest
 
 from tallystick import __version__
 from tallystick.errors import ConfigError, DataError
-from tallystick_experiments.grid import Case, Keeping, Latest, SweepLog, run_cases
-from tallystick_experiments.stats import change, paired, summarize_seeds
+from tallystick_experiments.grid import Keeping, Latest, SweepLog, grid, run_cases
+from tallystick_experiments.stats import Spread, at, change, over_seeds, paired, spread
 
 SETTING = {"name": "criteo", "hidden": (1, 2), "epochs": 3}
 
@@ -72,46 +71,53 @@ def test_a_file_of_something_else_is_refused_and_kept(tmp_path, content):
 # --- the loop
 
 
-def cases(made, names=("a", "b"), seeds=(1, 2)):
-    def case(name, seed):
-        def trial():
-            made.append((name, seed))
-            return {"auc": seed / 10}
+def made_in(made):
+    """A trial that notes what it made."""
 
-        return Case(key={"name": name, "seed": seed}, trial=trial, title=f"{name} {seed}")
+    def trial(name, seed):
+        made.append((name, seed))
+        return {"auc": seed / 10}
 
-    return [case(name, seed) for seed in seeds for name in names]
+    return trial
+
+
+CASES = [{"name": name, "seed": seed} for seed in (1, 2) for name in ("a", "b")]
+
+
+def test_a_grid_has_every_combination_with_the_first_field_outermost():
+    assert [(case["name"], case["seed"]) for case in grid(seed=(1, 2), name="ab")] == [("a", 1), ("b", 1), ("a", 2), ("b", 2)]
 
 
 def test_what_the_log_has_is_not_made_again_and_the_order_is_that_of_the_cases(tmp_path):
     made, said = [], []
     log = tmp_path / "runs.jsonl"
-    some = run_cases(cases(made, names=("b",)), Keeping(log=log), {"of": 1})
+    some = run_cases(grid(name="b", seed=(1, 2)), made_in(made), Keeping(log=log), {"of": 1})
     keeping = Keeping(log=log, resume=True, progress=lambda *line: said.append(line))
-    rows = run_cases(cases(made), keeping, {"of": 1}, total=4)
+    rows = run_cases(CASES, made_in(made), keeping, {"of": 1})
     assert made == [("b", 1), ("b", 2), ("a", 1), ("a", 2)]
     assert [(row["name"], row["seed"]) for row in rows] == [("a", 1), ("b", 1), ("a", 2), ("b", 2)]
     assert [row for row in rows if row["name"] == "b"] == some
-    assert said == [("a 1", 1, 4), ("b 1", 2, 4), ("a 2", 3, 4), ("b 2", 4, 4)]
+    assert said[:2] == [("name = a, seed = 1", 1, 4), ("name = b, seed = 1", 2, 4)]
+    assert [line[1:] for line in said] == [(done, 4) for done in range(1, 5)]
 
 
 def test_a_case_that_is_declared_twice_is_refused():
     with pytest.raises(ConfigError, match="this sweep has the run name = a, seed = 1 twice; name each case once"):
-        run_cases(cases([], names=("a", "a")), Keeping(), {})
+        run_cases(grid(name="aa", seed=[1]), made_in([]), Keeping(), {})
 
 
 def test_a_log_that_holds_a_run_twice_or_lacks_a_field_is_refused_by_its_line(tmp_path):
     log = tmp_path / "runs.jsonl"
-    run_cases(cases([]), Keeping(log=log), {})
+    run_cases(CASES, made_in([]), Keeping(log=log), {})
     whole = log.read_text()
     log.write_text(whole + whole.splitlines()[2] + "\n")
     with pytest.raises(DataError, match="line 6 has the run name = b, seed = 1 of line 3 again; delete one"):
-        run_cases(cases([]), Keeping(log=log, resume=True), {})
+        run_cases(CASES, made_in([]), Keeping(log=log, resume=True), {})
     log.write_text(whole.replace('"name": "b", ', "", 1))
     with pytest.raises(DataError, match="line 3 has no name; it is of another sweep"):
-        run_cases(cases([]), Keeping(log=log, resume=True), {})
+        run_cases(CASES, made_in([]), Keeping(log=log, resume=True), {})
     made = []
-    rows = run_cases(cases(made), Keeping(log=log, resume=True), {}, usual={"name": "b"})
+    rows = run_cases(CASES, made_in(made), Keeping(log=log, resume=True), {}, usual={"name": "b"})
     assert (made, rows[1]["name"]) == ([], "b")
 
 
@@ -121,17 +127,20 @@ def test_only_the_latest_is_kept():
     assert [latest(1), latest(1), latest(1, seed=2), latest(1, seed=2), latest(1)] == [1, 1, 2, 2, 3]
 
 
-def test_differences_are_of_one_seed():
-    ours, theirs = (
-        [{"seed": seed, "auc": value} for seed, value in each] for each in ([(1, 0.5), (2, 0.7)], [(2, 0.6), (3, 0.1)])
-    )
-    assert paired(ours, theirs, lambda each: each["auc"]) == pytest.approx([0.1])
-    assert summarize_seeds([0.5]) == {"mean": 0.5, "n": 1}
-
-
 def test_a_change_is_over_the_seeds_of_both_sides_and_nothing_without_one():
     ours, theirs = (
         [{"seed": seed, "auc": auc} for seed, auc in found] for found in ([(1, 0.5), (2, 0.75)], [(2, 0.5), (3, 0.9)])
     )
-    assert change(ours, theirs, itemgetter("auc")) == {"mean": 0.25, "n": 1}
-    assert change(ours, theirs[1:], itemgetter("auc")) is None
+    assert paired(ours, theirs, "auc") == [0.25]
+    assert change(ours, theirs, "auc") == Spread(value=0.25)
+    assert change(ours, theirs[1:], "auc") is None
+
+
+def test_a_spread_is_students_and_a_figure_that_is_nowhere_is_none():
+    found = spread([1.0, 2.0, 3.0, 4.0, 5.0])
+    assert found.value == 3.0
+    assert found.high - 3 == pytest.approx(2.776 * 2.5**0.5 / 5**0.5, rel=2e-3)
+    assert spread([2.0]) == Spread(value=2.0)
+    rows = [{"deep": {"figure": 1.0}}, {"deep": {}}, {}]
+    assert over_seeds(rows, at("deep", "figure")) == Spread(value=1.0)
+    assert over_seeds(rows, "absent") is None

@@ -30,19 +30,18 @@ def test_where_everything_fits_the_audit_has_everything(monkeypatch: pytest.Monk
     monkeypatch.setattr(kept.embeddings, "ATTACKS", {name: kept.embeddings.ATTACKS[name] for name in chosen})
     monkeypatch.setattr(kept, "MEASURED", {**kept.MEASURED, "features": ("none",)})
     found = kept.run(rows=600, seeds=[1], plan=TrainingPlan(epochs=2, batch_size=128), priced=False)
-    assert [(row["defense"], row["attack"]) for row in found["attacks"]] == [
-        (defense, attack) for defense in ("none", "marvell 8") for attack in CHOSEN
-    ]
+    labels, features = found.page().tables
+    assert [tuple(row[:2]) for row in labels.rows] == [(name, attack) for name in ("none", "marvell 8") for attack in CHOSEN]
     names = [f"{name}, {known} rows" for name in ("ridge-looks", "the strongest per column") for known in (20, 200)]
-    assert [(row["defense"], row["attack"]) for row in found["features"]] == [("none", name) for name in names]
-    for row in found["attacks"] + found["features"]:
-        assert row["difference"]["mean"] == 0.0
-        assert row["close"]
-    assert found["attacks"][0]["audit"]["mean"] > 0.7  # there is something to find
-    assert found["features"][1]["audit"]["mean"] > 0.1
-    page = benchmark_html(kept.page_of(found, command="tallystick bench audit"))
-    assert "within 0.02" in page
-    assert "What the audit of features reports" in page
+    assert [tuple(row[:2]) for row in features.rows] == [("none", name) for name in names]
+    for row in [*labels.rows, *features.rows]:
+        assert row[4].value == 0.0
+        assert row[5]
+    assert labels.rows[0][2].value > 0.7  # there is something to find
+    assert features.rows[1][2].value > 0.1
+    html = benchmark_html(found.page())
+    assert "within 0.02" in html
+    assert "What the audit of features reports" in html
 
 
 def test_the_audit_has_a_few_epochs_some_batches_and_evenly_chosen_rows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,15 +109,14 @@ def test_who_kept_everything_is_told_the_rows_that_the_audit_is_told() -> None:
 
 
 def test_a_difference_is_of_the_same_seed_and_only_a_shortfall_is_far() -> None:
-    runs = [
-        {"defense": "none", "seed": seed, "audit": {"a": 0.7, "b": 0.6}, "everything": {"a": 0.6, "b": 0.6 + 0.01 * seed}}
-        for seed in (2, 4)
+    rows = [
+        {"side": "labels", "defense": "none", "seed": seed, "audit": {"a": 0.7, "b": 0.6}, "everything": {"a": 0.6, "b": bar}}
+        for seed, bar in ((2, 0.62), (4, 0.64))
     ]
-    first, second = kept.beside_all(runs)
-    assert first["difference"]["mean"] == pytest.approx(0.1)
-    assert first["close"]
-    assert second["difference"]["mean"] == pytest.approx(-0.03)
-    assert not second["close"]
+    (table,) = kept.page_of({"data": {"data": "generated", "epochs": 1, "batch_size": 2, "rows": 3}}, rows).tables
+    first, second = table.rows
+    assert (first[4].value, first[5]) == (pytest.approx(0.1), True)
+    assert (second[4].value, second[5]) == (pytest.approx(-0.03), False)
 
 
 def test_the_price_is_that_of_recording_and_of_attacking(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,5 @@
 """The label-leakage benchmark on small made-up data: the loop against plain training, the sweep's book-keeping, known leaks."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +20,11 @@ from tallystick_experiments import experiment
 from tallystick_experiments.clicks import ClickData, ClickTable
 from tallystick_experiments.experiment import TrainingPlan
 from tallystick_experiments.grid import Keeping
-from tallystick_experiments.label_leakage import page as leakage_page
 from tallystick_experiments.label_leakage import paper
 from tallystick_experiments.label_leakage import sweep as leakage
 from tallystick_experiments.label_leakage.runs import PaperNetwork, Scenario, balanced, layer_aucs, layer_outputs, run_scenario
 from tallystick_experiments.label_leakage.scenarios import parts, scenarios
+from tallystick_experiments.stats import spread
 
 SMALL = PaperNetwork(below=2, above=1, width=16)
 SHORT = TrainingPlan(epochs=2, batch_size=64)
@@ -134,22 +133,23 @@ def test_the_sweep_is_resumed_and_sets_ours_beside_the_paper(file: Path, tmp_pat
     first = leakage.run(data=file, seeds=(1,), only=["table-3"], training=training, keeping=Keeping(log=log))
     again = Keeping(log=log, resume=True)
     found = leakage.run(data=file, seeds=(1, 2), only=["table-3"], training=training, keeping=again)
-    assert first["runs"] == [each for each in found["runs"] if each["seed"] == 1]
-    assert len(found["runs"]) == 6
-    rows = json.loads(json.dumps(found))["tables"]["3"]["rows"]
-    assert rows[0]["paper"] == {"spectral-embedding": 0.7607, "test_auc": 0.7823}
-    assert rows[1]["measured"]["test_auc"]["n"] == 2
-    assert rows[1]["normalised"]["test_auc"] is not None
-    assert rows[0]["normalised"]["test_auc"] is None
-    page = leakage_page.page_of(found, command="tallystick bench label-leakage")
-    assert "Table 3" in [each.name for each in page.tables]
+    assert first.rows == [each for each in found.rows if each["seed"] == 1]
+    assert len(found.rows) == 6
+    (table,) = (each for each in found.page().tables if each.name == "Table 3")
+    bare, defended = table.rows  # per metric the paper's figure, ours, and ours with a normalised top
+    assert (bare[1], bare[4]) == (0.7607, 0.7823)
+    assert bare[3] is bare[6] is None
+    assert defended[5] == spread(
+        each["epochs"][-1]["test_auc"] for each in found.rows if each["name"] == paper.dcor(0.03, rate=0.45)
+    )
+    assert defended[6] is not None
 
 
 def test_a_scenario_is_run_alone_and_unknown_ones_are_named(file: Path) -> None:
     training = leakage.WantedPlan(epochs=1, batch_size=128)
     with pytest.raises(ConfigError, match="unknown part table-9"):
         leakage.run(data=file, only=["table-9"])
-    (alone,) = leakage.run(data=file, seeds=(1,), named=["none"], training=training)["runs"]
+    (alone,) = leakage.run(data=file, seeds=(1,), named=["none"], training=training).rows
     assert alone["name"] == "none"
     with pytest.raises(ConfigError, match="unknown scenario nobody; choose from none, "):
         leakage.run(data=file, named=["nobody"])

@@ -15,16 +15,15 @@ def test_shuffled_truth_is_audited_once_each_and_gone_on_with(tmp_path: Path, mo
     log = tmp_path / "runs.jsonl"
     found = null_audits.run(audits=1, rows=300, epochs=2, draws=2, keeping=Keeping(log=log))
     again = null_audits.run(audits=2, rows=300, epochs=2, draws=2, keeping=Keeping(log=log, resume=True))
-    assert [(each["setting"], each["training"], each["shuffle"]) for each in again["audits"]] == [
+    assert [(each["setting"], each["training"], each["shuffle"]) for each in again.rows] == [
         ("quick form", 0, 0),
         ("quick form", 0, 1),
     ]
-    first, second = again["audits"]
-    assert found["audits"] == [first]
+    first, second = again.rows
+    assert found.rows == [first]
     assert first["intervals"].keys() >= {"norm-averaged", "low-energy", "completion"}
     assert first["intervals"] != second["intervals"]  # other labels
-    page = null_audits.page_of(again, command="tallystick bench null-audit")
-    assert "What they said" in render_benchmark(page, tmp_path / "page.html").read_text()
+    assert "What they said" in render_benchmark(again.page(), tmp_path / "page.html").read_text()
 
 
 def test_what_was_said_is_counted_by_audit() -> None:

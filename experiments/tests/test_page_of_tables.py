@@ -14,12 +14,12 @@ from tallystick_experiments.page import (
     Curve,
     ResultTable,
     Series,
-    Spread,
     benchmark_html,
     figure,
     pictures,
     render_benchmark,
 )
+from tallystick_experiments.stats import Spread
 
 NASTY = '</script><b>&"evil'
 

@@ -13,7 +13,7 @@ from tallystick_experiments.page import benchmark_html
 from tallystick_experiments.quality import leaks, sweep
 from tallystick_experiments.quality.held_out import HELD_OUT, PackagedTable
 from tallystick_experiments.quality.methods import METHODS, BoostingMethod
-from tallystick_experiments.quality.page import leaks_page_of, page_of
+from tallystick_experiments.quality.page import behind, verdict
 from tallystick_experiments.quality.tables import BY_TIME, PACKAGED, TABLES, load_table, own_table
 
 pytest.importorskip("sklearn")
@@ -47,10 +47,9 @@ def test_a_run_resumes_and_reaches_what_scikit_learn_reaches(tmp_path):
     assert [done for _, done, _ in told] == [1, 2, 3, 4]
     lines = [json.loads(line) for line in log.read_text().splitlines()[1:]]
     assert [(line["method"], line["seed"]) for line in lines] == [(m, s) for s in (1, 2) for m in how["methods"]]
-    assert first["tables"][0]["figures"]["default"]["mean"] == lines[1]["value"]
-    figures = both["tables"][0]["figures"]
-    assert min(figure["mean"] for figure in figures.values()) > 0.95
-    assert "wine" in benchmark_html(page_of(both, command="tallystick bench quality"))
+    assert first.rows == both.rows[:2] == lines[:2]
+    assert min(row["value"] for row in both.rows) > 0.95
+    assert "wine" in benchmark_html(both.page())
     assert METHODS["default"](load_table("wine", None), 1).value == lines[1]["value"]
 
 
@@ -75,10 +74,10 @@ def test_boosting_on_own_columns_sees_only_those():
     ],
 )
 def test_verdicts_go_by_the_bounds(metric, ours, theirs, within, far):
-    gap = round(sweep.behind(metric, ours, theirs), 9)
-    found = sweep.count_against([{"metric": metric, "behind_boosting": gap}])["against"]
-    assert found["boosting"] == {"tables": 1, "within": within, "far_behind": far}
-    assert found["boosting-early"]["tables"] == 0
+    said = verdict("boosting", [(metric, round(behind(metric, ours, theirs), 9))])
+    assert f"or better, on {within} of 1 tables" in said
+    assert said.endswith(f"5 % on {far}.")
+    assert verdict("boosting-early", []) == ""
 
 
 def test_what_is_not_there_is_named(tmp_path):
@@ -113,11 +112,9 @@ def test_an_own_table_is_split_by_its_time(tmp_path, monkeypatch):
     assert parts[0].max() < parts[1].min() <= parts[1].max() < parts[2].min()
     monkeypatch.setattr(sections, "fitting_epochs", lambda _rows, _batch_size: 20)
     found = sweep.run(data=None, tables=[], own=table, methods=["lightgbm", "default"], seeds=[1])
-    (row,) = found["tables"]
-    assert row["metric"] == "rmse"
-    assert set(row["figures"]) == {"lightgbm", "default"}
-    assert found["against"]["lightgbm"]["tables"] == 1
-    assert max(figure["mean"] for figure in row["figures"].values()) < frame["y"].std() / 2
+    assert {row["method"] for row in found.rows} == {"lightgbm", "default"}
+    assert max(row["value"] for row in found.rows) < frame["y"].std() / 2  # RMSE
+    assert any("of lightgbm, or better" in note and "of 1 tables" in note for note in found.page().notes)
     network, _ = METHODS["default"].network(table, 1, refit=True)
     assert (len(network.schedule.train_N), len(network.schedule.validation_N)) == (800, 0)
     with pytest.raises(DataError, match=r"--time hour: .* has no such column; it has id, day"):
@@ -129,12 +126,13 @@ def test_both_ways_are_audited_and_a_killed_audit_goes_on(tmp_path, monkeypatch)
     monkeypatch.setattr(sections, "fitting_epochs", lambda _rows, _batch_size: 2)
     log = tmp_path / "runs.jsonl"
     found = leaks.run(["breast"], None, seeds=[1], keeping=Keeping(log=log))
-    assert {line["method"] for line in found["runs"]} == {"default", "no-gradients"}
-    attacks = {row["attack"] for row in found["rows"]}
+    assert {row["method"] for row in found.rows} == {"default", "no-gradients"}
+    (table,) = found.page().tables
+    attacks = [row[1] for row in table.rows]
     for part in ("labels: ", "columns: rebuilt", "gradient", "embedding"):
         assert any(part in attack for attack in attacks), part
-    assert all(0.5 <= row["default"]["mean"] <= 1 for row in found["rows"] if not row["attack"].startswith("columns"))
-    assert "no gradient sent" in benchmark_html(leaks_page_of(found, command="tallystick bench quality --leaks"))
+    assert all(0.5 <= row[2].value <= 1 for row in table.rows if not row[1].startswith("columns"))
+    assert "no gradient sent" in table.columns
     monkeypatch.setattr(leaks, "audited", None)  # all is in the log
     assert leaks.run(["breast"], None, seeds=[1], keeping=Keeping(log=log, resume=True)) == found
 
@@ -168,10 +166,10 @@ def test_a_held_out_table_is_whole_where_its_package_is_installed(name):
 
 def test_the_network_without_gradients_stands_beside_the_one_with_them():
     found = sweep.run(data=None, tables=["wine"], methods=["default", "no-gradients"], seeds=[1])
-    (row,) = found["tables"]
-    assert min(figure["mean"] for figure in row["figures"].values()) > 0.95
-    figures = row["figures"]
-    assert row["price"]["mean"] == pytest.approx(figures["no-gradients"]["mean"] - figures["default"]["mean"])
-    assert row["megabytes"]["no-gradients"]["mean"] == pytest.approx(4e-6 * 512 * 178)
-    (_, costs) = page_of(found, command="tallystick bench quality").tables
-    assert costs.rows[0][0] == "wine"
+    values = {row["method"]: row["value"] for row in found.rows}
+    assert min(values.values()) > 0.95
+    (_, costs) = found.page().tables
+    table, price, _, megabytes, *_ = costs.rows[0]
+    assert table == "wine"
+    assert price.value == pytest.approx(values["no-gradients"] - values["default"])
+    assert megabytes.value == pytest.approx(4e-6 * 512 * 178)

@@ -5,20 +5,22 @@ import json
 import pytest
 
 from tallystick.errors import DataError
-from tallystick_experiments.page import Benchmark, ResultTable, Spread
-from tallystick_experiments.results import PAGES, RUNS, drawings, keep, markdown, page
+from tallystick_experiments.output import write_folder
+from tallystick_experiments.page import Benchmark, Found, ResultTable
+from tallystick_experiments.results import PAGES, PAGES_FOLDER, RUNS, drawings, keep, markdown, page
+from tallystick_experiments.stats import Spread
 
 
 @pytest.mark.parametrize("path", sorted(RUNS.glob("*.jsonl")), ids=lambda path: path.stem)
 def test_each_page_is_what_its_rows_give(path):
-    written = (PAGES / f"{path.stem}.md").read_text(encoding="utf-8")
+    written = (PAGES_FOLDER / f"{path.stem}.md").read_text(encoding="utf-8")
     assert written == page(path), "run `make results` and commit what it wrote"
     for name, drawn in drawings(path).items():
-        assert (PAGES / name).read_text(encoding="utf-8") == drawn, name
+        assert (PAGES_FOLDER / name).read_text(encoding="utf-8") == drawn, name
 
 
 def test_no_page_is_without_rows():
-    made = [path for path in PAGES.glob("*.md") if "Written by `make results`" in path.read_text(encoding="utf-8")]
+    made = [path for path in PAGES_FOLDER.glob("*.md") if "Written by `make results`" in path.read_text(encoding="utf-8")]
     assert {path.stem for path in made} == {path.stem for path in RUNS.glob("*.jsonl")}
 
 
@@ -44,9 +46,9 @@ def test_a_kept_sweep_gives_its_page_and_a_damaged_line_is_named(tmp_path):
         keep(tmp_path, path, commit="abc", command="tallystick bench quality")
     out.mkdir()
     row = {"table": "wine", "method": "default", "seed": 1, "value": 1 / 3, "seconds": 1.0, "crossing_bytes": None}
-    about = {"table": "wine", "rows": 178, "columns": 13, "target": "multiclass", "source": "here"}
-    (out / "result.json").write_text(json.dumps({"benchmark": "quality", "seeds": [1], "tables": [about], "against": {}}))
-    (out / "runs.jsonl").write_text(json.dumps({"benchmark": "quality"}) + "\n" + json.dumps(row) + "\n")
+    about = {"data": {"wine": {"rows": 178, "columns": 13, "target": "multiclass", "source": "here"}}}
+    found = Found(experiment="quality", about=about, rows=[row], page_of=PAGES["quality"])
+    write_folder(out, found.as_json(found.page()), found.page())
     keep(out, path, commit="abc", command="tallystick bench quality")
     assert "0.3333" in page(path)
     assert "commit `abc`" in page(path)
@@ -54,5 +56,5 @@ def test_a_kept_sweep_gives_its_page_and_a_damaged_line_is_named(tmp_path):
     with pytest.raises(DataError, match="line 3 is damaged"):
         page(path)
     (out / "result.json").write_text(json.dumps({"benchmark": "speed"}))
-    with pytest.raises(DataError, match="is of speed; results are kept of quality"):
+    with pytest.raises(DataError, match="is of speed; results are kept of audit, "):
         keep(out, path, commit="abc", command="tallystick bench speed")

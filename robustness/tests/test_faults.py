@@ -272,7 +272,7 @@ def test_the_log_resumes_and_the_page_shows_every_way_to_fail(tmp_path):
     )
     assert found["ended"] == {"refused": 1, "failed": 2}
     assert found["failures"]["KeyError at x"]["cases"] == 2
-    page = page_of({"seed": 1, "campaigns": {"messages": found}}, command="tallystick bench faults")
+    page = page_of({"seed": 1}, [found])
     html = benchmark_html(page)
     assert "KeyError at x" in html
     assert "--campaign messages --seed 1 --case 1" in html

@@ -1,6 +1,5 @@
 """bench: the figures that the documentation quotes, each by one command."""
 
-from collections.abc import Iterable
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,15 +13,13 @@ from tallystick_experiments.command import (
     LOADS,
     OutFolder,
     ResumeFlag,
-    automatic_watcher,
-    finish_bench,
-    keeping_in,
-    prepare_folder,
+    measure,
 )
 from tallystick_experiments.speed import commands as speed
 
 if TYPE_CHECKING:
-    from tallystick_experiments.florist.runs import Side
+    from tallystick_experiments.grid import Keeping
+    from tallystick_experiments.page import Found
 
 SeedsPerRow = Annotated[int, typer.Option("--seeds", help="Runs per row.", min=1)]
 RowLimit = Annotated[int | None, typer.Option("--limit", help="Draw so many rows at random.")]
@@ -49,15 +46,12 @@ def dpauc(
 ) -> None:
     """DPAUC's Tables 1 to 5 beside the paper's numbers, with the mechanisms that do better."""
 
-    def work() -> None:
+    def work(keeping: "Keeping") -> "Found":
         from tallystick_experiments.dpauc import tables as benchmark
-        from tallystick_experiments.dpauc.page import page_of
 
-        prepare_folder(out)
-        found = benchmark.run(data, repeats=repeats, seed=seed, progress=automatic_watcher().progress)
-        finish_bench(found, page_of, out=out, as_json=as_json)
+        return benchmark.run(data, repeats=repeats, seed=seed, progress=keeping.progress)
 
-    guarded(work, as_json=as_json, loads=LOADS)
+    measure(work, out=out, as_json=as_json)
 
 
 @app.command("private-coverage")
@@ -98,25 +92,22 @@ def florist(
 ) -> None:
     """FLORIST's tables and curves beside the paper's numbers: training on a union with synthetic labels and features."""
 
-    def work() -> None:
+    def work(keeping: "Keeping") -> "Found":
         from tallystick_experiments.florist import sweep as benchmark
-        from tallystick_experiments.florist.page import page_of
         from tallystick_experiments.florist.runs import Setting
 
-        keeping = keeping_in(out, resume=resume)
-        found = benchmark.run(
+        return benchmark.run(
             data=data,
             seeds=range(1, seeds + 1),
             ratios=_numbers(ratios) or benchmark.RATIOS,
-            sides=[_side(name) for name in sides.split(",")],
-            strategies=strategies.split(",") if strategies else None,
+            sides=_parts(sides),
+            strategies=_parts(strategies) or None,
             setting=Setting(epochs=epochs, own_columns=own_columns),
             limit=limit,
             keeping=keeping,
         )
-        finish_bench(found, page_of, out=out, as_json=as_json)
 
-    guarded(work, as_json=as_json, loads=LOADS)
+    measure(work, out=out, resume=resume, as_json=as_json)
 
 
 @app.command("label-leakage")
@@ -140,23 +131,20 @@ def label_leakage(
 ) -> None:
     """The label-leakage paper's tables 1 to 5 and figures 2 to 7 beside its numbers, and what distance correlation buys."""
 
-    def work() -> None:
+    def work(keeping: "Keeping") -> "Found":
         from tallystick_experiments.label_leakage import sweep as benchmark
-        from tallystick_experiments.label_leakage.page import page_of
 
-        keeping = keeping_in(out, resume=resume)
-        found = benchmark.run(
+        return benchmark.run(
             data=data,
             seeds=range(1, seeds + 1),
-            only=[part for part in only.split(",") if part],
+            only=_parts(only),
             named=scenario or (),
             training=benchmark.WantedPlan(epochs=epochs, batch_size=batch_size, learning_rate=learning_rate),
             limit=limit,
             keeping=keeping,
         )
-        finish_bench(found, page_of, out=out, as_json=as_json)
 
-    guarded(work, as_json=as_json, loads=LOADS)
+    measure(work, out=out, resume=resume, as_json=as_json)
 
 
 @app.command("label-defenses")
@@ -178,22 +166,19 @@ def label_defenses(
 ) -> None:
     """Every attack on labels and on columns against every defence, on tables with classes and with numbers to predict."""
 
-    def work() -> None:
+    def work(keeping: "Keeping") -> "Found":
         from tallystick_experiments.label_leakage import defended as benchmark
-        from tallystick_experiments.label_leakage.defended_page import page_of
 
-        keeping = keeping_in(out, resume=resume)
-        found = benchmark.run(
-            tables=tables.split(","),
+        return benchmark.run(
+            tables=_parts(tables),
             data=data,
             seeds=range(first_seed, first_seed + seeds),
             terms=benchmark.Terms(epochs=epochs, most_rows=rows),
-            only=[part.strip() for part in only.split(";") if part.strip()],
+            only=_parts(only, ";"),
             keeping=keeping,
         )
-        finish_bench(found, page_of, out=out, as_json=as_json)
 
-    guarded(work, as_json=as_json, loads=LOADS)
+    measure(work, out=out, resume=resume, as_json=as_json)
 
 
 @app.command("null-audit")
@@ -208,14 +193,12 @@ def null_audit(
 ) -> None:
     """How often an audit says that something leaks where labels and columns are shuffled, and whether its intervals cover."""
 
-    def work() -> None:
+    def work(keeping: "Keeping") -> "Found":
         from tallystick_experiments import null_audits as benchmark
 
-        keeping = keeping_in(out, resume=resume)
-        found = benchmark.run(audits=audits, rows=rows, epochs=epochs, draws=draws, keeping=keeping)
-        finish_bench(found, benchmark.page_of, out=out, as_json=as_json)
+        return benchmark.run(audits=audits, rows=rows, epochs=epochs, draws=draws, keeping=keeping)
 
-    guarded(work, as_json=as_json, loads=LOADS)
+    measure(work, out=out, resume=resume, as_json=as_json)
 
 
 @app.command("audit")
@@ -235,24 +218,22 @@ def audit_kept(
 ) -> None:
     """The audit's figures beside those of whoever kept all epochs and rows; its time as a share of training's, its memory."""
 
-    def work() -> None:
+    def work(keeping: "Keeping") -> "Found":
         from tallystick_experiments.experiment import TrainingPlan
         from tallystick_experiments.label_leakage import kept as benchmark
 
-        keeping = keeping_in(out, resume=resume)
-        found = benchmark.run(
+        return benchmark.run(
             data=data,
             partner=partner,
             rows=rows,
             seeds=range(1, seeds + 1),
             plan=TrainingPlan(epochs=epochs, batch_size=512),
-            sides=_known_sides(sides, benchmark.MEASURED),
+            sides=_parts(sides),
             priced=priced,
             keeping=keeping,
         )
-        finish_bench(found, benchmark.page_of, out=out, as_json=as_json)
 
-    guarded(work, as_json=as_json, loads=LOADS)
+    measure(work, out=out, resume=resume, as_json=as_json)
 
 
 @app.command("feature-leakage")
@@ -270,25 +251,22 @@ def feature_leakage(
 ) -> None:
     """How much of a feature party's columns comes back from its embeddings, by cut width and defence, and the price of hiding."""
 
-    def work() -> None:
+    def work(keeping: "Keeping") -> "Found":
         from dataclasses import replace
 
         from tallystick_experiments.feature_leakage import sweep as benchmark
-        from tallystick_experiments.feature_leakage.page import page_of
 
-        keeping = keeping_in(out, resume=resume)
-        found = benchmark.run(
+        return benchmark.run(
             data=data,
             partner=partner,
             seeds=range(first_seed, first_seed + seeds),
-            only=[part.strip() for part in only.split(";") if part.strip()],
+            only=_parts(only, ";"),
             plan=replace(benchmark.PLAN, epochs=epochs),
             limit=limit,
             keeping=keeping,
         )
-        finish_bench(found, page_of, out=out, as_json=as_json)
 
-    guarded(work, as_json=as_json, loads=LOADS)
+    measure(work, out=out, resume=resume, as_json=as_json)
 
 
 @app.command()
@@ -320,35 +298,25 @@ def fedads(
 ) -> None:
     """FedAds' Tables 3 and 4: what unaligned rows are worth, and what defences do to a label inference attack."""
 
-    def work() -> None:
+    def work(keeping: "Keeping") -> "Found":
         from dataclasses import replace
 
         from tallystick_experiments.fedads import defenses, leaks, unaligned
-        from tallystick_experiments.fedads.page import page_of, unaligned_leaks_page_of, unaligned_page_of
         from tallystick_experiments.fedads.unaligned_data import ALIGNED
 
         if table not in ("3", "4", "leaks"):
             raise ConfigError(f"--table {table}: expected 3, 4 or leaks")
         if table != "3" and (by_users or paper_networks or aligned != ALIGNED):
             raise ConfigError("--by-users, --paper-networks, --aligned: go with --table 3 only; leave them out")
-
-        keeping = keeping_in(out, resume=resume)
-        chosen = range(1, seeds + 1)
-        names = [name for name in only.split(";") if name]
+        names = _parts(only, ";")
+        how: dict[str, Any] = {"data": data, "seeds": range(1, seeds + 1), "limit": limit, "keeping": keeping}
         if table == "leaks":
-            found = leaks.run(data=data, seeds=chosen, methods=names or leaks.METHODS, limit=limit, keeping=keeping)
-            finish_bench(found, unaligned_leaks_page_of, out=out, as_json=as_json)
-            return
+            return leaks.run(**how, methods=names or leaks.METHODS)
         if table == "3":
-            asked: dict[str, Any] = {"by_users": by_users, "paper_networks": paper_networks, "aligned": aligned}
-            found = unaligned.run(data=data, seeds=chosen, only=names, limit=limit, keeping=keeping, **asked)
-            finish_bench(found, unaligned_page_of, out=out, as_json=as_json)
-            return
-        plan = replace(defenses.PLAN, epochs=epochs)
-        found = defenses.run(data=data, seeds=chosen, plan=plan, swapped=swapped, limit=limit, keeping=keeping)
-        finish_bench(found, page_of, out=out, as_json=as_json)
+            return unaligned.run(**how, only=names, by_users=by_users, paper_networks=paper_networks, aligned=aligned)
+        return defenses.run(**how, plan=replace(defenses.PLAN, epochs=epochs), swapped=swapped)
 
-    guarded(work, as_json=as_json, loads=LOADS)
+    measure(work, out=out, resume=resume, as_json=as_json)
 
 
 @app.command()
@@ -375,41 +343,21 @@ def quality(
 ) -> None:
     """A split network beside gradient boosting on the joined table and on own columns, on public tables split at random."""
 
-    def work() -> None:
+    def work(keeping: "Keeping") -> "Found":
+        from tallystick_experiments.quality import leaks as audits
         from tallystick_experiments.quality import sweep as benchmark
         from tallystick_experiments.quality.methods import METHODS
-        from tallystick_experiments.quality.page import leaks_page_of, page_of
         from tallystick_experiments.quality.tables import own_table
 
-        keeping = keeping_in(out, resume=resume)
+        names = _parts(methods)
+        how: dict[str, Any] = {"seeds": range(1, seeds + 1), "most_rows": rows, "keeping": keeping}
         if leaks:
-            from tallystick_experiments.quality import leaks as audits
-
-            names = tables.split(",") if tables else ["breast"]
-            audited = audits.run(
-                names,
-                data,
-                methods=methods.split(",") if methods else audits.USUAL,
-                seeds=range(1, seeds + 1),
-                most_rows=rows,
-                keeping=keeping,
-            )
-            finish_bench(audited, leaks_page_of, out=out, as_json=as_json)
-            return
+            return audits.run(_parts(tables) or ["breast"], data, methods=names or audits.USUAL, **how)
         own = own_table(table, label=label, key=key, time=time) if table is not None else None
         chosen = benchmark.tables_of(tables, data) if own is None or tables else []
-        found = benchmark.run(
-            data=data,
-            tables=chosen,
-            own=own,
-            methods=methods.split(",") if methods else list(METHODS),
-            seeds=range(1, seeds + 1),
-            most_rows=rows,
-            keeping=keeping,
-        )
-        finish_bench(found, page_of, out=out, as_json=as_json)
+        return benchmark.run(data=data, tables=chosen, own=own, methods=names or list(METHODS), **how)
 
-    guarded(work, as_json=as_json, loads=LOADS)
+    measure(work, out=out, resume=resume, as_json=as_json)
 
 
 @app.command()
@@ -427,43 +375,31 @@ def fedsim(
 ) -> None:
     """FedSim's tables and figures beside its numbers: rows linked by similar keys, and networks that weigh the links."""
 
-    def work() -> None:
+    def work(keeping: "Keeping") -> "Found":
         from tallystick_experiments.fedsim import sweep as benchmark
-        from tallystick_experiments.fedsim.page import page_of
 
-        keeping = keeping_in(out, resume=resume)
-        found = benchmark.run(
+        return benchmark.run(
             data=data or [],
             seeds=range(1, seeds + 1),
-            only=[part for part in only.split(",") if part],
-            methods=[method.strip() for method in methods.split(",") if method.strip()],
+            only=_parts(only),
+            methods=_parts(methods),
             split="fixed" if fixed_split else "varied",
             keeping=keeping,
         )
-        finish_bench(found, page_of, out=out, as_json=as_json)
 
-    guarded(work, as_json=as_json, loads=LOADS)
+    measure(work, out=out, resume=resume, as_json=as_json)
+
+
+def _parts(text: str, separator: str = ",") -> list[str]:
+    """What an option lists."""
+    return [part.strip() for part in text.split(separator) if part.strip()]
 
 
 def _numbers(text: str) -> tuple[float, ...]:
     try:
-        return tuple(float(part) for part in text.split(",") if part)
+        return tuple(float(part) for part in _parts(text))
     except ValueError:
         raise ConfigError(f"--ratios {text}: must be numbers with commas between, such as 0.25,0.5") from None
-
-
-def _known_sides(text: str, known: Iterable[str]) -> list[str]:
-    if unknown := [side for side in text.split(",") if side not in known]:
-        raise ConfigError(f"--sides {unknown[0]!r}: must be {' or '.join(known)}, or both with a comma between")
-    return text.split(",")
-
-
-def _side(name: str) -> "Side":
-    sides: tuple[Side, ...] = ("labels", "features", "both")
-    for side in sides:
-        if name == side:
-            return side
-    raise ConfigError(f"--sides {name}: must be labels, features or both")
 
 
 for entry in entry_points(group="tallystick.bench"):  # commands of other packages, such as tallystick-robustness

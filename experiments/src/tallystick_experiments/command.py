@@ -2,20 +2,20 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from tallystick.cli.options import Style
-from tallystick.cli.output import LIBRARIES, finish
+from tallystick.cli.output import LIBRARIES, finish, guarded
 from tallystick.errors import ConfigError
 
 if TYPE_CHECKING:
     from tallystick.watcher import Watcher
     from tallystick_experiments.grid import Keeping
-    from tallystick_experiments.page import Benchmark, Cell
+    from tallystick_experiments.page import Benchmark, Cell, Found
 
 SHOWN_ROWS = 24  # of a table on the terminal
 OutFolder = Annotated[Path | None, typer.Option("--out", help="Write result.json and report.html into this folder.")]
@@ -47,13 +47,19 @@ def keeping_in(out: Path | None, *, resume: bool) -> "Keeping":
     return Keeping(log=folder and folder / "runs.jsonl", resume=resume, progress=automatic_watcher().progress)
 
 
-def finish_bench(found: dict[str, Any], page_of: Callable[..., "Benchmark"], *, out: Path | None, as_json: bool) -> None:
-    """Print what a benchmark found, as JSON or as its page's tables, and write both files if a folder is given."""
+def measure(work: Callable[["Keeping"], "Found"], *, out: Path | None, resume: bool = False, as_json: bool) -> None:
+    """Run an experiment as a command, and finish with what it found; it imports what it needs when it runs."""
+    guarded(lambda: finish_bench(work(keeping_in(out, resume=resume)), out=out, as_json=as_json), as_json=as_json, loads=LOADS)
+
+
+def finish_bench(found: "Found", *, out: Path | None, as_json: bool) -> None:
+    """Print what an experiment found, as JSON or as its page's tables, and write both files if a folder is given."""
     from tallystick_experiments.output import command, write_folder
 
-    page = page_of(found, command=command())
-    paths = write_folder(out, found, page) if out is not None else {}
-    finish({**found, **paths}, as_json=as_json, show=lambda console: _show(console, page, paths))
+    page = found.page(command=command())
+    result = found.as_json(page)
+    paths = write_folder(out, result, page) if out is not None else {}
+    finish({**result, **paths}, as_json=as_json, show=lambda console: _show(console, page, paths))
 
 
 def _show(console: Console, page: "Benchmark", paths: dict[str, str]) -> None:

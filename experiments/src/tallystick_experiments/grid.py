@@ -1,6 +1,6 @@
 """One loop for all experiments: each case with each seed, kept in a log as it comes, and taken from there where it was made.
 
-A case is plain data: the fields of its key tell it from the others of the sweep, and its line of the log from the others there.
+A case is plain data: its fields tell it from the others of the sweep, and its line of the log from the others there.
 """
 
 import json
@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any, Generic, ParamSpec, TypeVar
 
@@ -16,71 +17,60 @@ import torch
 from tallystick import __version__
 from tallystick.errors import ConfigError, DataError, StorageError
 from tallystick.network.channel import Progress, no_progress
+from tallystick_experiments.stats import Row
 
 Made = TypeVar("Made")
 Given = ParamSpec("Given")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Case:
-    """One run of a sweep.
-
-    Args:
-        key: what tells it from the others, as plain data; its fields are the first of its row.
-        trial: makes the rest of the row.
-        title: for whoever watches.
-    """
-
-    key: Mapping[str, Any]
-    trial: Callable[[], Mapping[str, Any]]
-    title: str
+def grid(**fields: Iterable[Any]) -> list[Row]:
+    """Every combination of the fields' values, as cases; the first field is the outermost loop."""
+    return [dict(zip(fields, values, strict=True)) for values in product(*fields.values())]
 
 
 def run_cases(
-    cases: Iterable[Case],
+    cases: Iterable[Row],
+    trial: Callable[..., Mapping[str, Any]],
     keeping: "Keeping",
-    setting: dict[str, Any],
+    setting: Row,
     *,
-    total: int | None = None,
     usual: Mapping[str, Any] | None = None,
-) -> list[dict[str, Any]]:
+) -> list[Row]:
     """Make every case that the log lacks, on one thread, and give the rows of all in the order of the cases.
 
     Args:
-        cases: all with the same fields; where they are made one by one, so is what they need.
+        cases: what tells each run from the others, as plain data: the first fields of its row; all have the same.
+        trial: takes a case's fields by their names and makes the rest of its row.
         keeping: of the rows.
         setting: what the rows of one log have to agree on.
-        total: of the cases, for progress; counted as they come if left out.
         usual: values of fields that older logs leave out.
 
     Raises ConfigError for a case that is declared twice, DataError for a log that lacks a field or holds a run twice, and as
     SweepLog does.
     """
-    log = keeping.open(setting)
-    known: dict[str, dict[str, Any]] | None = None
-    rows: list[dict[str, Any]] = []
+    cases, log = list(cases), keeping.open(setting)
+    known = _by_key(log, tuple(cases[0]), usual or {}) if log is not None and cases else {}
+    rows: list[Row] = []
     seen: set[str] = set()
     with one_thread():
         for case in cases:
-            if known is None:
-                known = _by_key(log, tuple(case.key), usual or {}) if log is not None else {}
-            place = json.dumps(list(case.key.values()))
+            place = json.dumps(list(case.values()))
             if place in seen:
-                raise ConfigError(f"this sweep has the run {_in_words(case.key)} twice; name each case once")
+                raise ConfigError(f"this sweep has the run {_in_words(case)} twice; name each case once")
             seen.add(place)
             row = known.get(place)
             if row is None:
-                row = {**case.key, **case.trial()}
+                row = {**case, **trial(**case)}
                 if log is not None:
                     log.add(row)
             rows.append(row)
-            keeping.progress(case.title, len(rows), total or len(rows))
+            keeping.progress(_in_words(case), len(rows), len(cases))
     return rows
 
 
-def _by_key(log: "SweepLog", fields: tuple[str, ...], usual: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def _by_key(log: "SweepLog", fields: tuple[str, ...], usual: Mapping[str, Any]) -> dict[str, Row]:
     """The log's rows by what tells them apart."""
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[str, Row] = {}
     lines: dict[str, int] = {}
     for number, row in enumerate(log.runs, start=2):  # 1 is the setting
         if lacking := [name for name in fields if name not in row and name not in usual]:
@@ -134,7 +124,7 @@ class SweepLog:
     A last line that a crash cut short is dropped; its run is made again.
     """
 
-    def __init__(self, path: Path, *, setting: dict[str, Any], resume: bool) -> None:
+    def __init__(self, path: Path, *, setting: Row, resume: bool) -> None:
         """Start the file, or read it back.
 
         Raises:
@@ -143,7 +133,7 @@ class SweepLog:
             StorageError: it cannot be read or written.
         """
         self.path = path
-        self.runs: list[dict[str, Any]] = []
+        self.runs: list[Row] = []
         setting = {**setting, "tallystick": __version__}  # another version may note other figures
         if not path.exists():
             self._append(setting)
@@ -160,12 +150,12 @@ class SweepLog:
             self._append(setting)
         self.runs = lines[1:]
 
-    def add(self, run: dict[str, Any]) -> None:
+    def add(self, run: Row) -> None:
         """Keep a finished run; on disk when this returns."""
         self._append(run)
         self.runs.append(run)
 
-    def _append(self, line: dict[str, Any]) -> None:
+    def _append(self, line: Row) -> None:
         try:
             with self.path.open("ab") as file:
                 file.write(json.dumps(line).encode() + b"\n")
@@ -174,7 +164,7 @@ class SweepLog:
         except OSError as error:
             raise StorageError(f"{self.path} cannot be written: {error.strerror}; make room, then go on by --resume") from None
 
-    def _whole_lines(self) -> list[dict[str, Any]]:
+    def _whole_lines(self) -> list[Row]:
         try:
             raw = self.path.read_bytes()
             whole = raw.rfind(b"\n") + 1
@@ -210,6 +200,6 @@ class Keeping:
     resume: bool = False
     progress: Progress = no_progress
 
-    def open(self, setting: dict[str, Any]) -> SweepLog | None:
+    def open(self, setting: Row) -> SweepLog | None:
         """Start the log, or read it back; raises as SweepLog does."""
         return None if self.log is None else SweepLog(self.log, setting=setting, resume=self.resume)

@@ -26,8 +26,9 @@ from tallystick.config.contract import Contract, parse_contract
 from tallystick.report.leaks import feature_headline, leak_headline
 from tallystick.simulation import simulate
 from tallystick.watcher import Silent
-from tallystick_experiments.grid import Case, Keeping, Latest, one_thread, run_cases
-from tallystick_experiments.page import Benchmark, Cell, ResultTable, Spread
+from tallystick_experiments.grid import Keeping, Latest, one_thread, run_cases
+from tallystick_experiments.page import Benchmark, Cell, Found, ResultTable
+from tallystick_experiments.stats import Row, Spread, groups
 
 LABEL, FEATURE = "bank", "shop"
 SHUFFLES = 4  # of the truth of one training
@@ -80,7 +81,7 @@ SIMULATED = (
 )
 
 
-def run(*, audits: int, rows: int = 600, epochs: int = 4, draws: int = DRAWS, keeping: Keeping | None = None) -> dict[str, Any]:
+def run(*, audits: int, rows: int = 600, epochs: int = 4, draws: int = DRAWS, keeping: Keeping | None = None) -> Found:
     """Make so many audits, in turn of all settings, and so many draws of each kind of simulated scores.
 
     Args:
@@ -94,18 +95,15 @@ def run(*, audits: int, rows: int = 600, epochs: int = 4, draws: int = DRAWS, ke
     with tempfile.TemporaryDirectory(prefix="tallystick-") as scratch:
         trained = Latest(partial(_trained, scratch=Path(scratch), rows=rows, epochs=epochs))
 
-        def case(name: str, training: int, shuffle: int) -> Case:
-            return Case(
-                key={"setting": name, "training": training, "shuffle": shuffle},
-                trial=lambda: trained(name, training).audited(training, shuffle),
-                title=f"audits of shuffled truth: {name}",
-            )
+        def trial(setting: str, training: int, shuffle: int) -> Row:
+            return trained(setting, training).audited(training, shuffle)
 
-        cases = (case(*place) for place in islice(places, audits))
-        found = run_cases(cases, keeping or Keeping(), {"rows": rows, "epochs": epochs}, total=audits)
+        cases = [dict(zip(("setting", "training", "shuffle"), place, strict=True)) for place in islice(places, audits)]
+        found = run_cases(cases, trial, keeping or Keeping(), {"rows": rows, "epochs": epochs})
     with one_thread():
         covered = {str(each): coverage(each, draws=draws) for each in SIMULATED}
-    return {"benchmark": "null-audits", "audits": found, "draws": draws, "coverage": covered, "rows": rows, "epochs": epochs}
+    about = {"draws": draws, "coverage": covered, "rows": rows, "epochs": epochs}
+    return Found(experiment="null-audits", about=about, rows=found, page_of=page_of)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +116,7 @@ class Recorded:
     truth: Truth
     run_id: str
 
-    def audited(self, training: int, shuffle: int) -> dict[str, Any]:
+    def audited(self, training: int, shuffle: int) -> Row:
         """Audit with the truth shuffled anew."""
         contract, rng = contract_of(self.bank.path), np.random.default_rng([training, shuffle, 99])
         labels, truth = self.labels, self.truth
@@ -217,29 +215,25 @@ def coverage(of: Simulated, *, draws: int) -> float:
 # --- the page
 
 
-def page_of(found: dict[str, Any], *, command: str) -> Benchmark:
+def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
     """Shares of false "yes" and "a little" beside what is promised, and coverage."""
-    audits: list[dict[str, Any]] = found["audits"]
-    settings = list(dict.fromkeys(each["setting"] for each in audits))
-    groups = [(name, [each for each in audits if each["setting"] == name]) for name in settings]
     kinds = [(side, said) for side in ("labels", "columns") for said in PROMISED]
     cells: list[list[Cell]] = [
         [name, len(some), *(share_of(some, side, said) for side, said in kinds), _held(some)]
-        for name, some in (*groups, ("all", audits))
+        for name, some in {**groups(rows, "setting"), "all": rows}.items()
     ]
     columns = ["run", "audits", *(f"{side}: {said}" for side, said in kinds), "intervals that hold a guess"]
     limits = "; ".join(f"{said!r} at most {limit:g}" for said, limit in PROMISED.items())
     said_note = (
         f"Shares of audits that said so, with Clopper-Pearson's 95 % intervals. Promised: {limits}. An audit says so of labels "
-        f"where it does of gradients or of embeddings. {found['rows']:,} rows, {found['epochs']} epochs; "
+        f"where it does of gradients or of embeddings. {about['rows']:,} rows, {about['epochs']} epochs; "
         f"{SHUFFLES} audits of each training."
     )
     covered: list[list[Cell]] = [
-        [name, proportion(round(share * found["draws"]), found["draws"])] for name, share in found["coverage"].items()
+        [name, proportion(round(share * about["draws"]), about["draws"])] for name, share in about["coverage"].items()
     ]
     return Benchmark(
         title="Audits of labels and columns that have nothing to do with what crossed",
-        command=command,
         tables=[
             ResultTable(name="What they said", columns=columns, rows=cells, note=said_note),
             ResultTable(
@@ -252,7 +246,7 @@ def page_of(found: dict[str, Any], *, command: str) -> Benchmark:
     )
 
 
-def share_of(audits: Sequence[dict[str, Any]], side: str, said: str) -> Spread:
+def share_of(audits: Sequence[Row], side: str, said: str) -> Spread:
     """The share of audits of which a headline says so, and its interval."""
     return proportion(sum(said in each[side] for each in audits), len(audits))
 
@@ -265,7 +259,7 @@ def proportion(times: int, of: int) -> Spread:
     return Spread(value=times / of, low=low, high=high)
 
 
-def _held(audits: Sequence[dict[str, Any]]) -> float | None:
+def _held(audits: Sequence[Row]) -> float | None:
     """The share of attacks' intervals that hold the AUC of a guess, which is the true one here; None where none has one."""
     held = [low <= 0.5 <= high for each in audits for _, low, high in each["intervals"].values()]
     return float(np.mean(held)) if held else None

@@ -6,8 +6,8 @@ Like the report of a run the page loads nothing, runs no script, and carries wha
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
 
@@ -16,29 +16,26 @@ import msgspec
 from tallystick.errors import DataError
 from tallystick.report import charts, formats
 from tallystick.report.templating import render_source, script_json, write_page
+from tallystick_experiments.stats import Row, Spread, distinct
 
 COLOURS = ("joint", "own", "other0", "other1", "other2", "muted")
 WIDTH, HEIGHT = 560, 340
 SUPERSCRIPT = str.maketrans("-0123456789", "\u207b\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Spread:
-    """A value with its interval, where there is one."""
-
-    value: float
-    low: float | None = None
-    high: float | None = None
-
-
-def spread_of(found: Mapping[str, float] | None) -> Spread | None:
-    """Give figures with a ``mean`` and, where there are several runs, ``low`` and ``high`` as a cell."""
-    return None if found is None else Spread(value=found["mean"], low=found.get("low"), high=found.get("high"))
-
-
 def counted(number: int, what: str) -> str:
     """Give a number of things in words: 1 seed, 5 seeds."""
     return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def seeds_of(rows: Sequence[Row]) -> str:
+    """The seeds of rows, in words."""
+    return ", ".join(str(seed) for seed in sorted(distinct(rows, "seed")))
+
+
+def seed_count(rows: Sequence[Row]) -> str:
+    """How many seeds rows have, in words."""
+    return counted(len(distinct(rows, "seed")), "seed")
 
 
 Cell = str | bool | int | float | Spread | None
@@ -67,6 +64,12 @@ class Series:
     xs: Sequence[float]
     ys: Sequence[float | None]
 
+    @classmethod
+    def of(cls, name: str, points: Iterable[tuple[float, float | None]]) -> "Series":
+        """The line through these points."""
+        placed = list(points)
+        return cls(name=name, xs=[x for x, _ in placed], ys=[y for _, y in placed])
+
     def points(self) -> list[tuple[float, float]]:
         """The points that are known, in the order of their x."""
         known = [(x, y) for x, y in zip(self.xs, self.ys, strict=True) if y is not None and math.isfinite(y)]
@@ -90,13 +93,43 @@ class Benchmark:
     """What a benchmark found: everything that the page shows."""
 
     title: str
-    command: str  # that gives it again
+    command: str = ""  # that gives it again
     tables: Sequence[ResultTable] = ()
     curves: Sequence[Curve] = ()
     notes: Sequence[str] = ()  # how to read it, and what falls short
     started: str = ""  # ISO 8601 with time zone
     seconds: float | None = None
     facts: Mapping[str, str] = field(default_factory=dict)  # versions, machine, sizes
+
+
+PageOf = Callable[[Row, Sequence[Row]], Benchmark]
+"""Makes an experiment's page of what no row says, and of its rows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What an experiment found: its rows, and what its page is made of besides.
+
+    Args:
+        experiment: its name among results.PAGES, where committed rows find their page.
+        about: what no row says, as plain data.
+        rows: as the log has them.
+        page_of: makes the page of the two.
+    """
+
+    experiment: str
+    about: Row
+    rows: Sequence[Row]
+    page_of: PageOf
+
+    def page(self, *, command: str = "") -> Benchmark:
+        """The page, with the command that gives it again."""
+        return replace(self.page_of(self.about, self.rows), command=command)
+
+    def as_json(self, page: Benchmark) -> Row:
+        """The rows and the tables of the page, as plain data."""
+        shown = msgspec.to_builtins(page)
+        return {"benchmark": self.experiment, "about": self.about, "rows": list(self.rows), **shown}
 
 
 def render_benchmark(found: Benchmark, path: str | os.PathLike[str]) -> Path:

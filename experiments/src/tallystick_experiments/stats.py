@@ -1,39 +1,87 @@
-"""Statistics over seeds."""
+"""Statistics over seeds, of the rows of a sweep."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from scipy.stats import t as student
 
+Row = dict[str, Any]
+Figure = str | Callable[[Row], float | None]
+"""What is read of a row: a field by its name, or a function; None where a run has none."""
 
-def summarize_seeds(values: Sequence[float]) -> dict[str, float]:
-    """Mean, standard deviation over seeds, and a Student 95 % interval of the mean (no interval from one seed)."""
-    array = np.asarray(values, dtype=np.float64)
+
+@dataclass(frozen=True, kw_only=True)
+class Spread:
+    """A value with its interval, where there is one."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
+def spread(values: Iterable[float]) -> Spread:
+    """Mean and Student's 95 % interval of it (no interval from one value)."""
+    array = np.asarray(list(values), dtype=np.float64)
     mean, count = float(array.mean()), len(array)
     if count < 2:
-        return {"mean": mean, "n": count}
-    deviation = float(array.std(ddof=1))
-    half = float(student.ppf(0.975, count - 1)) * deviation / count**0.5
-    return {"mean": mean, "sd": deviation, "low": mean - half, "high": mean + half, "n": count}
+        return Spread(value=mean)
+    half = float(student.ppf(0.975, count - 1)) * float(array.std(ddof=1)) / count**0.5
+    return Spread(value=mean, low=mean - half, high=mean + half)
+
+
+def read(row: Row, figure: Figure) -> float | None:
+    """A figure of a row; None where it has none."""
+    value: float | None = row.get(figure) if isinstance(figure, str) else figure(row)
+    return value
+
+
+def over_seeds(rows: Iterable[Row], figure: Figure) -> Spread | None:
+    """Mean and interval of a figure; None where no row has it."""
+    values = [value for row in rows if (value := read(row, figure)) is not None]
+    return spread(values) if values else None
+
+
+def paired(ours: Iterable[Row], theirs: Iterable[Row], figure: Figure) -> list[float]:
+    """By how much a figure of ours is above theirs, seed by seed where both have one: the luck of rows and start cancels."""
+    beside = {row["seed"]: read(row, figure) for row in theirs}
+    both = [(read(row, figure), beside.get(row["seed"])) for row in ours]
+    return [mine - other for mine, other in both if mine is not None and other is not None]
+
+
+def change(ours: Iterable[Row], theirs: Iterable[Row], figure: Figure) -> Spread | None:
+    """Mean and interval over seeds of what ``paired`` gives; None where no seed is on both sides."""
+    differences = paired(ours, theirs, figure)
+    return spread(differences) if differences else None
+
+
+def groups(rows: Iterable[Row], *fields: str) -> dict[Any, list[Row]]:
+    """Rows by their value of a field, or by the values of several, in the order of the first of each."""
+    found: dict[Any, list[Row]] = {}
+    for row in rows:
+        place = tuple(row[field] for field in fields)
+        found.setdefault(place if len(fields) > 1 else place[0], []).append(row)
+    return found
+
+
+def distinct(rows: Iterable[Row], field: str) -> list[Any]:
+    """The values of a field, each once, in the order of the rows."""
+    return list(dict.fromkeys(row[field] for row in rows))
+
+
+def at(*steps: str) -> Callable[[Row], Any]:
+    """Reads what lies so deep in a row; None where a step leads nowhere."""
+
+    def found_in(row: Row) -> Any:
+        found: Any = row
+        for step in steps:
+            found = found.get(step) if isinstance(found, Mapping) else None
+        return found
+
+    return found_in
 
 
 def evenly(count: int, most: int) -> list[int]:
     """Give at most ``most`` of ``count`` indices, at least one, evenly spread."""
     return sorted({round(index) for index in np.linspace(0, count - 1, min(count, max(1, most)))})
-
-
-def paired(
-    ours: Sequence[dict[str, Any]], theirs: Sequence[dict[str, Any]], figure: Callable[[dict[str, Any]], float]
-) -> list[float]:
-    """By how much a figure of ours is above theirs, seed by seed where both have one: the luck of rows and start cancels."""
-    beside = {each["seed"]: figure(each) for each in theirs}
-    return [figure(each) - beside[each["seed"]] for each in ours if each["seed"] in beside]
-
-
-def change(
-    ours: Sequence[dict[str, Any]], theirs: Sequence[dict[str, Any]], figure: Callable[[dict[str, Any]], float]
-) -> dict[str, float] | None:
-    """Mean and interval over seeds of what ``paired`` gives; None where no seed is on both sides."""
-    differences = paired(ours, theirs, figure)
-    return summarize_seeds(differences) if differences else None

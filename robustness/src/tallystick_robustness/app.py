@@ -26,6 +26,7 @@ def faults(
     """Mutated messages, damaged files, random kills and network faults: exit code 3 if any was not withstood or refused."""
 
     def work() -> None:
+        from tallystick_experiments.page import Found
         from tallystick_robustness import campaign as benchmark
         from tallystick_robustness.page import page_of
 
@@ -40,7 +41,8 @@ def faults(
             resume=resume,
             progress=automatic_watcher().progress,
         )
-        finish_bench(found, page_of, out=out, as_json=as_json)
+        rows = list(found["campaigns"].values())
+        finish_bench(Found(experiment="faults", about={"seed": seed}, rows=rows, page_of=page_of), out=out, as_json=as_json)
         if found["failed"]:
             raise TallystickError(f"{found['failed']} cases failed; the report of --out names each kind and how to see it again")
 

@@ -1,5 +1,7 @@
 """What the campaigns found, as a page: a table per campaign, and every way to fail with how to see it again."""
 
+from collections.abc import Sequence
+
 from tallystick_experiments.page import Benchmark, Cell, ResultTable
 from tallystick_robustness.campaign import CAMPAIGNS, Figures
 from tallystick_robustness.worker import WARM_CASES
@@ -7,20 +9,18 @@ from tallystick_robustness.worker import WARM_CASES
 COLUMNS = ("withstood", "refused", "accepted", "failed")
 
 
-def page_of(found: Figures, *, command: str) -> Benchmark:
-    """Give the page of what campaign.run() found."""
-    campaigns = found["campaigns"]
+def page_of(about: Figures, rows: Sequence[Figures]) -> Benchmark:
+    """The page of what campaign.run() found, a row for each campaign."""
     tables = []
-    for name, figures in campaigns.items():
-        tables.append(_outcomes(name, figures))
+    for figures in rows:
+        tables.append(_outcomes(figures["campaign"], figures))
         if figures["failures"]:
-            tables.append(_failures(name, figures, found["seed"]))
+            tables.append(_failures(figures["campaign"], figures, about["seed"]))
     return Benchmark(
         title="Faults: what hostile peers, broken disks, kills and bad networks can do",
-        command=command,
         tables=tables,
-        notes=[note for name, figures in campaigns.items() for note in _notes(name, figures)],
-        seconds=sum(figures["seconds"] for figures in campaigns.values()),
+        notes=[note for figures in rows for note in _notes(figures["campaign"], figures)],
+        seconds=sum(figures["seconds"] for figures in rows),
     )
 
 

@@ -1,5 +1,7 @@
 """The benchmark: reads files, deals rows without losing any, and repeats itself from one seed."""
 
+from collections import Counter
+
 import numpy as np
 import polars as pl
 import pytest
@@ -29,8 +31,8 @@ def test_a_file_gives_every_table_and_the_same_numbers_twice(small_file):
     first, second = (
         dpauc.run(small_file / name, repeats=5, check_repeats=5, epsilons=[1.0]) for name in ("scores.csv", "scores.parquet")
     )
-    assert first["tables"] == second["tables"]
-    assert {name: len(rows) for name, rows in first["tables"].items()} == {
+    assert first.rows == second.rows
+    assert Counter(row["in"] for row in first.rows) == {
         "table_1": 1,
         "table_2": 7,
         "table_3": 13,
@@ -38,9 +40,10 @@ def test_a_file_gives_every_table_and_the_same_numbers_twice(small_file):
         "table_5": 5,
         "mechanisms": 24,
     }
-    assert first["rows"] == 3000
-    assert all(row["paper_mean"] is None for row in first["tables"]["table_4"])
-    assert {row["clients"] for row in dpauc.paper_claims(first)} == {10, 1000}
+    assert first.about["rows"] == 3000
+    assert all(row["paper_mean"] is None for row in first.rows if row["in"] == "table_4")
+    at_epsilon_1 = first.page().tables[0]
+    assert {row[1] for row in at_epsilon_1.rows} == {10, 1000}
 
 
 BAD_FILES = ["score,label\n0.5,1\n", "score\n0.5\n", "score,label\n0.5,yes\n", "score,label\n1.5,1\n0.2,0\n", ""]

@@ -1,27 +1,26 @@
 """The DPAUC benchmark's page: the paper's Tables 1 to 5 beside ours, and what the other mechanisms give for the same epsilon."""
 
 from collections.abc import Sequence
-from typing import Any
 
-from tallystick_experiments.dpauc.tables import paper_claims
 from tallystick_experiments.page import Benchmark, Cell, Curve, ResultTable, Series
+from tallystick_experiments.stats import Row, groups
 
-Figures = dict[str, Any]
 
-
-def page_of(found: Figures, *, command: str) -> Benchmark:
-    """Show what ``dpauc.run`` found."""
-    tables, predictions, first = found["tables"], found["predictions"], next(iter(found["exact_auc"]))
+def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
+    """Show the rows of ``dpauc.run``."""
+    tables, predictions, first = groups(rows, "in"), about["predictions"], next(iter(about["exact_auc"]))
+    known = [row for row in (*tables["table_4"], *tables["mechanisms"]) if (row["scenario"], row["partition"]) == (first, "IID")]
     return Benchmark(
-        title=f"DPAUC: {found['rows']:,} rows, {found['positives']:,} positives",
-        command=command,
+        title=f"DPAUC: {about['rows']:,} rows, {about['positives']:,} positives",
         tables=[
             ResultTable(
                 name="Every mechanism at epsilon 1",
-                note=f"{first}; sd and bias over {max(found['repeats'], found['check_repeats']):,} draws of the noise.",
+                note=f"{first}; sd and bias over {max(about['repeats'], about['check_repeats']):,} draws of the noise.",
                 columns=["mechanism", "clients", "sd", "bias", "predicted sd"],
                 rows=[
-                    [_named(row), row["clients"], row["sd_many"], row["bias"], row["predicted_sd"]] for row in paper_claims(found)
+                    [_named(row), row["clients"], row["sd_many"], row["bias"], row["predicted_sd"]]
+                    for row in known
+                    if row["epsilon"] == 1
                 ],
             ),
             _table("Table 1", "Randomised response, 200 thresholds.", tables["table_1"]),
@@ -31,30 +30,30 @@ def page_of(found: Figures, *, command: str) -> Benchmark:
             _table("Table 5", "As published, 10 clients, by the number of thresholds.", tables["table_5"], "thresholds"),
             _table("Mechanisms", "What the same epsilon buys otherwise.", tables["mechanisms"], "partition", "clients"),
         ],
-        curves=[_curve(found, clients, first) for clients in (10, 1000)],
+        curves=[_curve(known, clients) for clients in (10, 1000)],
         notes=[
-            f"Source: {found['source']}. Means and sds are over {found['repeats']} draws of the noise, on fixed data; bias, and "
-            f"the ratio of predicted to measured sd, over {found['check_repeats']}.",
+            f"Source: {about['source']}. Means and sds are over {about['repeats']} draws of the noise, on fixed data; bias, and "
+            f"the ratio of predicted to measured sd, over {about['check_repeats']}.",
             f"Predicted sds lie between {predictions['ratio_min']:.2f} and {predictions['ratio_max']:.2f} of the measured ones, "
             f"over {predictions['rows']} rows.",
             "IID and non-IID differ in nothing but their seeds: only sums of the clients' counts enter.",
-            "Exact AUC: " + ", ".join(f"{name} {auc:.6f}" for name, auc in found["exact_auc"].items()) + ".",
+            "Exact AUC: " + ", ".join(f"{name} {auc:.6f}" for name, auc in about["exact_auc"].items()) + ".",
         ],
-        seconds=found["seconds"],
-        facts={"repeats": str(found["repeats"]), "seed": str(found["seed"])},
+        seconds=about["seconds"],
+        facts={"repeats": str(about["repeats"]), "seed": str(about["seed"])},
     )
 
 
-def _named(row: Figures) -> str:
+def _named(row: Row) -> str:
     return f"{row['mechanism']} ({row['accounting']} accounting)" if row["accounting"] else str(row["mechanism"])
 
 
-def _table(name: str, note: str, rows: Sequence[Figures], *settings: str) -> ResultTable:
+def _table(name: str, note: str, rows: Sequence[Row], *settings: str) -> ResultTable:
     """Means and sds beside the paper's, where it has any."""
     mechanisms = len({_named(row) for row in rows}) > 1
     known = any(row["paper_mean"] is not None for row in rows)
 
-    def cells(row: Figures) -> list[Cell]:
+    def cells(row: Row) -> list[Cell]:
         of_paper = [row["paper_mean"], row["paper_sd"]] if known else []
         what = [_named(row)] if mechanisms else []
         where = [str(row[setting]) for setting in settings]
@@ -68,7 +67,7 @@ def _table(name: str, note: str, rows: Sequence[Figures], *settings: str) -> Res
     )
 
 
-def _top_k(rows: Sequence[Figures], scenario: str) -> ResultTable:
+def _top_k(rows: Sequence[Row], scenario: str) -> ResultTable:
     return ResultTable(
         name="Table 2",
         note=f"{scenario}: positives among the k rows of highest score, which shared scores give away.",
@@ -77,7 +76,7 @@ def _top_k(rows: Sequence[Figures], scenario: str) -> ResultTable:
     )
 
 
-def _noisy_scores(rows: Sequence[Figures]) -> ResultTable:
+def _noisy_scores(rows: Sequence[Row]) -> ResultTable:
     return ResultTable(
         name="Table 3",
         note="Laplace noise on the scores, labels in the clear: for comparison only.",
@@ -89,11 +88,11 @@ def _noisy_scores(rows: Sequence[Figures]) -> ResultTable:
     )
 
 
-def _curve(found: Figures, clients: int, scenario: str) -> Curve:
-    """Measured sd against epsilon of every mechanism, IID."""
+def _curve(rows: Sequence[Row], clients: int) -> Curve:
+    """Measured sd against epsilon of every mechanism."""
     lines: dict[str, list[tuple[float, float]]] = {}
-    for row in (*found["tables"]["table_4"], *found["tables"]["mechanisms"]):
-        if (row["clients"], row["partition"], row["scenario"]) == (clients, "IID", scenario):
+    for row in rows:
+        if row["clients"] == clients:
             lines.setdefault(_named(row), []).append((row["epsilon"], row["sd_many"]))
     return Curve(
         name=f"Error against epsilon, {clients:,} clients",
@@ -101,5 +100,5 @@ def _curve(found: Figures, clients: int, scenario: str) -> Curve:
         y="sd of the AUC",
         log_x=True,
         log_y=True,
-        series=[Series(name=name, xs=[x for x, _ in points], ys=[y for _, y in points]) for name, points in lines.items()],
+        series=[Series.of(name, points) for name, points in lines.items()],
     )

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -40,6 +41,7 @@ from tallystick.evaluation.private.scores import NoisyScores, top_k_attack
 from tallystick.network.channel import Progress, no_progress
 from tallystick.privacy.ledger import Ledger
 from tallystick.privacy.noise import SimulatedNoise
+from tallystick_experiments.dpauc.page import page_of
 from tallystick_experiments.dpauc.paper import (
     EPSILONS,
     PAPER_AUC,
@@ -53,6 +55,8 @@ from tallystick_experiments.dpauc.paper import (
     TABLE_5,
     Cells,
 )
+from tallystick_experiments.page import Found
+from tallystick_experiments.stats import Row
 
 SCORES = "scores.parquet"  # in a run folder
 
@@ -96,8 +100,8 @@ def run(
     epsilons: Sequence[float] = EPSILONS,
     workers: int = 2,
     progress: Progress = no_progress,
-) -> dict[str, Any]:
-    """Measure every row and give plain data: Tables 1 to 5, the table of mechanisms, and how far the predictions are off.
+) -> Found:
+    """Measure every row: of Tables 1 to 5 and of the table of mechanisms; and how far the predictions are off.
 
     Means and standard deviations are over ``repeats`` draws. The prediction is compared with a standard deviation over
     ``check_repeats`` draws, which is itself within 5 % (2 sd) for 1,000. Raises DataError for a file without usable scores
@@ -108,29 +112,22 @@ def run(
     scenarios = _scenarios(data, seeds)
     cases = [case for scenario in scenarios for case in _cases(scenario, epsilons)]
     # The longest first, so that the workers end together.
-    jobs: list[tuple[str, Callable[[], list[dict[str, Any]]]]] = [
-        ("table_3", _job(_measure_noisy_scores, scenario, repeats, np.random.default_rng(next(seeds)))) for scenario in scenarios
+    jobs: list[tuple[str, Callable[[], list[Row]]]] = [
+        ("table_3", partial(_measure_noisy_scores, scenario, repeats, np.random.default_rng(next(seeds))))
+        for scenario in scenarios
     ]
-    jobs += [(case.table, _job(_measure, case, repeats, check_repeats, np.random.default_rng(next(seeds)))) for case in cases]
-    tables: dict[str, list[dict[str, Any]]] = {
-        "table_1": [],
-        "table_2": [],
-        "table_3": [],
-        "table_4": [],
-        "table_5": [],
-        "mechanisms": [],
-    }
+    jobs += [(case.table, partial(_measure, case, repeats, check_repeats, np.random.default_rng(next(seeds)))) for case in cases]
+    tables: dict[str, list[Row]] = {name: [] for name in ("table_1", "table_2", "table_3", "table_4", "table_5", "mechanisms")}
     with ThreadPoolExecutor(workers) as pool:
         results = [(table, pool.submit(job)) for table, job in jobs]
         for done, (table, result) in enumerate(results, 1):
             tables[table].extend(result.result())
             progress("rows", done, len(results))
     _pool_predictions(tables["table_3"])
-    for scenario in scenarios[:1]:
-        tables["table_2"] = _top_k(scenario)
-    ratios = [ratio for table in tables.values() for row in table if (ratio := row.get("predicted_ratio")) is not None]
-    return {
-        "benchmark": "dpauc",
+    tables["table_2"] = _top_k(scenarios[0])
+    rows = [{"in": table, **row} for table, of in tables.items() for row in of]
+    ratios = [ratio for row in rows if (ratio := row.get("predicted_ratio")) is not None]
+    about = {
         "source": str(data) if data is not None else "binormal simulation of the paper's setting",
         "rows": len(scenarios[0].labels_N),
         "positives": int(scenarios[0].labels_N.sum()),
@@ -138,10 +135,10 @@ def run(
         "check_repeats": check_repeats,
         "seed": seed,
         "exact_auc": {scenario.name: scenario.auc for scenario in scenarios},
-        "tables": tables,
         "predictions": {"rows": len(ratios), "ratio_min": min(ratios), "ratio_max": max(ratios)},
         "seconds": time.perf_counter() - started,
     }
+    return Found(experiment="dpauc", about=about, rows=rows, page_of=page_of)
 
 
 def coverage(
@@ -151,7 +148,7 @@ def coverage(
     epsilon: float = 1.0,
     runs: int = 100,
     seed: int = 0,
-) -> dict[str, Any]:
+) -> Row:
     """Release one AUC ``runs`` times with seeded noise and count how often the exact AUC lies in the 95 % interval."""
     if labels_N is None or scores_N is None:
         population = Population(rows=20_000, positive_rate=0.25, auc=0.78)
@@ -291,7 +288,7 @@ def _better(scenario: ScoredSet, epsilon: float) -> list[CountingMechanism]:
     ]
 
 
-def _measure(case: Case, repeats: int, check_repeats: int, rng: np.random.Generator) -> list[dict[str, Any]]:
+def _measure(case: Case, repeats: int, check_repeats: int, rng: np.random.Generator) -> list[Row]:
     scenario, mechanism = case.scenario, case.mechanism
     bins = mechanism.bins(scenario.grid)
     positives_B, negatives_B = _dealt_counts(scenario, bins, case, rng)
@@ -346,7 +343,7 @@ def _dealt_counts(scenario: ScoredSet, bins: ScoreBins, case: Case, rng: np.rand
     return positives_B, negatives_B
 
 
-def _measure_noisy_scores(scenario: ScoredSet, repeats: int, rng: np.random.Generator) -> list[dict[str, Any]]:
+def _measure_noisy_scores(scenario: ScoredSet, repeats: int, rng: np.random.Generator) -> list[Row]:
     """Measure a column of Table 3: every repeat's noise is drawn once and scaled for each epsilon."""
     mechanisms = [NoisyScores(epsilon=float(epsilon)) for epsilon in SCORE_EPSILONS]
     aucs = np.empty((repeats, len(mechanisms)))
@@ -382,7 +379,7 @@ class _OneDraw(SimulatedNoise):
         return scale * self._unit_N
 
 
-def _pool_predictions(rows: list[dict[str, Any]]) -> None:
+def _pool_predictions(rows: list[Row]) -> None:
     """Compare predictions with the root mean square of the scenarios' sds per epsilon: 100 repeats alone are 14 % uncertain
     (2 sd)."""
     for row in rows:
@@ -392,7 +389,7 @@ def _pool_predictions(rows: list[dict[str, Any]]) -> None:
         row["predicted_ratio"] = float(predicted / measured) if measured > 0 else None  # well separated: noise changes nothing
 
 
-def _top_k(scenario: ScoredSet) -> list[dict[str, Any]]:
+def _top_k(scenario: ScoredSet) -> list[Row]:
     return [
         {
             "k": row.k,
@@ -402,23 +399,4 @@ def _top_k(scenario: ScoredSet) -> list[dict[str, Any]]:
             "paper_positives": TABLE_2[row.k] if scenario.epoch is not None else None,
         }
         for row in top_k_attack(scenario.labels_N, scenario.scores_N, list(TABLE_2))
-    ]
-
-
-def _job(function: Callable[..., list[dict[str, Any]]], *arguments: Any) -> Callable[[], list[dict[str, Any]]]:
-    return lambda: function(*arguments)
-
-
-def paper_claims(result: dict[str, Any]) -> list[dict[str, Any]]:
-    """Pick out of ``run``'s result what the mechanisms reach at epsilon 1 in epoch 0 (or the file), IID, for K = 10 and 1,000."""
-    chosen: Sequence[dict[str, Any]] = [
-        *(row for row in result["tables"]["table_4"]),
-        *(row for row in result["tables"]["mechanisms"]),
-    ]
-    keys = ("mechanism", "accounting", "clients", "mean", "sd", "sd_many", "bias", "predicted_sd", "predicted_ratio")
-    first = chosen[0]["scenario"]
-    return [
-        {key: row[key] for key in keys}
-        for row in chosen
-        if row["epsilon"] == 1 and row["partition"] == "IID" and row["scenario"] == first
     ]

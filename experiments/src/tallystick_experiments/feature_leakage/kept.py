@@ -108,7 +108,7 @@ def embeddings_kept_and_all(table: AdTable, defense: str, plan: TrainingPlan, *,
         for sums in (kept.chosen, kept.every):
             sums.epoch_ended(epoch)
     found = {who: _figures(leaks) for who, leaks in kept.leaks(columns, seed=seed).items()}
-    return {"defense": defense, "seed": seed, "test_auc": experiment.test_auc(), **found}
+    return {"test_auc": experiment.test_auc(), **found}
 
 
 def _figures(leaks: FeatureLeaks) -> dict[str, float]:

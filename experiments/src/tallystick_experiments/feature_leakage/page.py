@@ -1,25 +1,33 @@
 """The feature-leakage benchmark's page: what each setting costs, how much of the columns comes back, and the frontiers."""
 
-from typing import Any
+from collections.abc import Sequence
 
+import numpy as np
+
+from tallystick.attacks.feature_inference.evaluate import KNOWN
 from tallystick_experiments.feature_leakage.runs import AIDED, ALONE, ANY, EMBEDDINGS, HIDDEN
-from tallystick_experiments.feature_leakage.sweep import DEFAULT, MOST
-from tallystick_experiments.page import Benchmark, Cell, Curve, ResultTable, Series, counted, spread_of
+from tallystick_experiments.feature_leakage.settings import DEFAULT, settings
+from tallystick_experiments.page import Benchmark, Cell, Curve, ResultTable, Series, counted, seed_count, seeds_of
+from tallystick_experiments.stats import Figure, Row, Spread, at, change, groups, over_seeds, read, spread
 
-STRONGEST = f"{ANY}, {MOST} rows"
-READS = (f"{EMBEDDINGS}, 20 rows", f"{EMBEDDINGS}, {MOST} rows", f"{AIDED}, 20 rows", f"{AIDED}, {MOST} rows", STRONGEST)
+MOST = max(KNOWN)
+HALF, PRICE = 0.5, 0.01  # what a recommendation has to reach
+READS = {
+    f"{reads}, {known} rows": at("mean", reads, str(known))
+    for reads, known in ((EMBEDDINGS, 20), (EMBEDDINGS, MOST), (AIDED, 20), (AIDED, MOST), (ANY, MOST))
+}
 PICTURES = {
     EMBEDDINGS: "Test AUC against what embeddings alone give away",
     ANY: "Test AUC against all attacks, own columns included",
 }
 
 
-def page_of(found: dict[str, Any], *, command: str) -> Benchmark:
-    """Show what ``sweep.run`` found."""
-    data = found["data"]
+def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
+    """Show the rows of ``sweep.run``."""
+    found = groups(rows, "name")
+    unmeasured = sorted({line for row in rows for line in row["not_measured"]})
     return Benchmark(
-        title=f"Feature leakage on {data['data']}: {data['rows']:,} rows, {counted(len(found['seeds']), 'seed')}",
-        command=command,
+        title=f"Feature leakage on {about['data']}: {about['rows']:,} rows, {seed_count(rows)}",
         tables=[_prices(found), *(table for reads in (ANY, EMBEDDINGS) for table in _by_column(found, reads))],
         curves=[_frontier(found, reads) for reads in PICTURES],
         notes=[
@@ -31,78 +39,103 @@ def page_of(found: dict[str, Any], *, command: str) -> Benchmark:
             "The pictures' lines follow, of each family and the default, the settings that no other of them beats in both; the "
             "table has them all.",
             "Every figure is a floor: another attack may find more.",
-            *(f"Not measured: {line}." for line in found["not_measured"]),
+            *(f"Not measured: {line}." for line in unmeasured),
         ],
         facts={
             "model": f"layers {'-'.join(map(str, HIDDEN))}, cut after the first or as named, there as wide as named",
-            "optimiser": f"Adam {data['rate']:g}, batch {data['batch']:,}, {counted(data['epochs'], 'epoch')}",
-            "seeds": ", ".join(map(str, found["seeds"])),
+            "optimiser": f"Adam {about['rate']:g}, batch {about['batch']:,}, {counted(about['epochs'], 'epoch')}",
+            "seeds": seeds_of(rows),
         },
     )
 
 
-def _prices(found: dict[str, Any]) -> ResultTable:
-    rows: list[list[Cell]] = [
-        [
-            row["setting"],
-            spread_of(row["test_auc"]),
-            spread_of(row["change"]),
-            *(spread_of(row["rebuilt"][reads]) for reads in READS),
-            spread_of(row["share"]),
-            row["strongest"],
-            row.get("target"),
-        ]
-        for row in found["table"]
-    ]
+def test_auc(row: Row) -> float:
+    """After the last epoch."""
+    return float(row["test_auc"][-1])
+
+
+def rebuilt(rows: Sequence[Row], figure: Figure) -> Spread | None:
+    """Over seeds; None if it could not be measured with one of them: without it the mean would be of other trainings."""
+    return over_seeds(rows, figure) if all(read(row, figure) is not None for row in rows) else None
+
+
+def share_of_default(rows: Sequence[Row], default: Sequence[Row]) -> Spread | None:
+    """Of what the default gives away to all attacks; None where that is nothing, or was not measured."""
+    whole = {row["seed"]: row["mean"][ANY][str(MOST)] for row in default}
+    both = [(row["mean"][ANY][str(MOST)], whole[row["seed"]]) for row in rows if row["seed"] in whole]
+    if not both or not all(mine is not None and base for mine, base in both):
+        return None
+    return spread(mine / base for mine, base in both)
+
+
+def _prices(found: dict[str, list[Row]]) -> ResultTable:
+    default, cells = found.get(DEFAULT, []), list[list[Cell]]()
+    for name, rows in found.items():
+        changed, share = change(rows, default, test_auc), share_of_default(rows, default)
+        half = None if share is None or changed is None else share.value <= HALF and changed.value >= -PRICE
+        leaks = [rebuilt(rows, figure) for figure in READS.values()]
+        cells.append([name, over_seeds(rows, test_auc), changed, *leaks, share, _strongest(rows), half])
     columns = ["setting", "test AUC", "change", *READS, "of the default's", "strongest on embeddings", "half for .01"]
     note = (
         f"Of the default's: the share of what {DEFAULT} gives away to the strongest of all attacks, own columns included. "
         "Half for .01: at most half of it for at most .01 of test AUC, both by their means; intervals may leave it open."
     )
-    return ResultTable(name="What hiding columns costs", note=note, columns=columns, rows=rows)
+    return ResultTable(name="What hiding columns costs", note=note, columns=columns, rows=cells)
 
 
-def _by_column(found: dict[str, Any], reads: str) -> list[ResultTable]:
+def _strongest(rows: Sequence[Row]) -> str | None:
+    """The attack on embeddings alone with most known rows that rebuilds most on average; None where none could be run."""
+    means: dict[str, float] = {
+        name: float(np.mean([row["attacks"][name] for row in rows]))
+        for name in rows[0]["attacks"]
+        if name.endswith(f"{MOST} rows") and "own-columns" not in name
+    }
+    best = max(means, key=lambda name: means[name], default=None)
+    return None if best is None else best.partition(",")[0]
+
+
+def _by_column(found: dict[str, list[Row]], reads: str) -> list[ResultTable]:
     """Of every column what came back; and of categories, which have one, the accuracy beside a guess's."""
+
+    def spread_of(rows: Sequence[Row], column: str, what: str) -> Spread | None:
+        return over_seeds(rows, at("columns", reads, str(MOST), column, what))
+
     asked = f"{reads}, {MOST} known rows"
-    names = list(dict.fromkeys(name for each in found["columns"] for name in each[reads]))
-    rows: list[list[Cell]] = [
-        [each["setting"], *(spread_of(each[reads].get(name)) for name in names)] for each in found["columns"]
-    ]
-    tables = [ResultTable(name=f"By column: {asked}", columns=["setting", *names], rows=rows)]
-    accuracies = [(each["setting"], each[f"{reads}, accuracy"]) for each in found["columns"]]
-    if coded := list(dict.fromkeys(name for _, each in accuracies for name in each)):
-        guesses = {name: values["majority"] for _, each in reversed(accuracies) for name, values in each.items()}
-        rows = [["a guess: the most frequent category", *(spread_of(guesses[name]) for name in coded)]]
-        rows += [[name, *(spread_of(each.get(one, {}).get("accuracy")) for one in coded)] for name, each in accuracies]
-        tables.append(ResultTable(name=f"Accuracy on categories: {asked}", columns=["setting", *coded], rows=rows))
+    every = list(dict.fromkeys(name for rows in found.values() for row in rows for name in row["columns"][ANY][str(MOST)]))
+    names = [name for name in every if any(spread_of(rows, name, "value") for rows in found.values())]
+    cells: list[list[Cell]] = [[setting, *(spread_of(rows, name, "value") for name in names)] for setting, rows in found.items()]
+    tables = [ResultTable(name=f"By column: {asked}", columns=["setting", *names], rows=cells)]
+    if coded := [name for name in names if any(spread_of(rows, name, "accuracy") for rows in found.values())]:
+        guesses = [
+            next(guess for rows in found.values() if (guess := spread_of(rows, name, "majority")) is not None) for name in coded
+        ]
+        cells = [["a guess: the most frequent category", *guesses]]
+        cells += [[setting, *(spread_of(rows, name, "accuracy") for name in coded)] for setting, rows in found.items()]
+        tables.append(ResultTable(name=f"Accuracy on categories: {asked}", columns=["setting", *coded], rows=cells))
     return tables
 
 
-def _frontier(found: dict[str, Any], reads: str) -> Curve:
+def _frontier(found: dict[str, list[Row]], reads: str) -> Curve:
     """Of each family the settings that none of it beats in test AUC and in what comes back, from the default on."""
+    families = {setting.name: setting.family for setting in settings()}
+    places = {
+        name: (leak.value, spread(map(test_auc, rows)).value)
+        for name, rows in found.items()
+        if (leak := rebuilt(rows, at("mean", reads, str(MOST)))) is not None
+    }
+    begun = [places.pop(DEFAULT)] if DEFAULT in places else []
     points: dict[str, list[tuple[float, float]]] = {}
-    (default,) = [_place(row, reads) for row in found["table"] if row["setting"] == DEFAULT] or [None]
-    for row in found["table"]:
-        if (place := _place(row, reads)) is not None and row["setting"] != DEFAULT:
-            begun = [default] if default is not None and row["family"] != ALONE else []
-            points.setdefault(row["family"], begun).append(place)
-    if not points and default is not None:
-        points["no defence"] = [default]
+    for name, place in places.items():
+        family = families[name]
+        points.setdefault(family, [] if family == ALONE else begun.copy()).append(place)
+    if not points and begun:
+        points["no defence"] = begun
     return Curve(
         name=PICTURES[reads],
         x=f"mean over the columns of what comes back (R², or its like), {MOST} known rows",
         y="test AUC",
-        series=[
-            Series(name=family, xs=[x for x, _ in kept], ys=[y for _, y in kept])
-            for family, kept in ((family, unbeaten(of)) for family, of in points.items())
-        ],
+        series=[Series.of(family, unbeaten(of)) for family, of in points.items()],
     )
-
-
-def _place(row: dict[str, Any], reads: str) -> tuple[float, float] | None:
-    rebuilt = row["rebuilt"][f"{reads}, {MOST} rows"]
-    return None if rebuilt is None else (rebuilt["mean"], row["test_auc"]["mean"])
 
 
 def unbeaten(points: list[tuple[float, float]]) -> list[tuple[float, float]]:

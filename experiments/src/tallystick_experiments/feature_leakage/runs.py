@@ -65,7 +65,7 @@ def run_setting(
     """Train once; attack what the label party received in all epochs.
 
     Returns:
-        name, seed, test AUC by epoch, seconds; by number of known rows the mean over columns of what the strongest attack
+        test AUC by epoch, seconds; by number of known rows the mean over columns of what the strongest attack
         rebuilt, with and without the label party's own columns and of all attacks, and every column's.
     """
     started = time.perf_counter()
@@ -92,8 +92,6 @@ def run_setting(
     trained = time.perf_counter() - started
     leaks = _leaks(sums, columns, data, seed=seed)
     return {
-        "name": setting.name,
-        "seed": seed,
         "test_auc": aucs,
         **_figures(leaks),
         "training_seconds": trained,

@@ -11,7 +11,6 @@ several, and all are compared where they cost as much test AUC as the paper's di
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -33,8 +32,9 @@ from tallystick.models.split import LabelModel
 from tallystick.models.tabular import TabularBottom, TabularTop
 from tallystick_experiments.experiment import KEPT_ROWS, Experiment, SplitData, TrainingPlan
 from tallystick_experiments.fedads.data import AdTable, encode_ads, read_ads
-from tallystick_experiments.grid import Case, Keeping, Latest, run_cases
-from tallystick_experiments.stats import summarize_seeds
+from tallystick_experiments.grid import Keeping, Latest, grid, run_cases
+from tallystick_experiments.page import Benchmark, Cell, Curve, Found, ResultTable, Series, seeds_of
+from tallystick_experiments.stats import Row, Spread, at, groups, over_seeds, paired, spread
 
 _SEEDS = (1, 2, 3, 4, 5)
 _LEAK = "clusters-embedding"
@@ -44,6 +44,7 @@ PRICE = 0.018  # test AUC that the paper's defences cost
 NONE = "no defence"
 PLAN = TrainingPlan(epochs=1, batch_size=256, learning_rate=1e-3)
 """The paper's batch; one pass is usual for such models, and the paper names neither passes nor optimiser."""
+ON_TOP = {"linear": "a single linear layer, as in the paper", "one layer": "one hidden layer of 64"}
 FUSIONS = {"linear": (), "one layer": (64,)}  # widths between [h_N, h_L] and the output; the paper has none
 EMBEDDING_WIDTH = 8
 FEATURE_BOTTOM, LABEL_BOTTOM = (128, 32), (256, 128)
@@ -117,7 +118,7 @@ def run(
     min_count: int = 4,
     limit: int | None = None,
     keeping: Keeping | None = None,
-) -> dict[str, Any]:
+) -> Found:
     """Train every method in both fusions, once per seed, on one thread.
 
     Args:
@@ -132,34 +133,16 @@ def run(
     Raises DataError for data that is absent or of another format.
     """
     table, keeping = read_ads(data, limit=limit, swapped=swapped), keeping or Keeping()
-    encoded = Latest(encode_ads)
+    encoded, named = Latest(encode_ads), {method.name: method for method in methods()}
 
-    def case(fusion: str, method: TableRow, seed: int) -> Case:
-        def trial() -> dict[str, Any]:
-            network = _network(*encoded(table, seed=seed, min_count=min_count), FUSIONS[fusion], plan, seed)
-            return _run(network, method, seed)
-
-        key = {"fusion": fusion, "method": method.name, "seed": seed}
-        return Case(key=key, trial=trial, title=f"seed {seed}: {fusion}, {method.name}")
+    def trial(seed: int, fusion: str, method: str) -> Row:
+        network = _network(*encoded(table, seed=seed, min_count=min_count), FUSIONS[fusion], plan, seed)
+        return _run(network, named[method], seed)
 
     setting = {"name": table.name, "rows": table.frame.height, "swapped": swapped, **plan.__dict__}
-    cases = [case(fusion, method, seed) for seed in seeds for fusion in FUSIONS for method in methods()]
-    runs = run_cases(cases, keeping, setting, total=len(cases))
+    rows = run_cases(grid(seed=seeds, fusion=FUSIONS, method=named), trial, keeping, setting)
     split, _, _ = encoded(table, seed=seeds[-1], min_count=min_count)
-    return report_of(runs, data=_about(table, split, plan))
-
-
-def report_of(runs: Sequence[dict[str, Any]], *, data: dict[str, Any]) -> dict[str, Any]:
-    """Set what was measured beside the paper's table."""
-    return {
-        "benchmark": "fedads",
-        "number": 4,
-        "data": data,
-        "seeds": list(dict.fromkeys(each["seed"] for each in runs)),
-        "table": _table(runs),
-        "at_price": [at_price(runs, fusion, family) for fusion in FUSIONS for family in LADDERS],
-        "runs": list(runs),
-    }
+    return Found(experiment="fedads-4", about=_about(table, split, plan), rows=rows, page_of=page_of)
 
 
 def _network(
@@ -173,7 +156,7 @@ def _network(
     return Experiment(bottom, LabelModel(top, bottom=label_bottom), data, plan, seed=seed)
 
 
-def _run(network: Experiment, method: TableRow, seed: int) -> dict[str, Any]:
+def _run(network: Experiment, method: TableRow, seed: int) -> Row:
     labels_N = network.data.training_labels_N.long()
     *_, last = network.epochs(chain(method.defense))
     leaks = _audit(_all_rows(network), labels_N, (_LEAK,), seed) | _audit(last.steps, labels_N, BESIDE, seed)
@@ -193,14 +176,14 @@ def _all_rows(network: Experiment) -> tuple[StepView]:
     return (StepView(epoch=network.plan.epochs, rows_B=rows_N, own_B=own_N, received_BD=nothing_ND, sent_BD=cut_ND),)
 
 
-def _audit(steps: Sequence[StepView], labels_N: Tensor, names: Sequence[str], seed: int) -> dict[str, dict[str, Any]]:
+def _audit(steps: Sequence[StepView], labels_N: Tensor, names: Sequence[str], seed: int) -> dict[str, Row]:
     view = View(received="cut_gradient", steps=tuple(steps))
     attacks = {name: LABEL_INFERENCE_ATTACKS[name] for name in names}
     found = evaluate_label_inference(view, labels_N, attacks=attacks, evaluator=AttackEvaluator(replicates=1), seed=seed)
     return {name: metrics.as_figures() for name, metrics in found.items()}
 
 
-def _about(table: AdTable, data: SplitData, plan: TrainingPlan) -> dict[str, Any]:
+def _about(table: AdTable, data: SplitData, plan: TrainingPlan) -> Row:
     return {
         "name": table.name,
         "training_rows": len(data.training),
@@ -214,67 +197,113 @@ def _about(table: AdTable, data: SplitData, plan: TrainingPlan) -> dict[str, Any
     }
 
 
-def _table(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    rows = []
-    for fusion in FUSIONS:
-        base = _by_seed(runs, fusion, NONE)
-        for method in methods():
-            chosen = _by_seed(runs, fusion, method.name)
-            before = [base[seed]["leak_folded"] for seed in chosen]
-            rows.append(
-                {
-                    "fusion": fusion,
-                    "method": method.name,
-                    "family": method.family,
-                    "paper_change_percent": method.paper_change,
-                    # the change of the means: a ratio of each seed's would divide by noise
-                    "change_percent": 100
-                    * float(np.mean([each["leak_folded"] for each in chosen.values()]) / np.mean(before) - 1),
-                    "leak_auc": summarize_seeds([each["leak_auc"] for each in chosen.values()]),
-                    "leak_folded": summarize_seeds([each["leak_folded"] for each in chosen.values()]),
-                    "paper_auc": method.paper_auc,
-                    "test_auc": summarize_seeds([each["test_auc"] for each in chosen.values()]),
-                    "price": summarize_seeds([base[seed]["test_auc"] - each["test_auc"] for seed, each in chosen.items()]),
-                    "attacks": {name: summarize_seeds([each["attacks"][name] for each in chosen.values()]) for name in BESIDE},
-                    "strongest": summarize_seeds([_strongest(each) for each in chosen.values()]),
-                }
-            )
-    return rows
+# --- the page
+
+ByMethod = dict[str, list[Row]]
 
 
-def _by_seed(runs: Sequence[dict[str, Any]], fusion: str, method: str) -> dict[int, dict[str, Any]]:
-    return {each["seed"]: each for each in runs if (each["fusion"], each["method"]) == (fusion, method)}
+def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
+    """Show the rows of ``run`` beside the paper's table."""
+    fusions = {fusion: groups(of, "method") for fusion, of in groups(rows, "fusion").items()}
+    own, theirs = about["label_party_columns"], about["feature_party_columns"]
+    return Benchmark(
+        title=f"FedAds, Table 4, on {about['name']}: {about['training_rows']:,} rows, {about['positive_rate']:.2%} positive",
+        tables=[part(fusion, found) for fusion, found in fusions.items() for part in (_at_price, _table)],
+        curves=[_prices(fusion, found) for fusion, found in fusions.items()],
+        notes=[
+            "LeakAUC: (TPR + TNR) / 2 of two clusters of the cut embeddings after training, the smaller one taken as positive.",
+            "The paper prints changes only, and not the strengths of DP and Marvell; absolute values are ours alone.",
+            "Symmetric is max(a, 1 - a), for an attacker whose smaller cluster is the other class; changes are of that.",
+            "The other attacks read the last epoch's steps: AUC as the attacker orients its scores, .5 is a guess.",
+            "Strongest is the best of all these attacks in each run, folded: a floor of what there is to be found.",
+            "With one linear layer on top, cut gradients lie on one line: direction is the label, or length after MixPro.",
+        ],
+        facts={
+            "columns": f"{own} of the label party, {theirs} of the feature party",
+            "test rows": f"{about['test_rows']:,}",
+            "optimiser": f"Adam {about['learning_rate']:g}, batch {about['batch_size']}, epochs {about['epochs']}",
+            "seeds": seeds_of(rows),
+        },
+    )
 
 
-def _strongest(run: dict[str, Any]) -> float:
+def strongest(row: Row) -> float:
     """What the best attack of a run got: the attacker need not know which it is."""
-    return float(max(max(auc, 1 - auc) for auc in (run["leak_folded"], *run["attacks"].values())))
+    return float(max(max(auc, 1 - auc) for auc in (row["leak_folded"], *row["attacks"].values())))
 
 
-def at_price(runs: Sequence[dict[str, Any]], fusion: str, family: str, *, price: float = PRICE) -> dict[str, Any]:
-    """What a defence leaves to find where it costs ``price`` of test AUC: on a line between the two strengths around it.
-
-    From weak to strong, by the means over seeds; figures are None where no strength tried costs that much.
-    """
-    steps = [_by_seed(runs, fusion, method.name) for method in methods() if method.family in ("", family)]
-    base = steps[0]
-    costs = [float(np.mean([base[seed]["test_auc"] - each["test_auc"] for seed, each in step.items()])) for step in steps]
-    row: dict[str, Any] = {"fusion": fusion, "family": family, "highest_price": max(costs), "figures": None}
-    for weaker, stronger, less, more in zip(steps, steps[1:], costs, costs[1:], strict=False):
-        if less <= price <= more and more > less:
-            share = (price - less) / (more - less)
-            row["between"] = [next(iter(step.values()))["method"] for step in (weaker, stronger)]
-            row["figures"] = {
-                name: summarize_seeds([(1 - share) * figure(weaker[seed]) + share * figure(stronger[seed]) for seed in base])
-                for name, figure in FIGURES.items()
-            }
-            break
-    return row
-
-
-FIGURES: Mapping[str, Callable[[dict[str, Any]], float]] = {
-    "symmetric LeakAUC": lambda run: float(run["leak_folded"]),
-    **{name: partial(lambda name, run: float(run["attacks"][name]), name) for name in BESIDE},
-    "strongest": _strongest,
+FIGURES: Mapping[str, Callable[[Row], float]] = {
+    "symmetric LeakAUC": at("leak_folded"),
+    **{name: at("attacks", name) for name in BESIDE},
+    "strongest": strongest,
 }
 """Of a run: what an attack got of the labels."""
+
+
+def price(rows: Sequence[Row], base: Sequence[Row]) -> Spread:
+    """Test AUC given up against no defence, same seed."""
+    return spread(paired(base, rows, "test_auc"))
+
+
+def _table(fusion: str, found: ByMethod) -> ResultTable:
+    base, rows = found[NONE], list[list[Cell]]()
+    before = np.mean([row["leak_folded"] for row in base])
+    for method in methods():
+        mine = found[method.name]
+        # the change of the means: a ratio of each seed's would divide by noise
+        changed = 100 * float(np.mean([row["leak_folded"] for row in mine]) / before - 1)
+        leaks = [method.paper_change, changed, over_seeds(mine, "leak_auc"), over_seeds(mine, "leak_folded")]
+        utility = [method.paper_auc, over_seeds(mine, "test_auc"), price(mine, base)]
+        rows.append([method.name, *leaks, *utility, *(over_seeds(mine, FIGURES[name]) for name in BESIDE)])
+    columns = ["method", "paper, change %", "change %", "LeakAUC", "symmetric", "paper, test AUC", "test AUC", "price", *BESIDE]
+    note = f"Between both parties' embeddings and the output: {ON_TOP[fusion]}. Price: test AUC against no defence, same seed."
+    return ResultTable(name=f"Table 4, {fusion} on top", columns=columns, rows=rows, note=note)
+
+
+def _at_price(fusion: str, found: ByMethod) -> ResultTable:
+    rows: list[list[Cell]] = [[NONE, "", *(over_seeds(found[NONE], figure) for figure in FIGURES.values())]]
+    rows += [[family, *at_price(found, family)] for family in LADDERS]
+    note = (
+        f"What each defence leaves where it costs {PRICE:g} of test AUC, on a line between the two strengths around that price; "
+        f"none where no strength tried costs so much. On top: {ON_TOP[fusion]}."
+    )
+    return ResultTable(name=f"At equal utility, {fusion} on top", columns=["defence", "strength", *FIGURES], rows=rows, note=note)
+
+
+def at_price(found: ByMethod, family: str, *, price: float = PRICE) -> list[Cell]:
+    """What a defence leaves to find where it costs ``price`` of test AUC: on a line between the two strengths around it.
+
+    From weak to strong, by the means over seeds. Gives the two strengths and each figure; where no strength tried costs that
+    much the highest price, and no figure.
+    """
+    steps = [(name, {row["seed"]: row for row in found[name]}) for name in _ladder(family)]
+    base = steps[0][1]
+    costs = [float(np.mean([base[seed]["test_auc"] - row["test_auc"] for seed, row in step.items()])) for _, step in steps]
+    for (name, weaker), (other, stronger), less, more in zip(steps, steps[1:], costs, costs[1:], strict=False):
+        if less <= price <= more and more > less:
+            share = (price - less) / (more - less)
+            both = [(weaker[seed], stronger[seed]) for seed in base]
+            cells = [
+                spread((1 - share) * figure(weak) + share * figure(strong) for weak, strong in both)
+                for figure in FIGURES.values()
+            ]
+            return [f"{name} to {other}", *cells]
+    return [f"at most {max(costs):.4f}", *(None for _ in FIGURES)]
+
+
+def _ladder(family: str) -> list[str]:
+    """A defence's rows, from none to its strongest."""
+    return [method.name for method in methods() if method.family in ("", family)]
+
+
+def _prices(fusion: str, found: ByMethod) -> Curve:
+    def line(family: str) -> list[tuple[float, float]]:
+        steps = [found[name] for name in _ladder(family)]
+        return [(price(rows, found[NONE]).value, spread(map(strongest, rows)).value) for rows in steps]
+
+    return Curve(
+        name=f"Leak against price, {fusion} on top",
+        x="test AUC given up",
+        y="AUC of the strongest attack",
+        series=[Series.of(family, line(family)) for family in LADDERS],
+    )

@@ -6,7 +6,6 @@ labels either way, so each is also run behind Marvell, where a difference can be
 """
 
 from collections.abc import Mapping, Sequence
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,9 @@ from tallystick.results import Result
 from tallystick_experiments.audited import audited
 from tallystick_experiments.fedads.data import AdTable
 from tallystick_experiments.fedads.unaligned_data import ALIGNED, read_both_parties
-from tallystick_experiments.grid import Case, Keeping, run_cases
-from tallystick_experiments.stats import change, summarize_seeds
+from tallystick_experiments.grid import Keeping, grid, run_cases
+from tallystick_experiments.page import Benchmark, Found, ResultTable, seeds_of
+from tallystick_experiments.stats import Row, at, change, groups, over_seeds
 
 METHODS = ("none", "warm-start", "multi-task", "average")
 DEFENSES: Mapping[str, list[dict[str, Any]]] = {"no defence": [], "Marvell, s = 8": [{"method": "marvell", "power": 8.0}]}
@@ -35,7 +35,7 @@ def run(
     aligned: float = ALIGNED,
     limit: int | None = None,
     keeping: Keeping | None = None,
-) -> dict[str, Any]:
+) -> Found:
     """Train and attack by every method once per seed, with and without a defence.
 
     Args:
@@ -51,23 +51,11 @@ def run(
     table, keeping = read_both_parties(data, limit=limit), keeping or Keeping()
     about = {"name": table.name, "rows": table.frame.height, "aligned": aligned}
 
-    def case(defense: str, method: str, seed: int) -> Case:
-        return Case(
-            key={"defense": defense, "method": method, "seed": seed},
-            trial=lambda: {"figures": _figures_of(_job(table, method, DEFENSES[defense], seed, aligned))},
-            title=f"seed {seed}: {defense}, {method}",
-        )
+    def trial(seed: int, defense: str, method: str) -> Row:
+        return {"figures": _figures_of(_job(table, method, DEFENSES[defense], seed, aligned))}
 
-    cases = [case(defense, method, seed) for seed in seeds for defense in DEFENSES for method in methods]
-    runs = run_cases(cases, keeping, about, total=len(cases))
-    return report_of(runs, data=about)
-
-
-def report_of(runs: Sequence[dict[str, Any]], *, data: dict[str, Any]) -> dict[str, Any]:
-    """Each figure by method and defence."""
-    methods, seeds = (list(dict.fromkeys(each[name] for each in runs)) for name in ("method", "seed"))
-    rows = {name: _tabulate([each for each in runs if each["defense"] == name], methods) for name in DEFENSES}
-    return {"benchmark": "fedads-leaks", "data": data, "seeds": seeds, "rows": rows, "runs": list(runs)}
+    rows = run_cases(grid(seed=seeds, defense=DEFENSES, method=methods), trial, keeping, about)
+    return Found(experiment="fedads-leaks", about=about, rows=rows, page_of=page_of)
 
 
 def _job(table: AdTable, method: str, defense: list[dict[str, Any]], seed: int, aligned: float) -> Result:
@@ -90,16 +78,36 @@ def _figures_of(result: Result) -> dict[str, float]:
     return {TEST: joint, EPOCHS: float(len(result.training.history)), STRONGEST: strongest, **found}
 
 
-def _tabulate(runs: Sequence[dict[str, Any]], methods: Sequence[str]) -> list[dict[str, Any]]:
-    """Means and intervals of each figure by method, and differences to the first method of the same seed."""
-    of = {method: [{**each["figures"], "seed": each["seed"]} for each in runs if each["method"] == method] for method in methods}
-    base = of[methods[0]]
-    names = [name for name in base[0] if name != "seed" and all(name in each["figures"] for each in runs)]
+def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
+    """Show the rows of ``run``: each figure by method and defence."""
+    return Benchmark(
+        title=f"What unaligned rows add to the leak, on {about['name']}: {about['rows']:,} rows",
+        tables=[table for defense, of in groups(rows, "defense").items() for table in _tables(defense, of, about["aligned"])],
+        notes=[
+            "max(AUC, 1 - AUC): .5 is a guess, 1 is every label. Attackers score aligned rows: of others nothing crosses.",
+            "The strongest attack leaves out those that know half of all labels.",
+            "A floor: what these attackers found, never that nothing else can be found.",
+        ],
+        facts={"seeds": seeds_of(rows)},
+    )
+
+
+def _tables(defense: str, rows: Sequence[Row], aligned: float) -> list[ResultTable]:
+    """Figures that every run has by method, and differences to the first method of the same seed."""
+    found = groups(rows, "method")
+    first, *others = found
+    names = [name for name in rows[0]["figures"] if all(name in row["figures"] for row in rows)]
     return [
-        {
-            "figure": name,
-            "by_method": {method: summarize_seeds([each[name] for each in found]) for method, found in of.items()},
-            "change": {method: change(found, base, itemgetter(name)) for method, found in of.items() if method != methods[0]},
-        }
-        for name in names
+        ResultTable(
+            name=f"{defense}: symmetric AUC of each attack",
+            columns=["figure", first, *others],
+            rows=[[name, *(over_seeds(of, at("figures", name)) for of in found.values())] for name in names],
+            note=f"By unaligned.method; the feature party has {aligned:.0%} of the rows, the same for all methods.",
+        ),
+        ResultTable(
+            name=f"{defense}: change against {first}",
+            columns=["figure", *others],
+            rows=[[name, *(change(found[other], found[first], at("figures", name)) for other in others)] for name in names],
+            note="Of the same seed: the same rows, parts and first weights.",
+        ),
     ]

@@ -10,7 +10,6 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +38,9 @@ from tallystick.training.unaligned.registry import method_of
 from tallystick.training.unaligned.schedule import rows_ratio, scheduled
 from tallystick_experiments.fedads.data import USER, AdTable
 from tallystick_experiments.fedads.unaligned_data import ALIGNED, Rows, read_both_parties, share_out
-from tallystick_experiments.grid import Case, Keeping, Latest, run_cases
-from tallystick_experiments.stats import change, summarize_seeds
+from tallystick_experiments.grid import Keeping, Latest, grid, run_cases
+from tallystick_experiments.page import Benchmark, Cell, Found, ResultTable, seeds_of
+from tallystick_experiments.stats import Row, at, change, groups, over_seeds, spread
 
 SEEDS = (1, 2, 3, 4, 5)
 CHECKS = 4  # looks at the validation rows for each pass over the joint batches
@@ -74,7 +74,7 @@ PAPER = Networks(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class TableRow:
     """A row of the table: how it trains, and FedAds' AUC and NLL where it has the row.
 
     Args:
@@ -119,22 +119,22 @@ class Frozen(StepRule):
         return self.step_rule.loss(model, objective, batch, cuts_BD, own)
 
 
-def _row(name: str, method: str, paper: tuple[float, float] | None = None, *, kind: str = "FedAds", **settings: Any) -> Row:
-    return Row(name=name, settings=UnalignedConfig(method=method, **settings), paper=paper, kind=kind)
+def _row(name: str, method: str, paper: tuple[float, float] | None = None, *, kind: str = "FedAds", **settings: Any) -> TableRow:
+    return TableRow(name=name, settings=UnalignedConfig(method=method, **settings), paper=paper, kind=kind)
 
 
 PROBE = "probe"
 
 
-def rows(*, group: str | None = None) -> tuple[Row, ...]:
+def rows(*, group: str | None = None) -> tuple[TableRow, ...]:
     """All rows. FedAds draws a branch with the odds of its rows, so its methods have four local steps for each joint one.
 
     Probes ask what a label party's bottom knows that starts at random, or from self-supervision, and is left as it is.
     """
     four: dict[str, Any] = {"local_steps": 4}
     return (
-        Row(name="Local", joint="none", paper=(0.609, 0.0391)),
-        Row(name="VanillaVFL", paper=(0.620, 0.0389)),
+        TableRow(name="Local", joint="none", paper=(0.609, 0.0391)),
+        TableRow(name="VanillaVFL", paper=(0.620, 0.0389)),
         _row("HeuristicVFL", "heuristic", (0.630, 0.0387), group=group, **four),
         _row("SS-VFL", "ss-vfl", (0.636, 0.0381)),
         _row("FedCVT", "fedcvt", (0.639, 0.0379), **four),
@@ -142,7 +142,7 @@ def rows(*, group: str | None = None) -> tuple[Row, ...]:
         _row("FedHSSL", "fedhssl", (0.642, 0.0375), joint_epochs=4),
         _row("JPL", "jpl", (0.644, 0.0374), **four),
         _row("Diffu-AT", "diffu-at", (0.645, 0.0375), **four),
-        Row(name="ORALE", joint="all", paper=(0.658, 0.0367)),
+        TableRow(name="ORALE", joint="all", paper=(0.658, 0.0367)),
         _row("Diffu-AT, label in the condition", "diffu-at", kind="ablation", label_condition=True, **four),
         _row("Diffu-AT, v-prediction", "diffu-at", kind="ablation", prediction="v", **four),
         _row("Diffu-AT, x0-prediction", "diffu-at", kind="ablation", prediction="x0", **four),
@@ -154,7 +154,7 @@ def rows(*, group: str | None = None) -> tuple[Row, ...]:
         _row("warm start, frozen", "warm-start", kind="ours", warm_rate=0.0),
         _row("offset", "offset", kind="ours"),
         _row("average", "average", kind="ours"),
-        Row(name="VanillaVFL, frozen", kind=PROBE, frozen=True),
+        TableRow(name="VanillaVFL, frozen", kind=PROBE, frozen=True),
         replace(_row("SS-VFL, frozen", "ss-vfl", kind=PROBE), frozen=True),
         replace(_row("FedHSSL, frozen", "fedhssl", kind=PROBE, joint_epochs=4), frozen=True),
     )
@@ -170,7 +170,7 @@ def run(
     by_users: bool = False,
     paper_networks: bool = False,
     keeping: Keeping | None = None,
-) -> dict[str, Any]:
+) -> Found:
     """Train every row of the table once per seed, on one thread.
 
     Args:
@@ -194,31 +194,13 @@ def run(
     setting = _setting(table, aligned, networks, by_users=by_users)
     shared = Latest(share_out)
 
-    def case(row: Row, seed: int) -> Case:
-        def trial() -> dict[str, Any]:
-            rows = shared(table, seed=seed, aligned=aligned, by_users=by_users)
-            return MethodTrial(rows=rows, row=row, seed=seed, networks=networks).run()
+    def trial(seed: int, method: str) -> Row:
+        parts = shared(table, seed=seed, aligned=aligned, by_users=by_users)
+        return MethodTrial(rows=parts, row=chosen[method], seed=seed, networks=networks).run()
 
-        return Case(key={"method": row.name, "seed": seed}, trial=trial, title=f"seed {seed}: {row.name}")
-
-    cases = [case(row, seed) for seed in seeds for row in chosen]
-    runs = run_cases(cases, keeping, setting, total=len(cases))
+    found = run_cases(grid(seed=seeds, method=chosen), trial, keeping, setting)
     positives = float(table.frame.get_column(table.label).cast(int).mean())  # type: ignore[arg-type]
-    return report_of(runs, data={**setting, "share_of_positives": positives})
-
-
-def report_of(runs: Sequence[dict[str, Any]], *, data: dict[str, Any]) -> dict[str, Any]:
-    """Set what was measured beside the paper's table, in its order."""
-    lines = tabulate(runs, rows())
-    return {
-        "benchmark": "fedads",
-        "number": 3,
-        "data": data,
-        "seeds": list(dict.fromkeys(each["seed"] for each in runs)),
-        "table": lines,
-        "order": order_like_the_papers(lines),
-        "runs": list(runs),
-    }
+    return Found(experiment="fedads-3", about={**setting, "share_of_positives": positives}, rows=found, page_of=page_of)
 
 
 def _setting(table: AdTable, aligned: float, networks: Networks, *, by_users: bool) -> dict[str, Any]:
@@ -227,7 +209,7 @@ def _setting(table: AdTable, aligned: float, networks: Networks, *, by_users: bo
     return usual | ({"networks": networks.words} if networks is PAPER else {}) | ({"parts": "by users"} if by_users else {})
 
 
-def chosen_of(table: AdTable, only: Sequence[str]) -> list[Row]:
+def chosen_of(table: AdTable, only: Sequence[str]) -> dict[str, TableRow]:
     """The rows of these names, all but probes for none; without the bound where the data cannot tell it.
 
     Raises ConfigError for a name that there is not.
@@ -236,9 +218,10 @@ def chosen_of(table: AdTable, only: Sequence[str]) -> list[Row]:
     everything = {row.name: row for row in rows(group=group)}
     if unknown := [name for name in only if name not in everything]:
         raise ConfigError(f"--only {unknown[0]}: is no row of the table; it has {', '.join(everything)}")
-    chosen = [row for name, row in everything.items() if (name in only if only else row.kind != PROBE)]
+    chosen = {name: row for name, row in everything.items() if (name in only if only else row.kind != PROBE)}
     # what the feature party has of unaligned rows is what the bound trains on
-    return chosen if table.has_partner_N is None else [row for row in chosen if row.joint != "all"]
+    bound = table.has_partner_N is None
+    return {name: row for name, row in chosen.items() if bound or row.joint != "all"}
 
 
 GROUPS = {"criteo": "C9", "fedads": USER, "ijcai18": "shop_id"}
@@ -250,11 +233,11 @@ class MethodTrial:
     """One row of the table, trained once."""
 
     rows: Rows
-    row: Row
+    row: TableRow
     seed: int
     networks: Networks = SMALL
 
-    def run(self) -> dict[str, Any]:
+    def run(self) -> Row:
         """Train, and measure on the test rows."""
         rows = self.rows
         schedule = self._schedule()
@@ -334,7 +317,7 @@ def _ratio(rows: Rows) -> float:
     return len(rows.unaligned_N) / max(1, len(rows.aligned_N))
 
 
-def _train(network: SplitNetwork, rows: Rows, bottoms: Sequence[nn.Module]) -> dict[str, Any]:
+def _train(network: SplitNetwork, rows: Rows, bottoms: Sequence[nn.Module]) -> Row:
     """Train with early stopping, and put the best weights back; gives what it took."""
     schedule = network.schedule
     labels_V = rows.labels_N[rows.validation_N]
@@ -377,7 +360,7 @@ def measured(labels_T: Tensor, logits_T: Tensor) -> dict[str, float]:
 
 
 @torch.no_grad()
-def _alone(model: BranchedModel, rows: Rows, logits_T: Tensor) -> dict[str, Any]:
+def _alone(model: BranchedModel, rows: Rows, logits_T: Tensor) -> Row:
     """Rows without a partner's row, by the own columns' branch, and both kinds where every other test row has none."""
     model.train(False)
     alone_V, alone_T = (
@@ -398,39 +381,83 @@ def _alone(model: BranchedModel, rows: Rows, logits_T: Tensor) -> dict[str, Any]
     }
 
 
-def tabulate(runs: Sequence[dict[str, Any]], chosen: Sequence[Row]) -> list[dict[str, Any]]:
-    """Means and intervals over seeds, and differences to VanillaVFL and to ORALE seed by seed."""
-    by_name = {row.name: {each["seed"]: each for each in runs if each["method"] == row.name} for row in chosen}
-    table = []
-    for row in chosen:
-        of = by_name[row.name]
-        if not of:
-            continue
-        line: dict[str, Any] = {"method": row.name, "kind": row.kind, "paper": row.paper}
-        for figure in ("auc", "nll", "ece", "cpu_seconds"):
-            line[figure] = summarize_seeds([each[figure] for each in of.values()])
-        for name, other in (("vanilla", "VanillaVFL"), ("orale", "ORALE"), ("diffu_at", "Diffu-AT")):
-            over = change(list(of.values()), list(by_name.get(other, {}).values()), itemgetter("auc"))
-            if over is not None and other != row.name:
-                line[f"over_{name}"] = over
-        base = by_name.get("VanillaVFL", {})
-        common = sorted(of.keys() & base.keys())
-        if common:
-            line["nll_over_vanilla"] = change(list(of.values()), list(base.values()), itemgetter("nll"))
-            line["time_ratio"] = float(np.median([of[seed]["cpu_seconds"] / base[seed]["cpu_seconds"] for seed in common]))
-        if all("alone" in each for each in of.values()):
-            line["alone"] = {
-                part: {
-                    figure: summarize_seeds([each["alone"][part][figure] for each in of.values()]) for figure in ("auc", "ece")
-                }
-                for part in next(iter(of.values()))["alone"]
-            }
-        table.append(line)
-    return table
+# --- the page
+
+OVER = {"VanillaVFL": "over VanillaVFL", "Diffu-AT": "over Diffu-AT", "ORALE": "over ORALE"}
 
 
-def order_like_the_papers(table: Sequence[dict[str, Any]]) -> float | None:
+def page_of(about: Row, found: Sequence[Row]) -> Benchmark:
+    """Show the rows of ``run`` beside the paper's table, in its order."""
+    by_name = groups(found, "method")
+    chosen = {row: by_name[row.name] for row in rows() if row.name in by_name}
+    order = order_like_the_papers(chosen)
+    return Benchmark(
+        title=f"FedAds, Table 3, on {about['name']}: {about['rows']:,} rows, {about['share_of_positives']:.2%} positive",
+        tables=[_methods(chosen, by_name), _without_partner(chosen)],
+        notes=[
+            "Differences are of the same seed: the same rows, aligned and not, the same batches of aligned rows.",
+            "ECE: 20 bins of equal mass. CPU seconds: all that training took at both parties, without looks at validation rows.",
+            "Local and the tables of means read the label party's columns alone; ORALE has both parties' columns of every row.",
+            "The paper's numbers are of its own data, one run each, with no interval.",
+        ]
+        + (
+            []
+            if order is None
+            else [f"The paper's methods for unaligned rows stand in its order with a rank correlation of {order:.2f}."]
+        ),
+        facts={
+            "aligned": f"{about['aligned']:.0%} of the training rows",
+            "parts": about.get("parts", "row by row, or as the data has them"),
+            "networks": about.get("networks", SMALL.words),
+            "optimiser": "Adam 1e-3, batch 256, stopped by validation rows that are looked at four times a pass",
+            "seeds": seeds_of(found),
+        },
+    )
+
+
+def _methods(chosen: Mapping[TableRow, Sequence[Row]], by_name: Mapping[str, Sequence[Row]]) -> ResultTable:
+    """Means over seeds, and differences to VanillaVFL, Diffu-AT and ORALE seed by seed."""
+    vanilla, cells = by_name.get("VanillaVFL", []), list[list[Cell]]()
+    seconds = {each["seed"]: each["cpu_seconds"] for each in vanilla}
+    for row, mine in chosen.items():
+        over = [change(mine, by_name.get(other, []), "auc") if other != row.name else None for other in OVER]
+        times = [each["cpu_seconds"] / seconds[each["seed"]] for each in mine if each["seed"] in seconds]
+        cells.append(
+            [
+                row.name,
+                row.kind,
+                *(row.paper or (None, None)),
+                over_seeds(mine, "auc"),
+                *over,
+                over_seeds(mine, "nll"),
+                change(mine, vanilla, "nll"),
+                over_seeds(mine, "ece"),
+                spread(each["cpu_seconds"] for each in mine).value,
+                float(np.median(times)) if times else None,
+            ]
+        )
+    columns = ["method", "of", "paper, AUC", "paper, NLL", "AUC", *OVER.values()]
+    columns += ["NLL", "NLL over VanillaVFL's", "ECE", "CPU s", "times VanillaVFL's"]
+    return ResultTable(name="Table 3", columns=columns, rows=cells)
+
+
+def _without_partner(chosen: Mapping[TableRow, Sequence[Row]]) -> ResultTable:
+    parts = {"with": "half with a partner's row", "without": "half without", "both": "both halves"}
+    return ResultTable(
+        name="Test rows half of which have no partner's row",
+        columns=["method", *(f"{short}: {figure}" for short in parts for figure in ("AUC", "ECE"))],
+        rows=[
+            [row.name, *(over_seeds(mine, at("alone", part, figure)) for part in parts.values() for figure in ("auc", "ece"))]
+            for row, mine in chosen.items()
+            if all("alone" in each for each in mine)
+        ],
+        note="Every other test row is scored without its partner's row, by own columns, calibrated on validation rows.",
+    )
+
+
+def order_like_the_papers(chosen: Mapping[TableRow, Sequence[Row]]) -> float | None:
     """Spearman's rank correlation of AUCs here with the paper's, over its methods for unaligned rows; None below three."""
     bounds = ("Local", "VanillaVFL", "ORALE")
-    pairs = [(row["auc"]["mean"], row["paper"][0]) for row in table if row["paper"] and row["method"] not in bounds]
+    compared = [(row.paper, mine) for row, mine in chosen.items() if row.paper and row.name not in bounds]
+    pairs = [(spread(each["auc"] for each in mine).value, paper[0]) for paper, mine in compared]
     return float(spearmanr(pairs).statistic) if len(pairs) > 2 else None

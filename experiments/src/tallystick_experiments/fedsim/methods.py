@@ -47,6 +47,7 @@ class ComparedMethod:
         return self.merge.model_copy(update=sizes if self.merge.method in ("cnn", "mlp") else {})
 
 
+TREES = "boosted trees on K nearest"  # no network
 METHODS: Mapping[str, ComparedMethod] = {
     "Solo": ComparedMethod(merge=None, links="none", paper="Solo"),
     "Secondary": ComparedMethod(

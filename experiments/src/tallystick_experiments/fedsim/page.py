@@ -1,12 +1,23 @@
 """The FedSim benchmark's page: its tables and figures, ours beside the paper's numbers."""
 
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from tallystick.models.similarity.model import LOOKED_AT
 from tallystick_experiments.fedsim import paper
-from tallystick_experiments.page import Benchmark, Curve, ResultTable, Series, counted, spread_of
+from tallystick_experiments.fedsim.methods import TREES
+from tallystick_experiments.fedsim.runs import RECIPES
+from tallystick_experiments.page import Benchmark, Cell, Curve, ResultTable, Series, counted
+from tallystick_experiments.stats import Row, distinct, groups, over_seeds, paired, spread
 
-_TITLES = {
+PAIRED = (
+    ("FedSim", "Top1Sim"),
+    ("attention", "Top1Sim"),
+    ("attention", "FedSim"),
+    ("FedSim", TREES),
+    ("attention", TREES),
+)
+"""Methods that are compared on the same split."""
+TITLES = {
     "table-1": "Table 1: methods and ablations",
     "table-2": "Table 2: either side alone",
     "table-6": "Table 6: three feature parties that share the columns out, and fewer of them",
@@ -16,24 +27,31 @@ _TITLES = {
     "synthetic": "Figure 5: noise on the keys of one table split by columns",
     "table-10": "Table 10: keys that tell nothing but which rows are one thing",
 }
+VARIED = {"table-6": "parties", "neighbors": "neighbors", "tau": "tau", "synthetic": "key_noise", "table-10": "neighbors"}
+"""Which setting a part varies besides the method."""
+NOISES = {"noise on keys": "keys", "noise from tau": "tau"}  # how the names of their settings begin
 
 
-def page_of(found: dict[str, Any], *, command: str) -> Benchmark:
-    """Show what ``fedsim.run`` found."""
+def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
+    """Show the rows of ``sweep.run``; ``about`` says which of them each part is made of."""
+    parts = {part: [rows[place] for place in places] for part, places in about["parts"].items()}
     return Benchmark(
-        title=f"FedSim on {', '.join(found['sets'])}: {counted(len(found['seeds']), 'seed')}, {found['split']} split",
-        command=command,
+        title=f"FedSim on {', '.join(about['sets'])}: {counted(len(about['seeds']), 'seed')}, {about['split']} split",
         tables=[
             *(
-                table
-                for part, rows in found["parts"].items()
-                for table in (_frontier if part == "frontier" else _tables)(part, rows)
+                (_noise_table if part == "frontier" else _table)(part, name, of_set)
+                for part, of in parts.items()
+                for name, of_set in groups(of, "set").items()
             ),
-            *_paired(found["paired"]),
-            *_cut(found["cut"]),
-            *_deltas(found["delta"]),
+            *_differences(parts.get("table-1", [])),
+            *_cut(about["cut"]),
+            *_deltas(about["delta"]),
         ],
-        curves=[*_by_neighbors(found), *_frontier_curves(found), *_weights(found)],
+        curves=[
+            *_by_neighbors(parts.get("neighbors", [])),
+            *_frontiers(parts.get("frontier", [])),
+            *_weights([row for row in rows if row.get("weights")]),
+        ],
         notes=[
             "Intervals are Student's 95 % over seeds; with varied splits they include the choice of test rows, with the paper's "
             "fixed split the randomness of training alone.",
@@ -41,140 +59,126 @@ def page_of(found: dict[str, Any], *, command: str) -> Benchmark:
             "files, and its Solo saw the coordinates, so its numbers stand beside ours for their order, not their size.",
             "Boosted trees see the joined table, which no partner would allow: own columns, K rows side by side, similarities.",
         ],
-        seconds=found["seconds"],
-        facts={"seeds": ", ".join(map(str, found["seeds"])), "split": found["split"]},
+        seconds=about["seconds"],
+        facts={"seeds": ", ".join(map(str, about["seeds"])), "split": about["split"]},
     )
 
 
-_SETTINGS = {
-    "table-1": (),
-    "table-2": (),
-    "table-6": ("parties",),
-    "neighbors": ("neighbors",),
-    "tau": ("tau",),
-    "synthetic": ("key_noise",),
-    "table-10": ("neighbors",),
-}
-"""Which setting a part varies besides the method."""
+def _table(part: str, name: str, rows: Sequence[Row]) -> ResultTable:
+    """A row per method and setting, with the spread over seeds."""
+    metric, varied = paper.METRIC[name], VARIED.get(part)
+    cells: list[list[Cell]] = []
+    for (method, *_), of in groups(rows, "method", *SETTINGS).items():
+        setting = [] if varied is None else [_words(of[0].get(varied, ""))]
+        cells.append([method, *setting, of_paper(of[0]), over_seeds(of, metric), of[0].get("parameters")])
+    return ResultTable(
+        name=f"{TITLES[part]}: {name}",
+        note=f"K = {rows[0]['neighbors']}." if varied != "neighbors" else "",
+        columns=["method", *([varied.replace("_", " ")] if varied else []), f"paper, {metric}", metric, "weights"],
+        rows=cells,
+    )
 
 
-def _tables(part: str, rows: list[dict[str, Any]]) -> list[ResultTable]:
-    """One table per set."""
-    settings, tables = _SETTINGS[part], []
-    for name in dict.fromkeys(row["set"] for row in rows):
-        metric, of_set = paper.METRIC[name], [row for row in rows if row["set"] == name]
-        tables.append(
-            ResultTable(
-                name=f"{_TITLES[part]}: {name}",
-                note=f"K = {of_set[0]['neighbors']}." if "neighbors" not in settings else "",
-                columns=["method", *(setting.replace("_", " ") for setting in settings), f"paper, {metric}", metric, "weights"],
-                rows=[
-                    [
-                        row["method"],
-                        *(shown if isinstance(shown := row[each], str) else f"{shown:g}" for each in settings),
-                        row["paper"],
-                        spread_of(row[metric]),
-                        row["parameters"],
-                    ]
-                    for row in of_set
-                ],
-            )
-        )
-    return tables
+SETTINGS = ("neighbors", "tau", "key_noise", "split", "noise", "parties")
 
 
-def _frontier(part: str, rows: list[dict[str, Any]]) -> list[ResultTable]:
-    """What noise costs beside what it hides, one table per set."""
-    tables = []
-    for name in dict.fromkeys(row["set"] for row in rows):
-        of_set = [row for row in rows if row["set"] == name]
-        methods, attacks = list(dict.fromkeys(row["method"] for row in of_set)), list(of_set[0]["located"])
-        table = []
-        for noise in dict.fromkeys(row["noise"] for row in of_set):
-            here = {row["method"]: row for row in of_set if row["noise"] == noise}
-            metres = next(iter(here.values()))["located"]
-            table.append([noise, *metres.values(), *(spread_of(here[method]["rmse"]) for method in methods)])
-        tables.append(
-            ResultTable(
-                name=f"{_TITLES[part]}: {name}",
-                note=f"K = {of_set[0]['neighbors']}. Median metres from the truth that each attack came to, and RMSE by method.",
-                columns=["noise", *(f"{attack}, m" for attack in attacks), *(f"{method}, rmse" for method in methods)],
-                rows=table,
-            )
-        )
-    return tables
+def _words(value: str | float) -> str:
+    return value if isinstance(value, str) else f"{value:g}"
 
 
-def _frontier_curves(found: dict[str, Any]) -> list[Curve]:
+def of_paper(row: Row) -> float | None:
+    """The paper's figure for a row, if it has one."""
+    name, method, neighbors = row["set"], row["method"], row["neighbors"]
+    if name in paper.FIGURE_5:
+        figures = paper.FIGURE_5[name].get(method)
+        return figures[paper.KEY_NOISE.index(row["key_noise"])] if figures is not None else None
+    if row["tau"] != 1 or row["noise"] or row["parties"]:
+        return None
+    if name == "synthetic-random":
+        return paper.TABLE_10.get(method, {}).get(neighbors)
+    if method == "Secondary":
+        return paper.TABLE_2[name]["Secondary"]
+    by_neighbors = paper.FIGURE_9.get(name, {}) if method == "FedSim" else {}
+    if neighbors in by_neighbors:
+        return by_neighbors[neighbors]
+    figure = paper.TABLE_1.get(name, {}).get(method)
+    return figure[0] if figure is not None and neighbors == RECIPES[name].neighbors else None
+
+
+def _noise_table(part: str, name: str, rows: Sequence[Row]) -> ResultTable:
+    """What noise costs beside what it hides."""
+    methods, attacks = distinct(rows, "method"), list(rows[0]["located"])
+    cells: list[list[Cell]] = []
+    for noise, of in groups(rows, "noise").items():
+        here = groups(of, "method")
+        metres = [_metres(next(iter(here.values())), attack) for attack in attacks]
+        cells.append([noise, *metres, *(over_seeds(here[method], "rmse") for method in methods)])
+    return ResultTable(
+        name=f"{TITLES[part]}: {name}",
+        note=f"K = {rows[0]['neighbors']}. Median metres from the truth that each attack came to, and RMSE by method.",
+        columns=["noise", *(f"{attack}, m" for attack in attacks), *(f"{method}, rmse" for method in methods)],
+        rows=cells,
+    )
+
+
+def _metres(rows: Sequence[Row], attack: str) -> float:
+    return float(sum(row["located"][attack] for row in rows) / len(rows))
+
+
+def _frontiers(rows: Sequence[Row]) -> Iterator[Curve]:
     """RMSE by what trilateration located: a line for noise from tau and one for noise on keys, per method."""
-    rows = found["parts"].get("frontier", [])
-    curves = []
-    for name in dict.fromkeys(row["set"] for row in rows):
-        series = [
-            Series(
-                name=f"{method}, {kind}",
-                xs=[row["located"]["trilateration"] for row in chosen],
-                ys=[row["rmse"]["mean"] for row in chosen],
-            )
-            for method in dict.fromkeys(row["method"] for row in rows)
-            for kind, start in (("noise on keys", "keys"), ("noise from tau", "tau"))
-            if (
-                chosen := [
-                    row for row in rows if (row["set"], row["method"]) == (name, method) and row["noise"].startswith(start)
-                ]
-            )
-        ]
-        title = f"{name}: RMSE by what is located"
-        curves.append(Curve(name=title, x="metres from the truth, median", y="rmse", series=series, log_x=True, log_y=True))
-    return curves
-
-
-def _paired(rows: list[dict[str, Any]]) -> list[ResultTable]:
-    if not rows:
-        return []
-    return [
-        ResultTable(
-            name="Differences on the same split",
-            columns=["difference", "set", "metric", "mean", "splits"],
-            rows=[
-                [
-                    f"{row['method']} less {row['less']}",
-                    row["set"],
-                    row["metric"],
-                    spread_of(row["difference"]),
-                    int(row["difference"]["n"]),
-                ]
-                for row in rows
-            ],
+    for name, of in groups(rows, "set").items():
+        lines = {
+            f"{method}, {kind}": [
+                (_metres(each, "trilateration"), spread(row["rmse"] for row in each).value)
+                for noise, each in groups(mine, "noise").items()
+                if noise.startswith(start)
+            ]
+            for method, mine in groups(of, "method").items()
+            for kind, start in NOISES.items()
+        }
+        yield Curve(
+            name=f"{name}: RMSE by what is located",
+            x="metres from the truth, median",
+            y="rmse",
+            series=[Series.of(line, points) for line, points in lines.items() if points],
+            log_x=True,
+            log_y=True,
         )
-    ]
 
 
-def _cut(rows: list[dict[str, Any]]) -> list[ResultTable]:
+def differences(rows: Sequence[Row]) -> list[list[Cell]]:
+    """Differences of methods on the same split, by set: as wide as methods differ, not as test rows do."""
+    cells: list[list[Cell]] = []
+    for name, of in groups(rows, "set").items():
+        metric, by_method = paper.METRIC[name], groups(of, "method")
+        for first, second in PAIRED:
+            if found := paired(by_method.get(first, []), by_method.get(second, []), metric):
+                cells.append([f"{first} less {second}", name, metric, spread(found), len(found)])
+    return cells
+
+
+def _differences(rows: Sequence[Row]) -> list[ResultTable]:
+    columns = ["difference", "set", "metric", "mean", "splits"]
+    cells = differences(rows)
+    return [ResultTable(name="Differences on the same split", columns=columns, rows=cells)] if cells else []
+
+
+def _cut(rows: Sequence[Row]) -> list[ResultTable]:
     if not rows:
         return []
-    columns = ["what crosses", "K", "batch", "bytes a step", "steps a second", "largest difference to one process"]
+    fields = ("form", "neighbors", "batch_size", "bytes_per_step", "steps_per_s", "difference")
     return [
         ResultTable(
             name="The cut: each distinct row once, or every link",
             note="Two processes over mutual TLS on this machine, the weights of FedSim after the last step.",
-            columns=columns,
-            rows=[
-                [
-                    row["form"],
-                    row["neighbors"],
-                    row["batch_size"],
-                    round(row["bytes_per_step"]),
-                    row["steps_per_s"],
-                    row["difference"],
-                ]
-                for row in rows
-            ],
+            columns=["what crosses", "K", "batch", "bytes a step", "steps a second", "largest difference to one process"],
+            rows=[[round(row[field]) if field == "bytes_per_step" else row[field] for field in fields] for row in rows],
         )
     ]
 
 
-def _deltas(rows: list[dict[str, Any]]) -> list[ResultTable]:
+def _deltas(rows: Sequence[Row]) -> list[ResultTable]:
     if not rows:
         return []
     return [
@@ -189,36 +193,24 @@ def _deltas(rows: list[dict[str, Any]]) -> list[ResultTable]:
     ]
 
 
-def _by_neighbors(found: dict[str, Any]) -> list[Curve]:
-    rows = found["parts"].get("neighbors", [])
-    curves = []
-    for name in sorted({row["set"] for row in rows}):
-        metric, of_set = paper.METRIC[name], [row for row in rows if row["set"] == name]
+def _by_neighbors(rows: Sequence[Row]) -> Iterator[Curve]:
+    for name, of in sorted(groups(rows, "set").items()):
+        metric = paper.METRIC[name]
         series = [
-            Series(
-                name=method,
-                xs=[row["neighbors"] for row in of_set if row["method"] == method],
-                ys=[row[metric]["mean"] for row in of_set if row["method"] == method],
-            )
-            for method in dict.fromkeys(row["method"] for row in of_set)
+            Series.of(method, [(k, spread(row[metric] for row in each).value) for k, each in groups(mine, "neighbors").items()])
+            for method, mine in groups(of, "method").items()
         ]
         if of_paper := paper.FIGURE_9.get(name):
-            series.append(Series(name="FedSim, the paper's", xs=list(of_paper), ys=list(of_paper.values())))
-        curves.append(Curve(name=f"{name}: {metric} by the number of links", x="K", y=metric, series=series, log_x=True))
-    return curves
+            series.append(Series.of("FedSim, the paper's", of_paper.items()))
+        yield Curve(name=f"{name}: {metric} by the number of links", x="K", y=metric, series=series, log_x=True)
 
 
-def _weights(found: dict[str, Any]) -> list[Curve]:
+def _weights(rows: Sequence[Row]) -> Iterator[Curve]:
     """Figure 10: what the weight gate learnt, once per set and method."""
-    shown: dict[str, dict[str, list[float]]] = {}
-    for figures in found["weights"]:
-        shown.setdefault(figures["set"], {}).setdefault(figures["method"], figures["weights"])
-    return [
-        Curve(
+    for name, of in groups(rows, "set").items():
+        yield Curve(
             name=f"{name}: learnt weight by similarity, of the first seed",
             x="similarity, in standard deviations",
             y="weight",
-            series=[Series(name=method, xs=LOOKED_AT, ys=weights) for method, weights in methods.items()],
+            series=[Series(name=method, xs=LOOKED_AT, ys=each[0]["weights"]) for method, each in groups(of, "method").items()],
         )
-        for name, methods in shown.items()
-    ]

@@ -43,6 +43,7 @@ FIGURE_9: dict[str, dict[int, float]] = {
 }
 """FedSim's RMSE by K."""
 
+KEY_NOISE = (0.0, 0.1, 0.2)  # of figure 5
 FIGURE_5: dict[str, dict[str, tuple[float, float, float]]] = {
     "frogs": {"FedSim averaging": (0.955, 0.956, 0.907), "Top1Sim": (0.918, 0.900, 0.839), "Combine": (0.982, 0.984, 0.984)},
     "synthetic": {"FedSim averaging": (0.915, 0.891, 0.772), "Top1Sim": (0.897, 0.876, 0.743)},

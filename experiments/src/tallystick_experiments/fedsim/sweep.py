@@ -14,12 +14,13 @@ from tallystick_experiments.fedsim import cut, paper
 from tallystick_experiments.fedsim.data import GENERATED, READERS, Pair, recognise
 from tallystick_experiments.fedsim.frontier import link_places
 from tallystick_experiments.fedsim.located import noise_settings
-from tallystick_experiments.fedsim.methods import METHODS
+from tallystick_experiments.fedsim.methods import METHODS, TREES
+from tallystick_experiments.fedsim.page import page_of
 from tallystick_experiments.fedsim.runs import RECIPES, LinkedPair, SplitKind, boosted_trees, link_pair, train_method
-from tallystick_experiments.grid import Case, Keeping, Latest, run_cases
-from tallystick_experiments.stats import summarize_seeds
+from tallystick_experiments.grid import Keeping, Latest, run_cases
+from tallystick_experiments.page import Found
+from tallystick_experiments.stats import Row
 
-TREES = "boosted trees on K nearest"
 TABLE_1 = (
     "Solo",
     "Top1Sim",
@@ -34,7 +35,6 @@ TABLE_1 = (
 )
 NEIGHBORS = {"hdb": (3, 5, 10, 20), "bike": (1, 5, 10, 20, 50)}
 TAUS = (1.0, 0.1, 0.01, 0.001)
-KEY_NOISE = (0.1, 0.2)
 PARTS = ("table-1", "table-2", "table-6", "neighbors", "tau", "frontier", "synthetic", "table-10", "cut", "delta")
 """Methods and ablations; either side alone; more feature parties; Figure 9; Figure 6; what noise costs and hides; Figure 5;
 keys that tell nothing; what crosses the cut, and how fast; the estimate without training."""
@@ -42,14 +42,6 @@ PARTIES = ("1+2+3", "1+2", "1+3", "2+3", "1", "2", "3")
 WITHOUT_FILES = ("synthetic", "table-10")
 PLACES = ("hdb",)
 """Sets whose keys are one longitude and latitude: what attackers locate is in metres."""
-PAIRED = (
-    ("FedSim", "Top1Sim"),
-    ("attention", "Top1Sim"),
-    ("attention", "FedSim"),
-    ("FedSim", TREES),
-    ("attention", TREES),
-)
-"""Methods that are compared on the same split."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +67,7 @@ def run(
     methods: Sequence[str] = (),
     split: SplitKind = "varied",
     keeping: Keeping | None = None,
-) -> dict[str, Any]:
+) -> Found:
     """Make the runs of the asked parts on one thread.
 
     Args:
@@ -95,21 +87,18 @@ def run(
     plans = {part: _planned(part, folders, seeds, methods, split) for part in parts}
     keys = list(dict.fromkeys(key for plan in plans.values() for key in plan))  # parts share runs
     usual = {setting.name: setting.default for setting in fields(FedSimRun) if setting.default is not MISSING}
-    made = run_cases(_cases(folders, keys), keeping or Keeping(), {"benchmark": "fedsim"}, total=len(keys), usual=usual)
-    runs = dict(zip(keys, made, strict=True))
-    return {
-        "benchmark": "fedsim",
+    trial = _Trials(folders)
+    rows = run_cases([asdict(key) for key in keys], trial, keeping or Keeping(), {"benchmark": "fedsim"}, usual=usual)
+    about = {
         "sets": sorted({key.set for key in keys}),
         "seeds": list(seeds),
         "split": split,
-        "parts": {part: _rows([runs[key] for key in plan]) for part, plan in plans.items() if plan},
-        "paired": _paired([runs[key] for key in plans.get("table-1", [])]),
+        "parts": {part: [keys.index(key) for key in plan] for part, plan in plans.items() if plan},
         "cut": _measure_cut(folders) if "cut" in parts else [],
         "delta": _deltas(folders) if "delta" in parts else [],
-        "weights": [figures for figures in runs.values() if figures.get("weights")],
-        "runs": list(runs.values()),
         "seconds": time.perf_counter() - started,
     }
+    return Found(experiment="fedsim", about=about, rows=rows, page_of=page_of)
 
 
 def _planned(
@@ -149,28 +138,28 @@ def _settings(
         case "synthetic":
             compared = ("Solo", "Top1Sim", "AvgSim", "FedSim averaging", "attention", "Combine")
             sets = [*(name for name in folders if name == "frogs"), "synthetic"]
-            yield from ((name, {"key_noise": noise}, compared) for name in sets for noise in (0.0, *KEY_NOISE))
+            yield from ((name, {"key_noise": noise}, compared) for name in sets for noise in paper.KEY_NOISE)
         case "table-10":
             yield "synthetic-random", {"neighbors": 30}, ("Solo", "Top1Sim", "FedSim", "attention", "Combine")
             yield "synthetic-random", {"neighbors": 50}, ("FedSim", "attention")
 
 
-def _cases(folders: Mapping[str, Path], keys: Sequence[FedSimRun]) -> Iterator[Case]:
-    """The runs; methods of one linking share it."""
-    pairs: dict[str, Pair] = {}
+class _Trials:
+    """Makes a case's row; methods of one linking share it."""
 
-    def read(name: str) -> Pair:
-        if name not in pairs:
-            pairs[name] = GENERATED[name]() if name in GENERATED else READERS[name](folders[name])
-        return pairs[name]
+    def __init__(self, folders: Mapping[str, Path]) -> None:
+        self.folders, self.pairs = folders, dict[str, Pair]()
+        self.linked = Latest(lambda linking: _link(self._read(linking.set), linking))
 
-    linked = Latest(lambda linking: _link(read(linking.set), linking))
-    for key in keys:
+    def __call__(self, **case: Any) -> Row:
+        """Link, if the last case's linking was another, and train."""
+        key = FedSimRun(**case)
+        return _figures(self.linked(replace(key, method="")), key)
 
-        def trial(key: FedSimRun = key) -> dict[str, Any]:
-            return _figures(linked(replace(key, method="")), key)
-
-        yield Case(key=asdict(key), trial=trial, title=f"{key.set}, seed {key.seed}: {key.method}, K = {key.neighbors}")
+    def _read(self, name: str) -> Pair:
+        if name not in self.pairs:
+            self.pairs[name] = GENERATED[name]() if name in GENERATED else READERS[name](self.folders[name])
+        return self.pairs[name]
 
 
 def _link(pair: Pair, key: FedSimRun) -> LinkedPair:
@@ -181,72 +170,18 @@ def _link(pair: Pair, key: FedSimRun) -> LinkedPair:
     return link_pair(pair, neighbors=key.neighbors, seed=key.seed, kind=key.split, tau=key.tau, key_noise=key.key_noise)
 
 
-def _figures(linked: LinkedPair, key: FedSimRun) -> dict[str, Any]:
+def _figures(linked: LinkedPair, key: FedSimRun) -> Row:
     located = {"located": dict(linked.located)} if linked.located else {}
     if key.method == TREES:
         return boosted_trees(linked, seed=key.seed) | located
     return train_method(linked, key.method, RECIPES[key.set], seed=key.seed).figures | located
 
 
-def _rows(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """One row per set, method and setting, with the spread over seeds."""
-    names = [field.name for field in fields(FedSimRun) if field.name != "seed"]
-    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
-    for each in runs:
-        groups.setdefault(tuple(each.get(name, "") for name in names), []).append(each)
-    rows = []
-    for key, group in groups.items():
-        row: dict[str, Any] = dict(zip(names, key, strict=True))
-        for metric in ("rmse", "r2", "accuracy"):
-            if metric in group[0]:
-                row[metric] = summarize_seeds([each[metric] for each in group])
-        row["located"] = {
-            attack: sum(each["located"][attack] for each in group) / len(group) for attack in group[0].get("located", {})
-        }
-        row["parameters"] = group[0].get("parameters")
-        row["seconds"] = sum(each["seconds"] for each in group) / len(group)
-        row["paper"] = _of_paper(row)
-        rows.append(row)
-    return rows
-
-
-def _paired(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Differences of methods on the same split, by set: as wide as methods differ, not as test rows do."""
-    rows = []
-    for name in dict.fromkeys(each["set"] for each in runs):
-        metric = paper.METRIC[name]
-        found = {(each["method"], each["seed"]): each[metric] for each in runs if each["set"] == name}
-        for first, second in PAIRED:
-            seeds = [seed for method, seed in found if method == first and (second, seed) in found]
-            if seeds:
-                difference = summarize_seeds([found[first, seed] - found[second, seed] for seed in seeds])
-                rows.append({"set": name, "metric": metric, "method": first, "less": second, "difference": difference})
-    return rows
-
-
-def _of_paper(row: Mapping[str, Any]) -> float | None:
-    """The paper's figure for a row, if it has one."""
-    if row["set"] in paper.FIGURE_5:
-        figures = paper.FIGURE_5[row["set"]].get(row["method"])
-        return figures[(0.0, *KEY_NOISE).index(row["key_noise"])] if figures is not None else None
-    if row["tau"] != 1 or row["noise"] or row["parties"]:
-        return None
-    if row["set"] == "synthetic-random":
-        return paper.TABLE_10.get(row["method"], {}).get(row["neighbors"])
-    if row["method"] == "Secondary":
-        return paper.TABLE_2[row["set"]]["Secondary"]
-    by_neighbors = paper.FIGURE_9.get(row["set"], {}) if row["method"] == "FedSim" else {}
-    if row["neighbors"] in by_neighbors:
-        return by_neighbors[row["neighbors"]]
-    figure = paper.TABLE_1.get(row["set"], {}).get(row["method"])
-    return figure[0] if figure is not None and row["neighbors"] == RECIPES[row["set"]].neighbors else None
-
-
-def _measure_cut(folders: Mapping[str, Path]) -> list[dict[str, Any]]:
+def _measure_cut(folders: Mapping[str, Path]) -> list[Row]:
     return cut.measure_cut(folders["hdb"], name="hdb", neighbors=50, steps=100) if "hdb" in folders else []
 
 
-def _deltas(folders: Mapping[str, Path]) -> list[dict[str, Any]]:
+def _deltas(folders: Mapping[str, Path]) -> list[Row]:
     """FedSim's definition 1, with the K nearest by the keys in the clear, K as in the paper's Table 1."""
     rows = []
     for name in (name for name in folders if name in paper.DELTA):

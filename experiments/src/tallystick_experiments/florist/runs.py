@@ -3,6 +3,7 @@
 Shapes: U rows of the union, N own rows of a side.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from math import log2
@@ -22,7 +23,7 @@ from tallystick.dataset.union import Imputation
 from tallystick.defenses.chain import EmbeddingDefenses
 from tallystick.defenses.gaussian_embeddings import GaussianEmbeddings
 from tallystick.imputation.draws import Redraw
-from tallystick.imputation.imputer import FeatureImputer, LabelImputer
+from tallystick.imputation.imputer import FeatureImputer, LabelImputer, When
 from tallystick.imputation.majority_labels import MajorityLabels
 from tallystick.imputation.sampling_features import SamplingFeatures
 from tallystick.metrics import ace_statistic, auc_statistic, sigmoid
@@ -39,6 +40,13 @@ from tallystick_experiments.experiment import PASS, PLAIN_ADAM
 from tallystick_experiments.feature_leakage.data import as_numbers
 
 Side = Literal["labels", "features", "both"]
+BOTH: Mapping[str, tuple[str, str, When, bool]] = {
+    "florist-vanilla": ("majority", "sampling", "prediction", False),
+    "florist-tr": ("majority", "sampling", "training", True),
+    "florist-te": ("majority", "sampling", "prediction", True),
+    "florist-fit": ("majority", "sampling", "fitted", True),
+}
+"""Where both sides lack rows: label imputer, feature imputer, when to calibrate, and whether for both sides or labels only."""
 
 
 @dataclass(frozen=True, kw_only=True)

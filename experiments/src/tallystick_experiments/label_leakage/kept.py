@@ -28,6 +28,7 @@ from tallystick.config.party import FeatureColumns
 from tallystick.data.lazy import LazyTable
 from tallystick.defenses.chain import NO_DEFENSE, Defenses, chain
 from tallystick.defenses.marvell import Marvell
+from tallystick.errors import ConfigError
 from tallystick.results import read_result
 from tallystick_experiments.clicks import CRITEO_CATEGORICAL, CRITEO_NUMERIC
 from tallystick_experiments.experiment import TrainingPlan
@@ -35,14 +36,13 @@ from tallystick_experiments.feature_leakage import kept as embeddings
 from tallystick_experiments.feature_leakage.data import read_pair
 from tallystick_experiments.feature_leakage.kept import split_experiment
 from tallystick_experiments.fedads.data import AdTable
-from tallystick_experiments.grid import Case, Keeping, run_cases
-from tallystick_experiments.page import Benchmark, ResultTable, counted, spread_of
+from tallystick_experiments.grid import Keeping, run_cases
+from tallystick_experiments.page import Benchmark, Cell, Found, ResultTable, counted, seed_count
 from tallystick_experiments.speed import memory
-from tallystick_experiments.stats import summarize_seeds
+from tallystick_experiments.stats import Row, at, groups, over_seeds, spread
 
 DEFENSES: Mapping[str, Defenses] = {"none": NO_DEFENSE, "marvell 8": chain([Marvell(power=8.0)])}
 MEASURED: Mapping[str, Iterable[str]] = {"labels": DEFENSES, "features": embeddings.DEFENSES}  # whose secret, behind what
-SHOWN = {"labels": "attacks", "features": "features"}  # where a side's figures stand in what is found
 AUDITED = ("without", "with")
 ROLES = {"label": memory.LABEL, "feature": memory.FEATURE}
 TURNS = 3
@@ -122,7 +122,7 @@ def kept_and_all(table: AdTable, defense: str, plan: TrainingPlan, *, seed: int)
     views = kept.views()
     told_T = told_rows(views["audit"][1], labels_N, seed=seed)
     found = {who: _attacked(view, sums, labels_N, told_T, seed) for who, (view, sums) in views.items()}
-    return {"defense": defense, "seed": seed, "test_auc": experiment.test_auc(), **found}
+    return {"test_auc": experiment.test_auc(), **found}
 
 
 def told_rows(chosen: View, labels_N: torch.Tensor, *, seed: int) -> torch.Tensor:
@@ -189,7 +189,7 @@ def run(
     sides: Sequence[str] = ("labels", "features"),
     priced: bool = True,
     keeping: Keeping | None = None,
-) -> dict[str, Any]:
+) -> Found:
     """Compare the audits' figures with those of whoever kept everything, and say what an audit takes in a run.
 
     Args:
@@ -201,82 +201,63 @@ def run(
         sides: whose audits: the label party's (labels), a feature party's (features).
         priced: whether a run is timed; its seconds mean something on an idle machine only.
         keeping: of the runs; nowhere if left out.
+
+    Raises ConfigError for a side that there is not.
     """
+    if unknown := [side for side in sides if side not in MEASURED]:
+        raise ConfigError(f"--sides {unknown[0]!r}: must be {' or '.join(MEASURED)}, or both with a comma between")
     plan, keeping = plan or TrainingPlan(epochs=4, batch_size=512), keeping or Keeping()
     about = {"data": str(data) if data else "generated", "rows": rows, "epochs": plan.epochs, "batch_size": plan.batch_size}
 
-    def case(side: str, defense: str, seed: int) -> Case:
-        def trial() -> dict[str, Any]:
-            table = read_pair(data, partner) if data is not None else generated_table(rows, seed=seed)
-            measure = kept_and_all if side == "labels" else embeddings.embeddings_kept_and_all
-            return measure(table, defense, plan, seed=seed)
+    def trial(seed: int, side: str, defense: str) -> Row:
+        table = read_pair(data, partner) if data is not None else generated_table(rows, seed=seed)
+        measure = kept_and_all if side == "labels" else embeddings.embeddings_kept_and_all
+        return measure(table, defense, plan, seed=seed)
 
-        key = {"side": side, "defense": defense, "seed": seed}
-        return Case(key=key, trial=trial, title=f"seed {seed}, {side}: {defense}")
-
-    cases = [case(side, defense, seed) for seed in seeds for side in sides for defense in MEASURED[side]]
-    runs = run_cases(cases, keeping, about, total=len(cases), usual={"side": "labels"})
-    found = {"benchmark": "audit", "data": about, "seeds": list(seeds), "runs": runs}
-    found |= {key: beside_all([each for each in runs if each["side"] == side]) for side, key in SHOWN.items()}
-    return found | ({"cost": audit_cost(rows)} if priced else {})
+    cases = [{"side": side, "defense": name, "seed": seed} for seed in seeds for side in sides for name in MEASURED[side]]
+    found = run_cases(cases, trial, keeping, about, usual={"side": "labels"})
+    price = {"cost": audit_cost(rows)} if priced else {}
+    return Found(experiment="audit", about={"data": about, **price}, rows=found, page_of=page_of)
 
 
-def beside_all(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Per defence and attack the audit's figure, that of everything, and their difference with the same seed."""
-    rows = []
-    for defense in dict.fromkeys(each["defense"] for each in runs):
-        mine = [each for each in runs if each["defense"] == defense]
-        for attack in mine[0]["everything"]:
-            both = [(each["audit"][attack], each["everything"][attack]) for each in mine]
-            difference = summarize_seeds([audit - everything for audit, everything in both])
-            rows.append(
-                {
-                    "defense": defense,
-                    "attack": attack,
-                    "audit": summarize_seeds([audit for audit, _ in both]),
-                    "everything": summarize_seeds([everything for _, everything in both]),
-                    "difference": difference,
-                    "close": difference["mean"] >= -CLOSE,
-                }
-            )
-    return rows
-
-
-def page_of(found: dict[str, Any], *, command: str) -> Benchmark:
-    """Show what ``run`` found."""
-    data = found["data"]
-    columns = ["defence", "attack", "the audit's", "given everything", "difference", f"within {CLOSE:g}"]
-    tables = [
-        ResultTable(
-            name=f"What the audit of {side} reports beside what everything would",
-            note=NOTES[side],
-            columns=columns,
-            rows=[[row["defense"], row["attack"], *map(spread_of, _three(row)), row["close"]] for row in found[key]],
-        )
-        for side, key in SHOWN.items()
-        if found[key]
-    ]
-    if priced := found.get("cost"):
-        parts = [
-            [name, priced[name]["training_s"], *priced[name]["audit_s"].values(), *priced[name]["peak_mib"].values()]
-            for name in AUDITED
-        ]
-        columns = ["audit", "training, s", *(f"audit, {role}, s" for role in ROLES)]
-        columns += [f"{name}, MiB" for name in priced["with"]["peak_mib"]]
-        attacking = " and ".join(f"{priced['attacking'][role]:.0%} ({role} party)" for role in ROLES)
-        share = " and ".join(f"{priced['share'][role]:.0%}" for role in ROLES)
-        note = (
-            f"Recording makes training {priced['recording']:+.0%} longer, attacking takes {attacking} of it; together {share}, "
-            f"wanted at most {FIFTH:.0%}. Medians of {counted(priced['turns'], 'turn')}, on an idle machine."
-        )
-        tables.append(ResultTable(name=f"A run of {priced['rows']:,} rows", note=note, columns=columns, rows=parts))
+def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
+    """Show the rows of ``run``, and the price if it was measured."""
+    data = about["data"]
+    tables = [_beside_all(side, groups(of, "defense")) for side, of in groups(rows, "side").items()]
     return Benchmark(
-        title=f"What the audit keeps, beside everything: {data['data']}, {counted(len(found['seeds']), 'seed')}",
-        command=command,
-        tables=tables,
+        title=f"What the audit keeps, beside everything: {data['data']}, {seed_count(rows)}",
+        tables=[*tables, *([_price(about["cost"])] if "cost" in about else [])],
         facts={"training": f"{counted(data['epochs'], 'epoch')}, batch {data['batch_size']}", "rows": str(data["rows"])},
     )
 
 
-def _three(row: Mapping[str, Any]) -> tuple[dict[str, float], ...]:
-    return row["audit"], row["everything"], row["difference"]
+def _beside_all(side: str, found: Mapping[str, Sequence[Row]]) -> ResultTable:
+    """Per defence and attack the audit's figure, that of everything, and their difference with the same seed."""
+    cells: list[list[Cell]] = []
+    for defense, rows in found.items():
+        for attack in rows[0]["everything"]:
+            less = spread(row["audit"][attack] - row["everything"][attack] for row in rows)
+            both = [over_seeds(rows, at(whose, attack)) for whose in ("audit", "everything")]
+            cells.append([defense, attack, *both, less, less.value >= -CLOSE])
+    return ResultTable(
+        name=f"What the audit of {side} reports beside what everything would",
+        note=NOTES[side],
+        columns=["defence", "attack", "the audit's", "given everything", "difference", f"within {CLOSE:g}"],
+        rows=cells,
+    )
+
+
+def _price(cost: Row) -> ResultTable:
+    attacking = " and ".join(f"{cost['attacking'][role]:.0%} ({role} party)" for role in ROLES)
+    share = " and ".join(f"{cost['share'][role]:.0%}" for role in ROLES)
+    columns = ["audit", "training, s", *(f"audit, {role}, s" for role in ROLES)]
+    return ResultTable(
+        name=f"A run of {cost['rows']:,} rows",
+        note=f"Recording makes training {cost['recording']:+.0%} longer, attacking takes {attacking} of it; together {share}, "
+        f"wanted at most {FIFTH:.0%}. Medians of {counted(cost['turns'], 'turn')}, on an idle machine.",
+        columns=[*columns, *(f"{name}, MiB" for name in cost["with"]["peak_mib"])],
+        rows=[
+            [name, cost[name]["training_s"], *cost[name]["audit_s"].values(), *cost[name]["peak_mib"].values()]
+            for name in AUDITED
+        ],
+    )

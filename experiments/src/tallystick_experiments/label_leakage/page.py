@@ -1,191 +1,262 @@
 """The label-leakage benchmark's page: the paper's tables and figures beside ours, the frontiers, the claims."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
 
+from tallystick_experiments.label_leakage import paper
 from tallystick_experiments.label_leakage.paper import LEAK
-from tallystick_experiments.page import Benchmark, Cell, Curve, ResultTable, Series, counted, spread_of
+from tallystick_experiments.label_leakage.scenarios import NORMALISED, PLAIN, depth, frontier_curves, point
+from tallystick_experiments.page import Benchmark, Cell, Curve, ResultTable, Series, counted, seed_count, seeds_of
+from tallystick_experiments.stats import Row, Spread, at, change, distinct, groups, over_seeds, spread
 
-_METRICS = {
+HIDDEN_ENOUGH = 0.55
+METRICS = {
     "test_auc": "test AUC",
     LEAK: "leak AUC, spectral on embeddings",
     "norm": "leak AUC, norm of gradients",
     "spectral-gradient": "leak AUC, spectral on gradients",
     "layers": "leak AUC, spectral by layer",
 }
+ByName = dict[str, list[Row]]
 
 
-def page_of(found: dict[str, Any], *, command: str) -> Benchmark:
-    """Show what ``leakage.run`` found."""
-    data = found["data"]
+def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
+    """Show the rows of ``sweep.run``."""
+    found, parts, data = groups(rows, "name"), about["parts"], about["data"]
+    frontiers = [at for at in frontier_curves() if ("frontier-large" if at else "frontier") in parts]
+    seconds = sum(row["seconds"] for row in rows)
+    figures = [part.removeprefix("figure-") for part in parts if part.startswith("figure-")]
     return Benchmark(
-        title=f"Label leakage on {data['name']}: {data['rows']:,} rows, {counted(len(found['seeds']), 'seed')}",
-        command=command,
+        title=f"Label leakage on {data['name']}: {data['rows']:,} rows, {seed_count(rows)}",
         tables=[
-            *_claims(found["claims"]),
-            *(_paper_table(number, table) for number, table in found["tables"].items()),
-            *_stated(found["figures"]),
-            *(table for frontier in found["frontiers"] for table in _frontier(frontier)),
-            *_depth(found["depth"]),
-            *_components(found["scenarios"]),
-            *_scenarios(found["scenarios"]),
+            table
+            for table in (
+                *([_claims(found)] if "claims" in parts else []),
+                *(_paper_table(part.removeprefix("table-"), found) for part in parts if part.startswith("table-")),
+                _stated(figures, found),
+                *(table for at in frontiers for table in (_frontier(at, found), _prices(at, found))),
+                *([_depth(found)] if "depth" in parts else []),
+                _components(found),
+                _scenarios(found),
+            )
+            if table.rows
         ],
         curves=[
-            *(_panel(number, letter, panel) for number, panels in found["figures"].items() for letter, panel in panels.items()),
-            *(_trade(frontier) for frontier in found["frontiers"]),
+            *(_panel(f"{number}{letter}", panel, found) for number in figures for letter, panel in paper.FIGURES[number].items()),
+            *(_trade(at, found) for at in frontiers),
         ],
-        notes=_notes(found),
-        seconds=found["seconds"],
+        notes=[
+            "Small figures below a mean are Student's 95 % interval of it over seeds."
+            + (" One seed gives none." if len(distinct(rows, "seed")) < 2 else ""),
+            "Leak AUCs are symmetric per batch, max(a, 1 - a): a pure guess scores about .52 at batch 512.",
+            "The paper's figures are pictures: only what its text states can be set beside ours. Figures 3 and 6 do not say "
+            "which strengths they show.",
+            "Batch and step size are scaled to the sample: the paper has 4.1 million rows, batch 8,192 and Adam 1e-4.",
+            "Normalised top: batch normalisation where the label party takes the cut embeddings in. The paper does not mention "
+            "one.",
+            "Layers above the cut are the label party's: their AUC is no leak.",
+            f"Training and attacks of all runs together took {seconds:,.0f} s on one thread.",
+        ],
+        seconds=seconds,
         facts={
             "model": "5 layers of 128 below the cut, 2 and the output above, if not said otherwise",
             "optimiser": f"Adam {data['learning_rate']:g}, batch {data['batch_size']:,}, {counted(data['epochs'], 'epoch')}",
-            "seeds": ", ".join(map(str, found["seeds"])),
+            "seeds": seeds_of(rows),
         },
     )
 
 
-def _claims(claims: Sequence[dict[str, Any]]) -> list[ResultTable]:
-    rows = [[each["what"], spread_of(each["measured"]), each["wanted"], each["passed"]] for each in claims]
-    return [ResultTable(name="The paper's claims", columns=["what", "leak AUC", "wanted", "holds"], rows=rows)] if rows else []
+def test_auc(row: Row) -> float:
+    """After the last epoch."""
+    return float(row["epochs"][-1]["test_auc"])
 
 
-def _paper_table(number: str, table: dict[str, Any]) -> ResultTable:
-    metrics = list(table["rows"][0]["paper"])
-    columns = [f"{head}{_METRICS[metric]}" for metric in metrics for head in ("paper, ", "here, ", "normalised top, ")]
+def after_epoch(metric: str, epoch: int) -> Callable[[Row], float]:
+    """Reads a metric after an epoch."""
+    return lambda row: float(row["epochs"][epoch]["test_auc"] if metric == "test_auc" else row["epochs"][epoch]["leaks"][metric])
+
+
+def last(rows: Sequence[Row], metric: str) -> Spread | None:
+    """A metric after the last epoch; None for an attack that found no batch to score in some seed."""
+    if metric == "test_auc":
+        return over_seeds(rows, test_auc)
+    if not all(metric in row["attacks"] for row in rows):
+        return None
+    return over_seeds(rows, at("attacks", metric, "symmetric_auc"))
+
+
+def _attacks(runs: Sequence[Sequence[Row]]) -> list[str]:
+    """Attacks that every seed's run of some scenario has."""
+    names = (name for rows in runs for name in rows[0]["attacks"] if all(name in row["attacks"] for row in rows))
+    return list(dict.fromkeys(names))
+
+
+def _claims(found: ByName) -> ResultTable:
+    """The paper's claims as inequalities: the means must hold them."""
+    bare, defended = found["none"], found[paper.marvell(8)]
+    claims: list[tuple[str, Spread | None, str, float]] = [
+        (f"no defence: {attack} on gradients", last(bare, attack), ">=", 0.9)
+        for attack in ("norm", "direction-1", "direction-3", "direction-5")
+    ]
+    for epoch in range(1, len(bare[0]["epochs"])):
+        what = f"no defence: spectral on embeddings, epoch {epoch + 1}"
+        claims.append((what, over_seeds(bare, after_epoch(LEAK, epoch)), ">", 0.6))
+    for attack in ("norm", "direction-1", "direction-3", "direction-5", "direction-1-clean", "spectral-gradient"):
+        claims.append((f"Marvell s = 8: {attack} on gradients", last(defended, attack), "<=", 0.6))
+    claims.append(("Marvell s = 8: spectral on embeddings stays", last(defended, LEAK), ">", 0.6))
+    rows: list[list[Cell]] = [
+        [what, measured, f"{relation} {wanted:g}", measured is not None and _holds(measured.value, relation, wanted)]
+        for what, measured, relation, wanted in claims
+    ]
+    return ResultTable(name="The paper's claims", columns=["what", "leak AUC", "wanted", "holds"], rows=rows)
+
+
+def _holds(value: float, relation: str, wanted: float) -> bool:
+    return {">=": value >= wanted, ">": value > wanted, "<=": value <= wanted}[relation]
+
+
+def _paper_table(number: str, found: ByName) -> ResultTable:
+    table = paper.TABLES[number]
+    metrics = list(table.rows[0].printed)
     rows: list[list[Cell]] = []
-    for row in table["rows"]:
-        cells = [
-            cell
-            for metric in metrics
-            for cell in (row["paper"][metric], spread_of(row["measured"][metric]), spread_of(row["normalised"][metric]))
-        ]
-        rows.append([row["row"], *cells])
-    return ResultTable(name=f"Table {number}", note=f"{table['title']}.", columns=["weight", *columns], rows=rows)
+    for row in table.rows:
+        ours, normalised = (found.get(name, []) for name in (row.scenario, row.scenario + NORMALISED))
+        cells = [cell for metric in metrics for cell in (row.printed[metric], last(ours, metric), last(normalised, metric))]
+        rows.append([row.label, *cells])
+    columns = [f"{head}{METRICS[metric]}" for metric in metrics for head in ("paper, ", "here, ", "normalised top, ")]
+    return ResultTable(name=f"Table {number}", note=f"{table.title}.", columns=["weight", *columns], rows=rows)
 
 
-def _stated(figures: dict[str, dict[str, Any]]) -> list[ResultTable]:
-    rows: list[list[Cell]] = [
-        [f"{number}{letter}", name, _METRICS[each["metric"]], each["paper"], spread_of(each[name])]
-        for number, panels in figures.items()
-        for letter, panel in panels.items()
-        for each in panel["stated"]
-        for name in panel["series"]
-    ]
-    note = "The only numbers that the paper's text gives for its figures; here after the last epoch."
-    columns = ["panel", "scenario", "what", "paper, about", "here"]
-    return [ResultTable(name="Figures: numbers that the text states", note=note, columns=columns, rows=rows)] if rows else []
+def _shown(panel: paper.Panel, found: ByName) -> list[str]:
+    """A panel's scenarios in both networks, where they were run."""
+    return [each for name in panel.scenarios for each in (name, name + NORMALISED) if each in found]
 
 
-def _frontier(frontier: dict[str, Any]) -> list[ResultTable]:
-    at = f"batch {frontier['batch']}" if frontier["batch"] else "the sweep's batch"
-    attacks = list(dict.fromkeys(name for curve in frontier["curves"] for each in curve["points"] for name in each["leaks"]))
-    points: list[list[Cell]] = [
-        [
-            f"{curve['form']} {each['weight']:g}",
-            spread_of(each["test_auc"]),
-            *(spread_of(each["leaks"].get(name)) for name in attacks),
-        ]
-        for curve in frontier["curves"]
-        for each in curve["points"]
-    ]
-    prices: list[list[Cell]] = [
-        [
-            f"{each['form']} {each['weight']:g}",
-            spread_of(each["test_auc_change"]),
-            spread_of(each["test_auc"]),
-            *(spread_of(each["leaks"].get(name)) for name in attacks),
-        ]
-        for each in frontier["prices"]
-    ]
-    tables = []
-    if points:
-        note = "Leak AUCs are max(a, 1 - a) per batch."
-        columns = ["penalty and weight", "test AUC", *attacks]
-        tables.append(ResultTable(name=f"Distance correlation, {at}", note=note, columns=columns, rows=points))
-    if prices:
-        note = (
-            "Of each form, the smallest weight that brings the spectral attack on embeddings to 0.55, and what it costs against "
-            "the paper's network without a defence, same seed."
-        )
-        columns = ["penalty and weight", "test AUC, change", "test AUC", *attacks]
-        tables.append(ResultTable(name=f"Price of hiding, {at}", note=note, columns=columns, rows=prices))
-    return tables
+def _stated(numbers: Sequence[str], found: ByName) -> ResultTable:
+    return ResultTable(
+        name="Figures: numbers that the text states",
+        note="The only numbers that the paper's text gives for its figures; here after the last epoch.",
+        columns=["panel", "scenario", "what", "paper, about", "here"],
+        rows=[
+            [f"{number}{letter}", name, METRICS[metric], value, last(found[name], metric)]
+            for number in numbers
+            for letter, panel in paper.FIGURES[number].items()
+            for metric, value in panel.stated.items()
+            for name in _shown(panel, found)
+        ],
+    )
 
 
-def _depth(depths: Sequence[dict[str, Any]]) -> list[ResultTable]:
-    if not depths:
-        return []
-    attacks = list(depths[0]["leaks"])
-    rows: list[list[Cell]] = [
-        [each["below"], spread_of(each["test_auc"]), *(spread_of(each["leaks"][name]) for name in attacks)] for each in depths
-    ]
-    note = "Layers below the cut, of seven and the output; no defence."
-    return [ResultTable(name="Depth of the cut", note=note, columns=["layers below", "test AUC", *attacks], rows=rows)]
+def _points(at: str, found: ByName) -> Iterator[tuple[str, str, float, list[Row]]]:
+    """A frontier's form, its title, a weight, and its runs."""
+    for form, weights in frontier_curves()[at].items():
+        for weight in weights:
+            if rows := found.get(point(form, weight, at)):
+                yield form, form.format("").strip().replace(" ,", ","), weight, rows
 
 
-def _components(scenarios: Sequence[dict[str, Any]]) -> list[ResultTable]:
-    rows: list[list[Cell]] = [[each["name"], *map(spread_of, each["components"])] for each in scenarios if each["components"]]
-    if not rows:
-        return []
+def _batch(at: str) -> str:
+    return at.removeprefix(", ") or "the sweep's batch"
+
+
+def _leaks(rows: Sequence[Row], attacks: Sequence[str]) -> list[Spread | None]:
+    return [last(rows, name) for name in attacks]
+
+
+def _frontier(at: str, found: ByName) -> ResultTable:
+    """Per form and weight: what it costs and what still leaks."""
+    points = list(_points(at, found))
+    attacks = _attacks([rows for *_, rows in points])
+    return ResultTable(
+        name=f"Distance correlation, {_batch(at)}",
+        note="Leak AUCs are max(a, 1 - a) per batch.",
+        columns=["penalty and weight", "test AUC", *attacks],
+        rows=[[f"{title} {weight:g}", over_seeds(rows, test_auc), *_leaks(rows, attacks)] for _, title, weight, rows in points],
+    )
+
+
+def _prices(at: str, found: ByName) -> ResultTable:
+    """The smallest weight of each form that hides from the spectral attack."""
+    points = list(_points(at, found))
+    attacks = _attacks([rows for *_, rows in points])
+    base = found.get(point(PLAIN, 0.0, at), [])  # the paper's network without a defence, whatever the form's own network
+    cheapest: dict[str, tuple[str, float, list[Row]]] = {}
+    for form, title, weight, rows in points:
+        leak = last(rows, LEAK)
+        if base and weight and leak is not None and leak.value <= HIDDEN_ENOUGH:
+            cheapest.setdefault(form, (title, weight, rows))
+    return ResultTable(
+        name=f"Price of hiding, {_batch(at)}",
+        note="Of each form, the smallest weight that brings the spectral attack on embeddings to 0.55, and what it costs against "
+        "the paper's network without a defence, same seed.",
+        columns=["penalty and weight", "test AUC, change", "test AUC", *attacks],
+        rows=[
+            [f"{title} {weight:g}", change(rows, base, test_auc), over_seeds(rows, test_auc), *_leaks(rows, attacks)]
+            for title, weight, rows in cheapest.values()
+        ],
+    )
+
+
+def _depth(found: ByName) -> ResultTable:
+    cuts = [(below, rows) for below in range(1, 7) if (rows := found.get(depth(below)))]
+    attacks = _attacks([rows for _, rows in cuts[:1]])
+    return ResultTable(
+        name="Depth of the cut",
+        note="Layers below the cut, of seven and the output; no defence.",
+        columns=["layers below", "test AUC", *attacks],
+        rows=[[below, over_seeds(rows, test_auc), *_leaks(rows, attacks)] for below, rows in cuts],
+    )
+
+
+def _by_place(rows: Sequence[Row], kind: str) -> list[Spread]:
+    """Over seeds, the figures of each layer or component."""
+    return [spread(values) for values in zip(*(row[kind] for row in rows), strict=True)]
+
+
+def _components(found: ByName) -> ResultTable:
+    rows: list[list[Cell]] = [[name, *_by_place(runs, "components")] for name, runs in found.items() if runs[0]["components"]]
     note = "AUC of the cut embeddings' principal components, each by itself: the spectral attack reads the first."
-    columns = ["scenario", *(str(number) for number in range(1, len(rows[0])))]
-    return [ResultTable(name="Where the label sits", note=note, columns=columns, rows=rows)]
+    columns = ["scenario", *(str(number) for number in range(1, len(rows[0]) if rows else 1))]
+    return ResultTable(name="Where the label sits", note=note, columns=columns, rows=rows)
 
 
-def _scenarios(scenarios: Sequence[dict[str, Any]]) -> list[ResultTable]:
-    attacks = list(dict.fromkeys(name for each in scenarios for name in each["attacks"]))
-    rows: list[list[Cell]] = [
-        [
-            each["name"],
-            spread_of(each["test_auc"]),
-            *(spread_of(each["attacks"][name]["symmetric_auc"]) if name in each["attacks"] else None for name in attacks),
-        ]
-        for each in scenarios
-    ]
-    note = "Leak AUCs of the last epoch's steps, max(a, 1 - a) per batch."
-    return [ResultTable(name="Every scenario", note=note, columns=["scenario", "test AUC", *attacks], rows=rows)]
-
-
-def _panel(number: str, letter: str, panel: dict[str, Any]) -> Curve:
-    by_layer = panel["metric"] == "layers"
-    return Curve(
-        name=f"Figure {number}{letter}: {panel['title']}",
-        x="layer (the cut is after the fifth)" if by_layer else "epoch",
-        y=_METRICS[panel["metric"]],
-        series=[
-            Series(name=name, xs=list(range(1, len(values) + 1)), ys=[each["mean"] for each in values])
-            for name, values in panel["series"].items()
-        ],
+def _scenarios(found: ByName) -> ResultTable:
+    attacks = _attacks(list(found.values()))
+    return ResultTable(
+        name="Every scenario",
+        note="Leak AUCs of the last epoch's steps, max(a, 1 - a) per batch.",
+        columns=["scenario", "test AUC", *attacks],
+        rows=[[name, over_seeds(rows, test_auc), *_leaks(rows, attacks)] for name, rows in found.items()],
     )
 
 
-def _trade(frontier: dict[str, Any]) -> Curve:
-    at = f"batch {frontier['batch']}" if frontier["batch"] else "the sweep's batch"
+def _panel(number: str, panel: paper.Panel, found: ByName) -> Curve:
+    """By layer, or by epoch."""
+    series = []
+    for name in _shown(panel, found):
+        rows = found[name]
+        if panel.metric == "layers":
+            values = _by_place(rows, "layers")
+        else:
+            epochs = range(len(rows[0]["epochs"]))
+            values = [spread(after_epoch(panel.metric, epoch)(row) for row in rows) for epoch in epochs]
+        series.append(Series.of(name, [(place, each.value) for place, each in enumerate(values, start=1)]))
     return Curve(
-        name=f"What distance correlation buys, {at}",
-        x=_METRICS[LEAK],
+        name=f"Figure {number}: {panel.title}",
+        x="layer (the cut is after the fifth)" if panel.metric == "layers" else "epoch",
+        y=METRICS[panel.metric],
+        series=series,
+    )
+
+
+def _trade(at: str, found: ByName) -> Curve:
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for _, title, _, rows in _points(at, found):
+        leak = last(rows, LEAK)
+        if leak is not None:
+            lines.setdefault(title, []).append((leak.value, spread(map(test_auc, rows)).value))
+    return Curve(
+        name=f"What distance correlation buys, {_batch(at)}",
+        x=METRICS[LEAK],
         y="test AUC",
-        series=[
-            Series(
-                name=curve["form"],
-                xs=[each["leaks"][LEAK]["mean"] for each in curve["points"]],
-                ys=[each["test_auc"]["mean"] for each in curve["points"]],
-            )
-            for curve in frontier["curves"]
-            if curve["points"]
-        ],
+        series=[Series.of(title, points) for title, points in lines.items()],
     )
-
-
-def _notes(found: dict[str, Any]) -> list[str]:
-    one = len(found["seeds"]) < 2
-    return [
-        "Small figures below a mean are Student's 95 % interval of it over seeds." + (" One seed gives none." if one else ""),
-        "Leak AUCs are symmetric per batch, max(a, 1 - a): a pure guess scores about .52 at batch 512.",
-        "The paper's figures are pictures: only what its text states can be set beside ours. Figures 3 and 6 do not say which "
-        "strengths they show.",
-        "Batch and step size are scaled to the sample: the paper has 4.1 million rows, batch 8,192 and Adam 1e-4.",
-        "Normalised top: batch normalisation where the label party takes the cut embeddings in. The paper does not mention one.",
-        "Layers above the cut are the label party's: their AUC is no leak.",
-        f"Training and attacks of all runs together took {found['seconds']:,.0f} s on one thread.",
-    ]

@@ -102,7 +102,7 @@ def run_scenario(scenario: Scenario, clicks: ClickData, *, plan: TrainingPlan, s
     """Train once, and measure the feature party's attacks on what it saw of each epoch.
 
     Returns:
-        name, seed, seconds; per epoch test_auc, loss and leak AUC by fast attack; of the last epoch all figures of every attack,
+        seconds; per epoch test_auc, loss and leak AUC by fast attack; of the last epoch all figures of every attack,
         and the AUC of the spectral attack on every layer's output and of the cut's principal components, if asked for. Leak AUCs
         are max(a, 1 - a) per batch, see ``AttackMetrics.symmetric_auc``.
     """
@@ -124,8 +124,6 @@ def run_scenario(scenario: Scenario, clicks: ClickData, *, plan: TrainingPlan, s
         own = EmbedsRows(network.bottom, network.data.training.rows)
         found |= _audit(gradients, labels_N, (FINE_TUNED,), seed=seed, own_model=own)
     return {
-        "name": scenario.name,
-        "seed": seed,
         "epochs": epochs,
         "attacks": found,
         "layers": layer_aucs(network) if scenario.by_layer else [],

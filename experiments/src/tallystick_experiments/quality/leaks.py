@@ -10,9 +10,10 @@ from typing import Any
 from tallystick.errors import ConfigError
 from tallystick.results import Result
 from tallystick_experiments.audited import audited
-from tallystick_experiments.grid import Case, Keeping, run_cases
+from tallystick_experiments.grid import Keeping, grid, run_cases
+from tallystick_experiments.page import Benchmark, Cell, Found, ResultTable, seeds_of
 from tallystick_experiments.quality.tables import MOST_ROWS, PublicTable, load_table
-from tallystick_experiments.stats import summarize_seeds
+from tallystick_experiments.stats import Row, at, distinct, groups, over_seeds
 
 _NONE: dict[str, Any] = {"training": {"gradients": "none"}}
 _NOISE = {"method": "gaussian-embeddings", "delta": 1e-6, "clip": 1.0}
@@ -26,6 +27,15 @@ CONTRACTS: dict[str, dict[str, Any]] = {
     "no-gradients-noise-30": _NONE | {"defense": [_NOISE | {"epsilon": 30.0}]},
 }
 """What each method's contract says that is not the default's."""
+LEAKING = {
+    "default": "default",
+    "no-gradients": "no gradient sent",
+    "no-gradients-32": "the same, cut width 32",
+    "no-gradients-8": "cut width 8",
+    "no-gradients-4": "cut width 4",
+    "no-gradients-noise-100": "gaussian-embeddings, ε = 100",
+    "no-gradients-noise-30": "ε = 30",
+}
 METHODS = tuple(CONTRACTS)
 USUAL = ("default", "no-gradients")
 
@@ -38,11 +48,11 @@ def run(
     seeds: Sequence[int],
     most_rows: int = MOST_ROWS,
     keeping: Keeping | None = None,
-) -> dict[str, Any]:
+) -> Found:
     """Train each table by each of these methods and attack each run; one line of a log each.
 
-    Gives the runs, and by table and method the mean symmetric AUC of each attack on labels, and the mean R² (of categories its
-    like, see ``RebuiltColumn``) of the feature party's columns as rebuilt by the strongest attack.
+    A row has the symmetric AUC of each attack on labels, and the mean R² (of categories its like, see ``RebuiltColumn``) of the
+    feature party's columns as rebuilt by the strongest attack.
 
     Raises ConfigError for an unknown method, or a table of numbers to predict: attacks tell classes apart.
     """
@@ -52,35 +62,35 @@ def run(
     if numbers := [name for name, table in loaded.items() if table.target == "regression"]:
         raise ConfigError(f"--tables {', '.join(numbers)}: attacks tell classes apart, which a number to predict does not have")
 
-    def case(name: str, method: str, seed: int) -> Case:
-        return Case(
-            key={"table": name, "method": method, "seed": seed},
-            trial=lambda: _figures(_run(loaded[name], seed, method)),
-            title=f"{name}, {method}, seed {seed}",
-        )
+    def trial(seed: int, table: str, method: str) -> Row:
+        return _figures(_run(loaded[table], seed, method))
 
-    cases = [case(name, method, seed) for seed in seeds for name in tables for method in methods]
-    runs = run_cases(cases, keeping or Keeping(), {"benchmark": "quality-leaks", "most_rows": most_rows}, total=len(cases))
-    return {
-        "benchmark": "quality-leaks",
-        "seeds": list(seeds),
-        "methods": list(methods),
-        "rows": _rows(runs, tables, methods),
-        "runs": runs,
-    }
+    cases = grid(seed=seeds, table=tables, method=methods)
+    rows = run_cases(cases, trial, keeping or Keeping(), {"benchmark": "quality-leaks", "most_rows": most_rows})
+    return Found(experiment="quality-leaks", about={}, rows=rows, page_of=page_of)
 
 
-def _rows(runs: Sequence[dict[str, Any]], tables: Sequence[str], methods: Sequence[str]) -> list[dict[str, Any]]:
-    rows = []
-    for name in tables:
-        of_table = [line for line in runs if line["table"] == name]
-        for figure in dict.fromkeys(figure for line in of_table for figure in line["figures"]):
-            row: dict[str, Any] = {"table": name, "attack": figure}
-            for method in methods:
-                values = [line["figures"][figure] for line in of_table if line["method"] == method and figure in line["figures"]]
-                row[method] = summarize_seeds(values) if values else None
-            rows.append(row)
-    return rows
+def page_of(_about: Row, rows: Sequence[Row]) -> Benchmark:
+    """Show the rows of ``run``: each figure by table and method."""
+    methods, cells = distinct(rows, "method"), list[list[Cell]]()
+    for name, of in groups(rows, "table").items():
+        found = groups(of, "method")
+        for figure in dict.fromkeys(figure for row in of for figure in row["figures"]):
+            cells.append([name, figure, *(over_seeds(found[method], at("figures", figure)) for method in methods)])
+    return Benchmark(
+        title="What networks tell attackers, by how they are trained",
+        tables=[
+            ResultTable(
+                name="What attacks found",
+                columns=["table", "attack", *(LEAKING[name] for name in methods)],
+                rows=cells,
+                note="Labels: max(AUC, 1 - AUC) per batch, .5 is a guess, 1 is every label. Columns: the mean share "
+                "that the strongest attack rebuilt of the feature party's, R² or its like for categories; 0 is a guess.",
+            )
+        ],
+        notes=["A floor: what these attackers found, never that nothing else can be found."],
+        facts={"seeds": seeds_of(rows)},
+    )
 
 
 def _run(table: PublicTable, seed: int, method: str) -> Result:
@@ -89,7 +99,7 @@ def _run(table: PublicTable, seed: int, method: str) -> Result:
     return audited(table.frame, table.label, {"label": own, "feature": theirs}, contract=contract)
 
 
-def _figures(result: Result) -> dict[str, Any]:
+def _figures(result: Result) -> Row:
     figures = {"test AUC of the model": result.joint["auc"]["value"]}
     for attack in sorted(result.label_audit.attacks, key=lambda attack: attack.name):
         figures[f"labels: {attack.name}, {attack.view}"] = attack.symmetric_auc

@@ -1,10 +1,14 @@
-"""The page of the quality benchmark: one table, one picture."""
+"""The page of the quality benchmark: every method on every table, how far behind boosting, what it takes, and a picture."""
 
-from typing import Any
+from collections.abc import Mapping, Sequence
 
-from tallystick_experiments.page import Benchmark, Cell, Curve, ResultTable, Series, spread_of
-from tallystick_experiments.quality.sweep import behind
+from tallystick_experiments.page import Benchmark, Cell, Curve, ResultTable, Series, seeds_of
+from tallystick_experiments.stats import Figure, Row, change, distinct, groups, over_seeds
 
+AUC_WITHIN, RMSE_WITHIN = 0.002, 0.02
+"""How far behind boosting still counts as as good: of AUC, and of RMSE relatively."""
+AUC_BEHIND, RMSE_BEHIND = 0.005, 0.05
+"""How far behind is too far."""
 SHOWN = {
     "boosting-own": "boosting, own half",
     "boosting": "boosting, joined",
@@ -14,120 +18,123 @@ SHOWN = {
     "default": "default, split",
     "no-gradients": "default, no gradient sent",
 }
-BEHIND = {
-    "behind_boosting": "behind boosting",
-    "behind_boosting-early": "behind early stopping",
-    "behind_lightgbm": "behind LightGBM",
-}
-LEAKING = {
-    "default": "default",
-    "no-gradients": "no gradient sent",
-    "no-gradients-32": "the same, cut width 32",
-    "no-gradients-8": "cut width 8",
-    "no-gradients-4": "cut width 4",
-    "no-gradients-noise-100": "gaussian-embeddings, ε = 100",
-    "no-gradients-noise-30": "ε = 30",
-}
+BEHIND = {"boosting": "behind boosting", "boosting-early": "behind early stopping", "lightgbm": "behind LightGBM"}
+ByMethod = Mapping[str, Sequence[Row]]  # of one table
 
 
-def page_of(found: dict[str, Any], *, command: str) -> Benchmark:
-    """Show what ``quality.run`` found."""
-    rows = found["tables"]
-    methods = {name: title for name, title in SHOWN.items() if any(name in row["figures"] for row in rows)}
-    against = found["against"]
-    rivals = {name: title for name, title in BEHIND.items() if any(name in row for row in rows)}
+def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
+    """Show the rows of ``sweep.run``."""
+    found = {name: groups(of, "method") for name, of in groups(rows, "table").items()}
+    tables = {name: (found[name], _metric(of)) for name, of in about["data"].items()}
+    methods = {name: title for name, title in SHOWN.items() if any(name in of for of in found.values())}
+    gaps = {rival: _gaps(tables, rival) for rival in BEHIND}
     return Benchmark(
-        title=f"A split network beside gradient boosting on the joined table: {len(rows)} tables, {len(found['seeds'])} seeds",
-        command=command,
-        tables=[
-            ResultTable(
-                name="Test figures",
-                columns=["", "table", "rows", "columns", "metric", *methods.values(), *rivals.values()],
-                rows=[_cells(number, row, list(methods), list(rivals)) for number, row in enumerate(rows, 1)],
-                note="AUC (of several classes the mean of each against the rest): more is better; RMSE: less is better. "
-                "Behind: as a difference of AUC, or as a share of RMSE; below 0 is ahead.",
-            ),
-            *_cost_table(rows, methods),
-        ],
+        title=f"A split network beside gradient boosting on the joined table: {len(tables)} tables, "
+        f"{len(distinct(rows, 'seed'))} seeds",
+        tables=[_figures(about["data"], tables, methods, gaps), *_cost_table(tables, methods)],
         curves=[
             Curve(
                 name="Ahead of boosting on the joined table, in hundredths of AUC or percent of RMSE",
                 x="table, by its number above",
                 y="ahead",
-                series=[_series(title, name, rows) for name, title in methods.items() if name != "boosting"],
+                series=[
+                    Series.of(title, [(number, _ahead(*of, name)) for number, of in enumerate(tables.values(), 1)])
+                    for name, title in methods.items()
+                    if name != "boosting"
+                ],
             )
         ],
         notes=[
-            f"The default is within .002 AUC or 2 % RMSE of {rival}, or better, on {count['within']} of {count['tables']} "
-            f"tables, and behind by more than .005 or 5 % on {count['far_behind']}."
-            for rival, count in against.items()
-            if count["tables"]
-        ]
-        + [
+            *(
+                said
+                for rival, of in gaps.items()
+                if (said := verdict(rival, [(tables[name][1], gap) for name, gap in of.items()]))
+            ),
             "Columns are shared out at random, by the seed, and so are rows: 70 % training, 10 % validation, 20 % test. "
             "Boosting, which needs no validation rows, is fitted on both; networks keep the epoch that validates best.",
             "Intervals are over seeds, which draw other test rows and halves: methods of one seed share them.",
         ],
-        facts={"seeds": ", ".join(map(str, found["seeds"]))},
+        facts={"seeds": seeds_of(rows)},
     )
 
 
-def _cost_table(rows: list[dict[str, Any]], methods: dict[str, str]) -> list[ResultTable]:
+def _metric(about: Row) -> str:
+    return "rmse" if about["target"] == "regression" else "auc"
+
+
+def behind(metric: str, ours: float, theirs: float) -> float:
+    """How far behind, negative if ahead: AUC as a difference, RMSE relatively."""
+    return (ours - theirs) / theirs if metric == "rmse" else theirs - ours
+
+
+def _gap(found: ByMethod, metric: str, ours: str, theirs: str) -> float | None:
+    """How far the mean of one method is behind another's; None where either was not run."""
+    both = [over_seeds(found.get(name, []), "value") for name in (ours, theirs)]
+    return None if both[0] is None or both[1] is None else behind(metric, both[0].value, both[1].value)
+
+
+def _gaps(tables: Mapping[str, tuple[ByMethod, str]], rival: str) -> dict[str, float]:
+    """By table, how far the default is behind."""
+    found = {name: _gap(of, metric, "default", rival) for name, (of, metric) in tables.items()}
+    return {name: gap for name, gap in found.items() if gap is not None}
+
+
+def _ahead(found: ByMethod, metric: str, method: str) -> float | None:
+    gap = _gap(found, metric, method, "boosting")
+    return None if gap is None else -100 * gap
+
+
+def verdict(rival: str, gaps: Sequence[tuple[str, float]]) -> str:
+    """On how many tables the default is as good as boosting, and on how many too far behind, by metrics and gaps."""
+    if not gaps:
+        return ""
+    within = sum(gap <= (RMSE_WITHIN if metric == "rmse" else AUC_WITHIN) for metric, gap in gaps)
+    far = sum(gap > (RMSE_BEHIND if metric == "rmse" else AUC_BEHIND) for metric, gap in gaps)
+    return (
+        f"The default is within .002 AUC or 2 % RMSE of {rival}, or better, on {within} of {len(gaps)} "
+        f"tables, and behind by more than .005 or 5 % on {far}."
+    )
+
+
+def _figures(
+    about: Row, tables: Mapping[str, tuple[ByMethod, str]], methods: Mapping[str, str], gaps: Mapping[str, Mapping[str, float]]
+) -> ResultTable:
+    rivals = {name: title for name, title in BEHIND.items() if gaps[name]}
+    cells: list[list[Cell]] = []
+    for number, (name, (found, metric)) in enumerate(tables.items(), 1):
+        figures = [over_seeds(found.get(method, []), "value") for method in methods]
+        facts = [number, name, about[name]["rows"], about[name]["columns"], metric]
+        cells.append([*facts, *figures, *(gaps[rival].get(name) for rival in rivals)])
+    return ResultTable(
+        name="Test figures",
+        columns=["", "table", "rows", "columns", "metric", *methods.values(), *rivals.values()],
+        rows=cells,
+        note="AUC (of several classes the mean of each against the rest): more is better; RMSE: less is better. "
+        "Behind: as a difference of AUC, or as a share of RMSE; below 0 is ahead.",
+    )
+
+
+def _megabytes(row: Row) -> float | None:
+    return None if row.get("crossing_bytes") is None else row["crossing_bytes"] / 1e6
+
+
+def _cost_table(tables: Mapping[str, tuple[ByMethod, str]], methods: Mapping[str, str]) -> list[ResultTable]:
     """What crosses and how long it takes, where networks with and without gradients stand beside each other."""
     shown = [name for name in ("default", "no-gradients") if name in methods]
     if len(shown) < 2:
         return []
-    columns = [f"{methods[name]}: {what}" for what in ("MB that cross", "seconds") for name in shown]
+    taken: Mapping[str, Figure] = {"MB that cross": _megabytes, "seconds": "seconds"}
+    cells: list[list[Cell]] = []
+    for name, (found, _) in tables.items():
+        price = change(found.get("no-gradients", []), found.get("default", []), "value")
+        cells.append([name, price, *(over_seeds(found.get(method, []), what) for what in taken.values() for method in shown)])
+    columns = [f"{methods[name]}: {what}" for what in taken for name in shown]
     return [
         ResultTable(
             name="What it takes",
             columns=["table", "figure without less with gradients, by seed", *columns],
-            rows=[
-                [
-                    row["table"],
-                    spread_of(row.get("price")),
-                    *(spread_of(row[of].get(name)) for of in ("megabytes", "seconds") for name in shown),
-                ]
-                for row in rows
-            ],
+            rows=cells,
             note="Cut embeddings and cut gradients of training, validation and test rows, of four bytes a number. Seconds in one "
             "process on one thread, without a network and without waiting for a partner.",
         )
     ]
-
-
-def leaks_page_of(found: dict[str, Any], *, command: str) -> Benchmark:
-    """Show what ``quality.leaks.run`` found."""
-    return Benchmark(
-        title="What networks tell attackers, by how they are trained",
-        command=command,
-        tables=[
-            ResultTable(
-                name="What attacks found",
-                columns=["table", "attack", *(LEAKING[name] for name in found["methods"])],
-                rows=[
-                    [row["table"], row["attack"], *(spread_of(row[name]) for name in found["methods"])] for row in found["rows"]
-                ],
-                note="Labels: max(AUC, 1 - AUC) per batch, .5 is a guess, 1 is every label. Columns: the mean share "
-                "that the strongest attack rebuilt of the feature party's, R² or its like for categories; 0 is a guess.",
-            )
-        ],
-        notes=["A floor: what these attackers found, never that nothing else can be found."],
-        facts={"seeds": ", ".join(map(str, found["seeds"]))},
-    )
-
-
-def _cells(number: int, row: dict[str, Any], methods: list[str], rivals: list[str]) -> list[Cell]:
-    figures = [spread_of(row["figures"].get(name)) for name in methods]
-    gaps = [row.get(name) for name in rivals]
-    return [number, row["table"], row["rows"], row["columns"], row["metric"], *figures, *gaps]
-
-
-def _series(title: str, name: str, rows: list[dict[str, Any]]) -> Series:
-    ahead = [
-        -100 * behind(row["metric"], row["figures"][name]["mean"], row["figures"]["boosting"]["mean"])
-        if name in row["figures"] and "boosting" in row["figures"]
-        else None
-        for row in rows
-    ]
-    return Series(name=title, xs=list(range(1, len(rows) + 1)), ys=ahead)

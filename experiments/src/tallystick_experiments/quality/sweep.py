@@ -1,24 +1,18 @@
 """Every method on every table with every seed: ``tallystick bench quality``, one line of a log per run."""
 
 from collections.abc import Sequence
-from operator import itemgetter
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from tallystick.errors import ConfigError
-from tallystick_experiments.grid import Case, Keeping, run_cases
+from tallystick_experiments.grid import Keeping, grid, run_cases
+from tallystick_experiments.page import Found
 from tallystick_experiments.quality.held_out import HELD_OUT
 from tallystick_experiments.quality.methods import METHODS
+from tallystick_experiments.quality.page import page_of
 from tallystick_experiments.quality.tables import BY_TIME, MOST_ROWS, PACKAGED, TABLES, PublicTable, drawn, load_table
-from tallystick_experiments.stats import change, summarize_seeds
-
-RIVALS = ("boosting", "boosting-early", "lightgbm")
-AUC_WITHIN, RMSE_WITHIN = 0.002, 0.02
-"""How far behind boosting still counts as as good: of AUC, and of RMSE relatively."""
-AUC_BEHIND, RMSE_BEHIND = 0.005, 0.05
-"""How far behind is too far."""
+from tallystick_experiments.stats import Row
 
 
 def tables_in(data: Path | None) -> list[str]:
@@ -42,8 +36,8 @@ def run(
     seeds: Sequence[int] = (1, 2, 3, 4, 5),
     most_rows: int = MOST_ROWS,
     keeping: Keeping | None = None,
-) -> dict[str, Any]:
-    """Run what the log lacks, seed after seed, and summarise all of it; ``own`` is a table of the user's.
+) -> Found:
+    """Run what the log lacks, seed after seed; ``own`` is a table of the user's.
 
     Raises ConfigError for an unknown table or method, DataError for a table that is not there.
     """
@@ -54,63 +48,19 @@ def run(
     if own is not None:
         loaded[own.name] = drawn(own, most=most_rows)
 
-    def case(name: str, method: str, seed: int) -> Case:
-        return Case(
-            key={"table": name, "method": method, "seed": seed},
-            trial=lambda: vars(METHODS[method](loaded[name], seed)),
-            title=f"{name}, {method}, seed {seed}",
-        )
+    def trial(seed: int, table: str, method: str) -> Row:
+        return vars(METHODS[method](loaded[table], seed))
 
-    cases = [case(name, method, seed) for seed in seeds for name in loaded for method in methods]
     with np.errstate(all="ignore"):
-        runs = run_cases(cases, keeping or Keeping(), {"benchmark": "quality", "most_rows": most_rows}, total=len(cases))
+        rows = run_cases(
+            grid(seed=seeds, table=loaded, method=methods),
+            trial,
+            keeping or Keeping(),
+            {"benchmark": "quality", "most_rows": most_rows},
+        )
     facts = {
         name: {"rows": table.frame.height, "columns": len(table.columns.numeric + table.columns.categorical),
                "target": table.target, "source": table.source}
         for name, table in loaded.items()
     }  # fmt: skip
-    return summarise(runs, facts, methods=methods, seeds=seeds)
-
-
-def summarise(
-    runs: Sequence[dict[str, Any]], facts: dict[str, dict[str, Any]], *, methods: Sequence[str], seeds: Sequence[int]
-) -> dict[str, Any]:
-    """Mean and spread of each method on each table, and how the default stands to boosting."""
-    rows = []
-    for name, about in facts.items():
-        lines = {
-            method: [line for line in runs if line["table"] == name and line["method"] == method and line["seed"] in seeds]
-            for method in methods
-        }
-        lines = {method: of for method, of in lines.items() if of}
-        figures = {method: summarize_seeds([line["value"] for line in of]) for method, of in lines.items()}
-        row = {"table": name, **about, "metric": "rmse" if about["target"] == "regression" else "auc", "figures": figures}
-        row["seconds"] = {method: summarize_seeds([line["seconds"] for line in of]) for method, of in lines.items()}
-        row["megabytes"] = {
-            method: summarize_seeds([line["crossing_bytes"] / 1e6 for line in of])
-            for method, of in lines.items()
-            if of[0].get("crossing_bytes") is not None
-        }
-        if price := change(lines.get("no-gradients", []), lines.get("default", []), itemgetter("value")):
-            row["price"] = price
-        for rival in RIVALS:
-            if "default" in figures and rival in figures:
-                row[f"behind_{rival}"] = behind(row["metric"], figures["default"]["mean"], figures[rival]["mean"])
-        rows.append(row)
-    return {"benchmark": "quality", "seeds": list(seeds), "tables": rows, **count_against(rows)}
-
-
-def behind(metric: str, ours: float, theirs: float) -> float:
-    """How far behind, negative if ahead: AUC as a difference, RMSE relatively."""
-    return (ours - theirs) / theirs if metric == "rmse" else theirs - ours
-
-
-def count_against(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """On how many tables the default is as good as boosting, and on how many too far behind."""
-    found = {}
-    for rival in RIVALS:
-        gaps = [(row["metric"], row[f"behind_{rival}"]) for row in rows if f"behind_{rival}" in row]
-        within = sum(gap <= (RMSE_WITHIN if metric == "rmse" else AUC_WITHIN) for metric, gap in gaps)
-        far = sum(gap > (RMSE_BEHIND if metric == "rmse" else AUC_BEHIND) for metric, gap in gaps)
-        found[rival] = {"tables": len(gaps), "within": within, "far_behind": far}
-    return {"against": found}
+    return Found(experiment="quality", about={"data": facts}, rows=rows, page_of=page_of)
