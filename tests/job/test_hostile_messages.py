@@ -242,6 +242,8 @@ ELSEWHERE = {
     "StoreSeed": "alignment/test_psi_malicious.py",
     "CheckKey": "alignment/test_psi_malicious.py",
     "TagsCommitment": "alignment/test_psi_malicious.py",
+    "ProgrammedTable": "alignment/switching/test_parts.py",
+    "ProgrammedStore": "alignment/switching/test_parts.py",
 }
 
 

@@ -13,7 +13,7 @@ from tallystick.alignment.switching import delivery, equality, programmed, shuff
 from tallystick.alignment.switching.delivery import receive_rows, send_rows
 from tallystick.alignment.switching.equality import answer_equal, learn_equal
 from tallystick.alignment.switching.network import Network, route
-from tallystick.alignment.switching.programmed import Bins, program, receive_programmed
+from tallystick.alignment.switching.programmed import Bins, ProgrammedStore, ProgrammedTable, program, receive_programmed
 from tallystick.alignment.switching.shuffle import permute, share
 from tallystick.alignment.switching.transfers import (
     GROUPS,
@@ -317,3 +317,29 @@ def test_lists_of_the_wrong_size_or_kind_are_refused_and_the_peer_is_named(part,
     assert isinstance(error, ProtocolError)
     assert error.peer == ("first", "second")[liar]
     assert repr(of) in str(error)
+
+
+class Replacing:
+    """A channel of a party that follows the protocol but for one message, in place of which it sends another."""
+
+    def __init__(self, channel, other):
+        self._channel, self.peer, self.receive, self._other = channel, channel.peer, channel.receive, other
+
+    def send(self, message):
+        self._channel.send(self._other if type(message) is type(self._other) else message)
+
+
+@pytest.mark.parametrize(
+    ("liar", "message"),
+    [
+        (0, ProgrammedTable(attempt=8)),
+        (0, ProgrammedTable(attempt=-1)),
+        (1, ProgrammedStore(seed=bytes(15))),
+        (1, ProgrammedStore(seed=b"")),
+    ],
+)
+def test_another_table_number_or_seed_is_refused_and_the_peer_is_named(liar, message):
+    wrap = {("first_wrap", "second_wrap")[liar]: lambda channel: Replacing(channel, message)}
+    error = both(*PARTS["programmed"](), **wrap)[1 - liar]
+    assert isinstance(error, ProtocolError)
+    assert error.peer == ("first", "second")[liar]
