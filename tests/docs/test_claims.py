@@ -78,6 +78,19 @@ def test_every_claim_has_a_verdict_and_what_does_not_come_out_says_whether_it_wa
     assert [row[0] for row in rows if row[1] == "does not" and "tested" not in row[3]] == []
 
 
+def test_every_page_that_says_it_has_not_measured_something_is_on_the_list_of_limits() -> None:
+    own = {"claims.md", "limits.md", "what-we-did-differently.md", "changes.md", "corrections.md"}
+    said = re.compile(r"\bnot (?:been )?(?:measured|tested|tried)\b(?! is listed)|\bpresumably\b|\boutside this repository\b")
+    listed = {
+        (RESULTS / target.partition("#")[0]).resolve()
+        for _, target in LINK.findall((RESULTS / "limits.md").read_text(encoding="utf-8"))
+    }
+    pages = [*RESULTS.glob("*.md"), *RESULTS.with_name("explanation").glob("*.md")]
+    saying = {page.resolve() for page in pages if page.name not in own and said.search(page.read_text(encoding="utf-8"))}
+    assert len(saying) > 5
+    assert sorted(page.name for page in saying - listed) == []
+
+
 def test_the_page_counts_its_claims_and_items() -> None:
     claims, _, items = CLAIMS.partition("## The 42")
     verdicts = Counter(row[1] for row in table_rows(claims, 4))
