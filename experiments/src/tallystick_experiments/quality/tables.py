@@ -58,8 +58,7 @@ class PublicTable:
         """70 % of the rows for training, 10 % for validation, 20 % for test: at random, or in order of time."""
         if self.times is not None:
             by_time = split_by_time(self.times, SplitConfig(method="time"))
-            train, validation, test = (np.flatnonzero(by_time == part) for part in (TRAINING, VALIDATION, TEST))
-            return train, validation, test
+            return np.flatnonzero(by_time == TRAINING), np.flatnonzero(by_time == VALIDATION), np.flatnonzero(by_time == TEST)
         order_N = np.random.default_rng([seed, 12]).permutation(self.frame.height)
         test, validation = self.frame.height // 5, self.frame.height // 10
         return order_N[test + validation :], order_N[test : test + validation], order_N[:test]
