@@ -20,6 +20,7 @@ from tallystick.metrics import auc
 from tallystick.privacy.events import PureDP
 from tallystick.privacy.ledger import Ledger
 from tallystick.simulation import Silent, simulate
+from tallystick.training.label_party import train_label_party
 from tallystick.training.unaligned.method import UnalignedMethod
 from tallystick.training.unaligned.registry import class_of
 
@@ -165,6 +166,25 @@ def test_the_line_that_calibrates_own_scores_is_fitted_and_kept(tmp_path):
     kept = json.loads(path.read_bytes())["alone"]
     assert kept["slope"] > 0
     assert (kept["slope"], kept["intercept"]) != (1.0, 0.0)
+
+
+@pytest.mark.parametrize("method", ["warm-start", "average"])
+def test_rows_without_a_partners_row_are_scored_by_a_model_of_all_own_rows(method, monkeypatch):
+    """Aligned rows and the others train it, by own columns; before, the branch that the joint model starts from scored them."""
+    trained = []
+
+    def training(model, own, objective, peers, run, **more):
+        trained.append((model, peers, len(run.schedule.train_N), len(run.schedule.validation_N)))
+        return train_label_party(model, own, objective, peers, run, **more)
+
+    monkeypatch.setattr(train, "train_label_party", training)
+    result = run(method, training__epochs=2, evaluation=QUICKLY)
+    (joint, _, *aligned), (scorer, peers, *all_rows) = trained
+    assert scorer is joint.own_rows
+    assert not peers
+    assert [result.data.rows["train"], result.data.rows["validation"]] == aligned
+    (note,) = [note for note in result.data.notes if "rows without a partner's row are used too" in note]
+    assert f"{all_rows[0] - aligned[0]:,} for training, {all_rows[1] - aligned[1]:,} for validation" in note
 
 
 def test_a_contract_without_the_method_is_untouched_by_unaligned_rows(tmp_path):

@@ -17,7 +17,7 @@ def logits_alone(model: LabelModel, dataset: Dataset, index_N: Tensor) -> Tensor
     """Logits by own columns at these positions, not calibrated."""
     assert isinstance(model, BranchedModel), "the contract has a method for unaligned rows"
     model.eval()
-    found = [model.local(dataset.features_at(index_B)) for index_B in torch.split(index_N, PASS)] if len(index_N) else []
+    found = [model.score_alone(dataset.features_at(index_B)) for index_B in torch.split(index_N, PASS)] if len(index_N) else []
     model.train()
     return torch.cat(found) if found else torch.empty(0)
 

@@ -110,7 +110,8 @@ class Architecture:
             parts = BranchParts(
                 model=self.model, party=self.party, own=own, cut_width=sum(widths), outputs=outputs, seed=self.seed
             )
-            return method.model(parts).to(self.device)
+            branched = method.model(parts)
+            return (branched.scores_by(parts.alone("own-rows")) if method.scores_alone else branched).to(self.device)
         model = build_label_model(
             self.model,
             self.party,

@@ -15,8 +15,27 @@ class BranchedModel(LabelModel):
     """A label model that also scores a row by the label party's own columns."""
 
     def local(self, own: Features) -> Tensor:
-        """Logits of rows without a partner's row: (B,) for one output, else (B, C)."""
+        """Logits of rows without a partner's row, by the branch that trains the joint one: (B,) for one output, else (B, C)."""
         raise NotImplementedError
+
+    @property
+    def own_rows(self) -> LabelModel | None:
+        """A model of own columns that is trained on all own rows, once the joint one is trained; None where there is none."""
+        found = self._modules.get("scorer")
+        assert found is None or isinstance(found, LabelModel)
+        return found
+
+    def scores_by(self, own_rows: LabelModel) -> "BranchedModel":
+        """The same, whose rows without a partner's row get their scores by this model."""
+        self.add_module("scorer", own_rows)
+        return self
+
+    def score_alone(self, own: Features) -> Tensor:
+        """The logits that rows without a partner's row are scored by, as ``local`` has them."""
+        if self.own_rows is None:
+            return self.local(own)
+        logits: Tensor = self.own_rows([], own)
+        return logits
 
 
 class SharedBottom(BranchedModel):

@@ -29,6 +29,7 @@ from tallystick.job.phases.defense import RunDefense
 from tallystick.job.phases.once import send_once
 from tallystick.job.phases.settling import settling
 from tallystick.job.phases.starts import start_of
+from tallystick.models.branches import BranchedModel
 from tallystick.models.build import build_bottom, try_bottom, try_top, width_of
 from tallystick.models.similarity.model import SimilarityLabelModel
 from tallystick.models.split import LabelModel
@@ -153,8 +154,8 @@ def train_as_label_party(
     keep_first = partial(keep_before_refit, job.folder, model)
     state = train_and_refit(model, run, refit_schedule(job, defended), train, between=keep_first)
     scores_alone = method is not None and method.scores_alone
-    if isinstance(model, SimilarityLabelModel) and model.alone is not None:
-        _train_alone(job, defended, model.alone)
+    if isinstance(model, BranchedModel) and (own := model.alone if isinstance(model, SimilarityLabelModel) else model.own_rows):
+        _train_alone(job, defended, own)
         scores_alone = True
     trained = TrainedLabelParty(
         model=model,
@@ -191,14 +192,14 @@ def _peers(
 
 
 def _train_alone(job: Job, dataset: Dataset, model: LabelModel) -> None:
-    """Train what scores rows without a link: own columns of every row, by the labels that the joint model was trained by."""
-    job.logbook.watcher.say("training the model of own columns, for rows that none of the others is similar to")
+    """Train what scores rows without a partner's row: own columns of every row, by the labels that trained the joint model."""
+    job.logbook.watcher.say("training the model of own columns, for rows without a partner's row")
     own = replace(dataset.own_part(), labels=dataset.known_labels)
     training = own.resolved(job.contract.training)
     schedule = own.schedule(training, seed=job.contract.seed)
 
     def progress(_what: str, done: int, total: int) -> None:
-        job.logbook.watcher.progress("own columns, for rows without a link", done, total)
+        job.logbook.watcher.progress("own columns, for rows without a partner's row", done, total)
         for channel in job.feature_channels:  # nothing is received here for long: if one is lost, end soon
             channel.check()
 
