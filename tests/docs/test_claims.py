@@ -95,6 +95,6 @@ def test_the_page_counts_its_claims_and_items() -> None:
     claims, _, items = CLAIMS.partition("## The 42")
     verdicts = Counter(row[1] for row in table_rows(claims, 4))
     states = Counter(row[1] for row in table_rows(items, 4))
-    assert f"Of {verdicts.total()} claims " + ", ".join(f"{verdicts[each]} *{each}*" for each in VERDICTS) in CLAIMS
+    assert f"{verdicts.total()} claims: " + ", ".join(f"{verdicts[each]} *{each}*" for each in VERDICTS) in CLAIMS
     assert states.total() == 42
     assert f"Of the 42 tables and figures with results {', '.join(f'{states[each]} are *{each}*' for each in STATES)}" in CLAIMS
