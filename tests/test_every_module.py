@@ -50,7 +50,6 @@ REACHED = {
     "tallystick.job.phases.importance": ("tests/job/test_no_gradients.py", "importance"),
     "tallystick.job.phases.once": ("tests/job/test_no_gradients.py", "goes_on_to_the_same_bits"),
     "tallystick.job.phases.report": ("tests/job/test_report_contents.py", "sections"),
-    "tallystick.job.predict": ("tests/job/test_jobs.py", '"predict"'),
     "tallystick.job.runs": ("tests/job/test_chosen_runs.py", "--run"),
     "tallystick.job.tune": ("tests/job/test_tuning.py", '"tune"'),
     "tallystick.metrics.statistics": ("tests/evaluation/test_model_metrics.py", "METRICS"),

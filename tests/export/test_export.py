@@ -17,7 +17,7 @@ from tallystick.data.encoder import Encoder
 from tallystick.errors import ConfigError, DamagedFile, DataError
 from tallystick.export.card import card_of
 from tallystick.export.half import half_of
-from tallystick.export.write import CARD, ENCODER, INPUTS, ONNX, WEIGHTS, export
+from tallystick.export.write import CARD, ENCODER, INPUTS, ONNX, WEIGHTS, write_half
 
 PARTIES = ("bank", "shop")
 
@@ -52,7 +52,7 @@ def session(path):
 def test_onnx_gives_what_pytorch_gives_on_real_rows(runs, tmp_path):
     found, frames = runs
     for name in PARTIES:
-        export(found[name], tmp_path / name)
+        write_half(found[name], tmp_path / name)
     rows, shop = encoded(tmp_path / "shop", frames["shop"])
     (embedding_BD,) = session(tmp_path / "shop" / ONNX).run(None, shop)
     with torch.no_grad():
@@ -78,7 +78,7 @@ def test_onnx_gives_what_pytorch_gives_on_real_rows(runs, tmp_path):
 def test_other_targets_and_numbers_have_a_way_to_onnx(tmp_path, changes):
     frames = tables(PARTIES, rows=200, target=changes.get("target", {}).get("type", "binary"))
     found = trained(tmp_path / "runs", frames, **changes)
-    export(found["bank"], tmp_path / "bank")
+    write_half(found["bank"], tmp_path / "bank")
     own, bank = encoded(tmp_path / "bank", frames["bank"])
     cut_BD = torch.randn(len(own), half_of(found["bank"]).widths["shop"])
     got = session(tmp_path / "bank" / ONNX).run(None, bank | {"embedding_BD_shop": cut_BD.numpy()})[0]
@@ -90,7 +90,7 @@ def test_other_targets_and_numbers_have_a_way_to_onnx(tmp_path, changes):
 
 def test_weights_are_the_runs_and_inputs_are_named(runs, tmp_path):
     found, _ = runs
-    export(found["bank"], tmp_path / "bank", onnx=False)
+    write_half(found["bank"], tmp_path / "bank", onnx=False)
     assert not (tmp_path / "bank" / ONNX).exists()
     kept, given = load_file(found["bank"].model), load_file(tmp_path / "bank" / WEIGHTS)
     assert {name: each.tolist() for name, each in given.items()} == {name: each.tolist() for name, each in kept.items()}
@@ -104,7 +104,7 @@ def test_weights_are_the_runs_and_inputs_are_named(runs, tmp_path):
 
 def test_the_card_says_how_good_what_leaked_and_what_not_to_do(runs, tmp_path):
     found, _ = runs
-    export(found["bank"], tmp_path / "bank", onnx=False)
+    write_half(found["bank"], tmp_path / "bank", onnx=False)
     card = (tmp_path / "bank" / CARD).read_text()
     result = json.loads(found["bank"].read_json(found["bank"].result))
     assert result["contract"]["hash"] in card
@@ -137,7 +137,7 @@ def test_without_the_library_nothing_is_written_and_a_line_says_what_to_install(
     found, _ = runs
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     with pytest.raises(DataError, match=r"pip install 'tallystick\[onnx\]'"):
-        export(found["shop"], tmp_path / "out")
+        write_half(found["shop"], tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -155,5 +155,5 @@ def test_a_damaged_model_is_not_exported(tmp_path):
     content[-1] ^= 1
     found["shop"].model.write_bytes(content)
     with pytest.raises(DamagedFile):
-        export(found["shop"], tmp_path / "out", onnx=False)
+        write_half(found["shop"], tmp_path / "out", onnx=False)
     assert not (tmp_path / "out").exists()

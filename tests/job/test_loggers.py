@@ -8,7 +8,7 @@ from test_chosen_runs import PARTIES, Watching, both, files
 
 from tallystick.config.party import parse_party
 from tallystick.errors import ConfigError
-from tallystick.job.loggers.facts import Facts, facts_of, loggers_of, plain
+from tallystick.job.loggers.facts import Facts, facts_of, logged_name, loggers_of
 from tallystick.job.loggers.mlflow import MlflowLogger
 from tallystick.job.loggers.tensorboard import TensorBoardLogger
 from tallystick.job.process import run_process
@@ -35,7 +35,7 @@ def as_told(facts):
     """What a reader must find of the facts."""
     wanted = {}
     for name, step, value in [*facts.curves, *((name, 0, value) for name, value in facts.figures.items())]:
-        wanted.setdefault(plain(name), []).append((step, pytest.approx(value, rel=1e-6)))
+        wanted.setdefault(logged_name(name), []).append((step, pytest.approx(value, rel=1e-6)))
     return wanted
 
 

@@ -19,10 +19,10 @@ def export(
 
     def work() -> None:
         from tallystick.artifacts.folder import RunFolder, contract_of
-        from tallystick.export.write import export as write
+        from tallystick.export.write import write_half
 
         contract_of(run)
-        files = write(RunFolder.open(run), to, onnx=onnx)
+        files = write_half(RunFolder.open(run), to, onnx=onnx)
         finish({"folder": str(to), "files": [path.name for path in files]}, as_json=as_json)
 
     guarded(work, as_json=as_json, loads=(*LIBRARIES, "tallystick.export.write"))

@@ -13,7 +13,7 @@ from tallystick.storage import write_bytes, written_folder
 ONNX, WEIGHTS, INPUTS, ENCODER, CARD = "model.onnx", "model.safetensors", "inputs.json", "encoder.json", "README.md"
 
 
-def export(folder: RunFolder, to: Path, *, onnx: bool = True) -> list[Path]:
+def write_half(folder: RunFolder, to: Path, *, onnx: bool = True) -> list[Path]:
     """Write a run's own half into a new folder: ONNX, weights, encoder and card; gives the files.
 
     ``encoder.json`` holds categories and statistics of this party's rows, as the run folder does: the folder is its owner's.

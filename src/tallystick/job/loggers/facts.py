@@ -81,7 +81,7 @@ def _figures(result: Result) -> Iterator[tuple[str, float]]:
             yield f"leak of columns/{column.name} knowing {column.known} rows", column.value
 
 
-def plain(name: str) -> str:
+def logged_name(name: str) -> str:
     """A name of letters, digits, spaces and ``_-./``, which every logger takes."""
     return re.sub(r"[^\w\-./ ]", "_", name, flags=re.ASCII)
 

@@ -4,7 +4,7 @@ import os
 import time
 from dataclasses import dataclass
 
-from tallystick.job.loggers.facts import Facts, plain
+from tallystick.job.loggers.facts import Facts, logged_name
 
 PATIENCE = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
@@ -31,9 +31,9 @@ class MlflowLogger:
         known = client.get_experiment_by_name(self.experiment)
         experiment = known.experiment_id if known is not None else client.create_experiment(self.experiment)
         run = client.create_run(experiment, run_name=f"{facts.name} {facts.run}", tags={"tallystick.run": facts.run}).info.run_id
-        metrics = [Metric(plain(name), value, now, epoch) for name, epoch, value in facts.curves]
-        metrics += [Metric(plain(name), value, now, 0) for name, value in facts.figures.items()]
-        client.log_batch(run, params=[Param(plain(name), value[:500]) for name, value in facts.settings.items()])
+        metrics = [Metric(logged_name(name), value, now, epoch) for name, epoch, value in facts.curves]
+        metrics += [Metric(logged_name(name), value, now, 0) for name, value in facts.figures.items()]
+        client.log_batch(run, params=[Param(logged_name(name), value[:500]) for name, value in facts.settings.items()])
         for start in range(0, len(metrics), MOST_METRICS):
             client.log_batch(run, metrics=metrics[start : start + MOST_METRICS])
         client.set_terminated(run)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from tallystick.job.loggers.facts import Facts, plain
+from tallystick.job.loggers.facts import Facts, logged_name
 
 
 @dataclass(frozen=True)
@@ -18,8 +18,8 @@ class TensorBoardLogger:
 
         with SummaryWriter(str(self.folder)) as writer:
             for name, epoch, value in facts.curves:
-                writer.add_scalar(plain(name), value, epoch)
+                writer.add_scalar(logged_name(name), value, epoch)
             for name, value in facts.figures.items():
-                writer.add_scalar(plain(name), value, 0)
+                writer.add_scalar(logged_name(name), value, 0)
             said = {"run": facts.run, "contract name": facts.name, **facts.settings}
             writer.add_text("run", "\n".join(f"- {name}: {value}" for name, value in said.items()))
