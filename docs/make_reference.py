@@ -54,6 +54,7 @@ PROTOCOLS = {
     "Intersection": (
         "alignment.psi",
         "alignment.psi_oprf",
+        "alignment.buckets",
         "alignment.oprf.base_transfers",
         "alignment.oprf.extension",
         "alignment.oprf.cuckoo",

@@ -19,7 +19,7 @@ import polars as pl
 import yaml
 from safetensors.torch import load_file, save
 
-from tallystick.alignment import group, workers
+from tallystick.alignment import group, psi_malicious, psi_oprf, workers
 from tallystick.alignment.randomness import SecureRandom
 from tallystick.attacks.feature_inference.registry import FEATURE_INFERENCE_ATTACKS
 from tallystick.attacks.label_inference.registry import LABEL_INFERENCE_ATTACKS
@@ -148,8 +148,10 @@ def few_column_attacks(patch):
     patch.setattr(audit_of_columns, "FEATURE_INFERENCE_ATTACKS", quick)
 
 
-def _command(arguments, folder, out, err):
+def _command(arguments, folder, out, err, bucket_ids):
     """The tallystick command in a process of its own, with these ends of pipes as standard output and error."""
+    if bucket_ids is not None:
+        psi_oprf.BUCKET_IDS = psi_malicious.BUCKET_IDS = bucket_ids
     for own, stream in ((out, 1), (err, 2)):
         os.dup2(own.fileno(), stream)
         own.close()
@@ -162,15 +164,15 @@ def _command(arguments, folder, out, err):
 
 
 class Command:
-    """A tallystick command as a process: what it says, as it says it."""
+    """A tallystick command as a process: what it says, as it says it. ``bucket_ids`` makes an alignment's buckets smaller."""
 
-    def __init__(self, *arguments, folder):
+    def __init__(self, *arguments, folder, bucket_ids=None):
         self.events, self.said, self.out = [], [], ""
         self._news = threading.Condition()
         out, out_end = _PROCESSES.Pipe(duplex=False)
         err, err_end = _PROCESSES.Pipe(duplex=False)
         self.process = _PROCESSES.Process(
-            target=_command, args=([str(part) for part in arguments], str(folder), out_end, err_end)
+            target=_command, args=([str(part) for part in arguments], str(folder), out_end, err_end, bucket_ids)
         )
         self.process.start()
         out_end.close()
@@ -251,6 +253,7 @@ class OnDisk:
 
     root: Path
     parties: tuple
+    bucket_ids: int | None = None
     started: list = field(default_factory=list)
 
     def home(self, party):
@@ -272,6 +275,7 @@ class OnDisk:
         started = Command(
             *(command, "contract.yaml", "--party", "party.yaml", "--progress", "json", "--json", *arguments),
             folder=self.home(party),
+            bucket_ids=self.bucket_ids,
         )
         self.started.append(started)
         return started

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tallystick.alignment import psi_malicious
+from tallystick.alignment.buckets import Buckets, Standing
 from tallystick.alignment.exchange import Chunk, Size, receive_list, send_list, send_size
 from tallystick.alignment.ids import Ids
 from tallystick.alignment.matching import sorted_order
@@ -15,7 +16,7 @@ from tallystick.alignment.oprf.key_value import NoStore
 from tallystick.alignment.oprf.linear_code import COLUMNS
 from tallystick.alignment.pairwise import Side
 from tallystick.alignment.psi import intersect_feature_party, intersect_label_party
-from tallystick.alignment.psi_malicious import Buckets, CheckKey, Coin, CoinCommitment, StoreSeed, TagsCommitment
+from tallystick.alignment.psi_malicious import CheckKey, Coin, CoinCommitment, StoreSeed, TagsCommitment
 from tallystick.alignment.psi_oprf import Proof
 from tallystick.alignment.randomness import SecureRandom
 from tallystick.errors import DataError, PeerStopped, ProtocolError
@@ -159,7 +160,7 @@ def test_a_coin_that_was_not_committed_to_is_refused():
     [
         ("label", lambda value: CoinCommitment(digest=value)),
         ("feature", lambda value: Coin(coin=value)),
-        ("label", lambda value: StoreSeed(seed=value)),
+        ("label", lambda value: StoreSeed(bucket=0, seed=value)),
         ("feature", lambda value: CheckKey(key=value)),
         ("feature", lambda value: TagsCommitment(digest=value)),
     ],
@@ -206,7 +207,8 @@ def test_lists_of_another_shape_are_refused(of, change):
 
 @pytest.mark.parametrize("side", ["label", "feature"])
 def test_another_seed_than_the_stores_only_loses_matches(side):
-    outcomes = intersect(LABEL, FEATURE, **{side: lambda c: Changing(c, StoreSeed, lambda _: StoreSeed(seed=bytes(16)))})
+    other = StoreSeed(bucket=0, seed=bytes(16))
+    outcomes = intersect(LABEL, FEATURE, **{side: lambda c: Changing(c, StoreSeed, lambda _: other)})
     for outcome in outcomes:
         assert isinstance(outcome, DataError)
         assert "no id is common" in str(outcome)
@@ -264,7 +266,7 @@ def test_a_feature_party_with_tags_in_another_order_or_twice_is_refused(change, 
         send_size(channel, "ids", 100)
         size = channel.receive(Size).rows
         side = Side(ids=Ids.of(FEATURE), prints_N16=fingerprints(FEATURE), rng=RNG, threads=1, progress=no_progress)
-        (_, own), _ = psi_malicious._tags(side, channel, Buckets(label_ids=size, feature_ids=100), size, leads=False)
+        (_, own), _ = psi_malicious._tags(side, channel, size, leads=False)
         shown = change(own[sorted_order(own)])
         channel.send(TagsCommitment(digest=psi_malicious._commitment(bytes(32), shown)))
         receive_list(channel, "label party's tags", size, shape=(16,))
@@ -321,6 +323,8 @@ def test_base_transfers_on_what_is_no_element_are_refused(element):
     def cheat(channel):
         send_size(channel, "ids", 60)
         channel.receive(Size)
+        channel.send(Standing(alignment=b"", done=0, shown=False))
+        channel.receive(Standing)
         own = RNG.bytes(32)
         channel.send(CoinCommitment(digest=psi_malicious._derived(own, b"coin")))
         channel.receive(Coin)
@@ -334,10 +338,10 @@ def test_base_transfers_on_what_is_no_element_are_refused(element):
 
 def test_a_peer_costs_memory_for_one_bucket_however_many_ids_it_claims():
     """Its store is made room for when its corrections are due, and then for a bucket: some 8 MB, for 50 million ids."""
-    buckets = Buckets(label_ids=50_000_000, feature_ids=10)
-    words = psi_malicious.column_words(buckets.store(50_000_000).slots)
+    buckets = Buckets(label_ids=50_000_000, feature_ids=10, per_bucket=psi_malicious.BUCKET_IDS)
+    words = psi_malicious.column_words(psi_malicious.store_shape(buckets, 50_000_000).slots)
     assert words * 8 * COLUMNS < 9 << 20
-    assert psi_malicious.column_words(buckets.store(10).slots) * 8 * COLUMNS < 1 << 20
+    assert psi_malicious.column_words(psi_malicious.store_shape(buckets, 10).slots) * 8 * COLUMNS < 1 << 20
 
 
 def test_a_store_that_does_not_exist_takes_another_seed_and_then_ends(monkeypatch):

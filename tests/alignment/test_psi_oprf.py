@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tallystick.alignment import psi_oprf
+from tallystick.alignment.buckets import Standing
 from tallystick.alignment.exchange import Chunk, Size, send_size
 from tallystick.alignment.matching import sorted_order
 from tallystick.alignment.oprf.base_transfers import transfer_receiver, transfer_sender
@@ -39,6 +40,12 @@ def intersect(label_ids, *feature_ids, label_rng=RNG, wrap=lambda channel: chann
             for ids, (_, theirs) in zip(feature_ids, pairs, strict=True)
         ),
     )
+
+
+def begin(channel):
+    """A peer that has kept nothing."""
+    channel.send(Standing(alignment=b"", done=0, shown=False))
+    channel.receive(Standing)
 
 
 @settings(max_examples=6, deadline=None)
@@ -178,10 +185,11 @@ def test_corrections_of_another_shape_are_refused(rows):
     def cheat(channel):
         send_size(channel, "ids", 60)
         channel.receive(Size)
+        begin(channel)
         channel.send(Nonce(nonce=bytes(16)))
         channel.receive(Nonce)
-        channel.send(Table(attempt=0))
         transfer_sender(channel, 512, rng=RNG)
+        channel.send(Table(bucket=0, attempt=0))
         channel.send(Chunk(of="corrections", rows=Array.of(rows)))
 
     error = error_of(lambda channel: intersect_feature_party(FEATURE, channel, rng=RNG, protocol=BY), cheat)
@@ -191,14 +199,24 @@ def test_corrections_of_another_shape_are_refused(rows):
 
 
 @pytest.mark.parametrize(
-    ("first", "second"), [(Nonce(nonce=bytes(15)), None), (Table(attempt=0), None), (Nonce(nonce=bytes(16)), Table(attempt=8))]
+    ("nonce", "table"),
+    [
+        (Nonce(nonce=bytes(15)), None),
+        (Table(bucket=0, attempt=0), None),
+        (Nonce(nonce=bytes(16)), Table(bucket=0, attempt=8)),
+        (Nonce(nonce=bytes(16)), Table(bucket=1, attempt=0)),
+    ],
 )
-def test_a_nonce_or_table_out_of_range_is_refused(first, second):
+def test_a_nonce_or_table_out_of_range_is_refused(nonce, table):
     def cheat(channel):
         send_size(channel, "ids", 60)
         channel.receive(Size)
-        for message in filter(None, (first, second)):
-            channel.send(message)
+        begin(channel)
+        channel.send(nonce)
+        if table is not None:
+            channel.receive(Nonce)
+            transfer_sender(channel, 512, rng=RNG)
+            channel.send(table)
 
     error = error_of(lambda channel: intersect_feature_party(FEATURE, channel, rng=RNG, protocol=BY), cheat)
     assert isinstance(error, ProtocolError)
@@ -295,16 +313,17 @@ def test_a_feature_party_that_asks_for_three_ids_at_a_place_is_caught_where_two_
         places = [fingerprints(asked[part::3]) for part in range(3)]
         send_size(channel, "ids", 100)
         shape = Shape(label_ids=channel.receive(Size).rows, feature_ids=100)
+        begin(channel)
         nonces = psi_oprf._nonces(channel, RNG, first=False)
-        codes = Codes(psi_oprf._key(nonces, channel.receive(Table).attempt))
         choices = np.unpackbits(np.frombuffer(RNG.bytes(64), dtype=np.uint8)).astype(bool)
         sender = Sender(transfer_receiver(channel, choices, rng=RNG), choices)
+        codes = Codes(psi_oprf._key(nonces, 0, channel.receive(Table).attempt))
         for region, prints in enumerate(places):
             rows = channel.receive(Chunk).rows.numpy(shape.per_region, 64)
             bins = codes.bins(prints, per_region=shape.per_region)[region]
             inputs = sender.inputs(sender.next_bins(rows).take(bins, axis=0), codes.words(prints))
             slots = bins + np.int32(region * shape.per_region)
-            salt = psi_oprf._derived(nonces, b"salt")
+            salt = psi_oprf._salt(nonces, 0)
             channel.send(Chunk(of="outputs", rows=Array.of(outputs(inputs, slots, salt=salt, size=shape.output_bytes))))
         return channel.receive(Size).rows
 

@@ -1,10 +1,12 @@
 """Either party may be killed at any moment: the other ends soon and says so, and --resume ends with the same weights."""
 
 import os
+import re
 import signal
 import time
 
 import pytest
+from safetensors.torch import load_file
 
 from tallystick.network.addresses import free_port
 
@@ -221,3 +223,43 @@ def test_the_survivors_address_may_change_before_resuming(lay_out_job):
     job.change("bank", listen=address)
     job.change("shop", peers={"bank": {"address": address}})
     job.run_all("run", "--resume")
+
+
+BY_BUCKETS = {
+    "oblivious-transfer": ({"alignment__protocol": "oblivious-transfer"}, "private set intersection, buckets"),
+    "malicious": ({"alignment__security": "malicious"}, "private set intersection"),
+}
+
+
+@pytest.mark.parametrize(
+    ("victim", "way"),
+    [("shop", "oblivious-transfer"), ("bank", "malicious")]
+    + [
+        pytest.param(victim, way, marks=pytest.mark.long)
+        for victim, way in (("bank", "oblivious-transfer"), ("shop", "malicious"))
+    ],
+)
+def test_an_alignment_goes_on_at_the_bucket_in_which_a_party_was_killed(lay_out_job, victim, way):
+    """`tallystick align` in 48 buckets, killed after some ten, both with --resume: the rows of one that nothing happened to."""
+    changes, what = BY_BUCKETS[way]
+    job = lay_out_job(PARTIES, rows=1_000, **changes, network=CHANGES["network"])
+    job.run_all("align")
+    job.bucket_ids = 20
+    running = job.start_all("align")
+    running[victim].wait_for(lambda event: event.get("what") == what and event["done"] >= 10)
+    running[victim].kill()
+    survivor = running[PARTIES[1 - PARTIES.index(victim)]]
+    assert survivor.end() == 3
+    assert "[phase: alignment" in survivor.error
+    assert " --resume, and the same on the other side" in survivor.error
+    again = job.run_all("align", "--resume")
+    for party in PARTIES:
+        first, second = job.runs(party)
+        said = " ".join(event.get("say", "") for event in again[party].events)
+        assert 9 <= int(re.search(r"goes on: (\d+) of 48 buckets are done on both sides", said)[1]) < 48
+        assert rows_of(first) == rows_of(second)
+        assert not list((second / "buckets").glob("*.partial"))
+
+
+def rows_of(folder):
+    return load_file(folder / "alignment.safetensors")["rows"].tolist()

@@ -234,6 +234,7 @@ ELSEWHERE = {
     "ContractText": "job/test_hostile_messages.py",
     "TuningTerms": "job/test_tuning.py",
     "NextTrial": "job/test_tuning.py",
+    "Standing": "alignment/test_buckets.py",
     "Nonce": "alignment/test_psi_oprf.py",
     "Table": "alignment/test_psi_oprf.py",
     "Proof": "alignment/test_psi_oprf.py",

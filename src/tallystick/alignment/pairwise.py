@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from tallystick.alignment.buckets import BucketStore, Nowhere
 from tallystick.alignment.ids import Ids
 from tallystick.alignment.matching import Index, Tags
 from tallystick.alignment.randomness import SecureRandom
@@ -17,13 +18,18 @@ PLACES = "places of the joint rows"
 
 @dataclass(frozen=True, kw_only=True)
 class Side:
-    """One side's ids (N), a public hash of each, randomness, threads (all cores if None), and who is told how far it is."""
+    """One side's ids (N), a public hash of each, randomness, threads (all cores if None), and who is told how far it is.
+
+    ``stored`` gives the store of buckets for a peer, and ``say`` is told in a line what became of those that were kept.
+    """
 
     ids: Ids = field(repr=False)
     prints_N16: Tags = field(repr=False)
     rng: SecureRandom
     threads: int | None
     progress: Progress
+    stored: Callable[[str], BucketStore] = field(default=lambda _: Nowhere(), repr=False)
+    say: Callable[[str], None] = field(default=lambda _: None, repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +52,7 @@ class Answer:
     """What the feature party has given away.
 
     Args:
-        order_N: own row at each place of the secret order.
+        order_N: own row at each place of the secret order; -1 where a place is made up to fill a bucket.
         check: refuses places that the label party cannot know to be common; raises ProtocolError.
     """
 

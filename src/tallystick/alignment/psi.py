@@ -13,11 +13,12 @@ Shapes: N ids of a side; K rows of the intersection.
 """
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
 
+from tallystick.alignment.buckets import BucketStore, Nowhere
 from tallystick.alignment.exchange import (
     MAX_ROWS,
     check_ids,
@@ -61,6 +62,8 @@ def intersect_label_party(
     max_rows: int = MAX_ROWS,
     threads: int | None = None,
     progress: Progress = no_progress,
+    stored: Callable[[str], BucketStore] | None = None,
+    say: Callable[[str], None] = lambda _: None,
 ) -> Alignment:
     """Align with one or more feature parties on the ids that all have: the label party's side.
 
@@ -79,6 +82,8 @@ def intersect_label_party(
         max_rows: most ids to accept from a peer (and to have).
         threads: threads of arithmetic with Diffie-Hellman; all cores by default.
         progress: told how far this side is.
+        stored: gives, for a peer, where finished buckets are kept for a later process, if they are.
+        say: told in a line whether an alignment goes on that was begun before.
 
     Raises DataError if a side has no ids or if ids repeat, IdError if no id is common to all; ProtocolError, naming peer
     and step, for what the protocol does not allow.
@@ -87,7 +92,15 @@ def intersect_label_party(
         checked = check_ids(ids, max_rows=max_rows)
         sizes = exchange_sizes(len(ids), channels, max_rows=max_rows)
         match_with, _ = _roles(protocol, security, len(ids) + sizes[0], several=len(channels) > 1)
-        side = Side(ids=checked, prints_N16=fingerprints(checked), rng=rng, threads=threads, progress=progress)
+        side = Side(
+            ids=checked,
+            prints_N16=fingerprints(checked),
+            rng=rng,
+            threads=threads,
+            progress=progress,
+            stored=stored or _nowhere,
+            say=say,
+        )
         found, multiplications = match_with(side, channels, sizes)
         common_K = functools.reduce(np.intersect1d, (match.own_K for match in found))
         rows_K = _in_common_order(side, common_K)
@@ -113,6 +126,8 @@ def intersect_feature_party(
     max_rows: int = MAX_ROWS,
     threads: int | None = None,
     progress: Progress = no_progress,
+    stored: Callable[[str], BucketStore] | None = None,
+    say: Callable[[str], None] = lambda _: None,
 ) -> Alignment:
     """Align with the label party on the ids that all parties have: a feature party's side.
 
@@ -123,14 +138,25 @@ def intersect_feature_party(
         checked = check_ids(ids, max_rows=max_rows)
         (size,) = exchange_sizes(len(ids), [channel], max_rows=max_rows)
         _, answer_to = _roles(protocol, security, len(ids) + size, several=one_of_several)
-        side = Side(ids=checked, prints_N16=fingerprints(checked), rng=rng, threads=threads, progress=progress)
+        side = Side(
+            ids=checked,
+            prints_N16=fingerprints(checked),
+            rng=rng,
+            threads=threads,
+            progress=progress,
+            stored=stored or _nowhere,
+            say=say,
+        )
         answer, multiplications = answer_to(side, channel, size, one_of_several=one_of_several)
         count = receive_size(channel, PLACES, at_most=min(len(ids), size))
         place_K = receive_list(channel, PLACES, count, dtype=np.int32)
-        if not are_distinct_indices(place_K, len(ids)):
-            raise ProtocolError(channel.peer, f"{channel.peer} sent {PLACES!r} that repeat or lie outside 0 to {len(ids) - 1}")
+        places = len(answer.order_N)
+        if not are_distinct_indices(place_K, places):
+            raise ProtocolError(channel.peer, f"{channel.peer} sent {PLACES!r} that repeat or lie outside 0 to {places - 1}")
+        rows_K = answer.order_N[place_K].astype(np.int64)
+        if (rows_K < 0).any():
+            raise ProtocolError(channel.peer, f"{channel.peer} sent {PLACES!r} at which this side has no id: they fill a bucket")
         answer.check(place_K)
-        rows_K = answer.order_N[place_K]
         if not np.array_equal(rows_K, _in_common_order(side, rows_K)):
             raise ProtocolError(
                 channel.peer, f"{channel.peer} sent {PLACES!r} in an order that nobody who has these ids would choose"
@@ -143,6 +169,10 @@ def intersect_feature_party(
         learnt=learnt_of(channel.peer, size, own=len(ids), common=count),
         multiplications=multiplications,
     )
+
+
+def _nowhere(_: str) -> BucketStore:
+    return Nowhere()
 
 
 def learnt_of(peer: str, size: int, *, own: int, common: int) -> list[str]:

@@ -17,9 +17,7 @@ way round. So each side can make the tag of an id only if it had the id in its s
 Shapes: N ids of this side; B of them in a bucket; M slots of a store; K common ids.
 """
 
-import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
 from operator import methodcaller
@@ -28,6 +26,7 @@ from typing import Annotated
 import msgspec
 import numpy as np
 
+from tallystick.alignment.buckets import Buckets, Split, TakenUp, require_bucket, take_up
 from tallystick.alignment.exchange import ChunkRows, chunks, exchange, receive_list, send_list
 from tallystick.alignment.ids import Ids
 from tallystick.alignment.matching import TAG_BYTES, Index, Tags, sorted_order
@@ -57,8 +56,6 @@ COIN_BYTES = 32
 HASHED_BYTES = 40
 """Of an id's hash: 24 are the data at its slots, of which 162 bits count, and 16 say where the slots are."""
 _POINT_BYTES = 16
-_DEVIATIONS = 8
-"""Standard deviations by which a bucket may exceed its mean: by chance 2^-49 or less does one."""
 _STORES = 8
 _PIECE_BYTES = 256
 _HASHED_AT_ONCE = 16_384
@@ -83,6 +80,7 @@ class Coin(Message, frozen=True):
 class StoreSeed(Message, frozen=True):
     """Each side's, for a bucket: under which seed its ids have a store."""
 
+    bucket: Annotated[int, msgspec.Meta(ge=0)]
     seed: Annotated[bytes, msgspec.Meta(min_length=SEED_BYTES, max_length=SEED_BYTES)]
 
 
@@ -98,21 +96,9 @@ class TagsCommitment(Message, frozen=True):
     digest: Annotated[bytes, msgspec.Meta(min_length=COIN_BYTES, max_length=COIN_BYTES)]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Buckets:
-    """What both sides know of an exchange: how many buckets, and how many ids of each side one has room for."""
-
-    label_ids: int
-    feature_ids: int
-    count: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "count", -(-max(self.label_ids, self.feature_ids) // BUCKET_IDS))
-
-    def store(self, ids: int) -> StoreShape:
-        """How large the store of a bucket is, of a side that has so many ids."""
-        mean = ids / self.count
-        return StoreShape(keys=min(ids, math.ceil(mean + _DEVIATIONS * math.sqrt(mean) + _DEVIATIONS**2)))
+def store_shape(buckets: Buckets, ids: int) -> StoreShape:
+    """How large the store of a bucket is, of a side that has so many ids."""
+    return StoreShape(keys=buckets.room(ids))
 
 
 def match_against_cheaters(side: Side, channels: Sequence[Channel], sizes: Sequence[int]) -> tuple[list[Match], int]:
@@ -132,9 +118,10 @@ def match_against_cheaters(side: Side, channels: Sequence[Channel], sizes: Seque
     """
     found = []
     for channel, size in zip(channels, sizes, strict=True):
-        (own_N16, their_N16), salt = _tags(side, channel, Buckets(label_ids=len(side.ids), feature_ids=size), size, leads=True)
+        (own_N16, their_N16), taken_up = _tags(side, channel, size, leads=True)
         if len(channels) == 1:
             commitment = channel.receive(TagsCommitment).digest
+            taken_up.show()
             send_list(channel, _LABEL_TAGS, own_N16[sorted_order(own_N16)])
             shown = _receive_tags(channel, _FEATURE_TAGS, size)
             if _commitment(channel.receive(Coin).coin, shown) != commitment:
@@ -144,7 +131,7 @@ def match_against_cheaters(side: Side, channels: Sequence[Channel], sizes: Seque
         else:
             shown = _receive_tags(channel, _FEATURE_TAGS, size)
         own_K, place_K = _common(their_N16, shown)
-        found.append(Match(own_K=own_K, place_K=place_K, prove=partial(_prove, channel, own_N16, salt)))
+        found.append(Match(own_K=own_K, place_K=place_K, prove=partial(_prove, channel, own_N16, taken_up.key)))
     return found, len(channels) * (3 * COLUMNS + 2)
 
 
@@ -154,21 +141,23 @@ def answer_against_cheaters(side: Side, channel: Channel, size: int, *, one_of_s
     Protocol, threat model, guarantee and errors as for match_against_cheaters. As one of several feature parties this side learns
     of the joint ids only: the label party proves by their tags that it brought them, and may leave some out.
     """
-    (their_N16, own_N16), salt = _tags(side, channel, Buckets(label_ids=size, feature_ids=len(side.ids)), size, leads=False)
+    (their_N16, own_N16), taken_up = _tags(side, channel, size, leads=False)
     # Sorted by what looks random to the label party, so a place tells of no row.
     order_N = sorted_order(own_N16)
     own_N16, their_N16 = own_N16[order_N], their_N16[order_N]
     common_K = None
     if one_of_several:
+        taken_up.show()
         send_list(channel, _FEATURE_TAGS, own_N16)
     else:
         coin = side.rng.bytes(COIN_BYTES)
         channel.send(TagsCommitment(digest=_commitment(coin, own_N16)))
         shown = _receive_tags(channel, _LABEL_TAGS, size)
+        taken_up.show()
         send_list(channel, _FEATURE_TAGS, own_N16)
         channel.send(Coin(coin=coin))
         common_K, _ = _common(their_N16, shown)
-    check = partial(_check_places, channel, common_K, their_N16, salt)
+    check = partial(_check_places, channel, common_K, their_N16, taken_up.key)
     return Answer(order_N=order_N, check=check), 3 * COLUMNS + 2
 
 
@@ -177,27 +166,43 @@ def pseudonyms(side: Side, channel: Channel, size: int, *, leads: bool) -> tuple
 
     Threat model and errors as for match_against_cheaters; the peer has ``size`` ids, and ``leads`` is the label party.
     """
+    (label_N16, _), taken_up = _tags(side, channel, size, leads=leads)
+    return label_N16, taken_up.key
+
+
+def _tags(side: Side, channel: Channel, size: int, *, leads: bool) -> tuple[tuple[Tags, Tags], TakenUp]:
+    """Give both halves of every own id's tag (N, 16), the label party's first; ``leads``: as the label party."""
     label_ids, feature_ids = (len(side.ids), size) if leads else (size, len(side.ids))
-    (label_N16, _), salt = _tags(side, channel, Buckets(label_ids=label_ids, feature_ids=feature_ids), size, leads=leads)
-    return label_N16, salt
-
-
-def _tags(side: Side, channel: Channel, buckets: Buckets, size: int, *, leads: bool) -> tuple[tuple[Tags, Tags], bytes]:
-    """Give both halves of every own id's tag (N, 16), the label party's first, and the salt; ``leads``: as the label party."""
-    salt = _toss(channel, side.rng, leads=leads)
-    hashed_N40 = _hashed(side.ids, salt)
-    order_N, ends = _in_buckets(hashed_N40, buckets.count)
-    own_store, their_store = buckets.store(len(side.ids)), buckets.store(size)
-    receiver, sender = _extensions(channel, salt, side.rng, leads=leads)
+    buckets = Buckets(label_ids=label_ids, feature_ids=feature_ids, per_bucket=BUCKET_IDS)
+    taken_up = take_up(
+        channel,
+        buckets,
+        side.stored(channel.peer),
+        prints_N16=side.prints_N16,
+        protocol=b"malicious",
+        agree=partial(_toss, channel, side.rng, leads=leads),
+        say=side.say,
+    )
     halves = np.empty((2, len(side.ids), TAG_BYTES), dtype=np.uint8)
-    for bucket, (start, end) in enumerate(zip([0, *ends], ends, strict=False)):
-        own_B = order_N[start:end]
+    for kept in taken_up.kept():
+        halves[:, kept["rows"]] = kept["halves"]
+    if taken_up.first == buckets.count:
+        return (halves[0], halves[1]), taken_up
+    salt = taken_up.key
+    hashed_N40 = _hashed(side.ids, salt)
+    own_store, their_store = store_shape(buckets, len(side.ids)), store_shape(buckets, size)
+    split = _in_buckets(hashed_N40, buckets.count, room=own_store.keys)
+    receiver, sender = _extensions(channel, salt, side.rng, leads=leads)
+    for bucket in range(taken_up.first, buckets.count):
+        own_B = split.rows(bucket)
         hashed_B40 = hashed_N40[own_B]
         data_B3 = np.ascontiguousarray(hashed_B40[:, :-_POINT_BYTES]).view("<u8")
         point_B16 = np.ascontiguousarray(hashed_B40[:, -_POINT_BYTES:])
         seed, own_at, slots_M3 = _stored(data_B3, point_B16, own_store, rng=side.rng)
-        channel.send(StoreSeed(seed=seed))
-        their_at = probes(point_B16, their_store, seed=channel.receive(StoreSeed).seed)
+        channel.send(StoreSeed(bucket=bucket, seed=seed))
+        theirs = channel.receive(StoreSeed)
+        require_bucket(channel, theirs.bucket, bucket)
+        their_at = probes(point_B16, their_store, seed=theirs.seed)
         _correct(channel, receiver, sender, slots_M3, their_store, rng=side.rng)
         _check(channel, receiver, sender, rng=side.rng)
         own_B10 = looked_up(receiver.inputs(own_store.slots), own_at)
@@ -206,8 +211,9 @@ def _tags(side: Side, channel: Channel, buckets: Buckets, size: int, *, leads: b
         both = (own_B10, their_B10) if leads else (their_B10, own_B10)
         tags_B32 = _hash_tags(hashed_B40, *both, salt=salt)
         halves[0, own_B], halves[1, own_B] = tags_B32[:, :TAG_BYTES], tags_B32[:, TAG_BYTES:]
+        taken_up.keep(bucket, rows=own_B, halves=halves[:, own_B])
         side.progress(_WHAT, bucket + 1, buckets.count)
-    return (halves[0], halves[1]), salt
+    return (halves[0], halves[1]), taken_up
 
 
 def _toss(channel: Channel, rng: SecureRandom, *, leads: bool) -> bytes:
@@ -237,11 +243,11 @@ def _hashed(ids: Ids, salt: bytes) -> Tags:
     return hashed_N40
 
 
-def _in_buckets(hashed_N40: Tags, count: int) -> tuple[Index, list[int]]:
-    """Give own rows in the order of their buckets, and where each bucket ends."""
+def _in_buckets(hashed_N40: Tags, count: int, *, room: int) -> Split:
+    """Put own ids into buckets, by their hashes."""
     word_N = np.ascontiguousarray(hashed_N40[:, -_POINT_BYTES:]).view("<u8")[:, 0]
     bucket_N = ((word_N >> np.uint64(12)).astype(np.float64) * 2.0**-52 * count).astype(np.int32)
-    return np.argsort(bucket_N, kind="stable"), np.cumsum(np.bincount(bucket_N, minlength=count)).tolist()
+    return Split.by(bucket_N, count=count, room=room)
 
 
 def _extensions(channel: Channel, salt: bytes, rng: SecureRandom, *, leads: bool) -> tuple[CheckedReceiver, CheckedSender]:
@@ -257,14 +263,13 @@ def _extensions(channel: Channel, salt: bytes, rng: SecureRandom, *, leads: bool
 
 def _stored(data_B3: Words, point_B16: Tags, shape: StoreShape, *, rng: SecureRandom) -> tuple[bytes, Probes, Words]:
     """Give a seed under which these ids have a store, where they stand in it, and its slots."""
-    if len(data_B3) <= shape.keys:
-        for _ in range(_STORES):
-            seed = rng.bytes(SEED_BYTES)
-            at = probes(point_B16, shape, seed=seed)
-            try:
-                return seed, at, store_of(data_B3, at, shape)
-            except NoStore:
-                continue
+    for _ in range(_STORES):
+        seed = rng.bytes(SEED_BYTES)
+        at = probes(point_B16, shape, seed=seed)
+        try:
+            return seed, at, store_of(data_B3, at, shape)
+        except NoStore:
+            continue
     raise DataError(
         f"{len(data_B3)} ids of this side found no place in a store for {shape.keys}, which chance does not do; agree on "
         "alignment.security: semi-honest and protocol: diffie-hellman in the contract, and report this"

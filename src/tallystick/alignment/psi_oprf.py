@@ -1,13 +1,14 @@
 """Two sides' common ids by an oblivious pseudorandom function F: at the speed of hashing.
 
     label party                                    feature party
-    a nonce                                <->     a nonce: together the key of code words and bins
-    its ids in a cuckoo table
+    a nonce                                <->     a nonce: together the key of buckets, code words and bins
     512 base transfers: both seeds         <->     one seed of each, as its secret choices say
+    for each bucket of ids (buckets.py):
+    its ids in a cuckoo table
     corrections, a row for each bin        ->      the secret of each bin
     F at the id of each bin                <-      F at every own id in its three bins, in one secret order
     equal outputs: same id
-    with places of common ids, a proof:    ->      does the label party have these ids?
+    at the end, with places of common ids, a proof:    ->      does the label party have these ids?
     one hash of them all
 
 Shapes: N ids of the label party, M of the feature party; K common ids; S bytes of an output; P pairs of an id and a bin.
@@ -23,10 +24,11 @@ from typing import Annotated
 import msgspec
 import numpy as np
 
+from tallystick.alignment.buckets import Buckets, Split, TakenUp, require_bucket, take_up
 from tallystick.alignment.exchange import Chunk, receive_chunk
 from tallystick.alignment.matching import Index, Tags, are_distinct_indices
 from tallystick.alignment.oprf.base_transfers import transfer_receiver, transfer_sender
-from tallystick.alignment.oprf.codes import CODE_BITS, CODE_BYTES, REGIONS, Codes, Places
+from tallystick.alignment.oprf.codes import CODE_BITS, CODE_BYTES, FINGERPRINT_BYTES, REGIONS, Codes, Places
 from tallystick.alignment.oprf.cuckoo import NoPlace, bins_per_region, place
 from tallystick.alignment.oprf.extension import SALT_BYTES, Receiver, Sender, outputs
 from tallystick.alignment.oprf.lookup import Lookup
@@ -37,6 +39,8 @@ from tallystick.network.channel import Channel, Progress
 from tallystick.network.messages import Array, Message
 
 NONCE_BYTES = 16
+BUCKET_IDS = 262_144
+"""Ids of a bucket on the larger side, on average; what a bucket takes of memory is given back before the next."""
 TABLES = 8
 """How many keys are tried for a table; none of the first is expected to fail."""
 PIECE_BINS = 8192
@@ -51,14 +55,15 @@ PROOF_BYTES = 32
 
 
 class Nonce(Message, frozen=True):
-    """Each side's half of the key that code words and bins are made by."""
+    """Each side's half of the key that buckets, code words and bins are made by."""
 
     nonce: Annotated[bytes, msgspec.Meta(min_length=NONCE_BYTES, max_length=NONCE_BYTES)]
 
 
 class Table(Message, frozen=True):
-    """The label party's: the number of the key by which its ids found places in a table."""
+    """The label party's, for a bucket: the number of the key by which its ids found places in a table."""
 
+    bucket: Annotated[int, msgspec.Meta(ge=0)]
     attempt: Annotated[int, msgspec.Meta(ge=0, lt=TABLES)]
 
 
@@ -70,20 +75,33 @@ class Proof(Message, frozen=True):
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """What both sides know of an exchange: how many bins and outputs there are, and in which pieces they cross."""
+    """What both sides know of a bucket: how many bins and outputs there are, and in which pieces they cross.
+
+    Args:
+        label_ids: for how many ids of the label party it has room.
+        feature_ids: how many ids the feature party answers for, made-up ones included.
+        buckets: how many like this there are.
+    """
 
     label_ids: int
     feature_ids: int
+    buckets: int = 1
     per_region: int = field(init=False)
     output_bytes: int = field(init=False)
     pieces: int = field(init=False)
     """Of a region, of corrections and outputs alike."""
 
     def __post_init__(self) -> None:
-        bits = _STATISTICAL_BITS + math.ceil(math.log2(self.label_ids * self.feature_ids))
+        bits = _STATISTICAL_BITS + math.ceil(math.log2(self.buckets * self.label_ids * self.feature_ids))
         object.__setattr__(self, "per_region", bins_per_region(self.label_ids))
         object.__setattr__(self, "output_bytes", max(-(-bits // 8), 8))
         object.__setattr__(self, "pieces", max(-(-self.per_region // PIECE_BINS), -(-self.feature_ids // PIECE_IDS)))
+
+    @classmethod
+    def of(cls, buckets: Buckets) -> "Shape":
+        """Give the shape of each of these buckets."""
+        label, feature = buckets.room(buckets.label_ids), buckets.room(buckets.feature_ids)
+        return cls(label_ids=label, feature_ids=feature, buckets=buckets.count)
 
     def spans(self, count: int) -> list[slice]:
         """Cut ``count`` rows of a region into its pieces, of which the last may be shorter, or empty."""
@@ -98,20 +116,22 @@ class Shape:
 def match_by_oprf(side: Side, channels: Sequence[Channel], sizes: Sequence[int]) -> tuple[list[Match], int]:
     """Find the common ids with each feature party: the label party's role. Gives its scalar multiplications, too.
 
-    Private set intersection by an oblivious pseudorandom function (Kolesnikov, Kumaresan, Rosulek and Trieu 2016, section 5).
+    Private set intersection by an oblivious pseudorandom function (Kolesnikov, Kumaresan, Rosulek and Trieu 2016, section 5),
+    for more than some 260,000 ids bucket by bucket.
 
     Threat model: peers that follow the protocol and may study all they received (honest but curious), alone or together.
     Guarantee: under computational Diffie-Hellman on ristretto255, AES-128 as a pseudorandom function and BLAKE2b as a random
     oracle, nothing is learnt beyond the common ids; a wrong match has a chance of 2^-40. Not protected: any side may lie about
     its ids. A feature party that deviates may ask for three ids in the place of one; a label party that deviates may learn of
-    the secret choices, and so of other ids. A label party cannot claim a match that it does not have.
+    the secret choices, and so of other ids. A label party cannot claim a match that it does not have. Each may fill the room
+    that buckets have beyond the ids that it announced: 1.02 times as many, and the label party its empty bins (1.31 times; for
+    1,000 ids beside ten million 13.6 times); where an alignment goes on, it may run a bucket again with other ids.
 
     Raises ProtocolError, naming peer and step, for what the protocol does not allow.
     """
-    shapes = [Shape(label_ids=len(side.ids), feature_ids=size) for size in sizes]
-    told = _Told(side.progress, total=sum(REGIONS * shape.per_region for shape in shapes))
-    pairs = zip(channels, shapes, strict=True)
-    found = [_Matching(channel, shape, side.prints_N16, rng=side.rng, told=told).run() for channel, shape in pairs]
+    split = [Buckets(label_ids=len(side.ids), feature_ids=size, per_bucket=BUCKET_IDS) for size in sizes]
+    told = _Told(side.progress, [Shape.of(buckets) for buckets in split])
+    found = [_match_with(side, channel, buckets, told) for channel, buckets in zip(channels, split, strict=True)]
     return found, len(channels) * (2 * CODE_BITS + 1)
 
 
@@ -121,29 +141,105 @@ def answer_by_oprf(side: Side, channel: Channel, size: int, *, one_of_several: b
     Threat model, guarantee and errors as for match_by_oprf. As one of several feature parties this side does not
     learn its intersection with the label party alone.
     """
-    shape = Shape(label_ids=size, feature_ids=len(side.ids))
-    # The label party learns which places of this order match: in table order these would tell of the rows between.
-    order_M = side.rng.permutation(len(side.ids))
-    prints_M16 = side.prints_N16.take(order_M, axis=0)
-    told = _Told(side.progress, total=REGIONS * shape.per_region)
-    nonces = _answer(channel, shape, prints_M16, rng=side.rng, told=told)
-    return Answer(order_N=order_M, check=partial(_check_proof, channel, prints_M16, nonces)), 2 * CODE_BITS
+    buckets = Buckets(label_ids=size, feature_ids=len(side.ids), per_bucket=BUCKET_IDS)
+    shape, taken_up = Shape.of(buckets), _taken_up(side, channel, buckets, first=False)
+    told = _Told(side.progress, [shape], done=taken_up.first)
+    orders = [kept["rows"] for kept in taken_up.kept()]
+    if taken_up.first < buckets.count:
+        split = _split(side, taken_up.key, buckets, room=shape.feature_ids)
+        choices_T = np.unpackbits(np.frombuffer(side.rng.bytes(CODE_BYTES), dtype=np.uint8)).astype(bool)
+        sender = Sender(transfer_receiver(channel, choices_T, rng=side.rng), choices_T)
+    for bucket in range(taken_up.first, buckets.count):
+        order_M, prints_M16 = _in_secret_order(side, split.rows(bucket), shape.feature_ids)
+        _answer(channel, shape, bucket, prints_M16, sender, key=taken_up.key, told=told)
+        taken_up.keep(bucket, rows=order_M)
+        orders.append(order_M)
+    order_N = np.concatenate(orders)
+    return Answer(order_N=order_N, check=partial(_check_proof, channel, side.prints_N16, order_N, taken_up.key)), 2 * CODE_BITS
+
+
+def _match_with(side: Side, channel: Channel, buckets: Buckets, told: "_Told") -> Match:
+    """Give the own rows that a feature party has too, and their places in its order: one bucket after the other."""
+    shape, taken_up = Shape.of(buckets), _taken_up(side, channel, buckets, first=True)
+    rows, places = [], []
+    for bucket, kept in enumerate(taken_up.kept()):
+        rows.append(kept["rows"])
+        places.append(kept["places"] + np.int32(bucket * shape.feature_ids))
+    told.buckets(taken_up.first)
+    if taken_up.first < buckets.count:
+        split = _split(side, taken_up.key, buckets, room=shape.label_ids)
+        # One batch of base transfers for all buckets: they are parts of one extension, each with a salt of its own.
+        receiver = Receiver(*transfer_sender(channel, CODE_BITS, rng=side.rng))
+    for bucket in range(taken_up.first, buckets.count):
+        own_B = split.rows(bucket)
+        prints_B16 = side.prints_N16.take(own_B, axis=0)
+        found_K, place_K = _Matching(channel, shape, bucket, prints_B16, receiver, side.rng, key=taken_up.key, told=told).run()
+        taken_up.keep(bucket, rows=own_B[found_K], places=place_K)
+        rows.append(own_B[found_K])
+        places.append(place_K + np.int32(bucket * shape.feature_ids))
+    all_rows_K, all_places_K = (np.concatenate(each).astype(np.int64) for each in (rows, places))
+    return Match(own_K=all_rows_K, place_K=all_places_K, prove=partial(_prove, channel, side.prints_N16, taken_up.key))
+
+
+def _taken_up(side: Side, channel: Channel, buckets: Buckets, *, first: bool) -> TakenUp:
+    return take_up(
+        channel,
+        buckets,
+        side.stored(channel.peer),
+        prints_N16=side.prints_N16,
+        protocol=b"oblivious-transfer",
+        agree=partial(_nonces, channel, side.rng, first=first),
+        say=side.say,
+    )
+
+
+def _split(side: Side, nonces: bytes, buckets: Buckets, *, room: int) -> Split:
+    """Put own ids into buckets, by AES-128 under a key of both sides' nonces."""
+    bucket_N, codes = np.zeros(len(side.ids), dtype=np.int32), Codes(_derived(nonces, b"buckets"))
+    for start in range(0, len(bucket_N) if buckets.count > 1 else 0, PIECE_IDS):
+        piece = slice(start, start + PIECE_IDS)
+        bucket_N[piece] = codes.bins(side.prints_N16[piece], per_region=buckets.count)[0]
+    return Split.by(bucket_N, count=buckets.count, room=room)
+
+
+def _in_secret_order(side: Side, rows_B: Index, room: int) -> tuple[Places, Tags]:
+    """Give own row and fingerprint at each place (M,) of a bucket in a secret order; -1 and a made-up one fill the room.
+
+    The label party learns which places match: in table order these would tell of the rows between.
+    """
+    order_M = side.rng.permutation(room)
+    row_M = np.full(room, -1, dtype=np.int32)
+    row_M[order_M[: len(rows_B)]] = rows_B
+    # Made-up fingerprints are random, and so are equal to no id's: what the function gives for them looks like the others.
+    prints_M16 = np.frombuffer(side.rng.bytes(FINGERPRINT_BYTES * room), dtype=np.uint8).reshape(room, FINGERPRINT_BYTES).copy()
+    prints_M16[order_M[: len(rows_B)]] = side.prints_N16.take(rows_B, axis=0)
+    return row_M, prints_M16
 
 
 class _Matching:
-    """The label party's side of one exchange: corrections go out, and outputs that come back are looked up."""
+    """The label party's side of one bucket: corrections go out, and outputs that come back are looked up."""
 
-    def __init__(self, channel: Channel, shape: Shape, prints_N16: Tags, *, rng: SecureRandom, told: "_Told") -> None:
-        self._channel, self._shape, self._prints_N16, self._told = channel, shape, prints_N16, told
-        self._nonces = _nonces(channel, rng, first=True)
-        self._salt = _derived(self._nonces, b"salt")
-        self._codes, attempt, self._table = _tabled(self._nonces, prints_N16, shape, rng=rng)
-        channel.send(Table(attempt=attempt))
-        self._receiver = Receiver(*transfer_sender(channel, CODE_BITS, rng=rng))
+    def __init__(
+        self,
+        channel: Channel,
+        shape: Shape,
+        bucket: int,
+        prints_B16: Tags,
+        receiver: Receiver,
+        rng: SecureRandom,
+        *,
+        key: bytes,
+        told: "_Told",
+    ) -> None:
+        self._channel, self._shape, self._prints_N16, self._told = channel, shape, prints_B16, told
+        self._salt = _salt(key, bucket)
+        self._codes, attempt, self._table = _tabled(key, bucket, prints_B16, shape, rng=rng)
+        channel.send(Table(bucket=bucket, attempt=attempt))
+        self._receiver = receiver
         self._lookups = [Lookup(shape.output_bytes) for _ in range(REGIONS)]
 
-    def run(self) -> Match:
-        """Give the own rows that the feature party has too, and their places in its order."""
+    def run(self) -> tuple[Index, Places]:
+        """Give which of the ids the feature party has too, and their places in its order."""
         shape, found = self._shape, []
         steps, behind = REGIONS * shape.pieces, shape.pieces + AHEAD
         for step in range(steps + behind):
@@ -155,7 +251,8 @@ class _Matching:
         if not (are_distinct_indices(own_K, len(self._prints_N16)) and are_distinct_indices(place_K, shape.feature_ids)):
             peer = self._channel.peer
             raise ProtocolError(peer, f"{peer} sent {_OUTPUTS!r} that match an id twice; its ids must be unique")
-        return Match(own_K=own_K, place_K=place_K, prove=self._prove)
+        self._told.buckets(1)
+        return own_K, place_K.astype(np.int32)
 
     def _send_corrections(self, region: int, piece: int) -> None:
         span = self._shape.spans(self._shape.per_region)[piece]
@@ -169,7 +266,7 @@ class _Matching:
         _send_piece(self._channel, _CORRECTIONS, correction_B64)
         output_FS = outputs(input_B64.take(filled_F, axis=0), slots_B[filled_F], salt=self._salt, size=self._shape.output_bytes)
         self._lookups[region].add(output_FS, rows_B[filled_F])
-        self._told.more(len(slots_B))
+        self._told.bins(len(slots_B))
 
     def _look_up(self, region: int, piece: int) -> tuple[Places, Index]:
         span = self._shape.spans(self._shape.feature_ids)[piece]
@@ -179,17 +276,12 @@ class _Matching:
             self._lookups[region] = Lookup(self._shape.output_bytes)  # its memory is the next one's
         return rows_K, index_K + span.start
 
-    def _prove(self, rows_K: Index) -> None:
-        self._channel.send(Proof(digest=_proof(self._nonces, self._prints_N16.take(rows_K, axis=0))))
 
-
-def _answer(channel: Channel, shape: Shape, prints_M16: Tags, *, rng: SecureRandom, told: "_Told") -> bytes:
-    """Send the function of every id, in the order of ``prints_M16``, in its three bins; give both sides' nonces."""
-    nonces = _nonces(channel, rng, first=False)
-    salt = _derived(nonces, b"salt")
-    codes = Codes(_key(nonces, channel.receive(Table).attempt))
-    choices_T = np.unpackbits(np.frombuffer(rng.bytes(CODE_BYTES), dtype=np.uint8)).astype(bool)
-    sender = Sender(transfer_receiver(channel, choices_T, rng=rng), choices_T)
+def _answer(channel: Channel, shape: Shape, bucket: int, prints_M16: Tags, sender: Sender, *, key: bytes, told: "_Told") -> None:
+    """Send the function of every id of a bucket, in the order of ``prints_M16``, in its three bins."""
+    table = channel.receive(Table)
+    require_bucket(channel, table.bucket, bucket)
+    salt, codes = _salt(key, bucket), Codes(_key(key, bucket, table.attempt))
     bins_3M = codes.bins(prints_M16, per_region=shape.per_region)
     ready = np.empty((0, shape.output_bytes), dtype=np.uint8)
     for region in range(REGIONS + 1):
@@ -205,12 +297,12 @@ def _answer(channel: Channel, shape: Shape, prints_M16: Tags, *, rng: SecureRand
                     input_P64 = sender.inputs(secret_B64.take(bins_P - bins.start, axis=0), code_P64)
                     slots_P = bins_P + np.int32(region * shape.per_region)
                     filling[members_P] = outputs(input_P64, slots_P, salt=salt, size=shape.output_bytes)
-                told.more(len(secret_B64))
+                told.bins(len(secret_B64))
             if region > 0:
                 # What the last region came to goes out while this one is worked out.
                 _send_piece(channel, _OUTPUTS, ready[ids])
         ready = filling
-    return nonces
+    told.buckets(1)
 
 
 def _members(bins_M: Places, shape: Shape) -> Iterator[Iterator[Places]]:
@@ -222,11 +314,11 @@ def _members(bins_M: Places, shape: Shape) -> Iterator[Iterator[Places]]:
         yield (order_M[first : min(first + PIECE_IDS, end)] for first in range(start, end, PIECE_IDS))
 
 
-def _tabled(nonces: bytes, prints_N16: Tags, shape: Shape, *, rng: SecureRandom) -> tuple[Codes, int, Places]:
+def _tabled(nonces: bytes, bucket: int, prints_N16: Tags, shape: Shape, *, rng: SecureRandom) -> tuple[Codes, int, Places]:
     """Give the first key by which all ids find places, its number, and the table."""
     generator = np.random.default_rng(int.from_bytes(rng.bytes(16), "little"))
     for attempt in range(TABLES):
-        codes = Codes(_key(nonces, attempt))
+        codes = Codes(_key(nonces, bucket, attempt))
         bins_3N = codes.bins(prints_N16, per_region=shape.per_region)
         try:
             return codes, attempt, place(bins_3N, per_region=shape.per_region, generator=generator)
@@ -238,9 +330,13 @@ def _tabled(nonces: bytes, prints_N16: Tags, shape: Shape, *, rng: SecureRandom)
     )
 
 
-def _check_proof(channel: Channel, prints_M16: Tags, nonces: bytes, place_K: Index) -> None:
+def _prove(channel: Channel, prints_N16: Tags, nonces: bytes, rows_K: Index) -> None:
+    channel.send(Proof(digest=_proof(nonces, prints_N16.take(rows_K, axis=0))))
+
+
+def _check_proof(channel: Channel, prints_N16: Tags, order_N: Index, nonces: bytes, place_K: Index) -> None:
     """Refuse places that the label party does not know: nobody can who has not found the id there to be one of its own."""
-    if channel.receive(Proof).digest != _proof(nonces, prints_M16.take(place_K, axis=0)):
+    if channel.receive(Proof).digest != _proof(nonces, prints_N16.take(order_N[place_K], axis=0)):
         raise ProtocolError(channel.peer, f"{channel.peer} sent a proof that is not that of the ids at {PLACES!r}")
 
 
@@ -257,8 +353,12 @@ def _nonces(channel: Channel, rng: SecureRandom, *, first: bool) -> bytes:
     return own + theirs if first else theirs + own
 
 
-def _key(nonces: bytes, attempt: int) -> bytes:
-    return _derived(nonces, b"codes %d" % attempt)
+def _key(nonces: bytes, bucket: int, attempt: int) -> bytes:
+    return _derived(nonces, b"codes %d of bucket %d" % (attempt, bucket))
+
+
+def _salt(nonces: bytes, bucket: int) -> bytes:
+    return _derived(nonces, b"salt of bucket %d" % bucket)
 
 
 def _derived(nonces: bytes, use: bytes) -> bytes:
@@ -277,11 +377,24 @@ def _receive_piece(channel: Channel, of: str, span: slice, *, width: int) -> Tag
 
 
 class _Told:
-    """Counts bins and tells ``progress``."""
+    """Tells ``progress`` how many bins are done, or, where there are several buckets, how many of these."""
 
-    def __init__(self, progress: Progress, *, total: int) -> None:
-        self._progress, self._total, self._done = progress, total, 0
+    def __init__(self, progress: Progress, shapes: Sequence[Shape], *, done: int = 0) -> None:
+        self._several = any(shape.buckets > 1 for shape in shapes)
+        self._what = f"{_WHAT}, buckets" if self._several else _WHAT
+        self._total = sum(shape.buckets if self._several else REGIONS * shape.per_region for shape in shapes)
+        self._progress, self._done = progress, 0
+        self.buckets(done)
 
-    def more(self, bins: int) -> None:
-        self._done += bins
-        self._progress(_WHAT, self._done, self._total)
+    def bins(self, count: int) -> None:
+        """Count further bins."""
+        self._more(0 if self._several else count)
+
+    def buckets(self, count: int) -> None:
+        """Count further buckets."""
+        self._more(count if self._several else 0)
+
+    def _more(self, count: int) -> None:
+        if count:
+            self._done += count
+            self._progress(self._what, self._done, self._total)

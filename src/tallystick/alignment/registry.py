@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from tallystick.alignment.buckets import BucketStore
     from tallystick.alignment.outcome import Alignment, SimilarityScale
     from tallystick.alignment.psi import Protocol, Security
     from tallystick.alignment.psu_helper import HelperOutcome
@@ -42,6 +43,8 @@ class AlignmentInput:
         protocol: how an intersection finds common ids, or a union names its members.
         dummies: most made-up ids to blur the sizes.
         threads: of arithmetic; all cores if None.
+        stored: gives, for a peer, where finished buckets of an intersection are kept; None keeps none.
+        say: told in a line whether an alignment goes on that was begun before.
     """
 
     ids: Sequence[bytes]
@@ -58,6 +61,8 @@ class AlignmentInput:
     protocol: Protocol = "auto"
     dummies: int = 0
     threads: int | None = None
+    stored: Callable[[str], BucketStore] | None = None
+    say: Callable[[str], None] = lambda _: None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,6 +129,8 @@ def _intersect_label(given: AlignmentInput, *, security: Security = "semi-honest
         max_rows=given.max_rows,
         threads=given.threads,
         progress=given.progress,
+        stored=given.stored,
+        say=given.say,
     )
 
 
@@ -140,6 +147,8 @@ def _intersect_feature(given: AlignmentInput, *, security: Security = "semi-hone
         max_rows=given.max_rows,
         threads=given.threads,
         progress=given.progress,
+        stored=given.stored,
+        say=given.say,
     )
 
 

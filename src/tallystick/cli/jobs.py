@@ -33,9 +33,15 @@ def run(
     _run("run", contract, party, progress, as_json, resume=resume, start_from=start_from)
 
 
-def align(contract: ContractPath, party: PartyPath, progress: StyleFlag = Style.auto, as_json: JsonFlag = False) -> None:
+def align(
+    contract: ContractPath,
+    party: PartyPath,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the latest alignment; both sides must.")] = False,
+    progress: StyleFlag = Style.auto,
+    as_json: JsonFlag = False,
+) -> None:
     """Align the parties' tables privately and keep the alignment for train."""
-    _run("align", contract, party, progress, as_json, phases=("alignment",))
+    _run("align", contract, party, progress, as_json, resume=resume, phases=("alignment",))
 
 
 def train(contract: ContractPath, party: PartyPath, progress: StyleFlag = Style.auto, as_json: JsonFlag = False) -> None:
@@ -170,7 +176,7 @@ def _run(
             resume=resume,
             start_from=start_from,
             phases=ALL_PHASES if phases is None else phases,
-            how_to_resume=f"{again}{' --resume' if command == 'run' else ''}, and the same on the other side",
+            how_to_resume=f"{again}{' --resume' if command in ('run', 'align') else ''}, and the same on the other side",
         )
         point = StartingPoint.of(folder)
         finish(

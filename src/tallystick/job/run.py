@@ -13,6 +13,7 @@ from functools import partial
 
 import msgspec
 
+from tallystick.artifacts.kept_buckets import forget_buckets
 from tallystick.artifacts.starting_point import StartingPoint
 from tallystick.data.groups import check_subgroups
 from tallystick.data.keys import Keys
@@ -45,6 +46,8 @@ def run_party(job: Job) -> Result:
     use_threads(job.party.threads)
     roles = {"label": _run_label_party, "feature": _run_feature_party, "helper": _run_helper}
     found = roles[job.contract.role_of(job.name)](job)
+    if job.phases != ("alignment",):  # whoever went on from the alignment told the others that it has it
+        forget_buckets(job.folder)
     return write_report(job, found)
 
 

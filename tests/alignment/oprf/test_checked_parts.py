@@ -12,12 +12,12 @@ from scipy.special import gammaln
 from scipy.stats import poisson
 
 from tallystick.alignment import psi_malicious
+from tallystick.alignment.buckets import Buckets
 from tallystick.alignment.oprf import key_value
 from tallystick.alignment.oprf.bit_matrix import turned, turned_back
 from tallystick.alignment.oprf.checked_extension import CheckedReceiver, CheckedSender, column_words, hashed
 from tallystick.alignment.oprf.key_value import DENSE, NoStore, Probes, StoreShape, looked_up, probes, store_of
 from tallystick.alignment.oprf.linear_code import COLUMNS, DATA_BITS, DISTANCE, code_words, generator
-from tallystick.alignment.psi_malicious import Buckets
 from tallystick.alignment.randomness import SecureRandom
 
 RNG = SecureRandom(source=np.random.default_rng(1).bytes)
@@ -181,9 +181,9 @@ def test_few_keys_are_left_to_eliminate():
 
 @pytest.mark.parametrize(("label", "feature"), [(10, 10), (10**6, 10**6), (10**3, 10**7), (10**7, 10**7)])
 def test_no_bucket_overflows(label, feature):
-    buckets = Buckets(label_ids=label, feature_ids=feature)
+    buckets = Buckets(label_ids=label, feature_ids=feature, per_bucket=psi_malicious.BUCKET_IDS)
     for ids in (label, feature):
-        room = buckets.store(ids).keys
+        room = buckets.room(ids)
         chance = 0.0 if room >= ids else buckets.count * poisson.sf(room, ids / buckets.count)
         assert chance < 2.0**-40
 
@@ -191,8 +191,8 @@ def test_no_bucket_overflows(label, feature):
 @pytest.mark.parametrize(("hashes", "times"), [(80, 2.3), (128, 4.5)])
 def test_a_cheaters_store_holds_this_many_ids_and_no_more(hashes, times):
     """The number of ids that slots M can be right for, where 2^hashes ids can be tried, by the formula of key_value.py."""
-    buckets, ids = Buckets(label_ids=10**6, feature_ids=10**6), 10**6
-    slots = buckets.store(ids).slots
+    buckets, ids = Buckets(label_ids=10**6, feature_ids=10**6, per_bucket=psi_malicious.BUCKET_IDS), 10**6
+    slots = psi_malicious.store_shape(buckets, ids).slots
 
     def possible(held):
         """Logarithm of the chance that any set of so many ids has a store: sets, seeds, and all equations right."""
@@ -350,10 +350,10 @@ def test_corrections_hide_the_data():
 
 def test_a_bucket_is_a_public_hash_of_an_id():
     hashes = psi_malicious._hashed(psi_malicious.Ids.of([b"%d" % n for n in range(1000)]), b"s" * 32)
-    order, ends = psi_malicious._in_buckets(hashes, 3)
-    assert ends[-1] == 1000
-    where = {row: number for number, (start, end) in enumerate(zip([0, *ends], ends, strict=False)) for row in order[start:end]}
+    split = psi_malicious._in_buckets(hashes, 3, room=500)
+    assert split.ends[-1] == 1000
+    where = {row: number for number in range(3) for row in split.rows(number)}
     word = int.from_bytes(hashes[7, 24:32].tobytes(), "little")
     assert where[7] == (word >> 12) * 3 // 2**52
-    assert all(abs(number - 333) < 6 * 15 for number in np.diff([0, *ends]))
-    assert ceil(10**6 / psi_malicious.BUCKET_IDS) == Buckets(label_ids=10, feature_ids=10**6).count
+    assert all(abs(number - 333) < 6 * 15 for number in np.diff([0, *split.ends]))
+    assert ceil(10**6 / psi_malicious.BUCKET_IDS) == Buckets(label_ids=10, feature_ids=10**6, per_bucket=65_536).count

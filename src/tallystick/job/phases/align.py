@@ -1,8 +1,10 @@
 """Alignment as a phase: this party's role in it, what bounds it, and what is said of a poor match."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 
+from tallystick.alignment.buckets import BucketStore
 from tallystick.alignment.exchange import MAX_ROWS, usual_max_rows
 from tallystick.alignment.key_noise import key_event, noisy_keys
 from tallystick.alignment.outcome import Alignment
@@ -12,6 +14,7 @@ from tallystick.alignment.registry import AlignmentInput, HelperInput
 from tallystick.alignment.repeats import ROWS_OF_AN_ID, USUAL_ROWS, repeat_feature_party, repeat_label_party
 from tallystick.artifacts.embedding_charge import count_anew
 from tallystick.artifacts.folder import RunFolder
+from tallystick.artifacts.kept_buckets import KeptBuckets
 from tallystick.artifacts.ledger import KEYS, charged, data_set
 from tallystick.artifacts.secret import noise_secret
 from tallystick.config.contract import Contract
@@ -36,7 +39,16 @@ def align_or_keep(job: Job, keys: Keys, *, anew: bool, run_id: str) -> Alignment
     count_anew(job.folder)
     keys = with_noise(job.contract, job.party, job.folder, keys, what=f"linking of {job.contract.name}, run {run_id}")
     try:
-        alignment = align(job.contract, job.name, keys, job.channels, threads=job.party.threads, progress=watcher.progress)
+        alignment = align(
+            job.contract,
+            job.name,
+            keys,
+            job.channels,
+            threads=job.party.threads,
+            progress=watcher.progress,
+            stored=partial(KeptBuckets, job.folder, say=watcher.say),
+            say=watcher.say,
+        )
     except IdError:  # none is common
         watcher.say(f"warning: {_spelt_differently(job)}")
         raise
@@ -84,10 +96,12 @@ def align(
     progress: Progress,
     expected: int = 0,
     kept: Alignment | None = None,
+    stored: Callable[[str], BucketStore] | None = None,
+    say: Callable[[str], None] = lambda _: None,
 ) -> Alignment:
     """Align this party's rows with the others' by the contract's method; a peer may always bring ``expected`` ids.
 
-    ``kept`` is the alignment of training, for new rows.
+    ``kept`` is the alignment of training, for new rows. ``stored`` and ``say`` are those of an AlignmentInput.
     """
     linkage, is_label = contract.linkage, contract.role_of(party) == "label"
     given = AlignmentInput(
@@ -105,6 +119,8 @@ def align(
         max_rows=max_rows(contract, len(keys.ids), expected=expected),
         threads=threads,
         progress=progress,
+        stored=stored,
+        say=say,
     )
     alignment = (linkage.label_party if is_label else linkage.feature_party)(given)
     if contract.alignment.duplicates != "all":

@@ -1,0 +1,345 @@
+"""Buckets against the exact binomial tail and against lists in one piece, and alignments that go on after the last bucket."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+from scipy.stats import binom
+
+from tallystick.alignment import psi_malicious, psi_oprf
+from tallystick.alignment.buckets import Buckets, Split, Standing
+from tallystick.alignment.exchange import Chunk, Size, send_size
+from tallystick.alignment.psi import intersect_feature_party, intersect_label_party
+from tallystick.alignment.psi_malicious import StoreSeed
+from tallystick.alignment.psi_oprf import Table
+from tallystick.alignment.randomness import SecureRandom
+from tallystick.artifacts.folder import RunFolder
+from tallystick.artifacts.kept_buckets import KeptBuckets, forget_buckets
+from tallystick.config.contract import Contract
+from tallystick.errors import DataError, PeerLost, PeerStopped, ProtocolError
+from tallystick.network.channel import memory_channels
+
+from .roles import Recording, Tampering, error_of, in_threads
+
+RNG = SecureRandom(source=np.random.default_rng(5).bytes)
+LABEL, FEATURE = [b"%d" % n for n in range(300)], [b"%d" % n for n in range(200, 600)]
+WAYS = {"oblivious-transfer": {"protocol": "oblivious-transfer"}, "malicious": {"security": "malicious"}}
+BEGINS = {"oblivious-transfer": Table, "malicious": StoreSeed}
+PLACES = "places of the joint rows"
+
+
+@pytest.fixture(autouse=True)
+def small_buckets(monkeypatch):
+    """Eight buckets of 50 ids for the larger side."""
+    monkeypatch.setattr(psi_oprf, "BUCKET_IDS", 50)
+    monkeypatch.setattr(psi_malicious, "BUCKET_IDS", 50)
+
+
+@pytest.fixture(params=list(WAYS))
+def way(request):
+    return request.param
+
+
+class Side:
+    """A party with a run folder, and what it was told."""
+
+    def __init__(self, root, name, ids):
+        (root / name).mkdir()
+        values = {"version": 1, "name": "t", "parties": {"label": {"role": "label"}, "feature": {"role": "feature"}}}
+        values |= {"alignment": {"keys": [{"name": "id"}]}, "target": {"type": "binary"}, "seed": 1}
+        self.folder = RunFolder.new(root / name, Contract.model_validate(values), name)
+        self.ids, self.said = ids, []
+
+    def stored(self, peer):
+        return KeptBuckets(self.folder, peer, say=self.said.append)
+
+    def files(self):
+        return sorted((self.folder.path / "buckets").glob("*.safetensors"), key=lambda path: int(path.stem.rpartition("-")[2]))
+
+
+@pytest.fixture
+def sides(tmp_path):
+    return Side(tmp_path, "label", LABEL), Side(tmp_path, "feature", FEATURE)
+
+
+def align(label, feature, way, *, label_wrap=lambda channel: channel, feature_wrap=lambda channel: channel):
+    """Run both roles with their stores."""
+    ours, theirs = memory_channels("label", "feature", timeout_s=60)
+    label.said.clear()
+    feature.said.clear()
+    options = {"rng": RNG, **WAYS[way]}
+    return in_threads(
+        lambda: intersect_label_party(label.ids, [label_wrap(ours)], stored=label.stored, say=label.said.append, **options),
+        lambda: intersect_feature_party(
+            feature.ids, feature_wrap(theirs), stored=feature.stored, say=feature.said.append, **options
+        ),
+    )
+
+
+class Dying(Tampering):
+    """A channel that is lost before the message of a kind that begins a bucket, or of any other kind, goes out."""
+
+    def __init__(self, channel, kind, *, bucket=None):
+        super().__init__(channel, None, None)
+        self._kind, self._bucket = kind, bucket
+
+    def send(self, message):
+        if isinstance(message, self._kind) and self._bucket in (None, getattr(message, "bucket", None)):
+            raise PeerLost("somebody", "killed")  # so the peer is told, and need not wait
+        super().send(message)
+
+
+def broken(label, feature, way, *, bucket=4):
+    """Break an alignment off when this bucket begins."""
+    outcomes = align(label, feature, way, label_wrap=lambda channel: Dying(channel, BEGINS[way], bucket=bucket))
+    assert all(isinstance(outcome, PeerLost | PeerStopped) for outcome in outcomes)
+
+
+@cache
+def in_one_piece():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(psi_oprf, "BUCKET_IDS", 10_000)
+        ours, theirs = memory_channels("label", "feature", timeout_s=60)
+        return in_threads(
+            lambda: intersect_label_party(LABEL, [ours], rng=RNG, protocol="oblivious-transfer"),
+            lambda: intersect_feature_party(FEATURE, theirs, rng=RNG, protocol="oblivious-transfer"),
+        )
+
+
+def right(outcomes):
+    """Whether both found the common ids in the order of an alignment in one piece."""
+    return all(
+        np.array_equal(got.rows_N, want.rows_N) and (got.sizes, got.learnt) == (want.sizes, want.learnt)
+        for got, want in zip(outcomes, in_one_piece(), strict=True)
+    )
+
+
+@pytest.mark.parametrize(
+    ("label", "feature"), [(300, 400), (10**6, 10**6), (10**3, 10**7), (10**7, 10**7), (5 * 10**7, 1), (10**9, 10**9)]
+)
+@pytest.mark.parametrize("per_bucket", [50, 65_536, 262_144])
+def test_a_bucket_overflows_by_a_chance_below_2_to_the_minus_40(label, feature, per_bucket):
+    buckets = Buckets(label_ids=label, feature_ids=feature, per_bucket=per_bucket)
+    chances = [buckets.count * binom.sf(buckets.room(ids), ids, 1 / buckets.count) for ids in (label, feature)]
+    assert sum(chances) < 2.0**-40
+
+
+def test_padding_is_small_where_buckets_are_large():
+    room = Buckets(label_ids=10**7, feature_ids=10**7, per_bucket=262_144).room(10**7)
+    assert 1 < room / (10**7 / 39) < 1.018
+
+
+@pytest.mark.parametrize(("others", "stored", "binned"), [(10**6, 5.3, 2.8), (10**7, 27.6, 13.6)])
+def test_a_cheater_with_few_ids_beside_many_has_so_many_times_the_room(others, stored, binned):
+    """The figures of docs/explanation/cheating-peers.md, and what bins a label party has that deviates by oblivious transfer."""
+    of_stores = Buckets(label_ids=1000, feature_ids=others, per_bucket=65_536)
+    of_bins = Buckets(label_ids=1000, feature_ids=others, per_bucket=262_144)
+    assert of_stores.count * psi_malicious.store_shape(of_stores, 1000).slots / 1000 == pytest.approx(stored, rel=0.01)
+    assert of_bins.count * 3 * psi_oprf.Shape.of(of_bins).per_region / 1000 == pytest.approx(binned, rel=0.01)
+
+
+def test_more_ids_than_room_end_the_alignment_before_anything_is_sent():
+    with pytest.raises(DataError, match="5 ids of this side fell into a bucket that has room for 4"):
+        Split.by(np.array([0, 1, 1, 1, 1, 1]), count=2, room=4)
+
+
+def test_the_outcome_is_that_of_an_alignment_in_one_piece(sides, way):
+    outcomes = align(*sides, way)
+    assert right(outcomes)
+    assert [len(side.files()) for side in sides] == [8, 8]
+
+
+def test_several_feature_parties_in_buckets():
+    other = [b"%d" % n for n in range(250, 270)]
+    pairs = [memory_channels("label", name, timeout_s=60) for name in ("one", "two")]
+    told = []
+    outcomes = in_threads(
+        lambda: intersect_label_party(
+            LABEL, [mine for mine, _ in pairs], rng=RNG, protocol="oblivious-transfer", progress=lambda *call: told.append(call)
+        ),
+        *(
+            lambda ids=ids, channel=channel: intersect_feature_party(
+                ids, channel, rng=RNG, protocol="oblivious-transfer", one_of_several=True
+            )
+            for ids, (_, channel) in zip((FEATURE, other), pairs, strict=True)
+        ),
+    )
+    aligned = [[ids[row] for row in found.rows_N] for ids, found in zip((LABEL, FEATURE, other), outcomes, strict=True)]
+    assert aligned[0] == aligned[1] == aligned[2]
+    assert set(aligned[0]) == set(other)
+    assert told == [("private set intersection, buckets", done, 14) for done in range(1, 15)]
+
+
+def test_lists_have_the_same_sizes_whatever_ids_there_are(way):
+    """Bucket by bucket; places and tags are as many as ids, and as common ones."""
+
+    class Sizes(Recording):
+        def receive(self, kind):
+            message = super().receive(kind)
+            if isinstance(message, Chunk) and message.of != PLACES:
+                sizes.append((message.of, message.rows.shape))
+            return message
+
+    views = []
+    for feature in (FEATURE, [b"other %d" % n for n in range(399)] + LABEL[:1]):
+        sizes = []
+        ours, theirs = memory_channels("label", "feature", timeout_s=60)
+        in_threads(
+            lambda: intersect_label_party(LABEL, [Sizes(ours)], rng=RNG, **WAYS[way]),  # noqa: B023 - run before the next
+            lambda: intersect_feature_party(feature, Sizes(theirs), rng=RNG, **WAYS[way]),  # noqa: B023
+        )
+        views.append(sorted(sizes))
+    assert views[0] == views[1]
+
+
+@pytest.mark.parametrize("bucket", [pytest.param(0, marks=pytest.mark.long), 5])
+def test_a_broken_alignment_goes_on_at_the_first_bucket_that_is_not_done(sides, way, bucket):
+    broken(*sides, way, bucket=bucket)
+    begun = []
+
+    class Watching(Tampering):
+        def send(self, message):
+            if isinstance(message, BEGINS[way]):
+                begun.append(message.bucket)
+            super().send(message)
+
+    assert right(align(*sides, way, label_wrap=lambda channel: Watching(channel, None, None)))
+    assert begun == list(range(bucket, 8))
+    assert any(f"goes on: {bucket} of 8 buckets are done on both sides" in line for line in sides[0].said)
+
+
+def test_an_alignment_that_broke_after_its_last_bucket_runs_none_again(sides, way):
+    """The label party dies before it says where the common rows stand."""
+
+    class Last(Tampering):
+        def send(self, message):
+            if isinstance(message, Size) and message.of == PLACES:
+                raise PeerLost("somebody", "killed")
+            super().send(message)
+
+    align(*sides, way, label_wrap=lambda channel: Last(channel, None, None))
+    kept = [[path.stat().st_mtime_ns for path in side.files()] for side in sides]
+    assert right(align(*sides, way))
+    assert "goes on: 8 of 8 buckets are done on both sides" in sides[0].said[0]
+    assert kept == [[path.stat().st_mtime_ns for path in side.files()] for side in sides]
+
+
+DAMAGES = {
+    "missing": lambda files: files[2].unlink(),
+    "cut": lambda files: files[2].write_bytes(files[2].read_bytes()[:-5]),
+    "changed": lambda files: files[2].write_bytes(files[2].read_bytes()[:-1] + b"\xff"),
+    "another bucket's": lambda files: files[2].write_bytes(files[1].read_bytes()),
+}
+SAID = {
+    "missing": "it is missing; this bucket, and 2 kept ones after it, are done again",
+    "cut": "does not have the digest",
+    "changed": "does not have the digest",
+    "another bucket's": "it is another file, written as buckets/feature-1.safetensors",
+}
+
+
+@pytest.mark.parametrize("damage", list(DAMAGES))
+def test_a_kept_bucket_that_is_of_no_use_is_named_and_done_again(sides, damage):
+    broken(*sides, "oblivious-transfer", bucket=5)
+    DAMAGES[damage](sides[0].files())
+    assert right(align(*sides, "oblivious-transfer"))
+    assert SAID[damage] in sides[0].said[0]
+    assert "feature-2.safetensors" in sides[0].said[0]
+    assert "goes on: 2 of 8" in sides[0].said[1]
+    assert "; it runs 3 again that were done here" in sides[1].said[0]
+
+
+def test_a_bucket_of_another_alignment_is_named_and_done_again(sides):
+    way = "oblivious-transfer"
+    broken(*sides, way, bucket=3)
+    other = sides[1].files()[0].read_bytes()
+    forget_buckets(sides[0].folder)
+    broken(*sides, way, bucket=3)  # the label party has kept none: another alignment
+    assert "begins anew, though 3 of 8 buckets were done here: that side has kept none of it" in sides[1].said[0]
+    sides[1].files()[0].write_bytes(other)
+    assert right(align(*sides, way))
+    assert "label-0.safetensors is damaged: it is a bucket of another alignment" in sides[1].said[0]
+
+
+def test_a_damaged_note_begins_anew(sides):
+    way = "oblivious-transfer"
+    broken(*sides, way)
+    note = sides[0].folder.path / "buckets" / "feature.json"
+    note.write_bytes(note.read_bytes()[:-1])
+    assert right(align(*sides, way))
+    assert "feature.json is damaged: " in sides[0].said[0]
+    assert "begins anew" in sides[1].said[0]
+
+
+def test_another_table_begins_anew(sides):
+    way = "oblivious-transfer"
+    broken(*sides, way)
+    sides[0].ids = LABEL[1:] + LABEL[:1]
+    ours, theirs = align(*sides, way)
+    assert [sides[0].ids[row] for row in ours.rows_N] == [FEATURE[row] for row in theirs.rows_N]
+    assert "are of other ids or other sizes: it begins anew" in sides[0].said[0]
+
+
+def test_no_bucket_is_run_again_once_tags_were_shown(sides):
+    """A side that has seen tags, and then claims to have lost a bucket, could bring other ids into it."""
+    label, feature = sides
+    shown = align(label, feature, "malicious")
+    assert right(shown)
+    feature.files()[3].unlink()
+    begun = []
+
+    class Watching(Tampering):
+        def send(self, message):
+            begun.extend([message.bucket] if isinstance(message, StoreSeed) else [])
+            super().send(message)
+
+    assert right(align(label, feature, "malicious", label_wrap=lambda channel: Watching(channel, None, None)))
+    assert "begins anew, though 8 of 8 buckets were done here: buckets were lost after tags were shown" in label.said[0]
+    assert begun == list(range(8))
+
+
+@pytest.mark.parametrize("change", [-1, pytest.param(1, marks=pytest.mark.long)], ids=["repeated", "left out"])
+def test_a_peer_that_repeats_or_leaves_out_a_bucket_is_refused(sides, way, change):
+    class Skipping(Tampering):
+        def send(self, message):
+            if isinstance(message, BEGINS[way]) and message.bucket == 3:
+                fields = {name: getattr(message, name) for name in type(message).__struct_fields__}
+                message = type(message)(**fields | {"bucket": 3 + change})
+            super().send(message)
+
+    _, theirs = align(*sides, way, label_wrap=lambda channel: Skipping(channel, None, None))
+    assert isinstance(theirs, ProtocolError)
+    assert f"label began bucket {3 + change} of the alignment where bucket 3 is due" in str(theirs)
+    assert len(sides[1].files()) == 3
+
+
+@pytest.mark.parametrize(
+    ("standing", "words"),
+    [
+        (Standing(alignment=b"", done=9, shown=False), "claims to have done 9 buckets of an alignment that has 8"),
+        (Standing(alignment=bytes(17), done=0, shown=False), "broke the protocol"),
+        (Standing(alignment=b"", done=-1, shown=False), "broke the protocol"),
+    ],
+)
+def test_a_standing_out_of_range_is_refused(way, standing, words):
+    def cheat(channel):
+        send_size(channel, "ids", 300)
+        channel.receive(Size)
+        channel.send(standing)
+
+    error = error_of(lambda channel: intersect_feature_party(FEATURE, channel, rng=RNG, **WAYS[way]), cheat)
+    assert isinstance(error, ProtocolError)
+    assert words in str(error)
+    assert error.peer == "peer"
+
+
+def test_a_place_that_only_fills_a_bucket_is_refused(sides):
+    """Eight buckets have room for more places than the feature party has ids."""
+    room = Buckets(label_ids=300, feature_ids=400, per_bucket=50).room(400)
+
+    def every(places):
+        return np.setdiff1d(np.arange(8 * room, dtype=np.int32), places)[: len(places)].astype(np.int32)
+
+    _, theirs = align(*sides, "oblivious-transfer", label_wrap=lambda channel: Tampering(channel, PLACES, every))
+    assert isinstance(theirs, ProtocolError)
+    assert "at which this side has no id: they fill a bucket" in str(theirs)
