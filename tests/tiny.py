@@ -270,10 +270,10 @@ class OnDisk:
                 values[name] = value
         path.write_text(yaml.safe_dump(values, sort_keys=False))
 
-    def start(self, party, command="run", *arguments):
+    def start(self, party, command="run", *arguments, json=True):
         """Start one party; its progress comes as JSON lines."""
         started = Command(
-            *(command, "contract.yaml", "--party", "party.yaml", "--progress", "json", "--json", *arguments),
+            *(command, "contract.yaml", "--party", "party.yaml", "--progress", "json", *(["--json"] * json), *arguments),
             folder=self.home(party),
             bucket_ids=self.bucket_ids,
         )

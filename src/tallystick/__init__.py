@@ -31,6 +31,7 @@ from tallystick.errors import (
     ProtocolError,
     SharedDataError,
     StorageError,
+    StoreError,
     TallystickError,
 )
 
@@ -90,6 +91,7 @@ __all__ = [
     "SharedDataError",
     "Silent",
     "StorageError",
+    "StoreError",
     "TallystickError",
     "View",
     "Watcher",

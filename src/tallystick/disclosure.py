@@ -11,7 +11,7 @@ def disclosure_lines(contract: Contract) -> list[str]:
     """Everything that is disclosed by a key of the contract, and to whom; no formal guarantee covers any of it."""
     label, features = contract.label_party, " and ".join(contract.feature_parties)
     evaluation = contract.evaluation
-    lines = [*gradient_lines(contract), *start_lines(contract), *refit_lines(contract)]
+    lines = [*gradient_lines(contract), *start_lines(contract), *refit_lines(contract), *serving_lines(contract)]
     if evaluation.share_metrics:
         lines.append(
             f"{label} sends {features} the exact {', '.join(evaluation.share_metrics)} of the test rows "
@@ -34,6 +34,28 @@ def disclosure_lines(contract: Contract) -> list[str]:
             f"{label} sends {features} these falls, exact figures of the validation labels "
             "(evaluation.importance.feature_columns: both); not private"
         )
+    return lines
+
+
+def serving_lines(contract: Contract) -> list[str]:
+    """What `tallystick serve` discloses, a sentence for each way of asking that the contract allows; nothing without any."""
+    if contract.serving is None:
+        return []
+    label, features, window = contract.label_party, " and ".join(contract.feature_parties), contract.serving.window
+    rows = "rows of the union" if contract.linkage.imputes else "common rows"
+    ways = {
+        "key": f"{label} shows {features} the key of each row that it asks for, and when, also of rows that {features} lacks",
+        "position": f"{label} shows {features} which of the common rows it asks for, and when; of other keys nothing crosses",
+        "window": f"{label} shows {features} a window of {window} common rows, at least one of which it wants, and when; a row "
+        "always stands in the same window, and what else is known of these rows can tell which one it was; no formal guarantee",
+        "ahead": f"the embeddings of all {rows} cross to {label} when the sides meet; of a request {features} learns nothing, "
+        "not even that there was one",
+    }
+    lines = [f"`tallystick serve`: {ways[way]} (serving.ways: {way})" for way in contract.serving.ways]
+    lines.append(
+        f"`tallystick serve`: {label} keeps embeddings that it was sent and can see when a row of {features} has changed; "
+        f"with enough of them it can rebuild columns, as after a training; each side journals what was asked"
+    )
     return lines
 
 

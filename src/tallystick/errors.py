@@ -78,6 +78,10 @@ class FeatureError(DataError):
     """The feature columns are not usable."""
 
 
+class StoreError(TallystickError):
+    """A store that rows are looked up in cannot be reached, or its answer is not usable."""
+
+
 class StorageError(TallystickError, OSError):
     """A file of ours could not be written or read back; what was there before is still there."""
 
@@ -148,6 +152,7 @@ _CATEGORIES: tuple[tuple[type[BaseException], str], ...] = (  # the first that f
     (FeatureError, "its feature columns are not usable"),
     (DataError, "its table or its run folder is not usable"),
     (ConfigError, "its settings, or what is left of its earlier runs, do not fit this job"),
+    (StoreError, "its store of rows cannot be used"),
     (StorageError, "one of its files could not be written or read back"),
     (MemoryError, "it ran out of memory"),
 )

@@ -43,6 +43,16 @@ FilePath = Annotated[Path, AfterValidator(resolved)]
 """A path that starts from the folder of the file that it stands in."""
 
 
+def _address(text: str) -> str:
+    match = re.fullmatch(r"(\[[0-9A-Fa-f:.%]+\]|[^\s:/\[\]]+):(\d{1,5})", text)
+    if not match or int(match[2]) > 65535:
+        raise ValueError('must be "host:port", such as "127.0.0.1:7443" or "[::1]:7443"')
+    return text
+
+
+Address = Annotated[str, AfterValidator(_address)]
+
+
 class Model(BaseModel):
     """Base of every config model: frozen, no unknown keys, no NaN."""
 

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from tallystick.artifacts.trained import TrainedLabelParty
+from tallystick.cut.forward import whole_tiles
 from tallystick.dataset.dataset import Dataset
 from tallystick.models.branches import BranchedModel
 from tallystick.models.split import LabelModel
@@ -17,9 +18,10 @@ def logits_alone(model: LabelModel, dataset: Dataset, index_N: Tensor) -> Tensor
     """Logits by own columns at these positions, not calibrated."""
     assert isinstance(model, BranchedModel), "the contract has a method for unaligned rows"
     model.eval()
-    found = [model.score_alone(dataset.features_at(index_B)) for index_B in torch.split(index_N, PASS)] if len(index_N) else []
+    batches = torch.split(index_N, PASS) if len(index_N) else ()
+    found = [model.score_alone(dataset.features_at(whole_tiles(index_B))) for index_B in batches]
     model.train()
-    return torch.cat(found) if found else torch.empty(0)
+    return torch.cat(found)[: len(index_N)] if found else torch.empty(0)
 
 
 def final_logits(trained: TrainedLabelParty, dataset: Dataset, logits_B: Tensor, index_B: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from tallystick.cli import audit, compare, decrypt, export, jobs, ledger, setup
+from tallystick.cli import audit, compare, decrypt, export, jobs, ledger, serve, setup
 from tallystick.cli.options import JsonFlag, Style, StyleFlag
 from tallystick.cli.output import LIBRARIES, finish, guarded
 from tallystick.errors import ConfigError
@@ -34,6 +34,7 @@ for command in (
     jobs.train,
     jobs.evaluate,
     jobs.predict,
+    serve.serve,
     jobs.tune,
     audit.audit,
     compare.compare,

@@ -28,6 +28,7 @@ from tallystick.config.sections import (
     TrainingSettings,
     UnionConfig,
 )
+from tallystick.config.serving import ServingConfig, serving_problems
 from tallystick.config.tuning import TUNABLE, TuningConfig, unknown_key
 from tallystick.config.unaligned import UnalignedConfig, unaligned_problems
 from tallystick.defenses.chain import Defenses, EmbeddingDefenses, chain, embedding_chain
@@ -69,6 +70,9 @@ class Contract(Model):
     network: NetworkConfig = Field(default_factory=NetworkConfig, description="when a peer counts as lost")
     tuning: TuningConfig = Field(
         default_factory=TuningConfig, description="what `tallystick tune` may try, where every party allows it; a run ignores it"
+    )
+    serving: ServingConfig | None = Field(
+        default=None, description="whether `tallystick serve` may answer requests one by one, and how; null allows none"
     )
     seed: int = Field(
         default=1, strict=True, ge=0, le=100_000_000_000_000, description="seed of everything random that the parties share"
@@ -160,8 +164,12 @@ class Contract(Model):
         return self.parties[name].role
 
     def canonical_json(self) -> str:
-        """Write the contract with sorted keys and all defaults, so that layout, aliases and omissions do not matter."""
-        return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+        """Write the contract with sorted keys and all defaults, so that layout, aliases and omissions do not matter.
+
+        A contract that allows no serving is written without that key, as it was before there was serving.
+        """
+        values = self.model_dump(mode="json", exclude={"serving"} if self.serving is None else None)
+        return json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 
     @property
     def hash(self) -> str:
@@ -310,6 +318,7 @@ def _value_problems(contract: Contract) -> list[str]:
     )
     if contract.evaluation.privacy is not None and target.type != "binary":
         problems.append(f"evaluation.privacy: releases an AUC, which target.type = {target.type} does not have; set it to null")
+    problems += serving_problems(contract.serving, contract.linkage, method=contract.alignment.method)
     problems += _disclosure_problems(contract)
     if network.heartbeat_s >= network.deadline_s:
         problems.append(

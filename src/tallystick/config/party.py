@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, SecretStr, ValidationInfo, model_validator
 
 from tallystick.config.secret import LITERAL, Secret, SecretInFile
+from tallystick.config.serving import ServingOptions
 from tallystick.config.tuning import TuningPermission
 from tallystick.encryption import FolderKey
 from tallystick.errors import ConfigError
 from tallystick.reading import (
+    Address,
     Count,
     FilePath,
     Model,
@@ -59,13 +61,6 @@ def _place(value: Any, info: ValidationInfo) -> Any:
     return f"{scheme}://{str(value).partition('://')[2]}"
 
 
-def _address(text: str) -> str:
-    match = re.fullmatch(r"(\[[0-9A-Fa-f:.%]+\]|[^\s:/\[\]]+):(\d{1,5})", text)
-    if not match or int(match[2]) > 65535:
-        raise ValueError('must be "host:port", such as "127.0.0.1:7443" or "[::1]:7443"')
-    return text
-
-
 def _database(secret: SecretStr) -> SecretStr:
     if redacted(url := secret.get_secret_value()) != url:
         raise Unshown(f"holds a password; {LITERAL}, under table.password")
@@ -90,9 +85,6 @@ def _auto_is_none(value: Any) -> Any:
     if isinstance(value, str) and value != "auto":
         raise ValueError("must be auto or a mapping with numeric and categorical")
     return None if value == "auto" else value
-
-
-Address = Annotated[str, AfterValidator(_address)]
 
 
 Cost = Annotated[float, Field(strict=True, ge=0, le=1e9)]
@@ -385,6 +377,9 @@ class PartyFile(Model):
     )
     tuning: TuningPermission = Field(default_factory=TuningPermission, description="what this party lets `tallystick tune` try")
     report: ReportOptions = Field(default_factory=ReportOptions, description="what the label party's report goes into")
+    serving: ServingOptions = Field(
+        default_factory=ServingOptions, description="how `tallystick serve` answers here, where the contract allows it"
+    )
     device: Annotated[str, Field(pattern=r"^(cpu|cuda(:[0-9]+)?)$")] = Field(
         default="cpu",
         description="where to train: cpu, cuda or cuda:0; a union, rows without a partner's row and predictions take the CPU; "

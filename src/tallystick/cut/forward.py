@@ -16,6 +16,26 @@ FeatureSource = Callable[[Tensor], Features]
 """Gives a party's features for a batch of aligned positions; where rows may be absent, it is what imputes them."""
 
 
+TILE = 32
+"""Rows in multiples of which a score is computed. In other numbers a row's bits hang on how many stand beside it.
+
+So a row has the same bits in any batch and at any place of it, in layers of at least 16 outputs, or whose inputs are a multiple
+of four. In narrower ones MKL's kernels take some rows of a batch otherwise, and the last bit may differ.
+"""
+
+
+def whole_tiles(index_B: Tensor) -> Tensor:
+    """The index with its last entry said again until its length is a multiple of TILE."""
+    missing = -len(index_B) % TILE
+    return torch.cat([index_B, index_B[-1:].expand(missing)]) if missing and len(index_B) else index_B
+
+
+def tiled_batches(rows: int, batch_size: int) -> list[Tensor]:
+    """All positions in batches of whole tiles; the scores behind the last position are to be dropped."""
+    index_N = torch.arange(rows)
+    return [whole_tiles(index_B) for index_B in torch.split(index_N, batch_size + -batch_size % TILE)] if rows else []
+
+
 Part = Literal["training", "validation", "test", "prediction"]
 
 Sending = Callable[[Part, int], None]

@@ -102,6 +102,18 @@ class Features:
             who_N=index_B if self.who_N is None else self.who_N.index_select(0, index_B),
         )
 
+    @classmethod
+    def stacked(cls, parts: "Sequence[Features]") -> "Features":
+        """The rows of all parts, one under the other; each knows who its rows are, or none does."""
+        if len(parts) == 1:
+            return parts[0]
+        whose = [part.who_N for part in parts if part.who_N is not None]
+        return cls(
+            numeric_NF=torch.cat([part.numeric_NF for part in parts]),
+            categorical_NG=torch.cat([part.categorical_NG for part in parts]),
+            who_N=torch.cat(whose) if len(whose) == len(parts) else None,
+        )
+
     def crossing(self, cuts_ND: Sequence[Tensor], index_B: Tensor) -> list[Tensor]:
         """Of the feature parties' cut embeddings that go with these rows, those that go with the picked ones."""
         return [cut_ND.index_select(0, index_B) for cut_ND in cuts_ND]

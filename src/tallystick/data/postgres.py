@@ -1,7 +1,8 @@
 """PostgreSQL through Arrow's own driver: the server runs the query, in a transaction that may only read."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
+from urllib.parse import quote
 
 import polars as pl
 
@@ -20,6 +21,35 @@ def read_postgres(url: str, query: str, *, text: Collection[str]) -> tuple[list[
     with dbapi.connect(url) as connection, connection.cursor() as cursor:
         cursor.execute("SET TRANSACTION READ ONLY")
         cursor.execute(query)
+        table = cursor.fetch_arrow_table()
+    return table.column_names, [_column(field, table.column(place), text) for place, field in enumerate(table.schema)]
+
+
+def with_password(url: str, password: str) -> str:
+    """A server's address with the password of its user in it."""
+    scheme, rest = url.split("://", 1)
+    user, at, host = rest.rpartition("@")
+    return f"{scheme}://{user}:{quote(password, safe='')}@{host if at else rest}"
+
+
+def connected(url: str) -> Any:
+    """A connection that stays, and may only read; raises DataError where there is no driver, and the driver's own errors."""
+    connection = _driver().connect(url, autocommit=True)
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("SET default_transaction_read_only = on")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def query_postgres(
+    connection: Any, query: str, *, text: Collection[str], keys: Sequence[str]
+) -> tuple[list[str], list[pl.Series]]:
+    """Run a query, in which ``$1`` stands for an array of keys, over such a connection; gives what ``read_postgres`` does."""
+    with connection.cursor() as cursor:
+        cursor.execute(query, (list(keys),))
         table = cursor.fetch_arrow_table()
     return table.column_names, [_column(field, table.column(place), text) for place, field in enumerate(table.schema)]
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 import polars as pl
 import polars.selectors as cs
@@ -17,7 +17,7 @@ from tallystick.data.delimited import read_delimited
 from tallystick.data.delta import is_delta, read_delta
 from tallystick.data.lazy import Frame, LazyTable, store
 from tallystick.data.parquet import announced_rows, read_parquet
-from tallystick.data.postgres import postgres_errors, read_postgres
+from tallystick.data.postgres import postgres_errors, read_postgres, with_password
 from tallystick.data.rows import refuse_rows_beyond
 from tallystick.data.stores import Store, StoredFile, TableFile, copied
 from tallystick.errors import DataError
@@ -190,11 +190,7 @@ def _with_password(table: TableConfig) -> str:
     """The database's address, with the password in it where the party file says where that is."""
     assert table.database is not None, "a query on a server has an address"
     url = table.database.get_secret_value()
-    if table.password is None:
-        return url
-    scheme, rest = url.split("://", 1)
-    user, at, host = rest.rpartition("@")
-    return f"{scheme}://{user}:{quote(table.password.read('table.password'), safe='')}@{host if at else rest}"
+    return url if table.password is None else with_password(url, table.password.read("table.password"))
 
 
 def _query_postgres(url: str, query: str, name: str, text: Collection[str]) -> pl.DataFrame:

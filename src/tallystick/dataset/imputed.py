@@ -29,6 +29,16 @@ class ImputedFeatures(Features):
 
     present_B: Tensor
 
+    def rows(self, index_B: Tensor) -> "ImputedFeatures":
+        """Pick rows, in the order of the index."""
+        picked = super().rows(index_B)
+        return ImputedFeatures(
+            numeric_NF=picked.numeric_NF,
+            categorical_NG=picked.categorical_NG,
+            who_N=picked.who_N,
+            present_B=self.present_B.index_select(0, index_B),
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class ImputingSource:

@@ -3,7 +3,6 @@
 Shapes: R own rows that take part, N linked positions.
 """
 
-import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -20,7 +19,7 @@ from tallystick.config.party import PartyFile
 from tallystick.data.encoder import Encoder
 from tallystick.data.extension import extended
 from tallystick.data.features import Numbers, PackedFeatures
-from tallystick.data.keys import Keys
+from tallystick.data.keys import Keys, who_of
 from tallystick.data.lazy import Frame
 from tallystick.data.split import TEST, TRAINING, VALIDATION
 from tallystick.data.table import require_column
@@ -101,9 +100,7 @@ class OwnRows:
         """The packed columns of these of the R rows; each known by its id, where a feature party's noise is a row's own."""
         if self.is_label or not contract.embedding_defenses().noisy:
             return packed
-        names = b"".join(hashlib.blake2b(name, digest_size=8).digest() for name in self._names(rows_M))
-        who_M = np.frombuffer(names, dtype="<u8").astype(np.uint64) >> np.uint64(1)
-        return replace(packed, who_M=torch.from_numpy(who_M.astype(np.int64)))
+        return replace(packed, who_M=torch.from_numpy(who_of(self._names(rows_M))))
 
     def _names(self, rows_M: NDArray[np.int64]) -> Iterable[bytes]:
         """What tells these of the R rows from others, in another table too: the id; with similar keys its number and its key."""

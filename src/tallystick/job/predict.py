@@ -18,6 +18,7 @@ from tallystick.artifacts.secret import row_noise_secret
 from tallystick.artifacts.trained import Architecture, TrainedFeatureParty, TrainedLabelParty, kept_encoder
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile, TableConfig, address_scheme, check_party
+from tallystick.cut.forward import tiled_batches
 from tallystick.data.encoder import Encoder
 from tallystick.data.keys import KeyReport, Keys
 from tallystick.data.lazy import Frame
@@ -239,14 +240,14 @@ class _Scoring:
         dataset = dataset_of(linkage).to_score(self.contract, own, self.encoder, secret_seed=lambda: secrets.randbits(SEED_BITS))
         secret = row_noise_secret(self.contract, self.party)
         architecture = Architecture.of(self.contract, self.party.party, secret=secret)
-        batches = torch.split(torch.arange(len(alignment)), self.contract.training.resolved(len(alignment)).batch_size)
+        batches = tiled_batches(len(alignment), self.contract.training.resolved(len(alignment)).batch_size)
         scores, trained = None, None
         if is_label:
             ordered = [channels[name] for name in self.contract.feature_parties]
             trained = TrainedLabelParty.load(self.folder, architecture)
             watched = self._watched(alignment) if self.wanted is not None else None
             watching = watched.watching if watched is not None else None
-            scores = predict_label_party(trained, dataset, batches, ordered, watching=watching)
+            scores = predict_label_party(trained, dataset, batches, ordered, rows=len(alignment), watching=watching)
             if watched is not None:
                 self._explain(trained, dataset, watched, alignment)
             for channel in ordered if linkage.shares_scores else ():

@@ -115,8 +115,13 @@ def require(
     return found.frame if found.frame is not None else pl.DataFrame(), found.keys
 
 
-def require_to_predict(contract: Contract, party: PartyFile, frame: Frame, encoder: Encoder | None, *, folder: RunFolder) -> Keys:
-    """Give the ids of the rows to be scored, once all that can be checked alone has passed; raises as require() does."""
+def require_to_predict(
+    contract: Contract, party: PartyFile, frame: Frame, encoder: Encoder | None, *, folder: RunFolder, charges: bool = True
+) -> Keys:
+    """Give the ids of the rows to be scored, once all that can be checked alone has passed; raises as require() does.
+
+    The ledger is looked at where scoring ``charges`` it each time.
+    """
     found = Preflight()
     _check_side(contract, party, found)
     keys = found.tried(lambda: keys_of(frame, party, contract.alignment))
@@ -126,7 +131,8 @@ def require_to_predict(contract: Contract, party: PartyFile, frame: Frame, encod
         if encoder is not None:
             found.tried(lambda: encoder.encode(frame[keys.rows_R]))  # all columns, and nothing infinite in them
     ahead = Ahead(contract=contract, party=party, folder=folder, predicts=True, keys=keys)
-    found.tried(lambda: check_budget(ahead))
+    if charges:
+        found.tried(lambda: check_budget(ahead))
     _raise(found)
     assert keys is not None
     return keys

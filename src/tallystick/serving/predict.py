@@ -2,13 +2,15 @@
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import polars as pl
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from tallystick.artifacts.local_scores import final_logits, logits_alone
 from tallystick.artifacts.trained import TrainedFeatureParty, TrainedLabelParty
-from tallystick.cut.forward import Cuts, receive_logits, send_embeddings
+from tallystick.cut.forward import Cuts, receive_logits, send_embeddings, whole_tiles
 from tallystick.data.target import LabelCoder
 from tallystick.dataset.dataset import Dataset
 from tallystick.errors import ProtocolError
@@ -39,9 +41,12 @@ def predict_label_party(
     batches: Sequence[Tensor],
     channels: Sequence[Channel],
     *,
+    rows: int,
     watching: Callable[[int, Cuts], Cuts] | None = None,
 ) -> pl.DataFrame:
     """Score the linked rows: a ``score`` column (probability of the positive class, or the value), or one per class.
+
+    They are the first ``rows`` positions of the batches (``tiled_batches``).
 
     The feature parties learn which of their rows are scored, not the scores.
     """
@@ -49,7 +54,7 @@ def predict_label_party(
         trained.model, dataset.features_at, batches, channels, trained.widths, cut_rows=dataset.cut_rows, watching=watching
     )
     index_N = torch.cat(list(batches)) if batches else torch.empty(0, dtype=torch.int64)
-    return scores_of(trained.coder, final_logits(trained, dataset, logits, index_N))
+    return scores_of(trained.coder, final_logits(trained, dataset, logits, index_N)[:rows])
 
 
 def predict_alone(trained: TrainedLabelParty, dataset: Dataset) -> pl.DataFrame:
@@ -63,11 +68,18 @@ def predict_alone(trained: TrainedLabelParty, dataset: Dataset) -> pl.DataFrame:
 
 def scores_of(coder: LabelCoder, logits: Tensor) -> pl.DataFrame:
     """What outputs mean: a ``score`` column, or one per class."""
+    return pl.DataFrame(score_columns(coder, logits))
+
+
+def score_columns(coder: LabelCoder, logits: Tensor) -> dict[str, NDArray[np.float32]]:
+    """The same, as arrays by column."""
+    rows = len(logits)
+    whole = logits[whole_tiles(torch.arange(rows))]
     if coder.type == "multiclass":
-        shares_NC = torch.softmax(logits, dim=1).numpy()
-        return pl.DataFrame({f"score_{name}": shares_NC[:, c] for c, name in enumerate(coder.classes)})
-    values = torch.sigmoid(logits) if coder.type == "binary" else logits * coder.deviation + coder.mean
-    return pl.DataFrame({"score": values.numpy()})
+        shares_NC = torch.softmax(whole, dim=1)[:rows].numpy()
+        return {f"score_{name}": shares_NC[:, c] for c, name in enumerate(coder.classes)}
+    values = torch.sigmoid(whole) if coder.type == "binary" else whole * coder.deviation + coder.mean
+    return {"score": values[:rows].numpy()}
 
 
 def send_scores(scores: pl.DataFrame, channel: Channel) -> None:

@@ -1,0 +1,37 @@
+"""serve: this party's side of scores online."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tallystick.cli.options import ContractPath, PartyPath, Style, StyleFlag
+from tallystick.cli.output import LIBRARIES, guarded
+
+LOADS = (*LIBRARIES, "tallystick.online.feature_party", "tallystick.online.label_party", "tallystick.cli.watch")
+
+
+def serve(
+    contract: ContractPath,
+    party: PartyPath,
+    table: Annotated[Path | None, typer.Option(help="Rows to look up; the party file's table if left out.")] = None,
+    run: Annotated[
+        str | None, typer.Option("--run", help="The run whose model scores, by id, folder name or path; the latest complete one.")
+    ] = None,
+    progress: StyleFlag = Style.auto,
+) -> None:
+    """Answer requests for scores one by one, with all sides online, until the operator ends it."""
+
+    def work() -> None:
+        from tallystick.cli.watch import watcher_of
+        from tallystick.config.contract import load_contract
+        from tallystick.config.party import check_party, load_party
+        from tallystick.online.feature_party import serve_feature_party
+        from tallystick.online.label_party import serve_label_party
+
+        agreed, own, watcher = load_contract(contract), load_party(party), watcher_of(progress)
+        check_party(agreed, own)
+        role = serve_label_party if own.party == agreed.label_party else serve_feature_party
+        role(agreed, own, table=table, run=run, watcher=watcher)
+
+    guarded(work, as_json=False, loads=LOADS, interrupted="interrupted; the partners were told")

@@ -1,0 +1,157 @@
+"""Scores online: which ways of asking the contract allows, and how each side answers by its own file."""
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import AfterValidator, Field, model_validator
+
+from tallystick.config.secret import LITERAL, Secret
+from tallystick.reading import Address, Count, FilePath, Model, Problems, Text, Unshown, redacted
+
+if TYPE_CHECKING:
+    from tallystick.alignment.registry import Linkage
+
+Way = Literal["key", "position", "window", "ahead"]
+
+WAYS: dict[Way, str] = {
+    "key": "the row's key crosses, and finds the row in the feature party's store",
+    "position": "the row's place in an alignment that is made when the sides meet",
+    "window": "the same within a fixed window of other rows, drawn by the label party",
+    "ahead": "all aligned rows are embedded when the sides meet and every so often; a request crosses nothing",
+}
+
+
+class ServingConfig(Model):
+    """What the sides allow of serving; a contract without this section allows none."""
+
+    ways: tuple[Way, ...] = Field(
+        min_length=1,
+        description="ways of asking for a feature party's row that are allowed: "
+        + "; ".join(f"{way}: {what}" for way, what in WAYS.items()),
+    )
+    window: int = Field(default=32, strict=True, ge=2, le=1024, description="rows of a window (way window only)")
+    questions_a_day: Count | None = Field(
+        default=None, description="most rows that the label party may ask of a feature party in a day (UTC); null is any"
+    )
+    questions_a_day_per_row: Count | None = Field(
+        default=None, description="most often that one row may be asked for in a day (UTC); null is any"
+    )
+
+
+def _server(*schemes: str) -> AfterValidator:
+    """Check the address of a server: its scheme, and that no password stands in it."""
+
+    def check(url: str) -> str:
+        if not url.startswith(tuple(f"{scheme}://" for scheme in schemes)):
+            raise Unshown(f"must begin with {' or '.join(f'{scheme}://' for scheme in schemes)}")
+        if redacted(url) != url:
+            raise Unshown(f"holds a password; {LITERAL}, under serving.store.password")
+        return url
+
+    return AfterValidator(check)
+
+
+class Postgres(Model):
+    """Rows that PostgreSQL looks up."""
+
+    method: Literal["postgres"]
+    database: Annotated[str, _server("postgres", "postgresql")] = Field(description="postgresql://user@host/database")
+    password: Secret | None = Field(default=None, description="of the user, where PGPASSWORD or ~/.pgpass has none")
+    query: Text = Field(
+        description="SQL that finds rows: $1 stands for an array of keys as text, spelt as the contract normalises them, and the "
+        'column "key" of the answer says which one a row is of'
+    )
+
+
+class Redis(Model):
+    """Rows that Redis holds: under a prefix and the normalised key a JSON object of columns."""
+
+    method: Literal["redis"]
+    url: Annotated[str, _server("redis", "rediss", "unix")] = Field(
+        description="redis://user@host:port/database, rediss:// for TLS or unix:// for a socket"
+    )
+    password: Secret | None = Field(default=None, description="of the user, where the server wants one")
+    prefix: str = Field(default="", description="what stands before the key")
+
+
+Store = Annotated[Postgres | Redis, Field(discriminator="method")]
+
+
+class HttpTls(Model):
+    """The certificate that clients of the scores see, in PEM."""
+
+    certificate: FilePath = Field(description="certificate of this server, with its chain")
+    key: FilePath = Field(description="its private key")
+    client_ca: FilePath | None = Field(
+        default=None, description="certificate of the CA that signs clients' certificates; every client must then show one"
+    )
+
+
+class ServingOptions(Model):
+    """How this party serves."""
+
+    listen: Address | None = Field(default=None, description="host:port for clients that ask for scores (label party only)")
+    token_file: FilePath | None = Field(
+        default=None, description="file of bearer tokens, one a line; clients must send one of them (label party only)"
+    )
+    tls: HttpTls | None = Field(default=None, description="HTTPS for clients; without it only a loopback address is listened on")
+    way: Way | None = Field(default=None, description="how to ask; null is the first that the contract allows (label party only)")
+    store: Store | None = Field(
+        default=None, description="where rows are looked up by key; null is the party file's table, held in memory"
+    )
+    refresh_s: float = Field(
+        default=30.0, strict=True, ge=0.1, le=86_400, description="seconds between looks at whether the table has changed"
+    )
+    deadline_ms: float = Field(
+        default=200.0,
+        strict=True,
+        ge=1,
+        le=60_000,
+        description="milliseconds in which a request has its answer (label party only)",
+    )
+    max_rows: int = Field(default=1024, strict=True, ge=1, le=100_000, description="most rows of one request (label party only)")
+    max_body_kib: int = Field(
+        default=1024, strict=True, ge=1, le=1 << 20, description="largest body of a request, in KiB (label party only)"
+    )
+    requests_per_second: Count | None = Field(
+        default=None, description="requests that are taken in a second, on average; null is any (label party only)"
+    )
+    max_waiting: Count = Field(
+        default=4096, description="rows that may wait for a partner; more are told to come again (label party only)"
+    )
+    journal: bool = Field(default=True, strict=True, description="keep a journal of what was asked, in the run folder")
+
+    @model_validator(mode="after")
+    def _checks(self) -> "ServingOptions":
+        problems = []
+        host, _, port = (self.listen or "").rpartition(":")
+        if self.listen is not None and self.token_file is None and (self.tls is None or self.tls.client_ca is None):
+            problems.append(
+                "token_file: is missing; whoever reaches listen could have scores: name a file of tokens or a tls.client_ca"
+            )
+        if self.listen is not None and self.tls is None and host not in ("127.0.0.1", "[::1]", "localhost"):
+            problems.append(
+                f'tls: is missing; tokens and scores would cross the network in the clear: listen on "127.0.0.1:{port}" or give '
+                "a certificate"
+            )
+        Problems.raise_any(problems)
+        return self
+
+
+def serving_problems(serving: ServingConfig | None, linkage: "Linkage", *, method: str) -> list[str]:
+    """What of this section does not go with the contract's way of linking."""
+    if serving is None:
+        return []
+    problems = []
+    if len(set(serving.ways)) != len(serving.ways):
+        problems.append("serving.ways: each way must be given once")
+    if linkage.similar:
+        problems.append(
+            f"serving: goes not with alignment.method = {method}, whose rows have no key to be found by; leave it out"
+        )
+    elif linkage.helper:
+        problems.append(f"serving: goes not with alignment.method = {method}, whose helper would have to stay up; use union")
+    elif linkage.imputes and (wrong := [way for way in serving.ways if way != "ahead"]):
+        problems.append(
+            f"serving.ways: {', '.join(wrong)} would tell on a union which rows the label party has; give ahead alone"
+        )
+    return problems

@@ -1,0 +1,312 @@
+"""HTTP at the label party: scores for its clients, each with an answer within its deadline."""
+
+import asyncio
+import io
+import ssl
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import polars as pl
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from tallystick.config.serving import ServingOptions
+from tallystick.data.features import Features
+from tallystick.errors import StoreError
+from tallystick.job.output import SCORED_BY
+from tallystick.online.limits import Rate, Tokens
+from tallystick.online.metrics import Metrics
+from tallystick.online.openapi import PAGE, openapi
+from tallystick.online.problems import Problem
+from tallystick.online.requests import ARROW, JSON, Reader, RowsAsked
+from tallystick.online.side import ServingSide
+from tallystick.serving.batching import MOST_ROWS, Batcher, Outcome, Wanted, Why
+from tallystick.serving.scoring import Scorer
+from tallystick.serving.stores.store import KeyedRows
+
+JOINT, ALONE = "joint model", "own columns"
+BODY_S = 5.0
+DEADLINE = "x-deadline-ms"
+MARGIN = 0.15
+"""Share of a request's deadline that is kept for a score by own columns."""
+
+_PROBLEMS: dict[Why, Problem] = {
+    "unknown": Problem(status=404, detail="no row here has this key; bring its own columns, or check the key"),
+    "absent": Problem(status=404, detail="a partner has no row with this key, and the contract scores none by own columns alone"),
+    "budget": Problem.later(
+        429, "this row was asked for as often as the contract allows in a day; come again tomorrow", after_s=3600
+    ),
+    "away": Problem.later(
+        503, "the partners do not answer in time, and the contract scores no row by own columns alone; come again"
+    ),
+}
+
+
+@dataclass(kw_only=True)
+class _Rows:
+    """The rows of one request, as they are scored."""
+
+    why_B: list[Why]
+    scores: dict[str, list[float]]
+    scored_by: list[str | None]
+
+
+class ScoreServer:
+    """POST /v1/score and what stands around it."""
+
+    def __init__(self, side: ServingSide, batcher: Batcher, scorer: Scorer, store: KeyedRows, metrics: Metrics) -> None:
+        options = side.party.serving
+        self._run_id, self._options = side.run_id, options
+        self._batcher, self._scorer, self._store, self._metrics = batcher, scorer, store, metrics
+        self._reader = Reader.of(side.contract, side.party, side.encoder, side.frame)
+        self._tokens = Tokens(options.token_file) if options.token_file is not None else None
+        self._rate = Rate(options.requests_per_second)
+        self._document = msgspec.json.encode(openapi(self._reader, scorer.names, run_id=side.run_id))
+
+    async def score(self, request: Request) -> Response:
+        """Score the rows of a request."""
+        began = time.monotonic()
+        try:
+            response = await self._score(request, began)
+        except Problem as problem:
+            response = problem.response()
+        self._metrics.requests.labels(str(response.status_code)).inc()
+        self._metrics.seconds.observe(time.monotonic() - began)
+        return response
+
+    async def _score(self, request: Request, began: float) -> Response:
+        self._allow(request)
+        self._rate.check()
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind not in (JSON, ARROW):
+            raise Problem(status=415, detail=f"content-type: must be {JSON} or {ARROW}")
+        until = began + _deadline_ms(request, self._options) / 1000
+        body = await _body(request, most=self._options.max_body_kib << 10)
+        asked = self._reader.json(body, run_id=self._run_id) if kind == JSON else self._reader.arrow(body)
+        if self._batcher.full:
+            raise Problem.later(503, "more rows wait than serving.max_waiting; come again after Retry-After")
+        rows = await self._rows(asked, until - MARGIN * (until - began))
+        for by in rows.scored_by:
+            self._metrics.rows.labels(by or "none").inc()
+        if not any(rows.scored_by):
+            raise _PROBLEMS[rows.why_B[0]]
+        return self._json(rows) if kind == JSON else self._arrow(rows)
+
+    async def _rows(self, asked: RowsAsked, until: float) -> _Rows:
+        """Joint scores for as many rows as there are by then; the others by own columns, where the contract has that."""
+        parts = await self._outcomes(asked, until)
+        why_B = [why for part in parts for why in part.why_B]
+        names = self._scorer.names
+        scores = {name: [value for part in parts for value in _values(part, name)] for name in names}
+        scored_by: list[str | None] = [JOINT if why == "joint" else None for why in why_B]
+        others = [place for place, why in enumerate(why_B) if why not in ("joint", "unknown")]
+        if others and self._scorer.scores_alone:
+            alone, places = await self._alone(asked, others)
+            if alone is not None:
+                for name, values in self._scorer.alone(alone).items():
+                    for place, value in zip(places, values.tolist(), strict=True):
+                        scores[name][place], scored_by[place] = value, ALONE
+        return _Rows(why_B=why_B, scores=scores, scored_by=scored_by)
+
+    async def _outcomes(self, asked: RowsAsked, until: float) -> list[Outcome]:
+        loop = asyncio.get_running_loop()
+        futures: list[asyncio.Future[Outcome]] = []
+        sizes: list[int] = []
+        for start in range(0, len(asked.keys), MOST_ROWS):
+            keys = asked.keys[start : start + MOST_ROWS]
+            own = asked.own if asked.own is None or len(asked.keys) <= MOST_ROWS else _part(asked.own, start, len(keys))
+            future: asyncio.Future[Outcome] = loop.create_future()
+            self._batcher.want(Wanted(keys=keys, own=own, until=until, done=_told(loop, future)))
+            futures.append(future)
+            sizes.append(len(keys))
+        timer = loop.call_later(max(until - time.monotonic(), 0), _time_out, futures, sizes)
+        try:
+            return [await future for future in futures]
+        finally:
+            timer.cancel()
+
+    async def _alone(self, asked: RowsAsked, places: list[int]) -> tuple[Features | None, list[int]]:
+        """Own columns of some rows, and which rows these are: those whose columns are known."""
+        if asked.own is not None:
+            return _picked(asked.own, places), places
+        keys = [asked.keys[place] for place in places]
+        try:
+            found = await asyncio.to_thread(self._store.find, keys) if self._store.blocks else self._store.find(keys)
+        except StoreError:
+            return None, []
+        known = [place for place, is_found in zip(places, found.is_found_B, strict=True) if is_found]
+        return (found.features_E, known) if known else (None, [])
+
+    def _json(self, rows: _Rows) -> Response:
+        scored = [
+            {**{name: values[place] for name, values in rows.scores.items()}, SCORED_BY: by}
+            if by is not None
+            else {"problem": _PROBLEMS[rows.why_B[place]].facts}
+            for place, by in enumerate(rows.scored_by)
+        ]
+        return Response(msgspec.json.encode({"run_id": self._run_id, "scores": scored}), media_type=JSON)
+
+    def _arrow(self, rows: _Rows) -> Response:
+        details = [None if by else _PROBLEMS[why].detail for by, why in zip(rows.scored_by, rows.why_B, strict=True)]
+        columns = [pl.Series(name, values, dtype=pl.Float32).fill_nan(None) for name, values in rows.scores.items()]
+        columns += [pl.Series(SCORED_BY, rows.scored_by, dtype=pl.String), pl.Series("problem", details, dtype=pl.String)]
+        stream = io.BytesIO()
+        pl.DataFrame(columns).write_ipc_stream(stream)
+        return Response(stream.getvalue(), media_type=ARROW, headers={"x-run-id": self._run_id})
+
+    def _allow(self, request: Request) -> None:
+        if self._tokens is not None:
+            self._tokens.check(request.headers.get("authorization"))
+
+    # Around it
+
+    async def healthy(self, request: Request) -> Response:  # noqa: ARG002
+        """Whether the process answers."""
+        return Response("ok\n", media_type="text/plain")
+
+    async def ready(self, request: Request) -> Response:  # noqa: ARG002
+        """Whether the partners answer; by own columns alone a server is ready, too, where the contract has that."""
+        if self._batcher.ready or self._scorer.scores_alone:
+            return Response("ready\n" if self._batcher.ready else "ready, by own columns alone\n", media_type="text/plain")
+        return Problem.later(503, "the partners are not here; scores follow when they are").response()
+
+    async def metrics(self, request: Request) -> Response:
+        """Prometheus' page."""
+        try:
+            self._allow(request)
+        except Problem as problem:
+            return problem.response()
+        self._metrics.ready.set(self._batcher.ready)
+        return Response(self._metrics.text(), media_type="text/plain; version=0.0.4")
+
+    async def document(self, request: Request) -> Response:  # noqa: ARG002
+        """The OpenAPI document."""
+        return Response(self._document, media_type=JSON)
+
+    async def page(self, request: Request) -> Response:  # noqa: ARG002
+        """A page for people."""
+        return Response(PAGE, media_type="text/html")
+
+
+def application(side: ServingSide, batcher: Batcher, scorer: Scorer, store: KeyedRows, metrics: Metrics) -> Starlette:
+    """The ASGI application."""
+    scores = ScoreServer(side, batcher, scorer, store, metrics)
+    routes: list[tuple[str, Callable[[Request], Awaitable[Response]], str]] = [
+        ("/v1/score", scores.score, "POST"),
+        ("/healthz", scores.healthy, "GET"),
+        ("/readyz", scores.ready, "GET"),
+        ("/metrics", scores.metrics, "GET"),
+        ("/openapi.json", scores.document, "GET"),
+        ("/", scores.page, "GET"),
+    ]
+    return Starlette(
+        routes=[Route(path, endpoint, methods=[method]) for path, endpoint, method in routes],
+        exception_handlers={404: _no_such_page, 405: _no_such_page, 500: _failed},
+    )
+
+
+def run_server(app: Starlette, options: ServingOptions) -> uvicorn.Server:
+    """A server for it, with no log of its own: what a request asks for is nobody else's matter."""
+    assert options.listen is not None
+    host, _, port = options.listen.rpartition(":")
+    tls: dict[str, Any] = {}
+    if options.tls is not None:
+        tls = {"ssl_certfile": str(options.tls.certificate), "ssl_keyfile": str(options.tls.key)}
+        if options.tls.client_ca is not None:
+            tls |= {"ssl_ca_certs": str(options.tls.client_ca), "ssl_cert_reqs": int(ssl.CERT_REQUIRED)}
+    config = uvicorn.Config(
+        app,
+        host=host.strip("[]"),
+        port=int(port),
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        lifespan="off",
+        timeout_graceful_shutdown=5,
+        h11_max_incomplete_event_size=1 << 16,
+        **tls,
+    )
+    return uvicorn.Server(config)
+
+
+async def _no_such_page(request: Request, error: Exception) -> Response:  # noqa: ARG001
+    status = getattr(error, "status_code", 404)
+    return Problem(status=status, detail="scores are at POST /v1/score; /openapi.json says more").response()
+
+
+async def _failed(request: Request, error: Exception) -> Response:  # noqa: ARG001
+    return Problem(status=500, detail=f"this failed unexpectedly ({type(error).__name__}); tell who runs this server").response()
+
+
+async def _body(request: Request, *, most: int) -> bytes:
+    # What more is sent is not read.
+    closes = {"Connection": "close"}
+    detail = f"the body is over {most >> 10} KiB (serving.max_body_kib); ask in several requests"
+    too_large = Problem(status=413, detail=detail, headers=closes)
+    length = request.headers.get("content-length", "0")
+    if length.isdigit() and int(length) > most:
+        raise too_large
+    parts, size = [], 0
+    try:
+        async with asyncio.timeout(BODY_S):
+            async for part in request.stream():
+                parts.append(part)
+                size += len(part)
+                if size > most:
+                    raise too_large
+    except TimeoutError:
+        detail = f"the body did not come within {BODY_S:g} s; send it at once"
+        raise Problem(status=408, detail=detail, headers=closes) from None
+    except ClientDisconnect:
+        raise Problem(status=400, detail="the body was cut short") from None
+    return b"".join(parts)
+
+
+def _deadline_ms(request: Request, options: ServingOptions) -> float:
+    given = request.headers.get(DEADLINE)
+    if given is None:
+        return options.deadline_ms
+    if not given.isdecimal() or not 1 <= int(given) <= 60_000:
+        raise Problem(status=400, detail=f"{DEADLINE}: must be a whole number of milliseconds from 1 to 60000")
+    return float(given)
+
+
+def _told(loop: asyncio.AbstractEventLoop, future: "asyncio.Future[Outcome]") -> Callable[[Outcome], None]:
+    def tell(outcome: Outcome) -> None:
+        try:
+            loop.call_soon_threadsafe(_settle, future, outcome)
+        except RuntimeError:
+            return  # the server has ended, and nobody waits
+
+    return tell
+
+
+def _settle(future: "asyncio.Future[Outcome]", outcome: Outcome) -> None:
+    if not future.done():
+        future.set_result(outcome)
+
+
+def _time_out(futures: "list[asyncio.Future[Outcome]]", sizes: list[int]) -> None:
+    for future, rows in zip(futures, sizes, strict=True):
+        _settle(future, Outcome.without(rows, "away"))
+
+
+def _values(outcome: Outcome, name: str) -> list[float]:
+    found = outcome.scores.get(name)
+    return found.tolist() if found is not None else [float("nan")] * len(outcome.why_B)
+
+
+def _part(features: Features, start: int, rows: int) -> Features:
+    return _picked(features, range(start, start + rows))
+
+
+def _picked(features: Features, places: "range | list[int]") -> Features:
+    import torch
+
+    return features.rows(torch.tensor(list(places), dtype=torch.int64))

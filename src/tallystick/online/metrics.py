@@ -1,0 +1,41 @@
+"""What Prometheus reads: requests, rows by what scored them, batches and their times."""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+
+
+class Metrics:
+    """Figures of one server; none names a row."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.requests = Counter("tallystick_requests", "Requests for scores by status.", ("status",), registry=self.registry)
+        self.rows = Counter(
+            "tallystick_rows",
+            "Rows by what became of them: joint model, own columns, or why there is no score.",
+            ("by",),
+            registry=self.registry,
+        )
+        self.seconds = Histogram(
+            "tallystick_request_seconds", "Seconds from a request to its answer.", registry=self.registry, buckets=_SECONDS
+        )
+        self.partner_seconds = Histogram(
+            "tallystick_partner_seconds",
+            "Seconds in which the partners answered a batch.",
+            registry=self.registry,
+            buckets=_SECONDS,
+        )
+        self.batch_rows = Histogram(
+            "tallystick_batch_rows", "Rows of a batch.", registry=self.registry, buckets=(1, 2, 4, 8, 16, 32)
+        )
+        self.ready = Gauge("tallystick_partners_ready", "1 while the partners answer.", registry=self.registry)
+
+    def observe_batch(self, rows: int, seconds: float, partner_seconds: float) -> None:  # noqa: ARG002
+        """A batch came back."""
+        self.batch_rows.observe(rows)
+        self.partner_seconds.observe(partner_seconds)
+
+    def text(self) -> bytes:
+        """In Prometheus' format."""
+        return generate_latest(self.registry)

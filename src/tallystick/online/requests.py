@@ -1,0 +1,164 @@
+"""What a client asks: rows by their keys, with own columns beside these or without, as JSON or as an Arrow stream.
+
+Everything that comes is foreign: an error names the row and the column, and never a value.
+"""
+
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+import polars as pl
+
+from tallystick.config.contract import Contract
+from tallystick.config.party import PartyFile
+from tallystick.data.encoder import Encoder
+from tallystick.data.features import Features
+from tallystick.data.keys import key_of
+from tallystick.data.lazy import Frame
+from tallystick.errors import DataError, FeatureError
+from tallystick.online.problems import Problem
+from tallystick.serving.messages import KEY_BYTES
+from tallystick.serving.stores.cells import columns_read, typed_column
+
+JSON, ARROW = "application/json", "application/vnd.apache.arrow.stream"
+
+Cell = str | int | float | bool | None | list[str | int | float | None]
+
+
+class ScoreRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The JSON that is taken: rows of columns, and the run whose model is to score if it matters."""
+
+    rows: list[dict[str, Cell]]
+    run: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowsAsked:
+    """Rows that are to be scored: their normalised keys, and their own columns where the client brings them."""
+
+    keys: list[bytes]
+    own: Features | None
+
+
+_DECODER = msgspec.json.Decoder(ScoreRequest)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reader:
+    """Reads requests by the columns of this party's own table.
+
+    Args:
+        contract, party: whose keys.
+        encoder: of the own columns; None where there are none.
+        schema: the own table's types.
+        most_rows: of a request.
+    """
+
+    contract: Contract
+    party: PartyFile
+    encoder: Encoder | None
+    schema: Mapping[str, pl.DataType]
+    most_rows: int
+
+    @classmethod
+    def of(cls, contract: Contract, party: PartyFile, encoder: Encoder | None, frame: Frame) -> "Reader":
+        """For a party's table."""
+        return cls(contract=contract, party=party, encoder=encoder, schema=dict(frame.schema), most_rows=party.serving.max_rows)
+
+    @property
+    def key_columns(self) -> list[str]:
+        """Columns of the key, by this party's names."""
+        return [self.party.keys[key.name] for key in self.contract.alignment.keys]
+
+    @property
+    def own_columns(self) -> list[str]:
+        """Columns that the own part of the network reads."""
+        return columns_read(self.encoder)
+
+    def json(self, body: bytes, *, run_id: str) -> RowsAsked:
+        """Read JSON; raises Problem."""
+        try:
+            request = _DECODER.decode(body)
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+            raise Problem(
+                status=400, detail=f"the body is not the JSON that is taken here: {_reason(error)}; see /openapi.json"
+            ) from None
+        if request.run is not None and request.run != run_id:
+            raise Problem(status=404, detail=f"run: that one is not served here; leave it out, or ask for {run_id}")
+        self._check_count(len(request.rows))
+        names = request.rows[0].keys()
+        for number, row in enumerate(request.rows):
+            if row.keys() != names:
+                raise Problem(status=422, detail=f"rows[{number}]: has other columns than rows[0]; give every row the same ones")
+        self._check_names(names)
+        return self._asked({name: [row[name] for row in request.rows] for name in names})
+
+    def arrow(self, body: bytes) -> RowsAsked:
+        """Read an Arrow IPC stream; raises Problem."""
+        try:
+            frame = pl.read_ipc_stream(io.BytesIO(body))
+        except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, ValueError):
+            raise Problem(status=400, detail="the body is no Arrow IPC stream; write the rows as one") from None
+        self._check_count(frame.height)
+        self._check_names(frame.columns)
+        return self._asked({name: frame.get_column(name).to_list() for name in frame.columns})
+
+    def _check_count(self, rows: int) -> None:
+        if not rows:
+            raise Problem(status=422, detail="rows: is empty; ask for at least one row")
+        if rows > self.most_rows:
+            raise Problem(status=413, detail=f"rows: are {rows}, and {self.most_rows} are taken at once; ask in several requests")
+
+    def _check_names(self, names: Iterable[str]) -> None:
+        given, keys, own = set(names), set(self.key_columns), set(self.own_columns)
+        if missing := sorted(keys - given):
+            raise Problem(status=422, detail=f"column {missing[0]!r} is missing; every row needs its key")
+        brought = given - keys
+        if brought - own:
+            known = ", ".join(sorted(keys | own))
+            raise Problem(status=422, detail=f"there is a column that is not known here; known are {known}")
+        if brought and (missing := sorted(own - given)):
+            raise Problem(
+                status=422,
+                detail=f"column {missing[0]!r} is missing; give all own columns (null where one is not known), or the key alone "
+                "to have them looked up",
+            )
+
+    def _asked(self, columns: Mapping[str, Sequence[Cell]]) -> RowsAsked:
+        keys = self._keys({name: columns[name] for name in self.key_columns})
+        if self.encoder is None or len(columns) == len(set(self.key_columns)):
+            return RowsAsked(keys=keys, own=None)
+        frame = pl.DataFrame([self._column(name, columns[name]) for name in self.own_columns])
+        try:
+            return RowsAsked(keys=keys, own=self.encoder.encode(frame).unpacked())
+        except DataError as error:
+            raise Problem(status=422, detail=f"the own columns cannot be read: {_without_values(error)}") from None
+
+    def _keys(self, columns: Mapping[str, Sequence[Cell]]) -> list[bytes]:
+        frame = pl.DataFrame([self._column(name, cells) for name, cells in columns.items()])
+        key = key_of(frame, columns=self.party.keys, alignment=self.contract.alignment)
+        if key.null_count():
+            raise Problem(
+                status=422, detail=f"rows[{key.is_null().arg_max()}]: its key is null or empty; every row needs its key"
+            )
+        keys = [text.encode() for text in key.to_list()]
+        if max(map(len, keys)) > KEY_BYTES:
+            raise Problem(status=422, detail=f"a key is longer than {KEY_BYTES} bytes; no key of the contract is")
+        return keys
+
+    def _column(self, name: str, cells: Sequence[Cell]) -> pl.Series:
+        try:
+            return typed_column(name, cells, self.schema.get(name, pl.String()))
+        except FeatureError as error:
+            raise Problem(status=422, detail=str(error)) from None
+
+
+def _reason(error: Exception) -> str:
+    """What is wrong with JSON, without a value of it: msgspec names types and places alone."""
+    text = str(error)
+    return text if isinstance(error, msgspec.ValidationError) else f"{type(error).__name__}"
+
+
+def _without_values(error: DataError) -> str:
+    return str(error).partition(";")[0]

@@ -1,0 +1,248 @@
+"""A label party that serves: how it gets the cut embeddings of the rows that are wanted.
+
+Shapes: B rows wanted, E of them that all partners have, N aligned positions, D cut width.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from tallystick.cut.messages import all_finite
+from tallystick.errors import ProtocolError
+from tallystick.network.channel import Channel
+from tallystick.network.messages import MalformedMessage
+from tallystick.serving.messages import ABSENT, HERE, MOST_ASKED, OVER_BUDGET, Refusal, RowAnswer, RowQuestion
+
+
+class Refused(Exception):
+    """A partner does not answer a question, and why in one of a few words."""
+
+    def __init__(self, peer: str, why: Refusal) -> None:
+        super().__init__(f"{peer}: {why}")
+        self.peer, self.why = peer, why
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answered:
+    """Each wanted row's state, the worst of all partners', and the embeddings of those that all have, a tensor per partner."""
+
+    state_B: NDArray[np.uint8]
+    cuts_ED: list[Tensor]
+
+    @property
+    def is_here(self) -> NDArray[np.bool_]:
+        """Which rows all partners have."""
+        is_here_B: NDArray[np.bool_] = self.state_B == HERE
+        return is_here_B
+
+
+class Asking(Protocol):
+    """One way of asking; raises Refused, and what a channel raises."""
+
+    def __call__(self, keys_B: Sequence[bytes]) -> Answered:
+        """Get the cut embeddings of the rows with these keys."""
+        ...
+
+
+@dataclass(kw_only=True)
+class Partners:
+    """All feature parties, asked at once.
+
+    Args:
+        channels: in the contract's order.
+        widths: of their cut embeddings.
+        run: whose model they are to answer with.
+    """
+
+    channels: Sequence[Channel]
+    widths: Sequence[int]
+    run: str
+    number: int = field(default=0, init=False)
+
+    def ask(self, questions: Sequence[tuple[Sequence[bytes], Sequence[int]]]) -> list[Answered]:
+        """Ask for rows by keys or positions; all questions are sent before the first answer is awaited."""
+        first = self.number
+        for keys, positions in questions:
+            question = RowQuestion(number=self.number, run=self.run, keys=tuple(keys), positions=tuple(positions))
+            self.number += 1
+            for channel in self.channels:
+                channel.send(question)
+        # All answers are taken, whatever is in one: the next question's come behind them.
+        received = [[channel.receive(RowAnswer) for channel in self.channels] for _ in questions]
+        return [
+            self._together(answers, number=first + place, asked=len(questions[place][0]) + len(questions[place][1]))
+            for place, answers in enumerate(received)
+        ]
+
+    def probe(self) -> None:
+        """Ask for nothing, to see whether the partners answer."""
+        self.ask([((), ())])
+
+    def leave(self) -> None:
+        """Say that there are no more questions."""
+        for channel in self.channels:
+            channel.send(RowQuestion(number=self.number, last=True))
+
+    def _together(self, answers: Sequence[RowAnswer], *, number: int, asked: int) -> Answered:
+        opened = [
+            _opened(channel.peer, answer, number=number, asked=asked, width=width)
+            for channel, answer, width in zip(self.channels, answers, self.widths, strict=True)
+        ]
+        states_PB = np.stack([state_B for state_B, _ in opened])
+        is_here_B = (states_PB == HERE).all(axis=0)
+        state_B = np.where(is_here_B, HERE, np.where((states_PB == OVER_BUDGET).any(axis=0), OVER_BUDGET, ABSENT)).astype(
+            np.uint8
+        )
+        cuts_ED = [
+            cut_ED if len(cut_ED) == is_here_B.sum() else cut_ED[torch.from_numpy(is_here_B[mine_B == HERE])]
+            for mine_B, cut_ED in opened
+        ]
+        return Answered(state_B=state_B, cuts_ED=cuts_ED)
+
+
+def _opened(peer: str, answer: RowAnswer, *, number: int, asked: int, width: int) -> tuple[NDArray[np.uint8], Tensor]:
+    what = f"{peer}: RowAnswer"
+    if answer.number != number:
+        raise ProtocolError(peer, f"{what} is to question {answer.number}, expected {number}; the two sides are out of step")
+    if answer.refusal:
+        raise Refused(peer, answer.refusal)
+    try:
+        if answer.state.dtype != "uint8":
+            raise MalformedMessage(f"array has type {answer.state.dtype}, expected uint8")
+        state_B = answer.state.numpy(asked)
+        if asked and state_B.max() > OVER_BUDGET:
+            raise MalformedMessage(f"a row's state is {state_B.max()}, at most {OVER_BUDGET} is known")
+        cut_ED = answer.values.tensor(int((state_B == HERE).sum()), width, dtype=torch.float32)
+    except MalformedMessage as error:
+        raise ProtocolError(peer, f"{what}: {error}") from None
+    if not all_finite(cut_ED):
+        raise ProtocolError(peer, f"{what}: a cut embedding is not finite; it was not used")
+    return state_B, cut_ED
+
+
+@dataclass(frozen=True, kw_only=True)
+class AskByKey:
+    """The keys cross."""
+
+    partners: Partners
+
+    def __call__(self, keys_B: Sequence[bytes]) -> Answered:
+        """Ask for the keys."""
+        (answered,) = self.partners.ask([(keys_B, ())])
+        return answered
+
+
+@dataclass(frozen=True, kw_only=True)
+class AskByPosition:
+    """Places in the alignment cross; a key that is not in it is not asked for."""
+
+    partners: Partners
+    places: Mapping[bytes, int]
+
+    def __call__(self, keys_B: Sequence[bytes]) -> Answered:
+        """Ask for the positions of those keys that have one."""
+        place_B = np.array([self.places.get(key, -1) for key in keys_B], dtype=np.int64)
+        is_linked_B = place_B >= 0
+        if not is_linked_B.any():
+            return nothing(self.partners, len(keys_B))
+        (answered,) = self.partners.ask([((), place_B[is_linked_B].tolist())])
+        state_B = np.full(len(keys_B), ABSENT, dtype=np.uint8)
+        state_B[is_linked_B] = answered.state_B
+        return Answered(state_B=state_B, cuts_ED=answered.cuts_ED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AskByWindow:
+    """Whole windows of positions cross, whichever row of one is wanted.
+
+    The N positions are cut into windows by a hash of their keys under the label party's secret. A row is always asked for with
+    the same others, so asking for it again tells nothing more. An alignment of other keys has other windows.
+
+    Args:
+        partners: who is asked.
+        places: key to position.
+        window_N: which window each position is in.
+        members: the positions of each window, ascending.
+    """
+
+    partners: Partners
+    places: Mapping[bytes, int]
+    window_N: NDArray[np.int64]
+    members: Sequence[NDArray[np.int64]]
+
+    @classmethod
+    def of(cls, partners: Partners, places: Mapping[bytes, int], *, size: int, secret: bytes) -> "AskByWindow":
+        """Draw the windows; the last one takes rows of others to be of the same size."""
+        hashes = {key: hashlib.blake2b(key, key=secret[:64], digest_size=16, person=b"serving window").digest() for key in places}
+        order = np.array([places[key] for key in sorted(places, key=hashes.__getitem__)], dtype=np.int64)
+        window_N = np.empty(len(order), dtype=np.int64)
+        window_N[order] = np.arange(len(order)) // size
+        starts = range(0, len(order), size)
+        members = [np.sort(order[max(0, min(start, len(order) - size)) :][:size]) for start in starts]
+        return cls(partners=partners, places=places, window_N=window_N, members=members)
+
+    def __call__(self, keys_B: Sequence[bytes]) -> Answered:
+        """Ask for the windows that hold these keys, and keep what is wanted of them."""
+        place_B = np.array([self.places.get(key, -1) for key in keys_B], dtype=np.int64)
+        is_linked_B = place_B >= 0
+        if not is_linked_B.any():
+            return nothing(self.partners, len(keys_B))
+        windows = iter(sorted(set(self.window_N[place_B[is_linked_B]].tolist())))
+        at_once = max(1, MOST_ASKED // len(self.members[0]))
+        asked = []
+        while some := list(islice(windows, at_once)):
+            asked.append(np.unique(np.concatenate([self.members[window] for window in some])))
+        answers = self.partners.ask([((), positions.tolist()) for positions in asked])
+        cuts_ED = [torch.cat(parts) for parts in zip(*(answer.cuts_ED for answer in answers), strict=True)]
+        state_M = np.concatenate([answer.state_B for answer in answers])
+        return _picked(np.concatenate(asked), state_M, cuts_ED, place_B)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AskAhead:
+    """All cut embeddings have crossed before: a request crosses nothing."""
+
+    places: Mapping[bytes, int]
+    state_N: NDArray[np.uint8]
+    cuts_ED: list[Tensor]
+
+    @classmethod
+    def of(cls, partners: Partners, places: Mapping[bytes, int], *, rows: int) -> "AskAhead":
+        """Ask for all positions, in their order."""
+        starts = range(0, rows, MOST_ASKED)
+        parts = [partners.ask([((), range(start, min(start + MOST_ASKED, rows)))])[0] for start in starts]
+        return cls(
+            places=places,
+            state_N=np.concatenate([np.empty(0, dtype=np.uint8), *(part.state_B for part in parts)]),
+            cuts_ED=[torch.cat(cuts) for cuts in zip(*(part.cuts_ED for part in parts), strict=True)],
+        )
+
+    def __call__(self, keys_B: Sequence[bytes]) -> Answered:
+        """Pick what is wanted."""
+        place_B = np.array([self.places.get(key, -1) for key in keys_B], dtype=np.int64)
+        return _picked(np.arange(len(self.state_N)), self.state_N, self.cuts_ED, place_B)
+
+
+def nothing(partners: Partners, rows: int) -> Answered:
+    """The answer where no partner has any of the rows."""
+    return Answered(state_B=np.full(rows, ABSENT, dtype=np.uint8), cuts_ED=[torch.empty(0, width) for width in partners.widths])
+
+
+def _picked(
+    positions_M: NDArray[np.int64], state_M: NDArray[np.uint8], cuts_ED: Sequence[Tensor], place_B: NDArray[np.int64]
+) -> Answered:
+    """Of what came for these ascending positions that of the wanted places; -1 is none."""
+    if not len(positions_M):
+        return Answered(state_B=np.full(len(place_B), ABSENT, dtype=np.uint8), cuts_ED=[cut_ED[:0] for cut_ED in cuts_ED])
+    found_B = np.minimum(np.searchsorted(positions_M, place_B), len(positions_M) - 1)
+    state_B = np.where(positions_M[found_B] == place_B, state_M[found_B], ABSENT).astype(np.uint8)
+    row_M = np.cumsum(state_M == HERE) - 1
+    index_E = torch.from_numpy(row_M[found_B[state_B == HERE]])
+    return Answered(state_B=state_B, cuts_ED=[cut_ED.index_select(0, index_E) for cut_ED in cuts_ED])

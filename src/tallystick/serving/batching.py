@@ -1,0 +1,260 @@
+"""Requests gathered into batches: one batch is with the partners while the next one gathers.
+
+No fixed window: a batch is fired at once when none is in flight, with what has gathered, at most MOST_ROWS rows. A thread of its
+own asks; whoever wants scores is called back. Where a batch comes back after its deadline, or the partners are away, wanted rows
+are told so at once, until a probe comes back in time.
+
+Shapes: B rows.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from tallystick.cut.forward import TILE
+from tallystick.data.features import Features
+from tallystick.errors import StoreError
+from tallystick.serving.answering import Gate
+from tallystick.serving.asking import Asking, Partners, Refused
+from tallystick.serving.messages import ABSENT, HERE, OVER_BUDGET
+from tallystick.serving.scoring import Columns, Scorer
+from tallystick.serving.stores.store import KeyedRows
+
+MOST_ROWS = TILE
+LOOK_S = 0.2
+FIRST_PROBE_S, LAST_PROBE_S = 0.05, 1.0
+
+Why = Literal["joint", "unknown", "absent", "budget", "away"]
+"""Why a row has a joint score or none: this side does not know the key; a partner has no row; a partner's budget; all else."""
+_WHY: dict[int, Why] = {ABSENT: "absent", HERE: "joint", OVER_BUDGET: "budget"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What became of rows: a joint score for each, NaN where ``why_B`` says that there is none."""
+
+    why_B: list[Why]
+    scores: Columns
+
+    @classmethod
+    def without(cls, rows: int, why: Why) -> "Outcome":
+        """No score for any."""
+        return cls(why_B=[why] * rows, scores={})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """Rows of one request, at most MOST_ROWS.
+
+    Args:
+        keys: normalised.
+        own: their own columns, where the request brings them; else they are looked up.
+        until: when nobody waits any more, by the monotonic clock.
+        done: called once, from the batching thread.
+    """
+
+    keys: Sequence[bytes]
+    own: Features | None
+    until: float
+    done: Callable[[Outcome], None]
+
+
+class Batcher:
+    """Gathers wanted rows, and has them scored while sessions stand.
+
+    Args:
+        scorer: of the label party.
+        store: own rows by key.
+        gate: budgets and the journal of this side, asked before a partner is.
+        patience_s: seconds after which a batch that is not back counts as late.
+        most_waiting: rows that may wait.
+        observe: told of each batch: its rows, its seconds, and the seconds of it that the partners took.
+    """
+
+    def __init__(
+        self,
+        scorer: Scorer,
+        store: KeyedRows,
+        *,
+        gate: Gate,
+        patience_s: float,
+        most_waiting: int,
+        observe: Callable[[int, float, float], None],
+    ) -> None:
+        self._scorer, self._store, self._observe = scorer, store, observe
+        self._gate, self._patience_s = gate, patience_s
+        self._most_waiting = most_waiting
+        self._waiting: deque[Wanted] = deque()
+        self._rows_waiting = 0
+        self._news = threading.Condition()
+        self._standing = False
+        self._late_since: float | None = None
+        self._flight_until: float | None = None
+
+    # For whoever wants scores, in any thread
+
+    @property
+    def full(self) -> bool:
+        """Whether so many rows wait that one more would be too many."""
+        return self._rows_waiting >= self._most_waiting
+
+    @property
+    def ready(self) -> bool:
+        """Whether partners answer, as far as is known."""
+        return self._standing and not self._late
+
+    @property
+    def _late(self) -> bool:
+        until = self._flight_until
+        return self._late_since is not None or (until is not None and time.monotonic() > until)
+
+    def want(self, wanted: Wanted) -> None:
+        """Have rows scored; those that cannot be are told so at once."""
+        if not self.ready:
+            wanted.done(Outcome.without(len(wanted.keys), "away"))
+            return
+        with self._news:
+            self._waiting.append(wanted)
+            self._rows_waiting += len(wanted.keys)
+            self._news.notify()
+
+    # The batching thread
+
+    def serve(self, asking: Asking, partners: Partners, stopped: Callable[[], bool]) -> None:
+        """Score what is wanted until it is ``stopped``; raises what a channel raises, once all who wait were told."""
+        self._standing, self._late_since = True, None
+        wait_s = FIRST_PROBE_S
+        try:
+            while not stopped():
+                if self._late_since is not None:
+                    wait_s = self._probe(partners, wait_s)
+                    continue
+                wait_s = FIRST_PROBE_S
+                batch = self._take()
+                if batch:
+                    self._score(batch, asking)
+                else:
+                    for channel in partners.channels:
+                        channel.check()
+        finally:
+            self._standing = False
+            self._give_up()
+
+    def _take(self) -> list[Wanted]:
+        """What waits, as far as it goes into one batch and somebody waits for it still."""
+        batch: list[Wanted] = []
+        with self._news:
+            if not self._waiting:
+                self._news.wait(LOOK_S)
+            rows, now = 0, time.monotonic()
+            while self._waiting and rows + len(self._waiting[0].keys) <= MOST_ROWS:
+                wanted = self._waiting.popleft()
+                self._rows_waiting -= len(wanted.keys)
+                if wanted.until > now:
+                    batch.append(wanted)
+                    rows += len(wanted.keys)
+        return batch
+
+    def _score(self, batch: Sequence[Wanted], asking: Asking) -> None:
+        began = time.monotonic()
+        until = self._flight_until = began + self._patience_s
+        keys = [key for wanted in batch for key in wanted.keys]
+        asked_s = 0.0
+        try:
+            is_known_B, own_K = self._own(batch, keys)
+            why_B: list[Why] = ["budget" if is_known else "unknown" for is_known in is_known_B]
+            known = keys if is_known_B.all() else [key for key, is_known in zip(keys, is_known_B, strict=True) if is_known]
+            is_allowed_K = self._gate.allowed(known) if known else np.zeros(0, dtype=np.bool_)
+            if not is_allowed_K.all():
+                known = [key for key, is_allowed in zip(known, is_allowed_K, strict=True) if is_allowed]
+                is_known_B[is_known_B] = is_allowed_K
+                own_K = own_K.rows(_index(is_allowed_K)) if own_K is not None else None
+            scores: Columns = {name: np.full(len(keys), np.nan, dtype=np.float32) for name in self._scorer.names}
+            if known:
+                before = time.monotonic()
+                answered = asking(known)
+                asked_s = time.monotonic() - before
+                place_K = np.flatnonzero(is_known_B)
+                for place, state in zip(place_K.tolist(), answered.state_B.tolist(), strict=True):
+                    why_B[place] = _WHY[state]
+                place_E = place_K[answered.is_here]
+                if len(place_E):
+                    own_E = own_K.rows(_index(answered.is_here)) if own_K is not None else None
+                    for name, values_E in self._scorer.joint(answered.cuts_ED, own_E).items():
+                        scores[name][place_E] = values_E
+            outcome = Outcome(why_B=why_B, scores=scores)
+        except (Refused, StoreError):
+            outcome = Outcome.without(len(keys), "away")
+        except BaseException:
+            self._flight_until = None
+            self._standing = False
+            _tell(batch, Outcome.without(len(keys), "away"))
+            raise
+        ended = time.monotonic()
+        if ended > until:
+            self._late_since = ended
+        self._flight_until = None
+        self._observe(len(keys), ended - began, asked_s)
+        _tell(batch, outcome)
+
+    def _own(self, batch: Sequence[Wanted], keys: Sequence[bytes]) -> tuple[NDArray[np.bool_], Features | None]:
+        """Which rows this side knows, and their own columns: as the request brings them, or looked up."""
+        asked = [key for wanted in batch if wanted.own is None for key in wanted.keys]
+        if not asked:
+            return np.ones(len(keys), dtype=np.bool_), Features.stacked(
+                [wanted.own for wanted in batch if wanted.own is not None]
+            )
+        found = self._store.find(asked)
+        if len(asked) == len(keys):
+            return found.is_found_B, found.features_E
+        is_known, parts, looked, taken = [], [], 0, 0
+        for wanted in batch:
+            if wanted.own is not None:
+                is_known.append(np.ones(len(wanted.keys), dtype=np.bool_))
+                parts.append(wanted.own)
+                continue
+            is_found = found.is_found_B[looked : looked + len(wanted.keys)]
+            looked += len(wanted.keys)
+            is_known.append(is_found)
+            if found.features_E is not None:
+                parts.append(found.features_E.rows(_index(np.ones(int(is_found.sum()), dtype=np.bool_)) + taken))
+                taken += int(is_found.sum())
+        return np.concatenate(is_known), Features.stacked(parts) if parts else None
+
+    def _probe(self, partners: Partners, wait_s: float) -> float:
+        """Give up whoever waits, and see whether an answer comes in time again; gives how long to wait for the next one."""
+        self._give_up()
+        time.sleep(wait_s)
+        began = time.monotonic()
+        partners.probe()
+        if time.monotonic() - began < FIRST_PROBE_S:
+            self._late_since = None
+        return min(2 * wait_s, LAST_PROBE_S)
+
+    def _give_up(self) -> None:
+        with self._news:
+            waiting, self._rows_waiting = list(self._waiting), 0
+            self._waiting.clear()
+        for wanted in waiting:
+            wanted.done(Outcome.without(len(wanted.keys), "away"))
+
+
+def _index(is_B: NDArray[np.bool_]) -> Tensor:
+    return torch.from_numpy(np.flatnonzero(is_B))
+
+
+def _tell(batch: Sequence[Wanted], outcome: Outcome) -> None:
+    """Each its own rows' part."""
+    start = 0
+    for wanted in batch:
+        rows = slice(start, start + len(wanted.keys))
+        start = rows.stop
+        wanted.done(Outcome(why_B=outcome.why_B[rows], scores={name: values[rows] for name, values in outcome.scores.items()}))

@@ -1,0 +1,113 @@
+"""What was asked in a day, at either side: a journal of it, and the contract's budgets, which follow from the journal.
+
+A journal names no key. It has a digest of each under the side's secret: who holds that can look for one key. Shapes: B rows.
+"""
+
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tallystick.errors import StorageError, advice
+
+PREFIX, SUFFIX = "serving-journal-", ".jsonl"
+DIGEST_BYTES = 8
+
+
+def now() -> datetime:
+    """The time."""
+    return datetime.now(UTC)
+
+
+@dataclass(kw_only=True)
+class Journal:
+    """One side's journal, a file for each day (UTC), and what of the day's budgets is left.
+
+    What was counted before a crash counts after it: each line is written before its rows are answered. One thread may use it.
+
+    Args:
+        folder: where the files lie.
+        secret: what digests follow from.
+        a_day: most rows of a day; None is any.
+        a_day_per_row: most often that one row may be asked for in a day; None is any.
+        clock: tells the time.
+    """
+
+    folder: Path
+    secret: bytes = field(repr=False)
+    a_day: int | None = None
+    a_day_per_row: int | None = None
+    clock: Callable[[], datetime] = now
+    _day: date | None = field(default=None, init=False)
+    _file: int | None = field(default=None, init=False)
+    _rows: int = field(default=0, init=False)
+    _of_row: Counter[str] = field(default_factory=Counter, init=False)
+
+    def digest(self, name: bytes) -> str:
+        """What a row is known by in the journal."""
+        hashed = hashlib.blake2b(name, key=self.secret[:64], digest_size=DIGEST_BYTES, person=b"serving journal")
+        return hashed.hexdigest()
+
+    def allowed(self, names_B: Sequence[bytes]) -> NDArray[np.bool_]:
+        """Count rows that are asked for, and say which of them may be answered; raises StorageError."""
+        at = self.clock()
+        if at.date() != self._day:
+            self._begin(at.date())
+        digests, is_allowed_B = [self.digest(name) for name in names_B], np.zeros(len(names_B), dtype=np.bool_)
+        for place, digest in enumerate(digests):
+            within = self.a_day is None or self._rows < self.a_day
+            if within and (self.a_day_per_row is None or self._of_row[digest] < self.a_day_per_row):
+                self._count(digest)
+                is_allowed_B[place] = True
+        answered = [digest for digest, is_allowed in zip(digests, is_allowed_B, strict=True) if is_allowed]
+        line: dict[str, object] = {"at": at.isoformat(timespec="milliseconds"), "rows": answered}
+        self._write(line if len(answered) == len(digests) else {**line, "over_budget": len(digests) - len(answered)})
+        return is_allowed_B
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._file is not None:
+            os.close(self._file)
+        self._file = self._day = None
+
+    def _count(self, digest: str) -> None:
+        self._rows += 1
+        if self.a_day_per_row is not None:
+            self._of_row[digest] += 1
+
+    def _begin(self, day: date) -> None:
+        """Open the day's file, and count what it has already."""
+        self.close()
+        self._rows, self._of_row = 0, Counter()
+        path = self.folder / f"{PREFIX}{day.isoformat()}{SUFFIX}"
+        try:
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            whole = 0
+            with path.open("rb") as former:
+                for line in former:
+                    if line.endswith(b"\n"):
+                        whole += len(line)
+                        for digest in json.loads(line)["rows"]:
+                            self._count(digest)
+            os.ftruncate(self._file, whole)  # a full disk can leave a part of a line, whose rows were not answered
+        except OSError as error:
+            raise StorageError(f"cannot open {path}: {error.strerror}{advice(error)}") from None
+        except (ValueError, KeyError, TypeError):
+            raise StorageError(
+                f"{path} holds a line that is none of a journal; move the file away, its day's budgets begin anew"
+            ) from None
+        self._day = day
+
+    def _write(self, line: dict[str, object]) -> None:
+        assert self._file is not None
+        try:
+            os.write(self._file, json.dumps(line, separators=(",", ":")).encode() + b"\n")
+        except OSError as error:
+            raise StorageError(f"the journal of serving cannot be written: {error.strerror}{advice(error)}") from None

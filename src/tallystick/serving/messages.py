@@ -1,0 +1,46 @@
+"""What crosses between two sides that serve. Shapes: B rows asked for, E of them that have a row, D cut width."""
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from tallystick.network.messages import MEBIBYTE, Array, Message
+
+MOST_ASKED = 1024
+"""Rows of a question."""
+KEY_BYTES = 1024
+
+ABSENT, HERE, OVER_BUDGET = 0, 1, 2
+"""What an answer says of a row."""
+
+Refusal = Literal["", "run", "store"]
+"""Why a whole question is not answered: a run that is not served there, a store that is away."""
+
+
+class Terms(Message, frozen=True):
+    """Label party to feature party, after the handshake: how it is going to ask."""
+
+    way: str
+
+
+class RowQuestion(Message, frozen=True):
+    """Label party to feature party: the rows it wants, by normalised key or by aligned position; none of either is a probe.
+
+    The ``last`` one wants nothing: the label party leaves in peace.
+    """
+
+    number: Annotated[int, msgspec.Meta(ge=0)]
+    run: Annotated[str, msgspec.Meta(max_length=16)] = ""
+    keys: Annotated[tuple[Annotated[bytes, msgspec.Meta(max_length=KEY_BYTES)], ...], msgspec.Meta(max_length=MOST_ASKED)] = ()
+    positions: Annotated[tuple[Annotated[int, msgspec.Meta(ge=0)], ...], msgspec.Meta(max_length=MOST_ASKED)] = ()
+    last: bool = False
+
+
+class RowAnswer(Message, frozen=True):
+    """Feature party to label party: each row's state, uint8 (B,), and the embeddings of those that are HERE, float32 (E, D)."""
+
+    limit = 32 * MEBIBYTE
+    number: Annotated[int, msgspec.Meta(ge=0)]
+    state: Array
+    values: Array
+    refusal: Refusal = ""

@@ -1,0 +1,61 @@
+"""Scores of single rows by a trained label party, with the bits that they have in a prediction.
+
+Shapes: B rows, D cut width.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from tallystick.artifacts.trained import TrainedLabelParty
+from tallystick.cut.forward import no_columns, whole_tiles
+from tallystick.data.features import Features
+from tallystick.models.branches import BranchedModel
+from tallystick.serving.predict import score_columns
+
+Columns = dict[str, NDArray[np.float32]]
+"""A score per row: ``score``, or one column per class."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scorer:
+    """The label party's share of the network, in evaluation mode; several threads may score."""
+
+    trained: TrainedLabelParty
+
+    @classmethod
+    def of(cls, trained: TrainedLabelParty) -> "Scorer":
+        """For a model that is not trained any more."""
+        trained.model.eval()
+        return cls(trained=trained)
+
+    @property
+    def scores_alone(self) -> bool:
+        """Whether rows without a partner's row have a score."""
+        return self.trained.alone is not None
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the columns."""
+        coder = self.trained.coder
+        return [f"score_{name}" for name in coder.classes] if coder.type == "multiclass" else ["score"]
+
+    @torch.inference_mode()
+    def joint(self, cuts_BD: Sequence[Tensor], own_B: Features | None) -> Columns:
+        """By all parties' columns."""
+        index = whole_tiles(torch.arange(len(cuts_BD[0])))
+        own = no_columns(index) if own_B is None else own_B.rows(index)
+        logits = self.trained.model([cut_BD.index_select(0, index) for cut_BD in cuts_BD], own)
+        return score_columns(self.trained.coder, self.trained.calibration.prediction_logits(logits)[: len(cuts_BD[0])])
+
+    @torch.inference_mode()
+    def alone(self, own_B: Features) -> Columns:
+        """By own columns, calibrated as the joint scores are."""
+        assert self.trained.alone is not None
+        assert isinstance(self.trained.model, BranchedModel)
+        logits = self.trained.model.score_alone(own_B.rows(whole_tiles(torch.arange(len(own_B)))))[: len(own_B)]
+        return score_columns(self.trained.coder, self.trained.alone(logits))

@@ -1,0 +1,65 @@
+"""A tiny job that is trained once, and its parties as processes that serve."""
+
+import time
+
+import httpx
+import polars as pl
+
+from tallystick.network.addresses import free_port
+
+TOKEN = "a-token-of-some-length"
+
+
+class Served:
+    """Parties that serve a trained job."""
+
+    def __init__(self, job, **options):
+        self.job, self.label = job, job.parties[0]
+        self.port = free_port()
+        (job.home(self.label) / "tokens").write_text(f"{TOKEN}\n")
+        job.change(
+            self.label, serving={"listen": f"127.0.0.1:{self.port}", "token_file": "tokens", "deadline_ms": 2000.0, **options}
+        )
+        self.running = {}
+        self.client = httpx.Client(
+            base_url=f"http://127.0.0.1:{self.port}", headers={"Authorization": f"Bearer {TOKEN}"}, timeout=20
+        )
+
+    def start(self, *parties):
+        for name in parties or self.job.parties:
+            self.running[name] = self.job.start(name, "serve", json=False)
+        return self
+
+    def until_ready(self, word="ready\n", seconds=60):
+        """Wait until partners answer."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            try:
+                if self.client.get("/readyz").text == word:
+                    return self
+            except httpx.TransportError:
+                pass
+            said = [(name, process.said) for name, process in self.running.items() if process.process.exitcode is not None]
+            assert not said, said
+            time.sleep(0.05)
+        raise AssertionError([(name, process.said, process.events[-5:]) for name, process in self.running.items()])
+
+    def ask(self, *rows, **more):
+        """POST /v1/score."""
+        return self.client.post("/v1/score", json={"rows": list(rows), **more})
+
+    def close(self):
+        self.client.close()
+        for process in self.running.values():
+            process.close()
+
+
+def predicted(job, *, shared=False):
+    """The scores that `predict` writes for all rows of the label party's table."""
+    label = job.parties[0]
+    both = ("--output", "scores.parquet") if shared else ()
+    others = {name: job.start(name, "predict", *both) for name in job.parties[1:]}
+    own = job.start(label, "predict", "--output", "scores.parquet")
+    for name, process in {label: own, **others}.items():
+        assert process.end() == 0, (name, process.said)
+    return pl.read_parquet(job.home(label) / "scores.parquet")

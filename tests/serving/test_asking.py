@@ -1,0 +1,202 @@
+"""How a label party asks, over a channel: what crosses, what comes back, and what is not taken."""
+
+import threading
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from torch import nn
+
+from tallystick.config.sections import AlignmentConfig
+from tallystick.data.encoder import Encoder, FeatureColumns
+from tallystick.data.keys import read_keys
+from tallystick.errors import ProtocolError, StoreError
+from tallystick.network.channel import memory_channels
+from tallystick.network.messages import Array
+from tallystick.serving.answering import FindByKey, FindByPosition, answer_questions
+from tallystick.serving.asking import AskAhead, AskByKey, AskByPosition, AskByWindow, Partners, Refused
+from tallystick.serving.messages import RowAnswer, RowQuestion
+from tallystick.serving.stores.store import Found
+from tallystick.serving.stores.table import Snapshot
+
+ROWS, WIDTH, RUN = 100, 3, "0123456789abcdef"
+KEYS = [b"id-%03d" % number for number in range(ROWS)]
+
+
+class Bottom(nn.Module):
+    """Gives a row's number, so that an answer tells which row it is of."""
+
+    width = WIDTH
+
+    def forward(self, features):
+        return features.numeric_NF[:, :1].expand(-1, WIDTH).contiguous()
+
+
+class Listening:
+    """A channel that keeps what it sent."""
+
+    def __init__(self, channel):
+        self._channel, self.sent = channel, []
+
+    def __getattr__(self, name):
+        return getattr(self._channel, name)
+
+    def send(self, message):
+        self.sent.append(message)
+        self._channel.send(message)
+
+
+def snapshot():
+    frame = pl.DataFrame({"id": [key.decode() for key in KEYS], "x": np.arange(ROWS, dtype=np.float64)})
+    alignment = AlignmentConfig.model_validate({"keys": [{"name": "id"}]})
+    keys = read_keys(frame, columns={"id": "id"}, alignment=alignment)
+    return Snapshot.of(frame, keys, Encoder.fit(frame, FeatureColumns(numeric=("x",)), np.arange(ROWS)))
+
+
+@pytest.fixture
+def partner():
+    """Both ends: partners to ask, and a function that begins to answer by a finder."""
+    own, theirs = memory_channels("bank", "shop", timeout_s=20)
+    listening = Listening(own)
+    partners = Partners(channels=[listening], widths=[WIDTH], run=RUN)
+    threads = []
+
+    def answers(finder):
+        threads.append(threading.Thread(target=answer_questions, args=(theirs, {RUN: Bottom()}, finder), kwargs={"width": WIDTH}))
+        threads[-1].start()
+        return partners, listening.sent
+
+    yield answers
+    partners.leave()
+    for thread in threads:
+        thread.join(20)
+
+
+def expected(rows):
+    found = snapshot().find([KEYS[row] for row in rows]).features_E
+    return found.numeric_NF[:, :1].expand(-1, WIDTH)
+
+
+def test_a_question_by_key_tells_keys_and_the_answer_which_rows_there_are(partner):
+    partners, sent = partner(FindByKey(store=snapshot()))
+    answered = AskByKey(partners=partners)([KEYS[3], b"nobody", KEYS[1]])
+    assert answered.is_here.tolist() == [True, False, True]
+    assert torch.equal(answered.cuts_ED[0], expected([3, 1]))
+    assert sent[0].keys == (KEYS[3], b"nobody", KEYS[1])
+    assert sent[0].positions == ()
+
+
+def test_of_a_key_that_is_not_aligned_nothing_crosses(partner):
+    partners, sent = partner(FindByPosition(store=snapshot(), key_at=KEYS))
+    asking = AskByPosition(partners=partners, places={key: place for place, key in enumerate(KEYS[:50])})
+    answered = asking([KEYS[70], KEYS[20]])
+    assert answered.is_here.tolist() == [False, True]
+    assert torch.equal(answered.cuts_ED[0], expected([20]))
+    assert [question.positions for question in sent] == [(20,)]
+    assert asking([KEYS[70]]).is_here.tolist() == [False]
+    assert len(sent) == 1
+
+
+@pytest.mark.parametrize("size", [2, 7, 32, 100, 300])
+def test_a_row_is_asked_for_with_the_same_window_whatever_else_is_wanted(partner, size):
+    partners, sent = partner(FindByPosition(store=snapshot(), key_at=KEYS))
+    places = {key: place for place, key in enumerate(KEYS)}
+    asking = AskByWindow.of(partners, places, size=size, secret=bytes(32))
+    answered = asking([KEYS[5], b"nobody", KEYS[90], KEYS[5]])
+    asking([KEYS[5]])
+    asking([KEYS[90]])
+    together, first, second = (question.positions for question in sent)
+    assert torch.equal(answered.cuts_ED[0], expected([5, 90, 5]))
+    assert set(together) == set(first) | set(second)
+    assert 5 in first
+    assert 90 in second
+    assert len(first) == len(second) == min(size, ROWS)
+    assert together == tuple(sorted(together))
+    assert AskByWindow.of(partners, places, size=size, secret=bytes(32)).window_N.tolist() == asking.window_N.tolist()
+
+
+def test_the_windows_hang_on_the_secret_and_cover_all_rows(partner):
+    partners, _ = partner(FindByPosition(store=snapshot(), key_at=KEYS))
+    places = {key: place for place, key in enumerate(KEYS)}
+    one, other = (AskByWindow.of(partners, places, size=10, secret=bytes([byte] * 32)) for byte in (1, 2))
+    assert sorted(np.concatenate(one.members).tolist()) == list(range(ROWS))
+    assert [members.tolist() for members in one.members] != [members.tolist() for members in other.members]
+
+
+def test_asked_ahead_a_request_crosses_nothing(partner):
+    partners, sent = partner(FindByPosition(store=snapshot(), key_at=KEYS))
+    asking = AskAhead.of(partners, {key: place for place, key in enumerate(KEYS)}, rows=ROWS)
+    before = len(sent)
+    answered = asking([KEYS[9], b"nobody"])
+    assert answered.is_here.tolist() == [True, False]
+    assert torch.equal(answered.cuts_ED[0], expected([9]))
+    assert len(sent) == before == 1
+
+
+class Away:
+    blocks = True
+
+    def find(self, _keys):
+        raise StoreError("the store is away")
+
+    def close(self):
+        pass
+
+
+class Endless:
+    """A store whose row is not finite, as a bottom of one's own may give."""
+
+    blocks = False
+
+    def find(self, keys):
+        found = snapshot().find([KEYS[0]] * len(keys))
+        found.features_E.numeric_NF.fill_(float("inf"))
+        return Found(is_found_B=found.is_found_B, features_E=found.features_E)
+
+    def close(self):
+        pass
+
+
+@pytest.mark.parametrize("store", [Away(), Endless()])
+def test_a_store_that_is_away_or_a_row_that_is_not_finite_is_a_refusal_and_the_next_question_is_answered(partner, store):
+    partners, _ = partner(FindByKey(store=store))
+    for _ in range(2):
+        with pytest.raises(Refused):
+            AskByKey(partners=partners)([KEYS[0]])
+
+
+def test_another_run_than_the_one_that_is_served_is_refused(partner):
+    partners, _ = partner(FindByKey(store=snapshot()))
+    partners.run = "f" * 16
+    with pytest.raises(Refused, match="run"):
+        AskByKey(partners=partners)([KEYS[0]])
+
+
+WRONG = {
+    "another number": RowAnswer(number=7, state=Array.of(np.ones(1, np.uint8)), values=Array.of(torch.zeros(1, WIDTH))),
+    "too few rows": RowAnswer(number=0, state=Array.of(np.ones(1, np.uint8)), values=Array.of(torch.zeros(0, WIDTH))),
+    "another width": RowAnswer(number=0, state=Array.of(np.ones(1, np.uint8)), values=Array.of(torch.zeros(1, WIDTH + 1))),
+    "not finite": RowAnswer(number=0, state=Array.of(np.ones(1, np.uint8)), values=Array.of(torch.full((1, WIDTH), torch.nan))),
+    "unknown state": RowAnswer(number=0, state=Array.of(np.full(1, 9, np.uint8)), values=Array.of(torch.zeros(0, WIDTH))),
+    "another type": RowAnswer(number=0, state=Array.of(np.ones(1)), values=Array.of(torch.zeros(1, WIDTH))),
+    "more states": RowAnswer(number=0, state=Array.of(np.ones(2, np.uint8)), values=Array.of(torch.zeros(2, WIDTH))),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_an_answer_that_does_not_fit_the_question_ends_the_session(what):
+    own, theirs = memory_channels("bank", "shop", timeout_s=5)
+    theirs.send(WRONG[what])
+    with pytest.raises(ProtocolError, match="shop"):
+        Partners(channels=[own], widths=[WIDTH], run=RUN).ask([((KEYS[0],), ())])
+
+
+@pytest.mark.parametrize(
+    "question", [RowQuestion(number=0, run=RUN, keys=(b"a",)), RowQuestion(number=0, run=RUN, positions=(100,))]
+)
+def test_a_question_that_was_not_agreed_on_ends_the_session(question):
+    own, theirs = memory_channels("bank", "shop", timeout_s=5)
+    own.send(question)
+    with pytest.raises(ProtocolError, match="bank"):
+        answer_questions(theirs, {RUN: Bottom()}, FindByPosition(store=snapshot(), key_at=KEYS), width=WIDTH)

@@ -1,0 +1,71 @@
+"""A day's budgets: what is over them is not answered, also after a crash; and what the journal holds."""
+
+import json
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tallystick.errors import StorageError
+from tallystick.serving.journal import Journal
+
+NOON = datetime(2025, 11, 25, 12, tzinfo=UTC)
+SECRET = bytes(range(32))
+
+
+def journal(folder, *, at=NOON, **limits):
+    return Journal(folder=folder, secret=SECRET, clock=lambda: at, **limits)
+
+
+@given(
+    questions=st.lists(st.lists(st.sampled_from([b"a", b"b", b"c"]), min_size=1, max_size=5), max_size=8),
+    a_day=st.none() | st.integers(1, 10),
+    per_row=st.none() | st.integers(1, 4),
+    crashes=st.sets(st.integers(0, 7)),
+)
+def test_the_budgets_are_those_of_counting_by_hand_across_crashes(tmp_path_factory, questions, a_day, per_row, crashes):
+    folder = tmp_path_factory.mktemp("journal")
+    one, answered = journal(folder, a_day=a_day, a_day_per_row=per_row), []
+    for number, names in enumerate(questions):
+        if number in crashes:
+            one.close()
+            one = journal(folder, a_day=a_day, a_day_per_row=per_row)
+        expected = []
+        for name in names:
+            expected.append((a_day is None or len(answered) < a_day) and (per_row is None or answered.count(name) < per_row))
+            answered += [name] if expected[-1] else []
+        assert one.allowed(names).tolist() == expected
+    one.close()
+
+
+def test_a_new_day_has_new_budgets(tmp_path):
+    one = journal(tmp_path, a_day_per_row=1)
+    assert one.allowed([b"a", b"a"]).tolist() == [True, False]
+    one.clock = lambda: NOON + timedelta(days=1)
+    assert one.allowed([b"a"]).tolist() == [True]
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_the_journal_names_no_key_and_whoever_has_the_secret_finds_one(tmp_path):
+    one = journal(tmp_path)
+    one.allowed([b"customer-1", b"customer-2"])
+    (path,) = tmp_path.iterdir()
+    assert "customer" not in path.read_text()
+    assert path.stat().st_mode & 0o077 == 0
+    (line,) = map(json.loads, path.read_text().splitlines())
+    assert line["rows"] == [one.digest(b"customer-1"), one.digest(b"customer-2")]
+    assert Journal(folder=tmp_path, secret=bytes(32)).digest(b"customer-1") not in line["rows"]
+
+
+def test_a_line_that_was_cut_short_counts_nothing_and_any_other_damage_is_said(tmp_path):
+    one = journal(tmp_path, a_day=2)
+    one.allowed([b"a"])
+    (path,) = tmp_path.iterdir()
+    with path.open("a") as file:
+        file.write('{"at":"2025')
+    assert journal(tmp_path, a_day=2).allowed([b"b", b"c"]).tolist() == [True, False]
+    assert len(list(map(json.loads, path.read_text().splitlines()))) == 2
+    path.write_text("{}\n")
+    with pytest.raises(StorageError, match="move the file away"):
+        journal(tmp_path, a_day=2).allowed([b"d"])
