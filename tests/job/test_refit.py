@@ -1,12 +1,15 @@
 """Training that begins anew with the validation rows: who hears of it, what it costs, and what is left to the model before."""
 
+import polars as pl
 import pytest
+import torch
 from tiny import columns, contract_values, tables
 
 from tallystick.artifacts.folder import RunFolder
 from tallystick.artifacts.row_recorder import RowStore
 from tallystick.config.contract import parse_contract
 from tallystick.config.refit import refit_problems, refits
+from tallystick.dataset import intersection
 from tallystick.disclosure import disclosure_lines
 from tallystick.errors import ConfigError
 from tallystick.simulation import simulate
@@ -30,13 +33,14 @@ def weights(folder, path):
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory):
-    """A run as it is by default where the split is by time, and the same without a refit."""
+    """A run as it is by default where the split is by time, and the same without a refit, by the same encoders."""
     from tiny import seed_system
 
     found = []
     for changes in ({}, {"training__refit": False}):
         with pytest.MonkeyPatch.context() as patch:
             seed_system(patch)
+            patch.setattr(intersection, "fitted_positions", lambda _, *parts_N: torch.cat(parts_N))
             audited = {"audit": "quick", "evaluation__importance": {"feature_columns": "label-party"}}
             found.append(run(tmp_path_factory.mktemp("run"), **audited, **changes))
     return found
@@ -83,6 +87,21 @@ def test_the_audit_reads_the_validation_rows_labels(both):
     assert store.epochs()[-1] == 5
     assert refitted.sections.leakage.attacks
     assert plain.data.rows == rows
+
+
+def test_encoders_know_what_the_validation_rows_brought(tmp_path):
+    """A kind that came up in the newest rows for training, which are for validation: without a refit it is unknown."""
+    frames, of = tables(PARTIES, rows=400), columns(PARTIES)
+    of["bank"]["time"] = "day"
+    is_new = pl.col("day").is_between(72, 78)
+    frames["bank"] = frames["bank"].with_columns(kind=pl.when(is_new).then(pl.lit("new")).otherwise("kind"))
+    known = []
+    for refit in ("auto", False):
+        values = contract_values(PARTIES, split__method="time", training__epochs=1, training__refit=refit)
+        simulate(values, frames, of, folder=tmp_path / str(refit))
+        kept = next((tmp_path / str(refit) / "bank").glob("tiny-*/encoder.json")).read_text()
+        known.append('"new"' in kept)
+    assert known == [True, False]
 
 
 MORE = {

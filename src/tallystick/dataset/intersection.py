@@ -15,7 +15,7 @@ from tallystick.data.encoder import Encoder
 from tallystick.data.split import TEST, TRAINING, VALIDATION, parts_of_other_times, split_by_hash, split_by_time
 from tallystick.data.target import LabelCoder
 from tallystick.dataset.dataset import Dataset, Labels, UnalignedRows
-from tallystick.dataset.own_rows import OwnRows, Parts, positions
+from tallystick.dataset.own_rows import OwnRows, Parts, fitted_positions, positions
 from tallystick.errors import DataError, ProtocolError, SharedDataError
 from tallystick.network.channel import Channel
 from tallystick.network.messages import MAX_MESSAGE_BYTES, Array, MalformedMessage, Message
@@ -67,7 +67,8 @@ class IntersectionDataset(Dataset):
         rows_M, unaligned = _with_unaligned(contract, own, parts_N)
         here = own.at(rows_M)
         taught_N = torch.cat([train_N, unaligned.train_N])
-        encoder = own.fit_encoder(here, taught_N.numpy())
+        fitted_N = torch.cat([fitted_positions(contract, train_N, validation_N), unaligned.train_N])
+        encoder = own.fit_encoder(here, fitted_N.numpy())
         device = torch.device(own.party.device)
         labels = None
         if own.is_label:

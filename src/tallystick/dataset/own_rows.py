@@ -185,6 +185,15 @@ def extended_encoder(before: Before, frame: Frame, party: PartyFile, rows: NDArr
     return extended(before.encoder, frame, party, rows, grows=before.grows) if before.encoder is not None else None
 
 
+def fitted_positions(contract: Contract, train_N: Tensor, validation_N: Tensor) -> Tensor:
+    """Those whose columns encoders are fitted on: the training rows, and the validation rows where a refit trains on them too.
+
+    Encoders look at no label. Fitted without the newest rows they would take these rows' numbers for the nearest ones that they
+    know, and their new categories for unknown ones, and a refit could not learn them.
+    """
+    return torch.cat([train_N, validation_N]) if contract.refits else train_N
+
+
 def positions(parts_N: Parts) -> tuple[Tensor, Tensor, Tensor]:
     """The positions of a split's training, validation and test part."""
     train_N, validation_N, test_N = (torch.from_numpy(np.flatnonzero(parts_N == part)) for part in (TRAINING, VALIDATION, TEST))

@@ -24,7 +24,7 @@ from tallystick.data.linked import CandidateLinks, LinkedFeatures, distinct_cand
 from tallystick.data.split import split_positions
 from tallystick.dataset.dataset import Dataset, Labels
 from tallystick.dataset.intersection import IntersectionDataset, parts_by_time
-from tallystick.dataset.own_rows import OwnRows, Parts, positions
+from tallystick.dataset.own_rows import OwnRows, Parts, fitted_positions, positions
 from tallystick.errors import DataError
 from tallystick.network.channel import Channel
 from tallystick.training.objective import Objective, Supervised
@@ -150,12 +150,12 @@ class SimilarityDataset(Dataset):
                 raise DataError(
                     f"none of the {len(own.alignment)} rows fall into the {name} part; bring more rows or change split"
                 )
-        device, taught = torch.device(own.party.device), train_N.numpy()
+        device, fitted = torch.device(own.party.device), fitted_positions(contract, train_N, validation_N).numpy()
         if not own.is_label:
             (candidates,) = own.candidates(contract.feature_parties)
-            used = np.unique(candidates.numbers_NK[taught])
-            taught = used[used >= 0]
-        dataset = cls._encoded(contract, own, own.fit_encoder(own.linked(), taught), device)
+            used = np.unique(candidates.numbers_NK[fitted])
+            fitted = used[used >= 0]
+        dataset = cls._encoded(contract, own, own.fit_encoder(own.linked(), fitted), device)
         dataset = replace(dataset, train_N=train_N.to(device), validation_N=validation_N.to(device), test_N=test_N.to(device))
         if not own.is_label:
             return dataset

@@ -94,7 +94,8 @@ class NetworkMethod:
         """The network before its first step, and the coding of the labels; for a ``refit`` on validation rows too."""
         train, validation, _ = table.parts(seed)
         halves = table.halves(seed) if self.columns == "split" else (table.columns,)
-        encoders = [Encoder.fit(table.frame, half, train, encoding=self.encoding, numbers=self.model.numeric) for half in halves]
+        fitted = train if table.times is None else np.concatenate([train, validation])
+        encoders = [Encoder.fit(table.frame, half, fitted, encoding=self.encoding, numbers=self.model.numeric) for half in halves]
         own, *others = encoders
         coder = coder_of(table, train)
         labels_N = coder.encode(table.frame.get_column(table.label))
