@@ -141,6 +141,7 @@ def test_without_the_library_nothing_is_written_and_a_line_says_what_to_install(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 def test_a_half_that_is_not_the_whole_of_a_side_is_refused(tmp_path):
     noisy = [{"method": "gaussian-embeddings", "epsilon": 8, "delta": 1e-5, "clip": 1}]
     found = trained(tmp_path / "noisy", defense=noisy)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import typer
+import yaml
 
 from tallystick.cli.app import app
 
@@ -79,3 +80,27 @@ def test_systemd_takes_the_units(tmp_path):
     for service in services:  # 0 is a service without rights, 10 one with all
         secure = ["systemd-analyze", "security", "--offline=yes", "--threshold=30", "--no-pager", service]
         assert subprocess.run(secure, capture_output=True, text=True).returncode == 0, service.name
+
+
+def test_the_parties_of_the_compose_file_run_commands_of_ours():
+    services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
+    parties = {name: service for name, service in services.items() if service["image"] == "tallystick"}
+    assert len(parties) == 2
+    (built,) = [service["build"] for service in services.values() if "build" in service]
+    assert (DEPLOY / built["context"] / built["dockerfile"]).resolve() == DEPLOY / "Containerfile"
+    for service in parties.values():
+        is_a_command(service["command"])
+        assert service["volumes"][0].endswith(f":{dict(instructions('Containerfile'))['WORKDIR']}")
+
+
+def test_prometheus_asks_a_service_for_what_it_offers():
+    services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
+    (scrape,) = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())["scrape_configs"]
+    (target,) = scrape["static_configs"][0]["targets"]
+    host, _, port = target.partition(":")
+    assert f"{port}:{port}" in services[host]["ports"]
+    assert set(services[host]["networks"]) & set(services["prometheus"]["networks"])
+    offered = (ROOT / "src/tallystick/online/http.py").read_text()
+    assert f'("{scrape["metrics_path"]}", scores.metrics, "GET")' in offered
+    mounted = {volume.split(":")[1] for volume in services["prometheus"]["volumes"]}
+    assert {scrape["tls_config"]["ca_file"], "/etc/prometheus/prometheus.yml"} <= mounted
