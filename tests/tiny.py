@@ -292,7 +292,7 @@ class OnDisk:
 
     def runs(self, party):
         """The run folders, oldest first."""
-        return sorted((self.home(party) / "runs").glob("*"), key=lambda path: int(path.name.rpartition("-")[2]))
+        return sorted((self.home(party) / "runs").glob("*-*"), key=lambda path: int(path.name.rpartition("-")[2]))
 
     def models(self, party):
         """Weights of the trained models, one per run folder that has one, oldest first."""

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from tallystick.cli import audit, compare, decrypt, export, jobs, ledger, serve, setup
+from tallystick.cli import audit, compare, decrypt, export, jobs, ledger, runs, serve, setup
 from tallystick.cli.options import JsonFlag, Style, StyleFlag
 from tallystick.cli.output import LIBRARIES, finish, guarded
 from tallystick.errors import ConfigError
@@ -38,6 +38,7 @@ for command in (
     jobs.tune,
     audit.audit,
     compare.compare,
+    runs.runs,
     ledger.ledger,
     export.export,
     decrypt.decrypt,

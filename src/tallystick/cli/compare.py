@@ -10,13 +10,22 @@ from rich.table import Table
 
 from tallystick.cli.options import JsonFlag
 from tallystick.cli.output import finish, guarded
+from tallystick.errors import ConfigError
 
 if TYPE_CHECKING:
+    from tallystick.job.promotion import Decision
     from tallystick.report.compare import ComparisonRow, RunComparison
+    from tallystick.results import Result
+
+EXIT_KEPT = 4
+"""How `compare --decide` ends where the old run stays in use."""
 
 
 def compare(
     runs: Annotated[list[Path], typer.Argument(help="Run folders, or result.json files; two or more.")],
+    decide: Annotated[
+        bool, typer.Option("--decide", help="Of OLD and NEW: end with 0 if NEW is to be promoted by its contract, with 4 if not.")
+    ] = False,
     html: Annotated[Path | None, typer.Option("--html", help="Also write a page to this file.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
@@ -25,16 +34,29 @@ def compare(
     def work() -> None:
         from tallystick.report.compare import compare_results, read_run, render_comparison
 
-        found = compare_results(_names(runs), [read_run(path) for path in runs])
+        results = [read_run(path) for path in runs]
+        if decide and len(results) != 2:
+            raise ConfigError(f"compare --decide: {len(results)} runs; give two, the one in use and the new one")
+        found = compare_results(_names(runs), results)
+        decision = _decide(*results) if decide else None
         if html is not None:
             render_comparison(found, html)
         finish(
-            {**found.to_dict(), "html": str(html) if html is not None else None},
+            {**found.to_dict(), "html": str(html) if html is not None else None}
+            | ({"decision": decision.to_dict()} if decision is not None else {}),
             as_json=as_json,
-            show=lambda console: _show(console, found, html),
+            show=lambda console: _show(console, found, html, decision),
         )
+        if decision is not None and not decision.promote:
+            raise typer.Exit(EXIT_KEPT)
 
     guarded(work, as_json=as_json, loads=("numpy", "tallystick.report.compare"))
+
+
+def _decide(old: "Result", new: "Result") -> "Decision":
+    from tallystick.job.promotion import decide
+
+    return decide(old, new)
 
 
 def _names(runs: list[Path]) -> list[str]:
@@ -43,7 +65,7 @@ def _names(runs: list[Path]) -> list[str]:
     return short if len(set(short)) == len(short) else [str(path) for path in runs]
 
 
-def _show(console: Console, found: "RunComparison", html: Path | None) -> None:
+def _show(console: Console, found: "RunComparison", html: Path | None, decision: "Decision | None") -> None:
     for title, rows in (("metrics", found.metrics), ("contracts differ in", found.settings), ("runs", found.facts)):
         if rows:
             console.print(_table(title, found.runs, rows))
@@ -53,6 +75,10 @@ def _show(console: Console, found: "RunComparison", html: Path | None) -> None:
         console.print(note, markup=False)
     if html is not None:
         console.print(f"page: {html}", markup=False)
+    if decision is not None:
+        for reason in decision.reasons:
+            console.print(reason, markup=False)
+        console.print("the new run is to be promoted" if decision.promote else "the old run stays", markup=False)
 
 
 def _table(title: str, runs: list[str], rows: "list[ComparisonRow]") -> Table:

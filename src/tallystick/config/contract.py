@@ -16,6 +16,7 @@ from tallystick.config.imputation import (
     imputation_problems,
 )
 from tallystick.config.merge import merge_problems
+from tallystick.config.promotion import PromotionConfig, promotion_problems
 from tallystick.config.refit import refit_problems, refits
 from tallystick.config.sections import (
     AlignmentConfig,
@@ -67,6 +68,9 @@ class Contract(Model):
         "quick by the cheapest attacks, true by all, false not at all",
     )
     evaluation: EvaluationConfig = Field(default_factory=EvaluationConfig, description="what is measured")
+    promotion: PromotionConfig = Field(
+        default_factory=PromotionConfig, description="when a new run takes the place of the one in use (`compare --decide`)"
+    )
     network: NetworkConfig = Field(default_factory=NetworkConfig, description="when a peer counts as lost")
     tuning: TuningConfig = Field(
         default_factory=TuningConfig, description="what `tallystick tune` may try, where every party allows it; a run ignores it"
@@ -319,7 +323,7 @@ def _value_problems(contract: Contract) -> list[str]:
     if contract.evaluation.privacy is not None and target.type != "binary":
         problems.append(f"evaluation.privacy: releases an AUC, which target.type = {target.type} does not have; set it to null")
     problems += serving_problems(contract.serving, contract.linkage, method=contract.alignment.method)
-    problems += _disclosure_problems(contract)
+    problems += _disclosure_problems(contract) + promotion_problems(contract.promotion, target.type)
     if network.heartbeat_s >= network.deadline_s:
         problems.append(
             f"network.heartbeat_s = {network.heartbeat_s:g}: must be below network.deadline_s = {network.deadline_s:g}"

@@ -3,11 +3,14 @@
 Every party greets the label party; the label party compares and answers with one agreement for all.
 """
 
+import hashlib
+import json
 import re
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import torch
 
@@ -20,10 +23,19 @@ from tallystick.network.messages import Message
 RUN_ID = re.compile(r"[0-9a-f]{16}")
 
 
+class Half(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A run that a party promoted, the hash of its contract, and a commitment to the party's own half of it."""
+
+    run_id: str
+    contract: str
+    commitment: str
+
+
 class Greeting(Message, frozen=True):
     """What a party is about to do, and what it has of an earlier run; to predict, of which complete runs.
 
-    ``start_from`` is the finished run at whose weights this one begins; empty for a start from scratch.
+    ``start_from`` is the finished run at whose weights this one begins; empty for a start from scratch. ``promoted`` are the runs
+    that this party lets be used, the newest first.
     """
 
     version: str
@@ -35,6 +47,7 @@ class Greeting(Message, frozen=True):
     trained: bool
     complete: list[str]
     start_from: str
+    promoted: list[Half]
     torch: str
     numpy: str
 
@@ -52,6 +65,7 @@ class Agreement(Message, frozen=True):
     align: bool
     resume_from: int
     train: bool
+    version: str = ""  # what all parties promoted: a hash of the run and of their halves of it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +79,8 @@ class ResumeState:
     trained: bool = False
     complete: tuple[str, ...] = ()  # ids of complete runs to choose from, the newest first
     start_from: str = ""  # id of the finished run at whose weights this one begins
+    promoted: tuple[Half, ...] = ()  # the newest first; none where a run was named
+    chosen: bool = False  # whether a run was named
 
 
 def _unheard(_: str) -> None:
@@ -89,6 +105,8 @@ def shake_hands_label_party(
     for name, greeting in greetings.items():
         _require_same_start(resume_state, name, greeting)
         _note_versions(name, greeting, note)
+    if (common := _promoted_by_all(contract, resume_state, greetings)) is not None:
+        return _tell(common, channels, helper)
     if resume_state.complete:
         _require_same_run(contract, resume_state, greetings)
     run_ids = {resume_state.run_id, *(greeting.run_id for greeting in greetings.values())}
@@ -101,9 +119,43 @@ def shake_hands_label_party(
         resume_from=max(common, default=0) if goes_on else 0,
         train=not (goes_on and trained),
     )
+    return _tell(agreement, channels, helper)
+
+
+def _tell(agreement: Agreement, channels: Mapping[str, Channel], helper: Channel | None) -> Agreement:
     for channel in (*channels.values(), *([helper] if helper is not None else [])):
         channel.send(agreement)
     return agreement
+
+
+def _promoted_by_all(contract: Contract, own: ResumeState, greetings: Mapping[str, Greeting]) -> Agreement | None:
+    """The first of this party's promotions that all others have, too; None where none of them promoted any, or a run was named.
+
+    Raises PeerError where some have promoted and there is none in common: a run that one side did not promote is not used.
+    """
+    lists = {contract.label_party: list(own.promoted), **{name: greeting.promoted for name, greeting in greetings.items()}}
+    is_same = all(greeting.run_id == own.run_id for greeting in greetings.values())
+    if own.chosen or not any(lists.values()) or (is_same and not all(lists.values())):
+        return None
+    halves = {name: {each.run_id: each for each in promoted} for name, promoted in lists.items()}
+    for each in own.promoted:
+        if all(each.run_id in found for found in halves.values()):
+            commitments = {name: found[each.run_id].commitment for name, found in halves.items()}
+            version = version_of(each.run_id, each.contract, commitments)
+            return Agreement(run_id=each.run_id, align=False, resume_from=0, train=False, version=version)
+    newest = {name: printable(promoted[0].run_id, most=16) if promoted else "none" for name, promoted in lists.items()}
+    other = next(iter(greetings))
+    raise PeerError(
+        other,
+        f"no run is promoted on all sides (newest: {', '.join(f'{name} {run_id}' for name, run_id in newest.items())}); promote "
+        "one on all sides with `tallystick runs CONTRACT --party FILE promote RUN`, or give `--run RUN` on all sides",
+    )
+
+
+def version_of(run_id: str, contract: str, commitments: Mapping[str, str]) -> str:
+    """What names a run, the hash of its contract, and all parties' halves of it."""
+    text = json.dumps([run_id, contract, sorted(commitments.items())], separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def shake_hands(
@@ -165,7 +217,10 @@ def _check(agreement: Agreement, resume_state: ResumeState, peer: str, *, keeps:
     if not keeps:
         return
     wrong = ""
-    if not agreement.align and not (resume_state.resume and agreement.run_id == resume_state.run_id):
+    known = {resume_state.run_id, *(each.run_id for each in resume_state.promoted)} - {""}
+    if agreement.version and agreement.run_id not in [each.run_id for each in resume_state.promoted]:
+        wrong = f"to use run {agreement.run_id} as promoted; this side did not promote it"
+    elif not agreement.align and not (resume_state.resume and agreement.run_id in known):
         wrong = f"to go on with run {agreement.run_id}; this side has {resume_state.run_id or 'none'}"
     elif agreement.align and (agreement.resume_from or not agreement.train):
         wrong = f"to align anew and yet to go on from step {agreement.resume_from}"
@@ -190,6 +245,7 @@ def _greet(contract: Contract, resume_state: ResumeState, channel: Channel) -> G
             trained=resume_state.trained,
             complete=list(resume_state.complete),
             start_from=resume_state.start_from,
+            promoted=list(resume_state.promoted),
             torch=_release(torch.__version__),
             numpy=_release(np.__version__),
         )

@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
@@ -28,13 +29,14 @@ from tallystick.dataset.dataset import Dataset
 from tallystick.dataset.own_rows import OwnRows
 from tallystick.dataset.registry import dataset_of
 from tallystick.errors import ConfigError, DataError
-from tallystick.job.handshake import Agreement, ResumeState, shake_hands, shake_hands_label_party
+from tallystick.job.handshake import Agreement, Half, ResumeState, shake_hands, shake_hands_label_party
 from tallystick.job.log import RunLog
 from tallystick.job.output import ROW, RUN, SCORED_BY, SIMILARITY, check_columns, check_output, write_scores
 from tallystick.job.phases.align import align, help_align, with_noise
 from tallystick.job.preflight import require_to_predict
 from tallystick.job.process import with_sessions
-from tallystick.job.runs import chosen_run, complete_ids
+from tallystick.job.runs import chosen_run, complete_ids, named_run
+from tallystick.job.versions import Versions
 from tallystick.network.channel import Channel
 from tallystick.privacy.randomness import SEED_BITS
 from tallystick.serving.explain import Watched, as_table, check_explained, explanations
@@ -70,7 +72,7 @@ def predict(
     explained: Path | None = None,
     most_explained: int = 20,
 ) -> Predicted:
-    """Score new ids with the latest complete run's model; ``output`` is a CSV or Parquet file.
+    """Score new ids with the promoted run's model, or the latest complete one's; ``output`` is a CSV or Parquet file.
 
     On a union (FLORIST, appendix D, with own columns at the label party) every position is scored and sent back, so the label
     party does not learn whose score is wanted.
@@ -81,7 +83,8 @@ def predict(
         table: the new rows, by their path or address; the party file's table if left out.
         output: where the scores go. Those of an intersection stay with the label party; on a union both get their own rows'.
         watcher: shown progress.
-        run: the run whose model scores: its id, or its folder's name or path; the latest complete one if left out.
+        run: the run whose model scores: its id, or its folder's name or path; if left out, the newest that all parties promoted,
+            or, where none of them promoted any, the latest complete one.
         explained: a CSV or Parquet file for what moved the first scores of the table (``serving/explain.py``); none if left out.
         most_explained: how many scores.
 
@@ -97,10 +100,21 @@ def predict(
         check_explained(contract, party.party)
         check_output(contract, party, explained)
     source = _source(party, table)
-    folder = chosen_run(contract, party, run, say=watcher.say)
-    with folder.locked():
-        wanted = Wanted(file=explained, most=most_explained) if explained is not None else None
-        return _predict(contract, party, folder, source=source, output=output, watcher=watcher, wanted=wanted)
+    promoted = () if run is not None else Versions(contract=contract, party=party).halves()
+    folder = chosen_run(contract, party, promoted[0].run_id if promoted else run, say=watcher.say)
+    with ExitStack() as held:
+        held.enter_context(folder.locked())
+        return _Prediction(
+            contract=contract,
+            party=party,
+            frame=with_summaries(read_table(source, text=party.text_columns), party, contract.alignment),
+            output=output,
+            promoted=promoted,
+            chosen=run is not None,
+            held=held,
+            watcher=watcher,
+            wanted=Wanted(file=explained, most=most_explained) if explained is not None else None,
+        ).by(folder)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,59 +136,112 @@ def _source(party: PartyFile, table: Path | str | None) -> TableConfig:
     return party.table.model_copy(update=elsewhere)
 
 
-def _predict(
-    contract: Contract,
-    party: PartyFile,
-    folder: RunFolder,
-    *,
-    source: TableConfig,
-    output: Path | None,
-    watcher: Watcher,
-    wanted: Wanted | None = None,
-) -> Predicted:
-    is_label = contract.role_of(party.party) == "label"
-    folder.check(trained=True)
-    frame = with_summaries(read_table(source, text=party.text_columns), party, contract.alignment)
-    kept = folder.load_alignment()
-    if kept is None:
-        raise DataError(f"{folder.path} holds no alignment; it does not look like a finished run")
-    folder.read_json(folder.label_coder if is_label else folder.encoder)  # neither can do without it
-    run_id = kept[0].run_id
-    complete = tuple(dict.fromkeys((run_id, *complete_ids(contract, party))))
-    resume_state = ResumeState(command=COMMAND, resume=True, run_id=run_id, trained=True, complete=complete)
-    encoder = kept_encoder(folder)
-    keys = require_to_predict(contract, party, frame, encoder, folder=folder)
-    if output is not None:
-        check_columns(contract, party, frame[keys.rows_R], output)
-    scoring = _Scoring(contract=contract, party=party, folder=folder, frame=frame, keys=keys, encoder=encoder, wanted=wanted)
-    log = RunLog(watcher)
-    log.keep_in(folder.path)
-    log.note(f"tallystick {__version__}: predict with contract {contract.name} ({contract.hash[:8]}) as {party.party}")
-    log.say(f"predicting with run {run_id}: {folder.path}")
-    which = Predicted(run=run_id, folder=str(folder.path))
+@dataclass(frozen=True, kw_only=True)
+class _Model:
+    """A run whose model can score these rows: all that could be checked alone is."""
 
-    def work(channels: dict[str, Channel], _leave: Callable[[], None]) -> Predicted:
-        log.phase("handshake")
-        if _agreed(contract, party, resume_state, channels, note=log.say).align:
-            raise ConfigError(
-                f"the peers' models are of another run than {folder.path}; all must predict with the same run's model"
-            )
+    folder: RunFolder
+    run_id: str
+    alignment: Alignment
+    scoring: "_Scoring"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Prediction:
+    """One party's prediction; the arguments of ``predict``, made ready.
+
+    ``promoted`` are the runs that this party lets be used, where none was named; ``held`` keeps the locks of run folders.
+    """
+
+    contract: Contract
+    party: PartyFile
+    frame: Frame
+    output: Path | None
+    promoted: tuple[Half, ...]
+    chosen: bool
+    held: ExitStack
+    watcher: Watcher
+    wanted: Wanted | None = None
+
+    def by(self, folder: RunFolder) -> Predicted:
+        """Predict by this folder's run, or by the one that all parties have promoted; its lock is held."""
+        contract, party = self.contract, self.party
+        own = self._model(folder, calls=True)
+        state = ResumeState(
+            command=COMMAND,
+            resume=True,
+            run_id=own.run_id,
+            trained=True,
+            complete=tuple(dict.fromkeys((own.run_id, *complete_ids(contract, party)))),
+            promoted=self.promoted,
+            chosen=self.chosen,
+        )
+        log = RunLog(self.watcher)
+        log.keep_in(folder.path)
+        log.note(f"tallystick {__version__}: predict with contract {contract.name} ({contract.hash[:8]}) as {party.party}")
+
+        def work(channels: dict[str, Channel], _leave: Callable[[], None]) -> Predicted:
+            log.phase("handshake")
+            agreement = _agreed(contract, party, state, channels, note=log.say)
+            if agreement.align:
+                raise ConfigError(
+                    f"the peers' models are of another run than {folder.path}; all must predict with the same run's model"
+                )
+            if agreement.version:
+                other = contract.label_party if party.party != contract.label_party else contract.feature_parties[0]
+                Versions(contract=contract, party=party).agree(agreement.run_id, agreement.version, other)
+            return self._score(own if agreement.run_id == own.run_id else self._other(agreement.run_id), channels, log)
+
+        with log.recording():
+            return with_sessions(contract, party, work, watcher=log)
+
+    def _other(self, run_id: str) -> _Model:
+        """The model of another promoted run, which is the newest that all parties have promoted."""
+        folder = named_run(self.contract, self.party, run_id)
+        self.held.enter_context(folder.locked())
+        return self._model(folder, calls=False)
+
+    def _model(self, folder: RunFolder, *, calls: bool) -> _Model:
+        contract, party = self.contract, self.party
+        folder.check(trained=True)
+        kept = folder.load_alignment()
+        if kept is None:
+            raise DataError(f"{folder.path} holds no alignment; it does not look like a finished run")
+        is_label = contract.role_of(party.party) == "label"
+        folder.read_json(folder.label_coder if is_label else folder.encoder)  # neither can do without it
+        encoder = kept_encoder(folder)
+        keys = require_to_predict(contract, party, self.frame, encoder, folder=folder, calls=calls)
+        if self.output is not None:
+            check_columns(contract, party, self.frame[keys.rows_R], self.output)
+        scoring = _Scoring(
+            contract=contract,
+            party=party,
+            folder=folder,
+            frame=self.frame,
+            keys=keys,
+            encoder=encoder,
+            wanted=self.wanted,
+        )
+        return _Model(folder=folder, run_id=kept[0].run_id, alignment=kept[1], scoring=scoring)
+
+    def _score(self, model: _Model, channels: dict[str, Channel], log: RunLog) -> Predicted:
+        contract, party, keys, kept = self.contract, self.party, model.scoring.keys, model.alignment
+        log.say(f"predicting with run {model.run_id}: {model.folder.path}")
+        which = Predicted(run=model.run_id, folder=str(model.folder.path))
         log.phase("alignment")
         # Few new rows of one side meet the other's whole table: what it brought to training is in proportion.
-        expected = 2 * max(kept[1].sizes.values())
-        noisy = with_noise(contract, party, folder, keys, what=f"linking of new rows for {contract.name}")
+        expected = 2 * max(kept.sizes.values())
+        noisy = with_noise(contract, party, model.folder, keys, what=f"linking of new rows for {contract.name}")
         alignment = align(
-            contract, party.party, noisy, channels, threads=party.threads, progress=log.progress, expected=expected, kept=kept[1]
+            contract, party.party, noisy, channels, threads=party.threads, progress=log.progress, expected=expected, kept=kept
         )
         log.phase("prediction")
-        scores = scoring.score(channels, alignment).with_columns(pl.lit(run_id).alias(RUN))
-        if output is None:
+        scores = model.scoring.score(channels, alignment).with_columns(pl.lit(model.run_id).alias(RUN))
+        if self.output is None:
             return {**which, "rows": len(alignment), "output": None, "learnt": alignment.learnt}
-        write_scores(scores, output)
-        return {**which, **_counted(scores, keys.report, watcher), "output": str(output), "learnt": alignment.learnt}
-
-    with log.recording():
-        return with_sessions(contract, party, work, watcher=log)
+        write_scores(scores, self.output)
+        counted = _counted(scores, keys.report, self.watcher)
+        return {**which, **counted, "output": str(self.output), "learnt": alignment.learnt}
 
 
 def _agreed(

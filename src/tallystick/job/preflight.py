@@ -116,14 +116,23 @@ def require(
 
 
 def require_to_predict(
-    contract: Contract, party: PartyFile, frame: Frame, encoder: Encoder | None, *, folder: RunFolder, charges: bool = True
+    contract: Contract,
+    party: PartyFile,
+    frame: Frame,
+    encoder: Encoder | None,
+    *,
+    folder: RunFolder,
+    charges: bool = True,
+    calls: bool = True,
 ) -> Keys:
     """Give the ids of the rows to be scored, once all that can be checked alone has passed; raises as require() does.
 
-    The ledger is looked at where scoring ``charges`` it each time.
+    The ledger is looked at where scoring ``charges`` it each time. A party that has called its peers already no longer ``calls``
+    them.
     """
     found = Preflight()
-    _check_side(contract, party, found)
+    if calls:
+        _check_side(contract, party, found)
     keys = found.tried(lambda: keys_of(frame, party, contract.alignment))
     if keys is not None:
         is_label = contract.role_of(party.party) == "label"

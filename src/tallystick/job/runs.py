@@ -17,7 +17,7 @@ def chosen_run(contract: Contract, party: PartyFile, name: str | None, *, say: C
 
     Raises ConfigError if there is none, StorageError for a damaged one.
     """
-    folder = _latest_complete(contract, party, say) if name is None else _named(contract, party, name)
+    folder = _latest_complete(contract, party, say) if name is None else named_run(contract, party, name)
     if not folder.trained:
         raise ConfigError(
             f"{folder.path} holds no trained model: its training was not finished; go on with it by `tallystick run --resume` on "
@@ -50,14 +50,15 @@ def _latest_complete(contract: Contract, party: PartyFile, say: Callable[[str], 
     return found
 
 
-def _named(contract: Contract, party: PartyFile, name: str) -> RunFolder:
+def named_run(contract: Contract, party: PartyFile, name: str, *, option: str = "--run") -> RunFolder:
+    """The run of that id, folder name or path; raises ConfigError that names the option if there is none."""
     for path in (Path(name), party.runs / name):
         if (path / "contract.json").is_file():
             folder = RunFolder.open(path, key=party.run_key)
             folder.require(contract)
             if folder.origin.party != party.party:
                 raise ConfigError(
-                    f"--run {name}: is a run of {folder.origin.party}; give one of {party.party}, under {party.runs}"
+                    f"{option} {name}: is a run of {folder.origin.party}; give one of {party.party}, under {party.runs}"
                 )
             return folder
     for folder in RunFolder.all(party.runs, contract, party.party, unusable=False, key=party.run_key):
@@ -66,6 +67,6 @@ def _named(contract: Contract, party: PartyFile, name: str) -> RunFolder:
                 return folder
     known = ", ".join(complete_ids(contract, party)) or "none"
     raise ConfigError(
-        f"--run {name}: there is no such run of contract {contract.name} ({contract.hash[:8]}) in {party.runs}; give the id of a "
-        f"complete run ({known}), or the name or path of its folder"
+        f"{option} {name}: there is no such run of contract {contract.name} ({contract.hash[:8]}) in {party.runs}; give the id "
+        f"of a complete run ({known}), or the name or path of its folder"
     )

@@ -1,0 +1,83 @@
+"""runs: the trained runs of a contract, and which of them is in use."""
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from tallystick.cli.options import ContractPath, JsonFlag, PartyPath
+from tallystick.cli.output import finish, guarded
+from tallystick.errors import ConfigError
+
+
+class Action(StrEnum):
+    """What is done with runs."""
+
+    list = "list"
+    promote = "promote"
+    rollback = "rollback"
+
+
+def runs(
+    contract: ContractPath,
+    party: PartyPath,
+    action: Annotated[Action, typer.Argument(help="list, promote or rollback.")] = Action.list,
+    run: Annotated[str | None, typer.Argument(help="The run to promote: its id, or its folder's name or path.")] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """List this party's runs, promote one, or take the newest promotion back; a run is in use once all sides promoted it."""
+
+    def work() -> None:
+        from tallystick.config.contract import load_contract
+        from tallystick.config.party import check_party, load_party
+        from tallystick.job.versions import Versions, listed
+
+        agreed, own = load_contract(contract), load_party(party)
+        check_party(agreed, own)
+        versions = Versions(contract=agreed, party=own)
+        if (action == Action.promote) != (run is not None):
+            raise ConfigError("runs: `promote` takes a run, by its id; `list` and `rollback` take none")
+        if run is not None:
+            made = versions.promote(run)
+            said = f"run {made.run_id} is promoted here; it is in use once all sides have promoted it"
+            finish({"promoted": made.run_id}, as_json=as_json, show=lambda console: console.print(said, markup=False))
+        elif action == Action.rollback:
+            gone, now = versions.roll_back()
+            left = f"run {now.run_id} is the newest promotion now" if now is not None else "no run is promoted now"
+            found = {"withdrawn": gone.run_id, "promoted": now.run_id if now is not None else None}
+            finish(
+                found,
+                as_json=as_json,
+                show=lambda console: console.print(f"run {gone.run_id} is withdrawn; {left}", markup=False),
+            )
+        else:
+            rows = listed(agreed, own)
+            finish({"runs": rows}, as_json=as_json, show=lambda console: _show(console, rows))
+
+    guarded(work, as_json=as_json, loads=("numpy", "torch", "tallystick.job.versions"))
+
+
+def _show(console: Console, rows: list[dict[str, object]]) -> None:
+    if not rows:
+        console.print("no run of this contract yet", markup=False)
+        return
+    metric = next((str(row["metric"]) for row in rows if "metric" in row), "")
+    table = Table()
+    for name in ("run", "began", metric, "started from", "state"):
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        value, state = row.get("value"), str(row["state"])
+        if row.get("promoted"):
+            state += ", promoted" + (" (newest)" if row["newest"] else "") + (", agreed" if row["agreed"] else "")
+        cells = (
+            row["run_id"],
+            str(row.get("began") or "")[:16],
+            f"{value:.4f}" if isinstance(value, float) else "",
+            row.get("started_from") or "",
+            state,
+        )
+        table.add_row(*(escape(str(cell)) for cell in cells))
+    console.print(table)

@@ -1,0 +1,41 @@
+"""When a new run takes the place of the one in use: the contract's rule, which `compare --decide` follows."""
+
+from pydantic import Field
+
+from tallystick.metrics import METRICS, TargetType
+from tallystick.reading import Model, Text, shown
+
+
+class PromotionConfig(Model):
+    """The rule by which `tallystick compare OLD NEW --decide` says whether NEW is to be promoted."""
+
+    metric: Text | None = Field(
+        default=None,
+        description="what is compared; null is the first metric of the target: "
+        + "; ".join(f"{target} {', '.join(metrics)}" for target, metrics in METRICS.items()),
+    )
+    least_gain: float = Field(
+        default=0.0, strict=True, ge=-1e9, le=1e9, description="by how much the new run has to be better; below 0 it may be worse"
+    )
+    calibration_slack: float | None = Field(
+        default=None,
+        strict=True,
+        ge=0,
+        le=1,
+        description="by how much the new run's adaptive calibration error may be larger; null does not ask (no regression)",
+    )
+
+    def metric_of(self, target: TargetType) -> str:
+        """The metric, by name."""
+        return self.metric or next(iter(METRICS[target]))
+
+
+def promotion_problems(rule: PromotionConfig, target: TargetType) -> list[str]:
+    """What of the rule a contract with this target cannot have."""
+    problems = []
+    if rule.metric is not None and rule.metric not in METRICS[target]:
+        allowed = ", ".join(METRICS[target])
+        problems.append(f"promotion.metric = {shown(rule.metric)}: is no metric of {target} targets; allowed: {allowed}")
+    if rule.calibration_slack is not None and "ace" not in METRICS[target]:
+        problems.append(f"promotion.calibration_slack: {target} targets have no calibration error; leave it out")
+    return problems

@@ -1,0 +1,221 @@
+"""Which trained run is in use: each party promotes runs for itself, and one is in use once all parties have promoted it.
+
+A party's promotions are a list, the newest first; rollback takes the newest away. Parties tell each other these lists in the
+handshake of whatever uses a model, and the first of the label party's that all others have, too, is taken. So nobody is made to
+use a run that it did not promote, and nothing has to happen at one moment on all sides.
+
+With each run goes a commitment to this party's own half of it (model, encoder, coding of labels): BLAKE2b with a key of 32 secret
+bytes, so it tells nothing of the half. The label party hashes all commitments into the version, which every party keeps from the
+first time on: another half under a run's name is refused.
+"""
+
+import hashlib
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from tallystick.artifacts.folder import RunFolder
+from tallystick.artifacts.starting_point import StartingPoint
+from tallystick.config.contract import Contract
+from tallystick.config.party import PartyFile
+from tallystick.errors import ConfigError, PeerError, StorageError
+from tallystick.job.handshake import Half
+from tallystick.job.runs import named_run
+from tallystick.results import read_result
+from tallystick.storage import locked, write_bytes
+
+_FOLDER = "promoted"
+MOST_PROMOTED = 20  # runs that peers hear of
+
+
+class Promotion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One run that this party promoted.
+
+    Args:
+        run_id: of the run.
+        contract: the hash of its contract, as it was when it ran.
+        when: UTC.
+        key: 32 secret bytes in hex, of the commitment.
+        commitment: to this party's half.
+        version: the hash of all parties' halves, once all had promoted it; empty before.
+    """
+
+    run_id: str
+    contract: str
+    when: str
+    key: str
+    commitment: str
+    version: str = ""
+
+
+class _Kept(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The file of promotions under a contract's name, the newest first: other texts of it have theirs in it, too."""
+
+    promoted: list[Promotion] = []
+
+
+@dataclass(frozen=True, kw_only=True)
+class Versions:
+    """A party's promotions under a contract, kept beside its run folders."""
+
+    contract: Contract
+    party: PartyFile
+
+    @property
+    def path(self) -> Path:
+        """Where they are kept."""
+        return self.party.runs / _FOLDER / self.contract.name / "promoted.json"
+
+    def promoted(self) -> list[Promotion]:
+        """The promotions of this contract's runs, the newest first; raises StorageError for a damaged file."""
+        return [each for each in self._all() if self._is_ours(each)]
+
+    def _is_ours(self, promotion: Promotion) -> bool:
+        """Whether a promoted run is of this contract, perhaps as an earlier version hashed it."""
+        return promotion.contract == self.contract.hash or any(
+            folder.origin.contract == promotion.contract
+            for folder in RunFolder.all(self.party.runs, self.contract, self.party.party, unusable=False)
+        )
+
+    def _all(self) -> list[Promotion]:
+        try:
+            return msgspec.json.decode(self.path.read_bytes(), type=_Kept).promoted
+        except FileNotFoundError:
+            return []
+        except (OSError, msgspec.DecodeError) as error:
+            raise StorageError(
+                f"{self.path}: cannot be read ({error}); move it away, and promote the run in use again on this side"
+            ) from None
+
+    def halves(self) -> tuple[Half, ...]:
+        """What the others are told of the promotions that are intact, the newest first."""
+        return tuple(Half(run_id=each.run_id, contract=each.contract, commitment=each.commitment) for each in self.intact())
+
+    def promote(self, name: str) -> Promotion:
+        """Promote a finished run, by id, folder name or path; raises ConfigError where it is the newest already or none."""
+        folder = named_run(self.contract, self.party, name, option="promote")
+        folder.check(trained=True)
+        for damage in folder.damage():
+            raise damage
+        key, run_id = secrets.token_bytes(32), folder.run_id
+        with self._changing() as before:
+            newest = next(filter(self._is_ours, before), None)
+            if newest is not None and newest.run_id == run_id:
+                raise ConfigError(f"promote {name}: run {run_id} is the newest promotion of {self.party.party} already")
+            old = next((each for each in before if each.run_id == run_id), None)
+            made = old or Promotion(
+                run_id=run_id,
+                when=datetime.now(UTC).isoformat(timespec="seconds"),
+                key=key.hex(),
+                contract=folder.origin.contract,
+                commitment=commitment_of(folder, key),
+            )
+            self._write([made, *(each for each in before if each.run_id != run_id)])
+        return made
+
+    def roll_back(self) -> tuple[Promotion, Promotion | None]:
+        """Take the newest promotion away; gives it, and the one that is the newest now. Raises ConfigError without any."""
+        with self._changing() as before:
+            ours = [each for each in before if self._is_ours(each)]
+            if not ours:
+                raise ConfigError(f"rollback: {self.party.party} has promoted no run of contract {self.contract.name}")
+            self._write([each for each in before if each is not ours[0]])
+        return ours[0], ours[1] if len(ours) > 1 else None
+
+    def intact(self) -> list[Promotion]:
+        """The promotions whose halves are as they were; raises ConfigError for the newest one that is not.
+
+        An older one that is gone or another is passed over: nobody can be given it.
+        """
+        found = []
+        for place, each in enumerate(self.promoted()[:MOST_PROMOTED]):
+            try:
+                folder = named_run(self.contract, self.party, each.run_id, option="promoted run")
+                same = folder.trained and commitment_of(folder, bytes.fromhex(each.key)) == each.commitment
+            except (ConfigError, StorageError):
+                same = False
+            if same:
+                found.append(each)
+            elif place == 0:
+                raise ConfigError(
+                    f"the promoted run {each.run_id} of {self.party.party} is gone, or another than was promoted; put its folder "
+                    "back, or roll back with `tallystick runs ... rollback` on all sides"
+                )
+        return found
+
+    def agree(self, run_id: str, version: str, peer: str) -> None:
+        """Keep the version of a run that all have promoted; raises PeerError where it is another than it was."""
+        with self._changing() as before:
+            for place, each in enumerate(before):
+                if each.run_id != run_id or each.version == version:
+                    continue
+                if each.version:
+                    raise PeerError(
+                        peer,
+                        f"run {run_id} is not the version that was agreed: a party's half of it has changed; promote another run "
+                        "on all sides, or roll back",
+                    )
+                self._write([*before[:place], msgspec.structs.replace(each, version=version), *before[place + 1 :]])
+
+    @contextmanager
+    def _changing(self) -> Iterator[list[Promotion]]:
+        """The promotions while no other process of this machine changes them."""
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with locked(self.path.parent):
+            yield self._all()
+
+    def _write(self, promoted: list[Promotion]) -> None:
+        write_bytes(self.path, msgspec.json.encode(_Kept(promoted=promoted)), private=True)
+
+
+def commitment_of(folder: RunFolder, key: bytes) -> str:
+    """A commitment to this party's half of a run: hiding by its key, binding by the hash."""
+    digest = hashlib.blake2b(key=key, digest_size=32, person=b"tally version")
+    for part in (folder.run_id.encode(), folder.origin.contract.encode()):
+        digest.update(len(part).to_bytes(8, "big") + part)
+    for path in (folder.model, folder.encoder, folder.label_coder):
+        content = path.read_bytes() if path.exists() else b""
+        digest.update(len(content).to_bytes(8, "big") + content)
+    return digest.hexdigest()
+
+
+def listed(contract: Contract, party: PartyFile) -> list[dict[str, object]]:
+    """This party's runs of a contract, the newest first: when, how good, from what, and whether promoted."""
+    promoted = {each.run_id: place for place, each in enumerate(Versions(contract=contract, party=party).promoted())}
+    agreed = {each.run_id: bool(each.version) for each in Versions(contract=contract, party=party).promoted()}
+    found = []
+    for folder in RunFolder.all(party.runs, contract, party.party, unusable=False):
+        try:
+            run_id, point = folder.run_id, StartingPoint.of(folder)
+        except StorageError as error:
+            found.append({"run_id": "", "folder": str(folder.path), "state": f"damaged: {error}"})
+            continue
+        found.append(
+            {
+                "run_id": run_id,
+                "folder": str(folder.path),
+                "state": "trained" if folder.trained else "unfinished",
+                **_figures(contract, folder),
+                "started_from": point.run_id if point is not None else None,
+                "promoted": run_id in promoted,
+                "newest": promoted.get(run_id) == 0,
+                "agreed": agreed.get(run_id, False),
+            }
+        )
+    return found
+
+
+def _figures(contract: Contract, folder: RunFolder) -> dict[str, object]:
+    """When a run began, and the metric that the contract promotes by, where this party has it."""
+    name = contract.promotion.metric_of(contract.target.type)
+    try:
+        result = read_result(folder.read_json(folder.result))
+    except (OSError, StorageError):
+        return {"began": None, "metric": name, "value": None}
+    metrics = result.joint or (result.sections.shared.metrics if result.sections.shared is not None else {})
+    return {"began": result.started, "metric": name, "value": metrics[name]["value"] if name in metrics else None}

@@ -1,0 +1,197 @@
+"""Promotion: a run is in use once all parties have promoted it, and rollback takes it back; the rule says which is better."""
+
+import json
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
+import polars as pl
+import pytest
+from tiny import PATIENCE_S, Command, contract_values, error_of, lay_out
+
+from tallystick import predict
+from tallystick.cli.compare import EXIT_KEPT
+from tallystick.config.contract import load_contract, parse_contract
+from tallystick.config.party import load_party
+from tallystick.errors import ConfigError, TallystickError
+from tallystick.job.process import run_process
+from tallystick.job.promotion import decide
+from tallystick.job.runs import complete_ids
+from tallystick.job.versions import Versions, listed
+from tallystick.report.compare import read_run
+from tallystick.watcher import Silent
+
+PARTIES = ("bank", "shop")
+
+
+def both(work):
+    """What each party's call gives, or the error that it raises."""
+
+    def one(name):
+        try:
+            return work(name)
+        except TallystickError as error:
+            return error
+
+    with ThreadPoolExecutor(2) as pool:
+        futures = {name: pool.submit(one, name) for name in PARTIES}
+        return {name: future.result(PATIENCE_S) for name, future in futures.items()}
+
+
+def files(job, name):
+    return load_contract(job.home(name) / "contract.yaml"), load_party(job.home(name) / "party.yaml")
+
+
+def versions(job, name):
+    contract, party = files(job, name)
+    return Versions(contract=contract, party=party)
+
+
+def predicted(job, file, **chosen):
+    """Which run each side predicted with, or its error."""
+
+    def work(name):
+        home, output = job.home(name), job.home(name) / file if name == "bank" else None
+        found = predict(home / "contract.yaml", home / "party.yaml", output=output, run=chosen.get(name), watcher=Silent())
+        return found["run"]
+
+    return both(work)
+
+
+@pytest.fixture(scope="module")
+def two_runs(tmp_path_factory):
+    """Two complete runs."""
+    changes = {"training__epochs": 1, "evaluation": {"bootstrap": 0, "own_columns_baseline": False}}
+    job = lay_out(tmp_path_factory.mktemp("versions"), PARTIES, contract_values(PARTIES, **changes), rows=150)
+    for _ in range(2):
+        ended = both(lambda name: run_process(*files(job, name), watcher=Silent()))
+        assert not any(isinstance(end, Exception) for end in ended.values()), ended
+    yield job
+    for party in job.started:
+        party.close()
+
+
+@pytest.fixture
+def job(two_runs):
+    """The same, with nothing promoted yet."""
+    for name in PARTIES:
+        shutil.rmtree(two_runs.home(name) / "runs" / "promoted", ignore_errors=True)
+    return two_runs
+
+
+@pytest.fixture
+def ids(job):
+    """Of the runs, the older one first."""
+    return complete_ids(*files(job, "bank"))[::-1]
+
+
+def test_a_run_is_in_use_once_all_have_promoted_it_and_the_one_before_it_until_then(job, ids):
+    old, new = ids
+    assert predicted(job, "none.csv") == {"bank": new, "shop": new}  # the latest, where nobody promoted any
+    versions(job, "bank").promote(old)
+    said = str(predicted(job, "one.csv")["bank"])
+    assert f"no run is promoted on all sides (newest: bank {old}, shop none)" in said
+    versions(job, "shop").promote(old)
+    assert predicted(job, "old.csv") == {"bank": old, "shop": old}
+    versions(job, "bank").promote(new)  # the shop has not yet
+    assert predicted(job, "still.csv") == {"bank": old, "shop": old}
+    versions(job, "shop").promote(new)
+    assert predicted(job, "new.csv") == {"bank": new, "shop": new}
+    versions(job, "shop").roll_back()  # either side alone can take it back
+    assert predicted(job, "back.csv") == {"bank": old, "shop": old}
+    assert predicted(job, "named.csv", bank=new, shop=new) == {"bank": new, "shop": new}
+    assert pl.read_csv(job.home("bank") / "still.csv")["run_id"].unique().to_list() == [old]
+
+
+def test_another_half_under_the_name_of_an_agreed_run_is_refused(job, ids):
+    new = ids[-1]
+    for name in PARTIES:
+        versions(job, name).promote(new)
+    assert predicted(job, "first.csv") == {"bank": new, "shop": new}
+    assert [each["agreed"] for each in listed(*files(job, "shop"))] == [True, False]
+    # The shop promotes anew, as if for the first time: another key, so another commitment than the bank agreed to.
+    of_shop = versions(job, "shop")
+    of_shop.path.unlink()
+    of_shop.promote(new)
+    assert f"run {new} is not the version that was agreed" in str(predicted(job, "other.csv")["bank"])
+    # A half that is not the promoted one is refused at home, before anybody is called.
+    before, after = (folder / "model.safetensors" for folder in job.runs("bank"))
+    model = after.read_bytes()
+    after.write_bytes(before.read_bytes())
+    error = error_of(versions(job, "bank").intact)
+    after.write_bytes(model)
+    assert f"the promoted run {new} of bank is gone, or another than was promoted" in str(error)
+
+
+def test_the_commands_list_promote_and_roll_back(job, ids):
+    old, new = ids
+    command = ("contract.yaml", "--party", "party.yaml", "--json")
+
+    def said(*arguments, code=0):
+        ran = Command("runs", *command, *arguments, folder=job.home("bank"))
+        job.started.append(ran)
+        assert ran.end() == code, ran.said
+        return ran.found
+
+    assert said("promote", old) == {"promoted": old}
+    assert said("promote", new) == {"promoted": new}
+    assert said("rollback") == {"withdrawn": new, "promoted": old}
+    rows = said()["runs"]
+    assert [(row["run_id"], row["promoted"], row["newest"]) for row in rows] == [(new, False, False), (old, True, True)]
+    assert rows[0]["metric"] == "auc"
+    assert 0 <= rows[0]["value"] <= 1
+    assert "there is no such run" in said("promote", "0123456789abcdef", code=2)["error"]["message"]
+
+
+def result_with(job, **metrics):
+    """The newest result with these values of metrics."""
+    found = read_run(job.runs("bank")[-1])
+    joint = {**found.evaluation["joint"]}
+    for name, value in metrics.items():
+        joint[name] = {**joint[name], "value": value}
+    return msgspec.structs.replace(found, evaluation={**found.evaluation, "joint": joint})
+
+
+def under(result, **rule):
+    """The result as of a run whose contract has this rule."""
+    contract = contract_values(PARTIES, promotion=rule)
+    text = json.dumps(parse_contract(contract).model_dump(mode="json"))
+    return msgspec.structs.replace(result, contract=msgspec.structs.replace(result.contract, yaml=text))
+
+
+def test_the_contracts_rule_decides_by_gain_and_by_calibration(job):
+    old = result_with(job, auc=0.70, nll=0.60, ace=0.02)
+    better, worse = result_with(job, auc=0.72, nll=0.61, ace=0.05), result_with(job, auc=0.69, nll=0.5, ace=0.02)
+    assert decide(old, under(better)).promote
+    assert not decide(old, under(worse)).promote
+    assert not decide(old, under(better, least_gain=0.03)).promote
+    assert not decide(old, under(better, metric="nll")).promote  # where less is better
+    assert decide(old, under(worse, metric="nll")).gain == pytest.approx(0.1)
+    assert not decide(old, under(better, calibration_slack=0.01)).promote
+    assert decide(old, under(better, calibration_slack=0.04)).promote
+    with pytest.raises(ConfigError, match="decide at the label party"):
+        decide(read_run(job.runs("shop")[0]), read_run(job.runs("shop")[1]))
+
+
+def test_compare_ends_with_another_code_where_the_old_run_stays(job):
+    folders = [str(path) for path in job.runs("bank")]
+    old, new = (read_run(path) for path in job.runs("bank"))
+    wanted = decide(old, new).promote
+    ran = [Command("compare", *order, "--decide", "--json", folder=job.home("bank")) for order in (folders, folders[::-1])]
+    job.started += ran
+    codes = [command.end() for command in ran]
+    assert codes[0] == (0 if wanted else EXIT_KEPT)
+    assert [command.found["decision"]["promote"] for command in ran] == [code == 0 for code in codes]
+    assert 0 in codes
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        ({"metric": "rmse"}, "promotion.metric = "),
+        ({"least_gain": "much"}, "promotion.least_gain"),
+    ],
+)
+def test_a_rule_that_cannot_be_is_refused(rule, said):
+    with pytest.raises(ConfigError, match=said):
+        parse_contract(contract_values(PARTIES, promotion=rule))
