@@ -71,6 +71,33 @@ def private_coverage(
 
 
 @app.command()
+def retraining(
+    rows: Annotated[int, typer.Option(help="Flights of each month.", min=200)] = 4_000,
+    months: Annotated[int, typer.Option(help="Months that are retrained for.", min=1)] = 6,
+    epochs: Annotated[int, typer.Option(help="Of a training, at most.", min=1)] = 12,
+    seeds: SeedsPerRow = 2,
+    as_json: JsonFlag = False,
+) -> None:
+    """Real flights by the month: retraining from last month's weights against from scratch, loss and processor time."""
+
+    def work() -> None:
+        from rich.console import Console
+
+        from tallystick_experiments import retraining as benchmark
+
+        found = benchmark.run(rows=rows, months=months, epochs=epochs, seeds=seeds, progress=automatic_watcher().progress)
+
+        def show(console: Console) -> None:
+            for mean in found["means"]:
+                figures = f"loss {mean['loss']:.4f}, AUC {mean['auc']:.4f}, {mean['processor_seconds']:.1f} s of processor time"
+                console.print(f"{mean['way']}: {figures}, {mean['epochs']:.1f} epochs", markup=False)
+
+        finish(found, as_json=as_json, show=show)
+
+    guarded(work, as_json=as_json, loads=LOADS)
+
+
+@app.command()
 def florist(
     data: Annotated[Path, typer.Option(help="Kaggle's Criteo or Avazu file.")],
     seeds: SeedsPerRow = 5,

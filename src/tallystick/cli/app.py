@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from tallystick.cli import audit, compare, decrypt, export, jobs, ledger, runs, serve, setup
+from tallystick.cli import audit, compare, decrypt, export, jobs, ledger, monitor, runs, serve, setup
 from tallystick.cli.options import JsonFlag, Style, StyleFlag
 from tallystick.cli.output import LIBRARIES, finish, guarded
 from tallystick.errors import ConfigError
@@ -39,6 +39,7 @@ for command in (
     audit.audit,
     compare.compare,
     runs.runs,
+    monitor.monitor,
     ledger.ledger,
     export.export,
     decrypt.decrypt,

@@ -36,7 +36,7 @@ def runs(
         from tallystick.job.versions import Versions, listed
 
         agreed, own = load_contract(contract), load_party(party)
-        check_party(agreed, own)
+        check_party(agreed, own, network=False)
         versions = Versions(contract=agreed, party=own)
         if (action == Action.promote) != (run is not None):
             raise ConfigError("runs: `promote` takes a run, by its id; `list` and `rollback` take none")

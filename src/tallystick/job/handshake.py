@@ -105,8 +105,8 @@ def shake_hands_label_party(
     for name, greeting in greetings.items():
         _require_same_start(resume_state, name, greeting)
         _note_versions(name, greeting, note)
-    if (common := _promoted_by_all(contract, resume_state, greetings)) is not None:
-        return _tell(common, channels, helper)
+    if (promoted := _promoted_by_all(contract, resume_state, greetings)) is not None:
+        return _tell(promoted, channels, helper)
     if resume_state.complete:
         _require_same_run(contract, resume_state, greetings)
     run_ids = {resume_state.run_id, *(greeting.run_id for greeting in greetings.values())}

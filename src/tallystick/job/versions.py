@@ -188,7 +188,7 @@ def listed(contract: Contract, party: PartyFile) -> list[dict[str, object]]:
     """This party's runs of a contract, the newest first: when, how good, from what, and whether promoted."""
     promoted = {each.run_id: place for place, each in enumerate(Versions(contract=contract, party=party).promoted())}
     agreed = {each.run_id: bool(each.version) for each in Versions(contract=contract, party=party).promoted()}
-    found = []
+    found: list[dict[str, object]] = []
     for folder in RunFolder.all(party.runs, contract, party.party, unusable=False):
         try:
             run_id, point = folder.run_id, StartingPoint.of(folder)

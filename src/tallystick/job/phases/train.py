@@ -6,10 +6,12 @@ from functools import partial
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from tallystick.alignment.outcome import Alignment
 from tallystick.artifacts.embedding_charge import EmbeddingCharge, evaluation_ahead, training_ahead
 from tallystick.artifacts.local_scores import calibrated_alone
+from tallystick.artifacts.profile import keep_profile, profile_of
 from tallystick.artifacts.starting_point import StartingPoint, put_starting_weights
 from tallystick.artifacts.trained import TrainedFeatureParty, TrainedLabelParty, keep_before_refit, keep_encoders
 from tallystick.audit.recording import recorders
@@ -65,12 +67,21 @@ def encode_rows(job: Job, keys: Keys, alignment: Alignment, channels: Sequence[C
     own = own_rows(job, keys, alignment)
     dataset = dataset_of(job.contract.linkage).of(job.contract, own, channels, secret_seed=job.folder.secret_seed)
     keep_encoders(job.folder, dataset)
+    if not job.folder.trained and dataset.encoder is not None:
+        keep_profile(job.folder, profile_of(own.frame, dataset.encoder, _training_rows(own, dataset)))
     _try_own_bottom(job, dataset)
     for note in dataset.encoder.notes if dataset.encoder is not None else ():
         job.logbook.watcher.say(note)
     for note in dataset.resolved_notes(job.contract.training):
         job.logbook.watcher.say(note)
     return dataset
+
+
+def _training_rows(own: OwnRows, dataset: Dataset) -> NDArray[np.int64]:
+    """Which rows of its table a party trains on; a feature party whose rows are linked by similarity, all that have a link."""
+    by_number = own.alignment.candidates and not own.is_label
+    rows_R = own.alignment.own_rows if by_number else own.rows_at(dataset.train_N)
+    return own.keys.rows_R[np.unique(rows_R[rows_R >= 0])]
 
 
 def telling_columns(job: Job, own: OwnRows, dataset: Dataset) -> list[str]:

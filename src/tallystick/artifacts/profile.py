@@ -1,0 +1,93 @@
+"""The distribution of a party's own columns in training: what later rows are compared with. It stays in the run folder.
+
+Shapes: N rows.
+"""
+
+import msgspec
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from tallystick.artifacts.folder import RunFolder
+from tallystick.data.encoder import Encoder, numbers_of
+from tallystick.data.lazy import Frame
+from tallystick.data.table import require_column
+from tallystick.data.text import as_text
+from tallystick.errors import DataError
+
+POINTS = 2_000  # of a numeric column: its values, or as many evenly spaced quantiles of them
+CATEGORIES = 200  # of a categorical column that are counted by name
+_NAME = "profile"
+
+
+class NumericProfile(msgspec.Struct, frozen=True, kw_only=True):
+    """A numeric column: of how many rows, how many cells were missing, and its sorted values or quantiles."""
+
+    name: str
+    rows: int
+    missing: int
+    points: tuple[float, ...]
+
+
+class CategoricalProfile(msgspec.Struct, frozen=True, kw_only=True):
+    """A categorical column: how many cells were missing, the most frequent values with their counts, and all others."""
+
+    name: str
+    missing: int
+    counts: tuple[tuple[str, int], ...]
+    others: int
+
+
+class Profile(msgspec.Struct, frozen=True, kw_only=True):
+    """The columns of so many rows."""
+
+    rows: int
+    numeric: tuple[NumericProfile, ...] = ()
+    categorical: tuple[CategoricalProfile, ...] = ()
+
+
+def profile_of(frame: Frame, encoder: Encoder, rows: NDArray[np.int64]) -> Profile:
+    """The encoder's columns in these rows; sequences are left out."""
+    return Profile(
+        rows=len(rows),
+        numeric=tuple(numeric_profile(column.name, numbers_of(frame, column.name)[rows]) for column in encoder.numeric),
+        categorical=tuple(
+            _categorical(require_column(frame, column.name, use="feature").gather(rows)) for column in encoder.categorical
+        ),
+    )
+
+
+def numeric_profile(name: str, values_N: NDArray[np.float64]) -> NumericProfile:
+    """Of numbers, NaN for missing."""
+    known = np.sort(values_N[~np.isnan(values_N)])
+    if len(known) > POINTS:
+        known = known[np.linspace(0, len(known) - 1, POINTS).round().astype(np.int64)]
+    return NumericProfile(name=name, rows=len(values_N), missing=int(np.isnan(values_N).sum()), points=tuple(known.tolist()))
+
+
+def _categorical(column: pl.Series) -> CategoricalProfile:
+    counts = pl.DataFrame({"text": as_text(column)}).group_by("text").len().sort(["len", "text"], descending=[True, False])
+    known = counts.drop_nulls("text")
+    named = known.head(CATEGORIES)
+    return CategoricalProfile(
+        name=column.name,
+        missing=int(counts.filter(pl.col("text").is_null()).get_column("len").sum()),
+        counts=tuple(zip(named.get_column("text").to_list(), named.get_column("len").to_list(), strict=True)),
+        others=int(known.get_column("len").sum()) - int(named.get_column("len").sum()),
+    )
+
+
+def keep_profile(folder: RunFolder, profile: Profile) -> None:
+    """Leave it in the run folder, sealed."""
+    folder.write(folder.path / f"{_NAME}.json", msgspec.json.encode(profile).decode())
+
+
+def kept_profile(folder: RunFolder) -> Profile:
+    """Read it back; raises DataError for a run without one, which an earlier version made."""
+    path = folder.path / f"{_NAME}.json"
+    if not path.exists():
+        raise DataError(
+            f"{folder.path} keeps no distribution of its training rows (an earlier version made it, or it has no column): "
+            "monitor a run of this version"
+        )
+    return msgspec.json.decode(folder.read_json(path), type=Profile)

@@ -1,0 +1,80 @@
+"""monitor: one party's look at a run in use, alone."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from tallystick.cli.options import ContractPath, JsonFlag, PartyPath
+from tallystick.cli.output import LIBRARIES, finish, guarded
+
+if TYPE_CHECKING:
+    from tallystick.results.monitoring import Monitoring
+
+EXIT_DRIFTED = 4
+"""How `monitor --fail` ends where a distribution has moved."""
+
+
+class Every(StrEnum):
+    """Periods of figures."""
+
+    day = "day"
+    week = "week"
+    month = "month"
+    all = "all"
+
+
+def monitor(
+    contract: ContractPath,
+    party: PartyPath,
+    table: Annotated[Path | None, typer.Option(help="New rows; the party file's table if left out.")] = None,
+    scores: Annotated[Path | None, typer.Option(help="Their scores, as `predict` wrote them.")] = None,
+    run: Annotated[str | None, typer.Option("--run", help="The run that is in use; the newest promoted or complete one.")] = None,
+    every: Annotated[Every, typer.Option(help="Periods of AUC and calibration, by the time column.")] = Every.month,
+    html: Annotated[Path | None, typer.Option("--html", help="Write a page to this file.")] = None,
+    prometheus: Annotated[Path | None, typer.Option("--prometheus", help="Write Prometheus' text to this file.")] = None,
+    fail: Annotated[bool, typer.Option("--fail", help="End with 4 where a distribution has moved.")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Compare new rows with those of training, and scores with the labels that have come; this party alone, nothing is sent."""
+
+    def work() -> None:
+        from tallystick.config.contract import load_contract
+        from tallystick.config.party import load_party
+        from tallystick.job.monitor import look_of
+        from tallystick.monitoring.monitor import monitor as monitored
+        from tallystick.monitoring.prometheus import write_prometheus
+        from tallystick.report.monitor import render_monitoring
+
+        look = look_of(load_contract(contract), load_party(party), table=table, scores=scores, run=run, every=every.value)
+        found = monitored(look)
+        if html is not None:
+            render_monitoring(found, html)
+        if prometheus is not None:
+            write_prometheus(found, prometheus)
+        told = {**found.to_dict(), "drifted": [each.name for each in found.drifted], "html": str(html) if html else None}
+        finish(told, as_json=as_json, show=lambda console: _show(console, found))
+        if fail and found.drifted:
+            raise typer.Exit(EXIT_DRIFTED)
+
+    guarded(work, as_json=as_json, loads=(*LIBRARIES, "tallystick.job.monitor"))
+
+
+def _show(console: Console, found: "Monitoring") -> None:
+    from tallystick.report.monitor import WORDS
+
+    table = Table(title=f"run {found.run_id}, {found.rows:,} new rows", title_justify="left")
+    for name in ("column", "moved", "stability index", "chance"):
+        table.add_column(name)
+    for each in [*found.columns, *([found.scores] if found.scores is not None else [])]:
+        table.add_row(escape(each.name), WORDS[each.state], f"{each.stability:.4f}", f"{each.chance:.3g}")
+    console.print(table)
+    for period in found.periods:
+        auc, error = (f"{value:.4f}" if value is not None else "none" for value in (period.auc, period.calibration_error))
+        console.print(f"{period.name}: {period.rows:,} rows with a label, AUC {auc}, calibration error {error}", markup=False)
+    for note in found.notes:
+        console.print(note, markup=False)

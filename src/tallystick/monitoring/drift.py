@@ -1,0 +1,118 @@
+"""Whether new rows are distributed as the training rows were: population stability index, and a test that counts the rows.
+
+Shapes: N rows, K bins.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+from scipy.stats import chi2_contingency, ks_2samp
+
+from tallystick.artifacts.profile import CategoricalProfile, NumericProfile
+from tallystick.data.text import as_text
+from tallystick.results.monitoring import Drift, DriftState
+
+BINS = 10  # of a numeric column, by the deciles of the training rows
+LEVEL = 0.001  # chance that any of the columns of one look is called shifted where none is
+SOME, MUCH = 0.1, 0.25  # population stability: the usual bounds
+LEAST_EXPECTED = 5  # rows that a category needs for the chi-square test to hold; rarer ones are taken together
+
+
+def population_stability(before_K: Sequence[float], now_K: Sequence[float]) -> float:
+    """The index of two lists of counts over the same bins: the sum of (p - q) log(p / q), at most a few for very other rows.
+
+    Half a row is added to every bin, so that an empty one does not make it infinite. Where nothing changed it is about
+    (K - 1) (1 / n + 1 / m) for n and m rows.
+    """
+    p_K, q_K = (_shares(np.asarray(counts, dtype=np.float64)) for counts in (before_K, now_K))
+    return float(((q_K - p_K) * np.log(q_K / p_K)).sum())
+
+
+def numeric_drift(before: NumericProfile, values_N: NDArray[np.float64]) -> Drift:
+    """A numeric column: binned by the deciles of training, missing cells apart.
+
+    Tested by Kolmogorov and Smirnov's test of the numbers and by one of the share that is missing: the less likely counts, twice.
+    Of more training rows than the profile has points, these are evenly spaced quantiles, which vary less than rows do: the test
+    then errs towards calling nothing moved.
+    """
+    points, known = np.array(before.points), values_N[~np.isnan(values_N)]
+    missing = len(values_N) - len(known)
+    edges = np.unique(np.quantile(points, np.arange(1, BINS) / BINS)) if len(points) else np.empty(0)
+    scale = (before.rows - before.missing) / max(len(points), 1)
+    before_K = [*np.bincount(np.searchsorted(edges, points), minlength=len(edges) + 1) * scale, before.missing]
+    now_K = [*np.bincount(np.searchsorted(edges, known), minlength=len(edges) + 1), missing]
+    chances = [_chance([before.rows - before.missing, before.missing], [len(known), missing])]
+    if len(points) and len(known):
+        chances.append(float(ks_2samp(points, known, method="asymp").pvalue))
+    return Drift(
+        name=before.name,
+        kind="numeric",
+        rows=len(values_N),
+        stability=population_stability(before_K, now_K),
+        chance=min(1.0, len(chances) * min(chances)),
+        missing_before=before.missing / max(before.rows, 1),
+        missing_now=missing / max(len(values_N), 1),
+    )
+
+
+def categorical_drift(before: CategoricalProfile, column: pl.Series) -> Drift:
+    """A categorical column: by its values, with rare ones, other ones and missing cells; the chi-square test of homogeneity."""
+    counts = dict(pl.DataFrame({"text": as_text(column)}).group_by("text").len().iter_rows())
+    missing = counts.pop(None, 0)
+    names = [name for name, _ in before.counts]
+    others = sum(count for name, count in counts.items() if name not in set(names))
+    before_K = [*(count for _, count in before.counts), before.others, before.missing]
+    now_K = [*(counts.get(name, 0) for name in names), others, missing]
+    rows = sum(before_K)
+    return Drift(
+        name=before.name,
+        kind="categorical",
+        rows=len(column),
+        stability=population_stability(*_pooled(before_K, now_K)),
+        chance=_chance(before_K, now_K),
+        missing_before=before.missing / max(rows, 1),
+        missing_now=missing / max(len(column), 1),
+    )
+
+
+def judged(found: Sequence[Drift], *, level: float = LEVEL) -> list[Drift]:
+    """Say of each what it comes to, with Holm's (1979) correction for how many columns are looked at.
+
+    Where nothing changed and rows are independent, the chance that any is called shifted is at most ``level``.
+    """
+    order = sorted(range(len(found)), key=lambda place: found[place].chance)
+    states: dict[int, DriftState] = {}
+    still = True
+    for done, place in enumerate(order):
+        still = still and found[place].chance * (len(found) - done) < level
+        stability = found[place].stability
+        states[place] = "same" if not still else "much" if stability >= MUCH else "some" if stability >= SOME else "little"
+    return [found[place].with_state(states[place]) for place in range(len(found))]
+
+
+def _shares(counts_K: NDArray[np.float64]) -> NDArray[np.float64]:
+    shares_K: NDArray[np.float64] = (counts_K + 0.5) / (counts_K.sum() + 0.5 * len(counts_K))
+    return shares_K
+
+
+def _pooled(before_K: Sequence[float], now_K: Sequence[float]) -> tuple[list[float], list[float]]:
+    """The counts with all bins of too few expected rows as one."""
+    before, now = np.asarray(before_K, dtype=np.float64), np.asarray(now_K, dtype=np.float64)
+    together = before + now
+    least = min(before.sum(), now.sum()) / max(together.sum(), 1)
+    rare = together * least < LEAST_EXPECTED
+    return (
+        [*before[~rare].tolist(), float(before[rare].sum())],
+        [*now[~rare].tolist(), float(now[rare].sum())],
+    )
+
+
+def _chance(before_K: Sequence[float], now_K: Sequence[float]) -> float:
+    """The chance of counts as different as these from rows of one distribution."""
+    table = np.array(_pooled(before_K, now_K))
+    table = table[:, table.sum(axis=0) > 0]
+    if table.shape[1] < 2 or (table.sum(axis=1) == 0).any():
+        return 1.0
+    return float(chi2_contingency(table, correction=False).pvalue)

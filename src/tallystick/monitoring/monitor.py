@@ -1,0 +1,189 @@
+"""One look at a run in use: new rows of the own table, and scores and labels where this party has them. Shapes: N rows."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Literal
+
+import numpy as np
+import polars as pl
+
+from tallystick.artifacts.folder import RunFolder
+from tallystick.artifacts.profile import kept_profile, numeric_profile
+from tallystick.artifacts.trained import kept_encoder
+from tallystick.config.contract import Contract
+from tallystick.config.party import PartyFile
+from tallystick.data.encoder import numbers_of
+from tallystick.data.keys import Keys, key_of
+from tallystick.data.lazy import Frame
+from tallystick.data.table import require_column
+from tallystick.data.target import LabelCoder
+from tallystick.data.text import as_text
+from tallystick.errors import ConfigError
+from tallystick.metrics import UndefinedMetric, ace, auc
+from tallystick.monitoring.drift import LEVEL, categorical_drift, judged, numeric_drift
+from tallystick.results.monitoring import Drift, Monitoring, Period
+
+Every = Literal["day", "week", "month", "all"]
+
+SCORED_BY, JOINT = "scored_by", "joint model"
+_KEY, _SCORE, _LABEL, _TIME = "key", "score", "label", "time"
+_TRUNCATED = {"day": "1d", "week": "1w", "month": "1mo"}
+FEW = 30  # rows with a label that a period needs for its figures
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """What is looked at.
+
+    Args:
+        contract, party: as in a run.
+        folder: of the run in use.
+        frame: new rows of the own table, with the label where it is there yet.
+        keys: of the rows that count.
+        scores: what `predict` or serving gave for them; None where this party has none.
+        every: the periods that figures are given for, by the party file's ``time``.
+    """
+
+    contract: Contract
+    party: PartyFile
+    folder: RunFolder
+    frame: Frame
+    keys: Keys
+    scores: pl.DataFrame | None
+    every: Every = "month"
+
+
+def monitor(look: Look) -> Monitoring:
+    """Compare the new rows with those of training, and the scores with the labels that are there; nothing is sent.
+
+    Raises DataError for a column that is gone, and ConfigError for scores that are of another run or have no key.
+    """
+    notes: list[str] = []
+    columns = _columns(look, notes)
+    scored = _scored(look) if look.scores is not None else None
+    of_scores = _scores(look, scored, notes) if scored is not None else None
+    found = judged([*columns, *([of_scores] if of_scores is not None else [])])
+    return Monitoring(
+        run_id=look.folder.run_id,
+        party=look.party.party,
+        made=datetime.now(UTC).isoformat(timespec="seconds"),
+        rows=len(look.keys.rows_R),
+        columns=found[: len(columns)],
+        scores=found[len(columns)] if of_scores is not None else None,
+        scored_by=_scored_by(scored) if scored is not None else {},
+        without_score=int(scored.get_column(_SCORE).is_null().sum()) if scored is not None else None,
+        periods=_periods(look, scored, notes) if scored is not None else [],
+        level=LEVEL,
+        notes=notes,
+    )
+
+
+def _columns(look: Look, notes: list[str]) -> list[Drift]:
+    encoder = kept_encoder(look.folder)
+    if encoder is None:
+        notes.append("This party has no column in the model.")
+        return []
+    before, rows_R = kept_profile(look.folder), look.keys.rows_R
+    if encoder.sequences:
+        notes.append("Columns of lists are not compared.")
+    found = [numeric_drift(each, numbers_of(look.frame, each.name)[rows_R]) for each in before.numeric]
+    for column in before.categorical:
+        cells = require_column(look.frame, column.name, use="feature").gather(rows_R)
+        found.append(categorical_drift(column, cells))
+    return found
+
+
+def _scored(look: Look) -> pl.DataFrame:
+    """The new rows with key, score, by which model, label and time, each null where it is not known."""
+    assert look.scores is not None
+    if "score" not in look.scores.columns:
+        raise ConfigError("scores: there is no column score; give what `predict` wrote for a binary or regression target")
+    if "run_id" in look.scores.columns and (others := set(look.scores["run_id"].unique()) - {look.folder.run_id}):
+        raise ConfigError(
+            f"scores: they are of run {min(others)}, and this is a look at run {look.folder.run_id}; "
+            "give --run, or the scores of one run"
+        )
+    given = look.scores.select(
+        key_of(look.scores, columns=look.party.keys, alignment=look.contract.alignment).alias(_KEY),
+        pl.col("score").cast(pl.Float64).alias(_SCORE),
+        (pl.col(SCORED_BY) if SCORED_BY in look.scores.columns else pl.lit(JOINT)).alias(SCORED_BY),
+    ).unique(_KEY, keep="last")
+    rows_R, party = look.keys.rows_R, look.party
+    own = pl.DataFrame({_KEY: key_of(look.frame, columns=party.keys, alignment=look.contract.alignment).gather(rows_R)})
+    for name, column in ((_LABEL, party.label), (_TIME, party.time)):
+        there = column is not None and column in look.frame.columns
+        values = require_column(look.frame, column, use=name).gather(rows_R) if there and column else pl.Series([None] * len(own))
+        own = own.with_columns(values.alias(name))
+    return own.join(given, on=_KEY, how="left", maintain_order="left")
+
+
+def _scores(look: Look, scored: pl.DataFrame, notes: list[str]) -> Drift | None:
+    """The joint model's scores beside those of the run's test rows, which training did not see either."""
+    if look.contract.target.type != "binary" or not look.folder.scores.exists():
+        notes.append("Scores are compared with the run's test rows, which only the label party of a binary target keeps.")
+        return None
+    before = pl.read_parquet(look.folder.scores).get_column("score").cast(pl.Float64).to_numpy()
+    now = scored.filter(pl.col(SCORED_BY) == JOINT).get_column(_SCORE).drop_nulls().to_numpy()
+    if not len(now):
+        notes.append("No row has a score of the joint model.")
+        return None
+    found = numeric_drift(numeric_profile("scores of the joint model", before), now)
+    return Drift(name=found.name, kind="scores", rows=found.rows, stability=found.stability, chance=found.chance)
+
+
+def _scored_by(scored: pl.DataFrame) -> dict[str, int]:
+    counts = scored.drop_nulls(_SCORE).group_by(SCORED_BY).len().sort(SCORED_BY)
+    return {str(name): int(count) for name, count in counts.iter_rows()}
+
+
+def _periods(look: Look, scored: pl.DataFrame, notes: list[str]) -> list[Period]:
+    """How good the scores were of rows whose labels are there, the earliest period first."""
+    if look.contract.target.type != "binary" or look.party.label is None:
+        notes.append("How good scores were is told for binary targets, at the label party.")
+        return []
+    coder = LabelCoder.from_json(look.folder.read_json(look.folder.label_coder))
+    known = scored.drop_nulls(_SCORE).filter(pl.col(_LABEL).is_not_null())
+    text = as_text(known.get_column(_LABEL))
+    if strange := set(text.unique()) - set(coder.classes):
+        notes.append(f"{len(strange)} values of the label column are none of the run's classes; their rows are left out.")
+    known = known.with_columns((text == coder.classes[1]).cast(pl.Float64).alias(_LABEL)).filter(text.is_in(list(coder.classes)))
+    named = _names(known.get_column(_TIME), look.every)
+    parts = known.with_columns(named.alias("period")).partition_by("period", as_dict=True)
+    found = []
+    for (name,), part in sorted(parts.items(), key=lambda item: str(item[0][0])):
+        if part.height < FEW:
+            notes.append(f"{name}: {part.height} rows have a label, too few for figures (at least {FEW}).")
+            continue
+        found.append(_period(str(name), part, bins=look.contract.evaluation.calibration_bins))
+    return found
+
+
+def _names(times: pl.Series, every: Every) -> pl.Series:
+    """What period each row is of: by date or date and time; one for all where there is no such column."""
+    if every == "all" or times.null_count() == len(times):
+        return pl.Series(["all"] * len(times), dtype=pl.String)
+    if times.dtype == pl.String:
+        times = times.str.to_datetime(strict=False)
+    if not times.dtype.is_temporal():
+        raise ConfigError(f"--every {every}: the time column has type {times.dtype}; give dates or time stamps, or --every all")
+    return times.dt.truncate(_TRUNCATED[every]).dt.date().cast(pl.String).fill_null("no time")
+
+
+def _period(name: str, part: pl.DataFrame, *, bins: int) -> Period:
+    labels_N, scores_N = part.get_column(_LABEL).to_numpy(), part.get_column(_SCORE).to_numpy()
+    return Period(
+        name=name,
+        rows=part.height,
+        label_mean=float(np.mean(labels_N)),
+        score_mean=float(np.mean(scores_N)),
+        auc=_or_none(lambda: auc(labels_N, scores_N)),
+        calibration_error=_or_none(lambda: ace(labels_N, scores_N, bins=bins)),
+    )
+
+
+def _or_none(figure: Callable[[], float]) -> float | None:
+    try:
+        return figure()
+    except UndefinedMetric:
+        return None

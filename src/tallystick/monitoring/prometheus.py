@@ -1,0 +1,54 @@
+"""What monitoring found as Prometheus' text, for the textfile collector of its node exporter."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tallystick.errors import ConfigError
+from tallystick.results.monitoring import Monitoring
+from tallystick.storage import write_bytes
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+PREFIX = "tallystick_monitor"
+
+
+def write_prometheus(found: Monitoring, path: Path) -> None:
+    """Write the gauges, whole or not at all; raises ConfigError without the extra `serve`, StorageError."""
+    try:
+        from prometheus_client import CollectorRegistry, generate_latest
+    except ImportError:
+        raise ConfigError("--prometheus: prometheus-client is not installed; run: pip install 'tallystick[serve]'") from None
+    registry = CollectorRegistry()
+    _fill(registry, found)
+    write_bytes(path, generate_latest(registry))
+
+
+def _fill(registry: "CollectorRegistry", found: Monitoring) -> None:
+    from prometheus_client import Gauge
+
+    def gauge(name: str, what: str, *labels: str) -> Gauge:
+        return Gauge(f"{PREFIX}_{name}", what, ["run", *labels], registry=registry)
+
+    run = found.run_id
+    gauge("rows", "New rows that were looked at.").labels(run).set(found.rows)
+    drifted = gauge("drifted", "Distributions that have moved by an index of 0.1 or more, beyond chance.")
+    drifted.labels(run).set(len(found.drifted))
+    stability = gauge("stability_index", "Population stability index beside training.", "column")
+    moved = gauge("moved", "1 where the distribution has moved beyond chance.", "column")
+    for each in [*found.columns, *([found.scores] if found.scores is not None else [])]:
+        stability.labels(run, each.name).set(each.stability)
+        moved.labels(run, each.name).set(each.state != "same")
+    if found.without_score is not None:
+        scored = gauge("scored_rows", "Rows with a score, by the model that gave it.", "scored_by")
+        for name, count in found.scored_by.items():
+            scored.labels(run, name).set(count)
+        gauge("rows_without_score", "New rows without a score.").labels(run).set(found.without_score)
+    figures = {
+        "auc": gauge("auc", "AUC of rows whose labels are there.", "period"),
+        "calibration_error": gauge("calibration_error", "Adaptive calibration error of them.", "period"),
+    }
+    for period in found.periods:
+        for name, figure in figures.items():
+            if (value := getattr(period, name)) is not None:
+                figure.labels(run, period.name).set(value)

@@ -1,0 +1,31 @@
+"""The page of a run in use."""
+
+import json
+import os
+from pathlib import Path
+
+from tallystick.report.compare import text
+from tallystick.report.templating import render_template, script_json, write_page
+from tallystick.results.monitoring import Monitoring
+
+WORDS = {"same": "no", "little": "a little", "some": "some", "much": "much", "unjudged": ""}
+"""How far a distribution has moved, for people."""
+
+
+def monitoring_html(found: Monitoring) -> str:
+    """Give the page."""
+    shown = [*found.columns, *([found.scores] if found.scores is not None else [])]
+    return render_template(
+        "monitor.html.j2",
+        m=found,
+        rows=sorted(shown, key=lambda each: -each.stability),
+        compared=len(shown),
+        words=WORDS,
+        text=text,
+        json=script_json(json.dumps(found.to_dict(), allow_nan=False, separators=(",", ":"))),
+    )
+
+
+def render_monitoring(found: Monitoring, path: str | os.PathLike[str]) -> Path:
+    """Write the page; raises StorageError."""
+    return write_page(monitoring_html(found), path)

@@ -1,0 +1,85 @@
+"""What monitoring found: facts that the page, JSON and Prometheus show."""
+
+from typing import Any, Literal
+
+import msgspec
+
+DriftState = Literal["unjudged", "same", "little", "some", "much"]
+
+
+class Drift(msgspec.Struct, frozen=True, kw_only=True):
+    """One column, or the scores, beside what the run saw.
+
+    Args:
+        name: of the column.
+        kind: numeric, categorical or scores.
+        rows: that were looked at.
+        stability: the population stability index.
+        chance: of rows as different as these if nothing changed, before the correction for the number of columns.
+        missing_before, missing_now: shares of missing cells.
+        state: same, or little, some or much by the index where the change is more than chance.
+    """
+
+    name: str
+    kind: Literal["numeric", "categorical", "scores"]
+    rows: int
+    stability: float
+    chance: float
+    missing_before: float = 0.0
+    missing_now: float = 0.0
+    state: DriftState = "unjudged"
+
+    def with_state(self, state: DriftState) -> "Drift":
+        """The same, judged."""
+        return msgspec.structs.replace(self, state=state)
+
+
+class Period(msgspec.Struct, frozen=True, kw_only=True):
+    """The rows of one period whose labels are there, and how well their scores did; None where a figure has no value."""
+
+    name: str
+    rows: int
+    label_mean: float
+    score_mean: float
+    auc: float | None
+    calibration_error: float | None
+
+
+class Monitoring(msgspec.Struct, frozen=True, kw_only=True):
+    """What one party sees of a run in use.
+
+    Args:
+        run_id: of the run.
+        party: whose view this is.
+        made: when, UTC.
+        rows: new rows of the table that were looked at.
+        columns: drift of own columns.
+        scores: drift of the joint model's scores from those of the run's test rows; None where there is nothing to compare.
+        scored_by: how many scores there are by each model, where scores were given.
+        without_score: new rows of the table that have none.
+        periods: how good scores were, by time.
+        level: chance that anything is called drifted where nothing is.
+        notes: what was left out, and why.
+    """
+
+    run_id: str
+    party: str
+    made: str
+    rows: int
+    columns: list[Drift]
+    scores: Drift | None = None
+    scored_by: dict[str, int] = {}
+    without_score: int | None = None
+    periods: list[Period] = []
+    level: float
+    notes: list[str] = []
+
+    @property
+    def drifted(self) -> list[Drift]:
+        """What is not as it was in training."""
+        return [each for each in [*self.columns, *([self.scores] if self.scores else [])] if each.state in ("some", "much")]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values, for JSON."""
+        found: dict[str, Any] = msgspec.to_builtins(self)
+        return found
