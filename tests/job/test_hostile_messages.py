@@ -48,7 +48,8 @@ def lying(*shape, dtype="float32", size=4):
 
 def greeting(**changes):
     given = {"version": __version__, "contract_hash": CONTRACT.hash, "command": "run", "resume": True, "run_id": RUN_ID}
-    return Greeting(**{**given, "checkpoints": [5, 10], "trained": False, "complete": [], "torch": "2", "numpy": "2", **changes})
+    given |= {"checkpoints": [5, 10], "trained": False, "complete": [], "start_from": "", "promoted": []}
+    return Greeting(**{**given, "torch": "2", "numpy": "2", **changes})
 
 
 def greeted(resume_state):
