@@ -27,7 +27,7 @@ from tallystick.errors import ConfigError, PeerError, StorageError
 from tallystick.job.handshake import Half
 from tallystick.job.runs import named_run
 from tallystick.results import read_result
-from tallystick.storage import locked, write_bytes
+from tallystick.storage import locked, read_own, write_bytes
 
 _FOLDER = "promoted"
 MOST_PROMOTED = 20  # runs that peers hear of
@@ -79,7 +79,7 @@ class Versions:
         """Whether a promoted run is of this contract, perhaps as an earlier version hashed it."""
         return promotion.contract == self.contract.hash or any(
             folder.origin.contract == promotion.contract
-            for folder in RunFolder.all(self.party.runs, self.contract, self.party.party, unusable=False)
+            for folder in RunFolder.all(self.party.runs, self.contract, self.party.party, unusable=False, key=self.party.run_key)
         )
 
     def _all(self) -> list[Promotion]:
@@ -179,7 +179,7 @@ def commitment_of(folder: RunFolder, key: bytes) -> str:
     for part in (folder.run_id.encode(), folder.origin.contract.encode()):
         digest.update(len(part).to_bytes(8, "big") + part)
     for path in (folder.model, folder.encoder, folder.label_coder):
-        content = path.read_bytes() if path.exists() else b""
+        content = read_own(path, origin=folder.origin) if path.exists() else b""
         digest.update(len(content).to_bytes(8, "big") + content)
     return digest.hexdigest()
 
@@ -189,7 +189,7 @@ def listed(contract: Contract, party: PartyFile) -> list[dict[str, object]]:
     promoted = {each.run_id: place for place, each in enumerate(Versions(contract=contract, party=party).promoted())}
     agreed = {each.run_id: bool(each.version) for each in Versions(contract=contract, party=party).promoted()}
     found: list[dict[str, object]] = []
-    for folder in RunFolder.all(party.runs, contract, party.party, unusable=False):
+    for folder in RunFolder.all(party.runs, contract, party.party, unusable=False, key=party.run_key):
         try:
             run_id, point = folder.run_id, StartingPoint.of(folder)
         except StorageError as error:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from io import BytesIO
 from typing import Literal
 
 import numpy as np
@@ -23,6 +24,7 @@ from tallystick.errors import ConfigError
 from tallystick.metrics import UndefinedMetric, ace, auc
 from tallystick.monitoring.drift import LEVEL, categorical_drift, judged, numeric_drift
 from tallystick.results.monitoring import Drift, Monitoring, Period
+from tallystick.storage import read_own
 
 Every = Literal["day", "week", "month", "all"]
 
@@ -123,7 +125,8 @@ def _scores(look: Look, scored: pl.DataFrame, notes: list[str]) -> Drift | None:
     if look.contract.target.type != "binary" or not look.folder.scores.exists():
         notes.append("Scores are compared with the run's test rows, which only the label party of a binary target keeps.")
         return None
-    before = pl.read_parquet(look.folder.scores).get_column("score").cast(pl.Float64).to_numpy()
+    kept = BytesIO(read_own(look.folder.scores, origin=look.folder.origin))
+    before = pl.read_parquet(kept).get_column("score").cast(pl.Float64).to_numpy()
     now = scored.filter(pl.col(SCORED_BY) == JOINT).get_column(_SCORE).drop_nulls().to_numpy()
     if not len(now):
         notes.append("No row has a score of the joint model.")
