@@ -3,6 +3,7 @@
 import json
 import shutil
 from concurrent.futures import ThreadPoolExecutor
+from threading import Thread
 
 import msgspec
 import polars as pl
@@ -14,10 +15,12 @@ from tallystick.cli.compare import EXIT_KEPT
 from tallystick.config.contract import load_contract, parse_contract
 from tallystick.config.party import load_party
 from tallystick.errors import ConfigError, TallystickError
+from tallystick.job.handshake import Agreement, Greeting, Half, ResumeState, shake_hands
 from tallystick.job.process import run_process
 from tallystick.job.promotion import decide
 from tallystick.job.runs import complete_ids
 from tallystick.job.versions import Versions, listed
+from tallystick.network.channel import memory_channels
 from tallystick.report.compare import read_run
 from tallystick.watcher import Silent
 
@@ -195,3 +198,18 @@ def test_compare_ends_with_another_code_where_the_old_run_stays(job):
 def test_a_rule_that_cannot_be_is_refused(rule, said):
     with pytest.raises(ConfigError, match=said):
         parse_contract(contract_values(PARTIES, promotion=rule))
+
+
+def test_a_label_party_that_names_a_run_which_was_not_promoted_here_is_refused():
+    contract = parse_contract(contract_values(PARTIES))
+    label, feature = memory_channels("bank", "shop", timeout_s=30)
+    half = Half(run_id="a" * 16, contract=contract.hash, commitment="0" * 64)
+    state = ResumeState(command="predict", resume=True, run_id=half.run_id, trained=True, promoted=(half,))
+    found = []
+    thread = Thread(target=lambda: found.append(error_of(shake_hands, contract, state, feature)))
+    thread.start()
+    greeting = label.receive(Greeting)
+    label.send(greeting)
+    label.send(Agreement(run_id="b" * 16, align=False, resume_from=0, train=False, version="c" * 64))
+    thread.join(30)
+    assert "asks to use run bbbbbbbbbbbbbbbb as promoted; this side did not promote it" in str(found[0])

@@ -13,6 +13,7 @@ from tallystick_experiments.command import (
     LOADS,
     OutFolder,
     ResumeFlag,
+    automatic_watcher,
     measure,
 )
 from tallystick_experiments.speed import commands as speed
