@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from tiny import short_trainings
 
-from tallystick_experiments.clicks import ClickData, ClickTable, encode_clicks, read_clicks
+from tallystick_experiments.catalogue.clicks import ClickData, encode_clicks, read_clicks
+from tallystick_experiments.catalogue.table import TwoPartyTable
 
 
 def criteo_text(rows: int) -> str:
@@ -35,12 +36,12 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def table(file: Path) -> ClickTable:
+def table(file: Path) -> TwoPartyTable:
     return read_clicks(file)
 
 
 @pytest.fixture(scope="session")
-def clicks(table: ClickTable) -> ClickData:
+def clicks(table: TwoPartyTable) -> ClickData:
     return encode_clicks(table, seed=1)
 
 

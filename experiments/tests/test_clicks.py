@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tallystick.errors import DataError
-from tallystick_experiments.clicks import AVAZU_CATEGORICAL, encode_clicks, read_clicks, split_columns
+from tallystick_experiments.catalogue.clicks import AVAZU_CATEGORICAL, encode_clicks, give_columns, read_clicks
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 AVAZU_HEADER = (
@@ -38,7 +38,7 @@ def test_avazu(tmp_path: Path) -> None:
     )
     table = read_clicks(tmp_path)
     assert table.name == "avazu"
-    assert table.categorical == AVAZU_CATEGORICAL
+    assert table.feature_party.categorical == AVAZU_CATEGORICAL
     assert table.frame.get_column("hour_of_day").to_list() == ["23", "00"]
     assert table.frame.get_column("click").to_list() == [0, 1]
 
@@ -65,11 +65,12 @@ def test_split_and_encoding(tmp_path: Path, criteo_lines: Callable[[int], str]) 
     assert data.training_labels_N.tolist() == again.training_labels_N.tolist() != other.training_labels_N.tolist()
     total = float(data.training_labels_N.sum() + data.test_labels_T.sum())
     assert total == table.frame.get_column("label").sum()
-    theirs, ours = split_columns(table, label_party=6)
+    shared = give_columns(table, 6)
+    theirs, ours = shared.feature_party, shared.label_party
     assert set(theirs.numeric + theirs.categorical).isdisjoint(ours.numeric + ours.categorical)
     assert len(theirs.numeric + theirs.categorical) == 39 - 6
     with pytest.raises(DataError, match="cannot have 30 columns"):
-        split_columns(table, label_party=30)
+        give_columns(table, 30)
 
 
 @pytest.mark.parametrize(("name", "rows", "rate"), [("criteo", 80_000, 0.2245), ("avazu", 9_999, 0.1706)])

@@ -11,10 +11,10 @@ import torch
 from tallystick.config.party import SequenceConfig
 from tallystick.data.categories import MISSING
 from tallystick.errors import ConfigError, DataError
+from tallystick_experiments.catalogue.ads import TRAINING_FILE, UNALIGNED_FILE, encode_ads, read_ads, read_by_kind
 from tallystick_experiments.fedads import defenses as fedads
 from tallystick_experiments.fedads import unaligned
-from tallystick_experiments.fedads.data import TRAINING_FILE, UNALIGNED_FILE, encode_ads, read_ads
-from tallystick_experiments.fedads.unaligned_data import read_both_parties, share_out
+from tallystick_experiments.fedads.unaligned_data import share_out
 from tallystick_experiments.stats import groups
 
 
@@ -57,7 +57,7 @@ def test_fedads_rows_without_partner_are_the_unaligned_ones(fedads_folder: Path)
     aligned = pl.read_csv(fedads_folder / TRAINING_FILE, infer_schema=False)
     ours = aligned.drop("f_u_fea_1", "f_c").head(200)
     ours.write_csv(fedads_folder / UNALIGNED_FILE)
-    table = read_both_parties(fedads_folder)
+    table = read_by_kind(fedads_folder)
     assert table.frame.height == 300 + 200 + 80
     rows = share_out(table, seed=3)
     held = len(rows.validation_N)
@@ -91,7 +91,7 @@ def with_sequences(fedads_folder: Path) -> Path:
 
 def test_fedads_columns_that_list_several_items_are_sequences(with_sequences: Path) -> None:
     (with_sequences / "sample_test.csv").rename(with_sequences / "test.csv")  # as others have it
-    table = read_both_parties(with_sequences)
+    table = read_by_kind(with_sequences)
     assert table.label_sequences == {"l_u_fea_5": SequenceConfig(separator=",", target="l_i_fea_1")}
     assert table.feature_sequences == {"f_u_fea_1": SequenceConfig(separator=",")}
     assert "l_u_fea_5" not in table.label_party.categorical
@@ -111,7 +111,7 @@ def test_fedads_columns_that_list_several_items_are_sequences(with_sequences: Pa
 
 
 def test_fedads_trains_the_papers_networks_on_rows_of_whole_users(with_sequences: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    table = read_both_parties(with_sequences)
+    table = read_by_kind(with_sequences)
     rows = share_out(table, seed=1, by_users=True)
     users = table.frame.get_column("l_u_fea_1").to_numpy()
     parts = [rows.test_N, rows.validation_N, rows.aligned_N, rows.unaligned_N]
@@ -130,7 +130,7 @@ def test_fedads_trains_the_papers_networks_on_rows_of_whole_users(with_sequences
 def test_rows_without_partner_are_left_out_where_their_user_is_for_test(with_sequences: Path) -> None:
     aligned = pl.read_csv(with_sequences / TRAINING_FILE, infer_schema=False)
     aligned.drop("f_u_fea_1", "f_c").head(200).write_csv(with_sequences / UNALIGNED_FILE)
-    table = read_both_parties(with_sequences)
+    table = read_by_kind(with_sequences)
     rows = share_out(table, seed=1, by_users=True)
     assert table.has_partner_N is not None
     has_partner = torch.from_numpy(table.has_partner_N.to_numpy())

@@ -12,9 +12,9 @@ import torch
 
 from tallystick.config import sections
 from tallystick.errors import ConfigError, DataError
+from tallystick_experiments.catalogue.ads import CREDIT, read_by_kind
 from tallystick_experiments.fedads import leaks, unaligned
-from tallystick_experiments.fedads.data import CREDIT
-from tallystick_experiments.fedads.unaligned_data import read_both_parties, share_out
+from tallystick_experiments.fedads.unaligned_data import share_out
 from tallystick_experiments.grid import Keeping
 
 
@@ -26,7 +26,7 @@ def criteo(tmp_path: Path, criteo_lines: Callable[[int], str]) -> Path:
 
 
 def test_criteo_is_split_by_kind_of_column_and_a_fifth_of_training_rows_is_aligned(criteo: Path) -> None:
-    table = read_both_parties(criteo)
+    table = read_by_kind(criteo)
     assert all(name.startswith("C") for name in table.label_party.categorical)
     assert not table.label_party.numeric
     assert all(name.startswith("I") for name in table.feature_party.numeric)
@@ -45,7 +45,7 @@ def test_fates_credit_files_are_joined_on_their_id(tmp_path: Path) -> None:
     for frame, name in zip((guest, host), CREDIT, strict=True):
         frame.write_csv(tmp_path / name.removesuffix(".gz"))
         (tmp_path / name.removesuffix(".gz")).rename(tmp_path / name)
-    table = read_both_parties(tmp_path)
+    table = read_by_kind(tmp_path)
     assert (table.label_party.numeric, table.feature_party.numeric) == (("x0",), ("host_x0",))
     assert table.frame.get_column("host_x0").to_list() == [30.0, 10.0, 20.0]
     with pytest.raises(DataError, match="one class only"):
@@ -56,7 +56,7 @@ def test_a_probe_starts_what_it_freezes(criteo: Path, monkeypatch: pytest.Monkey
     """Warm start takes the first model's logits before the first step, in a probe too."""
     monkeypatch.setattr(unaligned, "MOST_EPOCHS", 1)
     (row,) = (each for each in unaligned.rows() if each.name == "warm start")
-    rows = share_out(read_both_parties(criteo), seed=1)
+    rows = share_out(read_by_kind(criteo), seed=1)
     found = unaligned.MethodTrial(rows=rows, row=replace(row, frozen=True), seed=1).run()
     assert found["steps"] == 1
 
@@ -102,8 +102,8 @@ def test_a_probe_leaves_the_bottom_as_it_was_and_is_trained_only_where_it_is_nam
     name: str, criteo: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(unaligned, "MOST_EPOCHS", 2)
-    assert not any(row.frozen for row in unaligned.chosen_of(read_both_parties(criteo), []).values())
-    table = read_both_parties(criteo)
+    assert not any(row.frozen for row in unaligned.chosen_of(read_by_kind(criteo), []).values())
+    table = read_by_kind(criteo)
     (row,) = unaligned.chosen_of(table, [name]).values()
     trial = unaligned.MethodTrial(rows=share_out(table, seed=1), row=row, seed=1)
     made: list[Any] = []

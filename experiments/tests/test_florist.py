@@ -13,7 +13,7 @@ from tallystick.imputation.random_predicted_labels import RandomPredictedLabels
 from tallystick.imputation.settled_labels import SettledLabels
 from tallystick.models.build import seeded
 from tallystick.models.tabular import TabularBottom, TabularTop
-from tallystick_experiments.clicks import ClickData
+from tallystick_experiments.catalogue.clicks import ClickData
 from tallystick_experiments.florist import paper
 from tallystick_experiments.florist import sweep as florist
 from tallystick_experiments.florist.runs import BOTH, Membership, Setting, Trained, Treatment

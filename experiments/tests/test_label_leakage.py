@@ -17,7 +17,8 @@ from tallystick.models.build import seeded
 from tallystick.models.tabular import TabularBottom, TabularTop
 from tallystick.training.plan import Schedule
 from tallystick_experiments import experiment
-from tallystick_experiments.clicks import ClickData, ClickTable
+from tallystick_experiments.catalogue.clicks import ClickData
+from tallystick_experiments.catalogue.table import TwoPartyTable
 from tallystick_experiments.experiment import TrainingPlan
 from tallystick_experiments.grid import Keeping
 from tallystick_experiments.label_leakage import paper
@@ -103,7 +104,7 @@ def test_an_undefended_run_leaks_by_direction_and_marvell_hides_it(clicks: Click
     assert {"completion", "probe", "clusters-embedding", "norm-averaged"} <= set(leaks["none"])
 
 
-def test_balancing_drops_negatives_only(table: ClickTable) -> None:
+def test_balancing_drops_negatives_only(table: TwoPartyTable) -> None:
     half = balanced(table, 0.5, seed=3)
     assert half.frame.get_column("label").mean() == pytest.approx(0.5, abs=0.002)
     assert half.frame.get_column("label").sum() == table.frame.get_column("label").sum()

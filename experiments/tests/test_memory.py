@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from tallystick.errors import TallystickError
-from tallystick_experiments.clicks import read_clicks
+from tallystick_experiments.catalogue.clicks import read_clicks
 from tallystick_experiments.speed import memory
 
 

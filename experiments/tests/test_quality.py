@@ -8,13 +8,13 @@ import pytest
 
 from tallystick.config import sections
 from tallystick.errors import ConfigError, DataError
+from tallystick_experiments.catalogue.held_out import HELD_OUT, PackagedTable
+from tallystick_experiments.catalogue.public import BY_TIME, PACKAGED, TABLES, load_table, own_table
 from tallystick_experiments.grid import Keeping
 from tallystick_experiments.page import benchmark_html
 from tallystick_experiments.quality import leaks, sweep
-from tallystick_experiments.quality.held_out import HELD_OUT, PackagedTable
 from tallystick_experiments.quality.methods import METHODS, BoostingMethod
 from tallystick_experiments.quality.page import behind, verdict
-from tallystick_experiments.quality.tables import BY_TIME, PACKAGED, TABLES, load_table, own_table
 
 pytest.importorskip("sklearn")
 
@@ -139,7 +139,7 @@ def test_both_ways_are_audited_and_a_killed_audit_goes_on(tmp_path, monkeypatch)
 
 def test_a_packaged_table_leaves_out_what_restates_its_target(tmp_path, monkeypatch):
     (tmp_path / "shop.csv").write_text("amount,copy,shop,word,gone\n1,1,7,a,x\n2,2,8,b,x\nNA,3,7,a,x\n")
-    monkeypatch.setattr("tallystick_experiments.quality.held_out._file_of", lambda _package, file: tmp_path / file)
+    monkeypatch.setattr("tallystick_experiments.catalogue.held_out._file_of", lambda _package, file: tmp_path / file)
     table = PackagedTable(
         package="p", file="shop.csv", label=pl.col("amount") * 2, target="regression", drop=["copy"], categorical=["shop"]
     )

@@ -372,10 +372,10 @@ def quality(
     """A split network beside gradient boosting on the joined table and on own columns, on public tables split at random."""
 
     def work(keeping: "Keeping") -> "Found":
+        from tallystick_experiments.catalogue.public import own_table
         from tallystick_experiments.quality import leaks as audits
         from tallystick_experiments.quality import sweep as benchmark
         from tallystick_experiments.quality.methods import METHODS
-        from tallystick_experiments.quality.tables import own_table
 
         names = _parts(methods)
         how: dict[str, Any] = {"seeds": range(1, seeds + 1), "most_rows": rows, "keeping": keeping}

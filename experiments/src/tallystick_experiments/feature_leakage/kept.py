@@ -28,9 +28,9 @@ from tallystick.defenses.defense import Defense
 from tallystick.defenses.gaussian_embeddings import GaussianEmbeddings
 from tallystick.models.build import build_bottom, build_label_model, width_of
 from tallystick.training.defended_bottom import DefendedBottom
+from tallystick_experiments.catalogue.table import TwoPartyTable
 from tallystick_experiments.experiment import Experiment, TrainingPlan
 from tallystick_experiments.feature_leakage.data import split_and_encode
-from tallystick_experiments.fedads.data import AdTable
 
 DEFENSES: Mapping[str, tuple[Defense, ...]] = {
     "none": (),
@@ -42,7 +42,7 @@ STRONGEST = "the strongest per column"
 
 
 def split_experiment(
-    table: AdTable, plan: TrainingPlan, *, seed: int, defense: tuple[Defense, ...] = ()
+    table: TwoPartyTable, plan: TrainingPlan, *, seed: int, defense: tuple[Defense, ...] = ()
 ) -> tuple[Experiment, ColumnValues, int]:
     """A contract's default network on a table, not trained yet, the feature party's columns, and the width of the cut."""
     data, theirs, own, columns = split_and_encode(table, seed=seed)
@@ -95,7 +95,7 @@ def _leaks(sums: RowSums, columns: ColumnValues, **told: Any) -> FeatureLeaks:
     )
 
 
-def embeddings_kept_and_all(table: AdTable, defense: str, plan: TrainingPlan, *, seed: int) -> dict[str, Any]:
+def embeddings_kept_and_all(table: TwoPartyTable, defense: str, plan: TrainingPlan, *, seed: int) -> dict[str, Any]:
     """Train once, and attack what the feature party's audit kept and everything; means over the columns by attack."""
     experiment, columns, width = split_experiment(table, plan, seed=seed, defense=DEFENSES[defense])
     network = experiment.network(NO_DEFENSE)

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tallystick.errors import ConfigError
+from tallystick_experiments.catalogue.ads import read_pair
 from tallystick_experiments.experiment import TrainingPlan
-from tallystick_experiments.feature_leakage.data import read_pair, split_and_encode
+from tallystick_experiments.feature_leakage.data import split_and_encode
 from tallystick_experiments.feature_leakage.page import page_of
 from tallystick_experiments.feature_leakage.runs import run_setting
 from tallystick_experiments.feature_leakage.settings import settings

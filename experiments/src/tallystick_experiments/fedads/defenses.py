@@ -30,8 +30,9 @@ from tallystick.defenses.registry import DEFENSES
 from tallystick.models.build import seeded
 from tallystick.models.split import LabelModel
 from tallystick.models.tabular import TabularBottom, TabularTop
+from tallystick_experiments.catalogue.ads import encode_ads, read_ads
+from tallystick_experiments.catalogue.table import TwoPartyTable
 from tallystick_experiments.experiment import KEPT_ROWS, Experiment, SplitData, TrainingPlan
-from tallystick_experiments.fedads.data import AdTable, encode_ads, read_ads
 from tallystick_experiments.grid import Keeping, Latest, grid, run_cases
 from tallystick_experiments.page import Benchmark, Cell, Curve, Found, ResultTable, Series, seeds_of
 from tallystick_experiments.stats import Row, Spread, at, groups, over_seeds, paired, spread
@@ -183,7 +184,7 @@ def _audit(steps: Sequence[StepView], labels_N: Tensor, names: Sequence[str], se
     return {name: metrics.as_figures() for name, metrics in found.items()}
 
 
-def _about(table: AdTable, data: SplitData, plan: TrainingPlan) -> Row:
+def _about(table: TwoPartyTable, data: SplitData, plan: TrainingPlan) -> Row:
     return {
         "name": table.name,
         "training_rows": len(data.training),

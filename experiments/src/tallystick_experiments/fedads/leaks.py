@@ -14,8 +14,9 @@ import polars as pl
 
 from tallystick.results import Result
 from tallystick_experiments.audited import audited
-from tallystick_experiments.fedads.data import AdTable
-from tallystick_experiments.fedads.unaligned_data import ALIGNED, read_both_parties
+from tallystick_experiments.catalogue.ads import read_by_kind
+from tallystick_experiments.catalogue.table import TwoPartyTable
+from tallystick_experiments.fedads.unaligned_data import ALIGNED
 from tallystick_experiments.grid import Keeping, grid, run_cases
 from tallystick_experiments.page import Benchmark, Found, ResultTable, seeds_of
 from tallystick_experiments.stats import Row, at, change, groups, over_seeds
@@ -48,7 +49,7 @@ def run(
 
     Raises DataError for data that is absent or of another format.
     """
-    table, keeping = read_both_parties(data, limit=limit), keeping or Keeping()
+    table, keeping = read_by_kind(data, limit=limit), keeping or Keeping()
     about = {"name": table.name, "rows": table.frame.height, "aligned": aligned}
 
     def trial(seed: int, defense: str, method: str) -> Row:
@@ -58,7 +59,7 @@ def run(
     return Found(experiment="fedads-leaks", about=about, rows=rows, page_of=page_of)
 
 
-def _job(table: AdTable, method: str, defense: list[dict[str, Any]], seed: int, aligned: float) -> Result:
+def _job(table: TwoPartyTable, method: str, defense: list[dict[str, Any]], seed: int, aligned: float) -> Result:
     frame = table.frame.collect()
     has_partner = pl.Series(np.random.default_rng(seed).random(frame.height) < aligned)
     contract = {"target": {"type": "binary"}, "seed": seed, "unaligned": {"method": method}, "defense": defense}

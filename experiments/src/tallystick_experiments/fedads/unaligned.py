@@ -36,8 +36,9 @@ from tallystick.training.step_rule import PLAIN, StepRule
 from tallystick.training.unaligned.method import OwnPart, UnalignedMethod
 from tallystick.training.unaligned.registry import method_of
 from tallystick.training.unaligned.schedule import rows_ratio, scheduled
-from tallystick_experiments.fedads.data import USER, AdTable
-from tallystick_experiments.fedads.unaligned_data import ALIGNED, Rows, read_both_parties, share_out
+from tallystick_experiments.catalogue.ads import USER, read_by_kind
+from tallystick_experiments.catalogue.table import TwoPartyTable
+from tallystick_experiments.fedads.unaligned_data import ALIGNED, Rows, share_out
 from tallystick_experiments.grid import Keeping, Latest, grid, run_cases
 from tallystick_experiments.page import Benchmark, Cell, Found, ResultTable, seeds_of
 from tallystick_experiments.stats import Row, at, change, groups, over_seeds, spread
@@ -188,7 +189,7 @@ def run(
     """
     if not 0 < aligned < 1:
         raise ConfigError(f"--aligned {aligned}: expected a share of the training rows, above 0 and below 1")
-    table, keeping = read_both_parties(data, limit=limit), keeping or Keeping()
+    table, keeping = read_by_kind(data, limit=limit), keeping or Keeping()
     chosen = chosen_of(table, only)
     networks = PAPER if paper_networks or table.name == "fedads" else SMALL
     setting = _setting(table, aligned, networks, by_users=by_users)
@@ -203,13 +204,13 @@ def run(
     return Found(experiment="fedads-3", about={**setting, "share_of_positives": positives}, rows=found, page_of=page_of)
 
 
-def _setting(table: AdTable, aligned: float, networks: Networks, *, by_users: bool) -> dict[str, Any]:
+def _setting(table: TwoPartyTable, aligned: float, networks: Networks, *, by_users: bool) -> dict[str, Any]:
     """What runs have to agree on to stand in one log; what is not the usual is named only where it is."""
     usual = {"name": table.name, "rows": table.frame.height, "aligned": aligned}
     return usual | ({"networks": networks.words} if networks is PAPER else {}) | ({"parts": "by users"} if by_users else {})
 
 
-def chosen_of(table: AdTable, only: Sequence[str]) -> dict[str, TableRow]:
+def chosen_of(table: TwoPartyTable, only: Sequence[str]) -> dict[str, TableRow]:
     """The rows of these names, all but probes for none; without the bound where the data cannot tell it.
 
     Raises ConfigError for a name that there is not.

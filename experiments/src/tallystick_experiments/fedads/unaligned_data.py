@@ -1,7 +1,6 @@
 """Rows for FedAds' Table 3: which of them are aligned, whose columns are whose, both encoded. Shapes: N rows of the table."""
 
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
@@ -9,11 +8,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tallystick.config.party import EncodingConfig, FeatureColumns
+from tallystick.config.party import EncodingConfig
 from tallystick.data.features import FeatureShape, PackedFeatures
 from tallystick.errors import ConfigError, DataError
-from tallystick_experiments.clicks import CRITEO_CATEGORICAL, CRITEO_NUMERIC
-from tallystick_experiments.fedads.data import AdTable, read_ads
+from tallystick_experiments.catalogue.table import TwoPartyTable
 
 MIN_COUNT = 4
 ALIGNED = 0.2  # share of training rows, FedAds'
@@ -39,21 +37,7 @@ class Rows:
     test_N: Tensor
 
 
-def read_both_parties(path: Path, *, limit: int | None = None) -> AdTable:
-    """Read a data set as Table 4's benchmark does, but for Kaggle's Criteo file.
-
-    That is split by kind of column: C1-C26 to the label party, I1-I13 to the feature party.
-
-    Raises DataError for one that is absent or of another format.
-    """
-    table = read_ads(path, limit=limit)
-    if table.name != "criteo":
-        return table
-    label_party, feature_party = FeatureColumns(categorical=CRITEO_CATEGORICAL), FeatureColumns(numeric=CRITEO_NUMERIC)
-    return replace(table, label_party=label_party, feature_party=feature_party)
-
-
-def share_out(table: AdTable, *, seed: int, aligned: float = ALIGNED, by_users: bool = False) -> Rows:
+def share_out(table: TwoPartyTable, *, seed: int, aligned: float = ALIGNED, by_users: bool = False) -> Rows:
     """Draw test, validation and aligned rows, and encode: the label party by all its training rows, the other by aligned ones.
 
     Args:
@@ -87,9 +71,10 @@ def share_out(table: AdTable, *, seed: int, aligned: float = ALIGNED, by_users: 
 
 
 Numbers = NDArray[np.int64]
+Parts = tuple[Numbers, Numbers, Numbers, Numbers]  # test, validation, aligned and unaligned rows
 
 
-def _parts(table: AdTable, random: np.random.Generator, aligned: float) -> tuple[Numbers, Numbers, Numbers, Numbers]:
+def _parts(table: TwoPartyTable, random: np.random.Generator, aligned: float) -> Parts:
     """Test, validation, aligned and unaligned rows, each row drawn by itself.
 
     Where the data says which rows the feature party has, validation rows are of those, and all others of them are aligned.
@@ -111,7 +96,7 @@ def _parts(table: AdTable, random: np.random.Generator, aligned: float) -> tuple
     return test, validation, training[:shared], training[shared:]
 
 
-def _parts_by_users(table: AdTable, random: np.random.Generator, aligned: float) -> tuple[Numbers, Numbers, Numbers, Numbers]:
+def _parts_by_users(table: TwoPartyTable, random: np.random.Generator, aligned: float) -> Parts:
     """As _parts, in the same shares of users: a user of the test rows is met in no other part.
 
     Where the data says which rows the feature party has, all of them are aligned that are for training; rows that it has not are

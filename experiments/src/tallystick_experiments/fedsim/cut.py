@@ -20,7 +20,7 @@ from tallystick.training.feature_party import train_feature_party
 from tallystick.training.label_party import FeaturePeer, train_label_party
 from tallystick.training.plan import Schedule
 from tallystick.training.run import TrainingRun
-from tallystick_experiments.fedsim.data import READERS
+from tallystick_experiments.catalogue.pairs import READERS
 from tallystick_experiments.fedsim.methods import METHODS
 from tallystick_experiments.fedsim.runs import RECIPES, link_pair, network_of
 from tallystick_experiments.grid import one_thread

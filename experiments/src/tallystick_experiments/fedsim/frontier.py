@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from tallystick.alignment.randomness import SecureRandom
-from tallystick_experiments.fedsim.data import Pair
+from tallystick_experiments.catalogue.pairs import Pair
 from tallystick_experiments.fedsim.located import link, located, noise_settings, place_terms
 from tallystick_experiments.fedsim.runs import LinkedPair, SplitKind, linked_pair, split_rows
 

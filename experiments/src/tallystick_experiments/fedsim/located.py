@@ -28,7 +28,7 @@ from tallystick.attacks.linkage.view import FeaturePartyView, LabelPartyView
 from tallystick.audit import locating as audit
 from tallystick.audit.locating import metric_of, places_of, units_of
 from tallystick.errors import DataError
-from tallystick_experiments.fedsim.data import read_hdb
+from tallystick_experiments.catalogue.pairs import read_hdb
 
 METRES_A_DEGREE = 111_195.0
 """Of latitude; of longitude times the cosine of the latitude."""

@@ -29,7 +29,7 @@ from tallystick.models.similarity.model import learnt_weights
 from tallystick.training.in_process import SplitNetwork
 from tallystick.training.objective import Supervised
 from tallystick.training.plan import Schedule
-from tallystick_experiments.fedsim.data import Pair
+from tallystick_experiments.catalogue.pairs import Pair
 from tallystick_experiments.fedsim.methods import METHODS, ComparedMethod
 
 Ints = NDArray[np.int64]

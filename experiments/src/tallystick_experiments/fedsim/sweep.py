@@ -10,8 +10,8 @@ from tallystick.alignment.improvement import estimated_improvement
 from tallystick.alignment.nearest import nearest
 from tallystick.alignment.outcome import Candidates
 from tallystick.errors import ConfigError
+from tallystick_experiments.catalogue.pairs import GENERATED, READERS, Pair, recognise
 from tallystick_experiments.fedsim import cut, paper
-from tallystick_experiments.fedsim.data import GENERATED, READERS, Pair, recognise
 from tallystick_experiments.fedsim.frontier import link_places
 from tallystick_experiments.fedsim.located import noise_settings
 from tallystick_experiments.fedsim.methods import METHODS, TREES

@@ -35,7 +35,7 @@ from tallystick.training.defended_bottom import DefendedBottom
 from tallystick.training.in_process import CrossedStep, SplitNetwork
 from tallystick.training.plan import Schedule, no_positions
 from tallystick.training.step_rule import PLAIN
-from tallystick_experiments.clicks import ClickData
+from tallystick_experiments.catalogue.clicks import ClickData
 from tallystick_experiments.experiment import PASS, PLAIN_ADAM
 from tallystick_experiments.feature_leakage.data import as_numbers
 

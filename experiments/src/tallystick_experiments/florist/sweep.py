@@ -21,7 +21,8 @@ from tallystick.imputation.random_predicted_labels import RandomPredictedLabels
 from tallystick.imputation.registry import FEATURE_STRATEGIES, LABEL_STRATEGIES, feature_strategy, label_strategy
 from tallystick.imputation.spliced_features import SplicedFeatures
 from tallystick.training.calibration import Calibration, LogitShift
-from tallystick_experiments.clicks import ClickData, ClickTable, encode_clicks, read_clicks, split_columns
+from tallystick_experiments.catalogue.clicks import ClickData, encode_clicks, give_columns, read_clicks
+from tallystick_experiments.catalogue.table import TwoPartyTable
 from tallystick_experiments.florist.page import page_of
 from tallystick_experiments.florist.paper import ATTACKED_RATIO
 from tallystick_experiments.florist.runs import BOTH, Membership, Setting, Side, Trained, Treatment
@@ -109,13 +110,13 @@ def run(
     return Found(experiment="florist", about=about, rows=rows, page_of=page_of)
 
 
-def _encoded(table: ClickTable, setting: Setting, *, seed: int) -> ClickData:
+def _encoded(table: TwoPartyTable, setting: Setting, *, seed: int) -> ClickData:
     """The feature party's columns, and with them the label party's if it has any."""
-    feature_party, label_party = split_columns(table, label_party=setting.own_columns)
-    clicks = encode_clicks(table, seed=seed, min_count=setting.min_count, columns=feature_party)
+    table = give_columns(table, setting.own_columns)
+    clicks = encode_clicks(table, seed=seed, min_count=setting.min_count)
     if not setting.own_columns:
         return clicks
-    return replace(clicks, own=encode_clicks(table, seed=seed, min_count=setting.min_count, columns=label_party))
+    return replace(clicks, own=encode_clicks(table, seed=seed, min_count=setting.min_count, columns=table.label_party))
 
 
 def _check(ratios: Sequence[float], sides: Sequence[str], strategies: Sequence[str] | None) -> None:
@@ -141,7 +142,7 @@ def _chosen(side: Side, strategies: Sequence[str] | None) -> list[str]:
 class _Trials:
     """Makes a case's row; cases that differ at prediction only share a training, as all of a seed do the full baseline's."""
 
-    def __init__(self, table: ClickTable, setting: Setting) -> None:
+    def __init__(self, table: TwoPartyTable, setting: Setting) -> None:
         self.setting, self.encoded = setting, Latest(partial(_encoded, table, setting))
         self.full_baseline = Latest(self._full_baseline)
         self.trained: dict[str, tuple[Trained, dict[str, Row]]] = {}

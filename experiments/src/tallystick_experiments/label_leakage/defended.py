@@ -25,10 +25,10 @@ from tallystick.metrics import METRICS
 from tallystick.results import AttackResult, CutReads, Result, above_guess
 from tallystick.simulation import simulate
 from tallystick.watcher import Silent
+from tallystick_experiments.catalogue.public import MOST_ROWS, PublicTable, load_table
 from tallystick_experiments.grid import Keeping, Latest, run_cases
 from tallystick_experiments.label_leakage.own_model import attacked_with_model
 from tallystick_experiments.page import Benchmark, Cell, Found, ResultTable, counted, seed_count, seeds_of
-from tallystick_experiments.quality.tables import MOST_ROWS, PublicTable, load_table
 from tallystick_experiments.stats import Row, Spread, at, change, groups, over_seeds
 
 NONE, NOTHING_TOLD = "none", "knowing no label"

@@ -30,12 +30,12 @@ from tallystick.defenses.chain import NO_DEFENSE, Defenses, chain
 from tallystick.defenses.marvell import Marvell
 from tallystick.errors import ConfigError
 from tallystick.results import read_result
-from tallystick_experiments.clicks import CRITEO_CATEGORICAL, CRITEO_NUMERIC
+from tallystick_experiments.catalogue.ads import read_pair
+from tallystick_experiments.catalogue.clicks import CRITEO_CATEGORICAL, CRITEO_NUMERIC
+from tallystick_experiments.catalogue.table import TwoPartyTable
 from tallystick_experiments.experiment import TrainingPlan
 from tallystick_experiments.feature_leakage import kept as embeddings
-from tallystick_experiments.feature_leakage.data import read_pair
 from tallystick_experiments.feature_leakage.kept import split_experiment
-from tallystick_experiments.fedads.data import AdTable
 from tallystick_experiments.grid import Keeping, run_cases
 from tallystick_experiments.page import Benchmark, Cell, Found, ResultTable, counted, seed_count
 from tallystick_experiments.speed import memory
@@ -59,12 +59,12 @@ FIFTH = 0.2  # of the training's time, at most
 _EVALUATOR = AttackEvaluator(replicates=1)  # intervals come from seeds
 
 
-def generated_table(rows: int, *, seed: int) -> AdTable:
+def generated_table(rows: int, *, seed: int) -> TwoPartyTable:
     """A table of the shape of Criteo's, half of its columns at each party."""
     frame = pl.concat(memory.CriteoLike(seed).pieces(rows))
     numeric = [name for name in CRITEO_NUMERIC if name not in memory.OWN_NUMERIC]
     categorical = [name for name in CRITEO_CATEGORICAL if name not in memory.OWN_CATEGORICAL]
-    return AdTable(
+    return TwoPartyTable(
         name="generated",
         frame=LazyTable.of(frame),
         label="label",
@@ -99,7 +99,7 @@ class KeptSteps:
         return {"audit": (audited, self.chosen.view()), "everything": (whole, self.every.view())}
 
 
-def kept_and_all(table: AdTable, defense: str, plan: TrainingPlan, *, seed: int) -> dict[str, Any]:
+def kept_and_all(table: TwoPartyTable, defense: str, plan: TrainingPlan, *, seed: int) -> dict[str, Any]:
     """Train once, and attack what the audit kept and everything; gives symmetric AUCs by attack, and the test AUC."""
     experiment, _, width = split_experiment(table, plan, seed=seed)
     network = experiment.network(DEFENSES[defense])

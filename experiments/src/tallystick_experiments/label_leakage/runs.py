@@ -26,7 +26,8 @@ from tallystick.errors import ConfigError
 from tallystick.models.build import seeded
 from tallystick.models.split import LabelModel
 from tallystick.models.tabular import TabularBottom, TabularTop
-from tallystick_experiments.clicks import ClickData, ClickTable
+from tallystick_experiments.catalogue.clicks import ClickData
+from tallystick_experiments.catalogue.table import TwoPartyTable
 from tallystick_experiments.experiment import Epoch, Experiment, SplitData, TrainingPlan
 from tallystick_experiments.stats import evenly
 
@@ -224,7 +225,7 @@ def _after_each_layer(modules: nn.Sequential, x_BD: Tensor) -> list[Tensor]:
     return found
 
 
-def balanced(table: ClickTable, positive_rate: float, *, seed: int) -> ClickTable:
+def balanced(table: TwoPartyTable, positive_rate: float, *, seed: int) -> TwoPartyTable:
     """Drop negatives at random until positives make up ``positive_rate`` of the rows (appendix G).
 
     Raises ConfigError if the table's own rate is higher already.

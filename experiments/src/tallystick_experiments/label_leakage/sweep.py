@@ -10,7 +10,8 @@ from math import log2
 from pathlib import Path
 
 from tallystick.errors import ConfigError
-from tallystick_experiments.clicks import ClickData, ClickTable, encode_clicks, read_clicks
+from tallystick_experiments.catalogue.clicks import ClickData, encode_clicks, read_clicks
+from tallystick_experiments.catalogue.table import TwoPartyTable
 from tallystick_experiments.experiment import TrainingPlan
 from tallystick_experiments.grid import Keeping, Latest, grid, run_cases
 from tallystick_experiments.label_leakage import paper
@@ -119,6 +120,6 @@ def _chosen(only: Sequence[str], data: str) -> list[str]:
     return [part for part in parts() if (part in only if only else part not in elsewhere)]
 
 
-def _encoded(table: ClickTable, rate: float | None, min_count: int, seed: int) -> ClickData:
+def _encoded(table: TwoPartyTable, rate: float | None, min_count: int, seed: int) -> ClickData:
     """The table with this share of positives, its own if None."""
     return encode_clicks(table if rate is None else balanced(table, rate, seed=seed), seed=seed, min_count=min_count)

@@ -10,9 +10,9 @@ from typing import Any
 from tallystick.errors import ConfigError
 from tallystick.results import Result
 from tallystick_experiments.audited import audited
+from tallystick_experiments.catalogue.public import MOST_ROWS, PublicTable, load_table
 from tallystick_experiments.grid import Keeping, grid, run_cases
 from tallystick_experiments.page import Benchmark, Cell, Found, ResultTable, seeds_of
-from tallystick_experiments.quality.tables import MOST_ROWS, PublicTable, load_table
 from tallystick_experiments.stats import Row, at, distinct, groups, over_seeds
 
 _NONE: dict[str, Any] = {"training": {"gradients": "none"}}

@@ -30,7 +30,7 @@ from tallystick.training.label_party import KeptPeer, train_label_party
 from tallystick.training.objective import Supervised
 from tallystick.training.plan import Schedule
 from tallystick.training.run import TrainingRun
-from tallystick_experiments.quality.tables import PublicTable
+from tallystick_experiments.catalogue.public import PublicTable
 
 Ints = NDArray[np.int64]
 MOST_CATEGORIES = 254  # that scikit-learn's boosting takes as such, beside the missing ones

@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 
 from tallystick.errors import ConfigError
+from tallystick_experiments.catalogue.held_out import HELD_OUT
+from tallystick_experiments.catalogue.public import BY_TIME, MOST_ROWS, PACKAGED, TABLES, PublicTable, drawn, load_table
 from tallystick_experiments.grid import Keeping, grid, run_cases
 from tallystick_experiments.page import Found
-from tallystick_experiments.quality.held_out import HELD_OUT
 from tallystick_experiments.quality.methods import METHODS
 from tallystick_experiments.quality.page import page_of
-from tallystick_experiments.quality.tables import BY_TIME, MOST_ROWS, PACKAGED, TABLES, PublicTable, drawn, load_table
 from tallystick_experiments.stats import Row
 
 

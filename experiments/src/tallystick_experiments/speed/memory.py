@@ -21,7 +21,7 @@ from tallystick.config.party import load_party
 from tallystick.errors import ConfigError, TallystickError
 from tallystick.network.addresses import free_port
 from tallystick.network.certificates import write_test_certificates
-from tallystick_experiments.clicks import CRITEO_CATEGORICAL, CRITEO_NUMERIC
+from tallystick_experiments.catalogue.clicks import CRITEO_CATEGORICAL, CRITEO_NUMERIC
 
 LABEL, FEATURE, HELPER = "bank", "shop", "post"
 GENERATED_ROWS = 2**17  # at a time

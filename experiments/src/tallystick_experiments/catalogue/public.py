@@ -15,8 +15,8 @@ from tallystick.config.sections import SplitConfig
 from tallystick.data.flights import CARRIER_FEATURES, KEY, LABEL, WEATHER_FEATURES, write_flights
 from tallystick.data.split import TEST, TRAINING, VALIDATION, split_by_time
 from tallystick.errors import DataError
-from tallystick_experiments.clicks import read_clicks
-from tallystick_experiments.quality.held_out import HELD_OUT
+from tallystick_experiments.catalogue.clicks import read_clicks
+from tallystick_experiments.catalogue.held_out import HELD_OUT
 
 MOST_CLASSES = 20  # of a user's whole numbers that are taken for classes
 MOST_ROWS = 30_000
@@ -179,20 +179,19 @@ def _credit(data: Path | None) -> PublicTable:
     return _of("credit-default", "UCI, as FATE splits it", frame, label="y", target="binary")
 
 
-def _criteo(data: Path | None) -> PublicTable:
-    clicks = read_clicks(_file(data, "criteo", "criteo_80k.tsv.gz"))
-    columns = FeatureColumns(numeric=clicks.numeric, categorical=clicks.categorical)
-    return PublicTable(
-        name="criteo", source="Criteo Labs, sample", frame=clicks.frame.collect(), columns=columns, label="label", target="binary"
-    )
+def _clicks(source: str, *place: str) -> Callable[[Path | None], PublicTable]:
+    def read(data: Path | None) -> PublicTable:
+        clicks = read_clicks(_file(data, *place))
+        return PublicTable(
+            name=clicks.name,
+            source=source,
+            frame=clicks.frame.collect(),
+            columns=clicks.feature_party,
+            label=clicks.label,
+            target="binary",
+        )
 
-
-def _avazu(data: Path | None) -> PublicTable:
-    clicks = read_clicks(_file(data, "avazu", "avazu_10k.csv"))
-    columns = FeatureColumns(categorical=clicks.categorical)
-    return PublicTable(
-        name="avazu", source="Kaggle, head", frame=clicks.frame.collect(), columns=columns, label=clicks.label, target="binary"
-    )
+    return read
 
 
 def _ijcai(data: Path | None) -> PublicTable:
@@ -292,13 +291,13 @@ TABLES: dict[str, Callable[[Path | None], PublicTable]] = {
     "digits": _bundled("digits", "multiclass"),
     "frogs": _frogs,
     "taxi": _taxi,
-    "avazu": _avazu,
+    "avazu": _clicks("Kaggle, head", "avazu", "avazu_10k.csv"),
     "ijcai18": _ijcai,
     "credit-default": _credit,
     "flights": _flights,
     "hdb": _flats,
     "bike": _bike,
-    "criteo": _criteo,
+    "criteo": _clicks("Criteo Labs, sample", "criteo", "criteo_80k.tsv.gz"),
     **{name: _held_out(name) for name in HELD_OUT},
     **{f"{name}-by-time": _by_time(name, times) for name, times in TIMES.items()},
 }

@@ -1,4 +1,4 @@
-"""Tables for the FedAds benchmark: who holds which columns, which rows are tests, and the encoding of both.
+"""Tables of clicks and purchases that two parties share: who holds which columns, which rows are tests, and the encoding.
 
 Shapes: N training rows, T test rows.
 
@@ -7,21 +7,26 @@ sample_train_nonaligned.csv; every cell written as ['value'], a column in which 
 purchases that resemble them, Kaggle's Criteo and Avazu files, or the credit-card data that FATE split.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 import torch
-from numpy.typing import NDArray
 
 from tallystick.config.party import EncodingConfig, FeatureColumns, SequenceConfig
-from tallystick.data.encoder import Encoder
 from tallystick.data.features import FeatureShape
 from tallystick.data.lazy import LazyTable, sample, store, unpacked
 from tallystick.errors import DataError
-from tallystick_experiments.clicks import SAMPLE_SEED, first_line, read_clicks, split_columns
+from tallystick_experiments.catalogue.clicks import (
+    CRITEO_CATEGORICAL,
+    CRITEO_NUMERIC,
+    SAMPLE_SEED,
+    first_line,
+    give_columns,
+    read_clicks,
+)
+from tallystick_experiments.catalogue.table import TwoPartyTable
 from tallystick_experiments.experiment import SplitData
 
 TRAINING_FILE, UNALIGNED_FILE, TEST_FILE = "sample_train_aligned.csv", "sample_train_nonaligned.csv", "sample_test.csv"
@@ -33,32 +38,7 @@ IJCAI_TEST = "te_8k"
 CREDIT = ("default_credit_hetero_guest.csv.gz", "default_credit_hetero_host.csv.gz")
 
 
-@dataclass(frozen=True, kw_only=True)
-class AdTable:
-    """Rows of both parties, a 0/1 label, and which rows are for tests."""
-
-    name: str
-    frame: LazyTable
-    label: str
-    label_party: FeatureColumns
-    feature_party: FeatureColumns
-    test_N: pl.Series | None = None  # bool per row; None: some are drawn
-    has_partner_N: pl.Series | None = None  # bool per row: the feature party has it too; None: all, whatever a benchmark hides
-    label_sequences: Mapping[str, SequenceConfig] = field(default_factory=dict)
-    feature_sequences: Mapping[str, SequenceConfig] = field(default_factory=dict)
-    user: str | None = None  # column that tells users apart
-
-    def encoders(
-        self, feature_rows: NDArray[np.int64], label_rows: NDArray[np.int64], encoding: EncodingConfig
-    ) -> tuple[Encoder, Encoder]:
-        """The feature party's encoder and the label party's, each fitted on its training rows."""
-        return (
-            Encoder.fit(self.frame, self.feature_party, feature_rows, encoding=encoding, sequences=self.feature_sequences),
-            Encoder.fit(self.frame, self.label_party, label_rows, encoding=encoding, sequences=self.label_sequences),
-        )
-
-
-def read_ads(path: Path, *, limit: int | None = None, swapped: bool = False) -> AdTable:
+def read_ads(path: Path, *, limit: int | None = None, swapped: bool = False) -> TwoPartyTable:
     """Read a data set and share its columns out as FedAds does: item, shop and user profile to the label party.
 
     Args:
@@ -87,7 +67,7 @@ def read_ads(path: Path, *, limit: int | None = None, swapped: bool = False) -> 
     return table
 
 
-def _read_fedads(folder: Path, limit: int | None) -> AdTable:
+def _read_fedads(folder: Path, limit: int | None) -> TwoPartyTable:
     paths = {name: _named(folder, name) for name in (TRAINING_FILE, UNALIGNED_FILE, TEST_FILE)}
     names = [name for name, path in paths.items() if name != UNALIGNED_FILE or path.exists()]
     try:
@@ -107,7 +87,7 @@ def _read_fedads(folder: Path, limit: int | None) -> AdTable:
     # Only the label party has a column of the row's item.
     of_label = SequenceConfig(separator=",", target=ITEM if ITEM in label_party and ITEM not in listed else None)
     # l_c_fea stays out: the paper describes the label party's context as the time of the conversion, which is the label
-    return AdTable(
+    return TwoPartyTable(
         name="fedads",
         frame=frame,
         label="label",
@@ -127,7 +107,7 @@ def _named(folder: Path, name: str) -> Path:
     return other if other.exists() and not (folder / name).exists() else folder / name
 
 
-def _read_ijcai(path: Path, columns: list[str], limit: int | None) -> AdTable:
+def _read_ijcai(path: Path, columns: list[str], limit: int | None) -> TwoPartyTable:
     try:
         types = {name: pl.Float64 if name in IJCAI_NUMERIC else pl.String for name in columns} | {"is_trade": pl.Int64}
         with unpacked(path) as text:
@@ -138,7 +118,7 @@ def _read_ijcai(path: Path, columns: list[str], limit: int | None) -> AdTable:
     features = [name for name in columns if name not in ("is_trade", "part")]
     numeric = tuple(name for name in IJCAI_NUMERIC if name in columns)
     user_side = tuple(name for name in features if name.startswith(("user_", "context_")))
-    return AdTable(
+    return TwoPartyTable(
         name="ijcai18",
         frame=frame,
         label="is_trade",
@@ -151,7 +131,7 @@ def _read_ijcai(path: Path, columns: list[str], limit: int | None) -> AdTable:
     )
 
 
-def _read_credit(folder: Path, limit: int | None) -> AdTable:
+def _read_credit(folder: Path, limit: int | None) -> TwoPartyTable:
     try:
         guest, host = (pl.read_csv(folder / name, n_rows=limit) for name in CREDIT)
         theirs = [name for name in host.columns if name != "id"]
@@ -160,7 +140,7 @@ def _read_credit(folder: Path, limit: int | None) -> AdTable:
         frame = frame.with_columns(pl.col("y").cast(pl.Int64))
     except (pl.exceptions.PolarsError, OSError) as error:
         raise DataError(f"{folder}: not FATE's {' and '.join(CREDIT)}: {error}") from None
-    return AdTable(
+    return TwoPartyTable(
         name="credit card",
         frame=LazyTable.of(frame),
         label="y",
@@ -169,14 +149,70 @@ def _read_credit(folder: Path, limit: int | None) -> AdTable:
     )
 
 
-def _read_clicks(path: Path, limit: int | None) -> AdTable:
+def _read_clicks(path: Path, limit: int | None) -> TwoPartyTable:
     clicks = read_clicks(path, limit=limit)
-    most = len(clicks.numeric[::2] + clicks.categorical[::2])
-    feature_party, label_party = split_columns(clicks, label_party=min(LABEL_PARTY_COLUMNS, most))
-    return AdTable(name=clicks.name, frame=clicks.frame, label=clicks.label, label_party=label_party, feature_party=feature_party)
+    columns = clicks.feature_party
+    most = len(columns.numeric[::2] + columns.categorical[::2])
+    return give_columns(clicks, min(LABEL_PARTY_COLUMNS, most))
 
 
-def encode_ads(table: AdTable, *, seed: int, min_count: int) -> tuple[SplitData, FeatureShape, FeatureShape]:
+def read_by_kind(path: Path, *, limit: int | None = None) -> TwoPartyTable:
+    """Read a data set as ``read_ads`` does; of Kaggle's Criteo file the label party has C1-C26, the feature party I1-I13.
+
+    Raises DataError for one that is absent or of another format.
+    """
+    table = read_ads(path, limit=limit)
+    if table.name != "criteo":
+        return table
+    label_party, feature_party = FeatureColumns(categorical=CRITEO_CATEGORICAL), FeatureColumns(numeric=CRITEO_NUMERIC)
+    return replace(table, label_party=label_party, feature_party=feature_party)
+
+
+def read_pair(data: Path, partner: Path | None, *, limit: int | None = None) -> TwoPartyTable:
+    """Read two parties' CSV files (columns id and, in the label party's, y), or one file of the FedAds benchmark's formats.
+
+    Raises DataError for a file that is absent or of another format.
+    """
+    if partner is None:
+        return read_ads(data, limit=limit)
+    try:
+        label, feature = (pl.read_csv(path, n_rows=limit, infer_schema_length=None) for path in (data, partner))
+        _check_pair(label, feature, data, partner)
+        frame = label.join(feature.rename({name: f"partner_{name}" for name in feature.columns if name != "id"}), on="id")
+        frame = frame.sort("id").with_columns(pl.col("y").cast(pl.Int64))
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise DataError(f"{data}, {partner}: not two CSV files with columns id and, in the first, y: {error}") from None
+    if not frame.height:
+        raise DataError(f"{data}, {partner}: no id is in both files; write the same ids in both, or give more rows")
+    names = [name for name in frame.columns if name not in ("id", "y")]
+    theirs = [name for name in names if name.startswith("partner_")]
+    coded = [name for name in names if not frame.schema[name].is_numeric()]
+
+    def columns(of: list[str]) -> FeatureColumns:
+        return FeatureColumns(
+            numeric=tuple(name for name in of if name not in coded), categorical=tuple(name for name in of if name in coded)
+        )
+
+    own = [name for name in names if name not in theirs]
+    return TwoPartyTable(
+        name=data.name.split(".")[0],
+        frame=LazyTable.of(frame),
+        label="y",
+        label_party=columns(own),
+        feature_party=columns(theirs),
+    )
+
+
+def _check_pair(label: pl.DataFrame, feature: pl.DataFrame, data: Path, partner: Path) -> None:
+    """Raise DataError for what the join would get through and no figure should be made of."""
+    for path, frame in ((data, label), (partner, feature)):
+        if twice := frame.filter(pl.col("id").is_duplicated()).get_column("id").head(1).to_list():
+            raise DataError(f"{path}: id {twice[0]} is there more than once; a row per id was expected")
+    if other := label.filter(~pl.col("y").is_in([0, 1]).fill_null(False)).get_column("y").head(1).to_list():
+        raise DataError(f"{data}: y is {other[0]} in a row; 0 or 1 was expected in each")
+
+
+def encode_ads(table: TwoPartyTable, *, seed: int, min_count: int) -> tuple[SplitData, FeatureShape, FeatureShape]:
     """Split and encode; gives the data, the feature party's shape and the label party's."""
     rows = table.frame.height
     if table.test_N is not None:

@@ -5,9 +5,8 @@ Shapes: N training rows, T test rows.
 
 import gzip
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import polars as pl
@@ -17,8 +16,9 @@ from torch import Tensor
 from tallystick.config.party import EncodingConfig, FeatureColumns
 from tallystick.data.encoder import Encoder
 from tallystick.data.features import FeatureShape, PackedFeatures
-from tallystick.data.lazy import LazyTable, is_gzipped, sample, store, unpacked
+from tallystick.data.lazy import is_gzipped, sample, store, unpacked
 from tallystick.errors import DataError
+from tallystick_experiments.catalogue.table import TwoPartyTable
 
 CRITEO_NUMERIC = tuple(f"I{i}" for i in range(1, 14))
 CRITEO_CATEGORICAL = tuple(f"C{i}" for i in range(1, 27))
@@ -33,23 +33,14 @@ AVAZU_CATEGORICAL = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
-class ClickTable:
-    """A click log: its columns as text or numbers, which of them are which, and a 0/1 label."""
-
-    name: Literal["criteo", "avazu"]
-    frame: LazyTable
-    numeric: tuple[str, ...]
-    categorical: tuple[str, ...]
-    label: str
-
-
-def read_clicks(path: Path, *, limit: int | None = None) -> ClickTable:
+def read_clicks(path: Path, *, limit: int | None = None) -> TwoPartyTable:
     """Read Kaggle's Criteo (tab-separated, no header, 40 columns) or Avazu (comma-separated, header) file, gzipped or not.
 
     Args:
         path: the file, or a folder that holds just one, or Kaggle's own: train.txt, train.csv or train, packed or not.
         limit: draw so many rows at random, always the same ones; they keep their order.
+
+    The feature party has all columns.
 
     Raises:
         DataError: no such file, several files in the folder, or another format.
@@ -96,7 +87,7 @@ def _the_file(path: Path) -> Path:
     return path
 
 
-def _read_criteo(path: Path, limit: int | None) -> ClickTable:
+def _read_criteo(path: Path, limit: int | None) -> TwoPartyTable:
     names = ("label", *CRITEO_NUMERIC, *CRITEO_CATEGORICAL)
     schema = dict.fromkeys(names, pl.String) | dict.fromkeys(("label", *CRITEO_NUMERIC), pl.Int64)
     try:
@@ -105,10 +96,11 @@ def _read_criteo(path: Path, limit: int | None) -> ClickTable:
             frame = store(sample(source, limit, seed=SAMPLE_SEED)[0])
     except (pl.exceptions.PolarsError, OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path}: not Kaggle's Criteo format: {error}") from None
-    return ClickTable(name="criteo", frame=frame, numeric=CRITEO_NUMERIC, categorical=CRITEO_CATEGORICAL, label="label")
+    columns = FeatureColumns(numeric=CRITEO_NUMERIC, categorical=CRITEO_CATEGORICAL)
+    return TwoPartyTable(name="criteo", frame=frame, label="label", feature_party=columns)
 
 
-def _read_avazu(path: Path, limit: int | None) -> ClickTable:
+def _read_avazu(path: Path, limit: int | None) -> TwoPartyTable:
     try:
         with unpacked(path) as text:
             source, _ = sample(pl.scan_csv(text, infer_schema=False, glob=False), limit, seed=SAMPLE_SEED)
@@ -118,7 +110,8 @@ def _read_avazu(path: Path, limit: int | None) -> ClickTable:
             frame = store(source.select(AVAZU_LABEL, *AVAZU_CATEGORICAL))
     except (pl.exceptions.PolarsError, OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path}: not Kaggle's Avazu format: {error}") from None
-    return ClickTable(name="avazu", frame=frame, numeric=(), categorical=AVAZU_CATEGORICAL, label=AVAZU_LABEL)
+    columns = FeatureColumns(categorical=AVAZU_CATEGORICAL)
+    return TwoPartyTable(name="avazu", frame=frame, label=AVAZU_LABEL, feature_party=columns)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,29 +126,28 @@ class ClickData:
     own: "ClickData | None" = None  # the label party's columns of the same rows, if it has any
 
 
-def split_columns(table: ClickTable, *, label_party: int) -> tuple[FeatureColumns, FeatureColumns]:
-    """Share the columns out: the feature party's, and the label party's ``label_party`` columns.
+def give_columns(table: TwoPartyTable, count: int) -> TwoPartyTable:
+    """Give the label party so many of the feature party's columns.
 
-    The label party gets every other numeric, then every other categorical column, so that both hold good ones. FLORIST gives
-    it none (footnote 2).
+    It gets every other numeric, then every other categorical column, so that both hold good ones. FLORIST gives it none
+    (footnote 2).
     """
-    given = (table.numeric[::2] + table.categorical[::2])[:label_party]
-    if len(given) < label_party:
-        raise DataError(f"{table.name}: the label party cannot have {label_party} columns; at most {len(given)}")
-    return (
+    every = table.feature_party
+    given = (every.numeric[::2] + every.categorical[::2])[:count]
+    if len(given) < count:
+        raise DataError(f"{table.name}: the label party cannot have {count} columns; at most {len(given)}")
+    own, theirs = (
         FeatureColumns(
-            numeric=tuple(name for name in table.numeric if name not in given),
-            categorical=tuple(name for name in table.categorical if name not in given),
-        ),
-        FeatureColumns(
-            numeric=tuple(name for name in given if name in table.numeric),
-            categorical=tuple(name for name in given if name in table.categorical),
-        ),
+            numeric=tuple(name for name in every.numeric if (name in given) == held),
+            categorical=tuple(name for name in every.categorical if (name in given) == held),
+        )
+        for held in (True, False)
     )
+    return replace(table, label_party=own, feature_party=theirs)
 
 
 def encode_clicks(
-    table: ClickTable, *, seed: int, test_share: float = 0.1, min_count: int = 4, columns: FeatureColumns | None = None
+    table: TwoPartyTable, *, seed: int, test_share: float = 0.1, min_count: int = 4, columns: FeatureColumns | None = None
 ) -> ClickData:
     """Split at random and encode.
 
@@ -169,7 +161,7 @@ def encode_clicks(
         raise DataError(f"{table.name}: {len(order_N)} rows cannot be split with test_share={test_share}")
     encoder = Encoder.fit(
         table.frame,
-        columns or FeatureColumns(numeric=table.numeric, categorical=table.categorical),
+        columns or table.feature_party,
         np.sort(order_N[tests:]),
         encoding=EncodingConfig(numeric="log", min_count=min_count),
     )
