@@ -60,8 +60,8 @@ class PublicTable:
             by_time = split_by_time(self.times, SplitConfig(method="time"))
             return np.flatnonzero(by_time == TRAINING), np.flatnonzero(by_time == VALIDATION), np.flatnonzero(by_time == TEST)
         order_N = np.random.default_rng([seed, 12]).permutation(self.frame.height)
-        test, validation = self.frame.height // 5, self.frame.height // 10
-        return order_N[test + validation :], order_N[test : test + validation], order_N[:test]
+        tests, held = self.frame.height // 5, self.frame.height // 10
+        return order_N[tests + held :], order_N[tests : tests + held], order_N[:tests]
 
 
 def load_table(name: str, data: Path | None, *, most: int = MOST_ROWS) -> PublicTable:
