@@ -10,13 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
+import torch
 
 from tallystick.alignment.buckets import Arrays, BucketStore
 from tallystick.artifacts.folder import RunFolder
 from tallystick.errors import DamagedFile
-from tallystick.storage import SEAL, Origin, check_sealed, make_folder, read_json, remove, write_json, write_sealed
+from tallystick.storage import Origin, make_folder, read_json, remove, write_json
+from tallystick.training.checkpoint import read_tensors, write_tensors
 
 BUCKETS = "buckets"
 
@@ -56,8 +56,8 @@ class KeptBuckets(BucketStore):
         for bucket in range(len(numbers)):
             path = self._path(bucket)
             try:
-                check_sealed(path, origin=self._origin)
-                if _metadata(path).get("alignment") != alignment:
+                _, facts = read_tensors(path, origin=self._origin, only_metadata=True)
+                if facts.get("alignment") != alignment:
                     raise DamagedFile(path, "it is a bucket of another alignment")
             except DamagedFile as error:
                 again = sum(number >= bucket for number in numbers)
@@ -68,16 +68,13 @@ class KeptBuckets(BucketStore):
     def put(self, alignment: str, bucket: int, arrays: Arrays) -> None:
         """Keep what a bucket came to; raises StorageError."""
         make_folder(self._folder)
-        path = self._path(bucket)
-        plain = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-        write_sealed(path, save(plain, {"alignment": alignment, SEAL: self._origin.blank_seal(path)}), private=True)
+        tensors = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
+        write_tensors(self._path(bucket), tensors, {"alignment": alignment}, origin=self._origin, private=True)
 
     def get(self, bucket: int) -> Arrays:
         """Give what a bucket came to; raises DamagedFile."""
-        path = self._path(bucket)
-        check_sealed(path, origin=self._origin)
-        with safe_open(path, framework="numpy") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dictionary
+        tensors, _ = read_tensors(self._path(bucket), origin=self._origin)
+        return {name: tensor.numpy() for name, tensor in tensors.items()}
 
     def drop(self, first: int) -> None:
         """Forget all buckets from the first."""
@@ -100,11 +97,3 @@ class KeptBuckets(BucketStore):
 def forget_buckets(folder: RunFolder) -> None:
     """Drop all buckets, once every party has the alignment."""
     shutil.rmtree(folder.path / BUCKETS, ignore_errors=True)
-
-
-def _metadata(path: Path) -> dict[str, str]:
-    try:
-        with safe_open(path, framework="numpy") as file:
-            return dict(file.metadata())
-    except (OSError, SafetensorError) as error:
-        raise DamagedFile(path, str(error)) from None
