@@ -21,16 +21,20 @@ A simulator that knows a side's ids and secrets and the sizes, and nothing else,
 - Both, of the pseudonyms: base transfers, corrections and checks that are uniform or made from uniform data
   (``psi_malicious``). A pseudonym of an id that a side lacks is an output of a random oracle at a point of which 128 bits are
   unknown to it.
-- S: stores of uniform slots (``programmed``), answers of uniform bits (``shuffle``), corrections of uniform bits, for the
-  equality and for the transfers; the union's size; and its own pseudonyms with |A u B| - |A| random ones, sorted. t is uniform
-  whether R has the id in a bin or not, so nothing before the sorted list depends on R's ids.
+- S: stores of uniform slots (``programmed``), answers of uniform bits (``shuffle``), corrections of uniform bits for the equality
+  and for the transfers; the union's size; and its own pseudonyms among random ones, sorted. t is uniform whether R has the id in
+  a bin or not, so nothing before the sorted list depends on R's ids.
 - R: corrections of uniform bits for stores, switches and transfers, and the number of S's table, 0 but for a chance of 2^-40.
-  Then for every place whether the values are equal, so function values that are its own there and uniform elsewhere; and in the
-  other places a pseudonym or 0. The permutation is uniform and R never learns any of it: so these are |A n B| equal places, |A|
-  - |A n B| with random pseudonyms and the rest with 0, shuffled. R's own share in a place hides s_j + t_j, which would tell it
-  the bin of a pseudonym: that is why equality is decided by a function that R knows at its own share only.
+  Then function values, which are its own in as many places as ids are common and uniform elsewhere. Elsewhere it takes random
+  pseudonyms, or 0 from an empty bin. The permutation is uniform and R learns nothing of it, so all of these places are
+  shuffled.
 
-A wrong pseudonym has a chance below 2^-80, a wrong equality 2^-64 a place, for 10^7 ids 2^-40.
+Why equality is not decided by S's shares in the clear, or by their hashes: their sum with R's is s_j + t_j. R can work that out
+for the three bins of every pseudonym that it takes. So it would know in which bins these stand, and that no other id of S's
+stands there.
+
+Two ids have one pseudonym with a chance below 2^-80 for 10^7 ids on either side. Two values that differ pass as equal with a
+chance of 2^-64 a place, below 2^-40 for as many.
 
 Shapes: M own ids; N ids of the union; J places of the network.
 """

@@ -8,9 +8,9 @@
     d = its pad, + c (that + x + y)                d = k0
     its shares behind the switch: x + d, y + d     its shares behind the switch: x + d, y + d
 
-The sum of both d is c (x + y) of the values themselves, so a switch exchanges them where c is 1. Mohassel and Sadeghian 2013
-("How to Hide Circuits in MPC"), section 3, whose switches need four times the message: here both values of a switch share a
-pad; + is exclusive or. The permuter knows all its choices from the start, so nobody waits for an answer before the next layer.
+The sum of both d is c (x + y) of the values themselves, so a switch exchanges them where c is 1; + is exclusive or. Mohassel and
+Sadeghian 2013 ("How to Hide Circuits in MPC"), where a transfer carries two values for each choice: here both values of a switch
+share a pad. The permuter knows all its choices from the start, so nobody waits for an answer before the next layer.
 
 Threat model: honest but curious. Guarantee: as of ``transfers``. The permuter sees uniform bits, for each message hides behind
 the pad that it did not choose, which serves this once. The holder sees corrections of transfers only.

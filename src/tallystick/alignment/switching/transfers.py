@@ -8,14 +8,13 @@
     row t of all v_i, 128 bits                     row q of all these  =  t + (c and the bits of all p)
     its pad is H(t)                                pads H(q) for choice 0, H(q + the bits of all p) for choice 1
 
-Roy 2022 ("SoftSpokenOT: Quieter OT Extension from Small-Field Silent VOLE in the Minicrypt Model"), figures 7 and 8 without the
-consistency check; + is exclusive or. A quarter of the messages of Ishai, Kilian, Nissim and Petrank 2003, which has groups of
-two.
+Roy 2022 ("SoftSpokenOT: Quieter OT Extension from Small-Field Silent VOLE in the Minicrypt Model"), without its check against
+cheaters; + is exclusive or. It sends a quarter of what Ishai, Kilian, Nissim and Petrank 2003 do, whose groups have two seeds.
 
 H(x) = AES(x) + x under a public key, a new one for every piece. H is correlation robust where AES-128 is an ideal cipher (Guo,
-Katz, Wang and Yu 2020, "Efficient and Secure Multiparty Computation from Fixed-Key Block Ciphers", section 7.2). With 2^80
-calls of AES the chance of telling a pad from random bits is 2^-31 for a piece of 2^15 transfers. Calls are spent on one piece's
-key, so more pieces hardly add to it.
+Katz, Wang and Yu 2020, "Efficient and Secure Multiparty Computation from Fixed-Key Block Ciphers"). With 2^80 calls of AES the
+chance of telling a pad from random bits is 2^-31 for a piece of 2^15 transfers. A call is made under one piece's key, so it says
+nothing of other pieces.
 
 Threat model: honest but curious. Guarantee: the receiver cannot tell the other pad from random bits. The sender learns nothing of
 the choices, for it lacks one of the streams that make u (AES-128 in counter mode as a pseudorandom generator). Not protected: a
