@@ -33,7 +33,7 @@ app = typer.Typer(
 )
 
 
-for measured in (speed.training, speed.lossless, speed.alignment, speed.linkage, speed.memory, speed.defenses):
+for measured in (speed.training, speed.lossless, speed.alignment, speed.linkage, speed.memory, speed.defenses, speed.serve):
     app.command()(measured)
 
 

@@ -43,6 +43,26 @@ def training(
     guarded(work, as_json=as_json, loads=LOADS)
 
 
+def serve(
+    rows: Annotated[int, typer.Option(help="Rows of each side's table.", min=1000)] = 20_000,
+    seconds: Annotated[int, typer.Option(help="Of each load.", min=2)] = 20,
+    rates: Annotated[str, typer.Option(help="Requests a second, with commas between.")] = "100,500",
+    way: Annotated[str, typer.Option(help="How the partner is asked: key, position, window or ahead.")] = "key",
+    as_json: JsonFlag = False,
+) -> None:
+    """Scores online under the load of hey: times, CPU per request, beside a constant answer and one process."""
+
+    def work() -> None:
+        from tallystick_experiments.speed import serving as benchmark
+
+        wanted = [int(rate) for rate in rates.split(",") if rate.strip().isdecimal() and int(rate)]
+        if not wanted:
+            raise ConfigError(f"--rates {rates}: must be whole numbers above 0, with commas between")
+        finish(benchmark.run(rows=rows, seconds=seconds, rates=wanted, way=way), as_json=as_json)
+
+    guarded(work, as_json=as_json, loads=LOADS)
+
+
 def lossless(
     seed: Annotated[int, typer.Option(help="Seed of data and weights.")] = 1,
     as_json: JsonFlag = False,

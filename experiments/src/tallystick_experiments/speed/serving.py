@@ -35,6 +35,7 @@ from tallystick.dataset.intersection import IntersectionDataset
 from tallystick.errors import ConfigError
 from tallystick.network.addresses import free_port
 from tallystick.network.certificates import write_test_certificates
+from tallystick.privacy.ledger import Ledger
 from tallystick.serving.answering import embedded
 from tallystick.serving.scoring import Scorer
 from tallystick.serving.stores.table import Snapshot
@@ -93,6 +94,7 @@ def _lay_out(root: Path, *, rows: int, way: str) -> tuple[int, str]:
         "alignment": {"method": "intersection", "keys": [{"name": "id"}]},
         "training": {"epochs": 1},
         "audit": False,
+        "network": {"wait_s": 300.0},
         "evaluation": {"bootstrap": 0, "own_columns_baseline": False, "importance": {"own_columns": False}},
         "serving": {"ways": [way]},
     }
@@ -116,6 +118,7 @@ def _lay_out(root: Path, *, rows: int, way: str) -> tuple[int, str]:
             values |= {"label": "y", "listen": address, "serving": serving}
         else:
             values |= {"peers": {LABEL: {"address": address}}}
+        Ledger.create(root / f"ledger-{name}.sqlite", party=name)
         (root / f"{name}.yaml").write_text(yaml.safe_dump(values, sort_keys=False))
     return port, token
 
@@ -125,12 +128,14 @@ def _command(command: str, root: Path, name: str) -> list[str]:
 
 
 def _trained(root: Path) -> None:
-    running = [
-        subprocess.Popen(_command("run", root, name), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        for name in (LABEL, FEATURE)
-    ]
-    if any(process.wait(TRAIN_S) for process in running):
-        raise ConfigError("bench serve: the training of the network that is to be served failed")
+    running = {}
+    for name in (LABEL, FEATURE):
+        with (root / f"{name}.log").open("wb") as log:
+            running[name] = subprocess.Popen(_command("run", root, name), stdout=subprocess.DEVNULL, stderr=log)
+    for name, process in running.items():
+        if process.wait(TRAIN_S):
+            said = (root / f"{name}.log").read_text().strip().splitlines()
+            raise ConfigError(f"bench serve: the training of what is to be served failed at {name}: {said[-1] if said else ''}")
 
 
 @contextmanager
