@@ -34,7 +34,7 @@ def serve_feature_party(contract: Contract, party: PartyFile, *, table: Path | N
 
     def work(channels: dict[str, Channel], _leave: Callable[[], None]) -> None:
         channel = channels[contract.label_party]
-        shake_hands(contract, side.resume_state, channel, note=watcher.say)
+        side.agreed(shake_hands(contract, side.resume_state, channel, note=watcher.say), channel.peer)
         way = channel.receive(Terms).way
         if way not in side.serving.ways:
             raise ProtocolError(

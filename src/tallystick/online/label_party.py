@@ -48,10 +48,7 @@ def serve_label_party(contract: Contract, party: PartyFile, *, table: Path | Non
 
     def work(channels: dict[str, Channel], _leave: Callable[[], None]) -> None:
         named = {name: channels[name] for name in contract.feature_parties}
-        if shake_hands_label_party(contract, side.resume_state, named, note=watcher.say).align:
-            raise ConfigError(
-                f"the peers' models are of another run than {side.folder.path}; all must serve the same run's model"
-            )
+        side.agreed(shake_hands_label_party(contract, side.resume_state, named, note=watcher.say), contract.feature_parties[0])
         for channel in named.values():
             channel.send(Terms(way=way))
         partners = Partners(channels=list(named.values()), widths=scorer.trained.widths, run=side.run_id)

@@ -20,12 +20,13 @@ from tallystick.data.lazy import Frame
 from tallystick.data.repeats import with_summaries
 from tallystick.data.table import read_table
 from tallystick.errors import ConfigError, DataError, TallystickError
-from tallystick.job.handshake import ResumeState
+from tallystick.job.handshake import Agreement, Half, ResumeState
 from tallystick.job.job import use_threads
 from tallystick.job.phases.align import align
 from tallystick.job.preflight import require_to_predict
 from tallystick.job.process import Work, with_sessions
 from tallystick.job.runs import chosen_run, complete_ids
+from tallystick.job.versions import Versions
 from tallystick.network.channel import Channel, no_progress
 from tallystick.serving.answering import OPEN, Gate
 from tallystick.serving.journal import Journal
@@ -49,6 +50,8 @@ class ServingSide:
     serving: ServingConfig
     folder: RunFolder
     run_id: str
+    promoted: tuple[Half, ...]
+    chosen: bool
     kept: Alignment
     encoder: Encoder | None
     source: TableConfig
@@ -68,7 +71,9 @@ class ServingSide:
         check_serving(contract, party)
         assert party.table is not None
         source = party.table.model_copy(update={"path": table, "query": None, "database": None}) if table else party.table
-        folder = chosen_run(contract, party, run, say=watcher.say)
+        # Sessions stand for long: a run is served once all sides have it as their newest promotion, and no older one meanwhile.
+        promoted = () if run is not None else Versions(contract=contract, party=party).halves()[:1]
+        folder = chosen_run(contract, party, promoted[0].run_id if promoted else run, say=watcher.say)
         folder.check(trained=True)
         kept = folder.load_alignment()
         if kept is None:
@@ -82,6 +87,8 @@ class ServingSide:
             serving=contract.serving,
             folder=folder,
             run_id=kept[0].run_id,
+            promoted=promoted,
+            chosen=run is not None,
             kept=kept[1],
             encoder=encoder,
             source=source,
@@ -104,7 +111,24 @@ class ServingSide:
     def resume_state(self) -> ResumeState:
         """What this side says in the handshake: that it serves, and which complete runs it has, the chosen one first."""
         complete = tuple(dict.fromkeys((self.run_id, *complete_ids(self.contract, self.party))))
-        return ResumeState(command=COMMAND, resume=True, run_id=self.run_id, trained=True, complete=complete)
+        return ResumeState(
+            command=COMMAND,
+            resume=True,
+            run_id=self.run_id,
+            trained=True,
+            complete=complete,
+            promoted=self.promoted,
+            chosen=self.chosen,
+        )
+
+    def agreed(self, agreement: Agreement, peer: str) -> None:
+        """Refuse another run than this side serves, and a half of it that has changed since all promoted it."""
+        if agreement.align or agreement.run_id != self.run_id:
+            raise ConfigError(
+                f"the peers' models are of another run than {self.folder.path}; all must serve the same run's model"
+            )
+        if agreement.version:
+            Versions(contract=self.contract, party=self.party).agree(agreement.run_id, agreement.version, peer)
 
     def secret(self) -> bytes:
         """32 bytes that windows and the journal's digests follow from, the same for as long as the run is served."""
