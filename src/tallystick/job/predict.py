@@ -113,12 +113,12 @@ def predict(
             chosen=run is not None,
             held=held,
             watcher=watcher,
-            wanted=Wanted(file=explained, most=most_explained) if explained is not None else None,
+            wanted=WantedExplanations(file=explained, most=most_explained) if explained is not None else None,
         ).by(folder)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class WantedExplanations:
     """How many scores are to be explained, and where that goes."""
 
     file: Path
@@ -161,7 +161,7 @@ class _Prediction:
     chosen: bool
     held: ExitStack
     watcher: Watcher
-    wanted: Wanted | None = None
+    wanted: WantedExplanations | None = None
 
     def by(self, folder: RunFolder) -> Predicted:
         """Predict by this folder's run, or by the one that all parties have promoted; its lock is held."""
@@ -291,7 +291,7 @@ class _Scoring:
     frame: Frame
     keys: Keys
     encoder: Encoder | None
-    wanted: Wanted | None = None
+    wanted: WantedExplanations | None = None
 
     @property
     def _has_rows_of_one_key(self) -> bool:
