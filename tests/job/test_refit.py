@@ -2,6 +2,7 @@
 
 import polars as pl
 import pytest
+import similar
 import torch
 from tiny import columns, contract_values, tables
 
@@ -127,6 +128,23 @@ def test_it_goes_with(changes, tmp_path):
 def test_by_hash_there_is_none_unless_it_is_asked_for(tmp_path):
     result, _ = run(tmp_path, split__method="hash", training__epochs=1)
     assert result.training.refit_epochs == 0
+
+
+def test_it_goes_with_rows_that_are_linked_by_similarity(tmp_path):
+    of = {name: dict(party) for name, party in similar.columns().items()}
+    of["bank"]["time"] = "day"
+    values = similar.contract_values(split__method="time", training__epochs=2)
+    result = simulate(values, similar.tables(rows=200), of, folder=tmp_path)
+    assert (result.training.refit_epochs, len(result.training.history)) == (2, 4)
+    assert len(list(tmp_path.glob("*/*/model-before-refit.safetensors"))) == 3
+
+
+def test_it_goes_with_several_rows_of_an_id(tmp_path):
+    frames, of = tables(PARTIES, rows=300), columns(PARTIES)
+    of["bank"]["time"] = "day"
+    frames["bank"] = pl.concat([frames["bank"], frames["bank"].head(100)])
+    values = contract_values(PARTIES, split__method="time", training__epochs=1, alignment__duplicates="all")
+    assert simulate(values, frames, of, folder=tmp_path).training.refit_epochs == 1
 
 
 REFUSED = {

@@ -28,6 +28,7 @@ def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
     tables = {name: (found[name], _metric(of)) for name, of in about["data"].items()}
     methods = {name: title for name, title in SHOWN.items() if any(name in of for of in found.values())}
     gaps = {rival: _gaps(tables, rival) for rival in BEHIND}
+    by_time = [name for name, of in about["data"].items() if of.get("by_time")]
     return Benchmark(
         title=f"A split network beside gradient boosting on the joined table: {len(tables)} tables, "
         f"{len(distinct(rows, 'seed'))} seeds",
@@ -52,6 +53,7 @@ def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
             ),
             "Columns are shared out at random, by the seed, and so are rows: 70 % training, 10 % validation, 20 % test. "
             "Boosting, which needs no validation rows, is fitted on both; networks keep the epoch that validates best.",
+            *([f"By time, not at random, are split: {', '.join(by_time)}; networks refit there."] if by_time else []),
             "Intervals are over seeds, which draw other test rows and halves: methods of one seed share them.",
         ],
         facts={"seeds": seeds_of(rows)},
@@ -119,10 +121,14 @@ def _megabytes(row: Row) -> float | None:
 
 
 def _cost_table(tables: Mapping[str, tuple[ByMethod, str]], methods: Mapping[str, str]) -> list[ResultTable]:
-    """What crosses and how long it takes, where networks with and without gradients stand beside each other."""
+    """How long each method takes; where networks with and without gradients stand beside each other, what crosses too."""
     shown = [name for name in ("default", "no-gradients") if name in methods]
     if len(shown) < 2:
-        return []
+        seconds = [
+            [name, *(over_seeds(found.get(method, []), "seconds") for method in methods)] for name, (found, _) in tables.items()
+        ]
+        note = "In one process, without a network and without waiting for a partner."
+        return [ResultTable(name="Seconds", columns=["table", *methods.values()], rows=seconds, note=note)]
     taken: Mapping[str, Figure] = {"MB that cross": _megabytes, "seconds": "seconds"}
     cells: list[list[Cell]] = []
     for name, (found, _) in tables.items():

@@ -60,7 +60,7 @@ def run(
         )
     facts = {
         name: {"rows": table.frame.height, "columns": len(table.columns.numeric + table.columns.categorical),
-               "target": table.target, "source": table.source}
+               "target": table.target, "source": table.source, "by_time": table.times is not None}
         for name, table in loaded.items()
     }  # fmt: skip
     return Found(experiment="quality", about={"data": facts}, rows=rows, page_of=page_of)
