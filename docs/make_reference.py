@@ -53,6 +53,7 @@ PROTOCOLS = {
     "Sessions": ("network.session", "network.tls", "network.proxy", "network.messages"),
     "Intersection": (
         "alignment.psi",
+        "alignment.choice",
         "alignment.psi_oprf",
         "alignment.buckets",
         "alignment.oprf.base_transfers",

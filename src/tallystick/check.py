@@ -20,9 +20,9 @@ from tallystick.disclosure import (
     repeats_lines,
 )
 from tallystick.errors import ConfigError, TallystickError
-from tallystick.job.alignment_cost import alignment_cost
+from tallystick.job.alignment_cost import alignment_cost, line_note
 from tallystick.job.preflight import Preflight, identity_of, preflight, proxy_of
-from tallystick.network.certificates import Identity, probe
+from tallystick.network.certificates import probe
 from tallystick.network.proxy import Proxy
 
 
@@ -68,7 +68,7 @@ def check_party_file(party_path: Path, contract_path: Path | None) -> dict[str, 
         shown["warnings"] += [found.identity.warning] if found.identity.warning is not None else []
         proxy = found.tried(lambda: proxy_of(party))
         if contract is not None and party.party in contract.parties and (proxy or party.proxy is None):
-            _add_peers(shown, contract, party, found.identity, proxy)
+            _add_peers(shown, contract, party, found, proxy)
     # Config has a line for each.
     shown["problems"] = [line for error in found.problems for line in str(error).splitlines()] + shown["problems"]
     return shown
@@ -117,14 +117,17 @@ def _add_contract(shown: dict[str, Any], found: Preflight, contract: Contract) -
         shown["budget"] = "; ".join(each.describe() for each in found.budget)
 
 
-def _add_peers(shown: dict[str, Any], contract: Contract, party: PartyFile, identity: Identity, proxy: Proxy | None) -> None:
+def _add_peers(shown: dict[str, Any], contract: Contract, party: PartyFile, found: Preflight, proxy: Proxy | None) -> None:
+    identity, times = found.identity, list[float]()
+    assert identity is not None, "without certificates nobody is called"
     for peer in dialled(contract, party.party):
         if peer not in party.peers:
             continue
         address = party.peers[peer].address
-        trouble = probe(identity, peer, address, proxy=proxy)
+        trouble = probe(identity, peer, address, proxy=proxy, timed=times.append)
         if trouble is None:
-            shown["peers"].append(f"{peer} at {address} answers and its certificate is in order")
+            line = line_note(contract, len(found.keys.ids) if found.keys is not None else 0, round_trip_s=times[-1])
+            shown["peers"].append(f"{peer} at {address} answers and its certificate is in order; {line}")
         elif "certificate" in trouble or ("the proxy at" in trouble and "it did not reach the peer" not in trouble):
             shown["peers"].append(trouble)
             shown["problems"].append(trouble)

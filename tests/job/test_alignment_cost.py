@@ -7,7 +7,7 @@ from tiny import contract_values
 
 from tallystick.config.contract import Contract
 from tallystick.job import alignment_cost as module
-from tallystick.job.alignment_cost import alignment_cost
+from tallystick.job.alignment_cost import alignment_cost, line_note
 
 SAID = re.compile(
     r"with (\d+) ids .*?: some ([\d.e+]+) s of processor time .* and ([\d.e+]+) MB of messages \(([\d.e+]+) s at 100"
@@ -80,3 +80,18 @@ def test_seconds_follow_from_two_trials_after_one_that_is_not_counted(clock, exp
 
 def test_few_ids_cost_nothing_worth_a_line():
     assert alignment_cost(contract_of(), module.MANY_IDS - 1) is None
+
+
+@pytest.mark.parametrize(
+    ("alignment", "ids", "expected"),
+    [
+        ({}, 500, "auto takes diffie-hellman"),
+        ({}, 100_000, "auto takes oblivious-transfer"),
+        ({"protocol": "diffie-hellman"}, 100_000, None),
+        ({"security": "malicious"}, 100_000, None),
+    ],
+)
+def test_what_auto_takes_is_said_with_the_round_trip(alignment, ids, expected):
+    line = line_note(contract_of(**alignment), ids, round_trip_s=0.05)
+    assert line.startswith("a round trip takes some 50 ms")
+    assert (expected is None and "auto" not in line) or expected in line

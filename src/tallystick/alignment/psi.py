@@ -2,7 +2,7 @@
 
 The label party runs one exchange with each feature party; a row takes part when all of them have it. How two of them find their
 common ids is a protocol of its own: ``psi_diffie_hellman.py`` for few ids, ``psi_oprf.py`` for many, ``psi_malicious.py``
-against a peer that does not follow the protocol.
+against a peer that does not follow the protocol. ``choice.py`` chooses between the first two.
 
     label party                                    feature party
     how many ids it has                    <->     how many ids it has
@@ -19,6 +19,7 @@ from typing import Literal
 import numpy as np
 
 from tallystick.alignment.buckets import BucketStore, Nowhere
+from tallystick.alignment.choice import be_told, by_sizes, choose
 from tallystick.alignment.exchange import (
     MAX_ROWS,
     check_ids,
@@ -44,11 +45,12 @@ Protocol = Literal["auto", "diffie-hellman", "oblivious-transfer"]
 Security = Literal["semi-honest", "malicious"]
 
 FEW_IDS = 5_000
-"""Up to so many ids of both sides together ``auto`` takes Diffie-Hellman, which is about as fast there and assumes less."""
+"""Up to so many ids of both sides together a union takes Diffie-Hellman, which is about as fast there and assumes less."""
 
 _ROLES: Mapping[str, tuple[LabelRole, FeatureRole]] = {
     "diffie-hellman": (match_by_diffie_hellman, answer_by_diffie_hellman),
     "oblivious-transfer": (match_by_oprf, answer_by_oprf),
+    "malicious": (match_against_cheaters, answer_against_cheaters),
 }
 
 
@@ -77,7 +79,7 @@ def intersect_label_party(
         ids: this party's ids, unique.
         channels: one per feature party.
         rng: draws this run's keys and shuffles.
-        protocol: ``diffie-hellman``, ``oblivious-transfer`` or, by the sizes, ``auto``; all parties say the same.
+        protocol: ``diffie-hellman``, ``oblivious-transfer`` or ``auto``, by the sizes and the line; all parties say the same.
         security: ``semi-honest``, or ``malicious``, which is by oblivious transfer; all parties say the same.
         max_rows: most ids to accept from a peer (and to have).
         threads: threads of arithmetic with Diffie-Hellman; all cores by default.
@@ -91,7 +93,11 @@ def intersect_label_party(
     with notify_peers(channels):
         checked = check_ids(ids, max_rows=max_rows)
         sizes = exchange_sizes(len(ids), channels, max_rows=max_rows)
-        match_with, _ = _roles(protocol, security, len(ids) + sizes[0], several=len(channels) > 1)
+        taken = by_rule(protocol, security, len(ids) + sizes[0], several=len(channels) > 1)
+        if taken is None:
+            taken, line = choose(channels[0], len(ids), sizes[0])
+            say(f"the line to {channels[0].peer} has {line}: {taken}")
+        match_with, _ = _ROLES[taken]
         side = Side(
             ids=checked,
             prints_N16=fingerprints(checked),
@@ -137,7 +143,8 @@ def intersect_feature_party(
     with notify_peers([channel]):
         checked = check_ids(ids, max_rows=max_rows)
         (size,) = exchange_sizes(len(ids), [channel], max_rows=max_rows)
-        _, answer_to = _roles(protocol, security, len(ids) + size, several=one_of_several)
+        taken = by_rule(protocol, security, len(ids) + size, several=one_of_several) or be_told(channel)
+        _, answer_to = _ROLES[taken]
         side = Side(
             ids=checked,
             prints_N16=fingerprints(checked),
@@ -180,13 +187,16 @@ def learnt_of(peer: str, size: int, *, own: int, common: int) -> list[str]:
     return [f"{peer} has {size} ids.", f"{common} of this side's {own} ids are held by all parties, and which ones."]
 
 
-def _roles(protocol: Protocol, security: Security, ids: int, *, several: bool) -> tuple[LabelRole, FeatureRole]:
-    """Give a protocol's two roles. A feature party does not know how many ids another one has, so several never go by sizes."""
+def by_rule(protocol: Protocol, security: Security, ids: int, *, several: bool) -> str | None:
+    """Give the protocol's name, or None where the label party is to choose by the line.
+
+    Several feature parties always take oblivious transfer: by Diffie-Hellman the label party could make up matches there.
+    """
     if security == "malicious":
-        return match_against_cheaters, answer_against_cheaters
-    if protocol == "auto":
-        protocol = "diffie-hellman" if ids <= FEW_IDS and not several else "oblivious-transfer"
-    return _ROLES[protocol]
+        return security
+    if protocol != "auto":
+        return protocol
+    return "oblivious-transfer" if several else by_sizes(ids)
 
 
 def _in_common_order(side: Side, rows_K: Index) -> Index:

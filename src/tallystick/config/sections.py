@@ -74,7 +74,8 @@ class AlignmentConfig(Model):
     protocol: Literal["auto", "diffie-hellman", "oblivious-transfer"] = Field(
         default="auto",
         description="how common ids are found, or a union's members named (intersection and union only); auto: Diffie-Hellman "
-        "for up to 5,000 ids of two parties together, else oblivious transfer, which is many times as fast",
+        "for up to some thousand ids of two parties together (an intersection goes by the line, too), else oblivious transfer, "
+        "which is many times as fast",
     )
     security: Literal["semi-honest", "malicious"] = Field(
         default="semi-honest",

@@ -5,6 +5,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from tallystick.alignment.choice import Line, sooner
 from tallystick.alignment.exchange import MAX_ROWS
 from tallystick.alignment.ids import Ids
 from tallystick.alignment.randomness import SecureRandom
@@ -51,6 +52,17 @@ def alignment_cost(contract: Contract, ids: int) -> str | None:
         f"with {ids} ids on the other side, too: some {seconds:.2g} s of processor time of both sides together, if its machine "
         f"is like this one, and {sent / 1e6:.2g} MB of messages ({sent / LINK_BYTES_PER_S:.2g} s at 100 Mbit/s)"
     )
+
+
+def line_note(contract: Contract, ids: int, *, round_trip_s: float) -> str:
+    """Say how far a peer is, and what ``auto`` takes for so many ids on either side."""
+    far = f"a round trip takes some {1000 * round_trip_s:.2g} ms"
+    alignment = contract.alignment
+    plain = alignment.method == "intersection" and alignment.protocol == "auto" and alignment.security != "malicious"
+    if not plain or not ids or len(contract.feature_parties) > 1:
+        return far
+    taken = sooner(ids, ids, Line(round_trip_s=round_trip_s, bytes_per_s=LINK_BYTES_PER_S))
+    return f"{far}: with as many ids there, and at 100 Mbit/s, alignment.protocol: auto takes {taken} (a run measures both)"
 
 
 def _trial(contract: Contract, ids: int, *, hashes: bool) -> _Cost:

@@ -10,6 +10,7 @@ import socket
 import ssl
 import stat
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -219,8 +220,18 @@ def tls_context(identity: Identity, *, listens: bool = False) -> ssl.SSLContext:
     return context
 
 
-def probe(identity: Identity, peer: str, address: str, *, proxy: Proxy | None = None, timeout_s: float = 5.0) -> str | None:
+def probe(
+    identity: Identity,
+    peer: str,
+    address: str,
+    *,
+    proxy: Proxy | None = None,
+    timeout_s: float = 5.0,
+    timed: Callable[[float], None] = lambda _: None,
+) -> str | None:
     """Try one TLS 1.3 handshake with the peer and say in words what stands in the way, or None if nothing does.
+
+    ``timed`` is told the seconds of the handshake: a round trip, and some milliseconds of computing.
 
     It tells apart an expired certificate, a wrong name, another CA, a closed port, no TLS and another kind of server.
     """
@@ -228,8 +239,11 @@ def probe(identity: Identity, peer: str, address: str, *, proxy: Proxy | None = 
     try:
         with (
             _call(address, proxy, timeout_s) as raw,
-            context.wrap_socket(raw, server_hostname=peer) as tls,
+            context.wrap_socket(raw, server_hostname=peer, do_handshake_on_connect=False) as tls,
         ):
+            began = time.perf_counter()
+            tls.do_handshake()
+            timed(time.perf_counter() - began)
             if tls.selected_alpn_protocol() != ALPN:
                 return no_tallystick(peer, address)
             # In TLS 1.3 the server judges our certificate after our side is done: wait for its verdict.

@@ -1,0 +1,129 @@
+"""Which protocol ``auto`` takes: the one that should end sooner, by how many ids there are and by the line between the sides.
+
+    label party                                    feature party
+    a small probe, then a large one        ->
+                                           <-      an answer to each
+    the protocol                           ->
+
+The label party measures and chooses, so both sides come to the same. With few ids or many the choice is clear, and nothing of
+this is sent. Both protocols tell each side the same; times of probes tell of no id.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import msgspec
+
+from tallystick.network.channel import Channel
+from tallystick.network.messages import Message
+
+Taken = Literal["diffie-hellman", "oblivious-transfer"]
+
+FEW_IDS = 1_000
+"""Up to so many ids of both sides together, Diffie-Hellman is over before base transfers are."""
+MANY_IDS = 250_000
+"""For more, oblivious transfer is faster but on the slowest lines; and it goes on where it broke."""
+PROBE_BYTES = 65_536
+FASTEST = 1e9
+"""Bytes a second: no line counts as faster."""
+_ROUNDS = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """What lies between two sides."""
+
+    round_trip_s: float
+    bytes_per_s: float
+
+    def __str__(self) -> str:
+        return f"a round trip of {1000 * self.round_trip_s:.2g} ms and {self.bytes_per_s / 1e6:.2g} MB/s"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """What a protocol takes: of one core on each side, and of the line, which carries both directions at once.
+
+    ``sends`` gives, of the label and of the feature party, bytes to begin with, for each id of the label party and for each of
+    the feature party's.
+    """
+
+    begins_s: float
+    id_s: float
+    round_trips: float
+    sends: tuple[tuple[float, float, float], tuple[float, float, float]]
+
+    def seconds(self, label_ids: int, feature_ids: int, line: Line) -> float:
+        """How long an alignment should take."""
+        sent = max(begin + label * label_ids + feature * feature_ids for begin, label, feature in self.sends)
+        computing = self.begins_s + self.id_s * (label_ids + feature_ids)
+        return computing + self.round_trips * line.round_trip_s + sent / line.bytes_per_s
+
+
+COSTS: Mapping[Taken, Cost] = {
+    "diffie-hellman": Cost(begins_s=0.0, id_s=50e-6, round_trips=2.5, sends=((500, 32, 16), (500, 16, 32))),
+    "oblivious-transfer": Cost(begins_s=0.2, id_s=2e-6, round_trips=3.5, sends=((7_000, 82, 0), (33_000, 0, 30))),
+}
+"""As `bench alignment` measured them."""
+
+
+class Probe(Message, frozen=True):
+    """The label party's: so many bytes to time the line by."""
+
+    data: Annotated[bytes, msgspec.Meta(max_length=PROBE_BYTES)]
+
+
+class ProbeAnswer(Message, frozen=True):
+    """The feature party's: a probe has come."""
+
+
+class Choice(Message, frozen=True):
+    """The label party's: the protocol that both take."""
+
+    protocol: Taken
+
+
+def by_sizes(ids: int) -> Taken | None:
+    """Give the protocol where the number of ids of both sides together settles it, else None."""
+    if ids <= FEW_IDS:
+        return "diffie-hellman"
+    return "oblivious-transfer" if ids > MANY_IDS else None
+
+
+def sooner(label_ids: int, feature_ids: int, line: Line) -> Taken:
+    """Give the protocol that should end sooner."""
+    if (settled := by_sizes(label_ids + feature_ids)) is not None:
+        return settled
+    direct, extended = (COSTS[name].seconds(label_ids, feature_ids, line) for name in ("diffie-hellman", "oblivious-transfer"))
+    return "diffie-hellman" if direct < extended else "oblivious-transfer"
+
+
+def choose(channel: Channel, label_ids: int, feature_ids: int) -> tuple[Taken, Line]:
+    """Measure the line, choose and tell the feature party: the label party's role."""
+    line = _measured(channel)
+    taken = sooner(label_ids, feature_ids, line)
+    channel.send(Choice(protocol=taken))
+    return taken, line
+
+
+def be_told(channel: Channel) -> Taken:
+    """Answer the probes and take the label party's choice: a feature party's role."""
+    for _ in range(_ROUNDS + 1):
+        channel.receive(Probe)
+        channel.send(ProbeAnswer())
+    return channel.receive(Choice).protocol
+
+
+def _measured(channel: Channel) -> Line:
+    taken = []
+    for size in (*[0] * _ROUNDS, PROBE_BYTES):
+        began = time.perf_counter()
+        channel.send(Probe(data=bytes(size)))
+        channel.receive(ProbeAnswer)
+        taken.append(time.perf_counter() - began)
+    round_trip_s = min(taken[:-1])
+    # What the large one takes beyond a round trip; on a fast line less than clocks can tell.
+    beyond_s = max(taken[-1] - round_trip_s, PROBE_BYTES / FASTEST)
+    return Line(round_trip_s=round_trip_s, bytes_per_s=PROBE_BYTES / beyond_s)
