@@ -125,7 +125,7 @@ def test_the_reference_is_what_the_docstrings_say():
 # --- a name means one thing
 
 SAME = {
-    "a command of the command line, and the function behind it": {"align", "evaluate", "predict", "run"},
+    "a command of the command line, and the function behind it": {"align", "evaluate", "monitor", "predict", "run"},
     "the same role in several files: a demo's or a process's": {"main", "prepare"},
     "the same for attacks of either family": {"per_step"},
 }

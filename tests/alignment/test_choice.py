@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 
-from tallystick.alignment.choice import FEW_IDS, MANY_IDS, Choice, Line, Probe, ProbeAnswer, choose, sooner
+from tallystick.alignment.choice import FEW_IDS, MANY_IDS, Choice, LineProbe, MeasuredLine, ProbeAnswer, choose_protocol, sooner
 from tallystick.alignment.exchange import Size, send_size
 from tallystick.alignment.psi import intersect_feature_party, intersect_label_party
 from tallystick.alignment.randomness import SecureRandom
@@ -16,7 +16,7 @@ from tallystick.network.channel import memory_channels
 from .roles import error_of, in_threads
 
 RNG = SecureRandom(source=np.random.default_rng(1).bytes)
-LAN, FAR, SLOW = (Line(round_trip_s=t, bytes_per_s=r) for t, r in ((0.0005, 1e8), (0.2, 12.5e6), (0.05, 1e5)))
+LAN, FAR, SLOW = (MeasuredLine(round_trip_s=t, bytes_per_s=r) for t, r in ((0.0005, 1e8), (0.2, 12.5e6), (0.05, 1e5)))
 
 
 @pytest.mark.parametrize(
@@ -57,12 +57,12 @@ def test_the_line_is_measured():
 
     def answers():
         for _ in range(3):
-            theirs.receive(Probe)
+            theirs.receive(LineProbe)
             theirs.send(ProbeAnswer())
 
     thread = threading.Thread(target=answers)
     thread.start()
-    taken, line = choose(Slow(ours, delay=0.1, rate=200_000), 2_000, 2_000)
+    taken, line = choose_protocol(Slow(ours, delay=0.1, rate=200_000), 2_000, 2_000)
     thread.join()
     assert line.round_trip_s == pytest.approx(0.1, rel=0.5)
     assert line.bytes_per_s == pytest.approx(200_000, rel=0.5)
@@ -94,7 +94,11 @@ def test_both_sides_take_what_the_label_party_chose(delay, rows, expected, probe
 
 @pytest.mark.parametrize(
     "messages",
-    [[Choice(protocol="oblivious-transfer")], [Probe(data=bytes(65_537))], [*[Probe(data=b"")] * 3, Choice(protocol="none")]],
+    [
+        [Choice(protocol="oblivious-transfer")],
+        [LineProbe(data=bytes(65_537))],
+        [*[LineProbe(data=b"")] * 3, Choice(protocol="none")],
+    ],
     ids=["chosen before it is measured", "a large probe", "an unknown protocol"],
 )
 def test_another_order_size_or_protocol_is_refused(messages):
@@ -113,7 +117,7 @@ def test_a_label_party_is_answered_by_nothing_else():
     def cheat(channel):
         send_size(channel, "ids", 5_000)
         channel.receive(Size)
-        channel.send(Probe(data=b""))
+        channel.send(LineProbe(data=b""))
 
     error = error_of(lambda channel: intersect_label_party([b"a"], [channel], rng=RNG), cheat)
     assert isinstance(error, ProtocolError)

@@ -26,6 +26,8 @@ from tallystick.network.channel import memory_channels
 from tallystick.network.messages import MEBIBYTE, Array, Bulk
 from tallystick.privacy.masks import Join, Term, exchange_keys, receive_sum
 from tallystick.privacy.noise import SecureNoise
+from tallystick.serving.answering import receive_way
+from tallystick.serving.messages import Terms
 from tallystick.serving.predict import UnionScores, receive_scores_message
 from tallystick.training.messages import CutWidth, EpochDecision, receive_decision, receive_width
 
@@ -217,6 +219,10 @@ HOSTILE = {
         lambda channel: receive_sum([channel], 2),
         [[Term(values=values)] for values in (array([1.0, NAN]), array([1], "int64"), lying(2, dtype="int64"))],
     ),
+    Terms: (
+        lambda channel: receive_way(channel, ("key", "window")),
+        [[Terms(way=way)] for way in ("", "position", "\x1b[2J" * 99)],
+    ),
 }
 # Whose fields other tests try: with the protocol that they belong to.
 ELSEWHERE = {
@@ -236,7 +242,7 @@ ELSEWHERE = {
     "TuningTerms": "job/test_tuning.py",
     "NextTrial": "job/test_tuning.py",
     "Standing": "alignment/test_buckets.py",
-    "Probe": "alignment/test_choice.py",
+    "LineProbe": "alignment/test_choice.py",
     "ProbeAnswer": "alignment/test_choice.py",
     "Choice": "alignment/test_choice.py",
     "Nonce": "alignment/test_psi_oprf.py",
@@ -249,6 +255,8 @@ ELSEWHERE = {
     "TagsCommitment": "alignment/test_psi_malicious.py",
     "ProgrammedTable": "alignment/switching/test_parts.py",
     "ProgrammedStore": "alignment/switching/test_parts.py",
+    "RowQuestion": "serving/test_asking.py",
+    "RowAnswer": "serving/test_asking.py",
 }
 
 

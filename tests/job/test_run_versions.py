@@ -15,9 +15,9 @@ from tallystick.cli.compare import EXIT_KEPT
 from tallystick.config.contract import load_contract, parse_contract
 from tallystick.config.party import load_party
 from tallystick.errors import ConfigError, TallystickError
-from tallystick.job.handshake import Agreement, Greeting, Half, ResumeState, shake_hands
+from tallystick.job.handshake import Agreement, Greeting, PromotedHalf, ResumeState, shake_hands
 from tallystick.job.process import run_process
-from tallystick.job.promotion import decide
+from tallystick.job.promotion import decide_promotion
 from tallystick.job.runs import complete_ids
 from tallystick.job.versions import Versions, listed
 from tallystick.network.channel import memory_channels
@@ -165,21 +165,21 @@ def under(result, **rule):
 def test_the_contracts_rule_decides_by_gain_and_by_calibration(job):
     old = result_with(job, auc=0.70, nll=0.60, ace=0.02)
     better, worse = result_with(job, auc=0.72, nll=0.61, ace=0.05), result_with(job, auc=0.69, nll=0.5, ace=0.02)
-    assert decide(old, under(better)).promote
-    assert not decide(old, under(worse)).promote
-    assert not decide(old, under(better, least_gain=0.03)).promote
-    assert not decide(old, under(better, metric="nll")).promote  # where less is better
-    assert decide(old, under(worse, metric="nll")).gain == pytest.approx(0.1)
-    assert not decide(old, under(better, calibration_slack=0.01)).promote
-    assert decide(old, under(better, calibration_slack=0.04)).promote
+    assert decide_promotion(old, under(better)).promote
+    assert not decide_promotion(old, under(worse)).promote
+    assert not decide_promotion(old, under(better, least_gain=0.03)).promote
+    assert not decide_promotion(old, under(better, metric="nll")).promote  # where less is better
+    assert decide_promotion(old, under(worse, metric="nll")).gain == pytest.approx(0.1)
+    assert not decide_promotion(old, under(better, calibration_slack=0.01)).promote
+    assert decide_promotion(old, under(better, calibration_slack=0.04)).promote
     with pytest.raises(ConfigError, match="decide at the label party"):
-        decide(read_run(job.runs("shop")[0]), read_run(job.runs("shop")[1]))
+        decide_promotion(read_run(job.runs("shop")[0]), read_run(job.runs("shop")[1]))
 
 
 def test_compare_ends_with_another_code_where_the_old_run_stays(job):
     folders = [str(path) for path in job.runs("bank")]
     old, new = (read_run(path) for path in job.runs("bank"))
-    wanted = decide(old, new).promote
+    wanted = decide_promotion(old, new).promote
     ran = [Command("compare", *order, "--decide", "--json", folder=job.home("bank")) for order in (folders, folders[::-1])]
     job.started += ran
     codes = [command.end() for command in ran]
@@ -203,7 +203,7 @@ def test_a_rule_that_cannot_be_is_refused(rule, said):
 def test_a_label_party_that_names_a_run_which_was_not_promoted_here_is_refused():
     contract = parse_contract(contract_values(PARTIES))
     label, feature = memory_channels("bank", "shop", timeout_s=30)
-    half = Half(run_id="a" * 16, contract=contract.hash, commitment="0" * 64)
+    half = PromotedHalf(run_id="a" * 16, contract=contract.hash, commitment="0" * 64)
     state = ResumeState(command="predict", resume=True, run_id=half.run_id, trained=True, promoted=(half,))
     found = []
     thread = Thread(target=lambda: found.append(error_of(shake_hands, contract, state, feature)))

@@ -32,7 +32,7 @@ _ROUNDS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
+class MeasuredLine:
     """What lies between two sides."""
 
     round_trip_s: float
@@ -55,7 +55,7 @@ class Cost:
     round_trips: float
     sends: tuple[tuple[float, float, float], tuple[float, float, float]]
 
-    def seconds(self, label_ids: int, feature_ids: int, line: Line) -> float:
+    def seconds(self, label_ids: int, feature_ids: int, line: MeasuredLine) -> float:
         """How long an alignment should take."""
         sent = max(begin + label * label_ids + feature * feature_ids for begin, label, feature in self.sends)
         computing = self.begins_s + self.id_s * (label_ids + feature_ids)
@@ -69,7 +69,7 @@ COSTS: Mapping[Taken, Cost] = {
 """As `bench alignment` measured them."""
 
 
-class Probe(Message, frozen=True):
+class LineProbe(Message, frozen=True):
     """The label party's: so many bytes to time the line by."""
 
     data: Annotated[bytes, msgspec.Meta(max_length=PROBE_BYTES)]
@@ -92,7 +92,7 @@ def by_sizes(ids: int) -> Taken | None:
     return "oblivious-transfer" if ids > MANY_IDS else None
 
 
-def sooner(label_ids: int, feature_ids: int, line: Line) -> Taken:
+def sooner(label_ids: int, feature_ids: int, line: MeasuredLine) -> Taken:
     """Give the protocol that should end sooner."""
     if (settled := by_sizes(label_ids + feature_ids)) is not None:
         return settled
@@ -100,7 +100,7 @@ def sooner(label_ids: int, feature_ids: int, line: Line) -> Taken:
     return "diffie-hellman" if direct < extended else "oblivious-transfer"
 
 
-def choose(channel: Channel, label_ids: int, feature_ids: int) -> tuple[Taken, Line]:
+def choose_protocol(channel: Channel, label_ids: int, feature_ids: int) -> tuple[Taken, MeasuredLine]:
     """Measure the line, choose and tell the feature party: the label party's role."""
     line = _measured(channel)
     taken = sooner(label_ids, feature_ids, line)
@@ -111,19 +111,19 @@ def choose(channel: Channel, label_ids: int, feature_ids: int) -> tuple[Taken, L
 def be_told(channel: Channel) -> Taken:
     """Answer the probes and take the label party's choice: a feature party's role."""
     for _ in range(_ROUNDS + 1):
-        channel.receive(Probe)
+        channel.receive(LineProbe)
         channel.send(ProbeAnswer())
     return channel.receive(Choice).protocol
 
 
-def _measured(channel: Channel) -> Line:
+def _measured(channel: Channel) -> MeasuredLine:
     taken = []
     for size in (*[0] * _ROUNDS, PROBE_BYTES):
         began = time.perf_counter()
-        channel.send(Probe(data=bytes(size)))
+        channel.send(LineProbe(data=bytes(size)))
         channel.receive(ProbeAnswer)
         taken.append(time.perf_counter() - began)
     round_trip_s = min(taken[:-1])
     # What the large one takes beyond a round trip; on a fast line less than clocks can tell.
     beyond_s = max(taken[-1] - round_trip_s, PROBE_BYTES / FASTEST)
-    return Line(round_trip_s=round_trip_s, bytes_per_s=PROBE_BYTES / beyond_s)
+    return MeasuredLine(round_trip_s=round_trip_s, bytes_per_s=PROBE_BYTES / beyond_s)

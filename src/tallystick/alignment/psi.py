@@ -19,7 +19,7 @@ from typing import Literal
 import numpy as np
 
 from tallystick.alignment.buckets import BucketStore, Nowhere
-from tallystick.alignment.choice import be_told, by_sizes, choose
+from tallystick.alignment.choice import be_told, by_sizes, choose_protocol
 from tallystick.alignment.exchange import (
     MAX_ROWS,
     check_ids,
@@ -95,7 +95,7 @@ def intersect_label_party(
         sizes = exchange_sizes(len(ids), channels, max_rows=max_rows)
         taken = by_rule(protocol, security, len(ids) + sizes[0], several=len(channels) > 1)
         if taken is None:
-            taken, line = choose(channels[0], len(ids), sizes[0])
+            taken, line = choose_protocol(channels[0], len(ids), sizes[0])
             say(f"the line to {channels[0].peer} has {line}: {taken}")
         match_with, _ = _ROLES[taken]
         side = Side(

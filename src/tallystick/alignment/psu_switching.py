@@ -55,7 +55,7 @@ from tallystick.alignment.oprf.linear_code import COLUMNS
 from tallystick.alignment.pairwise import Side
 from tallystick.alignment.psi_malicious import pseudonyms
 from tallystick.alignment.randomness import SecureRandom
-from tallystick.alignment.switching.delivery import receive_rows, send_rows
+from tallystick.alignment.switching.delivery import receive_hidden_rows, send_hidden_rows
 from tallystick.alignment.switching.equality import answer_equal, learn_equal
 from tallystick.alignment.switching.network import Network, route
 from tallystick.alignment.switching.programmed import Bins, program, receive_programmed
@@ -104,7 +104,7 @@ def permute_by_switching(members: Sequence[bytes], others: int, channel: Channel
     hidden_J16 = np.zeros((network.size, TAG_BYTES), dtype=np.uint8)
     filled_M = np.flatnonzero(table_J >= 0)
     hidden_J16[target_J[filled_M]] = own_M16[table_J[filled_M]]
-    send_rows(channel, begin_as_sender(channel, rng=rng, salt=_of(salt, b"rows")), hidden_J16)
+    send_hidden_rows(channel, begin_as_sender(channel, rng=rng, salt=_of(salt, b"rows")), hidden_J16)
     uids_N16 = union.receive_uids(channel, size)
     position_M = union.places(own_M16, uids_N16, channel, UIDS)
     return Named(uids_N16=uids_N16, position_M=position_M, multiplications=MULTIPLICATIONS)
@@ -131,7 +131,7 @@ def merge_by_switching(members: Sequence[bytes], others: int, channel: Channel, 
     size = own + others - common
     send_size(channel, _MERGED, size)
     union.check_union(size, own, others, channel.peer)
-    hidden_J16 = receive_rows(channel, begin_as_receiver(channel, rng=rng, salt=_of(salt, b"rows")), equal_J)
+    hidden_J16 = receive_hidden_rows(channel, begin_as_receiver(channel, rng=rng, salt=_of(salt, b"rows")), equal_J)
     taken_K16 = hidden_J16[~equal_J]
     merged_N16 = np.concatenate((own_M16, taken_K16[taken_K16.any(axis=1)]))
     if len(merged_N16) != size:

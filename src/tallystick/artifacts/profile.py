@@ -38,7 +38,7 @@ class CategoricalProfile(msgspec.Struct, frozen=True, kw_only=True):
     others: int
 
 
-class Profile(msgspec.Struct, frozen=True, kw_only=True):
+class TrainingProfile(msgspec.Struct, frozen=True, kw_only=True):
     """The columns of so many rows."""
 
     rows: int
@@ -46,9 +46,9 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     categorical: tuple[CategoricalProfile, ...] = ()
 
 
-def profile_of(frame: Frame, encoder: Encoder, rows: NDArray[np.int64]) -> Profile:
+def profile_of(frame: Frame, encoder: Encoder, rows: NDArray[np.int64]) -> TrainingProfile:
     """The encoder's columns in these rows; sequences are left out."""
-    return Profile(
+    return TrainingProfile(
         rows=len(rows),
         numeric=tuple(numeric_profile(column.name, numbers_of(frame, column.name)[rows]) for column in encoder.numeric),
         categorical=tuple(
@@ -77,12 +77,12 @@ def _categorical(column: pl.Series) -> CategoricalProfile:
     )
 
 
-def keep_profile(folder: RunFolder, profile: Profile) -> None:
+def keep_profile(folder: RunFolder, profile: TrainingProfile) -> None:
     """Leave it in the run folder, sealed."""
     folder.write(folder.path / f"{_NAME}.json", msgspec.json.encode(profile).decode())
 
 
-def kept_profile(folder: RunFolder) -> Profile:
+def kept_profile(folder: RunFolder) -> TrainingProfile:
     """Read it back; raises DataError for a run without one, which an earlier version made."""
     path = folder.path / f"{_NAME}.json"
     if not path.exists():
@@ -90,4 +90,4 @@ def kept_profile(folder: RunFolder) -> Profile:
             f"{folder.path} keeps no distribution of its training rows (an earlier version made it, or it has no column): "
             "monitor a run of this version"
         )
-    return msgspec.json.decode(folder.read_json(path), type=Profile)
+    return msgspec.json.decode(folder.read_json(path), type=TrainingProfile)

@@ -54,9 +54,9 @@ def compare(
 
 
 def _decide(old: "Result", new: "Result") -> "Decision":
-    from tallystick.job.promotion import decide
+    from tallystick.job.promotion import decide_promotion
 
-    return decide(old, new)
+    return decide_promotion(old, new)
 
 
 def _names(runs: list[Path]) -> list[str]:

@@ -34,7 +34,7 @@ OPSET = 18
 CHECKED_ROWS, TOLERANCE = 7, 1e-4
 
 
-class Half(nn.Module):
+class ExportedHalf(nn.Module):
     """One party's half over tensors: its encoded columns and, at the label party, the cut embeddings of the others.
 
     Gives the cut embedding (B, D) of a feature party, or the label party's calibrated logits: (B,), or (B, C).
@@ -70,7 +70,7 @@ class Exported:
 
     contract: Contract
     origin: Origin
-    half: Half
+    half: ExportedHalf
     encoder: Encoder | None
     widths: dict[str, int]
     meaning: dict[str, Any]
@@ -112,13 +112,13 @@ def half_of(folder: RunFolder) -> Exported:
             bottom.load_state_dict(weights)
         else:
             load_weights(bottom, folder.model, origin=folder.origin)
-        half = Half(bottom, cuts=None, calibration=None)
+        half = ExportedHalf(bottom, cuts=None, calibration=None)
         meaning: dict[str, Any] = {"output": "cut embedding, (rows, width)", "width": width_of(bottom)}
         widths: dict[str, int] = {}
     else:
         trained = TrainedLabelParty.load(folder, Architecture.of(contract, party))
         encoder, coder = trained.encoder, trained.coder
-        half = Half(trained.model, cuts=len(trained.widths), calibration=trained.calibration)
+        half = ExportedHalf(trained.model, cuts=len(trained.widths), calibration=trained.calibration)
         widths = dict(zip(contract.feature_parties, trained.widths, strict=True))
         meanings: dict[str, dict[str, Any]] = {
             "binary": {"output": "logit; its sigmoid is the probability of the positive class"},
@@ -216,7 +216,7 @@ class _ByComparison(PiecewiseLinear):
         return (number_FB[:, :, None] >= self.edges[:, None, :]).sum(dim=2) - 1
 
 
-def _searching_by_comparison(half: Half) -> Half:
+def _searching_by_comparison(half: ExportedHalf) -> ExportedHalf:
     """A copy of the half with each embedding of numbers in this form."""
     changed = copy.deepcopy(half)
     for module in changed.modules():

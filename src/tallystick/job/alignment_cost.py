@@ -5,7 +5,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from tallystick.alignment.choice import Line, sooner
+from tallystick.alignment.choice import MeasuredLine, sooner
 from tallystick.alignment.exchange import MAX_ROWS
 from tallystick.alignment.ids import Ids
 from tallystick.alignment.randomness import SecureRandom
@@ -61,7 +61,7 @@ def line_note(contract: Contract, ids: int, *, round_trip_s: float) -> str:
     plain = alignment.method == "intersection" and alignment.protocol == "auto" and alignment.security != "malicious"
     if not plain or not ids or len(contract.feature_parties) > 1:
         return far
-    taken = sooner(ids, ids, Line(round_trip_s=round_trip_s, bytes_per_s=LINK_BYTES_PER_S))
+    taken = sooner(ids, ids, MeasuredLine(round_trip_s=round_trip_s, bytes_per_s=LINK_BYTES_PER_S))
     return f"{far}: with as many ids there, and at 100 Mbit/s, alignment.protocol: auto takes {taken} (a run measures both)"
 
 

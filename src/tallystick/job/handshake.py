@@ -23,7 +23,7 @@ from tallystick.network.messages import Message
 RUN_ID = re.compile(r"[0-9a-f]{16}")
 
 
-class Half(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PromotedHalf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A run that a party promoted, the hash of its contract, and a commitment to the party's own half of it."""
 
     run_id: str
@@ -47,7 +47,7 @@ class Greeting(Message, frozen=True):
     trained: bool
     complete: list[str]
     start_from: str
-    promoted: list[Half]
+    promoted: list[PromotedHalf]
     torch: str
     numpy: str
 
@@ -79,7 +79,7 @@ class ResumeState:
     trained: bool = False
     complete: tuple[str, ...] = ()  # ids of complete runs to choose from, the newest first
     start_from: str = ""  # id of the finished run at whose weights this one begins
-    promoted: tuple[Half, ...] = ()  # the newest first; none where a run was named
+    promoted: tuple[PromotedHalf, ...] = ()  # the newest first; none where a run was named
     chosen: bool = False  # whether a run was named
 
 

@@ -29,7 +29,7 @@ from tallystick.dataset.dataset import Dataset
 from tallystick.dataset.own_rows import OwnRows
 from tallystick.dataset.registry import dataset_of
 from tallystick.errors import ConfigError, DataError
-from tallystick.job.handshake import Agreement, Half, ResumeState, shake_hands, shake_hands_label_party
+from tallystick.job.handshake import Agreement, PromotedHalf, ResumeState, shake_hands, shake_hands_label_party
 from tallystick.job.log import RunLog
 from tallystick.job.output import ROW, RUN, SCORED_BY, SIMILARITY, check_columns, check_output, write_scores
 from tallystick.job.phases.align import align, help_align, with_noise
@@ -157,7 +157,7 @@ class _Prediction:
     party: PartyFile
     frame: Frame
     output: Path | None
-    promoted: tuple[Half, ...]
+    promoted: tuple[PromotedHalf, ...]
     chosen: bool
     held: ExitStack
     watcher: Watcher

@@ -35,7 +35,7 @@ class Decision:
         return asdict(self)
 
 
-def decide(old: Result, new: Result) -> Decision:
+def decide_promotion(old: Result, new: Result) -> Decision:
     """Compare two runs by the rule of the new one's contract.
 
     Each run is measured on its own test rows: where these differ, so may the figures for that reason alone, and a sentence says

@@ -24,7 +24,7 @@ from tallystick.artifacts.starting_point import StartingPoint
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
 from tallystick.errors import ConfigError, PeerError, StorageError
-from tallystick.job.handshake import Half
+from tallystick.job.handshake import PromotedHalf
 from tallystick.job.runs import named_run
 from tallystick.results import read_result
 from tallystick.storage import locked, read_own, write_bytes
@@ -92,9 +92,11 @@ class Versions:
                 f"{self.path}: cannot be read ({error}); move it away, and promote the run in use again on this side"
             ) from None
 
-    def halves(self) -> tuple[Half, ...]:
+    def halves(self) -> tuple[PromotedHalf, ...]:
         """What the others are told of the promotions that are intact, the newest first."""
-        return tuple(Half(run_id=each.run_id, contract=each.contract, commitment=each.commitment) for each in self.intact())
+        return tuple(
+            PromotedHalf(run_id=each.run_id, contract=each.contract, commitment=each.commitment) for each in self.intact()
+        )
 
     def promote(self, name: str) -> Promotion:
         """Promote a finished run, by id, folder name or path; raises ConfigError where it is the newest already or none."""

@@ -13,14 +13,12 @@ from tallystick.dataset.intersection import IntersectionDataset
 from tallystick.dataset.own_rows import OwnRows
 from tallystick.dataset.union import UnionDataset
 from tallystick.disclosure import serving_lines
-from tallystick.errors import ProtocolError
 from tallystick.job.handshake import shake_hands
 from tallystick.models.build import width_of
 from tallystick.network.channel import Channel
 from tallystick.online.side import ServingSide
 from tallystick.privacy.randomness import SEED_BITS
-from tallystick.serving.answering import FindByKey, FindByPosition, Finder, FindInUnion, answer_questions
-from tallystick.serving.messages import Terms
+from tallystick.serving.answering import FindByKey, FindByPosition, Finder, FindInUnion, answer_questions, receive_way
 from tallystick.watcher import Watcher
 
 
@@ -35,12 +33,7 @@ def serve_feature_party(contract: Contract, party: PartyFile, *, table: Path | N
     def work(channels: dict[str, Channel], _leave: Callable[[], None]) -> None:
         channel = channels[contract.label_party]
         side.agreed(shake_hands(contract, side.resume_state, channel, note=watcher.say), channel.peer)
-        way = channel.receive(Terms).way
-        if way not in side.serving.ways:
-            raise ProtocolError(
-                channel.peer,
-                f"{channel.peer} asks by {way[:20]!r}, which the contract does not allow: {', '.join(side.serving.ways)}",
-            )
+        way = receive_way(channel, side.serving.ways)
         alignment = None if way == "key" else side.align(channels)
         finder: Finder = FindByKey(store=store)
         dataset: Dataset = IntersectionDataset(encoder=side.encoder, source=None)

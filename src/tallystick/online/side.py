@@ -20,7 +20,7 @@ from tallystick.data.lazy import Frame
 from tallystick.data.repeats import with_summaries
 from tallystick.data.table import read_table
 from tallystick.errors import ConfigError, DataError, TallystickError
-from tallystick.job.handshake import Agreement, Half, ResumeState
+from tallystick.job.handshake import Agreement, PromotedHalf, ResumeState
 from tallystick.job.job import use_threads
 from tallystick.job.phases.align import align
 from tallystick.job.preflight import require_to_predict
@@ -50,7 +50,7 @@ class ServingSide:
     serving: ServingConfig
     folder: RunFolder
     run_id: str
-    promoted: tuple[Half, ...]
+    promoted: tuple[PromotedHalf, ...]
     chosen: bool
     kept: Alignment
     encoder: Encoder | None

@@ -18,8 +18,18 @@ from tallystick.data.features import Features
 from tallystick.errors import ProtocolError, StoreError
 from tallystick.network.channel import Channel
 from tallystick.network.messages import Array
-from tallystick.serving.messages import OVER_BUDGET, Refusal, RowAnswer, RowQuestion
+from tallystick.serving.messages import OVER_BUDGET, Refusal, RowAnswer, RowQuestion, Terms
 from tallystick.serving.stores.store import Found, KeyedRows
+
+
+def receive_way(channel: Channel, allowed: Sequence[str]) -> str:
+    """Hear how the label party is going to ask; raises ProtocolError for a way that the contract does not allow."""
+    way = channel.receive(Terms).way
+    if way not in allowed:
+        raise ProtocolError(
+            channel.peer, f"{channel.peer} asks by {way[:20]!r}, which the contract does not allow: {', '.join(allowed)}"
+        )
+    return way
 
 
 class Finder(Protocol):

@@ -10,7 +10,7 @@ from tallystick.alignment.oprf.extension import Streams
 from tallystick.alignment.oprf.key_value import StoreShape, looked_up, probes
 from tallystick.alignment.randomness import SecureRandom
 from tallystick.alignment.switching import delivery, equality, programmed, shuffle
-from tallystick.alignment.switching.delivery import receive_rows, send_rows
+from tallystick.alignment.switching.delivery import receive_hidden_rows, send_hidden_rows
 from tallystick.alignment.switching.equality import answer_equal, learn_equal
 from tallystick.alignment.switching.network import Network, route
 from tallystick.alignment.switching.programmed import Bins, ProgrammedStore, ProgrammedTable, program, receive_programmed
@@ -257,7 +257,9 @@ def test_rows_arrive_where_the_choice_is_0_alone(monkeypatch):
     monkeypatch.setattr(delivery, "PIECE", 90)
     rows, choice = random_bytes(1, 1000, 16), np.random.default_rng(2).random(1000) < 0.4
     receiver, sender = transfers()
-    found, _ = both(lambda channel: receive_rows(channel, receiver, choice), lambda channel: send_rows(channel, sender, rows))
+    found, _ = both(
+        lambda channel: receive_hidden_rows(channel, receiver, choice), lambda channel: send_hidden_rows(channel, sender, rows)
+    )
     assert np.array_equal(found[~choice], rows[~choice])
     assert not (found[choice] == rows[choice]).all(axis=1).any()
     assert fair(found[choice])
@@ -288,8 +290,8 @@ PARTS = {
         lambda channel: answer_equal(channel, VALUES, rng=RNG, salt=SALT, told=TOLD),
     ),
     "delivery": lambda: (
-        lambda channel: receive_rows(channel, transfers()[0], CHOICE),
-        lambda channel: send_rows(channel, transfers()[1], random_bytes(1, 100, 16)),
+        lambda channel: receive_hidden_rows(channel, transfers()[0], CHOICE),
+        lambda channel: send_hidden_rows(channel, transfers()[1], random_bytes(1, 100, 16)),
     ),
 }
 LISTS = [

@@ -23,7 +23,7 @@ AHEAD = 8
 _CORRECTIONS, _ROWS = "choices of rows", "hidden rows"
 
 
-def receive_rows(channel: Channel, transfers: TransferReceiver, choice_J: Bits) -> Tags:
+def receive_hidden_rows(channel: Channel, transfers: TransferReceiver, choice_J: Bits) -> Tags:
     """Give the rows (J, 16) where the choice is 0, and noise elsewhere; raises ProtocolError for messages of other sizes."""
     rows_J16 = np.empty((len(choice_J), TAG_BYTES), dtype=np.uint8)
     waiting: deque[tuple[slice, Words]] = deque()
@@ -43,8 +43,8 @@ def receive_rows(channel: Channel, transfers: TransferReceiver, choice_J: Bits) 
     return rows_J16
 
 
-def send_rows(channel: Channel, transfers: TransferSender, rows_J16: Tags) -> None:
-    """Send rows, each hidden from a receiver whose choice is 1; errors as for receive_rows."""
+def send_hidden_rows(channel: Channel, transfers: TransferSender, rows_J16: Tags) -> None:
+    """Send rows, each hidden from a receiver whose choice is 1; errors as for receive_hidden_rows."""
     for span in _spans(len(rows_J16)):
         rows_B16 = rows_J16[span]
         correction_GW = receive_correction(channel, _CORRECTIONS, len(rows_B16))
