@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from tallystick.cli.options import ContractPath, PartyPath, Style, StyleFlag
-from tallystick.cli.output import LIBRARIES, guarded
+from tallystick.cli.options import ContractPath, JsonFlag, PartyPath, Style, StyleFlag
+from tallystick.cli.output import LIBRARIES, finish, guarded
 
 LOADS = (*LIBRARIES, "tallystick.online.feature_party", "tallystick.online.label_party", "tallystick.cli.watch")
 
@@ -19,6 +19,7 @@ def serve(
         str | None, typer.Option("--run", help="The run whose model scores, by id, folder name or path; the latest complete one.")
     ] = None,
     progress: StyleFlag = Style.auto,
+    as_json: JsonFlag = False,
 ) -> None:
     """Answer requests for scores one by one, with all sides online, until the operator ends it."""
 
@@ -33,5 +34,6 @@ def serve(
         check_party(agreed, own)
         role = serve_label_party if own.party == agreed.label_party else serve_feature_party
         role(agreed, own, table=table, run=run, watcher=watcher)
+        finish({"party": own.party}, as_json=as_json)
 
-    guarded(work, as_json=False, loads=LOADS, interrupted="interrupted; the partners were told")
+    guarded(work, as_json=as_json, loads=LOADS, interrupted="interrupted; the partners were told")

@@ -157,7 +157,7 @@ class TableConfig(Model):
         "such as parts/*.csv, or the folder of a Delta table; here or at s3://, gs:// or abfs://",
     )
     store: StoreConfig = Field(default_factory=StoreConfig, description="how an object store is reached")
-    version: Annotated[int, Field(strict=True, ge=0)] | None = Field(
+    version: Annotated[int, Field(strict=True, ge=0, le=1 << 53)] | None = Field(
         default=None, description="version of a Delta table; null is the latest"
     )
     separator: Annotated[str, Field(pattern=r"^[\t !#-~]$")] | None = Field(

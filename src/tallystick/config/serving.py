@@ -53,7 +53,7 @@ def _server(*schemes: str) -> AfterValidator:
 class Postgres(Model):
     """Rows that PostgreSQL looks up."""
 
-    method: Literal["postgres"]
+    method: Literal["postgres"] = Field(description="postgres: rows are found by a query")
     database: Annotated[str, _server("postgres", "postgresql")] = Field(description="postgresql://user@host/database")
     password: Secret | None = Field(default=None, description="of the user, where PGPASSWORD or ~/.pgpass has none")
     query: Text = Field(
@@ -65,7 +65,7 @@ class Postgres(Model):
 class Redis(Model):
     """Rows that Redis holds: under a prefix and the normalised key a JSON object of columns."""
 
-    method: Literal["redis"]
+    method: Literal["redis"] = Field(description="redis: rows are found by key")
     url: Annotated[str, _server("redis", "rediss", "unix")] = Field(
         description="redis://user@host:port/database, rediss:// for TLS or unix:// for a socket"
     )
