@@ -163,9 +163,11 @@ def rows_alike(rows):
     [(rows_of_others, "that this side lacks, where 20 are due"), (rows_alike, "19 duplicates; its ids must be unique")],
 )
 def test_hidden_pseudonyms_that_are_too_many_or_alike_are_refused(monkeypatch, change, message):
-    honest = psu_switching.send_rows
+    honest = psu_switching.send_hidden_rows
     monkeypatch.setattr(
-        psu_switching, "send_rows", lambda channel, transfers, rows_J16: honest(channel, transfers, change(rows_J16.copy()))
+        psu_switching,
+        "send_hidden_rows",
+        lambda channel, transfers, rows_J16: honest(channel, transfers, change(rows_J16.copy())),
     )
     _, error = unite(LABEL, FEATURE)
     assert isinstance(error, ProtocolError)
@@ -176,14 +178,14 @@ def test_hidden_pseudonyms_that_are_too_many_or_alike_are_refused(monkeypatch, c
 
 def test_a_merging_side_that_takes_every_row_learns_which_ids_are_common_unnoticed(monkeypatch):
     """What remains, as docs/explanation/alignments.md says."""
-    honest, taken = psu_switching.receive_rows, []
+    honest, taken = psu_switching.receive_hidden_rows, []
 
     def everything(channel, transfers, equal_J):
         rows_J16 = honest(channel, transfers, np.zeros_like(equal_J))
         taken.append(rows_J16[equal_J])
         return rows_J16
 
-    monkeypatch.setattr(psu_switching, "receive_rows", everything)
+    monkeypatch.setattr(psu_switching, "receive_hidden_rows", everything)
     ours, theirs = unite(LABEL, FEATURE)
     assert_aligned(ours, theirs, LABEL, FEATURE)
     known = {row.tobytes() for row in taken[0]}

@@ -130,7 +130,7 @@ def test_positions_do_not_tell_rows(runs):
 def test_places_of_hidden_pseudonyms_tell_neither_rows_nor_bins(monkeypatch):
     """They stand in an order that the merging side does not know: a correlation beyond 5.5 deviations has a chance of 8e-8."""
     kept = {}
-    honest = psu_switching.receive_programmed, psu_switching.send_rows
+    honest = psu_switching.receive_programmed, psu_switching.send_hidden_rows
 
     def tabled(*args, **options):
         kept["table"], values = honest[0](*args, **options)
@@ -141,7 +141,7 @@ def test_places_of_hidden_pseudonyms_tell_neither_rows_nor_bins(monkeypatch):
         honest[1](channel, transfers, rows_J16)
 
     monkeypatch.setattr(psu_switching, "receive_programmed", tabled)
-    monkeypatch.setattr(psu_switching, "send_rows", sent)
+    monkeypatch.setattr(psu_switching, "send_hidden_rows", sent)
     run = Run()
     filled = np.flatnonzero(kept["rows"].any(axis=1))
     position = {uid.tobytes(): place for place, uid in enumerate(run.ours.uids_N16)}
