@@ -126,24 +126,37 @@ def test_the_reference_is_what_the_docstrings_say():
 
 SAME = {
     "a command of the command line, and the function behind it": {"align", "evaluate", "monitor", "predict", "run"},
-    "the same role in several files: a demo's or a process's": {"main", "prepare"},
+    "a command, and bench's that measures it": {"serve"},
+    "the same role in several files: a demo's, a process's, one party's process, an experiment's page": {
+        "main",
+        "prepare",
+        "party",
+        "page_of",
+    },
     "the same for attacks of either family": {"per_step"},
 }
+ROOT = DOCS.parent
+PACKAGES = [
+    ROOT / part / "src" / name
+    for part, name in (("experiments", "tallystick_experiments"), ("robustness", "tallystick_robustness"))
+]
 
 
 def public_names():
-    """Where each public class and function is defined, of every module."""
+    """Where each public class and function of the three packages is defined."""
     where: dict[str, set[str]] = {}
-    package = Path(tallystick.__file__).parent
-    for path in sorted(package.rglob("*.py")):
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("_"):
-                where.setdefault(node.name, set()).add(str(path.relative_to(package)))
+    for package in (Path(tallystick.__file__).parent, *PACKAGES):
+        for path in sorted(package.rglob("*.py")):
+            for node in ast.parse(path.read_text(encoding="utf-8")).body:
+                if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("_"):
+                    where.setdefault(node.name, set()).add(str(path.relative_to(package.parent)))
     return where
 
 
 def test_no_public_name_stands_twice_with_two_meanings():
-    twice = {name: files for name, files in public_names().items() if len(files) > 1}
+    names = public_names()
+    assert {"ExperimentResult", "Campaign", "Result"} <= set(names), "a package was not read"
+    twice = {name: files for name, files in names.items() if len(files) > 1}
     told = set().union(*SAME.values())
     assert {name: files for name, files in twice.items() if name not in told} == {}, "rename one of them"
     assert told - set(twice) == set(), "leave out what stands once"

@@ -10,7 +10,7 @@ from tallystick_experiments.label_leakage import defended
 from tallystick_experiments.page import render_benchmark
 from tallystick_experiments.stats import spread
 
-SHORT = defended.Terms(epochs=1)
+SHORT = defended.MatrixPlan(epochs=1)
 
 
 @pytest.mark.long
@@ -70,7 +70,7 @@ def test_the_strongest_attack_of_each_view_is_one_that_somebody_could_run() -> N
     runs = [made_up("none", seed, 0.8 + seed / 100, one=0.9, two=0.8, probe_told=1.0, e_told=0.7) for seed in (1, 2, 3)]
     runs += [made_up("noise", seed, 0.7 + seed / 100, one=0.5, two=0.6, probe_told=0.9, e_told=0.7) for seed in (1, 2, 3)]
     found = {
-        (name, view): defended.strongest([run for run in runs if run["defense"] == name], *of)
+        (name, view): defended.strongest_attack([run for run in runs if run["defense"] == name], *of)
         for name in ("none", "noise")
         for view, of in defended.VIEWS.items()
     }

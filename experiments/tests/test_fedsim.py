@@ -15,7 +15,7 @@ from tallystick_experiments.catalogue.pairs import read_bike, read_frogs, read_h
 from tallystick_experiments.fedsim import linkage, runs, sweep
 from tallystick_experiments.fedsim.frontier import link_places
 from tallystick_experiments.fedsim.methods import METHODS
-from tallystick_experiments.fedsim.page import differences
+from tallystick_experiments.fedsim.page import method_differences
 from tallystick_experiments.grid import Keeping
 from tallystick_experiments.output import write_folder
 from tallystick_experiments.page import benchmark_html
@@ -193,7 +193,7 @@ def test_places_are_linked_as_a_job_links_them(hdb):
 def test_differences_are_of_the_same_split():
     figures = [("FedSim", 1, 30.0), ("Top1Sim", 1, 32.0), ("FedSim", 2, 40.0), ("Top1Sim", 2, 43.0), ("attention", 2, 39.0)]
     made = [{"set": "hdb", "method": method, "seed": seed, "rmse": rmse} for method, seed, rmse in figures]
-    rows = {row[0]: row[3:] for row in differences(made)}
+    rows = {row[0]: row[3:] for row in method_differences(made)}
     assert (rows["FedSim less Top1Sim"][0].value, rows["FedSim less Top1Sim"][1]) == (-2.5, 2)
     assert rows["attention less FedSim"] == [spread([-1.0]), 1]
 

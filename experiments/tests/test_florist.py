@@ -16,12 +16,12 @@ from tallystick.models.tabular import TabularBottom, TabularTop
 from tallystick_experiments.catalogue.clicks import ClickData
 from tallystick_experiments.florist import paper
 from tallystick_experiments.florist import sweep as florist
-from tallystick_experiments.florist.runs import BOTH, Membership, Setting, Trained, Treatment
+from tallystick_experiments.florist.runs import BOTH, FloristSetting, Membership, Trained, Treatment
 from tallystick_experiments.grid import Keeping
-from tallystick_experiments.page import Found, benchmark_html
+from tallystick_experiments.page import ExperimentResult, benchmark_html
 from tallystick_experiments.stats import Spread, groups, spread
 
-SMALL = Setting(epochs=2, batch_size=64, hidden=(16, 16), cut_after=1, planted=20)
+SMALL = FloristSetting(epochs=2, batch_size=64, hidden=(16, 16), cut_after=1, planted=20)
 
 
 def test_with_nothing_absent_the_loop_is_plain_training_to_the_bit(clicks: ClickData) -> None:
@@ -64,12 +64,12 @@ STRATEGIES = ["majority", "majority-te", "majority-tr", "sampling", "florist-tr"
 
 
 @pytest.fixture(scope="module")
-def swept(file: Path) -> Found:
+def swept(file: Path) -> ExperimentResult:
     return florist.run(data=file, seeds=(1, 2), ratios=(0.25, 0.5), strategies=STRATEGIES, setting=SMALL)
 
 
 @pytest.fixture(scope="module")
-def by_key(swept: Found) -> dict[tuple[str, str, float], Any]:
+def by_key(swept: ExperimentResult) -> dict[tuple[str, str, float], Any]:
     return groups(swept.rows, "side", "strategy", "ratio")
 
 

@@ -45,17 +45,17 @@ def test_what_was_said_is_counted_by_audit() -> None:
     ],
 )
 def test_a_headline_is_read(line: str, said: str) -> None:
-    assert null_audits.verdict(line) == said
+    assert null_audits.headline_verdict(line) == said
 
 
 def test_a_headline_of_other_words_is_an_error() -> None:
     with pytest.raises(ValueError, match="not enough values to unpack"):
-        null_audits.verdict("Through cut gradients, perhaps.")
+        null_audits.headline_verdict("Through cut gradients, perhaps.")
 
 
 def test_intervals_of_simulated_scores_cover_about_as_often_as_promised() -> None:
     """40 draws at 95 %: fewer than 30 hold the true AUC with a chance below 1e-5. Seeded."""
-    assert null_audits.coverage(null_audits.SIMULATED[0], draws=40) >= 0.75
+    assert null_audits.simulated_coverage(null_audits.SIMULATED[0], draws=40) >= 0.75
 
 
 @pytest.mark.parametrize("name", null_audits.SETTINGS)

@@ -14,7 +14,7 @@ from tallystick_experiments.grid import Keeping
 from tallystick_experiments.page import benchmark_html
 from tallystick_experiments.quality import leaks, sweep
 from tallystick_experiments.quality.methods import METHODS, BoostingMethod
-from tallystick_experiments.quality.page import behind, verdict
+from tallystick_experiments.quality.page import behind, boosting_verdict
 
 pytest.importorskip("sklearn")
 
@@ -74,10 +74,10 @@ def test_boosting_on_own_columns_sees_only_those():
     ],
 )
 def test_verdicts_go_by_the_bounds(metric, ours, theirs, within, far):
-    said = verdict("boosting", [(metric, round(behind(metric, ours, theirs), 9))])
+    said = boosting_verdict("boosting", [(metric, round(behind(metric, ours, theirs), 9))])
     assert f"or better, on {within} of 1 tables" in said
     assert said.endswith(f"5 % on {far}.")
-    assert verdict("boosting-early", []) == ""
+    assert boosting_verdict("boosting-early", []) == ""
 
 
 def test_what_is_not_there_is_named(tmp_path):

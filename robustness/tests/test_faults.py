@@ -23,7 +23,7 @@ from tallystick.training.checkpoint import read_tensors, write_tensors
 from tallystick.training.messages import CutWidth
 from tallystick_experiments.page import benchmark_html
 from tallystick_robustness import campaign, files, fixture_job, folders, kills, messages, scenes
-from tallystick_robustness.both import copied, predicted
+from tallystick_robustness.both import copy_of_homes, predicted
 from tallystick_robustness.files import Files
 from tallystick_robustness.folders import Folders
 from tallystick_robustness.messages import Messages, MethodMessages
@@ -193,7 +193,7 @@ def test_swapped_files_of_run_folders(tmp_path, monkeypatch):
     assert [outcome.what for outcome in outcomes] == [f"intersection, {fault}" for fault in folders.FAULTS]
     # It sees what the seals are there for: another run's model that is sealed as this one's gives other scores.
     linked = fixture._linked["intersection"]
-    homes = copied(linked.done, tmp_path / "planted")
+    homes = copy_of_homes(linked.done, tmp_path / "planted")
     own, other = (each.latest("bank") / "model.safetensors" for each in (homes, linked.other))
     origins = [Origin.of(path.parent) for path in (own, other)]
     write_tensors(own, read_tensors(other, origin=origins[1])[0], {}, origin=origins[0])
@@ -267,7 +267,7 @@ def test_the_log_resumes_and_the_page_shows_every_way_to_fail(tmp_path):
         for number, (ended, failure) in enumerate([("refused", ""), ("failed", "KeyError at x"), ("failed", "KeyError at x")])
     ]
     line = campaign.line_of(range(3), Played(outcomes=outcomes, facts={"rows": 5}))
-    found = campaign.figures_of(
+    found = campaign.campaign_figures(
         campaign.CampaignSettings(campaign="messages", count=3, seed=1), [json.loads(json.dumps(line))], 2.0
     )
     assert found["ended"] == {"refused": 1, "failed": 2}

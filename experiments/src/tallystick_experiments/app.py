@@ -14,13 +14,13 @@ from tallystick_experiments.command import (
     OutFolder,
     ResumeFlag,
     automatic_watcher,
-    measure,
+    run_experiment,
 )
 from tallystick_experiments.speed import commands as speed
 
 if TYPE_CHECKING:
     from tallystick_experiments.grid import Keeping
-    from tallystick_experiments.page import Found
+    from tallystick_experiments.page import ExperimentResult
 
 SeedsPerRow = Annotated[int, typer.Option("--seeds", help="Runs per row.", min=1)]
 RowLimit = Annotated[int | None, typer.Option("--limit", help="Draw so many rows at random.")]
@@ -47,12 +47,12 @@ def dpauc(
 ) -> None:
     """DPAUC's Tables 1 to 5 beside the paper's numbers, with the mechanisms that do better."""
 
-    def work(keeping: "Keeping") -> "Found":
+    def work(keeping: "Keeping") -> "ExperimentResult":
         from tallystick_experiments.dpauc import tables as benchmark
 
         return benchmark.run(data, repeats=repeats, seed=seed, progress=keeping.progress)
 
-    measure(work, out=out, as_json=as_json)
+    run_experiment(work, out=out, as_json=as_json)
 
 
 @app.command("private-coverage")
@@ -120,9 +120,9 @@ def florist(
 ) -> None:
     """FLORIST's tables and curves beside the paper's numbers: training on a union with synthetic labels and features."""
 
-    def work(keeping: "Keeping") -> "Found":
+    def work(keeping: "Keeping") -> "ExperimentResult":
         from tallystick_experiments.florist import sweep as benchmark
-        from tallystick_experiments.florist.runs import Setting
+        from tallystick_experiments.florist.runs import FloristSetting
 
         return benchmark.run(
             data=data,
@@ -130,12 +130,12 @@ def florist(
             ratios=_numbers(ratios) or benchmark.RATIOS,
             sides=_parts(sides),
             strategies=_parts(strategies) or None,
-            setting=Setting(epochs=epochs, own_columns=own_columns),
+            setting=FloristSetting(epochs=epochs, own_columns=own_columns),
             limit=limit,
             keeping=keeping,
         )
 
-    measure(work, out=out, resume=resume, as_json=as_json)
+    run_experiment(work, out=out, resume=resume, as_json=as_json)
 
 
 @app.command("label-leakage")
@@ -159,7 +159,7 @@ def label_leakage(
 ) -> None:
     """The label-leakage paper's tables 1 to 5 and figures 2 to 7 beside its numbers, and what distance correlation buys."""
 
-    def work(keeping: "Keeping") -> "Found":
+    def work(keeping: "Keeping") -> "ExperimentResult":
         from tallystick_experiments.label_leakage import sweep as benchmark
 
         return benchmark.run(
@@ -172,7 +172,7 @@ def label_leakage(
             keeping=keeping,
         )
 
-    measure(work, out=out, resume=resume, as_json=as_json)
+    run_experiment(work, out=out, resume=resume, as_json=as_json)
 
 
 @app.command("label-defenses")
@@ -194,19 +194,19 @@ def label_defenses(
 ) -> None:
     """Every attack on labels and on columns against every defence, on tables with classes and with numbers to predict."""
 
-    def work(keeping: "Keeping") -> "Found":
+    def work(keeping: "Keeping") -> "ExperimentResult":
         from tallystick_experiments.label_leakage import defended as benchmark
 
         return benchmark.run(
             tables=_parts(tables),
             data=data,
             seeds=range(first_seed, first_seed + seeds),
-            terms=benchmark.Terms(epochs=epochs, most_rows=rows),
+            terms=benchmark.MatrixPlan(epochs=epochs, most_rows=rows),
             only=_parts(only, ";"),
             keeping=keeping,
         )
 
-    measure(work, out=out, resume=resume, as_json=as_json)
+    run_experiment(work, out=out, resume=resume, as_json=as_json)
 
 
 @app.command("null-audit")
@@ -221,12 +221,12 @@ def null_audit(
 ) -> None:
     """How often an audit says that something leaks where labels and columns are shuffled, and whether its intervals cover."""
 
-    def work(keeping: "Keeping") -> "Found":
+    def work(keeping: "Keeping") -> "ExperimentResult":
         from tallystick_experiments import null_audits as benchmark
 
         return benchmark.run(audits=audits, rows=rows, epochs=epochs, draws=draws, keeping=keeping)
 
-    measure(work, out=out, resume=resume, as_json=as_json)
+    run_experiment(work, out=out, resume=resume, as_json=as_json)
 
 
 @app.command("audit")
@@ -246,7 +246,7 @@ def audit_kept(
 ) -> None:
     """The audit's figures beside those of whoever kept all epochs and rows; its time as a share of training's, its memory."""
 
-    def work(keeping: "Keeping") -> "Found":
+    def work(keeping: "Keeping") -> "ExperimentResult":
         from tallystick_experiments.experiment import TrainingPlan
         from tallystick_experiments.label_leakage import kept as benchmark
 
@@ -261,7 +261,7 @@ def audit_kept(
             keeping=keeping,
         )
 
-    measure(work, out=out, resume=resume, as_json=as_json)
+    run_experiment(work, out=out, resume=resume, as_json=as_json)
 
 
 @app.command("feature-leakage")
@@ -279,7 +279,7 @@ def feature_leakage(
 ) -> None:
     """How much of a feature party's columns comes back from its embeddings, by cut width and defence, and the price of hiding."""
 
-    def work(keeping: "Keeping") -> "Found":
+    def work(keeping: "Keeping") -> "ExperimentResult":
         from dataclasses import replace
 
         from tallystick_experiments.feature_leakage import sweep as benchmark
@@ -294,7 +294,7 @@ def feature_leakage(
             keeping=keeping,
         )
 
-    measure(work, out=out, resume=resume, as_json=as_json)
+    run_experiment(work, out=out, resume=resume, as_json=as_json)
 
 
 @app.command()
@@ -326,7 +326,7 @@ def fedads(
 ) -> None:
     """FedAds' Tables 3 and 4: what unaligned rows are worth, and what defences do to a label inference attack."""
 
-    def work(keeping: "Keeping") -> "Found":
+    def work(keeping: "Keeping") -> "ExperimentResult":
         from dataclasses import replace
 
         from tallystick_experiments.fedads import defenses, leaks, unaligned
@@ -344,7 +344,7 @@ def fedads(
             return unaligned.run(**how, only=names, by_users=by_users, paper_networks=paper_networks, aligned=aligned)
         return defenses.run(**how, plan=replace(defenses.PLAN, epochs=epochs), swapped=swapped)
 
-    measure(work, out=out, resume=resume, as_json=as_json)
+    run_experiment(work, out=out, resume=resume, as_json=as_json)
 
 
 @app.command()
@@ -371,7 +371,7 @@ def quality(
 ) -> None:
     """A split network beside gradient boosting on the joined table and on own columns, on public tables split at random."""
 
-    def work(keeping: "Keeping") -> "Found":
+    def work(keeping: "Keeping") -> "ExperimentResult":
         from tallystick_experiments.catalogue.public import own_table
         from tallystick_experiments.quality import leaks as audits
         from tallystick_experiments.quality import sweep as benchmark
@@ -385,7 +385,7 @@ def quality(
         chosen = benchmark.tables_of(tables, data) if own is None or tables else []
         return benchmark.run(data=data, tables=chosen, own=own, methods=names or list(METHODS), **how)
 
-    measure(work, out=out, resume=resume, as_json=as_json)
+    run_experiment(work, out=out, resume=resume, as_json=as_json)
 
 
 @app.command()
@@ -403,7 +403,7 @@ def fedsim(
 ) -> None:
     """FedSim's tables and figures beside its numbers: rows linked by similar keys, and networks that weigh the links."""
 
-    def work(keeping: "Keeping") -> "Found":
+    def work(keeping: "Keeping") -> "ExperimentResult":
         from tallystick_experiments.fedsim import sweep as benchmark
 
         return benchmark.run(
@@ -415,7 +415,7 @@ def fedsim(
             keeping=keeping,
         )
 
-    measure(work, out=out, resume=resume, as_json=as_json)
+    run_experiment(work, out=out, resume=resume, as_json=as_json)
 
 
 def _parts(text: str, separator: str = ",") -> list[str]:

@@ -15,7 +15,7 @@ from tallystick.errors import ConfigError
 if TYPE_CHECKING:
     from tallystick.watcher import Watcher
     from tallystick_experiments.grid import Keeping
-    from tallystick_experiments.page import Benchmark, Cell, Found
+    from tallystick_experiments.page import Benchmark, Cell, ExperimentResult
 
 SHOWN_ROWS = 24  # of a table on the terminal
 OutFolder = Annotated[Path | None, typer.Option("--out", help="Write result.json and report.html into this folder.")]
@@ -47,12 +47,14 @@ def keeping_in(out: Path | None, *, resume: bool) -> "Keeping":
     return Keeping(log=folder and folder / "runs.jsonl", resume=resume, progress=automatic_watcher().progress)
 
 
-def measure(work: Callable[["Keeping"], "Found"], *, out: Path | None, resume: bool = False, as_json: bool) -> None:
+def run_experiment(
+    work: Callable[["Keeping"], "ExperimentResult"], *, out: Path | None, resume: bool = False, as_json: bool
+) -> None:
     """Run an experiment as a command, and finish with what it found; it imports what it needs when it runs."""
     guarded(lambda: finish_bench(work(keeping_in(out, resume=resume)), out=out, as_json=as_json), as_json=as_json, loads=LOADS)
 
 
-def finish_bench(found: "Found", *, out: Path | None, as_json: bool) -> None:
+def finish_bench(found: "ExperimentResult", *, out: Path | None, as_json: bool) -> None:
     """Print what an experiment found, as JSON or as its page's tables, and write both files if a folder is given."""
     from tallystick_experiments.output import command, write_folder
 

@@ -27,7 +27,7 @@ from tallystick.report.leaks import feature_headline, leak_headline
 from tallystick.simulation import simulate
 from tallystick.watcher import Silent
 from tallystick_experiments.grid import Keeping, Latest, one_thread, run_cases
-from tallystick_experiments.page import Benchmark, Cell, Found, ResultTable
+from tallystick_experiments.page import Benchmark, Cell, ExperimentResult, ResultTable
 from tallystick_experiments.stats import Row, Spread, groups
 
 LABEL, FEATURE = "bank", "shop"
@@ -39,22 +39,22 @@ PROMISED = {"yes": 0.01, "a little": 0.05}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
+class AuditSetting:
     """What a run is like: its target, and what the contract says besides."""
 
     target: str = "binary"
     contract: Mapping[str, Any] = field(default_factory=dict)
 
 
-SETTINGS: Mapping[str, Setting] = {
-    "no defence": Setting(),
-    "quick form": Setting(contract={"audit": "quick"}),
-    "marvell 4": Setting(contract={"defense": [{"method": "marvell", "power": 4.0}]}),
-    "isotropic 1": Setting(contract={"defense": [{"method": "isotropic", "power": 1.0}]}),
-    "label-dp 1": Setting(contract={"defense": [{"method": "label-dp", "epsilon": 1.0}]}),
-    "cut of width 4": Setting(contract={"model": {"cut_width": 4}}),
-    "three classes": Setting(target="multiclass", contract={"target": {"type": "multiclass", "classes": 3}}),
-    "numbers": Setting(target="regression", contract={"target": {"type": "regression"}}),
+SETTINGS: Mapping[str, AuditSetting] = {
+    "no defence": AuditSetting(),
+    "quick form": AuditSetting(contract={"audit": "quick"}),
+    "marvell 4": AuditSetting(contract={"defense": [{"method": "marvell", "power": 4.0}]}),
+    "isotropic 1": AuditSetting(contract={"defense": [{"method": "isotropic", "power": 1.0}]}),
+    "label-dp 1": AuditSetting(contract={"defense": [{"method": "label-dp", "epsilon": 1.0}]}),
+    "cut of width 4": AuditSetting(contract={"model": {"cut_width": 4}}),
+    "three classes": AuditSetting(target="multiclass", contract={"target": {"type": "multiclass", "classes": 3}}),
+    "numbers": AuditSetting(target="regression", contract={"target": {"type": "regression"}}),
 }
 
 
@@ -81,7 +81,7 @@ SIMULATED = (
 )
 
 
-def run(*, audits: int, rows: int = 600, epochs: int = 4, draws: int = DRAWS, keeping: Keeping | None = None) -> Found:
+def run(*, audits: int, rows: int = 600, epochs: int = 4, draws: int = DRAWS, keeping: Keeping | None = None) -> ExperimentResult:
     """Make so many audits, in turn of all settings, and so many draws of each kind of simulated scores.
 
     Args:
@@ -101,9 +101,9 @@ def run(*, audits: int, rows: int = 600, epochs: int = 4, draws: int = DRAWS, ke
         cases = [dict(zip(("setting", "training", "shuffle"), place, strict=True)) for place in islice(places, audits)]
         found = run_cases(cases, trial, keeping or Keeping(), {"rows": rows, "epochs": epochs})
     with one_thread():
-        covered = {str(each): coverage(each, draws=draws) for each in SIMULATED}
+        covered = {str(each): simulated_coverage(each, draws=draws) for each in SIMULATED}
     about = {"draws": draws, "coverage": covered, "rows": rows, "epochs": epochs}
-    return Found(experiment="null-audits", about=about, rows=found, page_of=page_of)
+    return ExperimentResult(experiment="null-audits", about=about, rows=found, page_of=page_of)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,14 +129,14 @@ class Recorded:
         columns = audit_features(self.shop, contract, watcher=Silent(), seed=shuffle)
         judged = [each for each in leaks.attacks if each.auc is not None and each.chance == 0.5]  # no cluster that was named
         return {
-            "labels": [verdict(line) for line in leak_headline(leaks)],
-            "columns": [verdict(feature_headline(columns))],
+            "labels": [headline_verdict(line) for line in leak_headline(leaks)],
+            "columns": [headline_verdict(feature_headline(columns))],
             "said": [*leak_headline(leaks), feature_headline(columns)],
             "intervals": {each.name: [each.auc, each.low, each.high] for each in judged},
         }
 
 
-def contract_of_setting(setting: Setting, training: int, *, epochs: int) -> Contract:
+def contract_of_setting(setting: AuditSetting, training: int, *, epochs: int) -> Contract:
     """What both parties agree on."""
     values = {
         "name": "null",
@@ -186,13 +186,13 @@ def _tables(rows: int, rng: np.random.Generator, target: str) -> dict[str, pl.Da
     return {**frames, LABEL: frames[LABEL].with_columns(y=label)}
 
 
-def verdict(line: str) -> str:
+def headline_verdict(line: str) -> str:
     """What a headline says: yes, a little, no, or that it was not measured."""
     (said,) = [name for name, words in VERDICTS.items() if words in line]
     return said
 
 
-def coverage(of: Simulated, *, draws: int) -> float:
+def simulated_coverage(of: Simulated, *, draws: int) -> float:
     """How often the evaluator's interval holds the AUC that the two classes have."""
     held, exact, evaluator = 0, float(norm.cdf(of.gap / 2**0.5)), AttackEvaluator(replicates=1, level=LEVEL)
     for seed in range(draws):

@@ -30,7 +30,7 @@ def write_folder(folder: Path, found: dict[str, Any], page: Benchmark) -> dict[s
     """Write both files, with this machine's facts and versions on the page, and an SVG per curve; gives the paths of the two."""
     result = make_output_folder(folder) / "result.json"
     write_bytes(result, json.dumps(found, indent=1).encode())
-    shown = replace(page, started=page.started or now(), facts={**page.facts, **machine_facts()})
+    shown = replace(page, started=page.started or iso_now(), facts={**page.facts, **machine_facts()})
     for name, picture in pictures(shown).items():
         write_bytes(folder / name, picture.encode())
     return {"result": str(result), "report": str(render_benchmark(shown, folder / "report.html"))}
@@ -53,6 +53,6 @@ def command() -> str:
     return shlex.join(["tallystick", *sys.argv[1:]])
 
 
-def now() -> str:
+def iso_now() -> str:
     """This moment, as the page wants it."""
     return datetime.now(UTC).isoformat(timespec="seconds")

@@ -107,7 +107,7 @@ PageOf = Callable[[Row, Sequence[Row]], Benchmark]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class ExperimentResult:
     """What an experiment found: its rows, and what its page is made of besides.
 
     Args:

@@ -26,7 +26,7 @@ def faults(
     """Mutated messages, damaged files, random kills and network faults: exit code 3 if any was not withstood or refused."""
 
     def work() -> None:
-        from tallystick_experiments.page import Found
+        from tallystick_experiments.page import ExperimentResult
         from tallystick_robustness import campaign as benchmark
         from tallystick_robustness.page import page_of
 
@@ -42,7 +42,9 @@ def faults(
             progress=automatic_watcher().progress,
         )
         rows = list(found["campaigns"].values())
-        finish_bench(Found(experiment="faults", about={"seed": seed}, rows=rows, page_of=page_of), out=out, as_json=as_json)
+        finish_bench(
+            ExperimentResult(experiment="faults", about={"seed": seed}, rows=rows, page_of=page_of), out=out, as_json=as_json
+        )
         if found["failed"]:
             raise TallystickError(f"{found['failed']} cases failed; the report of --out names each kind and how to see it again")
 

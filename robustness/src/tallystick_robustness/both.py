@@ -101,7 +101,7 @@ def undisturbed(ended: BothEnded) -> None:
         raise TallystickError(f"the undisturbed job failed: {ended.failure or ended.errors[0]}")
 
 
-def copied(homes: Homes, root: Path) -> Homes:
+def copy_of_homes(homes: Homes, root: Path) -> Homes:
     """A copy whose listeners have addresses of their own."""
     copy = Homes(root=root)
     shutil.copytree(homes.root, root)

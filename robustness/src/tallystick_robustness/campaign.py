@@ -19,7 +19,7 @@ from tallystick_robustness.kills import Kills
 from tallystick_robustness.messages import Messages, MethodMessages
 from tallystick_robustness.network import NetworkFaults
 from tallystick_robustness.outcome import Campaign
-from tallystick_robustness.worker import Played, Workers
+from tallystick_robustness.worker import Played, WorkerPool
 
 Figures = dict[str, Any]
 
@@ -112,7 +112,7 @@ def _run(setting: CampaignSettings, chunks: Sequence[range], jobs: int, log: Swe
                 log.add(line)
             done += line["cases"]
             progress(setting.campaign, done, setting.count)
-    return figures_of(setting, lines, time.monotonic() - began)
+    return campaign_figures(setting, lines, time.monotonic() - began)
 
 
 def _lines(setting: CampaignSettings, chunks: Sequence[range], jobs: int, scratch: Path) -> Iterator[Figures]:
@@ -120,10 +120,10 @@ def _lines(setting: CampaignSettings, chunks: Sequence[range], jobs: int, scratc
     kind = CAMPAIGNS[setting.campaign]
     if not chunks:
         return
-    with Workers(kind, setting.seed, scratch) if kind.in_workers else kind(scratch, seed=setting.seed) as running:
+    with WorkerPool(kind, setting.seed, scratch) if kind.in_workers else kind(scratch, seed=setting.seed) as running:
 
         def played(chunk: range) -> Played:
-            if isinstance(running, Workers):
+            if isinstance(running, WorkerPool):
                 return running.play(chunk)
             return Played(outcomes=[running.case(number) for number in chunk], facts=running.facts())
 
@@ -159,7 +159,7 @@ def line_of(chunk: range, played: Played) -> Figures:
     }
 
 
-def figures_of(setting: CampaignSettings, lines: Sequence[Figures], seconds: float) -> Figures:
+def campaign_figures(setting: CampaignSettings, lines: Sequence[Figures], seconds: float) -> Figures:
     """Put a campaign's lines together."""
     table: dict[str, Counter[str]] = {}
     slowest: dict[str, float] = {}

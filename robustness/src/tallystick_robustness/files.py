@@ -23,10 +23,10 @@ from tallystick.check import check_party_file
 from tallystick.errors import ConfigError, DataError, TallystickError
 from tallystick.privacy.events import PureDP
 from tallystick.privacy.ledger import Ledger
-from tallystick_robustness.both import BOUND_S, BothEnded, copied, interrupted, predicted, ran, undisturbed
+from tallystick_robustness.both import BOUND_S, BothEnded, copy_of_homes, interrupted, predicted, ran, undisturbed
 from tallystick_robustness.fixture_job import LABEL, LEDGER, PARTIES, Homes, Values, contract, lay_out, tables
 from tallystick_robustness.mutate import ODD_NUMBERS, TEXTS, spoil_bytes, spoil_tree
-from tallystick_robustness.outcome import Campaign, CaseOutcome, Ended, attempt, broken_weights, hearing_warnings, judged
+from tallystick_robustness.outcome import Campaign, CaseOutcome, Ended, attempt, broken_weights, hearing_warnings, outcome_of
 
 _ROWS = 120
 JOINT_WORDS = ("aligned", "common")  # of an error that needs both tables: how many rows they share, and how they are split
@@ -60,18 +60,18 @@ class Files(Campaign):
         self._fresh = lay_out(scratch / "fresh", values, self._frames, listen="127.0.0.1:7443")
         for name in PARTIES:
             self._frames[name].write_csv(self._fresh.home(name) / "table.csv")
-        self._half = copied(self._fresh, scratch / "half")
+        self._half = copy_of_homes(self._fresh, scratch / "half")
         interrupted(self._half)
-        self._done = copied(self._fresh, scratch / "done")
+        self._done = copy_of_homes(self._fresh, scratch / "done")
         undisturbed(ran(self._done))
         self.digests = self._done.digests()
-        scored = copied(self._done, scratch / "scored")
+        scored = copy_of_homes(self._done, scratch / "scored")
         undisturbed(predicted(scored))
         self._scores = _digest_of_scores(scored)
 
     def copy_of_the_finished(self, name: str) -> Homes:
         """A copy of the finished job, to try something on."""
-        return copied(self._done, self._scratch / name)
+        return copy_of_homes(self._done, self._scratch / name)
 
     def facts(self) -> dict[str, Any]:
         """What a reader must know of it."""
@@ -93,12 +93,12 @@ class Files(Campaign):
             what, damage, before = f"{kind}, run --resume", self._resumed, self._half
         else:
             what, damage, before = f"{kind}, predict", self._predicting, self._done
-        homes = copied(before, self._scratch / f"case-{number}")
+        homes = copy_of_homes(before, self._scratch / f"case-{number}")
         try:
             how, ended, failure, detail = damage(kind, homes, draw)
         finally:
             shutil.rmtree(homes.root, ignore_errors=True)
-        return judged(number, what, how, ended, seconds=time.monotonic() - began, failure=failure, detail=detail)
+        return outcome_of(number, what, how, ended, seconds=time.monotonic() - began, failure=failure, detail=detail)
 
     def _written_by_people(self, kind: str, homes: Homes, draw: random.Random) -> Damaged:
         name = draw.choice(PARTIES)

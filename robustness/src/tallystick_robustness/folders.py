@@ -15,10 +15,10 @@ from typing import Any
 import polars as pl
 import yaml
 
-from tallystick_robustness.both import copied, interrupted, predicted, ran, undisturbed
+from tallystick_robustness.both import copy_of_homes, interrupted, predicted, ran, undisturbed
 from tallystick_robustness.files import spoil_sealed
 from tallystick_robustness.fixture_job import FEATURE, HELPER, LABEL, PARTIES, Homes, Values, contract, lay_out, tables
-from tallystick_robustness.outcome import Campaign, CaseOutcome, broken_weights, judged
+from tallystick_robustness.outcome import Campaign, CaseOutcome, broken_weights, outcome_of
 
 _ROWS = 120
 TOLERANCE = 1e-5  # of scores in the mean, where the same rows are linked each time
@@ -81,7 +81,7 @@ class Folders(Campaign):
         linkage, fault = list(LINKAGES)[number % len(LINKAGES)], FAULTS[number // len(LINKAGES) % len(FAULTS)]
         linked, resumes, party = self._linked[linkage], draw.random() < 0.5, draw.choice(PARTIES)
         began = time.monotonic()
-        homes = copied(linked.half if resumes else linked.done, self._scratch / f"case-{number}")
+        homes = copy_of_homes(linked.half if resumes else linked.done, self._scratch / f"case-{number}")
         try:
             how = _spoil(homes, linked.other, party, fault, draw)
             ended = ran(homes, resume=True, first=party) if resumes else predicted(homes, scored=_scored(linkage), first=party)
@@ -93,7 +93,7 @@ class Folders(Campaign):
             shutil.rmtree(homes.root, ignore_errors=True)
         how = f"{'run --resume' if resumes else 'predict'}, {party}: {how}"
         seconds, as_owed = time.monotonic() - began, ended.ended
-        return judged(number, f"{linkage}, {fault}", how, as_owed, seconds=seconds, failure=failure, detail=ended.detail)
+        return outcome_of(number, f"{linkage}, {fault}", how, as_owed, seconds=seconds, failure=failure, detail=ended.detail)
 
     def _prepare(self, linkage: str) -> _Linked:
         changes = {**LINKAGES[linkage], "network": {"heartbeat_s": 0.5, "deadline_s": 10.0, "wait_s": 20.0}}
@@ -104,15 +104,15 @@ class Folders(Campaign):
             fresh = lay_out(self._scratch / f"{linkage}, {which}", values, frames, listen="127.0.0.1:7443")
             if linkage == "similarity":
                 _by_place(fresh)
-            half = copied(fresh, self._scratch / f"{linkage}, {which}, half")
+            half = copy_of_homes(fresh, self._scratch / f"{linkage}, {which}, half")
             interrupted(half)
-            done = copied(half, self._scratch / f"{linkage}, {which}, done")
+            done = copy_of_homes(half, self._scratch / f"{linkage}, {which}, done")
             undisturbed(ran(done, resume=True))
             halves.append(half)
             wholes.append(done)
         found = []
         for number in range(_AGAIN if linkage == "similarity" else 1):
-            scored = copied(wholes[0], self._scratch / f"{linkage}, scored {number}")
+            scored = copy_of_homes(wholes[0], self._scratch / f"{linkage}, scored {number}")
             undisturbed(predicted(scored, scored=_scored(linkage)))
             found.append(_scores(scored))
         slack = 3 * max((_distance(found[0], again) for again in found[1:]), default=TOLERANCE / 3)

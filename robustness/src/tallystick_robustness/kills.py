@@ -13,7 +13,7 @@ from typing import Any
 from tallystick.errors import TallystickError
 from tallystick.network.addresses import free_port
 from tallystick_robustness.fixture_job import DEADLINE_S, FEATURE, LABEL, PARTIES, WAIT_S, Homes
-from tallystick_robustness.outcome import CaseOutcome, judged
+from tallystick_robustness.outcome import CaseOutcome, outcome_of
 from tallystick_robustness.processes import GRACE_S, PATIENCE_S, ROWS, Process, ProcessCampaign, ended_well, problems_of
 
 LOADING_S = (0.3, 3.0)  # of a process that has begun to load the product's modules, and Python's own no longer
@@ -124,7 +124,7 @@ class Kills(ProcessCampaign):
             self._follow(homes, plans, seen)
         how = ", then in the resumed run ".join(f"{plan.kind} of {'/'.join(plan.hits)} at {plan.at:.2f}" for plan in plans)
         exit_ = f"; exit {seen.to_exit_s:.1f} s after the death" if seen.to_exit_s is not None else ""
-        return judged(
+        return outcome_of(
             number,
             plans[0].kind + (", again when resumed" if len(plans) > 1 else ""),
             how,

@@ -18,7 +18,7 @@ def measured_anew() -> int:
     return _status("VmRSS:")
 
 
-def grown(before: int) -> str:
+def excess(before: int) -> str:
     """Say that a case took too much since ``before`` was measured; empty if it did not."""
     more = _status("VmHWM:") - before if before else 0
     return f"a message that costs over {MEMORY_BYTES // MEBIBYTE} MiB" if more > MEMORY_BYTES else ""

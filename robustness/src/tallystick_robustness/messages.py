@@ -21,9 +21,9 @@ from tallystick_robustness.outcome import (
     Ended,
     attempt,
     broken_weights,
+    failure_of,
     hearing_warnings,
-    judged,
-    signature,
+    outcome_of,
 )
 from tallystick_robustness.scenes import Heard, Scene, general_scenes, method_scenes, recorded
 
@@ -104,9 +104,9 @@ class Messages(Campaign):
         before = memory.measured_anew()
         with hearing_warnings() as warned:
             tried = attempt(work, bound_s=1.0)
-        failure = tried.failure or memory.grown(before) or "".join(warned[:1])
+        failure = tried.failure or memory.excess(before) or "".join(warned[:1])
         ended: Ended = "refused" if tried.value is None else "accepted"
-        return judged(number, f"decoder: {name}", how, ended, seconds=tried.seconds, failure=failure, detail=tried.detail)
+        return outcome_of(number, f"decoder: {name}", how, ended, seconds=tried.seconds, failure=failure, detail=tried.detail)
 
     def _replay(self, number: int, heard: Heard, draw: random.Random) -> CaseOutcome:
         peer = draw.choice(list(heard.frames))
@@ -119,14 +119,14 @@ class Messages(Campaign):
             frames = {name: list(frames) for name, frames in heard.frames.items()} | {peer: said}
             with hearing_warnings() as warned:
                 tried = attempt(lambda: heard.replay(frames, folder), bound_s=_BOUND_S)
-            failure = tried.failure or memory.grown(before) or broken_weights(folder) or "".join(warned[:1])
+            failure = tried.failure or memory.excess(before) or broken_weights(folder) or "".join(warned[:1])
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         name = _name(honest[place])
         failure = failure or _verdict(heard, tried, owed, name, how)
         ended: Ended = "refused" if tried.error is not None else "withstood" if owed == "same" else "accepted"
         what, how = f"{heard.scene.name}: {heard.role}", f"{name}: {how}"
-        return judged(number, what, how, ended, seconds=tried.seconds, failure=failure, detail=tried.detail)
+        return outcome_of(number, what, how, ended, seconds=tried.seconds, failure=failure, detail=tried.detail)
 
     def _spoil(self, honest: list[bytes], place: int, draw: random.Random) -> tuple[str, list[bytes], Due]:
         """Spoil one message, or the order of messages, or put one of another conversation in its place."""
@@ -169,7 +169,7 @@ class Messages(Campaign):
             heard.replay({name: list(frames) for name, frames in heard.frames.items()}, folder)
         except Exception as error:
             raise TallystickError(
-                f"{heard.scene.name}: {heard.role} does not take its own recording: {signature(error)}: {error}"
+                f"{heard.scene.name}: {heard.role} does not take its own recording: {failure_of(error)}: {error}"
             ) from error
         finally:
             shutil.rmtree(folder, ignore_errors=True)

@@ -14,7 +14,7 @@ import msgspec
 
 from tallystick.network.addresses import free_port
 from tallystick_robustness.fixture_job import DEADLINE_S, LABEL, PARTIES, Homes
-from tallystick_robustness.outcome import CaseOutcome, judged
+from tallystick_robustness.outcome import CaseOutcome, outcome_of
 from tallystick_robustness.processes import GRACE_S, ROWS, Process, ProcessCampaign, ended_well, problems_of
 from tallystick_robustness.proxy import FaultPlan
 
@@ -83,7 +83,7 @@ class NetworkFaults(ProcessCampaign):
             seconds = max(process.ended or 0.0 for process in running.values()) - struck if struck is not None else 0.0
             problems = problems or self._judge(plan, homes, codes, struck, seconds)
         said = " | ".join(f"{process.name}: {process.line[:300]}" for process in running.values() if process.line)
-        return judged(
+        return outcome_of(
             number,
             plan.kind if struck is not None else f"{plan.kind}, too late to strike",
             f"{plan.kind} after {plan.at_bytes} bytes ({plan.direction}), {plan.seconds:.2f} s",

@@ -38,7 +38,9 @@ class CaseOutcome:
     detail: str = ""
 
 
-def judged(number: int, what: str, how: str, ended: Ended, *, seconds: float, failure: str = "", detail: str = "") -> CaseOutcome:
+def outcome_of(
+    number: int, what: str, how: str, ended: Ended, *, seconds: float, failure: str = "", detail: str = ""
+) -> CaseOutcome:
     """Say how a case ended unless it failed; a failure goes with its detail."""
     if failure:
         return CaseOutcome(case=number, what=what, how=how, ended="failed", seconds=seconds, failure=failure, detail=detail)
@@ -102,7 +104,7 @@ def attempt(work: Callable[[], Any], *, bound_s: float) -> Attempt:
     except TallystickError as ours:
         error, failure, detail = ours, unclean(str(ours)), str(ours)[:2000]
     except Exception as other:
-        failure, detail = signature(other), traceback.format_exc()[-4000:]
+        failure, detail = failure_of(other), traceback.format_exc()[-4000:]
     seconds = time.monotonic() - started
     if not failure and seconds > bound_s:
         failure, detail = "took too long", f"{seconds:.1f} s, over {bound_s:g}"
@@ -124,7 +126,7 @@ def hearing_warnings() -> Iterator[list[str]]:
         )
 
 
-def signature(error: BaseException) -> str:
+def failure_of(error: BaseException) -> str:
     """Name an exception by its type and the last place in the product that it passed."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "tallystick" in frame.filename]
     ours = [frame for frame in frames if _HERE not in frame.filename]

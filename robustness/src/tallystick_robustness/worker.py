@@ -107,7 +107,7 @@ class Worker:
         shutil.rmtree(self._scratch, ignore_errors=True)
 
 
-class Workers(AbstractContextManager["Workers"]):
+class WorkerPool(AbstractContextManager["WorkerPool"]):
     """As many workers as there are threads that ask for one; one that hangs or dies fails its case, and another goes on."""
 
     def __init__(self, campaign: type[Campaign], seed: int, scratch: Path) -> None:

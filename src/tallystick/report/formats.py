@@ -42,7 +42,7 @@ def interval(low: float | None, high: float | None, *, signed: bool = False, dig
     return f"{number(low, signed=signed, digits=digits)} to {number(high, signed=signed, digits=digits)}"
 
 
-def spread(value: Estimate) -> str:
+def spread_in_words(value: Estimate) -> str:
     """Say where an estimate's seeds lie: its interval, or the smaller and the larger of two values, named so."""
     low, high = number(value.low, digits=3), number(value.high, digits=3)
     return f"min {low}, max {high}" if value.spread == "min to max" else f"{low} to {high}"

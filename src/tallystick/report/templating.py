@@ -62,7 +62,7 @@ def _environment() -> Environment:
         interval=formats.interval,
         percent=formats.percent,
         in_runs=formats.in_runs,
-        spread=formats.spread,
+        spread=formats.spread_in_words,
     )
     return environment
 

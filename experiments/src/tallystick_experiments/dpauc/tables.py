@@ -55,7 +55,7 @@ from tallystick_experiments.dpauc.paper import (
     TABLE_5,
     Cells,
 )
-from tallystick_experiments.page import Found
+from tallystick_experiments.page import ExperimentResult
 from tallystick_experiments.stats import Row
 
 SCORES = "scores.parquet"  # in a run folder
@@ -100,7 +100,7 @@ def run(
     epsilons: Sequence[float] = EPSILONS,
     workers: int = 2,
     progress: Progress = no_progress,
-) -> Found:
+) -> ExperimentResult:
     """Measure every row: of Tables 1 to 5 and of the table of mechanisms; and how far the predictions are off.
 
     Means and standard deviations are over ``repeats`` draws. The prediction is compared with a standard deviation over
@@ -138,7 +138,7 @@ def run(
         "predictions": {"rows": len(ratios), "ratio_min": min(ratios), "ratio_max": max(ratios)},
         "seconds": time.perf_counter() - started,
     }
-    return Found(experiment="dpauc", about=about, rows=rows, page_of=page_of)
+    return ExperimentResult(experiment="dpauc", about=about, rows=rows, page_of=page_of)
 
 
 def coverage(

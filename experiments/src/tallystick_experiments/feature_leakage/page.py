@@ -49,7 +49,7 @@ def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
     )
 
 
-def test_auc(row: Row) -> float:
+def final_auc(row: Row) -> float:
     """After the last epoch."""
     return float(row["test_auc"][-1])
 
@@ -71,10 +71,10 @@ def share_of_default(rows: Sequence[Row], default: Sequence[Row]) -> Spread | No
 def _prices(found: dict[str, list[Row]]) -> ResultTable:
     default, cells = found.get(DEFAULT, []), list[list[Cell]]()
     for name, rows in found.items():
-        changed, share = change(rows, default, test_auc), share_of_default(rows, default)
+        changed, share = change(rows, default, final_auc), share_of_default(rows, default)
         half = None if share is None or changed is None else share.value <= HALF and changed.value >= -PRICE
         leaks = [rebuilt(rows, figure) for figure in READS.values()]
-        cells.append([name, over_seeds(rows, test_auc), changed, *leaks, share, _strongest(rows), half])
+        cells.append([name, over_seeds(rows, final_auc), changed, *leaks, share, _strongest(rows), half])
     columns = ["setting", "test AUC", "change", *READS, "of the default's", "strongest on embeddings", "half for .01"]
     note = (
         f"Of the default's: the share of what {DEFAULT} gives away to the strongest of all attacks, own columns included. "
@@ -119,7 +119,7 @@ def _frontier(found: dict[str, list[Row]], reads: str) -> Curve:
     """Of each family the settings that none of it beats in test AUC and in what comes back, from the default on."""
     families = {setting.name: setting.family for setting in settings()}
     places = {
-        name: (leak.value, spread(map(test_auc, rows)).value)
+        name: (leak.value, spread(map(final_auc, rows)).value)
         for name, rows in found.items()
         if (leak := rebuilt(rows, at("mean", reads, str(MOST)))) is not None
     }

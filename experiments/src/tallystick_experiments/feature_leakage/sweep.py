@@ -15,7 +15,7 @@ from tallystick_experiments.feature_leakage.page import page_of
 from tallystick_experiments.feature_leakage.runs import run_setting
 from tallystick_experiments.feature_leakage.settings import settings
 from tallystick_experiments.grid import Keeping, Latest, grid, run_cases
-from tallystick_experiments.page import Found
+from tallystick_experiments.page import ExperimentResult
 from tallystick_experiments.stats import Row
 
 PLAN = TrainingPlan(epochs=8)
@@ -30,7 +30,7 @@ def run(
     plan: TrainingPlan = PLAN,
     limit: int | None = None,
     keeping: Keeping | None = None,
-) -> Found:
+) -> ExperimentResult:
     """Train every setting once per seed, on one thread, and attack what the label party received.
 
     Args:
@@ -58,4 +58,4 @@ def run(
 
     rows = run_cases(grid(seed=seeds, name=only or known), trial, keeping, about)
     columns = len(table.feature_party.numeric) + len(table.feature_party.categorical)
-    return Found(experiment="feature-leakage", about=about | {"columns": columns}, rows=rows, page_of=page_of)
+    return ExperimentResult(experiment="feature-leakage", about=about | {"columns": columns}, rows=rows, page_of=page_of)

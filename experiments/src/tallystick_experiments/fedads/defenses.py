@@ -34,7 +34,7 @@ from tallystick_experiments.catalogue.ads import encode_ads, read_ads
 from tallystick_experiments.catalogue.table import TwoPartyTable
 from tallystick_experiments.experiment import KEPT_ROWS, Experiment, SplitData, TrainingPlan
 from tallystick_experiments.grid import Keeping, Latest, grid, run_cases
-from tallystick_experiments.page import Benchmark, Cell, Curve, Found, ResultTable, Series, seeds_of
+from tallystick_experiments.page import Benchmark, Cell, Curve, ExperimentResult, ResultTable, Series, seeds_of
 from tallystick_experiments.stats import Row, Spread, at, groups, over_seeds, paired, spread
 
 _SEEDS = (1, 2, 3, 4, 5)
@@ -87,7 +87,7 @@ LADDERS: Mapping[str, Ladder] = MappingProxyType(
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableRow:
+class DefenseRow:
     """A row of table 4: a defence at one strength, or none."""
 
     name: str
@@ -97,16 +97,16 @@ class TableRow:
     paper_auc: float | None = None
 
 
-def methods() -> tuple[TableRow, ...]:
+def methods() -> tuple[DefenseRow, ...]:
     """Give all rows, each defence's from weak to strong."""
-    rows = [TableRow(name=NONE, paper_auc=0.620)]
+    rows = [DefenseRow(name=NONE, paper_auc=0.620)]
     for family, ladder in LADDERS.items():
         of_class = DEFENSES[family]
         change, auc = ladder.paper or (None, None)
         for strength in ladder.strengths:
             defense = of_class(**{**of_class.usual, **ladder.also, of_class.strength: strength})
             name = ladder.name.format(strength)
-            rows.append(TableRow(name=name, family=family, defense=(defense,), paper_change=change, paper_auc=auc))
+            rows.append(DefenseRow(name=name, family=family, defense=(defense,), paper_change=change, paper_auc=auc))
     return tuple(rows)
 
 
@@ -119,7 +119,7 @@ def run(
     min_count: int = 4,
     limit: int | None = None,
     keeping: Keeping | None = None,
-) -> Found:
+) -> ExperimentResult:
     """Train every method in both fusions, once per seed, on one thread.
 
     Args:
@@ -143,7 +143,7 @@ def run(
     setting = {"name": table.name, "rows": table.frame.height, "swapped": swapped, **plan.__dict__}
     rows = run_cases(grid(seed=seeds, fusion=FUSIONS, method=named), trial, keeping, setting)
     split, _, _ = encoded(table, seed=seeds[-1], min_count=min_count)
-    return Found(experiment="fedads-4", about=_about(table, split, plan), rows=rows, page_of=page_of)
+    return ExperimentResult(experiment="fedads-4", about=_about(table, split, plan), rows=rows, page_of=page_of)
 
 
 def _network(
@@ -157,7 +157,7 @@ def _network(
     return Experiment(bottom, LabelModel(top, bottom=label_bottom), data, plan, seed=seed)
 
 
-def _run(network: Experiment, method: TableRow, seed: int) -> Row:
+def _run(network: Experiment, method: DefenseRow, seed: int) -> Row:
     labels_N = network.data.training_labels_N.long()
     *_, last = network.epochs(chain(method.defense))
     leaks = _audit(_all_rows(network), labels_N, (_LEAK,), seed) | _audit(last.steps, labels_N, BESIDE, seed)
@@ -228,7 +228,7 @@ def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
     )
 
 
-def strongest(row: Row) -> float:
+def strongest_leak(row: Row) -> float:
     """What the best attack of a run got: the attacker need not know which it is."""
     return float(max(max(auc, 1 - auc) for auc in (row["leak_folded"], *row["attacks"].values())))
 
@@ -236,7 +236,7 @@ def strongest(row: Row) -> float:
 FIGURES: Mapping[str, Callable[[Row], float]] = {
     "symmetric LeakAUC": at("leak_folded"),
     **{name: at("attacks", name) for name in BESIDE},
-    "strongest": strongest,
+    "strongest": strongest_leak,
 }
 """Of a run: what an attack got of the labels."""
 
@@ -300,7 +300,7 @@ def _ladder(family: str) -> list[str]:
 def _prices(fusion: str, found: ByMethod) -> Curve:
     def line(family: str) -> list[tuple[float, float]]:
         steps = [found[name] for name in _ladder(family)]
-        return [(price(rows, found[NONE]).value, spread(map(strongest, rows)).value) for rows in steps]
+        return [(price(rows, found[NONE]).value, spread(map(strongest_leak, rows)).value) for rows in steps]
 
     return Curve(
         name=f"Leak against price, {fusion} on top",

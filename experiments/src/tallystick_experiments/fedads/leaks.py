@@ -18,7 +18,7 @@ from tallystick_experiments.catalogue.ads import read_by_kind
 from tallystick_experiments.catalogue.table import TwoPartyTable
 from tallystick_experiments.fedads.unaligned_data import ALIGNED
 from tallystick_experiments.grid import Keeping, grid, run_cases
-from tallystick_experiments.page import Benchmark, Found, ResultTable, seeds_of
+from tallystick_experiments.page import Benchmark, ExperimentResult, ResultTable, seeds_of
 from tallystick_experiments.stats import Row, at, change, groups, over_seeds
 
 METHODS = ("none", "warm-start", "multi-task", "average")
@@ -36,7 +36,7 @@ def run(
     aligned: float = ALIGNED,
     limit: int | None = None,
     keeping: Keeping | None = None,
-) -> Found:
+) -> ExperimentResult:
     """Train and attack by every method once per seed, with and without a defence.
 
     Args:
@@ -56,7 +56,7 @@ def run(
         return {"figures": _figures_of(_job(table, method, DEFENSES[defense], seed, aligned))}
 
     rows = run_cases(grid(seed=seeds, defense=DEFENSES, method=methods), trial, keeping, about)
-    return Found(experiment="fedads-leaks", about=about, rows=rows, page_of=page_of)
+    return ExperimentResult(experiment="fedads-leaks", about=about, rows=rows, page_of=page_of)
 
 
 def _job(table: TwoPartyTable, method: str, defense: list[dict[str, Any]], seed: int, aligned: float) -> Result:

@@ -40,7 +40,7 @@ from tallystick_experiments.catalogue.ads import USER, read_by_kind
 from tallystick_experiments.catalogue.table import TwoPartyTable
 from tallystick_experiments.fedads.unaligned_data import ALIGNED, Rows, share_out
 from tallystick_experiments.grid import Keeping, Latest, grid, run_cases
-from tallystick_experiments.page import Benchmark, Cell, Found, ResultTable, seeds_of
+from tallystick_experiments.page import Benchmark, Cell, ExperimentResult, ResultTable, seeds_of
 from tallystick_experiments.stats import Row, at, change, groups, over_seeds, spread
 
 SEEDS = (1, 2, 3, 4, 5)
@@ -75,7 +75,7 @@ PAPER = Networks(
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableRow:
+class MethodRow:
     """A row of the table: how it trains, and FedAds' AUC and NLL where it has the row.
 
     Args:
@@ -120,22 +120,22 @@ class Frozen(StepRule):
         return self.step_rule.loss(model, objective, batch, cuts_BD, own)
 
 
-def _row(name: str, method: str, paper: tuple[float, float] | None = None, *, kind: str = "FedAds", **settings: Any) -> TableRow:
-    return TableRow(name=name, settings=UnalignedConfig(method=method, **settings), paper=paper, kind=kind)
+def _row(name: str, method: str, paper: tuple[float, float] | None = None, *, kind: str = "FedAds", **settings: Any) -> MethodRow:
+    return MethodRow(name=name, settings=UnalignedConfig(method=method, **settings), paper=paper, kind=kind)
 
 
 PROBE = "probe"
 
 
-def rows(*, group: str | None = None) -> tuple[TableRow, ...]:
+def rows(*, group: str | None = None) -> tuple[MethodRow, ...]:
     """All rows. FedAds draws a branch with the odds of its rows, so its methods have four local steps for each joint one.
 
     Probes ask what a label party's bottom knows that starts at random, or from self-supervision, and is left as it is.
     """
     four: dict[str, Any] = {"local_steps": 4}
     return (
-        TableRow(name="Local", joint="none", paper=(0.609, 0.0391)),
-        TableRow(name="VanillaVFL", paper=(0.620, 0.0389)),
+        MethodRow(name="Local", joint="none", paper=(0.609, 0.0391)),
+        MethodRow(name="VanillaVFL", paper=(0.620, 0.0389)),
         _row("HeuristicVFL", "heuristic", (0.630, 0.0387), group=group, **four),
         _row("SS-VFL", "ss-vfl", (0.636, 0.0381)),
         _row("FedCVT", "fedcvt", (0.639, 0.0379), **four),
@@ -143,7 +143,7 @@ def rows(*, group: str | None = None) -> tuple[TableRow, ...]:
         _row("FedHSSL", "fedhssl", (0.642, 0.0375), joint_epochs=4),
         _row("JPL", "jpl", (0.644, 0.0374), **four),
         _row("Diffu-AT", "diffu-at", (0.645, 0.0375), **four),
-        TableRow(name="ORALE", joint="all", paper=(0.658, 0.0367)),
+        MethodRow(name="ORALE", joint="all", paper=(0.658, 0.0367)),
         _row("Diffu-AT, label in the condition", "diffu-at", kind="ablation", label_condition=True, **four),
         _row("Diffu-AT, v-prediction", "diffu-at", kind="ablation", prediction="v", **four),
         _row("Diffu-AT, x0-prediction", "diffu-at", kind="ablation", prediction="x0", **four),
@@ -155,7 +155,7 @@ def rows(*, group: str | None = None) -> tuple[TableRow, ...]:
         _row("warm start, frozen", "warm-start", kind="ours", warm_rate=0.0),
         _row("offset", "offset", kind="ours"),
         _row("average", "average", kind="ours"),
-        TableRow(name="VanillaVFL, frozen", kind=PROBE, frozen=True),
+        MethodRow(name="VanillaVFL, frozen", kind=PROBE, frozen=True),
         replace(_row("SS-VFL, frozen", "ss-vfl", kind=PROBE), frozen=True),
         replace(_row("FedHSSL, frozen", "fedhssl", kind=PROBE, joint_epochs=4), frozen=True),
     )
@@ -171,7 +171,7 @@ def run(
     by_users: bool = False,
     paper_networks: bool = False,
     keeping: Keeping | None = None,
-) -> Found:
+) -> ExperimentResult:
     """Train every row of the table once per seed, on one thread.
 
     Args:
@@ -201,7 +201,9 @@ def run(
 
     found = run_cases(grid(seed=seeds, method=chosen), trial, keeping, setting)
     positives = float(table.frame.get_column(table.label).cast(int).mean())  # type: ignore[arg-type]
-    return Found(experiment="fedads-3", about={**setting, "share_of_positives": positives}, rows=found, page_of=page_of)
+    return ExperimentResult(
+        experiment="fedads-3", about={**setting, "share_of_positives": positives}, rows=found, page_of=page_of
+    )
 
 
 def _setting(table: TwoPartyTable, aligned: float, networks: Networks, *, by_users: bool) -> dict[str, Any]:
@@ -210,7 +212,7 @@ def _setting(table: TwoPartyTable, aligned: float, networks: Networks, *, by_use
     return usual | ({"networks": networks.words} if networks is PAPER else {}) | ({"parts": "by users"} if by_users else {})
 
 
-def chosen_of(table: TwoPartyTable, only: Sequence[str]) -> dict[str, TableRow]:
+def chosen_of(table: TwoPartyTable, only: Sequence[str]) -> dict[str, MethodRow]:
     """The rows of these names, all but probes for none; without the bound where the data cannot tell it.
 
     Raises ConfigError for a name that there is not.
@@ -234,7 +236,7 @@ class MethodTrial:
     """One row of the table, trained once."""
 
     rows: Rows
-    row: TableRow
+    row: MethodRow
     seed: int
     networks: Networks = SMALL
 
@@ -416,7 +418,7 @@ def page_of(about: Row, found: Sequence[Row]) -> Benchmark:
     )
 
 
-def _methods(chosen: Mapping[TableRow, Sequence[Row]], by_name: Mapping[str, Sequence[Row]]) -> ResultTable:
+def _methods(chosen: Mapping[MethodRow, Sequence[Row]], by_name: Mapping[str, Sequence[Row]]) -> ResultTable:
     """Means over seeds, and differences to VanillaVFL, Diffu-AT and ORALE seed by seed."""
     vanilla, cells = by_name.get("VanillaVFL", []), list[list[Cell]]()
     seconds = {each["seed"]: each["cpu_seconds"] for each in vanilla}
@@ -442,7 +444,7 @@ def _methods(chosen: Mapping[TableRow, Sequence[Row]], by_name: Mapping[str, Seq
     return ResultTable(name="Table 3", columns=columns, rows=cells)
 
 
-def _without_partner(chosen: Mapping[TableRow, Sequence[Row]]) -> ResultTable:
+def _without_partner(chosen: Mapping[MethodRow, Sequence[Row]]) -> ResultTable:
     parts = {"with": "half with a partner's row", "without": "half without", "both": "both halves"}
     return ResultTable(
         name="Test rows half of which have no partner's row",
@@ -456,7 +458,7 @@ def _without_partner(chosen: Mapping[TableRow, Sequence[Row]]) -> ResultTable:
     )
 
 
-def order_like_the_papers(chosen: Mapping[TableRow, Sequence[Row]]) -> float | None:
+def order_like_the_papers(chosen: Mapping[MethodRow, Sequence[Row]]) -> float | None:
     """Spearman's rank correlation of AUCs here with the paper's, over its methods for unaligned rows; None below three."""
     bounds = ("Local", "VanillaVFL", "ORALE")
     compared = [(row.paper, mine) for row, mine in chosen.items() if row.paper and row.name not in bounds]

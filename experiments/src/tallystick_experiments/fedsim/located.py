@@ -130,7 +130,7 @@ def located_frontier(
         except DataError as error:
             rows[name] = {"problem": str(error)}
             continue
-        attacks = {attack: figures_of(error) for attack, error in located(own_ND, their_MD, linked, terms).items()}
+        attacks = {attack: located_figures(error) for attack, error in located(own_ND, their_MD, linked, terms).items()}
         rows[name] = {
             "noise": linked.noise,
             "sigma": linked.scale.sigma,
@@ -141,13 +141,13 @@ def located_frontier(
     return rows
 
 
-def located_by_helper(keys_ND: Floats, terms: SimilarityConfig) -> dict[str, LocatedKeys]:
+def located_from_own_keys(keys_ND: Floats, terms: SimilarityConfig) -> dict[str, LocatedKeys]:
     """What the helper locates of one side's keys, by ranks or by shuffled filters."""
     keys = SimilarKeys(numbers_RD=keys_ND)
     return {found.name: found for found in audit.located_by_helper(keys, keys, terms, party="party", helper="helper")}
 
 
-def figures_of(found: LocatedKeys) -> dict[str, Any]:
+def located_figures(found: LocatedKeys) -> dict[str, Any]:
     """What a row keeps of a finding."""
     return {name: getattr(found, name) for name in ("placed", "median", "low", "high", "tenth", "chance", "bounds")}
 
@@ -159,6 +159,6 @@ def run(folder: Path, *, neighbors: int, window: float = 0.01) -> dict[str, Any]
     helper: dict[str, Any] = {}
     for sees, coarse in (("ranks", {}), ("filters", {"deviation": 0.1, "failure": 0.1})):
         terms = place_terms(own_ND, their_MD, neighbors=neighbors, helper_sees=sees, window=window, **coarse)
-        helper |= {name: figures_of(error) for name, error in located_by_helper(own_ND, terms).items()}
+        helper |= {name: located_figures(error) for name, error in located_from_own_keys(own_ND, terms).items()}
     rows = located_frontier(own_ND, their_MD, neighbors=neighbors, rng=SecureRandom(), window=window)
     return {"rows": [len(own_ND), len(their_MD)], "neighbors": neighbors, "unit": "m", "helper": helper, "noise": rows}

@@ -147,7 +147,7 @@ def _frontiers(rows: Sequence[Row]) -> Iterator[Curve]:
         )
 
 
-def differences(rows: Sequence[Row]) -> list[list[Cell]]:
+def method_differences(rows: Sequence[Row]) -> list[list[Cell]]:
     """Differences of methods on the same split, by set: as wide as methods differ, not as test rows do."""
     cells: list[list[Cell]] = []
     for name, of in groups(rows, "set").items():
@@ -160,7 +160,7 @@ def differences(rows: Sequence[Row]) -> list[list[Cell]]:
 
 def _differences(rows: Sequence[Row]) -> list[ResultTable]:
     columns = ["difference", "set", "metric", "mean", "splits"]
-    cells = differences(rows)
+    cells = method_differences(rows)
     return [ResultTable(name="Differences on the same split", columns=columns, rows=cells)] if cells else []
 
 

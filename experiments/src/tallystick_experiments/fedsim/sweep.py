@@ -18,7 +18,7 @@ from tallystick_experiments.fedsim.methods import METHODS, TREES
 from tallystick_experiments.fedsim.page import page_of
 from tallystick_experiments.fedsim.runs import RECIPES, LinkedPair, SplitKind, boosted_trees, link_pair, train_method
 from tallystick_experiments.grid import Keeping, Latest, run_cases
-from tallystick_experiments.page import Found
+from tallystick_experiments.page import ExperimentResult
 from tallystick_experiments.stats import Row
 
 TABLE_1 = (
@@ -67,7 +67,7 @@ def run(
     methods: Sequence[str] = (),
     split: SplitKind = "varied",
     keeping: Keeping | None = None,
-) -> Found:
+) -> ExperimentResult:
     """Make the runs of the asked parts on one thread.
 
     Args:
@@ -98,7 +98,7 @@ def run(
         "delta": _deltas(folders) if "delta" in parts else [],
         "seconds": time.perf_counter() - started,
     }
-    return Found(experiment="fedsim", about=about, rows=rows, page_of=page_of)
+    return ExperimentResult(experiment="fedsim", about=about, rows=rows, page_of=page_of)
 
 
 def _planned(

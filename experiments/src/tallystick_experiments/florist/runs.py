@@ -50,7 +50,7 @@ BOTH: Mapping[str, tuple[str, str, When, bool]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
+class FloristSetting:
     """The paper's model and optimiser, with batch, step size and rows per category scaled to the sample.
 
     The paper: batch 8,192, Adam 1e-4, 3 epochs, about 1,500 updates on 4.1 M rows. A sample of 72,000 rows at that batch would
@@ -145,7 +145,7 @@ class Treatment:
 class Trained:
     """A finished run of the product's own training: test logits under any calibration, and the recorded views."""
 
-    def __init__(self, treatment: Treatment, data: ClickData, setting: Setting, *, seed: int, record: bool) -> None:
+    def __init__(self, treatment: Treatment, data: ClickData, setting: FloristSetting, *, seed: int, record: bool) -> None:
         self.treatment, self.data, self.setting, self.seed = treatment, data, setting, seed
         self.views: tuple[list[StepView], list[StepView]] = ([], [])
         with seeded(seed, "florist"):

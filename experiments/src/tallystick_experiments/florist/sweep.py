@@ -25,9 +25,9 @@ from tallystick_experiments.catalogue.clicks import ClickData, encode_clicks, gi
 from tallystick_experiments.catalogue.table import TwoPartyTable
 from tallystick_experiments.florist.page import page_of
 from tallystick_experiments.florist.paper import ATTACKED_RATIO
-from tallystick_experiments.florist.runs import BOTH, Membership, Setting, Side, Trained, Treatment
+from tallystick_experiments.florist.runs import BOTH, FloristSetting, Membership, Side, Trained, Treatment
 from tallystick_experiments.grid import Keeping, Latest, run_cases
-from tallystick_experiments.page import Found
+from tallystick_experiments.page import ExperimentResult
 from tallystick_experiments.stats import Row
 
 RATIOS = (0.05, 0.1, 0.25, 0.5, 0.6, 0.75, 0.8, 0.9, 0.95)
@@ -61,10 +61,10 @@ def run(
     ratios: Sequence[float] = RATIOS,
     sides: Sequence[str] = ("labels", "features", "both"),
     strategies: Sequence[str] | None = None,
-    setting: Setting | None = None,
+    setting: FloristSetting | None = None,
     limit: int | None = None,
     keeping: Keeping | None = None,
-) -> Found:
+) -> ExperimentResult:
     """Run the sweep on one thread.
 
     Args:
@@ -81,7 +81,7 @@ def run(
         ConfigError: an unknown side or strategy, a ratio outside (0, 1), own columns beside absent labels, or another log.
         DataError: the file is not in Kaggle's format.
     """
-    setting, keeping = setting or Setting(), keeping or Keeping()
+    setting, keeping = setting or FloristSetting(), keeping or Keeping()
     _check(ratios, sides, strategies)
     if setting.own_columns and any(side != "features" for side in sides):
         raise ConfigError(
@@ -107,10 +107,10 @@ def run(
         "positive_rate": float(clicks.training_labels_N.mean()),
         "batch_size": setting.batch(len(clicks.training)),
     }
-    return Found(experiment="florist", about=about, rows=rows, page_of=page_of)
+    return ExperimentResult(experiment="florist", about=about, rows=rows, page_of=page_of)
 
 
-def _encoded(table: TwoPartyTable, setting: Setting, *, seed: int) -> ClickData:
+def _encoded(table: TwoPartyTable, setting: FloristSetting, *, seed: int) -> ClickData:
     """The feature party's columns, and with them the label party's if it has any."""
     table = give_columns(table, setting.own_columns)
     clicks = encode_clicks(table, seed=seed, min_count=setting.min_count)
@@ -142,7 +142,7 @@ def _chosen(side: Side, strategies: Sequence[str] | None) -> list[str]:
 class _Trials:
     """Makes a case's row; cases that differ at prediction only share a training, as all of a seed do the full baseline's."""
 
-    def __init__(self, table: TwoPartyTable, setting: Setting) -> None:
+    def __init__(self, table: TwoPartyTable, setting: FloristSetting) -> None:
         self.setting, self.encoded = setting, Latest(partial(_encoded, table, setting))
         self.full_baseline = Latest(self._full_baseline)
         self.trained: dict[str, tuple[Trained, dict[str, Row]]] = {}

@@ -28,7 +28,7 @@ from tallystick.watcher import Silent
 from tallystick_experiments.catalogue.public import MOST_ROWS, PublicTable, load_table
 from tallystick_experiments.grid import Keeping, Latest, run_cases
 from tallystick_experiments.label_leakage.own_model import attacked_with_model
-from tallystick_experiments.page import Benchmark, Cell, Found, ResultTable, counted, seed_count, seeds_of
+from tallystick_experiments.page import Benchmark, Cell, ExperimentResult, ResultTable, counted, seed_count, seeds_of
 from tallystick_experiments.stats import Row, Spread, at, change, groups, over_seeds
 
 NONE, NOTHING_TOLD = "none", "knowing no label"
@@ -70,7 +70,7 @@ VIEWS: Mapping[str, tuple[Collection[CutReads], bool]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Terms:
+class MatrixPlan:
     """How the networks of the table are trained, in about 40 steps an epoch; everything else is a contract's default."""
 
     epochs: int = 8
@@ -97,10 +97,10 @@ def run(
     tables: Sequence[str],
     data: Path | None,
     seeds: Sequence[int],
-    terms: Terms | None = None,
+    terms: MatrixPlan | None = None,
     only: Sequence[str] = (),
     keeping: Keeping | None = None,
-) -> Found:
+) -> ExperimentResult:
     """Train every table with every defence, once per seed, on one thread, and attack what crossed the cut.
 
     Args:
@@ -113,7 +113,7 @@ def run(
 
     Raises ConfigError for an unknown defence or one that a table's target does not allow, DataError for data that is absent.
     """
-    terms, keeping = terms or Terms(), keeping or Keeping()
+    terms, keeping = terms or MatrixPlan(), keeping or Keeping()
     loaded = {table.name: table for name in tables for table in [load_table(name, data, most=terms.most_rows)]}
 
     shared_out = Latest(partial(trials, terms=terms, only=only))
@@ -135,11 +135,11 @@ def run(
         for name, table in loaded.items()
     }
     about = {"data": facts, "epochs": terms.epochs}
-    return Found(experiment="label-leakage-defenses", about=about, rows=rows, page_of=page_of)
+    return ExperimentResult(experiment="label-leakage-defenses", about=about, rows=rows, page_of=page_of)
 
 
 def trials(
-    table: PublicTable, *, terms: Terms, seed: int, only: Sequence[str] = ()
+    table: PublicTable, *, terms: MatrixPlan, seed: int, only: Sequence[str] = ()
 ) -> tuple[SimulatedPartner, dict[str, Candidate]]:
     """The table shared out between two parties, and by its name a contract per defence that its target allows."""
     contract = terms.contract(table)
@@ -245,7 +245,7 @@ def _leak(rows: Sequence[Row], attack: str, figure: str = "symmetric_auc") -> Sp
 def _strongest(name: str, about: Row, found: ByDefense) -> ResultTable:
     cells: list[list[Cell]] = []
     for defense, rows in found.items():
-        best = [strongest(rows, *of) for of in VIEWS.values()]
+        best = [strongest_attack(rows, *of) for of in VIEWS.values()]
         named = [cell for attack in best for cell in (attack, _leak(rows, attack) if attack else None)]
         cells.append([defense, over_seeds(rows, "test"), change(rows, found.get(NONE, []), "test"), *named])
     ranked = about["target"] == "regression"
@@ -255,7 +255,7 @@ def _strongest(name: str, about: Row, found: ByDefense) -> ResultTable:
     return ResultTable(name=f"{name}: the strongest attack of each view", note=note, columns=columns, rows=cells)
 
 
-def strongest(rows: Sequence[Row], reads: Collection[str], told: bool) -> str | None:
+def strongest_attack(rows: Sequence[Row], reads: Collection[str], told: bool) -> str | None:
     """Of the attacks on these views that somebody could run, the one that over seeds comes furthest from a guess to certainty."""
     means: dict[str, float] = {}
     for name in dict.fromkeys(name for row in rows for name in row["attacks"]):

@@ -37,7 +37,7 @@ from tallystick_experiments.experiment import TrainingPlan
 from tallystick_experiments.feature_leakage import kept as embeddings
 from tallystick_experiments.feature_leakage.kept import split_experiment
 from tallystick_experiments.grid import Keeping, run_cases
-from tallystick_experiments.page import Benchmark, Cell, Found, ResultTable, counted, seed_count
+from tallystick_experiments.page import Benchmark, Cell, ExperimentResult, ResultTable, counted, seed_count
 from tallystick_experiments.speed import memory
 from tallystick_experiments.stats import Row, at, groups, over_seeds, spread
 
@@ -189,7 +189,7 @@ def run(
     sides: Sequence[str] = ("labels", "features"),
     priced: bool = True,
     keeping: Keeping | None = None,
-) -> Found:
+) -> ExperimentResult:
     """Compare the audits' figures with those of whoever kept everything, and say what an audit takes in a run.
 
     Args:
@@ -217,7 +217,7 @@ def run(
     cases = [{"side": side, "defense": name, "seed": seed} for seed in seeds for side in sides for name in MEASURED[side]]
     found = run_cases(cases, trial, keeping, about, usual={"side": "labels"})
     price = {"cost": audit_cost(rows)} if priced else {}
-    return Found(experiment="audit", about={"data": about, **price}, rows=found, page_of=page_of)
+    return ExperimentResult(experiment="audit", about={"data": about, **price}, rows=found, page_of=page_of)
 
 
 def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:

@@ -18,7 +18,7 @@ from tallystick_experiments.label_leakage import paper
 from tallystick_experiments.label_leakage.page import page_of
 from tallystick_experiments.label_leakage.runs import balanced, run_scenario
 from tallystick_experiments.label_leakage.scenarios import LARGE_BATCH, parts, scenarios
-from tallystick_experiments.page import Found
+from tallystick_experiments.page import ExperimentResult
 from tallystick_experiments.stats import Row
 
 _SEEDS = (1, 2, 3, 4, 5)
@@ -65,7 +65,7 @@ def run(
     min_count: int = 10,
     limit: int | None = None,
     keeping: Keeping | None = None,
-) -> Found:
+) -> ExperimentResult:
     """Run the benchmark on one thread.
 
     Args:
@@ -107,7 +107,7 @@ def run(
     # one share of positives is encoded at a time
     wanted = sorted(names, key=lambda name: every[name].positive_rate or 0)
     found = run_cases(grid(seed=seeds, name=wanted), trial, keeping, about)
-    return Found(experiment="label-leakage", about={"data": about, "parts": chosen}, rows=found, page_of=page_of)
+    return ExperimentResult(experiment="label-leakage", about={"data": about, "parts": chosen}, rows=found, page_of=page_of)
 
 
 def _chosen(only: Sequence[str], data: str) -> list[str]:

@@ -12,7 +12,7 @@ from tallystick.results import Result
 from tallystick_experiments.audited import audited
 from tallystick_experiments.catalogue.public import MOST_ROWS, PublicTable, load_table
 from tallystick_experiments.grid import Keeping, grid, run_cases
-from tallystick_experiments.page import Benchmark, Cell, Found, ResultTable, seeds_of
+from tallystick_experiments.page import Benchmark, Cell, ExperimentResult, ResultTable, seeds_of
 from tallystick_experiments.stats import Row, at, distinct, groups, over_seeds
 
 _NONE: dict[str, Any] = {"training": {"gradients": "none"}}
@@ -48,7 +48,7 @@ def run(
     seeds: Sequence[int],
     most_rows: int = MOST_ROWS,
     keeping: Keeping | None = None,
-) -> Found:
+) -> ExperimentResult:
     """Train each table by each of these methods and attack each run; one line of a log each.
 
     A row has the symmetric AUC of each attack on labels, and the mean R² (of categories its like, see ``RebuiltColumn``) of the
@@ -67,7 +67,7 @@ def run(
 
     cases = grid(seed=seeds, table=tables, method=methods)
     rows = run_cases(cases, trial, keeping or Keeping(), {"benchmark": "quality-leaks", "most_rows": most_rows})
-    return Found(experiment="quality-leaks", about={}, rows=rows, page_of=page_of)
+    return ExperimentResult(experiment="quality-leaks", about={}, rows=rows, page_of=page_of)
 
 
 def page_of(_about: Row, rows: Sequence[Row]) -> Benchmark:

@@ -49,7 +49,7 @@ def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
             *(
                 said
                 for rival, of in gaps.items()
-                if (said := verdict(rival, [(tables[name][1], gap) for name, gap in of.items()]))
+                if (said := boosting_verdict(rival, [(tables[name][1], gap) for name, gap in of.items()]))
             ),
             "Columns are shared out at random, by the seed, and so are rows: 70 % training, 10 % validation, 20 % test. "
             "Boosting, which needs no validation rows, is fitted on both; networks keep the epoch that validates best.",
@@ -86,7 +86,7 @@ def _ahead(found: ByMethod, metric: str, method: str) -> float | None:
     return None if gap is None else -100 * gap
 
 
-def verdict(rival: str, gaps: Sequence[tuple[str, float]]) -> str:
+def boosting_verdict(rival: str, gaps: Sequence[tuple[str, float]]) -> str:
     """On how many tables the default is as good as boosting, and on how many too far behind, by metrics and gaps."""
     if not gaps:
         return ""

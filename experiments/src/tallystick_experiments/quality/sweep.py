@@ -9,7 +9,7 @@ from tallystick.errors import ConfigError
 from tallystick_experiments.catalogue.held_out import HELD_OUT
 from tallystick_experiments.catalogue.public import BY_TIME, MOST_ROWS, PACKAGED, TABLES, PublicTable, drawn, load_table
 from tallystick_experiments.grid import Keeping, grid, run_cases
-from tallystick_experiments.page import Found
+from tallystick_experiments.page import ExperimentResult
 from tallystick_experiments.quality.methods import METHODS
 from tallystick_experiments.quality.page import page_of
 from tallystick_experiments.stats import Row
@@ -36,7 +36,7 @@ def run(
     seeds: Sequence[int] = (1, 2, 3, 4, 5),
     most_rows: int = MOST_ROWS,
     keeping: Keeping | None = None,
-) -> Found:
+) -> ExperimentResult:
     """Run what the log lacks, seed after seed; ``own`` is a table of the user's.
 
     Raises ConfigError for an unknown table or method, DataError for a table that is not there.
@@ -63,4 +63,4 @@ def run(
                "target": table.target, "source": table.source, "by_time": table.times is not None}
         for name, table in loaded.items()
     }  # fmt: skip
-    return Found(experiment="quality", about={"data": facts}, rows=rows, page_of=page_of)
+    return ExperimentResult(experiment="quality", about={"data": facts}, rows=rows, page_of=page_of)
