@@ -46,8 +46,9 @@ def serving_lines(contract: Contract) -> list[str]:
     ways = {
         "key": f"{label} shows {features} the key of each row that it asks for, and when, also of rows that {features} lacks",
         "position": f"{label} shows {features} which of the common rows it asks for, and when; of other keys nothing crosses",
-        "window": f"{label} shows {features} a window of {window} common rows, at least one of which it wants, and when; a row "
-        "always stands in the same window, and what else is known of these rows can tell which one it was; no formal guarantee",
+        "window": f"{label} shows {features} a window of at least {window} common rows, one or more of which it wants, and when; "
+        "the window of a row changes only by rows that come or go, and what else is known of these rows can tell which one it "
+        "was; no formal guarantee",
         "ahead": f"the embeddings of all {rows} cross to {label} when the sides meet; of a request {features} learns nothing, "
         "not even that there was one",
     }

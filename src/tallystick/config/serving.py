@@ -15,8 +15,8 @@ Way = Literal["key", "position", "window", "ahead"]
 WAYS: dict[Way, str] = {
     "key": "the row's key crosses, and finds the row in the feature party's store",
     "position": "the row's place in an alignment that is made when the sides meet",
-    "window": "the same within a fixed window of other rows, drawn by the label party",
-    "ahead": "all aligned rows are embedded when the sides meet and every so often; a request crosses nothing",
+    "window": "the same among a window of other rows, the same ones each time, drawn by the label party",
+    "ahead": "all aligned rows are embedded when the sides meet; a request crosses nothing",
 }
 
 
@@ -28,7 +28,7 @@ class ServingConfig(Model):
         description="ways of asking for a feature party's row that are allowed: "
         + "; ".join(f"{way}: {what}" for way, what in WAYS.items()),
     )
-    window: int = Field(default=32, strict=True, ge=2, le=1024, description="rows of a window (way window only)")
+    window: int = Field(default=32, strict=True, ge=2, le=1024, description="least rows of a window (way window only)")
     questions_a_day: Count | None = Field(
         default=None, description="most rows that the label party may ask of a feature party in a day (UTC); null is any"
     )

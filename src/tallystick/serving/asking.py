@@ -3,10 +3,8 @@
 Shapes: B rows wanted, E of them that all partners have, N aligned positions, D cut width.
 """
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Protocol
 
 import numpy as np
@@ -19,6 +17,7 @@ from tallystick.errors import ProtocolError
 from tallystick.network.channel import Channel
 from tallystick.network.messages import MalformedMessage
 from tallystick.serving.messages import ABSENT, HERE, MOST_ASKED, OVER_BUDGET, Refusal, RowAnswer, RowQuestion
+from tallystick.serving.windows import windows
 
 
 class Refused(Exception):
@@ -162,8 +161,8 @@ class AskByPosition:
 class AskByWindow:
     """Whole windows of positions cross, whichever row of one is wanted.
 
-    The N positions are cut into windows by a hash of their keys under the label party's secret. A row is always asked for with
-    the same others, so asking for it again tells nothing more. An alignment of other keys has other windows.
+    A hash of the keys under the label party's secret settles which rows share a window (``windows.py``), so a row is always asked
+    for with the same others.
 
     Args:
         partners: who is asked.
@@ -179,13 +178,12 @@ class AskByWindow:
 
     @classmethod
     def of(cls, partners: Partners, places: Mapping[bytes, int], *, size: int, secret: bytes) -> "AskByWindow":
-        """Draw the windows; the last one takes rows of others to be of the same size."""
-        hashes = {key: hashlib.blake2b(key, key=secret[:64], digest_size=16, person=b"serving window").digest() for key in places}
-        order = np.array([places[key] for key in sorted(places, key=hashes.__getitem__)], dtype=np.int64)
-        window_N = np.empty(len(order), dtype=np.int64)
-        window_N[order] = np.arange(len(order)) // size
-        starts = range(0, len(order), size)
-        members = [np.sort(order[max(0, min(start, len(order) - size)) :][:size]) for start in starts]
+        """Draw windows of at least ``size`` rows; raises DataError for fewer rows in all."""
+        position_N = np.fromiter(places.values(), dtype=np.int64, count=len(places))
+        members = [np.sort(position_N[window]) for window in windows(list(places), size=size, secret=secret)]
+        window_N = np.empty(len(places), dtype=np.int64)
+        for number, positions in enumerate(members):
+            window_N[positions] = number
         return cls(partners=partners, places=places, window_N=window_N, members=members)
 
     def __call__(self, keys_B: Sequence[bytes]) -> Answered:
@@ -194,15 +192,12 @@ class AskByWindow:
         is_linked_B = place_B >= 0
         if not is_linked_B.any():
             return nothing(self.partners, len(keys_B))
-        windows = iter(sorted(set(self.window_N[place_B[is_linked_B]].tolist())))
-        at_once = max(1, MOST_ASKED // len(self.members[0]))
-        asked = []
-        while some := list(islice(windows, at_once)):
-            asked.append(np.unique(np.concatenate([self.members[window] for window in some])))
-        answers = self.partners.ask([((), positions.tolist()) for positions in asked])
+        wanted = set(self.window_N[place_B[is_linked_B]].tolist())
+        position_M = np.sort(np.concatenate([self.members[window] for window in wanted]))
+        starts = range(0, len(position_M), MOST_ASKED)
+        answers = self.partners.ask([((), position_M[start : start + MOST_ASKED].tolist()) for start in starts])
         cuts_ED = [torch.cat(parts) for parts in zip(*(answer.cuts_ED for answer in answers), strict=True)]
-        state_M = np.concatenate([answer.state_B for answer in answers])
-        return _picked(np.concatenate(asked), state_M, cuts_ED, place_B)
+        return _picked(position_M, np.concatenate([answer.state_B for answer in answers]), cuts_ED, place_B)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,54 @@
+"""Windows: which rows are always asked for together. Shapes: N rows."""
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tallystick.errors import DataError
+
+BITS = 64
+
+
+def windows(names_N: Sequence[bytes], *, size: int, secret: bytes) -> list[NDArray[np.int64]]:
+    """Cut rows into windows of at least ``size``, no row in two: the places of each window's rows.
+
+    A name's hash under the secret settles its window. The names are cut in two by the first bit of their hashes, each part by the
+    next bit, and so on, as long as both parts have ``size`` rows. So of two windows of one row, before and after other rows came
+    or went, one holds all rows of the other that were there both times: to compare windows of several days tells no more of the
+    row than the smallest of them does, but that it is none of those who came or went between.
+
+    No formal guarantee: what else is known of these rows can tell which one is wanted.
+
+    Args:
+        names_N: of the rows, each once.
+        size: at least 1.
+        secret: 64 bytes at most.
+
+    Raises DataError for fewer rows than one window needs.
+    """
+    if len(names_N) < size:
+        raise DataError(
+            f"serving.window: {len(names_N)} rows are common, and the contract hides each among {size}; bring larger tables or "
+            "agree on smaller windows"
+        )
+    digests = [hashlib.blake2b(name, key=secret, digest_size=BITS // 8, person=b"serving window").digest() for name in names_N]
+    hash_N = np.frombuffer(b"".join(digests), dtype=">u8").astype(np.uint64)
+    order_N = np.argsort(hash_N, kind="stable")
+    return [order_N[first:behind] for first, behind in _parts(hash_N[order_N], size)]
+
+
+def _parts(hash_N: NDArray[np.uint64], size: int) -> list[tuple[int, int]]:
+    """Where each window begins and ends among sorted hashes."""
+    found, waiting = [], [(0, len(hash_N), 0)]
+    while waiting:
+        first, behind, bit = waiting.pop()
+        # The highest bits are alike in a part: its middle is the first hash with the next bit set.
+        is_set = hash_N[first:behind] >> np.uint64(BITS - 1 - bit) & np.uint64(1) if bit < BITS else np.ones(0, dtype=np.uint64)
+        middle = behind - int(is_set.sum())
+        if bit < BITS and middle - first >= size and behind - middle >= size:
+            waiting += [(middle, behind, bit + 1), (first, middle, bit + 1)]
+        else:
+            found.append((first, behind))
+    return found

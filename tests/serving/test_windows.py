@@ -1,0 +1,44 @@
+"""Windows: every row is in one, each is large enough, and windows of several days tell no more than the smallest."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tallystick.errors import DataError
+from tallystick.serving.windows import windows
+
+SECRET = bytes(range(32))
+NAMES = st.sets(st.integers(0, 300).map(lambda number: b"id-%d" % number), min_size=20, max_size=200)
+
+
+def drawn(names, size, secret=SECRET):
+    names = sorted(names)
+    return [{names[place] for place in places} for places in windows(names, size=size, secret=secret)]
+
+
+@given(names=NAMES, size=st.integers(1, 20))
+def test_every_row_is_in_one_window_and_a_window_is_large_enough(names, size):
+    found = drawn(names, size)
+    assert sorted(name for window in found for name in window) == sorted(names)
+    assert min(map(len, found)) >= size
+
+
+@given(before=NAMES, after=NAMES, size=st.integers(1, 20))
+def test_of_a_rows_windows_before_and_after_others_came_and_went_one_holds_the_other(before, after, size):
+    stayed = before & after
+    for old in drawn(before, size):
+        for new in drawn(after, size):
+            if old & new & stayed:  # there is a row whose windows these are
+                assert old & stayed <= new or new & stayed <= old
+
+
+def test_which_rows_share_a_window_hangs_on_the_secret_and_they_are_not_much_larger_than_they_have_to_be():
+    names = [b"id-%d" % number for number in range(5000)]
+    found = drawn(names, 32)
+    assert found != drawn(names, 32, secret=bytes(32))
+    assert sum(map(len, found)) / len(found) < 70
+
+
+def test_fewer_rows_than_a_window_has_are_refused():
+    with pytest.raises(DataError, match="20 rows are common, and the contract hides each among 21"):
+        drawn({b"%d" % number for number in range(20)}, 21)
