@@ -257,6 +257,8 @@ ELSEWHERE = {
     "ProgrammedStore": "alignment/switching/test_parts.py",
     "RowQuestion": "serving/test_asking.py",
     "RowAnswer": "serving/test_asking.py",
+    "ScoreQuestion": "serving/test_feature_party_asks.py",
+    "ScoreAnswer": "serving/test_feature_party_asks.py",
 }
 
 

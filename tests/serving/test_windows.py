@@ -13,7 +13,7 @@ NAMES = st.sets(st.integers(0, 300).map(lambda number: b"id-%d" % number), min_s
 
 def drawn(names, size, secret=SECRET):
     names = sorted(names)
-    return [{names[place] for place in places} for places in windows(names, size=size, secret=secret)]
+    return [{names[place] for place in places} for places in windows(names, size=size, key=secret)]
 
 
 @given(names=NAMES, size=st.integers(1, 20))

@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tallystick.cut.messages import all_finite
+from tallystick.data.features import Features
 from tallystick.errors import ProtocolError
 from tallystick.network.channel import Channel
 from tallystick.network.messages import MalformedMessage
-from tallystick.serving.messages import ABSENT, HERE, MOST_ASKED, OVER_BUDGET, Refusal, RowAnswer, RowQuestion
+from tallystick.serving.messages import ABSENT, HERE, MOST_ASKED, OVER_BUDGET, Refusal, RowAnswer, RowQuestion, ScoreAnswer
 from tallystick.serving.windows import windows
 
 
@@ -30,7 +31,10 @@ class Refused(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Answered:
-    """Each wanted row's state, the worst of all partners', and the embeddings of those that all have, a tensor per partner."""
+    """Each wanted row's state, the worst of all partners', and the embeddings of those that all have, a tensor per partner.
+
+    A label party that is asked answers with scores in their place.
+    """
 
     state_B: NDArray[np.uint8]
     cuts_ED: list[Tensor]
@@ -45,8 +49,8 @@ class Answered:
 class Asking(Protocol):
     """One way of asking; raises Refused, and what a channel raises."""
 
-    def __call__(self, keys_B: Sequence[bytes]) -> Answered:
-        """Get the cut embeddings of the rows with these keys."""
+    def __call__(self, keys_B: Sequence[bytes], own_B: Features | None) -> Answered:
+        """Get the cut embeddings of the rows with these keys, whose own columns are known."""
         ...
 
 
@@ -90,24 +94,27 @@ class Partners:
             channel.send(RowQuestion(number=self.number, last=True))
 
     def _together(self, answers: Sequence[RowAnswer], *, number: int, asked: int) -> Answered:
-        opened = [
-            _opened(channel.peer, answer, number=number, asked=asked, width=width)
+        parts = [
+            opened(channel.peer, answer, number=number, asked=asked, width=width)
             for channel, answer, width in zip(self.channels, answers, self.widths, strict=True)
         ]
-        states_PB = np.stack([state_B for state_B, _ in opened])
+        states_PB = np.stack([state_B for state_B, _ in parts])
         is_here_B = (states_PB == HERE).all(axis=0)
         state_B = np.where(is_here_B, HERE, np.where((states_PB == OVER_BUDGET).any(axis=0), OVER_BUDGET, ABSENT)).astype(
             np.uint8
         )
         cuts_ED = [
             cut_ED if len(cut_ED) == is_here_B.sum() else cut_ED[torch.from_numpy(is_here_B[mine_B == HERE])]
-            for mine_B, cut_ED in opened
+            for mine_B, cut_ED in parts
         ]
         return Answered(state_B=state_B, cuts_ED=cuts_ED)
 
 
-def _opened(peer: str, answer: RowAnswer, *, number: int, asked: int, width: int) -> tuple[NDArray[np.uint8], Tensor]:
-    what = f"{peer}: RowAnswer"
+def opened(
+    peer: str, answer: RowAnswer | ScoreAnswer, *, number: int, asked: int, width: int
+) -> tuple[NDArray[np.uint8], Tensor]:
+    """Each row's state, and the numbers of those that are HERE; raises ProtocolError for what does not fit, Refused."""
+    what = f"{peer}: {type(answer).__name__}"
     if answer.number != number:
         raise ProtocolError(peer, f"{what} is to question {answer.number}, expected {number}; the two sides are out of step")
     if answer.refusal:
@@ -122,7 +129,7 @@ def _opened(peer: str, answer: RowAnswer, *, number: int, asked: int, width: int
     except MalformedMessage as error:
         raise ProtocolError(peer, f"{what}: {error}") from None
     if not all_finite(cut_ED):
-        raise ProtocolError(peer, f"{what}: a cut embedding is not finite; it was not used")
+        raise ProtocolError(peer, f"{what}: a number is not finite; it was not used")
     return state_B, cut_ED
 
 
@@ -132,7 +139,7 @@ class AskByKey:
 
     partners: Partners
 
-    def __call__(self, keys_B: Sequence[bytes]) -> Answered:
+    def __call__(self, keys_B: Sequence[bytes], own_B: Features | None = None) -> Answered:  # noqa: ARG002
         """Ask for the keys."""
         (answered,) = self.partners.ask([(keys_B, ())])
         return answered
@@ -145,7 +152,7 @@ class AskByPosition:
     partners: Partners
     places: Mapping[bytes, int]
 
-    def __call__(self, keys_B: Sequence[bytes]) -> Answered:
+    def __call__(self, keys_B: Sequence[bytes], own_B: Features | None = None) -> Answered:  # noqa: ARG002
         """Ask for the positions of those keys that have one."""
         place_B = np.array([self.places.get(key, -1) for key in keys_B], dtype=np.int64)
         is_linked_B = place_B >= 0
@@ -180,13 +187,13 @@ class AskByWindow:
     def of(cls, partners: Partners, places: Mapping[bytes, int], *, size: int, secret: bytes) -> "AskByWindow":
         """Draw windows of at least ``size`` rows; raises DataError for fewer rows in all."""
         position_N = np.fromiter(places.values(), dtype=np.int64, count=len(places))
-        members = [np.sort(position_N[window]) for window in windows(list(places), size=size, secret=secret)]
+        members = [np.sort(position_N[window]) for window in windows(list(places), size=size, key=secret)]
         window_N = np.empty(len(places), dtype=np.int64)
         for number, positions in enumerate(members):
             window_N[positions] = number
         return cls(partners=partners, places=places, window_N=window_N, members=members)
 
-    def __call__(self, keys_B: Sequence[bytes]) -> Answered:
+    def __call__(self, keys_B: Sequence[bytes], own_B: Features | None = None) -> Answered:  # noqa: ARG002
         """Ask for the windows that hold these keys, and keep what is wanted of them."""
         place_B = np.array([self.places.get(key, -1) for key in keys_B], dtype=np.int64)
         is_linked_B = place_B >= 0
@@ -197,7 +204,7 @@ class AskByWindow:
         starts = range(0, len(position_M), MOST_ASKED)
         answers = self.partners.ask([((), position_M[start : start + MOST_ASKED].tolist()) for start in starts])
         cuts_ED = [torch.cat(parts) for parts in zip(*(answer.cuts_ED for answer in answers), strict=True)]
-        return _picked(position_M, np.concatenate([answer.state_B for answer in answers]), cuts_ED, place_B)
+        return picked(position_M, np.concatenate([answer.state_B for answer in answers]), cuts_ED, place_B)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,10 +226,10 @@ class AskAhead:
             cuts_ED=[torch.cat(cuts) for cuts in zip(*(part.cuts_ED for part in parts), strict=True)],
         )
 
-    def __call__(self, keys_B: Sequence[bytes]) -> Answered:
+    def __call__(self, keys_B: Sequence[bytes], own_B: Features | None = None) -> Answered:  # noqa: ARG002
         """Pick what is wanted."""
         place_B = np.array([self.places.get(key, -1) for key in keys_B], dtype=np.int64)
-        return _picked(np.arange(len(self.state_N)), self.state_N, self.cuts_ED, place_B)
+        return picked(np.arange(len(self.state_N)), self.state_N, self.cuts_ED, place_B)
 
 
 def nothing(partners: Partners, rows: int) -> Answered:
@@ -230,10 +237,10 @@ def nothing(partners: Partners, rows: int) -> Answered:
     return Answered(state_B=np.full(rows, ABSENT, dtype=np.uint8), cuts_ED=[torch.empty(0, width) for width in partners.widths])
 
 
-def _picked(
+def picked(
     positions_M: NDArray[np.int64], state_M: NDArray[np.uint8], cuts_ED: Sequence[Tensor], place_B: NDArray[np.int64]
 ) -> Answered:
-    """Of what came for these ascending positions that of the wanted places; -1 is none."""
+    """Give of what came for these ascending positions that of the wanted places; -1 is none."""
     if not len(positions_M):
         return Answered(state_B=np.full(len(place_B), ABSENT, dtype=np.uint8), cuts_ED=[cut_ED[:0] for cut_ED in cuts_ED])
     found_B = np.minimum(np.searchsorted(positions_M, place_B), len(positions_M) - 1)

@@ -180,7 +180,7 @@ class Batcher:
             scores: Columns = {name: np.full(len(keys), np.nan, dtype=np.float32) for name in self._scorer.names}
             if known:
                 before = time.monotonic()
-                answered = asking(known)
+                answered = asking(known, own_K)
                 asked_s = time.monotonic() - before
                 place_K = np.flatnonzero(is_known_B)
                 for place, state in zip(place_K.tolist(), answered.state_B.tolist(), strict=True):

@@ -44,3 +44,28 @@ class RowAnswer(Message, frozen=True):
     state: Array
     values: Array
     refusal: Refusal = ""
+
+
+class ScoreQuestion(Message, frozen=True):
+    """Feature party to label party: embeddings whose scores it wants, float32 (B, D); none is a probe.
+
+    They are those of the rows of an agreed batch, in the order of their positions, or of rows of which nothing else is said. The
+    ``last`` one wants nothing: the feature party leaves in peace.
+    """
+
+    limit = 32 * MEBIBYTE
+    number: Annotated[int, msgspec.Meta(ge=0)]
+    values: Array
+    run: Annotated[str, msgspec.Meta(max_length=16)] = ""
+    batch: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    last: bool = False
+
+
+class ScoreAnswer(Message, frozen=True):
+    """Label party to feature party: each row's state, uint8 (B,), and the scores of those that are HERE, float32 (E, 1)."""
+
+    limit = MEBIBYTE
+    number: Annotated[int, msgspec.Meta(ge=0)]
+    state: Array
+    values: Array
+    refusal: Refusal = ""

@@ -11,10 +11,10 @@ from tallystick.errors import DataError
 BITS = 64
 
 
-def windows(names_N: Sequence[bytes], *, size: int, secret: bytes) -> list[NDArray[np.int64]]:
+def windows(names_N: Sequence[bytes], *, size: int, key: bytes) -> list[NDArray[np.int64]]:
     """Cut rows into windows of at least ``size``, no row in two: the places of each window's rows.
 
-    A name's hash under the secret settles its window. The names are cut in two by the first bit of their hashes, each part by the
+    A name's hash under the key settles its window. The names are cut in two by the first bit of their hashes, each part by the
     next bit, and so on, as long as both parts have ``size`` rows. So of two windows of one row, before and after other rows came
     or went, one holds all rows of the other that were there both times: to compare windows of several days tells no more of the
     row than the smallest of them does, but that it is none of those who came or went between.
@@ -24,7 +24,7 @@ def windows(names_N: Sequence[bytes], *, size: int, secret: bytes) -> list[NDArr
     Args:
         names_N: of the rows, each once.
         size: at least 1.
-        secret: 64 bytes at most.
+        key: of the hash, 64 bytes at most: a secret, where nobody else is to know which rows share a window.
 
     Raises DataError for fewer rows than one window needs.
     """
@@ -33,7 +33,7 @@ def windows(names_N: Sequence[bytes], *, size: int, secret: bytes) -> list[NDArr
             f"serving.window: {len(names_N)} rows are common, and the contract hides each among {size}; bring larger tables or "
             "agree on smaller windows"
         )
-    digests = [hashlib.blake2b(name, key=secret, digest_size=BITS // 8, person=b"serving window").digest() for name in names_N]
+    digests = [hashlib.blake2b(name, key=key, digest_size=BITS // 8, person=b"serving window").digest() for name in names_N]
     hash_N = np.frombuffer(b"".join(digests), dtype=">u8").astype(np.uint64)
     order_N = np.argsort(hash_N, kind="stable")
     return [order_N[first:behind] for first, behind in _parts(hash_N[order_N], size)]
