@@ -24,7 +24,6 @@ from tallystick.alignment.randomness import SecureRandom
 from tallystick.attacks.feature_inference.registry import FEATURE_INFERENCE_ATTACKS
 from tallystick.attacks.label_inference.registry import LABEL_INFERENCE_ATTACKS
 from tallystick.audit import columns as audit_of_columns
-from tallystick.cli.jobs import LOADS
 from tallystick.cli.main import main
 from tallystick.errors import TallystickError
 from tallystick.job.phases import align
@@ -103,8 +102,7 @@ def contract_values(parties, **changes):
 
 
 _PROCESSES = multiprocessing.get_context("forkserver")
-# Imports of PyTorch (its optimizers' apart) take longer than a tiny job.
-_PROCESSES.set_forkserver_preload(["tallystick.cli.app", *LOADS, "torch._dynamo"])
+_PROCESSES.set_forkserver_preload(["tallystick_robustness.preloaded"])
 
 
 def seed_system(monkeypatch, seed=0):

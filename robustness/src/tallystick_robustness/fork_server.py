@@ -15,16 +15,7 @@ import sys
 import time
 from typing import Any
 
-PRELOADED = (
-    "tallystick.cli.app",
-    "tallystick.cli.main",
-    "tallystick.job.process",
-    "tallystick.job.predict",
-    "tallystick.cli.watch",
-    "tallystick.cli.leakage",
-    "torch._dynamo",
-    "tallystick_robustness.proxy",
-)
+PRELOADED = ("tallystick_robustness.preloaded", "tallystick_robustness.proxy")
 POLL_S = 0.02
 
 

@@ -173,7 +173,7 @@ def _tables(schema: "pa.Schema", batches: "Iterable[pa.RecordBatch]") -> "Iterat
     """A table without rows, which says the types, then one per batch."""
     import pyarrow as pa
 
-    yield schema.empty_table()
+    yield pa.Table.from_batches([], schema=schema)  # its empty_table() would load pandas where that is installed
     for batch in batches:
         yield pa.Table.from_batches([batch])
 

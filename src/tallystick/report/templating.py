@@ -16,13 +16,17 @@ from tallystick.storage import Origin, write_own
 
 def render_template(name: str, **values: Any) -> str:
     """Fill a template; every value is escaped, and the style sheet is at hand as ``css``."""
-    return render_source(_asset(name), **values)
+    return compiled(name).render(css=_css(), **values)
 
 
 def render_source(source: str, **values: Any) -> str:
     """Fill a template of another package, given as text; it may use the templates here."""
-    css = Markup(_asset("page.css"))  # noqa: S704 (our own file)
-    return _compiled(source).render(css=css, **values)
+    return _compiled_source(source).render(css=_css(), **values)
+
+
+def compiled(name: str) -> Template:
+    """Give a template that can be filled; it is kept, for compiling a page takes longer than filling it."""
+    return _environment().get_template(name)
 
 
 def script_json(text: str) -> Markup:
@@ -43,8 +47,8 @@ def write_page(page: str, path: str | os.PathLike[str], *, origin: Origin | None
     return path
 
 
-@lru_cache(maxsize=8)  # compiling a page takes longer than filling it
-def _compiled(source: str) -> Template:
+@lru_cache(maxsize=8)
+def _compiled_source(source: str) -> Template:
     return _environment().from_string(source)
 
 
@@ -65,6 +69,10 @@ def _environment() -> Environment:
         spread=formats.spread_in_words,
     )
     return environment
+
+
+def _css() -> Markup:
+    return Markup(_asset("page.css"))  # noqa: S704 (our own file)
 
 
 def _asset(name: str) -> str:
