@@ -1,4 +1,4 @@
-"""Import this, then fork commands: each finds loaded what it would load in the course of a job, which takes longer than a tiny job.
+"""Import this, then fork commands: each finds loaded what a job loads, which takes longer than a tiny job.
 
 Nothing here may start a thread, for a forked process has only the thread that forked.
 """
