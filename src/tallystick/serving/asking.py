@@ -95,7 +95,7 @@ class Partners:
 
     def _together(self, answers: Sequence[RowAnswer], *, number: int, asked: int) -> Answered:
         parts = [
-            opened(channel.peer, answer, number=number, asked=asked, width=width)
+            checked_answer(channel.peer, answer, number=number, asked=asked, width=width)
             for channel, answer, width in zip(self.channels, answers, self.widths, strict=True)
         ]
         states_PB = np.stack([state_B for state_B, _ in parts])
@@ -110,7 +110,7 @@ class Partners:
         return Answered(state_B=state_B, cuts_ED=cuts_ED)
 
 
-def opened(
+def checked_answer(
     peer: str, answer: RowAnswer | ScoreAnswer, *, number: int, asked: int, width: int
 ) -> tuple[NDArray[np.uint8], Tensor]:
     """Each row's state, and the numbers of those that are HERE; raises ProtocolError for what does not fit, Refused."""

@@ -22,7 +22,7 @@ from tallystick.errors import ProtocolError
 from tallystick.network.channel import Channel
 from tallystick.network.messages import Array, MalformedMessage
 from tallystick.serving.answering import OPEN, Gate, embedded
-from tallystick.serving.asking import Answered, opened, picked
+from tallystick.serving.asking import Answered, checked_answer, picked
 from tallystick.serving.messages import ABSENT, HERE, MOST_ASKED, OVER_BUDGET, Refusal, ScoreAnswer, ScoreQuestion
 from tallystick.serving.scoring import Columns, Scorer
 from tallystick.serving.windows import windows
@@ -103,7 +103,7 @@ class AskedLabelParty:
         self.channel.send(ScoreQuestion(number=self.number, values=Array.of(torch.empty(0, 0)), last=True))
 
     def _answered(self, answer: ScoreAnswer, *, number: int, asked: int) -> Answered:
-        state_B, score_E1 = opened(self.channel.peer, answer, number=number, asked=asked, width=1)
+        state_B, score_E1 = checked_answer(self.channel.peer, answer, number=number, asked=asked, width=1)
         wrong = "its state is none of a score's" if bool((state_B == ABSENT).any()) else ""
         if self.probabilities and not bool(((score_E1 >= 0) & (score_E1 <= 1)).all()):
             wrong = "a score is no number from 0 to 1"
