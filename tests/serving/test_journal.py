@@ -9,13 +9,14 @@ from hypothesis import strategies as st
 
 from tallystick.errors import StorageError
 from tallystick.serving.journal import Journal
+from tallystick.storage import Origin
 
 NOON = datetime(2025, 11, 25, 12, tzinfo=UTC)
 SECRET = bytes(range(32))
 
 
 def journal(folder, *, at=NOON, **limits):
-    return Journal(folder=folder, secret=SECRET, clock=lambda: at, **limits)
+    return Journal(origin=Origin(folder=folder), secret=SECRET, clock=lambda: at, **limits)
 
 
 @given(
@@ -55,7 +56,7 @@ def test_the_journal_names_no_key_and_whoever_has_the_secret_finds_one(tmp_path)
     assert path.stat().st_mode & 0o077 == 0
     (line,) = map(json.loads, path.read_text().splitlines())
     assert line["rows"] == [one.digest(b"customer-1"), one.digest(b"customer-2")]
-    assert Journal(folder=tmp_path, secret=bytes(32)).digest(b"customer-1") not in line["rows"]
+    assert Journal(origin=Origin(folder=tmp_path), secret=bytes(32)).digest(b"customer-1") not in line["rows"]
 
 
 def test_a_line_that_was_cut_short_counts_nothing_and_any_other_damage_is_said(tmp_path):

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from tallystick.alignment.outcome import Alignment, Candidates, SimilarityScale
+from tallystick.artifacts.lines import LINES, read_lines
 from tallystick.config.contract import Contract, parse_contract
 from tallystick.encryption import FolderKey
 from tallystick.errors import ConfigError, DamagedFile, StorageError, printable
@@ -451,6 +452,8 @@ class RunFolder:
                     plain = replace(self.origin, folder=new, key=None)
                     facts = {"run": plain.run, "party": plain.party, "contract": plain.contract}
                     write_json(copy, json.dumps(facts).encode(), origin=plain)
+                elif path.suffix == LINES:
+                    write_bytes(copy, *(line + b"\n" for line in read_lines(path, origin=self.origin)), private=True)
                 elif path.name != LOCK:
                     encrypted = is_encrypted(path)
                     content = read_own(path, origin=self.origin) if encrypted else path.read_bytes()

@@ -1,5 +1,6 @@
 """monitor: one party's look at a run in use, alone."""
 
+from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -31,8 +32,15 @@ class Every(StrEnum):
 def monitor(
     contract: ContractPath,
     party: PartyPath,
-    table: Annotated[Path | None, typer.Option(help="New rows; the party file's table if left out.")] = None,
+    table: Annotated[str | None, typer.Option(help="New rows, by path or address; the party file's table if left out.")] = None,
     scores: Annotated[Path | None, typer.Option(help="Their scores, as `predict` wrote them.")] = None,
+    served: Annotated[
+        bool, typer.Option("--served", help="Look at what `serve` answered (serving.answers), not at a table.")
+    ] = False,
+    labels: Annotated[
+        str | None, typer.Option(help="Labels that have come, by path or address: keys and label (--served).")
+    ] = None,
+    since: Annotated[datetime | None, typer.Option(formats=["%Y-%m-%d"], help="First day that counts, UTC (--served).")] = None,
     run: Annotated[str | None, typer.Option("--run", help="The run that is in use; the newest promoted or complete one.")] = None,
     every: Annotated[Every, typer.Option(help="Periods of AUC and calibration, by the time column.")] = Every.month,
     html: Annotated[Path | None, typer.Option("--html", help="Write a page to this file.")] = None,
@@ -45,13 +53,21 @@ def monitor(
     def work() -> None:
         from tallystick.config.contract import load_contract
         from tallystick.config.party import load_party
-        from tallystick.job.monitor import look_of
+        from tallystick.job.monitor import look_of, served_look_of
         from tallystick.monitoring.monitor import monitor as monitored
         from tallystick.monitoring.prometheus import write_prometheus
+        from tallystick.monitoring.served import monitor_served
         from tallystick.report.monitor import render_monitoring
 
-        look = look_of(load_contract(contract), load_party(party), table=table, scores=scores, run=run, every=every.value)
-        found = monitored(look)
+        _check_options(
+            served=served, of_table={"--table": table, "--scores": scores}, of_served={"--labels": labels, "--since": since}
+        )
+        agreed, own = load_contract(contract), load_party(party)
+        if served:
+            first = since.date() if since is not None else None
+            found = monitor_served(served_look_of(agreed, own, labels=labels, run=run, since=first, every=every.value))
+        else:
+            found = monitored(look_of(agreed, own, table=table, scores=scores, run=run, every=every.value))
         if html is not None:
             render_monitoring(found, html)
         if prometheus is not None:
@@ -64,10 +80,21 @@ def monitor(
     guarded(work, as_json=as_json, loads=(*LIBRARIES, "tallystick.job.monitor"))
 
 
+def _check_options(*, served: bool, of_table: dict[str, object], of_served: dict[str, object]) -> None:
+    from tallystick.errors import ConfigError
+
+    wrong = [name for name, given in (of_table if served else of_served).items() if given is not None]
+    if wrong and served:
+        raise ConfigError(f"{wrong[0]}: is for a look at a table; leave it out, or --served")
+    if wrong:
+        raise ConfigError(f"{wrong[0]}: is for a look at what was answered; add --served")
+
+
 def _show(console: Console, found: "Monitoring") -> None:
     from tallystick.report.monitor import WORDS
 
-    table = Table(title=f"run {found.run_id}, {found.rows:,} new rows", title_justify="left")
+    what = "new rows" if found.served is None else "rows answered online"
+    table = Table(title=f"run {found.run_id}, {found.rows:,} {what}", title_justify="left")
     for name in ("column", "moved", "stability index", "chance"):
         table.add_column(name)
     for each in [*found.columns, *([found.scores] if found.scores is not None else [])]:
@@ -76,5 +103,14 @@ def _show(console: Console, found: "Monitoring") -> None:
     for period in found.periods:
         auc, error = (f"{value:.4f}" if value is not None else "none" for value in (period.auc, period.calibration_error))
         console.print(f"{period.name}: {period.rows:,} rows with a label, AUC {auc}, calibration error {error}", markup=False)
+    for during in found.served or ():
+        has = (
+            f"partners had {during.partner_has:.1%} of those asked for"
+            if during.partner_has is not None
+            else "no partner answered"
+        )
+        times = ", ".join(f"{part.part} {part.p50:.1f} and {part.p99:.1f} ms" for part in during.latency)
+        console.print(f"{during.name}: {during.rows:,} rows answered, {has}, {during.own_share:.1%} by own columns", markup=False)
+        console.print(f"{during.name}: half and 99 % of requests within: {times}", markup=False)
     for note in found.notes:
         console.print(note, markup=False)

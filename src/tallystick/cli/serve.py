@@ -1,6 +1,5 @@
 """serve: this party's side of scores online."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,7 +13,9 @@ LOADS = (*LIBRARIES, "tallystick.online.feature_party", "tallystick.online.label
 def serve(
     contract: ContractPath,
     party: PartyPath,
-    table: Annotated[Path | None, typer.Option(help="Rows to look up; the party file's table if left out.")] = None,
+    table: Annotated[
+        str | None, typer.Option(help="Rows to look up, by path or address; the party file's table if left out.")
+    ] = None,
     run: Annotated[
         str | None, typer.Option("--run", help="The run whose model scores, by id, folder name or path; the latest complete one.")
     ] = None,

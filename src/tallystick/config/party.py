@@ -188,6 +188,13 @@ class TableConfig(Model):
         """Folder that a query's relative paths start from."""
         return self._folder
 
+    def at(self, place: Path | str, *, option: str) -> "TableConfig":
+        """Another place that is read as this one is, as a command's option names it; raises ConfigError."""
+        given = {name: getattr(self, name) for name in ("separator", "encoding", "decimal", "max_rows")}
+        if address_scheme(place) is not None:
+            given["store"] = self.store
+        return validate(TableConfig, given | {"path": str(place)}, source=option, context={"folder": Path()})
+
     @model_validator(mode="after")
     def _one_source(self) -> "TableConfig":
         problems = []
@@ -429,6 +436,12 @@ class PartyFile(Model):
                     f"sequences.{name}.target = {shown(sequence.target)}: is {use}; name the column of the row's item"
                 )
         return problems
+
+    def table_at(self, place: Path | str | None, *, option: str = "--table") -> TableConfig:
+        """Where rows are that a command's option names, or the table; raises ConfigError for a party file without one."""
+        if self.table is None:
+            raise ConfigError("table: the party file names no table; add one")
+        return self.table if place is None else self.table.at(place, option=option)
 
     @property
     def run_key(self) -> FolderKey | None:

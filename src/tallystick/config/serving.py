@@ -86,6 +86,16 @@ class HttpTls(Model):
     )
 
 
+class AnswersConfig(Model):
+    """How much the label party keeps of what it answered, for `tallystick monitor`."""
+
+    days: Count = Field(default=90, description="days after which a day's file is removed")
+    mib_a_day: int = Field(default=64, strict=True, ge=1, le=1 << 20, description="size that a day's file stays under, in MiB")
+    columns: Annotated[float, Field(strict=True, ge=0, le=1)] = Field(
+        default=0.05, description="share of requests whose own columns are kept too, as the network takes them"
+    )
+
+
 class ServingOptions(Model):
     """How this party serves."""
 
@@ -119,6 +129,11 @@ class ServingOptions(Model):
         default=4096, description="rows that may wait for a partner; more are told to come again (label party only)"
     )
     journal: bool = Field(default=True, strict=True, description="keep a journal of what was asked, in the run folder")
+    answers: AnswersConfig | None = Field(
+        default=None,
+        description="keep what was answered, for `tallystick monitor --served`, in the run folder; null keeps nothing "
+        "(label party only)",
+    )
 
     @model_validator(mode="after")
     def _checks(self) -> "ServingOptions":

@@ -1,31 +1,32 @@
 """What `monitor` looks at: the run in use and the new rows, read and checked."""
 
+from datetime import date
 from pathlib import Path
 
 import polars as pl
 
+from tallystick.artifacts.folder import RunFolder
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile, TableConfig, check_party
-from tallystick.data.keys import keys_of
+from tallystick.data.keys import key_of, keys_of
 from tallystick.data.repeats import with_summaries
-from tallystick.data.table import read_table
-from tallystick.errors import ConfigError
+from tallystick.data.table import read_table, require_column
+from tallystick.errors import ConfigError, DataError
 from tallystick.job.runs import chosen_run
 from tallystick.job.versions import Versions
-from tallystick.monitoring.monitor import Every, Look
+from tallystick.monitoring.monitor import KEY, LABEL, Every, Look
+from tallystick.monitoring.served import ServedLook
 
 
 def look_of(
-    contract: Contract, party: PartyFile, *, table: Path | None, scores: Path | None, run: str | None, every: Every
+    contract: Contract, party: PartyFile, *, table: str | None, scores: Path | None, run: str | None, every: Every
 ) -> Look:
     """Read the new rows, their scores and the run; raises ConfigError and DataError for what cannot be read."""
     check_party(contract, party, network=False)
-    if party.table is None or contract.role_of(party.party) == "helper":
+    if contract.role_of(party.party) == "helper":
         raise ConfigError(f"monitor: {party.party} has no table; it is for parties with rows")
-    promoted = [] if run is not None else Versions(contract=contract, party=party).intact()
-    folder = chosen_run(contract, party, promoted[0].run_id if promoted else run, say=_unheard)
-    source = party.table.model_copy(update={"path": table, "query": None, "database": None}) if table is not None else party.table
-    frame = with_summaries(read_table(source, text=party.text_columns), party, contract.alignment)
+    folder = _folder_in_use(contract, party, run)
+    frame = with_summaries(read_table(party.table_at(table), text=party.text_columns), party, contract.alignment)
     return Look(
         contract=contract,
         party=party,
@@ -35,6 +36,41 @@ def look_of(
         scores=_read(scores, party) if scores is not None else None,
         every=every,
     )
+
+
+def served_look_of(
+    contract: Contract, party: PartyFile, *, labels: str | None, run: str | None, since: date | None, every: Every
+) -> ServedLook:
+    """Find the run that was served, and read the labels that have come; raises ConfigError and DataError."""
+    check_party(contract, party, network=False)
+    if party.party != contract.label_party:
+        raise ConfigError(f"monitor --served: {party.party} answers no clients; {contract.label_party} keeps what was answered")
+    return ServedLook(
+        contract=contract,
+        party=party.party,
+        folder=_folder_in_use(contract, party, run),
+        labels=_labels(contract, party, labels) if labels is not None else None,
+        since=since,
+        every=every,
+    )
+
+
+def _folder_in_use(contract: Contract, party: PartyFile, run: str | None) -> RunFolder:
+    """The run that is named, or the newest promoted one, or the newest."""
+    promoted = [] if run is not None else Versions(contract=contract, party=party).intact()
+    return chosen_run(contract, party, promoted[0].run_id if promoted else run, say=_unheard)
+
+
+def _labels(contract: Contract, party: PartyFile, place: str) -> pl.DataFrame:
+    """Keys and labels of a table, wherever it lies that ``table.path`` may."""
+    frame = read_table(party.table_at(place, option="--labels"), text=party.text_columns)
+    assert party.label is not None
+    key = key_of(frame, columns=party.keys, alignment=contract.alignment)
+    label = require_column(frame, party.label, use="label")
+    found = pl.DataFrame({KEY: key, LABEL: label}).drop_nulls()
+    if found.get_column(KEY).is_duplicated().any():
+        raise DataError(f"--labels: a key stands in {place} with several labels; give each row's label once")
+    return found
 
 
 def _read(scores: Path, party: PartyFile) -> pl.DataFrame:

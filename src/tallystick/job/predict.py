@@ -18,7 +18,7 @@ from tallystick.artifacts.folder import RunFolder
 from tallystick.artifacts.secret import row_noise_secret
 from tallystick.artifacts.trained import Architecture, TrainedFeatureParty, TrainedLabelParty, kept_encoder
 from tallystick.config.contract import Contract
-from tallystick.config.party import PartyFile, TableConfig, address_scheme, check_party
+from tallystick.config.party import PartyFile, check_party
 from tallystick.cut.forward import tiled_batches
 from tallystick.data.encoder import Encoder
 from tallystick.data.keys import KeyReport, Keys
@@ -99,7 +99,7 @@ def predict(
     if explained is not None:
         check_explained(contract, party.party)
         check_output(contract, party, explained)
-    source = _source(party, table)
+    source = party.table_at(table)
     promoted = () if run is not None else Versions(contract=contract, party=party).halves()
     folder = chosen_run(contract, party, promoted[0].run_id if promoted else run, say=watcher.say)
     with ExitStack() as held:
@@ -123,17 +123,6 @@ class WantedExplanations:
 
     file: Path
     most: int
-
-
-def _source(party: PartyFile, table: Path | str | None) -> TableConfig:
-    """Where the rows to be scored are; raises ConfigError for a party file without a table."""
-    if party.table is None:
-        raise ConfigError("table: the party file names no table; add one")
-    if table is None:
-        return party.table
-    place = str(table) if address_scheme(table) is not None else Path(table)
-    elsewhere = {"path": place, "query": None, "database": None, "password": None, "version": None}
-    return party.table.model_copy(update=elsewhere)
 
 
 @dataclass(frozen=True, kw_only=True)

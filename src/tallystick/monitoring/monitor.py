@@ -29,7 +29,7 @@ from tallystick.storage import read_own
 Every = Literal["day", "week", "month", "all"]
 
 SCORED_BY, JOINT = "scored_by", "joint model"
-_KEY, _SCORE, _LABEL, _TIME = "key", "score", "label", "time"
+KEY, SCORE, LABEL, TIME = "key", "score", "label", "time"
 _TRUNCATED = {"day": "1d", "week": "1w", "month": "1mo"}
 FEW = 30  # rows with a label that a period needs for its figures
 
@@ -64,7 +64,7 @@ def monitor(look: Look) -> Monitoring:
     notes: list[str] = []
     columns = _columns(look, notes)
     scored = _scored(look) if look.scores is not None else None
-    of_scores = _scores(look, scored, notes) if scored is not None else None
+    of_scores = scores_drift(look.contract, look.folder, scored, notes) if scored is not None else None
     found = judged([*columns, *([of_scores] if of_scores is not None else [])])
     return Monitoring(
         run_id=look.folder.run_id,
@@ -74,8 +74,8 @@ def monitor(look: Look) -> Monitoring:
         columns=found[: len(columns)],
         scores=found[len(columns)] if of_scores is not None else None,
         scored_by=_scored_by(scored) if scored is not None else {},
-        without_score=int(scored.get_column(_SCORE).is_null().sum()) if scored is not None else None,
-        periods=_periods(look, scored, notes) if scored is not None else [],
+        without_score=int(scored.get_column(SCORE).is_null().sum()) if scored is not None else None,
+        periods=periods_of(look.contract, look.folder, scored, every=look.every, notes=notes) if scored is not None else [],
         level=LEVEL,
         notes=notes,
     )
@@ -107,27 +107,27 @@ def _scored(look: Look) -> pl.DataFrame:
             "give --run, or the scores of one run"
         )
     given = look.scores.select(
-        key_of(look.scores, columns=look.party.keys, alignment=look.contract.alignment).alias(_KEY),
-        pl.col("score").cast(pl.Float64).alias(_SCORE),
+        key_of(look.scores, columns=look.party.keys, alignment=look.contract.alignment).alias(KEY),
+        pl.col("score").cast(pl.Float64).alias(SCORE),
         (pl.col(SCORED_BY) if SCORED_BY in look.scores.columns else pl.lit(JOINT)).alias(SCORED_BY),
-    ).unique(_KEY, keep="last")
+    ).unique(KEY, keep="last")
     rows_R, party = look.keys.rows_R, look.party
-    own = pl.DataFrame({_KEY: key_of(look.frame, columns=party.keys, alignment=look.contract.alignment).gather(rows_R)})
-    for name, column in ((_LABEL, party.label), (_TIME, party.time)):
+    own = pl.DataFrame({KEY: key_of(look.frame, columns=party.keys, alignment=look.contract.alignment).gather(rows_R)})
+    for name, column in ((LABEL, party.label), (TIME, party.time)):
         there = column is not None and column in look.frame.columns
         values = require_column(look.frame, column, use=name).gather(rows_R) if there and column else pl.Series([None] * len(own))
         own = own.with_columns(values.alias(name))
-    return own.join(given, on=_KEY, how="left", maintain_order="left")
+    return own.join(given, on=KEY, how="left", maintain_order="left")
 
 
-def _scores(look: Look, scored: pl.DataFrame, notes: list[str]) -> Drift | None:
+def scores_drift(contract: Contract, folder: RunFolder, scored: pl.DataFrame, notes: list[str]) -> Drift | None:
     """The joint model's scores beside those of the run's test rows, which training did not see either."""
-    if look.contract.target.type != "binary" or not look.folder.scores.exists():
+    if contract.target.type != "binary" or not folder.scores.exists():
         notes.append("Scores are compared with the run's test rows, which only the label party of a binary target keeps.")
         return None
-    kept = BytesIO(read_own(look.folder.scores, origin=look.folder.origin))
+    kept = BytesIO(read_own(folder.scores, origin=folder.origin))
     before = pl.read_parquet(kept).get_column("score").cast(pl.Float64).to_numpy()
-    now = scored.filter(pl.col(SCORED_BY) == JOINT).get_column(_SCORE).drop_nulls().to_numpy()
+    now = scored.filter(pl.col(SCORED_BY) == JOINT).get_column(SCORE).drop_nulls().to_numpy()
     if not len(now):
         notes.append("No row has a score of the joint model.")
         return None
@@ -136,33 +136,36 @@ def _scores(look: Look, scored: pl.DataFrame, notes: list[str]) -> Drift | None:
 
 
 def _scored_by(scored: pl.DataFrame) -> dict[str, int]:
-    counts = scored.drop_nulls(_SCORE).group_by(SCORED_BY).len().sort(SCORED_BY)
+    counts = scored.drop_nulls(SCORE).group_by(SCORED_BY).len().sort(SCORED_BY)
     return {str(name): int(count) for name, count in counts.iter_rows()}
 
 
-def _periods(look: Look, scored: pl.DataFrame, notes: list[str]) -> list[Period]:
-    """How good the scores were of rows whose labels are there, the earliest period first."""
-    if look.contract.target.type != "binary" or look.party.label is None:
+def periods_of(contract: Contract, folder: RunFolder, scored: pl.DataFrame, *, every: Every, notes: list[str]) -> list[Period]:
+    """How good the scores were of rows whose labels are there, the earliest period first.
+
+    ``scored`` has score, label and time of each row, null where it is not known.
+    """
+    if contract.target.type != "binary" or not folder.label_coder.exists():
         notes.append("How good scores were is told for binary targets, at the label party.")
         return []
-    coder = LabelCoder.from_json(look.folder.read_json(look.folder.label_coder))
-    known = scored.drop_nulls(_SCORE).filter(pl.col(_LABEL).is_not_null())
-    text = as_text(known.get_column(_LABEL))
+    coder = LabelCoder.from_json(folder.read_json(folder.label_coder))
+    known = scored.drop_nulls(SCORE).filter(pl.col(LABEL).is_not_null())
+    text = as_text(known.get_column(LABEL))
     if strange := set(text.unique()) - set(coder.classes):
         notes.append(f"{len(strange)} values of the label column are none of the run's classes; their rows are left out.")
-    known = known.with_columns((text == coder.classes[1]).cast(pl.Float64).alias(_LABEL)).filter(text.is_in(list(coder.classes)))
-    named = _names(known.get_column(_TIME), look.every)
+    known = known.with_columns((text == coder.classes[1]).cast(pl.Float64).alias(LABEL)).filter(text.is_in(list(coder.classes)))
+    named = period_names(known.get_column(TIME), every)
     parts = known.with_columns(named.alias("period")).partition_by("period", as_dict=True)
     found = []
     for (name,), part in sorted(parts.items(), key=lambda item: str(item[0][0])):
         if part.height < FEW:
             notes.append(f"{name}: {part.height} rows have a label, too few for figures (at least {FEW}).")
             continue
-        found.append(_period(str(name), part, bins=look.contract.evaluation.calibration_bins))
+        found.append(_period(str(name), part, bins=contract.evaluation.calibration_bins))
     return found
 
 
-def _names(times: pl.Series, every: Every) -> pl.Series:
+def period_names(times: pl.Series, every: Every) -> pl.Series:
     """What period each row is of: by date or date and time; one for all where there is no such column."""
     if every == "all" or times.null_count() == len(times):
         return pl.Series(["all"] * len(times), dtype=pl.String)
@@ -174,7 +177,7 @@ def _names(times: pl.Series, every: Every) -> pl.Series:
 
 
 def _period(name: str, part: pl.DataFrame, *, bins: int) -> Period:
-    labels_N, scores_N = part.get_column(_LABEL).to_numpy(), part.get_column(_SCORE).to_numpy()
+    labels_N, scores_N = part.get_column(LABEL).to_numpy(), part.get_column(SCORE).to_numpy()
     return Period(
         name=name,
         rows=part.height,

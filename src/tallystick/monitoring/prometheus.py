@@ -31,7 +31,7 @@ def _fill(registry: "CollectorRegistry", found: Monitoring) -> None:
         return Gauge(f"{PREFIX}_{name}", what, ["run", *labels], registry=registry)
 
     run = found.run_id
-    gauge("rows", "New rows that were looked at.").labels(run).set(found.rows)
+    gauge("rows", "Rows that were looked at.").labels(run).set(found.rows)
     drifted = gauge("drifted", "Distributions that have moved by an index of 0.1 or more, beyond chance.")
     drifted.labels(run).set(len(found.drifted))
     stability = gauge("stability_index", "Population stability index beside training.", "column")
@@ -43,7 +43,7 @@ def _fill(registry: "CollectorRegistry", found: Monitoring) -> None:
         scored = gauge("scored_rows", "Rows with a score, by the model that gave it.", "scored_by")
         for name, count in found.scored_by.items():
             scored.labels(run, name).set(count)
-        gauge("rows_without_score", "New rows without a score.").labels(run).set(found.without_score)
+        gauge("rows_without_score", "Rows without a score.").labels(run).set(found.without_score)
     figures = {
         "auc": gauge("auc", "AUC of rows whose labels are there.", "period"),
         "calibration_error": gauge("calibration_error", "Adaptive calibration error of them.", "period"),
@@ -52,3 +52,18 @@ def _fill(registry: "CollectorRegistry", found: Monitoring) -> None:
         for name, figure in figures.items():
             if (value := getattr(period, name)) is not None:
                 figure.labels(run, period.name).set(value)
+    if found.served is None:
+        return
+    asked = gauge("partner_share", "Of rows that partners answered for, the share that all had.", "period")
+    alone = gauge("own_share", "Share of rows that own columns alone scored.", "period")
+    answered = gauge("answered_rows", "Rows by whether they had a joint score, or why not.", "period", "why")
+    seconds = gauge("seconds", "Seconds of a request's parts.", "period", "part", "quantile")
+    for during in found.served:
+        if during.partner_has is not None:
+            asked.labels(run, during.name).set(during.partner_has)
+        alone.labels(run, during.name).set(during.own_share)
+        for why, count in during.why.items():
+            answered.labels(run, during.name, why).set(count)
+        for part in during.latency:
+            seconds.labels(run, during.name, part.part, "0.5").set(part.p50 / 1000)
+            seconds.labels(run, during.name, part.part, "0.99").set(part.p99 / 1000)

@@ -3,7 +3,6 @@
 import secrets
 import threading
 from collections.abc import Callable
-from pathlib import Path
 
 from tallystick.artifacts.trained import TrainedFeatureParty
 from tallystick.config.contract import Contract
@@ -22,7 +21,7 @@ from tallystick.serving.answering import FindByKey, FindByPosition, Finder, Find
 from tallystick.watcher import Watcher
 
 
-def serve_feature_party(contract: Contract, party: PartyFile, *, table: Path | None, run: str | None, watcher: Watcher) -> None:
+def serve_feature_party(contract: Contract, party: PartyFile, *, table: str | None, run: str | None, watcher: Watcher) -> None:
     """Answer the label party's questions until the operator ends it.
 
     Raises ConfigError or DataError before anybody is called if model or table is not usable, or the contract allows no serving.

@@ -16,9 +16,10 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from tallystick.artifacts.answers import AnsweredRow, AnswerLog, kept_columns
 from tallystick.config.serving import ServingOptions
 from tallystick.data.features import Features
-from tallystick.errors import StoreError
+from tallystick.errors import StorageError, StoreError
 from tallystick.job.output import SCORED_BY
 from tallystick.online.limits import Rate, Tokens
 from tallystick.online.metrics import Metrics
@@ -26,7 +27,7 @@ from tallystick.online.openapi import PAGE, openapi
 from tallystick.online.problems import Problem
 from tallystick.online.requests import ARROW, JSON, Reader, RowsAsked
 from tallystick.online.side import ServingSide
-from tallystick.serving.batching import MOST_ROWS, Batcher, Outcome, Wanted, Why
+from tallystick.serving.batching import MOST_ROWS, Batcher, Outcome, Times, Wanted, Why
 from tallystick.serving.scoring import Scorer
 from tallystick.serving.stores.store import KeyedRows
 
@@ -55,6 +56,7 @@ class _Rows:
     why_B: list[Why]
     scores: dict[str, list[float]]
     scored_by: list[str | None]
+    times: Times | None
 
 
 class ScoreServer:
@@ -62,6 +64,7 @@ class ScoreServer:
 
     def __init__(self, side: ServingSide, batcher: Batcher, scorer: Scorer, store: KeyedRows, metrics: Metrics) -> None:
         options = side.party.serving
+        self._answers, self._say, self._said = side.answers(), side.watcher.say, ""
         self._run_id, self._options = side.run_id, options
         self._batcher, self._scorer, self._store, self._metrics = batcher, scorer, store, metrics
         self._reader = Reader.of(side.contract, side.party, side.encoder, side.frame)
@@ -94,6 +97,8 @@ class ScoreServer:
         rows = await self._rows(asked, until - MARGIN * (until - began))
         for by in rows.scored_by:
             self._metrics.rows.labels(by or "none").inc()
+        if self._answers is not None:
+            await self._keep(self._answers, asked, rows, began)
         if not any(rows.scored_by):
             raise _PROBLEMS[rows.why_B[0]]
         return self._json(rows) if kind == JSON else self._arrow(rows)
@@ -112,7 +117,8 @@ class ScoreServer:
                 for name, values in self._scorer.alone(alone).items():
                     for place, value in zip(places, values.tolist(), strict=True):
                         scores[name][place], scored_by[place] = value, ALONE
-        return _Rows(why_B=why_B, scores=scores, scored_by=scored_by)
+        times = max((part.times for part in parts if part.times is not None), key=lambda each: each.ended, default=None)
+        return _Rows(why_B=why_B, scores=scores, scored_by=scored_by, times=times)
 
     async def _outcomes(self, asked: RowsAsked, until: float) -> list[Outcome]:
         loop = asyncio.get_running_loop()
@@ -142,6 +148,26 @@ class ScoreServer:
             return None, []
         known = [place for place, is_found in zip(places, found.is_found_B, strict=True) if is_found]
         return (found.features_E, known) if known else (None, [])
+
+    async def _keep(self, answers: AnswerLog, asked: RowsAsked, rows: _Rows, began: float) -> None:
+        """Write down what is answered; a disk that takes no more costs no client its answer, and is counted."""
+        columns: dict[int, tuple[tuple[float, ...], tuple[int, ...]]] = {}
+        if answers.samples():
+            own, places = await self._alone(asked, list(range(len(asked.keys))))
+            columns = {place: kept_columns(own, at) for at, place in enumerate(places)} if own is not None else {}
+        kept = []
+        for place, (key, why, by) in enumerate(zip(asked.keys, rows.why_B, rows.scored_by, strict=True)):
+            scores = [rows.scores[name][place] for name in self._scorer.names] if by is not None else []
+            numbers, codes = columns.get(place, (None, None))
+            row = answers.digest(key)
+            kept.append(AnsweredRow(row=row, why=why, by=by, scores=tuple(scores), numbers=numbers, codes=codes))
+        try:
+            answers.keep(kept, _milliseconds(began, rows.times))
+        except StorageError as error:
+            self._metrics.lost.inc()
+            if str(error) != self._said:
+                self._said = str(error)
+                self._say(f"{error}; clients have their answers, which are not kept")
 
     def _json(self, rows: _Rows) -> Response:
         scored = [
@@ -295,6 +321,15 @@ def _settle(future: "asyncio.Future[Outcome]", outcome: Outcome) -> None:
 def _time_out(futures: "list[asyncio.Future[Outcome]]", sizes: list[int]) -> None:
     for future, rows in zip(futures, sizes, strict=True):
         _settle(future, Outcome.without(rows, "away"))
+
+
+def _milliseconds(began: float, times: Times | None) -> dict[str, float]:
+    """By part: until now, and of the slowest batch the wait for it, the partners' time and all the rest of it."""
+    parts = {"all": time.monotonic() - began}
+    if times is not None:
+        scoring = times.ended - times.began - times.asked_s
+        parts |= {"waiting": max(times.began - began, 0.0), "partners": times.asked_s, "scoring": scoring}
+    return {name: 1000 * seconds for name, seconds in parts.items()}
 
 
 def _values(outcome: Outcome, name: str) -> list[float]:

@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Callable
-from pathlib import Path
 
 from tallystick.artifacts.trained import TrainedLabelParty
 from tallystick.config.contract import Contract
@@ -20,7 +19,7 @@ from tallystick.serving.scoring import Scorer
 from tallystick.watcher import Watcher
 
 
-def serve_label_party(contract: Contract, party: PartyFile, *, table: Path | None, run: str | None, watcher: Watcher) -> None:
+def serve_label_party(contract: Contract, party: PartyFile, *, table: str | None, run: str | None, watcher: Watcher) -> None:
     """Answer clients until the operator ends it.
 
     Raises ConfigError or DataError before anybody is called if model, table or options are not usable, or the contract allows

@@ -29,6 +29,9 @@ class Metrics:
         self.batch_rows = Histogram(
             "tallystick_batch_rows", "Rows of a batch.", registry=self.registry, buckets=(1, 2, 4, 8, 16, 32)
         )
+        self.lost = Counter(
+            "tallystick_answers_not_kept", "Requests that serving.answers could not write down.", registry=self.registry
+        )
         self.ready = Gauge("tallystick_partners_ready", "1 while the partners answer.", registry=self.registry)
 
     def observe_batch(self, rows: int, seconds: float, partner_seconds: float) -> None:  # noqa: ARG002

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from tallystick.alignment.outcome import Alignment
+from tallystick.artifacts.answers import SERVING, AnswerLog, serving_secret
 from tallystick.artifacts.embedding_charge import EmbeddingCharge, noise_on_embeddings
 from tallystick.artifacts.folder import RunFolder
 from tallystick.artifacts.secret import row_noise_secret
@@ -37,7 +38,6 @@ from tallystick.serving.stores.table import Snapshot, TableStore
 from tallystick.watcher import Watcher
 
 COMMAND = "serve"
-SERVING = "serving"
 AGAIN_S = 0.5
 
 
@@ -60,7 +60,7 @@ class ServingSide:
     watcher: Watcher
 
     @classmethod
-    def of(cls, contract: Contract, party: PartyFile, *, table: Path | None, run: str | None, watcher: Watcher) -> "ServingSide":
+    def of(cls, contract: Contract, party: PartyFile, *, table: str | None, run: str | None, watcher: Watcher) -> "ServingSide":
         """Read and check all that this side can check alone; raises ConfigError or DataError."""
         if contract.serving is None:
             raise ConfigError(
@@ -69,8 +69,7 @@ class ServingSide:
             )
         check_party(contract, party)
         check_serving(contract, party)
-        assert party.table is not None
-        source = party.table.model_copy(update={"path": table, "query": None, "database": None}) if table else party.table
+        source = party.table_at(table)
         # Sessions stand for long: a run is served once all sides have it as their newest promotion, and no older one meanwhile.
         promoted = () if run is not None else Versions(contract=contract, party=party).halves()[:1]
         folder = chosen_run(contract, party, promoted[0].run_id if promoted else run, say=watcher.say)
@@ -132,19 +131,19 @@ class ServingSide:
 
     def secret(self) -> bytes:
         """32 bytes that windows and the journal's digests follow from, the same for as long as the run is served."""
-        kept = self.folder.noted(SERVING).get("secret")
-        if isinstance(kept, str):
-            return bytes.fromhex(kept)
-        secret = self.folder.draw(SERVING)
-        self.folder.note(SERVING, {**self.folder.noted(SERVING), "secret": secret.hex()}, private=True)
-        return secret
+        return serving_secret(self.folder)
+
+    def answers(self) -> AnswerLog | None:
+        """Where what is answered is kept; None where the party file keeps nothing."""
+        config = self.party.serving.answers
+        return AnswerLog(origin=self.folder.origin, secret=self.secret(), config=config) if config is not None else None
 
     def gate(self, *, crosses: bool = True) -> Gate:
         """This side's journal, and the contract's budgets where a row that is asked for ``crosses``."""
         limits = (self.serving.questions_a_day, self.serving.questions_a_day_per_row) if crosses else (None, None)
         if not self.party.serving.journal and limits == (None, None):
             return OPEN
-        return Journal(folder=self.folder.path, secret=self.secret(), a_day=limits[0], a_day_per_row=limits[1])
+        return Journal(origin=self.folder.origin, secret=self.secret(), a_day=limits[0], a_day_per_row=limits[1])
 
     def store(self) -> KeyedRows:
         """Where rows are found by key; raises ConfigError, and BudgetExceeded where noise on these rows was to be charged."""
@@ -233,7 +232,16 @@ def check_serving(contract: Contract, party: PartyFile) -> None:
     if is_label and options.listen is None:
         problems.append('serving.listen: is missing; the label party answers clients there, for example on "127.0.0.1:8443"')
     if not is_label:
-        given = options.model_fields_set & {"listen", "token_file", "tls", "way", "deadline_ms", "max_rows", "max_body_kib"}
+        given = options.model_fields_set & {
+            "listen",
+            "token_file",
+            "tls",
+            "way",
+            "deadline_ms",
+            "max_rows",
+            "max_body_kib",
+            "answers",
+        }
         problems += [f"serving.{name}: only the label party answers clients; leave it out" for name in sorted(given)]
     if options.way is not None and options.way not in contract.serving.ways:
         problems.append(f"serving.way = {options.way}: the contract allows {', '.join(contract.serving.ways)}")

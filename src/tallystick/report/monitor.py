@@ -11,6 +11,14 @@ from tallystick.results.monitoring import Monitoring
 WORDS = {"same": "no", "little": "a little", "some": "some", "much": "much", "unjudged": ""}
 """How far a distribution has moved, for people."""
 
+PARTS = {
+    "all": "all of it",
+    "waiting": "until its batch began",
+    "partners": "the partners' answer",
+    "scoring": "lookup and scoring",
+}
+"""Parts of a request, for people."""
+
 
 def monitoring_html(found: Monitoring) -> str:
     """Give the page."""
@@ -21,6 +29,7 @@ def monitoring_html(found: Monitoring) -> str:
         rows=sorted(shown, key=lambda each: -each.stability),
         compared=len(shown),
         words=WORDS,
+        parts=PARTS,
         text=text,
         json=script_json(json.dumps(found.to_dict(), allow_nan=False, separators=(",", ":"))),
     )

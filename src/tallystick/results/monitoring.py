@@ -45,6 +45,44 @@ class Period(msgspec.Struct, frozen=True, kw_only=True):
     calibration_error: float | None
 
 
+class Latency(msgspec.Struct, frozen=True, kw_only=True):
+    """Milliseconds of one part of the answers: half of them took at most ``p50``, and one in a hundred more than ``p99``."""
+
+    part: str
+    p50: float
+    p99: float
+
+
+class ServedPeriod(msgspec.Struct, frozen=True, kw_only=True):
+    """What was answered online in one period.
+
+    Args:
+        name: of the period.
+        requests, rows: that were answered.
+        why: rows by whether they had a joint score, or why not (unknown, absent, budget, away).
+        scored_by: rows by the model that scored them.
+        latency: by part.
+    """
+
+    name: str
+    requests: int
+    rows: int
+    why: dict[str, int]
+    scored_by: dict[str, int]
+    latency: list[Latency]
+
+    @property
+    def partner_has(self) -> float | None:
+        """Of the rows that partners answered for, the share that all of them had; None for none."""
+        joint, absent = self.why.get("joint", 0), self.why.get("absent", 0)
+        return joint / (joint + absent) if joint + absent else None
+
+    @property
+    def own_share(self) -> float:
+        """Share of the rows that own columns alone scored."""
+        return self.scored_by.get("own columns", 0) / self.rows
+
+
 class Monitoring(msgspec.Struct, frozen=True, kw_only=True):
     """What one party sees of a run in use.
 
@@ -52,11 +90,12 @@ class Monitoring(msgspec.Struct, frozen=True, kw_only=True):
         run_id: of the run.
         party: whose view this is.
         made: when, UTC.
-        rows: new rows of the table that were looked at.
+        rows: new rows of the table that were looked at, or rows that were answered online.
         columns: drift of own columns.
         scores: drift of the joint model's scores from those of the run's test rows; None where there is nothing to compare.
         scored_by: how many scores there are by each model, where scores were given.
-        without_score: new rows of the table that have none.
+        without_score: of these rows, those that have none.
+        served: what was answered online, by time; None where a table was looked at.
         periods: how good scores were, by time.
         level: chance that anything is called drifted where nothing is.
         notes: what was left out, and why.
@@ -71,6 +110,7 @@ class Monitoring(msgspec.Struct, frozen=True, kw_only=True):
     scored_by: dict[str, int] = {}
     without_score: int | None = None
     periods: list[Period] = []
+    served: list[ServedPeriod] | None = None
     level: float
     notes: list[str] = []
 

@@ -11,7 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -38,11 +38,21 @@ _WHY: dict[int, Why] = {ABSENT: "absent", HERE: "joint", OVER_BUDGET: "budget"}
 
 
 @dataclass(frozen=True, kw_only=True)
+class Times:
+    """When a batch began and ended by the monotonic clock, and for how many seconds of it the partners were asked."""
+
+    began: float
+    ended: float
+    asked_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Outcome:
     """What became of rows: a joint score for each, NaN where ``why_B`` says that there is none."""
 
     why_B: list[Why]
     scores: Columns
+    times: Times | None = None
 
     @classmethod
     def without(cls, rows: int, why: Why) -> "Outcome":
@@ -203,7 +213,7 @@ class Batcher:
             self._late_since = ended
         self._flight_until = None
         self._observe(len(keys), ended - began, asked_s)
-        _tell(batch, outcome)
+        _tell(batch, replace(outcome, times=Times(began=began, ended=ended, asked_s=asked_s)))
 
     def _own(self, batch: Sequence[Wanted], keys: Sequence[bytes]) -> tuple[NDArray[np.bool_], Features | None]:
         """Which rows this side knows, and their own columns: as the request brings them, or looked up."""
@@ -257,4 +267,5 @@ def _tell(batch: Sequence[Wanted], outcome: Outcome) -> None:
     for wanted in batch:
         rows = slice(start, start + len(wanted.keys))
         start = rows.stop
-        wanted.done(Outcome(why_B=outcome.why_B[rows], scores={name: values[rows] for name, values in outcome.scores.items()}))
+        scores = {name: values[rows] for name, values in outcome.scores.items()}
+        wanted.done(Outcome(why_B=outcome.why_B[rows], scores=scores, times=outcome.times))

@@ -3,22 +3,21 @@
 A journal names no key. It has a digest of each under the side's secret: who holds that can look for one key. Shapes: B rows.
 """
 
-import hashlib
 import json
-import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tallystick.errors import StorageError, advice
+from tallystick.artifacts.answers import row_digest
+from tallystick.artifacts.lines import LINES, LineFile
+from tallystick.errors import StorageError
+from tallystick.storage import Origin
 
-PREFIX, SUFFIX = "serving-journal-", ".jsonl"
-DIGEST_BYTES = 8
+PREFIX = "serving-journal-"
 
 
 def now() -> datetime:
@@ -33,27 +32,26 @@ class Journal:
     What was counted before a crash counts after it: each line is written before its rows are answered. One thread may use it.
 
     Args:
-        folder: where the files lie.
+        origin: of the folder where the files lie.
         secret: what digests follow from.
         a_day: most rows of a day; None is any.
         a_day_per_row: most often that one row may be asked for in a day; None is any.
         clock: tells the time.
     """
 
-    folder: Path
+    origin: Origin
     secret: bytes = field(repr=False)
     a_day: int | None = None
     a_day_per_row: int | None = None
     clock: Callable[[], datetime] = now
     _day: date | None = field(default=None, init=False)
-    _file: int | None = field(default=None, init=False)
+    _file: LineFile | None = field(default=None, init=False)
     _rows: int = field(default=0, init=False)
     _of_row: Counter[str] = field(default_factory=Counter, init=False)
 
     def digest(self, name: bytes) -> str:
         """What a row is known by in the journal."""
-        hashed = hashlib.blake2b(name, key=self.secret[:64], digest_size=DIGEST_BYTES, person=b"serving journal")
-        return hashed.hexdigest()
+        return row_digest(name, self.secret)
 
     def allowed(self, names_B: Sequence[bytes]) -> NDArray[np.bool_]:
         """Count rows that are asked for, and say which of them may be answered; raises StorageError."""
@@ -74,7 +72,7 @@ class Journal:
     def close(self) -> None:
         """Let go of the file."""
         if self._file is not None:
-            os.close(self._file)
+            self._file.close()
         self._file = self._day = None
 
     def _count(self, digest: str) -> None:
@@ -86,19 +84,14 @@ class Journal:
         """Open the day's file, and count what it has already."""
         self.close()
         self._rows, self._of_row = 0, Counter()
-        path = self.folder / f"{PREFIX}{day.isoformat()}{SUFFIX}"
+        path = self.origin.folder / f"{PREFIX}{day.isoformat()}{LINES}"
+
+        def count(line: bytes) -> None:
+            for digest in json.loads(line)["rows"]:
+                self._count(digest)
+
         try:
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-            whole = 0
-            with path.open("rb") as former:
-                for line in former:
-                    if line.endswith(b"\n"):
-                        whole += len(line)
-                        for digest in json.loads(line)["rows"]:
-                            self._count(digest)
-            os.ftruncate(self._file, whole)  # a full disk can leave a part of a line, whose rows were not answered
-        except OSError as error:
-            raise StorageError(f"cannot open {path}: {error.strerror}{advice(error)}") from None
+            self._file = LineFile(path, origin=self.origin, each=count)
         except (ValueError, KeyError, TypeError):
             raise StorageError(
                 f"{path} holds a line that is none of a journal; move the file away, its day's budgets begin anew"
@@ -107,7 +100,4 @@ class Journal:
 
     def _write(self, line: dict[str, object]) -> None:
         assert self._file is not None
-        try:
-            os.write(self._file, json.dumps(line, separators=(",", ":")).encode() + b"\n")
-        except OSError as error:
-            raise StorageError(f"the journal of serving cannot be written: {error.strerror}{advice(error)}") from None
+        self._file.append(json.dumps(line, separators=(",", ":")).encode())

@@ -1,0 +1,107 @@
+"""A file of a run folder that grows by lines, a journal say; encrypted line by line where the folder's files are.
+
+Guarantee, where they are: who has the disk and not the key learns how many lines there are, when and how long, and cannot change,
+swap or leave out one before the last unnoticed. Not protected: lines that are cut off at the end; in a folder without a key, all.
+"""
+
+import binascii
+import errno
+import os
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from tallystick.encryption import NotDecrypted
+from tallystick.errors import DamagedFile, StorageError, advice
+from tallystick.storage import Origin
+
+
+class LineFile:
+    """A file that lines are added to, open for its owner alone.
+
+    Args:
+        path: of the file; made if it is not there. A part of a line at its end, which a kill can leave, is cut off.
+        origin: of the folder that it lies in.
+        each: is given each line that stands there already.
+
+    Raises StorageError, and DamagedFile for a line that cannot be decrypted.
+    """
+
+    def __init__(self, path: Path, *, origin: Origin, each: Callable[[bytes], None]) -> None:
+        self.path, self._origin = path, origin
+        self._count = self.size = 0
+        try:
+            self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise _unwritable(path, error) from None
+        try:
+            for line, size in _lines_of(path, origin):
+                each(line)
+                self._count, self.size = self._count + 1, self.size + size
+            os.ftruncate(self._handle, self.size)
+        except BaseException as error:
+            self.close()
+            if isinstance(error, OSError) and not isinstance(error, StorageError):
+                raise _unwritable(path, error) from None
+            raise
+
+    def append(self, line: bytes) -> None:
+        """Add a line, all of it or nothing; raises StorageError."""
+        if (key := self._origin.key) is not None:
+            place = _place(self._origin, self.path, self._count)
+            line = binascii.b2a_base64(b"".join(key.encrypted(line, place=place)), newline=False)
+        try:
+            written = os.write(self._handle, line + b"\n")
+            if written < len(line) + 1:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            with suppress(OSError):
+                os.ftruncate(self._handle, self.size)
+            raise _unwritable(self.path, error) from None
+        self._count, self.size = self._count + 1, self.size + written
+
+    def close(self) -> None:
+        """Let go of the file."""
+        os.close(self._handle)
+
+
+LINES = ".jsonl"
+"""How such a file's name ends."""
+
+
+def read_lines(path: Path, *, origin: Origin) -> Iterator[bytes]:
+    """The whole lines of such a file, while another process may add some; raises DamagedFile."""
+    try:
+        for line, _ in _lines_of(path, origin):
+            yield line
+    except StorageError:
+        raise
+    except OSError as error:
+        raise DamagedFile(path, f"it cannot be read: {error.strerror}") from None
+
+
+def _lines_of(path: Path, origin: Origin) -> Iterator[tuple[bytes, int]]:
+    """Each whole line, and how many bytes it takes in the file."""
+    with path.open("rb") as file:
+        for number, line in enumerate(file):
+            if not line.endswith(b"\n"):
+                return
+            yield _plain(line[:-1], path, origin, number), len(line)
+
+
+def _plain(line: bytes, path: Path, origin: Origin, number: int) -> bytes:
+    if origin.key is None:
+        return line
+    try:
+        return origin.key.decrypted(binascii.a2b_base64(line, strict_mode=True), place=_place(origin, path, number))
+    except (NotDecrypted, binascii.Error) as error:
+        why = str(error) if isinstance(error, NotDecrypted) else "it is not encrypted, in a folder whose files are"
+        raise DamagedFile(path, f"line {number + 1}: {why}") from None
+
+
+def _place(origin: Origin, path: Path, number: int) -> str:
+    return f"line {number} of {origin.place_of(path)}"
+
+
+def _unwritable(path: Path, error: OSError) -> StorageError:
+    return StorageError(f"cannot write {path}: {error.strerror}{advice(error)}")

@@ -1,0 +1,199 @@
+"""One look at what was answered online, from the answers that the label party keeps. Shapes: N rows."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from tallystick.artifacts.answers import KeptAnswer, AnsweredRow, read_answers, row_digest, serving_secret, short
+from tallystick.artifacts.folder import RunFolder
+from tallystick.artifacts.profile import CategoricalProfile, NumericProfile, kept_profile
+from tallystick.artifacts.trained import kept_encoder
+from tallystick.config.contract import Contract
+from tallystick.data.categories import MISSING, UNSEEN, CategoricalColumn
+from tallystick.data.encoder import Encoder, NumericColumn
+from tallystick.errors import ConfigError
+from tallystick.monitoring.drift import LEVEL, categorical_drift, judged, numeric_drift
+from tallystick.monitoring.monitor import KEY, LABEL, SCORE, SCORED_BY, TIME, Every, period_names, periods_of, scores_drift
+from tallystick.results.monitoring import Drift, Latency, Monitoring, Period, ServedPeriod
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServedLook:
+    """What is looked at.
+
+    Args:
+        contract: as in a run.
+        party: whose view this is.
+        folder: of the run that was served.
+        labels: ``key``, normalised, and ``label`` of the rows whose labels have come; None where none are given.
+        since: the first day that counts (UTC); None is all that is kept.
+        every: the periods that figures are given for.
+    """
+
+    contract: Contract
+    party: str
+    folder: RunFolder
+    labels: pl.DataFrame | None = None
+    since: date | None = None
+    every: Every = "month"
+
+
+def monitor_served(look: ServedLook) -> Monitoring:
+    """Compare what was answered with training, and its scores with the labels that have come; nothing is sent.
+
+    A row that was asked for several times counts once in what is compared, by its last answer, and in each period once in what
+    is measured. Raises ConfigError where no answer is kept, DamagedFile.
+    """
+    answers = [each for each in read_answers(look.folder) if look.since is None or each.at.date() >= look.since]
+    rows = [(each.at, row) for each in answers for row in each.rows]
+    if not rows:
+        raise ConfigError(
+            f"--served: {look.folder.path} keeps no answer{' since then' if look.since else ''}; name serving.answers in the "
+            "party file and serve, or give --run for another run"
+        )
+    notes = _notes_of(look, answers)
+    columns = _columns(look.folder, [row for _, row in rows], notes)
+    scored = _scored(rows)
+    of_scores = scores_drift(look.contract, look.folder, scored.unique(KEY, keep="last"), notes)
+    found = judged([*columns, *([of_scores] if of_scores is not None else [])])
+    return Monitoring(
+        run_id=look.folder.run_id,
+        party=look.party,
+        made=datetime.now(UTC).isoformat(timespec="seconds"),
+        rows=len(rows),
+        columns=found[: len(columns)],
+        scores=found[len(columns)] if of_scores is not None else None,
+        scored_by=_counted(row.by for _, row in rows if row.by is not None),
+        without_score=sum(row.by is None for _, row in rows),
+        periods=_measured(look, scored, notes) if look.labels is not None else [],
+        served=_served(answers, look.every),
+        level=LEVEL,
+        notes=notes,
+    )
+
+
+def _notes_of(look: ServedLook, answers: Sequence[KeptAnswer]) -> list[str]:
+    full = sorted({each.at.date().isoformat() for each in answers if each.full})
+    notes = [f"{len(full)} days' files were full, {full[-1]} last; what was answered after is not kept."] if full else []
+    if look.labels is None:
+        notes.append("No labels were given (--labels).")
+    return notes
+
+
+def _columns(folder: RunFolder, rows: Sequence[AnsweredRow], notes: list[str]) -> list[Drift]:
+    """Own columns as the network took them, beside the training rows'."""
+    encoder = kept_encoder(folder)
+    if encoder is None:
+        notes.append("This party has no column in the model.")
+        return []
+    sampled = list({row.row: row for row in rows if row.numbers is not None}.values())
+    if not sampled:
+        notes.append("No row's own columns were sampled (serving.answers.columns).")
+        return []
+    if encoder.sequences:
+        notes.append("Columns of lists are not compared.")
+    notes.append(
+        f"Own columns are those of {len(sampled):,} sampled rows, as the network takes them: a number beyond those of training "
+        "counts as the nearest, and a missing one as the mean where training had none missing."
+    )
+    before = kept_profile(folder)
+    numbers_NF = np.array([row.numbers for row in sampled], dtype=np.float32).reshape(len(sampled), -1)
+    codes_NG = np.array([row.codes for row in sampled], dtype=np.int64).reshape(len(sampled), -1)
+    return [*_numeric(encoder, before.numeric, numbers_NF), *_categorical(encoder, before.categorical, codes_NG)]
+
+
+def _numeric(encoder: Encoder, before: Sequence[NumericProfile], numbers_NF: NDArray[np.float32]) -> list[Drift]:
+    found, indicators = [], len(encoder.numeric)
+    for place, (column, profile) in enumerate(zip(encoder.numeric, before, strict=True)):
+        values_N = numbers_NF[:, place].astype(np.float64)
+        if column.indicator:
+            values_N[numbers_NF[:, indicators] > 0] = np.nan
+            indicators += 1
+        found.append(numeric_drift(_encoded(profile, column), values_N))
+    return found
+
+
+def _encoded(profile: NumericProfile, column: NumericColumn) -> NumericProfile:
+    """The training rows' numbers as the network took them, of 32 bits too."""
+    points = column.encode(np.array(profile.points)).astype(np.float32)
+    return NumericProfile(name=profile.name, rows=profile.rows, missing=profile.missing, points=short(points))
+
+
+def _categorical(encoder: Encoder, before: Sequence[CategoricalProfile], codes_NG: NDArray[np.int64]) -> list[Drift]:
+    found = []
+    for place, (column, profile) in enumerate(zip(encoder.categorical, before, strict=True)):
+        codes = pl.Series(column.name, codes_NG[:, place])
+        found.append(categorical_drift(_coded(profile, column), codes.set(codes == MISSING, None)))
+    return found
+
+
+def _coded(profile: CategoricalProfile, column: CategoricalColumn) -> CategoricalProfile:
+    """The training rows' categories by code: all without a code of their own are others."""
+    codes = column.encode(pl.Series([name for name, _ in profile.counts], dtype=pl.String)).tolist()
+    counts = [count for _, count in profile.counts]
+    named = tuple((str(code), count) for code, count in zip(codes, counts, strict=True) if code != UNSEEN)
+    others = profile.others + sum(count for code, count in zip(codes, counts, strict=True) if code == UNSEEN)
+    return CategoricalProfile(name=profile.name, missing=profile.missing, counts=named, others=others)
+
+
+def _scored(rows: Sequence[tuple[datetime, AnsweredRow]]) -> pl.DataFrame:
+    """Digest, score, by which model and when, the oldest first; no score of several classes."""
+    return pl.DataFrame(
+        {
+            KEY: [row.row for _, row in rows],
+            SCORE: [row.scores[0] if len(row.scores) == 1 else None for _, row in rows],
+            SCORED_BY: [row.by for _, row in rows],
+            TIME: [at.replace(tzinfo=None) for at, _ in rows],
+        },
+        schema={KEY: pl.String, SCORE: pl.Float64, SCORED_BY: pl.String, TIME: pl.Datetime},
+    )
+
+
+def _measured(look: ServedLook, scored: pl.DataFrame, notes: list[str]) -> list[Period]:
+    assert look.labels is not None
+    secret = serving_secret(look.folder)
+    digests = [row_digest(key.encode(), secret) if key is not None else None for key in look.labels.get_column(KEY)]
+    labels = look.labels.with_columns(pl.Series(KEY, digests, dtype=pl.String)).drop_nulls(KEY)
+    if (known := labels.get_column(KEY).is_in(scored.get_column(KEY).unique().to_list()).sum()) == 0:
+        notes.append("None of the labels is of a row that was answered; look at the key columns of --labels.")
+    else:
+        notes.append(f"{known:,} of {labels.height:,} given labels are of rows that were answered.")
+    named = period_names(scored.get_column(TIME), look.every)
+    last = scored.with_columns(named.alias("_period")).unique([KEY, "_period"], keep="last", maintain_order=True)
+    joined = last.join(labels.unique(KEY, keep="last").select(KEY, LABEL), on=KEY, how="left", maintain_order="left")
+    return periods_of(look.contract, look.folder, joined, every=look.every, notes=notes)
+
+
+def _served(answers: Sequence[KeptAnswer], every: Every) -> list[ServedPeriod]:
+    """Shares and latency by time, the earliest first."""
+    requests = [each for each in answers if each.rows]
+    times = pl.Series([each.at.replace(tzinfo=None) for each in requests], dtype=pl.Datetime)
+    parts: dict[str, list[KeptAnswer]] = {}
+    for name, each in zip(period_names(times, every), requests, strict=True):
+        parts.setdefault(name, []).append(each)
+    return [_period(name, part) for name, part in sorted(parts.items())]
+
+
+def _period(name: str, requests: Sequence[KeptAnswer]) -> ServedPeriod:
+    rows = [row for each in requests for row in each.rows]
+    latency = []
+    for part in ("all", "waiting", "partners", "scoring"):
+        if spent := [each.ms[part] for each in requests if part in each.ms]:
+            latency.append(Latency(part=part, p50=float(np.quantile(spent, 0.5)), p99=float(np.quantile(spent, 0.99))))
+    return ServedPeriod(
+        name=name,
+        requests=len(requests),
+        rows=len(rows),
+        why=_counted(row.why for row in rows),
+        scored_by=_counted(row.by for row in rows if row.by is not None),
+        latency=latency,
+    )
+
+
+def _counted(words: Iterable[str]) -> dict[str, int]:
+    return dict(sorted(Counter(words).items()))
