@@ -29,7 +29,8 @@ class Loop:
         self._spinning = False
         self._handed_over = threading.Event()
         self._keeping = False
-        self._urgent = 0
+        self._half_done = 0  # frames that are half read
+        self._urgent_tasks: set[asyncio.Task[None]] = set()
         self._parked: list[asyncio.Future[None]] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._fault: BaseException | None = None
@@ -65,7 +66,7 @@ class Loop:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Leave the loop to whoever wants it."""
         self._last_driven = time.monotonic()
-        urgent = self._urgent
+        urgent = self._is_urgent
         self._lock.release()
         if urgent:
             self._handed_over.set()
@@ -111,7 +112,7 @@ class Loop:
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         if urgent:
-            self._urgent += 1
+            self._urgent_tasks.add(task)
             task.add_done_callback(self._less_urgent)
 
     def later(self, do: Callable[..., None], *arguments: object) -> None:
@@ -162,15 +163,21 @@ class Loop:
     @contextlib.contextmanager
     def urgent(self) -> Iterator[None]:
         """Something is half done: while the driver computes, the housekeeper goes on with it."""
-        self._urgent += 1
+        self._half_done += 1
         try:
             yield
         finally:
-            self._less_urgent()
+            self._half_done -= 1
+            self._end_look()
 
-    def _less_urgent(self, _task: object = None) -> None:
-        self._urgent -= 1
+    def _less_urgent(self, task: asyncio.Task[None]) -> None:
+        self._urgent_tasks.discard(task)
         self._end_look()
+
+    @property
+    def _is_urgent(self) -> bool:
+        # The callback of a task that has ended comes a turn later: to hand over for that would cost two thread switches a message.
+        return self._half_done > 0 or any(not task.done() for task in self._urgent_tasks)
 
     def _keep_house(self) -> None:
         while not self._closed:
@@ -195,7 +202,7 @@ class Loop:
             timer.cancel()
 
     def _end_look(self) -> None:
-        if self._keeping and not self._urgent:
+        if self._keeping and not self._is_urgent:
             self._loop.stop()
 
     # Ending
