@@ -253,6 +253,7 @@ def run_server(app: Starlette, options: ServingOptions) -> uvicorn.Server:
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=False,
         lifespan="off",
         timeout_graceful_shutdown=5,
         h11_max_incomplete_event_size=1 << 16,

@@ -6,6 +6,7 @@ Everything that comes is foreign: an error names the row and the column, and nev
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import msgspec
 import polars as pl
@@ -69,12 +70,12 @@ class Reader:
         """For a party's table."""
         return cls(contract=contract, party=party, encoder=encoder, schema=dict(frame.schema), most_rows=party.serving.max_rows)
 
-    @property
+    @cached_property
     def key_columns(self) -> list[str]:
         """Columns of the key, by this party's names."""
         return [self.party.keys[key.name] for key in self.contract.alignment.keys]
 
-    @property
+    @cached_property
     def own_columns(self) -> list[str]:
         """Columns that the own part of the network reads."""
         return columns_read(self.encoder)
