@@ -63,8 +63,6 @@ REACHED = {
     "tallystick.online.limits": ("tests/online/test_bad_input.py", "Bearer"),
     "tallystick.online.metrics": ("tests/online/test_bad_input.py", "/metrics"),
     "tallystick.online.openapi": ("tests/online/test_serve.py", "openapi.json"),
-    "tallystick.online.problems": ("tests/online/test_bad_input.py", "problem+json"),
-    "tallystick.online.requests": ("tests/online/test_bad_input.py", "BODIES"),
     "tallystick.online.side": ("tests/online/test_serve.py", "Served"),
     "tallystick.privacy.exported": ("tests/privacy/test_ledger.py", "export"),
     "tallystick.report.charts": ("tests/report/test_page.py", "svg"),
