@@ -6,12 +6,13 @@ import time
 import numpy as np
 import pytest
 
-from tallystick.alignment.choice import FEW_IDS, MANY_IDS, Choice, LineProbe, MeasuredLine, ProbeAnswer, choose_protocol, sooner
+from tallystick.alignment.choice import FEW_IDS, MANY_IDS, Choice, choose_protocol, sooner
 from tallystick.alignment.exchange import Size, send_size
 from tallystick.alignment.psi import intersect_feature_party, intersect_label_party
 from tallystick.alignment.randomness import SecureRandom
 from tallystick.errors import ProtocolError
 from tallystick.network.channel import memory_channels
+from tallystick.network.line import LineProbe, MeasuredLine, ProbeAnswer
 
 from .roles import error_of, in_threads
 

@@ -9,14 +9,12 @@ The label party measures and chooses, so both sides come to the same. With few i
 this is sent. Both protocols tell each side the same; times of probes tell of no id.
 """
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal
-
-import msgspec
+from typing import Literal
 
 from tallystick.network.channel import Channel
+from tallystick.network.line import MeasuredLine, answer_probes, measure_line
 from tallystick.network.messages import Message
 
 Taken = Literal["diffie-hellman", "oblivious-transfer"]
@@ -25,21 +23,6 @@ FEW_IDS = 1_000
 """Up to so many ids of both sides together, Diffie-Hellman is over before base transfers are."""
 MANY_IDS = 250_000
 """For more, oblivious transfer is faster but on the slowest lines; and it goes on where it broke."""
-PROBE_BYTES = 65_536
-FASTEST = 1e9
-"""Bytes a second: no line counts as faster."""
-_ROUNDS = 2
-
-
-@dataclass(frozen=True, kw_only=True)
-class MeasuredLine:
-    """What lies between two sides."""
-
-    round_trip_s: float
-    bytes_per_s: float
-
-    def __str__(self) -> str:
-        return f"a round trip of {1000 * self.round_trip_s:.2g} ms and {self.bytes_per_s / 1e6:.2g} MB/s"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,16 +52,6 @@ COSTS: Mapping[Taken, Cost] = {
 """As `bench alignment` measured them."""
 
 
-class LineProbe(Message, frozen=True):
-    """The label party's: so many bytes to time the line by."""
-
-    data: Annotated[bytes, msgspec.Meta(max_length=PROBE_BYTES)]
-
-
-class ProbeAnswer(Message, frozen=True):
-    """The feature party's: a probe has come."""
-
-
 class Choice(Message, frozen=True):
     """The label party's: the protocol that both take."""
 
@@ -102,7 +75,7 @@ def sooner(label_ids: int, feature_ids: int, line: MeasuredLine) -> Taken:
 
 def choose_protocol(channel: Channel, label_ids: int, feature_ids: int) -> tuple[Taken, MeasuredLine]:
     """Measure the line, choose and tell the feature party: the label party's role."""
-    line = _measured(channel)
+    line = measure_line(channel)
     taken = sooner(label_ids, feature_ids, line)
     channel.send(Choice(protocol=taken))
     return taken, line
@@ -110,20 +83,5 @@ def choose_protocol(channel: Channel, label_ids: int, feature_ids: int) -> tuple
 
 def be_told(channel: Channel) -> Taken:
     """Answer the probes and take the label party's choice: a feature party's role."""
-    for _ in range(_ROUNDS + 1):
-        channel.receive(LineProbe)
-        channel.send(ProbeAnswer())
+    answer_probes(channel)
     return channel.receive(Choice).protocol
-
-
-def _measured(channel: Channel) -> MeasuredLine:
-    taken = []
-    for size in (*[0] * _ROUNDS, PROBE_BYTES):
-        began = time.perf_counter()
-        channel.send(LineProbe(data=bytes(size)))
-        channel.receive(ProbeAnswer)
-        taken.append(time.perf_counter() - began)
-    round_trip_s = min(taken[:-1])
-    # What the large one takes beyond a round trip; on a fast line less than clocks can tell.
-    beyond_s = max(taken[-1] - round_trip_s, PROBE_BYTES / FASTEST)
-    return MeasuredLine(round_trip_s=round_trip_s, bytes_per_s=PROBE_BYTES / beyond_s)

@@ -5,13 +5,14 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from tallystick.alignment.choice import MeasuredLine, sooner
+from tallystick.alignment.choice import sooner
 from tallystick.alignment.exchange import MAX_ROWS
 from tallystick.alignment.ids import Ids
 from tallystick.alignment.randomness import SecureRandom
 from tallystick.alignment.registry import AlignmentInput
 from tallystick.config.contract import Contract
 from tallystick.network.channel import memory_channels, no_progress
+from tallystick.network.line import MeasuredLine
 
 MANY_IDS = 50_000
 """Below, an alignment is over before anybody asks."""

@@ -1,0 +1,62 @@
+"""The line between two sides, as messages over it find it: one side probes, the other answers.
+
+prober                                         answerer
+two empty probes, then a large one     ->
+                                       <-      an answer to each
+"""
+
+import time
+from dataclasses import dataclass
+from typing import Annotated
+
+import msgspec
+
+from tallystick.network.channel import Channel
+from tallystick.network.messages import Message
+
+PROBE_BYTES = 65_536
+FASTEST = 1e9
+"""Bytes a second: no line counts as faster."""
+_EMPTY = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredLine:
+    """What lies between two sides."""
+
+    round_trip_s: float
+    bytes_per_s: float
+
+    def __str__(self) -> str:
+        return f"a round trip of {1000 * self.round_trip_s:.2g} ms and {self.bytes_per_s / 1e6:.2g} MB/s"
+
+
+class LineProbe(Message, frozen=True):
+    """The prober's: so many bytes to time the line by."""
+
+    data: Annotated[bytes, msgspec.Meta(max_length=PROBE_BYTES)]
+
+
+class ProbeAnswer(Message, frozen=True):
+    """The answerer's: a probe has come."""
+
+
+def measure_line(channel: Channel) -> MeasuredLine:
+    """Time probes: the prober's role."""
+    taken = []
+    for size in (*[0] * _EMPTY, PROBE_BYTES):
+        began = time.perf_counter()
+        channel.send(LineProbe(data=bytes(size)))
+        channel.receive(ProbeAnswer)
+        taken.append(time.perf_counter() - began)
+    round_trip_s = min(taken[:-1])
+    # What the large one takes beyond a round trip; on a fast line less than clocks can tell.
+    beyond_s = max(taken[-1] - round_trip_s, PROBE_BYTES / FASTEST)
+    return MeasuredLine(round_trip_s=round_trip_s, bytes_per_s=PROBE_BYTES / beyond_s)
+
+
+def answer_probes(channel: Channel) -> None:
+    """Answer each probe as it comes: the answerer's role."""
+    for _ in range(_EMPTY + 1):
+        channel.receive(LineProbe)
+        channel.send(ProbeAnswer())
