@@ -21,6 +21,7 @@ from tallystick.disclosure import (
 )
 from tallystick.errors import ConfigError, TallystickError
 from tallystick.job.alignment_cost import alignment_cost, line_note
+from tallystick.job.phases.pace import pace_note
 from tallystick.job.preflight import Preflight, identity_of, preflight, proxy_of
 from tallystick.network.certificates import probe
 from tallystick.network.proxy import Proxy
@@ -126,8 +127,11 @@ def _add_peers(shown: dict[str, Any], contract: Contract, party: PartyFile, foun
         address = party.peers[peer].address
         trouble = probe(identity, peer, address, proxy=proxy, timed=times.append)
         if trouble is None:
-            line = line_note(contract, len(found.keys.ids) if found.keys is not None else 0, round_trip_s=times[-1])
-            shown["peers"].append(f"{peer} at {address} answers and its certificate is in order; {line}")
+            ids = len(found.keys.ids) if found.keys is not None else 0
+            notes = [line_note(contract, ids, round_trip_s=times[-1])]
+            if ids and (note := pace_note(contract.training, ids, round_trip_s=times[-1])) is not None:
+                notes.append(note)
+            shown["peers"].append(f"{peer} at {address} answers and its certificate is in order; {'; '.join(notes)}")
         elif "certificate" in trouble or ("the proxy at" in trouble and "it did not reach the peer" not in trouble):
             shown["peers"].append(trouble)
             shown["problems"].append(trouble)

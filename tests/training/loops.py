@@ -131,7 +131,12 @@ class Setting:
 
         def label_party():
             peers = [
-                FeaturePeer(channel=wrap(pairs[name][0]), width=bottoms[name].width, observer=watching.get("bank"))
+                FeaturePeer(
+                    channel=wrap(pairs[name][0]),
+                    width=bottoms[name].width,
+                    observer=watching.get("bank"),
+                    compression=how.compression,
+                )
                 for name in self.parties
             ]
             train = partial(train_label_party, label, self.own_source, self.objective, peers, defense=defense)

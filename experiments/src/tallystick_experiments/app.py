@@ -33,7 +33,16 @@ app = typer.Typer(
 )
 
 
-for measured in (speed.training, speed.lossless, speed.alignment, speed.linkage, speed.memory, speed.defenses, speed.serve):
+for measured in (
+    speed.training,
+    speed.lossless,
+    speed.alignment,
+    speed.linkage,
+    speed.memory,
+    speed.defenses,
+    speed.serve,
+    speed.line,
+):
     app.command()(measured)
 
 
@@ -343,6 +352,34 @@ def fedads(
         if table == "3":
             return unaligned.run(**how, only=names, by_users=by_users, paper_networks=paper_networks, aligned=aligned)
         return defenses.run(**how, plan=replace(defenses.PLAN, epochs=epochs), swapped=swapped)
+
+    run_experiment(work, out=out, resume=resume, as_json=as_json)
+
+
+@app.command()
+def far(
+    out: Annotated[Path, typer.Option(help="Folder for the log of runs, the page and the result.")],
+    data: Annotated[Path | None, typer.Option(help="Folder of public files (docs/results/boosting.md).")] = None,
+    tables: Annotated[str, typer.Option(help="Tables of bench quality, with commas between.")] = "breast,flights",
+    trainings: Annotated[str, typer.Option(help="default, int8, in-flight-64 …, with commas between; all if left out.")] = "",
+    seeds: Annotated[int, typer.Option(help="Seeds per table and training.", min=1)] = 5,
+    rows: Annotated[int, typer.Option(help="Of a larger table so many rows are drawn.", min=100)] = 12_000,
+    resume: ResumeFlag = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """What fewer bytes and more batches in flight cost in AUC or RMSE on public tables."""
+
+    def work(keeping: "Keeping") -> "ExperimentResult":
+        from tallystick_experiments.far import price
+
+        return price.run(
+            _parts(tables),
+            data,
+            trainings=_parts(trainings) or list(price.TRAININGS),
+            seeds=range(1, seeds + 1),
+            most_rows=rows,
+            keeping=keeping,
+        )
 
     run_experiment(work, out=out, resume=resume, as_json=as_json)
 

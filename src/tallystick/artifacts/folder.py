@@ -47,6 +47,7 @@ IMPUTATION = "imputation"
 START = "start"
 DRAWN = "drawn"
 SETTLED = "settled"
+PACE = "pace"
 FORMAT = 4  # of a run folder; another version's files have other names and other keys
 NOISY_KEYS = "noisy-keys.safetensors"
 TRIAL = "trial-"
@@ -58,6 +59,7 @@ _HELPS = {
     "defense": "the secret in it is lost, and labels or noise drawn anew would be another release: " + _ANEW,
     "imputation": "the seed in it is lost, and other rows would be imputed: " + _ANEW,
     "settled": "the labels in it, that were imputed before training, are lost, and others would be drawn: " + _ANEW,
+    "pace": "the number of batches in flight is lost, and other steps would be taken: " + _ANEW,
     "start": "the secret in it is lost, and training would start from other weights: " + _ANEW,
     "starting-point": "the weights in it are lost, and training would start from others: " + _ANEW,
     "release": "remove it to have the AUC released, and charged for, once more, or " + _ANEW,

@@ -196,6 +196,10 @@ class NetworkModel(Model):
         return self.cut_width or self.hidden[self.cut_after - 1]
 
 
+CompressionName: TypeAlias = Literal["none", "bfloat16", "float16", "int8", "top-k"]
+"""How the numbers of a training step are written for the wire (cut/compression.py)."""
+
+
 class TrainingSettings(Model):
     """How the network is trained, as the contract says it: what is ``auto`` hangs on the number of training rows."""
 
@@ -235,16 +239,24 @@ class TrainingSettings(Model):
         description="what goes back over the cut: gradients, by which bottom models learn and labels can be read, or nothing: "
         "each row's embedding crosses once, of a bottom model that stays as it is, and the label party trains at home",
     )
-    mode: Literal["synchronous", "pipelined"] = Field(
-        default="synchronous", description="lossless, or overlapping the parties with stale cut gradients"
+    mode: Literal["synchronous", "pipelined", "auto"] = Field(
+        default="synchronous",
+        description="lossless, or overlapping the parties with stale cut gradients; auto: the label party measures the round "
+        "trip before training, and takes pipelined from 5 ms on, with as many batches in flight as fill it",
     )
     staleness: int = Field(
         default=2,
         strict=True,
         ge=1,
         le=1024,
-        description="batches in flight (pipelined only); from 4 on, half of them travel in one message, of at most 4,096 rows, "
-        "which is faster",
+        description="batches in flight (pipelined only; auto finds its own); from 4 on, half of them travel in one message, "
+        "of at most 4,096 rows, which is faster",
+    )
+    compression: CompressionName = Field(
+        default="none",
+        description="how the numbers of a training step are written for the wire, both ways: whole; bfloat16 or float16 in two "
+        "bytes each; int8 in one and four bytes a row; top-k the largest eighth of a row in four bytes each. What validates, "
+        "tests and predicts is written whole. It is no defence",
     )
     patience: Count | None = Field(
         default=5, description="epochs without a better validation loss before stopping; null is never"

@@ -6,15 +6,18 @@ What is not a finite number is neither sent nor taken: a single NaN would be in 
 import math
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
+from tallystick.config.sections import CompressionName
+from tallystick.cut.compression import COMPRESSIONS, Compression
 from tallystick.errors import Diverged, ProtocolError
 from tallystick.network.channel import Channel
 from tallystick.network.messages import MAX_MESSAGE_BYTES, Array, MalformedMessage, Message
 
 
 class CutEmbedding(Message, frozen=True):
-    """Feature party to label party: the bottom model's output for the rows of one step, float32 (B, D)."""
+    """Feature party to label party: the bottom model's output for the rows of one step, float32 (B, D), or compressed."""
 
     limit = MAX_MESSAGE_BYTES
     step: int
@@ -22,51 +25,81 @@ class CutEmbedding(Message, frozen=True):
 
 
 class CutGradient(Message, frozen=True):
-    """Label party to feature party: the loss's gradient by that output, float32 (B, D)."""
+    """Label party to feature party: the loss's gradient by that output, float32 (B, D), or compressed."""
 
     limit = MAX_MESSAGE_BYTES
     step: int
     values: Array
 
 
-def send_embedding(channel: Channel, step: int, *cuts_BD: Tensor) -> None:
+def send_embedding(channel: Channel, step: int, *cuts_BD: Tensor, compression: CompressionName = "none") -> list[Tensor]:
     """Send the cut embeddings of one or more steps from ``step`` on, which nobody may change from then on.
 
-    Raises Diverged if one is not finite.
+    Gives what the peer reads, step by step. Raises Diverged if a number is not finite, or not once it is compressed.
     """
-    _refuse_own(cuts_BD, f"cut embedding of step {step}", channel.peer)
-    channel.send(CutEmbedding(step=step, values=Array.lend(*cuts_BD)))
+    values, read_BD = _written(cuts_BD, compression, f"cut embedding of step {step}", channel.peer)
+    channel.send(CutEmbedding(step=step, values=values))
+    return read_BD
 
 
-def receive_embedding(channel: Channel, step: int, rows: int, width: int) -> Tensor:
+def receive_embedding(channel: Channel, step: int, rows: int, width: int, *, compression: CompressionName = "none") -> Tensor:
     """Receive the cut embedding of a step; raises ProtocolError for another step, shape or type, or no finite number."""
     message = channel.receive(CutEmbedding)
-    return _open(channel, message, step, rows, width)
+    return _open(channel, message, step, rows, width, COMPRESSIONS[compression])
 
 
-def send_gradient(channel: Channel, step: int, *grads_BD: Tensor) -> None:
+def send_gradient(channel: Channel, step: int, *grads_BD: Tensor, compression: CompressionName = "none") -> list[Tensor]:
     """Send the cut gradients of one or more steps from ``step`` on, which nobody may change from then on.
 
-    Raises Diverged if one is not finite.
+    Gives what the peer reads, step by step. Raises Diverged if a number is not finite, or not once it is compressed.
     """
-    _refuse_own(grads_BD, f"cut gradient of step {step}", channel.peer)
-    channel.send(CutGradient(step=step, values=Array.lend(*grads_BD)))
+    values, read_BD = _written(grads_BD, compression, f"cut gradient of step {step}", channel.peer)
+    channel.send(CutGradient(step=step, values=values))
+    return read_BD
 
 
-def receive_gradient(channel: Channel, step: int, rows: int, width: int) -> Tensor:
+def receive_gradient(channel: Channel, step: int, rows: int, width: int, *, compression: CompressionName = "none") -> Tensor:
     """Receive the cut gradient of a step; raises ProtocolError for another step, shape or type, or no finite number."""
     message = channel.receive(CutGradient)
-    return _open(channel, message, step, rows, width)
+    return _open(channel, message, step, rows, width, COMPRESSIONS[compression])
 
 
-def _open(channel: Channel, message: CutEmbedding | CutGradient, step: int, rows: int, width: int) -> Tensor:
+def _written(parts_BD: Sequence[Tensor], name: CompressionName, what: str, peer: str) -> tuple[Array, list[Tensor]]:
+    """What goes into the message, and what is read from it."""
+    _refuse_own(parts_BD, what, peer)
+    compression = COMPRESSIONS[name]
+    if compression is None:
+        return Array.lend(*parts_BD), list(parts_BD)
+    values_BD = torch.cat([part_BD.detach().cpu() for part_BD in parts_BD])
+    packed_BR = compression.packed(values_BD)
+    read_BD = compression.unpacked(packed_BR, values_BD.shape[1])
+    if not all_finite(read_BD):
+        raise Diverged(
+            f"the {what}, about to be sent to {peer}, has numbers beyond what training.compression = {name} can write; "
+            "agree on bfloat16 or int8"
+        )
+    return Array.lend(packed_BR), list(torch.split(read_BD.to(parts_BD[0].device), [len(part_BD) for part_BD in parts_BD]))
+
+
+def _open(
+    channel: Channel,
+    message: CutEmbedding | CutGradient,
+    step: int,
+    rows: int,
+    width: int,
+    compression: Compression | None,
+) -> Tensor:
     what = f"{channel.peer}: {type(message).__name__}"
     if message.step != step:
         raise ProtocolError(channel.peer, f"{what} is of step {message.step}, expected {step}; the two sides are out of step")
-    if message.values.dtype != "float32":
-        raise ProtocolError(channel.peer, f"{what} of step {step} has type {message.values.dtype}, expected float32")
+    dtype = "float32" if compression is None else "uint8"
+    if message.values.dtype != dtype:
+        raise ProtocolError(channel.peer, f"{what} of step {step} has type {message.values.dtype}, expected {dtype}")
     try:
-        values_BD = message.values.tensor(rows, width)
+        if compression is None:
+            values_BD = message.values.tensor(rows, width)
+        else:
+            values_BD = compression.unpacked(message.values.tensor(rows, compression.row_bytes(width)), width)
     except MalformedMessage as error:
         raise ProtocolError(channel.peer, f"{what} of step {step}: {error}") from None
     if not all_finite(values_BD):

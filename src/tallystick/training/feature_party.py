@@ -4,11 +4,13 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
+from tallystick.config.sections import TrainingConfig
 from tallystick.cut.forward import FeatureSource, Sending, send_embeddings, uncounted
 from tallystick.cut.messages import receive_gradient, send_embedding
 from tallystick.data.features import Features
@@ -48,7 +50,7 @@ def train_feature_party(
     training, schedule = run.training, run.schedule
     updates = run.updates(bottom)
     state = run.resume(bottom, updates)
-    loop = _Loop(bottom, updates, channel, staleness=staleness_of(training), observer=observer)
+    loop = _Loop(bottom, updates, channel, training, observer=observer)
     bottom.train()
     last_commit = told = state.step
     with parallel_embedding_lookup(bottom):
@@ -135,6 +137,14 @@ class _Messages:
             self._next = group, joint, [self._source(batch.index_B) for batch in joint]
 
 
+class _Sent(NamedTuple):
+    """A message in flight: its batches, their cut embeddings, and these as the label party reads them."""
+
+    group: Sequence[Batch]
+    cuts_BD: list[Tensor]
+    read_BD: list[Tensor]
+
+
 class _Loop:
     """Messages in flight: their batches are embedded and sent, the gradients not yet back."""
 
@@ -143,16 +153,17 @@ class _Loop:
         bottom: nn.Module,
         updates: Updates,
         channel: Channel,
+        training: TrainingConfig,
         *,
-        staleness: int,
         observer: CutObserver | None,
     ) -> None:
         self.bottom = bottom
         self.updates = updates
         self.channel = channel
-        self.staleness = staleness
+        self.staleness = staleness_of(training)
+        self.compression = training.compression
         self.observer = observer
-        self._in_flight: deque[tuple[Sequence[Batch], list[Tensor]]] = deque()
+        self._in_flight: deque[_Sent] = deque()
         self._batches_in_flight = 0
         self.answered = 0  # the last step whose gradients came back
         self._unseen: list[tuple[Batch, Tensor, Tensor]] = []  # by the observer
@@ -167,8 +178,8 @@ class _Loop:
         for part in features:
             with self._stash():
                 cuts_BD.append(embed(self.bottom, part))
-        send_embedding(self.channel, group[0].step, *cuts_BD)
-        self._in_flight.append((group, cuts_BD))
+        read_BD = send_embedding(self.channel, group[0].step, *cuts_BD, compression=self.compression)
+        self._in_flight.append(_Sent(group, cuts_BD, read_BD))
         self._batches_in_flight += len(cuts_BD)
         self._observe()  # what crossed before, while the label party is at work
         meanwhile()
@@ -189,16 +200,17 @@ class _Loop:
         self._unseen.clear()
 
     def _backward(self) -> None:
-        group, cuts_BD = self._in_flight.popleft()
+        group, cuts_BD, read_BD = self._in_flight.popleft()
         self._batches_in_flight -= len(cuts_BD)
         rows = [len(cut_BD) for cut_BD in cuts_BD]
         self.updates.zero_grad()  # takes a while for large tables, in which the gradient is on its way
-        grads_BD = receive_gradient(self.channel, group[0].step, sum(rows), cuts_BD[0].shape[1]).to(cuts_BD[0].device)
-        for batch, cut_BD, grad_BD in zip(group, cuts_BD, torch.split(grads_BD, rows), strict=True):
+        step, width = group[0].step, cuts_BD[0].shape[1]
+        grads_BD = receive_gradient(self.channel, step, sum(rows), width, compression=self.compression).to(cuts_BD[0].device)
+        for batch, cut_BD, as_read_BD, grad_BD in zip(group, cuts_BD, read_BD, torch.split(grads_BD, rows), strict=True):
             apply(self.updates, cut_BD, grad_BD, step=batch.step)
             if batch is not group[-1]:
                 self.updates.zero_grad()
-            self._unseen.append((batch, cut_BD.detach(), grad_BD))
+            self._unseen.append((batch, as_read_BD.detach(), grad_BD))
         self.answered = group[-1].step
 
     def _stash(self) -> AbstractContextManager[object]:

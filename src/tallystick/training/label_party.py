@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tallystick.config.sections import CompressionName
 from tallystick.cut.forward import CutRows, Cuts, FeatureSource, KeptCuts, crossing, logits_over, side_by_side
 from tallystick.cut.messages import receive_embedding, send_gradient
 from tallystick.errors import Diverged
@@ -27,11 +28,12 @@ from tallystick.training.step_rule import PLAIN, StepRule
 
 @dataclass(frozen=True, kw_only=True)
 class FeaturePeer:
-    """A feature party as the label party sees it: the way there, its cut width, and who keeps what crosses the cut."""
+    """A feature party as the label party sees it: the way there, its cut width, who keeps what crosses, how it is compressed."""
 
     channel: Channel
     width: int
     observer: CutObserver | None = None
+    compression: CompressionName = "none"
 
     @property
     def name(self) -> str:
@@ -44,12 +46,12 @@ class FeaturePeer:
 
     def embeddings(self, joint: Sequence[Batch], rows: Sequence[int]) -> Sequence[Tensor]:
         """Those of a message's joint batches, of so many rows."""
-        cut_BD = receive_embedding(self.channel, joint[0].step, sum(rows), self.width).to(joint[0].index_B.device)
-        return torch.split(cut_BD, list(rows))
+        cut_BD = receive_embedding(self.channel, joint[0].step, sum(rows), self.width, compression=self.compression)
+        return torch.split(cut_BD.to(joint[0].index_B.device), list(rows))
 
-    def answer(self, step: int, grads_BD: Sequence[Tensor]) -> None:
-        """Send it the gradients of the message that began with this step."""
-        send_gradient(self.channel, step, *grads_BD)
+    def answer(self, step: int, grads_BD: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Send it the gradients of the message that began with this step; gives what it reads."""
+        return send_gradient(self.channel, step, *grads_BD, compression=self.compression)
 
     def decided(self, decision: EpochDecision) -> None:
         """Tell it what was decided on an epoch."""
@@ -77,8 +79,9 @@ class KeptPeer:
         """Those of a message's joint batches."""
         return [self.kept(batch.step, batch.index_B) for batch in joint]
 
-    def answer(self, step: int, grads_BD: Sequence[Tensor]) -> None:
+    def answer(self, step: int, grads_BD: Sequence[Tensor]) -> Sequence[Tensor]:  # noqa: ARG002
         """Send nothing."""
+        return grads_BD
 
     def decided(self, decision: EpochDecision) -> None:
         """Send nothing."""
@@ -187,6 +190,7 @@ def _answer(
     device = group[0].index_B.device
     received = iter(_received(peers, joint, cut_rows))
     answers: list[list[Tensor]] = [[] for _ in peers]
+    cuts_of_joint: list[Sequence[Tensor]] = []
     loss_sum = torch.zeros((), device=device)
     for batch, columns in zip(group, own_columns, strict=True):
         answered = bool(joint) and batch is joint[-1]
@@ -195,17 +199,26 @@ def _answer(
         check = _refusing(peers, batch, loss_sum) if checked else None
         step = label_step(learner, batch, cuts_BD, columns, check=check)
         if not batch.is_local:
+            cuts_of_joint.append(cuts_BD)
             for answer, grad_BD in zip(answers, step.grads_BD, strict=True):
                 answer.append(grad_BD)
         if answered:
-            for peer, answer in zip(peers, answers, strict=True):
-                peer.answer(joint[0].step, answer)
+            answers = [list(peer.answer(joint[0].step, answer)) for peer, answer in zip(peers, answers, strict=True)]
         learner.updates.step(batch.step)
-        for peer, cut_BD, grad_BD in zip(peers, cuts_BD, step.grads_BD, strict=True) if not batch.is_local else ():
-            if peer.observer is not None:
-                peer.observer.crossed(batch, cut_BD, grad_BD)
+        if answered:
+            _observe(peers, joint, cuts_of_joint, answers)
         loss_sum += step.loss * len(batch.index_B)
     return loss_sum
+
+
+def _observe(
+    peers: Sequence[Peer], joint: Sequence[Batch], cuts_BD: Sequence[Sequence[Tensor]], grads_BD: Sequence[Sequence[Tensor]]
+) -> None:
+    """Show each peer's observer what crossed in a message, as either side reads it."""
+    for number, peer in enumerate(peers):
+        if peer.observer is not None:
+            for batch, cuts, grad_BD in zip(joint, cuts_BD, grads_BD[number], strict=True):
+                peer.observer.crossed(batch, cuts[number], grad_BD)
 
 
 def _received(peers: Sequence[Peer], joint: Sequence[Batch], cut_rows: CutRows) -> list[list[Tensor]]:

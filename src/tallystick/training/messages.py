@@ -1,5 +1,9 @@
 """Control messages of a training run, and the checks of what they say; the tensors are in tallystick.cut."""
 
+from typing import Annotated
+
+import msgspec
+
 from tallystick.errors import ProtocolError
 from tallystick.network.channel import Channel
 from tallystick.network.messages import Message
@@ -12,6 +16,12 @@ class CutWidth(Message, frozen=True):
     """Feature party to label party, before the first step: the width D of its cut embedding."""
 
     width: int
+
+
+class Pace(Message, frozen=True):
+    """Label party to feature party, where the line decides (``training.mode: auto``): batches in flight, 0 for synchronous."""
+
+    staleness: Annotated[int, msgspec.Meta(ge=0, le=1024)]
 
 
 class EpochDecision(Message, frozen=True):

@@ -4,6 +4,7 @@ A batch is *joint* or *local*. A joint one's cut embeddings and gradients cross;
 and nothing crosses. An epoch may have both, and phases of other epochs (pretraining) may come before the usual ones.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -262,5 +263,23 @@ def _spread(joint: Sequence[Tensor], local: Sequence[Tensor]) -> list[tuple[Tens
 
 
 def staleness_of(training: TrainingConfig) -> int:
-    """Batches that a feature party sends ahead of the gradients it has applied: 0 when synchronous."""
+    """Batches that a feature party sends ahead of the gradients it has applied: 0 when synchronous, or not settled yet."""
     return training.staleness if training.mode == "pipelined" else 0
+
+
+SHORT_ROUND_TRIP_S = 0.005
+"""Up to so long a round trip, training waits little for the line, and stays synchronous and lossless."""
+STEP_S = 0.002
+"""Seconds of a small step at one party, by which a round trip is counted in steps."""
+MOST_IN_FLIGHT, MOST_ROWS_IN_FLIGHT = 64, 8192
+
+
+def fitting_staleness(round_trip_s: float, *, batch_size: int, batches: int) -> int:
+    """Batches in flight that fill a line of this round trip: a power of two, or 0 where training need not be pipelined.
+
+    Half of them travel while the other half is at work. A quarter of an epoch's ``batches`` is never passed.
+    """
+    if round_trip_s < SHORT_ROUND_TRIP_S:
+        return 0
+    most = min(MOST_IN_FLIGHT, MOST_ROWS_IN_FLIGHT // batch_size, batches // 4)
+    return max(2, min(1 << math.ceil(math.log2(2 + 2 * round_trip_s / STEP_S)), most))

@@ -184,7 +184,7 @@ def _feature_party(scenario: SpeedScenario, data: "SpeedData", channel: Channel,
 
 def _train_joined(scenario: SpeedScenario, data: "SpeedData", mode: str) -> float:
     clock = Clock(scenario.warm_up, scenario.steps)
-    bottom, label = _modules(scenario)
+    bottom, label = modules(scenario)
     if mode == "plain":
         bottom.columns = _PlainColumns(scenario.feature, embedding_width=4)
     train_joined(
@@ -210,7 +210,7 @@ class _PlainColumns(Columns):
 
 
 def _train_label(scenario: SpeedScenario, data: "SpeedData", channel: Channel, mode: str, schedule: Schedule) -> LabelModel:
-    _, model = _modules(scenario)
+    _, model = modules(scenario)
     epochs = 1 if len(schedule.train_N) > scenario.rows else scenario.quality_epochs
     train_label(model, data, channel, _training(mode, epochs), schedule, width=scenario.bottom[-1])
     return model
@@ -230,14 +230,14 @@ def train_label(
     """The label party's loop, for a feature party's cut of this width, by the clock if one is given."""
     with tempfile.TemporaryDirectory() as folder:
         run = _run(training, schedule, Path(folder), clock)
-        peers = [FeaturePeer(channel=channel, width=width)]
+        peers = [FeaturePeer(channel=channel, width=width, compression=training.compression)]
         train_label_party(model, data.own_source, data.objective, peers, run, step_rule=step_rule)
 
 
 def _train_feature(
     scenario: SpeedScenario, data: "SpeedData", channel: Channel, mode: str, schedule: Schedule, clock: "Clock | None"
 ) -> nn.Module:
-    bottom, _ = _modules(scenario)
+    bottom, _ = modules(scenario)
     epochs = 1 if clock is not None else scenario.quality_epochs
     train_feature(bottom, data, channel, _training(mode, epochs), schedule, clock)
     return bottom
@@ -276,7 +276,8 @@ def _training(mode: str, epochs: int) -> TrainingConfig:
     )
 
 
-def _modules(scenario: SpeedScenario) -> tuple[TabularBottom, LabelModel]:
+def modules(scenario: SpeedScenario) -> tuple[TabularBottom, LabelModel]:
+    """The feature party's and the label party's, at weights drawn from a seed."""
     with seeded(1, "feature"):
         bottom = TabularBottom(scenario.feature, embedding_width=4, hidden=scenario.bottom)
     with seeded(1, "label"):

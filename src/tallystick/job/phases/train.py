@@ -15,6 +15,7 @@ from tallystick.artifacts.profile import keep_profile, profile_of
 from tallystick.artifacts.starting_point import StartingPoint, put_starting_weights
 from tallystick.artifacts.trained import TrainedFeatureParty, TrainedLabelParty, keep_before_refit, keep_encoders
 from tallystick.audit.recording import recorders
+from tallystick.config.sections import TrainingConfig
 from tallystick.cut.forward import KeptCuts
 from tallystick.data.keys import Keys
 from tallystick.data.telling import telling
@@ -29,6 +30,7 @@ from tallystick.job.job import Job
 from tallystick.job.phases.audit import audited_side
 from tallystick.job.phases.defense import RunDefense
 from tallystick.job.phases.once import send_once
+from tallystick.job.phases.pace import paced_feature_party, paced_label_party
 from tallystick.job.phases.settling import settling
 from tallystick.job.phases.starts import start_of
 from tallystick.models.branches import BranchedModel
@@ -132,8 +134,10 @@ def train_as_label_party(
 
     With ``kept`` embeddings nothing is sent, and so nothing is charged.
     """
-    widths = [each.width for each in kept] if kept is not None else receive_widths(job, dataset)
-    if not trains(job, agreement):
+    is_new = trains(job, agreement)
+    training = paced_label_party(job, dataset, goes_on=agreement.resume_from > 0) if is_new else None
+    widths = [each.width for each in kept] if kept is not None else receive_widths(job, dataset, training)
+    if training is None:
         return TrainedLabelParty.load(job.folder, job.architecture, widths=widths)
     _try_own_top(job, widths)
     defense, start = RunDefense.of(job.contract, job.folder), start_of(job.contract, job.folder)
@@ -148,7 +152,7 @@ def train_as_label_party(
     defended = defense.defended(dataset)
     labels = defended.known_labels
     check_classes(job.contract.unaligned, labels.coder, labels.training_labels_N[defended.train_N])
-    run = _training_run(job, defended, agreement)
+    run = _training_run(job, defended, agreement, training)
     peers = _peers(job, dataset, widths, agreement, kept, resume_epoch=run.begun().epoch)
     method = defended.method(run.training, start=start)
     if method is not None and not agreement.resume_from:
@@ -197,7 +201,7 @@ def _peers(
     if kept is not None:
         return [KeptPeer(name=name, kept=each) for name, each in zip(job.contract.feature_parties, kept, strict=True)]
     return [
-        FeaturePeer(channel=channel, width=width, observer=observer)
+        FeaturePeer(channel=channel, width=width, observer=observer, compression=job.contract.training.compression)
         for channel, width, observer in zip(job.feature_channels, widths, observers, strict=True)
     ]
 
@@ -246,10 +250,12 @@ def train_as_feature_party(job: Job, dataset: Dataset, agreement: Agreement) -> 
     bottom = replace(job.architecture, seed=start).bottom_model(dataset)
     put_starting_weights(job.folder, bottom)
     begun = StartingPoint.of(job.folder) is not None
+    is_new = trains(job, agreement)
+    training = paced_feature_party(job, dataset, goes_on=agreement.resume_from > 0) if is_new else None
     channel.send(CutWidth(width=width_of(bottom)))
-    if not trains(job, agreement):
+    if training is None:
         return TrainedFeatureParty.load(job.folder, job.architecture, dataset)
-    run = _training_run(job, dataset, agreement)
+    run = _training_run(job, dataset, agreement, training)
     side = audited_side(job, dataset, run_id=agreement.run_id)
     (observer,) = recorders(side, [width_of(bottom)], resume_epoch=run.begun().epoch)
     what = f"training of {job.contract.name}, run {agreement.run_id}"
@@ -311,9 +317,9 @@ def trains(job: Job, agreement: Agreement) -> bool:
     return "training" in job.phases and agreement.train
 
 
-def receive_widths(job: Job, dataset: Dataset) -> list[int]:
+def receive_widths(job: Job, dataset: Dataset, training: TrainingConfig | None = None) -> list[int]:
     """The cut widths that the feature parties announce, in the contract's order; raises ProtocolError for one out of range."""
-    training, most = dataset.resolved(job.contract.training), job.contract.network.max_message_mib * MEBIBYTE
+    training, most = training or dataset.resolved(job.contract.training), job.contract.network.max_message_mib * MEBIBYTE
     largest = max(map(len, (dataset.train_N, dataset.validation_N, dataset.test_N)))
     together = min(training.batch_size * batches_per_message(training), largest)
     return [
@@ -322,8 +328,7 @@ def receive_widths(job: Job, dataset: Dataset) -> list[int]:
     ]
 
 
-def _training_run(job: Job, dataset: Dataset, agreement: Agreement) -> TrainingRun:
-    training = dataset.resolved(job.contract.training)
+def _training_run(job: Job, dataset: Dataset, agreement: Agreement, training: TrainingConfig) -> TrainingRun:
     return TrainingRun(
         training=training,
         schedule=dataset.schedule(training, seed=job.contract.seed),

@@ -1,0 +1,163 @@
+"""Steps a second through a line between two companies, beside the same on one machine.
+
+Two processes over mutual TLS train batches of 64 rows over a cut of 128, as ``bench training`` does, with a relay between them
+that has the line's rate and delay.
+"""
+
+import contextlib
+import math
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tallystick.config.sections import CompressionName, TrainingConfig
+from tallystick.cut.compression import COMPRESSIONS
+from tallystick.data.features import FeatureShape
+from tallystick.demo.localhost import FEATURE, PAIR, PartyContext, run_parties
+from tallystick.errors import ConfigError
+from tallystick.network.line import answer_probes, measure_line
+from tallystick.network.messages import Message
+from tallystick.storage import scratch_folder
+from tallystick.training.plan import fitting_staleness
+from tallystick_experiments.experiment import PLAIN_ADAM
+from tallystick_experiments.speed.slow_link import SlowLink
+from tallystick_experiments.speed.training import Clock, SpeedData, SpeedScenario, modules, train_feature, train_label
+from tallystick_experiments.stats import Row
+
+SCENARIO = SpeedScenario(
+    rows=16_384,
+    batch_size=64,
+    feature=FeatureShape(numeric=20, cardinalities=()),
+    own=FeatureShape(numeric=20, cardinalities=()),
+    bottom=(128, 128),
+    top=(64,),
+    threads=1,
+    steps=2_000,
+    warm_up=300,
+    quality_epochs=0,
+    turns=1,
+)
+WAITING_STEPS, WAITING_WARM_UP = 120, 20
+"""Of synchronous training through a long line, whose every step waits for it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LongLine:
+    """A line of so many Mbit/s each way with this round trip; none is the machine's own."""
+
+    mbit_per_s: float | None = None
+    round_trip_ms: float = 0.0
+
+    @classmethod
+    def parse(cls, text: str) -> "LongLine":
+        """Read ``ms:Mbit/s``; raises ConfigError for anything else."""
+        try:
+            round_trip_ms, mbit_per_s = map(float, text.split(":"))
+        except ValueError:
+            round_trip_ms, mbit_per_s = -1.0, 0.0
+        if not (0 <= round_trip_ms <= 10_000 and 0 < mbit_per_s <= 100_000):
+            raise ConfigError(f"--lines {text.strip()}: must be ms:Mbit/s, as 50:100")
+        return cls(mbit_per_s=mbit_per_s, round_trip_ms=round_trip_ms)
+
+    @property
+    def name(self) -> str:
+        """In words."""
+        return "one machine" if self.mbit_per_s is None else f"{self.round_trip_ms:g} ms, {self.mbit_per_s:g} Mbit/s"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingWay:
+    """How to train: batches in flight, 0 for synchronous and None for as many as fit the line, and how they are written."""
+
+    staleness: int | None
+    compression: CompressionName = "none"
+
+    @property
+    def name(self) -> str:
+        """In words."""
+        return {0: "synchronous", None: "auto"}.get(self.staleness, f"pipelined, {self.staleness} in flight")
+
+
+class NextTraining(Message, frozen=True):
+    """The label party's: what is trained next."""
+
+    staleness: int
+    compression: CompressionName
+    steps: int
+    warm_up: int
+
+
+def steps_through(line: LongLine, ways: list[TrainingWay], *, timeout_s: float = 900) -> list[Row]:
+    """Steps a second of each way through this line."""
+    with contextlib.ExitStack() as stack:
+        route = None
+        if line.mbit_per_s is not None:
+            link = SlowLink(mbit_per_s=line.mbit_per_s, round_trip_ms=line.round_trip_ms)
+            route = stack.enter_context(link.running()).to
+        folder = stack.enter_context(scratch_folder())
+        arguments = {"ways": [asdict(way) for way in ways], "waits": line.mbit_per_s is not None}
+        found = run_parties(Path(folder), __name__, PAIR, arguments, timeout_s=timeout_s, route=route).results[FEATURE]
+    return [
+        {"line": line.name, "way": way.name, "compression": way.compression, **row, "most_steps_per_s": _most(line, way)}
+        for way, row in zip(ways, found, strict=True)
+    ]
+
+
+def _most(line: LongLine, way: TrainingWay) -> float | None:
+    """Steps a second that the line's rate allows, by the bytes of a batch one way."""
+    if line.mbit_per_s is None:
+        return None
+    compression, width = COMPRESSIONS[way.compression], SCENARIO.bottom[-1]
+    row_bytes = compression.row_bytes(width) if compression is not None else 4 * width
+    return line.mbit_per_s * 1e6 / 8 / (SCENARIO.batch_size * row_bytes)
+
+
+def party(stage: PartyContext, arguments: dict[str, Any]) -> list[Row]:
+    """One party's process."""
+    (channel,) = stage.channels.values()
+    torch.set_num_threads(1)
+    data, found = SpeedData(SCENARIO), []
+    for way in arguments["ways"]:
+        if stage.name == FEATURE:
+            answer_probes(channel)
+            turn = channel.receive(NextTraining)
+            clock = Clock(turn.warm_up, turn.steps)
+            train_feature(modules(SCENARIO)[0], data, channel, _training(turn), data.long_schedule(turn.steps), clock)
+            found.append({"staleness": turn.staleness, "steps_per_s": clock.rate()})
+            continue
+        turn = _turn(TrainingWay(**way), measure_line(channel).round_trip_s, waits=arguments["waits"])
+        channel.send(turn)
+        train_label(
+            modules(SCENARIO)[1], data, channel, _training(turn), data.long_schedule(turn.steps), width=SCENARIO.bottom[-1]
+        )
+    return found
+
+
+def _turn(way: TrainingWay, round_trip_s: float, *, waits: bool) -> NextTraining:
+    batches = math.ceil(SCENARIO.rows / SCENARIO.batch_size)
+    fitting = fitting_staleness(round_trip_s, batch_size=SCENARIO.batch_size, batches=batches)
+    staleness = way.staleness if way.staleness is not None else fitting
+    slow = waits and staleness == 0
+    return NextTraining(
+        staleness=staleness,
+        compression=way.compression,
+        steps=WAITING_STEPS if slow else SCENARIO.steps,
+        warm_up=WAITING_WARM_UP if slow else SCENARIO.warm_up,
+    )
+
+
+def _training(turn: NextTraining) -> TrainingConfig:
+    return TrainingConfig.model_validate(
+        {
+            "mode": "pipelined" if turn.staleness else "synchronous",
+            "staleness": max(turn.staleness, 1),
+            "compression": turn.compression,
+            "epochs": 1,
+            "batch_size": SCENARIO.batch_size,
+            "patience": None,
+            "checkpoint_every": 1_000_000,
+            **PLAIN_ADAM,
+        }
+    )

@@ -1,0 +1,115 @@
+"""How the numbers of a training step are written for the wire: whole, or in fewer bytes. Shapes: B batch, D cut width, R bytes.
+
+A way of writing is no defence: what is written in fewer bytes tells nearly as much, and no guarantee comes of it. Its loss is
+the same for both sides, for each row alone, and without randomness, so a run with it has the same bits again.
+"""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from tallystick.config.sections import CompressionName
+from tallystick.network.messages import MalformedMessage
+
+
+class Compression(Protocol):
+    """One way of writing float32 rows in fewer bytes."""
+
+    def row_bytes(self, width: int) -> int:
+        """Bytes of a row of so many numbers."""
+        ...
+
+    def packed(self, values_BD: Tensor) -> Tensor:
+        """Write rows: uint8 (B, R)."""
+        ...
+
+    def unpacked(self, packed_BR: Tensor, width: int) -> Tensor:
+        """Read rows: float32 (B, D). Raises MalformedMessage for bytes that no writer makes."""
+        ...
+
+
+class HalfPrecision:
+    """Each number in two bytes: ``bfloat16`` keeps the range and 3 decimal digits, ``float16`` a smaller range and 4."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self._dtype = dtype
+
+    def row_bytes(self, width: int) -> int:
+        """Two each."""
+        return 2 * width
+
+    def packed(self, values_BD: Tensor) -> Tensor:
+        """Round to the nearest."""
+        return values_BD.to(self._dtype).contiguous().view(torch.uint8)
+
+    def unpacked(self, packed_BR: Tensor, width: int) -> Tensor:  # noqa: ARG002
+        """Read them."""
+        return packed_BR.view(self._dtype).float()
+
+
+class Int8:
+    """Each number in one byte: the nearest of 255 steps between the row's largest magnitude and its negative (4 bytes a row)."""
+
+    def row_bytes(self, width: int) -> int:
+        """One each, and the row's step."""
+        return width + 4
+
+    def packed(self, values_BD: Tensor) -> Tensor:
+        """Write the step, then how many steps each number is."""
+        step_B1 = values_BD.abs().amax(dim=1, keepdim=True) / 127
+        steps_BD = torch.where(step_B1 > 0, values_BD / step_B1, 0.0).round().clamp(-127, 127).to(torch.int8)
+        return torch.cat([step_B1.contiguous().view(torch.uint8), steps_BD.view(torch.uint8)], dim=1)
+
+    def unpacked(self, packed_BR: Tensor, width: int) -> Tensor:  # noqa: ARG002
+        """Multiply."""
+        step_B1 = _read_as(torch.float32, packed_BR[:, :4])
+        if (step_B1 < 0).any():
+            raise MalformedMessage("a row's step is negative")
+        return packed_BR[:, 4:].view(torch.int8).float() * step_B1
+
+
+class LargestEighth:
+    """Of each row the eighth of its numbers that is largest in magnitude, in two bytes each, and where they stand."""
+
+    SHARE = 8
+
+    def row_bytes(self, width: int) -> int:
+        """Four for each that is kept."""
+        return 4 * self._kept(width)
+
+    def packed(self, values_BD: Tensor) -> Tensor:
+        """Write places in ascending order, then the numbers."""
+        width = values_BD.shape[1]
+        place_BK = values_BD.abs().topk(self._kept(width), dim=1).indices.sort(dim=1).values
+        kept_BK = values_BD.gather(1, place_BK).to(torch.bfloat16)
+        # uint16 has no kernels of its own everywhere: places above 32,767 are the negative int16.
+        return torch.cat([place_BK.to(torch.int16).view(torch.uint8), kept_BK.view(torch.uint8)], dim=1)
+
+    def unpacked(self, packed_BR: Tensor, width: int) -> Tensor:
+        """Put the numbers where they stood, and zeros elsewhere."""
+        kept = self._kept(width)
+        place_BK = _read_as(torch.int16, packed_BR[:, : 2 * kept]).long() & 0xFFFF
+        if (place_BK >= width).any() or (place_BK.diff(dim=1) <= 0).any():
+            raise MalformedMessage(f"the places of a row's numbers are not ascending and below {width}")
+        kept_BK = _read_as(torch.bfloat16, packed_BR[:, 2 * kept :]).float()
+        return torch.zeros(len(packed_BR), width).scatter_(1, place_BK, kept_BK)
+
+    def _kept(self, width: int) -> int:
+        return -(-width // self.SHARE)
+
+
+def _read_as(dtype: torch.dtype, bytes_BR: Tensor) -> Tensor:
+    """The numbers that some bytes of each row are; flat first, for a single row keeps the stride of all its bytes."""
+    return bytes_BR.flatten().view(dtype).view(len(bytes_BR), bytes_BR.shape[1] // dtype.itemsize)
+
+
+COMPRESSIONS: Mapping[CompressionName, Compression | None] = {
+    "none": None,
+    "bfloat16": HalfPrecision(torch.bfloat16),
+    "float16": HalfPrecision(torch.float16),
+    "int8": Int8(),
+    "top-k": LargestEighth(),
+}
+"""The contract's names; None sends float32 as it is."""

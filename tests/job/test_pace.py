@@ -1,0 +1,151 @@
+"""training.mode: auto: how many batches are in flight, who decides, and that a run which goes on keeps its pace."""
+
+from types import SimpleNamespace
+
+import pytest
+import tiny
+from tiny import columns, contract_values, tables
+
+from tallystick.artifacts.folder import RunFolder
+from tallystick.config.contract import parse_contract
+from tallystick.config.sections import TrainingSettings
+from tallystick.errors import DamagedFile, ProtocolError
+from tallystick.job.phases import pace
+from tallystick.network.channel import memory_channels
+from tallystick.network.line import LineProbe, MeasuredLine, measure_line
+from tallystick.simulation import simulate
+from tallystick.training.messages import Pace
+from tallystick.training.plan import fitting_staleness
+
+PARTIES = ("bank", "shop", "club")
+
+
+@pytest.mark.parametrize(
+    ("round_trip_s", "batch_size", "batches", "expected"),
+    [
+        (0.0001, 64, 1000, 0),
+        (0.0049, 64, 1000, 0),
+        (0.010, 64, 1000, 16),
+        (0.050, 64, 1000, 64),
+        (0.5, 64, 1000, 64),
+        (0.050, 1024, 1000, 8),
+        (0.050, 100_000, 1000, 2),
+        (0.050, 64, 40, 10),
+        (0.050, 64, 1, 2),
+    ],
+)
+def test_as_many_batches_are_in_flight_as_fill_the_line(round_trip_s, batch_size, batches, expected):
+    assert fitting_staleness(round_trip_s, batch_size=batch_size, batches=batches) == expected
+
+
+def run(folder, **training):
+    changes = {f"training__{key}": value for key, value in training.items()}
+    result = simulate(
+        contract_values(PARTIES, **changes), tables(PARTIES, rows=400), columns(PARTIES), folder=folder, secret_seed=3
+    )
+    folders = {party: RunFolder.open(next((folder / party).glob("tiny-*"))) for party in PARTIES}
+    return result, folders
+
+
+@pytest.fixture(scope="module")
+def far(tmp_path_factory):
+    """A run whose label party finds one of its partners 20 ms away."""
+    away = {"shop": 0.020, "club": 0.0}
+
+    def measured(channel):
+        measure_line(channel)
+        return MeasuredLine(round_trip_s=away[channel.peer], bytes_per_s=1e7)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pace, "measure_line", measured)
+        return run(tmp_path_factory.mktemp("far"), mode="auto", batch_size=8)
+
+
+def test_the_farthest_partner_decides_for_all_and_the_run_is_that_of_its_pace(far, tmp_path):
+    result, folders = far
+    assert [folder.noted("pace") for folder in folders.values()] == [{"staleness": 7}] * 3  # a quarter of an epoch
+    expected, others = run(tmp_path, mode="pipelined", staleness=7, batch_size=8)
+    assert result.joint == expected.joint
+    assert tiny.weights(folders["shop"].model) == tiny.weights(others["shop"].model)
+    assert not any(folder.noted("pace") for folder in others.values())
+
+
+def test_partners_beside_each_other_train_without_loss(tmp_path, monkeypatch):
+    monkeypatch.setattr("tallystick.job.phases.pace.measure_line", near)
+    result, folders = run(tmp_path / "auto", mode="auto")
+    assert [folder.noted("pace") for folder in folders.values()] == [{"staleness": 0}] * 3
+    expected, _ = run(tmp_path / "synchronous")
+    assert result.joint == expected.joint
+
+
+def near(channel):
+    """What a quiet machine measures, whatever this one is at."""
+    measure_line(channel)
+    return MeasuredLine(round_trip_s=0.0002, bytes_per_s=1e8)
+
+
+def parts(folder, channel):
+    """What this phase needs of a job and of a dataset."""
+    training = TrainingSettings(mode="auto")
+    job = SimpleNamespace(
+        contract=SimpleNamespace(training=training, label_party="bank"),
+        channels={"bank": channel},
+        feature_channels=[channel],
+        folder=folder,
+        logbook=SimpleNamespace(watcher=SimpleNamespace(say=lambda _: None)),
+    )
+    return job, SimpleNamespace(resolved=lambda settings: settings.resolved(400), train_N=range(400))
+
+
+def answered(messages):
+    """A channel on which the other side has said all this already."""
+    ours, theirs = memory_channels("shop", "bank", timeout_s=5)
+    for message in messages:
+        theirs.send(message)
+    return ours
+
+
+PROBES = [LineProbe(data=b"")] * 3
+
+
+@pytest.mark.parametrize(
+    "said",
+    [[Pace(staleness=4)], [*PROBES[:2], Pace(staleness=4)], [*PROBES, Pace(staleness=-1)], [*PROBES, Pace(staleness=1025)]],
+)
+def test_a_pace_out_of_turn_or_out_of_range_is_refused(far, said):
+    with pytest.raises(ProtocolError):
+        pace.paced_feature_party(*parts(far[1]["shop"], answered(said)), goes_on=False)
+
+
+def test_a_run_that_goes_on_keeps_its_pace(far):
+    shop = far[1]["shop"]
+    settled = pace.paced_feature_party(*parts(shop, answered([*PROBES, Pace(staleness=7)])), goes_on=True)
+    assert (settled.mode, settled.staleness) == ("pipelined", 7)
+    with pytest.raises(ProtocolError, match="bank goes on with 8 batches in flight; the run began with 7"):
+        pace.paced_feature_party(*parts(shop, answered([*PROBES, Pace(staleness=8)])), goes_on=True)
+
+
+def test_a_pace_that_is_lost_is_not_made_up(far, tmp_path):
+    empty = RunFolder.new(tmp_path, parse_contract(contract_values(PARTIES)), "shop")
+    with pytest.raises(DamagedFile, match=r"pace\.json"):
+        pace.paced_feature_party(*parts(empty, answered([*PROBES, Pace(staleness=7)])), goes_on=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "round_trip_s", "expected"),
+    [
+        ({}, 0.004, None),
+        (
+            {},
+            0.050,
+            "synchronous training makes 20 steps a second at most over this line, and training.mode: auto would keep some 64",
+        ),
+        ({"mode": "auto"}, 0.050, "training.mode: auto would keep some 64 batches in flight"),
+        ({"mode": "pipelined"}, 0.050, None),
+        ({"gradients": "none"}, 0.050, None),
+    ],
+)
+def test_check_says_what_a_long_line_means_for_training(changes, round_trip_s, expected):
+    note = pace.pace_note(TrainingSettings(batch_size=64, **changes), 100_000, round_trip_s=round_trip_s)
+    assert (note is None) == (expected is None)
+    assert note is None or note.startswith(expected)
