@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from tallystick.artifacts.answers import KeptAnswer, AnsweredRow, read_answers, row_digest, serving_secret, short
+from tallystick.artifacts.answers import AnsweredRow, KeptAnswer, read_answers, row_digest, serving_secret, short
 from tallystick.artifacts.folder import RunFolder
 from tallystick.artifacts.profile import CategoricalProfile, NumericProfile, kept_profile
 from tallystick.artifacts.trained import kept_encoder

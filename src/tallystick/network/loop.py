@@ -176,7 +176,7 @@ class Loop:
 
     @property
     def _is_urgent(self) -> bool:
-        # The callback of a task that has ended comes a turn later: to hand over for that would cost two thread switches a message.
+        # The callback of a task that has ended comes a turn later: handing over for it would cost two thread switches a message.
         return self._half_done > 0 or any(not task.done() for task in self._urgent_tasks)
 
     def _keep_house(self) -> None:
