@@ -41,7 +41,6 @@ for measured in (
     speed.memory,
     speed.defenses,
     speed.serve,
-    speed.line,
 ):
     app.command()(measured)
 
@@ -382,6 +381,25 @@ def far(
         )
 
     run_experiment(work, out=out, resume=resume, as_json=as_json)
+
+
+@app.command()
+def line(
+    lines: Annotated[
+        str, typer.Option(help="Round trip in ms and rate in Mbit/s, as 50:100, with commas between; one machine comes first.")
+    ] = "10:1000,50:100",
+    turns: Annotated[int, typer.Option(help="Repetitions.", min=1)] = 3,
+    out: OutFolder = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Steps a second of training through a long line, by batches in flight and by compression, beside one machine."""
+
+    def work(keeping: "Keeping") -> "ExperimentResult":
+        from tallystick_experiments.far.line import LongLine, run
+
+        return run([LongLine.parse(text) for text in _parts(lines)], turns=turns, progress=keeping.progress)
+
+    run_experiment(work, out=out, as_json=as_json)
 
 
 @app.command()

@@ -19,6 +19,8 @@ from tallystick.errors import DataError
 from tallystick.storage import write_bytes
 from tallystick_experiments import null_audits
 from tallystick_experiments.dpauc import page as dpauc
+from tallystick_experiments.far import line as long_line
+from tallystick_experiments.far import price as far
 from tallystick_experiments.feature_leakage import page as feature_leakage
 from tallystick_experiments.fedads import defenses, leaks, unaligned
 from tallystick_experiments.fedsim import page as fedsim
@@ -37,11 +39,13 @@ PAGES: Mapping[str, PageOf] = {
     "audit": kept.page_of,
     "dpauc": dpauc.page_of,
     "feature-leakage": feature_leakage.page_of,
+    "far": far.page_of,
     "fedads-3": unaligned.page_of,
     "fedads-4": defenses.page_of,
     "fedads-leaks": leaks.page_of,
     "fedsim": fedsim.page_of,
     "florist": florist.page_of,
+    "line": long_line.page_of,
     "label-leakage": label_leakage.page_of,
     "label-leakage-defenses": defended.page_of,
     "null-audits": null_audits.page_of,

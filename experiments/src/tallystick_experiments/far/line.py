@@ -6,8 +6,11 @@ that has the line's rate and delay.
 
 import contextlib
 import math
+import os
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -17,14 +20,16 @@ from tallystick.cut.compression import COMPRESSIONS
 from tallystick.data.features import FeatureShape
 from tallystick.demo.localhost import FEATURE, PAIR, PartyContext, run_parties
 from tallystick.errors import ConfigError
+from tallystick.network.channel import Progress
 from tallystick.network.line import answer_probes, measure_line
 from tallystick.network.messages import Message
 from tallystick.storage import scratch_folder
 from tallystick.training.plan import fitting_staleness
 from tallystick_experiments.experiment import PLAIN_ADAM
+from tallystick_experiments.page import Benchmark, Cell, ExperimentResult, ResultTable
 from tallystick_experiments.speed.slow_link import SlowLink
 from tallystick_experiments.speed.training import Clock, SpeedData, SpeedScenario, modules, train_feature, train_label
-from tallystick_experiments.stats import Row
+from tallystick_experiments.stats import Row, distinct, groups
 
 SCENARIO = SpeedScenario(
     rows=16_384,
@@ -89,7 +94,50 @@ class NextTraining(Message, frozen=True):
     warm_up: int
 
 
-def steps_through(line: LongLine, ways: list[TrainingWay], *, timeout_s: float = 900) -> list[Row]:
+WAYS = (
+    TrainingWay(staleness=0),
+    TrainingWay(staleness=8),
+    TrainingWay(staleness=None),
+    TrainingWay(staleness=None, compression="bfloat16"),
+    TrainingWay(staleness=None, compression="int8"),
+    TrainingWay(staleness=None, compression="top-k"),
+)
+
+
+def run(lines: Sequence[LongLine], *, turns: int, progress: Progress, timeout_s: float = 900) -> ExperimentResult:
+    """Measure steps a second of every way on one machine and through these lines, in turns."""
+    rows, everywhere = list[Row](), [LongLine(), *lines]
+    for turn in range(turns):
+        for number, line in enumerate(everywhere):
+            progress(line.name, turn * len(everywhere) + number, turns * len(everywhere))
+            rows += [{"turn": turn + 1, **row} for row in _measure(line, timeout_s=timeout_s)]
+    return ExperimentResult(experiment="line", about={"cores": os.cpu_count()}, rows=rows, page_of=page_of)
+
+
+def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
+    """Show the rows of ``run``: medians over turns."""
+    found, cells = groups(rows, "line", "way", "compression"), list[list[Cell]]()
+    alone = median(row["steps_per_s"] for row in found[LongLine().name, "synchronous", "none"])
+    for (line, way, compression), of in found.items():
+        rate, most = median(row["steps_per_s"] for row in of), of[0]["most_steps_per_s"]
+        cells.append([line, way, compression, of[0]["staleness"], rate, rate / alone, most])
+    return Benchmark(
+        title="Training through a long line",
+        tables=[
+            ResultTable(
+                name="Steps a second",
+                columns=["line", "training.mode", "compression", "in flight", "steps/s", "of one machine's", "the rate allows"],
+                rows=cells,
+                note="Batches of 64 rows, a cut of 128, two processes over mutual TLS on one thread each; medians over "
+                f"{len(distinct(rows, 'turn'))} turns. The share is of synchronous training on one machine. The last column is "
+                "what the line's bytes a second allow.",
+            )
+        ],
+        notes=[f"{about['cores']} cores; a relay between the processes has the line's rate and its delay."],
+    )
+
+
+def _measure(line: LongLine, *, timeout_s: float) -> list[Row]:
     """Steps a second of each way through this line."""
     with contextlib.ExitStack() as stack:
         route = None
@@ -97,11 +145,11 @@ def steps_through(line: LongLine, ways: list[TrainingWay], *, timeout_s: float =
             link = SlowLink(mbit_per_s=line.mbit_per_s, round_trip_ms=line.round_trip_ms)
             route = stack.enter_context(link.running()).to
         folder = stack.enter_context(scratch_folder())
-        arguments = {"ways": [asdict(way) for way in ways], "waits": line.mbit_per_s is not None}
+        arguments = {"ways": [asdict(way) for way in WAYS], "waits": line.mbit_per_s is not None}
         found = run_parties(Path(folder), __name__, PAIR, arguments, timeout_s=timeout_s, route=route).results[FEATURE]
     return [
         {"line": line.name, "way": way.name, "compression": way.compression, **row, "most_steps_per_s": _most(line, way)}
-        for way, row in zip(ways, found, strict=True)
+        for way, row in zip(WAYS, found, strict=True)
     ]
 
 

@@ -178,26 +178,3 @@ def defenses(
         finish(benchmark.run(rows=rows, width=width, turns=turns), as_json=as_json)
 
     guarded(work, as_json=as_json, loads=LOADS)
-
-
-def line(
-    lines: Annotated[
-        str, typer.Option(help="Round trip in ms and rate in Mbit/s, as 50:100, with commas between; one machine comes first.")
-    ] = "10:1000,50:100",
-    as_json: JsonFlag = False,
-) -> None:
-    """Steps a second of training through a long line, by batches in flight and by compression, beside one machine."""
-
-    def work() -> None:
-        from tallystick_experiments.far.line import LongLine, TrainingWay, steps_through
-
-        ways = [
-            TrainingWay(staleness=0),
-            TrainingWay(staleness=8),
-            TrainingWay(staleness=None),
-            *(TrainingWay(staleness=None, compression=name) for name in ("bfloat16", "int8", "top-k")),
-        ]
-        between = [LongLine(), *(LongLine.parse(text) for text in lines.split(",") if text.strip())]
-        finish({"lines": [row for each in between for row in steps_through(each, ways)]}, as_json=as_json)
-
-    guarded(work, as_json=as_json, loads=LOADS)
