@@ -148,12 +148,12 @@ def _measure(line: LongLine, *, timeout_s: float) -> list[Row]:
         arguments = {"ways": [asdict(way) for way in WAYS], "waits": line.mbit_per_s is not None}
         found = run_parties(Path(folder), __name__, PAIR, arguments, timeout_s=timeout_s, route=route).results[FEATURE]
     return [
-        {"line": line.name, "way": way.name, "compression": way.compression, **row, "most_steps_per_s": _most(line, way)}
+        {"line": line.name, "way": way.name, "compression": way.compression, **row, "most_steps_per_s": most_steps(line, way)}
         for way, row in zip(WAYS, found, strict=True)
     ]
 
 
-def _most(line: LongLine, way: TrainingWay) -> float | None:
+def most_steps(line: LongLine, way: TrainingWay) -> float | None:
     """Steps a second that the line's rate allows, by the bytes of a batch one way."""
     if line.mbit_per_s is None:
         return None
