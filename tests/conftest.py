@@ -8,11 +8,12 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # a process per core: PyTorch's own thr
 import pytest
 import torch
 from hypothesis import settings
-from tiny import contract_values, lay_out, remember_products, seed_system
+from tiny import contract_values, lay_out, leave_files_to_the_kernel, remember_products, seed_system
 
 settings.register_profile("random", deadline=None)  # a busy machine is no error
 settings.register_profile("tallystick", settings.get_profile("random"), derandomize=True)  # the same examples in every run
 settings.load_profile("tallystick")
+leave_files_to_the_kernel()
 
 BY_THE_CLOCK = (
     ("tests/job/test_crashes.py",),

@@ -105,6 +105,14 @@ _PROCESSES = multiprocessing.get_context("forkserver")
 _PROCESSES.set_forkserver_preload(["tallystick_robustness.preloaded"])
 
 
+def leave_files_to_the_kernel():
+    """Have this process wait for no disk: a killed process leaves to the kernel what it wrote, and no test cuts the power.
+
+    A job writes some fifty files, each with two waits. What is waited for, and in which order, is for tests/test_storage.py.
+    """
+    os.fsync = os.fstat  # which raises, too, where there is no such file
+
+
 def seed_system(monkeypatch, seed=0):
     """Seed what jobs in threads take from the operating system: a stream per thread, hence per party."""
     streams = {}
@@ -155,6 +163,7 @@ def _command(arguments, folder, out, err, bucket_ids):
         own.close()
     os.chdir(folder)
     os.environ["OMP_NUM_THREADS"] = "1"
+    leave_files_to_the_kernel()
     faulthandler.enable()  # a command that hangs is aborted, and says where it was
     sys.argv = ["tallystick", *arguments]
     sys.stdout, sys.stderr = os.fdopen(1, "w", buffering=1), os.fdopen(2, "w", buffering=1)
