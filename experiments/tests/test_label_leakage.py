@@ -120,8 +120,8 @@ def test_every_part_knows_its_scenarios() -> None:
     printed = [row for table in paper.TABLES.values() for row in table.rows]
     assert {row.scenario for row in printed} <= set(every)
     assert {name for panels in paper.FIGURES.values() for panel in panels.values() for name in panel.scenarios} <= set(every)
-    assert every[paper.dcor(0.03)].defense[0].form == "log"
-    assert every[paper.dcor(0.03, small=True)].network.above == 0
+    assert every["dcor 0.03"].defense[0].form == "log"
+    assert every["dcor 0.03, 1 layer above"].network.above == 0
     assert every["dcor 0.05, warm-up"].defense[0].warm_up == 2.0
     assert every["plain dcor 0.3, batch 8192"].plan == TrainingPlan()
     assert every["plain dcor 0.3"].plan is None
@@ -141,7 +141,7 @@ def test_the_sweep_is_resumed_and_sets_ours_beside_the_paper(file: Path, tmp_pat
     assert (bare[1], bare[4]) == (0.7607, 0.7823)
     assert bare[3] is bare[6] is None
     assert defended[5] == spread(
-        each["epochs"][-1]["test_auc"] for each in found.rows if each["name"] == paper.dcor(0.03, rate=0.45)
+        each["epochs"][-1]["test_auc"] for each in found.rows if each["name"] == "dcor 0.03, 45% positive"
     )
     assert defended[6] is not None
 

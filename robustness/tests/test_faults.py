@@ -21,6 +21,7 @@ from tallystick.network.messages import Array, MalformedMessage, decode, encode
 from tallystick.storage import Origin
 from tallystick.training.checkpoint import read_tensors, write_tensors
 from tallystick.training.messages import CutWidth
+from tallystick_experiments.grid import Keeping
 from tallystick_experiments.page import benchmark_html
 from tallystick_robustness import campaign, files, fixture_job, folders, kills, messages, scenes
 from tallystick_robustness.both import copy_of_homes, predicted
@@ -292,11 +293,12 @@ def test_a_campaign_goes_on_where_its_log_ends(tmp_path, monkeypatch):
 
     monkeypatch.setattr(campaign, "_lines", play)
     with pytest.raises(KeyboardInterrupt):
-        campaign.run(campaign="kills", count=5, log=tmp_path / "runs.jsonl")
-    found = campaign.run(campaign="kills", count=5, log=tmp_path / "runs.jsonl", resume=True)
+        campaign.run(campaign="kills", count=5, keeping=Keeping(log=tmp_path / "runs.jsonl"))
+    again = Keeping(log=tmp_path / "runs.jsonl", resume=True)
+    (found,) = campaign.run(campaign="kills", count=5, keeping=again)
     assert played == [0, 1, 2, 3, 4] or played == [0, 1, 1, 2, 3, 4]
-    assert found["campaigns"]["kills"]["cases"] == 5
+    assert found["cases"] == 5
     with pytest.raises(ConfigError, match="seed differ"):
-        campaign.run(campaign="kills", count=5, seed=2, log=tmp_path / "runs.jsonl", resume=True)
+        campaign.run(campaign="kills", count=5, seed=2, keeping=again)
     with pytest.raises(ConfigError, match="--campaign floods: must be"):
         campaign.run(campaign="floods")

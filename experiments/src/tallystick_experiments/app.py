@@ -6,22 +6,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tallystick.cli.options import JsonFlag
-from tallystick.cli.output import finish, guarded
 from tallystick.errors import ConfigError
-from tallystick_experiments.command import (
-    LOADS,
-    OutFolder,
-    ResumeFlag,
-    automatic_watcher,
-    run_experiment,
-)
+from tallystick_experiments.command import experiment, measurement
 from tallystick_experiments.speed import commands as speed
 
 if TYPE_CHECKING:
+    from tallystick.network.channel import Progress
     from tallystick_experiments.grid import Keeping
     from tallystick_experiments.page import ExperimentResult
 
+Figures = dict[str, Any]
 SeedsPerRow = Annotated[int, typer.Option("--seeds", help="Runs per row.", min=1)]
 RowLimit = Annotated[int | None, typer.Option("--limit", help="Draw so many rows at random.")]
 
@@ -46,67 +40,50 @@ for measured in (
 
 
 @app.command()
+@experiment
 def dpauc(
     data: Annotated[Path | None, typer.Option(help="CSV or Parquet with columns score, label; a simulation if left out.")] = None,
     repeats: Annotated[int, typer.Option(help="Draws per row.", min=2)] = 100,
     seed: Annotated[int, typer.Option(help="Seed of simulation and noise.")] = 0,
-    out: OutFolder = None,
-    as_json: JsonFlag = False,
-) -> None:
+    *,
+    progress: "Progress",
+) -> "ExperimentResult":
     """DPAUC's Tables 1 to 5 beside the paper's numbers, with the mechanisms that do better."""
+    from tallystick_experiments.dpauc import tables as benchmark
 
-    def work(keeping: "Keeping") -> "ExperimentResult":
-        from tallystick_experiments.dpauc import tables as benchmark
-
-        return benchmark.run(data, repeats=repeats, seed=seed, progress=keeping.progress)
-
-    run_experiment(work, out=out, as_json=as_json)
+    return benchmark.run(data, repeats=repeats, seed=seed, progress=progress)
 
 
 @app.command("private-coverage")
+@measurement
 def private_coverage(
     runs: Annotated[int, typer.Option(help="Seeded releases.", min=10)] = 100,
     epsilon: Annotated[float, typer.Option(help="Label-DP epsilon of each.")] = 1.0,
-    as_json: JsonFlag = False,
-) -> None:
+) -> Figures:
     """How often the exact AUC lies in a private AUC's 95 % interval."""
+    from tallystick_experiments.dpauc import tables as benchmark
 
-    def work() -> None:
-        from tallystick_experiments.dpauc import tables as benchmark
-
-        finish(benchmark.coverage(runs=runs, epsilon=epsilon), as_json=as_json)
-
-    guarded(work, as_json=as_json, loads=LOADS)
+    return benchmark.coverage(runs=runs, epsilon=epsilon)
 
 
 @app.command()
+@measurement
 def retraining(
     rows: Annotated[int, typer.Option(help="Flights of each month.", min=200)] = 4_000,
     months: Annotated[int, typer.Option(help="Months that are retrained for.", min=1)] = 6,
     epochs: Annotated[int, typer.Option(help="Of a training, at most.", min=1)] = 12,
     seeds: SeedsPerRow = 2,
-    as_json: JsonFlag = False,
-) -> None:
+    *,
+    progress: "Progress",
+) -> Figures:
     """Real flights by the month: retraining from last month's weights against from scratch, loss and processor time."""
+    from tallystick_experiments import retraining as benchmark
 
-    def work() -> None:
-        from rich.console import Console
-
-        from tallystick_experiments import retraining as benchmark
-
-        found = benchmark.run(rows=rows, months=months, epochs=epochs, seeds=seeds, progress=automatic_watcher().progress)
-
-        def show(console: Console) -> None:
-            for mean in found["means"]:
-                figures = f"loss {mean['loss']:.4f}, AUC {mean['auc']:.4f}, {mean['processor_seconds']:.1f} s of processor time"
-                console.print(f"{mean['way']}: {figures}, {mean['epochs']:.1f} epochs", markup=False)
-
-        finish(found, as_json=as_json, show=show)
-
-    guarded(work, as_json=as_json, loads=LOADS)
+    return benchmark.run(rows=rows, months=months, epochs=epochs, seeds=seeds, progress=progress)
 
 
 @app.command()
+@experiment
 def florist(
     data: Annotated[Path, typer.Option(help="Kaggle's Criteo or Avazu file.")],
     seeds: SeedsPerRow = 5,
@@ -122,31 +99,27 @@ def florist(
         int, typer.Option(help="Columns that the label party has, of the file's; for --sides features. The paper: none.", min=0)
     ] = 0,
     limit: RowLimit = None,
-    out: OutFolder = None,
-    resume: ResumeFlag = False,
-    as_json: JsonFlag = False,
-) -> None:
+    *,
+    keeping: "Keeping",
+) -> "ExperimentResult":
     """FLORIST's tables and curves beside the paper's numbers: training on a union with synthetic labels and features."""
+    from tallystick_experiments.florist import sweep as benchmark
+    from tallystick_experiments.florist.runs import FloristSetting
 
-    def work(keeping: "Keeping") -> "ExperimentResult":
-        from tallystick_experiments.florist import sweep as benchmark
-        from tallystick_experiments.florist.runs import FloristSetting
-
-        return benchmark.run(
-            data=data,
-            seeds=range(1, seeds + 1),
-            ratios=_numbers(ratios) or benchmark.RATIOS,
-            sides=_parts(sides),
-            strategies=_parts(strategies) or None,
-            setting=FloristSetting(epochs=epochs, own_columns=own_columns),
-            limit=limit,
-            keeping=keeping,
-        )
-
-    run_experiment(work, out=out, resume=resume, as_json=as_json)
+    return benchmark.run(
+        data=data,
+        seeds=range(1, seeds + 1),
+        ratios=_numbers(ratios) or benchmark.RATIOS,
+        sides=_parts(sides),
+        strategies=_parts(strategies) or None,
+        setting=FloristSetting(epochs=epochs, own_columns=own_columns),
+        limit=limit,
+        keeping=keeping,
+    )
 
 
 @app.command("label-leakage")
+@experiment
 def label_leakage(
     data: Annotated[Path, typer.Option(help="Kaggle's Criteo or Avazu file.")],
     seeds: Annotated[int, typer.Option(help="Runs per scenario.", min=1)] = 5,
@@ -161,29 +134,25 @@ def label_leakage(
     batch_size: Annotated[int | None, typer.Option(help="Rows per step; scaled to the file if left out.", min=2)] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Of Adam; scaled to the file if left out.")] = None,
     limit: RowLimit = None,
-    out: OutFolder = None,
-    resume: ResumeFlag = False,
-    as_json: JsonFlag = False,
-) -> None:
+    *,
+    keeping: "Keeping",
+) -> "ExperimentResult":
     """The label-leakage paper's tables 1 to 5 and figures 2 to 7 beside its numbers, and what distance correlation buys."""
+    from tallystick_experiments.label_leakage import sweep as benchmark
 
-    def work(keeping: "Keeping") -> "ExperimentResult":
-        from tallystick_experiments.label_leakage import sweep as benchmark
-
-        return benchmark.run(
-            data=data,
-            seeds=range(1, seeds + 1),
-            only=_parts(only),
-            named=scenario or (),
-            training=benchmark.WantedPlan(epochs=epochs, batch_size=batch_size, learning_rate=learning_rate),
-            limit=limit,
-            keeping=keeping,
-        )
-
-    run_experiment(work, out=out, resume=resume, as_json=as_json)
+    return benchmark.run(
+        data=data,
+        seeds=range(1, seeds + 1),
+        only=_parts(only),
+        named=scenario or (),
+        training=benchmark.WantedPlan(epochs=epochs, batch_size=batch_size, learning_rate=learning_rate),
+        limit=limit,
+        keeping=keeping,
+    )
 
 
 @app.command("label-defenses")
+@experiment
 def label_defenses(
     data: Annotated[
         Path | None, typer.Option(help="Folder of public files (docs/results/boosting.md); without it, packages' tables.")
@@ -196,48 +165,40 @@ def label_defenses(
     only: Annotated[
         str, typer.Option(help="Defences with their strengths, with semicolons between; all of labels if empty.")
     ] = "",
-    out: OutFolder = None,
-    resume: ResumeFlag = False,
-    as_json: JsonFlag = False,
-) -> None:
+    *,
+    keeping: "Keeping",
+) -> "ExperimentResult":
     """Every attack on labels and on columns against every defence, on tables with classes and with numbers to predict."""
+    from tallystick_experiments.label_leakage import defended as benchmark
 
-    def work(keeping: "Keeping") -> "ExperimentResult":
-        from tallystick_experiments.label_leakage import defended as benchmark
-
-        return benchmark.run(
-            tables=_parts(tables),
-            data=data,
-            seeds=range(first_seed, first_seed + seeds),
-            terms=benchmark.MatrixPlan(epochs=epochs, most_rows=rows),
-            only=_parts(only, ";"),
-            keeping=keeping,
-        )
-
-    run_experiment(work, out=out, resume=resume, as_json=as_json)
+    return benchmark.run(
+        tables=_parts(tables),
+        data=data,
+        seeds=range(first_seed, first_seed + seeds),
+        terms=benchmark.MatrixPlan(epochs=epochs, most_rows=rows),
+        only=_parts(only, ";"),
+        keeping=keeping,
+    )
 
 
 @app.command("null-audit")
+@experiment
 def null_audit(
     audits: Annotated[int, typer.Option(help="Each of other shuffled labels and columns.", min=1)] = 200,
     rows: Annotated[int, typer.Option(help="Of the made-up table of each training.", min=200)] = 600,
     epochs: Annotated[int, typer.Option(help="Of every training run.", min=1)] = 4,
     draws: Annotated[int, typer.Option(help="Of each kind of simulated scores, for coverage.", min=10)] = 400,
-    out: OutFolder = None,
-    resume: ResumeFlag = False,
-    as_json: JsonFlag = False,
-) -> None:
+    *,
+    keeping: "Keeping",
+) -> "ExperimentResult":
     """How often an audit says that something leaks where labels and columns are shuffled, and whether its intervals cover."""
+    from tallystick_experiments import null_audits as benchmark
 
-    def work(keeping: "Keeping") -> "ExperimentResult":
-        from tallystick_experiments import null_audits as benchmark
-
-        return benchmark.run(audits=audits, rows=rows, epochs=epochs, draws=draws, keeping=keeping)
-
-    run_experiment(work, out=out, resume=resume, as_json=as_json)
+    return benchmark.run(audits=audits, rows=rows, epochs=epochs, draws=draws, keeping=keeping)
 
 
 @app.command("audit")
+@experiment
 def audit_kept(
     data: Annotated[Path | None, typer.Option(help="The label party's CSV file (id, y); a generated table if left out.")] = None,
     partner: Annotated[Path | None, typer.Option(help="The feature party's CSV file (id).")] = None,
@@ -248,31 +209,27 @@ def audit_kept(
     priced: Annotated[
         bool, typer.Option("--cost/--no-cost", help="Time a run of two processes, with an audit and without.")
     ] = True,
-    out: OutFolder = None,
-    resume: ResumeFlag = False,
-    as_json: JsonFlag = False,
-) -> None:
+    *,
+    keeping: "Keeping",
+) -> "ExperimentResult":
     """The audit's figures beside those of whoever kept all epochs and rows; its time as a share of training's, its memory."""
+    from tallystick_experiments.experiment import TrainingPlan
+    from tallystick_experiments.label_leakage import kept as benchmark
 
-    def work(keeping: "Keeping") -> "ExperimentResult":
-        from tallystick_experiments.experiment import TrainingPlan
-        from tallystick_experiments.label_leakage import kept as benchmark
-
-        return benchmark.run(
-            data=data,
-            partner=partner,
-            rows=rows,
-            seeds=range(1, seeds + 1),
-            plan=TrainingPlan(epochs=epochs, batch_size=512),
-            sides=_parts(sides),
-            priced=priced,
-            keeping=keeping,
-        )
-
-    run_experiment(work, out=out, resume=resume, as_json=as_json)
+    return benchmark.run(
+        data=data,
+        partner=partner,
+        rows=rows,
+        seeds=range(1, seeds + 1),
+        plan=TrainingPlan(epochs=epochs, batch_size=512),
+        sides=_parts(sides),
+        priced=priced,
+        keeping=keeping,
+    )
 
 
 @app.command("feature-leakage")
+@experiment
 def feature_leakage(
     data: Annotated[Path, typer.Option(help="The label party's CSV file (id, y), the IJCAI-18 sample, or Kaggle's Criteo file.")],
     partner: Annotated[Path | None, typer.Option(help="The feature party's CSV file (id), beside the label party's.")] = None,
@@ -281,31 +238,27 @@ def feature_leakage(
     epochs: Annotated[int, typer.Option(help="Of every training run.", min=1)] = 8,
     only: Annotated[str, typer.Option(help="Settings, with semicolons between; all if empty.")] = "",
     limit: Annotated[int | None, typer.Option(help="Read no more rows than this of each file.")] = None,
-    out: OutFolder = None,
-    resume: ResumeFlag = False,
-    as_json: JsonFlag = False,
-) -> None:
+    *,
+    keeping: "Keeping",
+) -> "ExperimentResult":
     """How much of a feature party's columns comes back from its embeddings, by cut width and defence, and the price of hiding."""
+    from dataclasses import replace
 
-    def work(keeping: "Keeping") -> "ExperimentResult":
-        from dataclasses import replace
+    from tallystick_experiments.feature_leakage import sweep as benchmark
 
-        from tallystick_experiments.feature_leakage import sweep as benchmark
-
-        return benchmark.run(
-            data=data,
-            partner=partner,
-            seeds=range(first_seed, first_seed + seeds),
-            only=_parts(only, ";"),
-            plan=replace(benchmark.PLAN, epochs=epochs),
-            limit=limit,
-            keeping=keeping,
-        )
-
-    run_experiment(work, out=out, resume=resume, as_json=as_json)
+    return benchmark.run(
+        data=data,
+        partner=partner,
+        seeds=range(first_seed, first_seed + seeds),
+        only=_parts(only, ";"),
+        plan=replace(benchmark.PLAN, epochs=epochs),
+        limit=limit,
+        keeping=keeping,
+    )
 
 
 @app.command()
+@experiment
 def fedads(
     data: Annotated[
         Path,
@@ -328,83 +281,71 @@ def fedads(
         bool, typer.Option("--paper-networks", help="Table 3: the paper's networks, as FedAds' own data always gets.")
     ] = False,
     limit: Annotated[int | None, typer.Option(help="Draw so many rows of each file at random.")] = None,
-    out: OutFolder = None,
-    resume: ResumeFlag = False,
-    as_json: JsonFlag = False,
-) -> None:
+    *,
+    keeping: "Keeping",
+) -> "ExperimentResult":
     """FedAds' Tables 3 and 4: what unaligned rows are worth, and what defences do to a label inference attack."""
+    from dataclasses import replace
 
-    def work(keeping: "Keeping") -> "ExperimentResult":
-        from dataclasses import replace
+    from tallystick_experiments.fedads import defenses, leaks, unaligned
+    from tallystick_experiments.fedads.unaligned_data import ALIGNED
 
-        from tallystick_experiments.fedads import defenses, leaks, unaligned
-        from tallystick_experiments.fedads.unaligned_data import ALIGNED
-
-        if table not in ("3", "4", "leaks"):
-            raise ConfigError(f"--table {table}: expected 3, 4 or leaks")
-        if table != "3" and (by_users or paper_networks or aligned != ALIGNED):
-            raise ConfigError("--by-users, --paper-networks, --aligned: go with --table 3 only; leave them out")
-        names = _parts(only, ";")
-        how: dict[str, Any] = {"data": data, "seeds": range(1, seeds + 1), "limit": limit, "keeping": keeping}
-        if table == "leaks":
-            return leaks.run(**how, methods=names or leaks.METHODS)
-        if table == "3":
-            return unaligned.run(**how, only=names, by_users=by_users, paper_networks=paper_networks, aligned=aligned)
-        return defenses.run(**how, plan=replace(defenses.PLAN, epochs=epochs), swapped=swapped)
-
-    run_experiment(work, out=out, resume=resume, as_json=as_json)
+    if table not in ("3", "4", "leaks"):
+        raise ConfigError(f"--table {table}: expected 3, 4 or leaks")
+    if table != "3" and (by_users or paper_networks or aligned != ALIGNED):
+        raise ConfigError("--by-users, --paper-networks, --aligned: go with --table 3 only; leave them out")
+    names = _parts(only, ";")
+    how: dict[str, Any] = {"data": data, "seeds": range(1, seeds + 1), "limit": limit, "keeping": keeping}
+    if table == "leaks":
+        return leaks.run(**how, methods=names or leaks.METHODS)
+    if table == "3":
+        return unaligned.run(**how, only=names, by_users=by_users, paper_networks=paper_networks, aligned=aligned)
+    return defenses.run(**how, plan=replace(defenses.PLAN, epochs=epochs), swapped=swapped)
 
 
 @app.command()
+@experiment
 def far(
-    out: Annotated[Path, typer.Option(help="Folder for the log of runs, the page and the result.")],
     data: Annotated[Path | None, typer.Option(help="Folder of public files (docs/results/boosting.md).")] = None,
     tables: Annotated[str, typer.Option(help="Tables of bench quality, with commas between.")] = "breast,flights",
     trainings: Annotated[str, typer.Option(help="default, int8, in-flight-64 …, with commas between; all if left out.")] = "",
     seeds: Annotated[int, typer.Option(help="Seeds per table and training.", min=1)] = 5,
     rows: Annotated[int, typer.Option(help="Of a larger table so many rows are drawn.", min=100)] = 12_000,
-    resume: ResumeFlag = False,
-    as_json: JsonFlag = False,
-) -> None:
+    *,
+    keeping: "Keeping",
+) -> "ExperimentResult":
     """What fewer bytes and more batches in flight cost in AUC or RMSE on public tables."""
+    from tallystick_experiments.far import price
 
-    def work(keeping: "Keeping") -> "ExperimentResult":
-        from tallystick_experiments.far import price
-
-        return price.run(
-            _parts(tables),
-            data,
-            trainings=_parts(trainings) or list(price.TRAININGS),
-            seeds=range(1, seeds + 1),
-            most_rows=rows,
-            keeping=keeping,
-        )
-
-    run_experiment(work, out=out, resume=resume, as_json=as_json)
+    return price.run(
+        _parts(tables),
+        data,
+        trainings=_parts(trainings) or list(price.TRAININGS),
+        seeds=range(1, seeds + 1),
+        most_rows=rows,
+        keeping=keeping,
+    )
 
 
 @app.command()
+@experiment
 def line(
     lines: Annotated[
         str, typer.Option(help="Round trip in ms and rate in Mbit/s, as 50:100, with commas between; one machine comes first.")
     ] = "10:1000,50:100",
     turns: Annotated[int, typer.Option(help="Repetitions.", min=1)] = 3,
-    out: OutFolder = None,
-    as_json: JsonFlag = False,
-) -> None:
+    *,
+    progress: "Progress",
+) -> "ExperimentResult":
     """Steps a second of training through a long line, by batches in flight and by compression, beside one machine."""
+    from tallystick_experiments.far.line import LongLine, run
 
-    def work(keeping: "Keeping") -> "ExperimentResult":
-        from tallystick_experiments.far.line import LongLine, run
-
-        return run([LongLine.parse(text) for text in _parts(lines)], turns=turns, progress=keeping.progress)
-
-    run_experiment(work, out=out, as_json=as_json)
+    return run([LongLine.parse(text) for text in _parts(lines)], turns=turns, progress=progress)
 
 
 @app.command()
+@experiment
 def quality(
-    out: Annotated[Path, typer.Option(help="Folder for the log of runs, the page and the result.")],
     data: Annotated[
         Path | None, typer.Option(help="Folder of public files (docs/results/boosting.md); without it, packages' tables.")
     ] = None,
@@ -421,29 +362,26 @@ def quality(
     leaks: Annotated[
         bool, typer.Option("--leaks", help="Audit the default with gradients and without, or --methods, on --tables instead.")
     ] = False,
-    resume: ResumeFlag = False,
-    as_json: JsonFlag = False,
-) -> None:
+    *,
+    keeping: "Keeping",
+) -> "ExperimentResult":
     """A split network beside gradient boosting on the joined table and on own columns, on public tables split at random."""
+    from tallystick_experiments.catalogue.public import own_table
+    from tallystick_experiments.quality import leaks as audits
+    from tallystick_experiments.quality import sweep as benchmark
+    from tallystick_experiments.quality.methods import METHODS
 
-    def work(keeping: "Keeping") -> "ExperimentResult":
-        from tallystick_experiments.catalogue.public import own_table
-        from tallystick_experiments.quality import leaks as audits
-        from tallystick_experiments.quality import sweep as benchmark
-        from tallystick_experiments.quality.methods import METHODS
-
-        names = _parts(methods)
-        how: dict[str, Any] = {"seeds": range(1, seeds + 1), "most_rows": rows, "keeping": keeping}
-        if leaks:
-            return audits.run(_parts(tables) or ["breast"], data, methods=names or audits.USUAL, **how)
-        own = own_table(table, label=label, key=key, time=time) if table is not None else None
-        chosen = benchmark.tables_of(tables, data) if own is None or tables else []
-        return benchmark.run(data=data, tables=chosen, own=own, methods=names or list(METHODS), **how)
-
-    run_experiment(work, out=out, resume=resume, as_json=as_json)
+    names = _parts(methods)
+    how: dict[str, Any] = {"seeds": range(1, seeds + 1), "most_rows": rows, "keeping": keeping}
+    if leaks:
+        return audits.run(_parts(tables) or ["breast"], data, methods=names or audits.USUAL, **how)
+    own = own_table(table, label=label, key=key, time=time) if table is not None else None
+    chosen = benchmark.tables_of(tables, data) if own is None or tables else []
+    return benchmark.run(data=data, tables=chosen, own=own, methods=names or list(METHODS), **how)
 
 
 @app.command()
+@experiment
 def fedsim(
     data: Annotated[list[Path] | None, typer.Option(help="Folder of a set's files (hdb, bike, frogs); may be repeated.")] = None,
     seeds: SeedsPerRow = 5,
@@ -452,25 +390,20 @@ def fedsim(
     ] = "",
     methods: Annotated[str, typer.Option(help="Methods of table-1 and the frontier, with commas between; all if empty.")] = "",
     fixed_split: Annotated[bool, typer.Option("--fixed-split", help="The paper's one split for every seed.")] = False,
-    out: OutFolder = None,
-    resume: ResumeFlag = False,
-    as_json: JsonFlag = False,
-) -> None:
+    *,
+    keeping: "Keeping",
+) -> "ExperimentResult":
     """FedSim's tables and figures beside its numbers: rows linked by similar keys, and networks that weigh the links."""
+    from tallystick_experiments.fedsim import sweep as benchmark
 
-    def work(keeping: "Keeping") -> "ExperimentResult":
-        from tallystick_experiments.fedsim import sweep as benchmark
-
-        return benchmark.run(
-            data=data or [],
-            seeds=range(1, seeds + 1),
-            only=_parts(only),
-            methods=_parts(methods),
-            split="fixed" if fixed_split else "varied",
-            keeping=keeping,
-        )
-
-    run_experiment(work, out=out, resume=resume, as_json=as_json)
+    return benchmark.run(
+        data=data or [],
+        seeds=range(1, seeds + 1),
+        only=_parts(only),
+        methods=_parts(methods),
+        split="fixed" if fixed_split else "varied",
+        keeping=keeping,
+    )
 
 
 def _parts(text: str, separator: str = ",") -> list[str]:

@@ -1,16 +1,17 @@
 """What every command with a page shares: its options, its folder, and how it ends."""
 
-from collections.abc import Callable, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from tallystick.cli.options import Style
+from tallystick.cli.options import JsonFlag, Style
 from tallystick.cli.output import LIBRARIES, finish, guarded
-from tallystick.errors import ConfigError
+from tallystick.errors import ConfigError, TallystickError
 
 if TYPE_CHECKING:
     from tallystick.watcher import Watcher
@@ -30,38 +31,74 @@ def automatic_watcher() -> "Watcher":
     return watcher_of(Style.auto)
 
 
-def prepare_folder(out: Path | None, *, resume: bool = False) -> Path | None:
-    """Make the folder before the measurement, so that one that cannot be made costs no time."""
-    if resume and out is None:
-        raise ConfigError("--resume needs --out FOLDER, where the runs of the earlier sweep are")
-    from tallystick_experiments.output import make_output_folder
-
-    return None if out is None else make_output_folder(out)
-
-
 def keeping_in(out: Path | None, *, resume: bool) -> "Keeping":
     """Keep a sweep's rows in ``out``, which is made here; nowhere if it is left out. Progress shows as the terminal allows."""
+    if resume and out is None:
+        raise ConfigError("--resume needs --out FOLDER, where the runs of the earlier sweep are")
     from tallystick_experiments.grid import Keeping
+    from tallystick_experiments.output import make_output_folder
 
-    folder = prepare_folder(out, resume=resume)
+    folder = None if out is None else make_output_folder(out)  # before the measurement: one that cannot be made costs no time
     return Keeping(log=folder and folder / "runs.jsonl", resume=resume, progress=automatic_watcher().progress)
 
 
-def run_experiment(
-    work: Callable[["Keeping"], "ExperimentResult"], *, out: Path | None, resume: bool = False, as_json: bool
-) -> None:
-    """Run an experiment as a command, and finish with what it found; it imports what it needs when it runs."""
-    guarded(lambda: finish_bench(work(keeping_in(out, resume=resume)), out=out, as_json=as_json), as_json=as_json, loads=LOADS)
+def experiment(work: Callable[..., "ExperimentResult"]) -> Callable[..., None]:
+    """Make a command of a function that runs an experiment, which imports what it needs when it runs.
+
+    --out and --resume take the place of its ``keeping``. One that keeps no log takes ``progress`` alone, and has no --resume.
+    """
+    resumes = "keeping" in inspect.signature(work).parameters
+
+    def command(*, out: OutFolder = None, resume: ResumeFlag = False, as_json: JsonFlag = False, **options: Any) -> None:
+        def run() -> None:
+            keeping = keeping_in(out, resume=resume)
+            found = work(**options, **{"keeping": keeping} if resumes else {"progress": keeping.progress})
+            finish_bench(found, out=out, as_json=as_json)
+
+        guarded(run, as_json=as_json, loads=LOADS)
+
+    return _with_options_of(work, command, without=() if resumes else ("resume",))
+
+
+def measurement(work: Callable[..., Mapping[str, object]]) -> Callable[..., None]:
+    """Make a command of a function that gives figures: it prints them, as JSON by --json."""
+    progresses = "progress" in inspect.signature(work).parameters
+
+    def command(*, as_json: JsonFlag = False, **options: Any) -> None:
+        def run() -> None:
+            finish(work(**options, **{"progress": automatic_watcher().progress} if progresses else {}), as_json=as_json)
+
+        guarded(run, as_json=as_json, loads=LOADS)
+
+    return _with_options_of(work, command)
+
+
+def _with_options_of(
+    work: Callable[..., object], command: Callable[..., None], *, without: Sequence[str] = ()
+) -> Callable[..., None]:
+    """The command by the function's name and words, with its options before the command's own."""
+    own, shared = (list(inspect.signature(each).parameters.values()) for each in (work, command))
+    hidden = ("keeping", "progress", "options", *without)
+    options = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in (*own, *shared) if each.name not in hidden]
+    command.__name__, command.__doc__ = work.__name__, work.__doc__
+    command.__annotations__ = {each.name: each.annotation for each in options}
+    command.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
+    return command
 
 
 def finish_bench(found: "ExperimentResult", *, out: Path | None, as_json: bool) -> None:
-    """Print what an experiment found, as JSON or as its page's tables, and write both files if a folder is given."""
+    """Print what an experiment found, as JSON or as its page's tables, and write both files if a folder is given.
+
+    Raises TallystickError then, where it found what must not be.
+    """
     from tallystick_experiments.output import command, write_folder
 
     page = found.page(command=command())
     result = found.as_json(page)
     paths = write_folder(out, result, page) if out is not None else {}
     finish({**result, **paths}, as_json=as_json, show=lambda console: _show(console, page, paths))
+    if found.failed:
+        raise TallystickError(found.failed)
 
 
 def _show(console: Console, page: "Benchmark", paths: dict[str, str]) -> None:

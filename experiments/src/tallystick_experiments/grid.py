@@ -200,6 +200,11 @@ class Keeping:
     resume: bool = False
     progress: Progress = no_progress
 
-    def open(self, setting: Row) -> SweepLog | None:
-        """Start the log, or read it back; raises as SweepLog does."""
-        return None if self.log is None else SweepLog(self.log, setting=setting, resume=self.resume)
+    def open(self, setting: Row, *, mark: str = "") -> SweepLog | None:
+        """Start the log, or read it back; ``mark`` tells those of one folder apart. Raises as SweepLog does."""
+        if self.log is None:
+            return None
+        return SweepLog(self.log.with_stem(self.log.stem + mark), setting=setting, resume=self.resume)
+
+
+NOWHERE = Keeping()

@@ -115,12 +115,14 @@ class ExperimentResult:
         about: what no row says, as plain data.
         rows: as the log has them.
         page_of: makes the page of the two.
+        failed: what the command fails with once the page is shown; empty if nothing.
     """
 
     experiment: str
     about: Row
     rows: Sequence[Row]
     page_of: PageOf
+    failed: str = ""
 
     def page(self, *, command: str = "") -> Benchmark:
         """The page, with the command that gives it again."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from tallystick.errors import ConfigError, TallystickError
 from tallystick.network.channel import Progress, no_progress
-from tallystick_experiments.grid import SweepLog
+from tallystick_experiments.grid import NOWHERE, Keeping, SweepLog
 from tallystick_robustness.files import Files
 from tallystick_robustness.folders import Folders
 from tallystick_robustness.kills import Kills
@@ -55,10 +55,8 @@ def run(
     seed: int = 0,
     jobs: int | None = None,
     case: int | None = None,
-    log: Path | None = None,
-    resume: bool = False,
-    progress: Progress = no_progress,
-) -> Figures:
+    keeping: Keeping = NOWHERE,
+) -> list[Figures]:
     """Run campaigns and say what became of every case.
 
     Args:
@@ -67,31 +65,21 @@ def run(
         seed: what the cases are drawn from.
         jobs: cases at a time; as many as there are cores if left out.
         case: run this case alone.
-        log: a file that keeps finished cases.
-        resume: go on with the cases that ``log`` lacks.
-        progress: told of finished cases.
+        keeping: of finished cases, a log for each campaign.
 
     Raises ConfigError for an unknown campaign, and for a log of another setting.
     """
-    found: Figures = {"seed": seed, "campaigns": {}}
     jobs = jobs or os.cpu_count() or 1
+    found: list[Figures] = []
     for name in names(campaign):
         setting = CampaignSettings(campaign=name, count=count or CAMPAIGNS[name].count, seed=seed)
         if case is not None:
             setting = CampaignSettings(campaign=name, count=case + 1, seed=seed)
-            found["campaigns"][name] = _run(setting, [range(case, case + 1)], 1, None, no_progress)
+            found.append(_run(setting, [range(case, case + 1)], 1, None, no_progress))
             continue
-        kept = _log(setting, log, resume=resume)
-        found["campaigns"][name] = _run(setting, _missing(setting, kept), jobs, kept, progress)
-    found["failed"] = sum(figures["ended"].get("failed", 0) for figures in found["campaigns"].values())
+        log = keeping.open({"campaign": name, "seed": seed}, mark=f"-{name}")
+        found.append(_run(setting, _missing(setting, log), jobs, log, keeping.progress))
     return found
-
-
-def _log(setting: CampaignSettings, log: Path | None, *, resume: bool) -> SweepLog | None:
-    if log is None:
-        return None
-    path = log.with_name(f"{log.stem}-{setting.campaign}{log.suffix}")
-    return SweepLog(path, setting={"campaign": setting.campaign, "seed": setting.seed}, resume=resume)
 
 
 def _missing(setting: CampaignSettings, log: SweepLog | None) -> list[range]:

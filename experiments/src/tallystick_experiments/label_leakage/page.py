@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from tallystick_experiments.label_leakage import paper
 from tallystick_experiments.label_leakage.paper import LEAK
-from tallystick_experiments.label_leakage.scenarios import NORMALISED, PLAIN, depth, frontier_curves, point
+from tallystick_experiments.label_leakage.scenarios import DEPTHS, FRONTIERS, NORMALISED, PLAIN, depth, point
 from tallystick_experiments.page import Benchmark, Cell, Curve, ResultTable, Series, counted, seed_count, seeds_of
 from tallystick_experiments.stats import Row, Spread, at, change, distinct, groups, over_seeds, spread
 
@@ -22,7 +22,7 @@ ByName = dict[str, list[Row]]
 def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
     """Show the rows of ``sweep.run``."""
     found, parts, data = groups(rows, "name"), about["parts"], about["data"]
-    frontiers = [at for at in frontier_curves() if ("frontier-large" if at else "frontier") in parts]
+    frontiers = [at for at in FRONTIERS if ("frontier-large" if at else "frontier") in parts]
     seconds = sum(row["seconds"] for row in rows)
     figures = [part.removeprefix("figure-") for part in parts if part.startswith("figure-")]
     return Benchmark(
@@ -92,7 +92,7 @@ def _attacks(runs: Sequence[Sequence[Row]]) -> list[str]:
 
 def _claims(found: ByName) -> ResultTable:
     """The paper's claims as inequalities: the means must hold them."""
-    bare, defended = found["none"], found[paper.marvell(8)]
+    bare, defended = found["none"], found["marvell 8"]
     claims: list[tuple[str, Spread | None, str, float]] = [
         (f"no defence: {attack} on gradients", last(bare, attack), ">=", 0.9)
         for attack in ("norm", "direction-1", "direction-3", "direction-5")
@@ -148,7 +148,7 @@ def _stated(numbers: Sequence[str], found: ByName) -> ResultTable:
 
 def _points(at: str, found: ByName) -> Iterator[tuple[str, str, float, list[Row]]]:
     """A frontier's form, its title, a weight, and its runs."""
-    for form, weights in frontier_curves()[at].items():
+    for form, weights in FRONTIERS[at].items():
         for weight in weights:
             if rows := found.get(point(form, weight, at)):
                 yield form, form.format("").strip().replace(" ,", ","), weight, rows
@@ -197,7 +197,7 @@ def _prices(at: str, found: ByName) -> ResultTable:
 
 
 def _depth(found: ByName) -> ResultTable:
-    cuts = [(below, rows) for below in range(1, 7) if (rows := found.get(depth(below)))]
+    cuts = [(below, rows) for below in DEPTHS if (rows := found.get(depth(below)))]
     attacks = _attacks([rows for _, rows in cuts[:1]])
     return ResultTable(
         name="Depth of the cut",

@@ -6,12 +6,13 @@ from typing import Annotated, Any
 
 import typer
 
-from tallystick.cli.options import JsonFlag
-from tallystick.cli.output import finish, guarded
 from tallystick.errors import ConfigError
-from tallystick_experiments.command import LOADS
+from tallystick_experiments.command import measurement
+
+Figures = dict[str, Any]
 
 
+@measurement
 def training(
     scenario: Annotated[str, typer.Option(help="small, criteo or all.")] = "all",
     turns: Annotated[int | None, typer.Option(help="Repetitions; if left out, as many as the scenario needs.", min=1)] = None,
@@ -19,64 +20,51 @@ def training(
         str | None,
         typer.Option(help="Instead: an epoch beside four times as many unaligned rows, by this method, beside one without."),
     ] = None,
-    as_json: JsonFlag = False,
-) -> None:
+) -> Figures:
     """Steps per second over mutual TLS beside the same model in one process."""
+    from tallystick_experiments.speed import training as benchmark
 
-    def work() -> None:
-        from tallystick_experiments.speed import training as benchmark
+    if unaligned is not None:
+        from tallystick_experiments.speed import unaligned as epochs
 
-        if unaligned is not None:
-            from tallystick_experiments.speed import unaligned as epochs
-
-            if scenario not in ("all", "small"):
-                raise ConfigError("--unaligned: goes by itself, with the scenario small; leave the others out")
-            finish(epochs.run(method=unaligned, turns=turns), as_json=as_json)
-            return
-        names = list(benchmark.SCENARIOS) if scenario == "all" else [scenario]
-        found: dict[str, Any] = {}
-        for name in names:
-            measured = benchmark.run(scenario=name, turns=turns)
-            found |= measured if name == names[0] else {name: measured}
-        finish(found, as_json=as_json)
-
-    guarded(work, as_json=as_json, loads=LOADS)
+        if scenario not in ("all", "small"):
+            raise ConfigError("--unaligned: goes by itself, with the scenario small; leave the others out")
+        return epochs.run(method=unaligned, turns=turns)
+    names = list(benchmark.SCENARIOS) if scenario == "all" else [scenario]
+    found: dict[str, Any] = {}
+    for name in names:
+        measured = benchmark.run(scenario=name, turns=turns)
+        found |= measured if name == names[0] else {name: measured}
+    return found
 
 
+@measurement
 def serve(
     rows: Annotated[int, typer.Option(help="Rows of each side's table.", min=1000)] = 20_000,
     seconds: Annotated[int, typer.Option(help="Of each load.", min=2)] = 20,
     rates: Annotated[str, typer.Option(help="Requests a second, with commas between.")] = "100,500",
     way: Annotated[str, typer.Option(help="How the partner is asked: key, position, window or ahead.")] = "key",
-    as_json: JsonFlag = False,
-) -> None:
+) -> Figures:
     """Scores online under the load of hey: times, CPU per request, beside a constant answer and one process."""
+    from tallystick_experiments.speed import serving as benchmark
 
-    def work() -> None:
-        from tallystick_experiments.speed import serving as benchmark
-
-        wanted = [int(rate) for rate in rates.split(",") if rate.strip().isdecimal() and int(rate)]
-        if not wanted:
-            raise ConfigError(f"--rates {rates}: must be whole numbers above 0, with commas between")
-        finish(benchmark.run(rows=rows, seconds=seconds, rates=wanted, way=way), as_json=as_json)
-
-    guarded(work, as_json=as_json, loads=LOADS)
+    wanted = [int(rate) for rate in rates.split(",") if rate.strip().isdecimal() and int(rate)]
+    if not wanted:
+        raise ConfigError(f"--rates {rates}: must be whole numbers above 0, with commas between")
+    return benchmark.run(rows=rows, seconds=seconds, rates=wanted, way=way)
 
 
+@measurement
 def lossless(
     seed: Annotated[int, typer.Option(help="Seed of data and weights.")] = 1,
-    as_json: JsonFlag = False,
-) -> None:
+) -> Figures:
     """The largest difference of any weight between two processes and one, after 200 steps."""
+    from tallystick_experiments.speed import lossless as benchmark
 
-    def work() -> None:
-        from tallystick_experiments.speed import lossless as benchmark
-
-        finish(benchmark.run(seed=seed), as_json=as_json)
-
-    guarded(work, as_json=as_json, loads=LOADS)
+    return benchmark.run(seed=seed)
 
 
+@measurement
 def alignment(
     rows: Annotated[int, typer.Option(help="Rows of the label party.", min=1)] = 100_000,
     others: Annotated[int | None, typer.Option(help="Rows of the feature party; as many if left out.", min=1)] = None,
@@ -91,30 +79,25 @@ def alignment(
         float | None, typer.Option(help="Mbit/s each way of a slow line between the parties; loopback if left out.", min=0.1)
     ] = None,
     link_ms: Annotated[float, typer.Option(help="Milliseconds of its round trip.", min=0)] = 0.0,
-    as_json: JsonFlag = False,
-) -> None:
+) -> Figures:
     """Seconds, processor time, bytes and memory of a private alignment, from tables to written alignments."""
+    from tallystick_experiments.speed import alignment as benchmark
 
-    def work() -> None:
-        from tallystick_experiments.speed import alignment as benchmark
-
-        if peer not in (None, "spu"):
-            raise ConfigError(f"--peer = {peer!r}: expected spu")
-        found = benchmark.run(
-            rows=rows,
-            others=others,
-            protocol=protocol,
-            turns=turns,
-            peer_python=None if peer is None else peer_python,
-            peer_protocols=peer_protocols.split(","),
-            link_mbit=link_mbit,
-            link_ms=link_ms,
-        )
-        finish(found, as_json=as_json)
-
-    guarded(work, as_json=as_json, loads=LOADS)
+    if peer not in (None, "spu"):
+        raise ConfigError(f"--peer = {peer!r}: expected spu")
+    return benchmark.run(
+        rows=rows,
+        others=others,
+        protocol=protocol,
+        turns=turns,
+        peer_python=None if peer is None else peer_python,
+        peer_protocols=peer_protocols.split(","),
+        link_mbit=link_mbit,
+        link_ms=link_ms,
+    )
 
 
+@measurement
 def linkage(
     rows: Annotated[int, typer.Option(help="Rows of the label party.", min=2)] = 141_000,
     others: Annotated[int, typer.Option(help="Rows of the feature party.", min=2)] = 28_000,
@@ -124,57 +107,41 @@ def linkage(
         Path | None, typer.Option(help="Folder of dblp_acm and fodors_zagats: recall of true matches instead.")
     ] = None,
     places: Annotated[Path | None, typer.Option(help="Folder of FedSim's hdb: what attackers locate instead.")] = None,
-    as_json: JsonFlag = False,
-) -> None:
+) -> Figures:
     """Linking by similar keys: seconds and memory through a helper, recall of texts, and what attackers locate by noise."""
+    if places is not None:
+        from tallystick_experiments.fedsim.located import run as locate
 
-    def work() -> None:
-        if places is not None:
-            from tallystick_experiments.fedsim.located import run as locate
+        return locate(places, neighbors=neighbors)
+    from tallystick_experiments.fedsim.linkage import linkage_speed, text_recall
 
-            finish(locate(places, neighbors=neighbors), as_json=as_json)
-            return
-        from tallystick_experiments.fedsim.linkage import linkage_speed, text_recall
-
-        if texts is not None:
-            finish({"texts": text_recall(texts)}, as_json=as_json)
-            return
-        finish(linkage_speed(rows=rows, others=others, neighbors=neighbors, sample=sample), as_json=as_json)
-
-    guarded(work, as_json=as_json, loads=LOADS)
+    if texts is not None:
+        return {"texts": text_recall(texts)}
+    return linkage_speed(rows=rows, others=others, neighbors=neighbors, sample=sample)
 
 
+@measurement
 def memory(
     rows: Annotated[list[int] | None, typer.Option(help="Of the generated file; repeat it for bytes per row.", min=1000)] = None,
     leakage: Annotated[bool, typer.Option(help="Measure bench label-leakage, one epoch of one scenario.")] = True,
     job: Annotated[bool, typer.Option(help="Measure all parties of a run.")] = True,
     alignment: Annotated[str, typer.Option(help="Of the run: intersection, union or union-with-helper.")] = "intersection",
     aligned: Annotated[float, typer.Option(help="Share of rows that the run's feature party has; the others train too.")] = 1.0,
-    as_json: JsonFlag = False,
-) -> None:
+) -> Figures:
     """Peak memory of a Criteo-shaped file, generated, and bytes per row."""
+    from tallystick_experiments.speed import memory as benchmark
 
-    def work() -> None:
-        from tallystick_experiments.speed import memory as benchmark
-
-        sizes = sorted(rows or [100_000, 400_000])
-        found = benchmark.run(sizes=sizes, leakage=leakage, job=job, alignment=alignment, aligned=aligned)
-        finish(found, as_json=as_json)
-
-    guarded(work, as_json=as_json, loads=LOADS)
+    sizes = sorted(rows or [100_000, 400_000])
+    return benchmark.run(sizes=sizes, leakage=leakage, job=job, alignment=alignment, aligned=aligned)
 
 
+@measurement
 def defenses(
     rows: Annotated[int, typer.Option(help="Rows of a batch.", min=2)] = 8_192,
     width: Annotated[int, typer.Option(help="Width of the cut.", min=1)] = 128,
     turns: Annotated[int, typer.Option(help="Repetitions; medians are shown.", min=1)] = 5,
-    as_json: JsonFlag = False,
-) -> None:
+) -> Figures:
     """Milliseconds per batch of every defence beside the training step, and distance correlation against its definition."""
+    from tallystick_experiments.speed import defenses as benchmark
 
-    def work() -> None:
-        from tallystick_experiments.speed import defenses as benchmark
-
-        finish(benchmark.run(rows=rows, width=width, turns=turns), as_json=as_json)
-
-    guarded(work, as_json=as_json, loads=LOADS)
+    return benchmark.run(rows=rows, width=width, turns=turns)
