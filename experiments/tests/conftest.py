@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from tiny import short_trainings
 
-from tallystick_experiments.catalogue.clicks import ClickData, encode_clicks, read_clicks
-from tallystick_experiments.catalogue.table import TwoPartyTable
+from tallystick_experiments.catalogue.clicks import encode_clicks, read_clicks
+from tallystick_experiments.catalogue.table import SplitData, TwoPartyTable
 
 
 def criteo_text(rows: int) -> str:
@@ -41,7 +41,7 @@ def table(file: Path) -> TwoPartyTable:
 
 
 @pytest.fixture(scope="session")
-def clicks(table: TwoPartyTable) -> ClickData:
+def clicks(table: TwoPartyTable) -> SplitData:
     return encode_clicks(table, seed=1)
 
 

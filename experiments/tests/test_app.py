@@ -28,6 +28,13 @@ def test_a_command_that_does_not_exist_is_named():
     assert "No such command 'flroist'" in shown.output
 
 
+def test_an_option_that_is_refused_leaves_no_folder_behind(tmp_path):
+    for wrong in (["--table", "5"], ["--table", "4", "--by-users"]):
+        shown = CliRunner().invoke(app, ["fedads", "--data", "x", *wrong, "--out", str(tmp_path / "out")])
+        assert shown.exit_code == 2
+        assert not (tmp_path / "out").exists()
+
+
 def test_where_it_is_not_installed_one_line_says_what_to_install(monkeypatch):
     monkeypatch.setattr(cli, "entry_points", lambda **_: ())
     shown = CliRunner().invoke(cli.app, ["bench", "florist", "--data", "x"])

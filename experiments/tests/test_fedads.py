@@ -45,9 +45,10 @@ def test_fedads_own_files_keep_their_test_rows_and_leave_the_time_of_conversion_
     assert table.label_party.categorical == (*(f"l_i_fea_{i}" for i in range(1, 11)), *(f"l_u_fea_{i}" for i in range(1, 7)))
     assert table.feature_party.categorical == ("f_u_fea_1", "f_c")
     assert set(table.frame.get_column("f_c")) <= {str(value) for value in range(8)}
-    data, theirs, own = encode_ads(table, seed=1, min_count=1)
+    data = encode_ads(table, seed=1, min_count=1)
+    assert data.own_shape is not None
     assert (len(data.training), len(data.test)) == (300, 80)
-    assert (len(theirs.cardinalities), len(own.cardinalities)) == (2, 16)
+    assert (len(data.shape.cardinalities), len(data.own_shape.cardinalities)) == (2, 16)
     raw = [pl.read_csv(fedads_folder / f"sample_{name}.csv") for name in ("train_aligned", "test")]
     assert data.training_labels_N.tolist() == [float(cell == "['1']") for cell in raw[0].get_column("label")]
     assert data.test_labels_T.tolist() == [float(cell == "['1']") for cell in raw[1].get_column("label")]
@@ -69,7 +70,7 @@ def test_fedads_rows_without_partner_are_the_unaligned_ones(fedads_folder: Path)
         missing = rows.theirs.rows(part_N).categorical_NG == MISSING
         assert float(missing.float().mean()) == 1 - given
     assert "ORALE" not in unaligned.chosen_of(table, [])
-    data, _, _ = encode_ads(table, seed=1, min_count=1)
+    data = encode_ads(table, seed=1, min_count=1)
     assert len(data.training) == 300
     ours.drop("label").write_csv(fedads_folder / UNALIGNED_FILE)
     with pytest.raises(DataError, match=r"not FedAds' .*sample_train_nonaligned\.csv"):
@@ -106,8 +107,8 @@ def test_fedads_columns_that_list_several_items_are_sequences(with_sequences: Pa
     assert (codes != MISSING).sum(dim=1).tolist() == counts
     swapped = read_ads(with_sequences, swapped=True)
     assert (swapped.label_sequences, swapped.feature_sequences) == (table.feature_sequences, table.label_sequences)
-    data, theirs_shape, _ = encode_ads(swapped, seed=1, min_count=1)
-    assert data.training.rows(torch.arange(3)).categorical_NG.shape[1] == len(theirs_shape.codes)
+    data = encode_ads(swapped, seed=1, min_count=1)
+    assert data.training.rows(torch.arange(3)).categorical_NG.shape[1] == len(data.shape.codes)
 
 
 def test_fedads_trains_the_papers_networks_on_rows_of_whole_users(with_sequences: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,7 +162,7 @@ def test_ijcai_rows_marked_as_test_are_test_rows(tmp_path: Path) -> None:
     )  # fmt: skip
     table = read_ads(path)
     assert table.feature_party.categorical == ("user_id", "context_page_id")
-    data, _, _ = encode_ads(table, seed=1, min_count=1)
+    data = encode_ads(table, seed=1, min_count=1)
     assert data.test_labels_T.tolist() == [0.0, 1.0]
 
 
@@ -184,8 +185,8 @@ def test_table_4_beside_the_paper(criteo: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_attack_sees_every_training_row_once_after_training(criteo: Path) -> None:
-    data, theirs, own = encode_ads(read_ads(criteo), seed=1, min_count=1)
-    network = fedads._network(data, theirs, own, (), fedads.TrainingPlan(epochs=1, batch_size=64), 1)
+    data = encode_ads(read_ads(criteo), seed=1, min_count=1)
+    network = fedads._network(data, (), fedads.TrainingPlan(epochs=1, batch_size=64), 1)
     list(network.epochs())
     (step,) = fedads._all_rows(network)
     assert torch.equal(step.rows_B, torch.arange(len(data.training)))

@@ -238,6 +238,12 @@ def test_keys_that_tell_nothing_but_which_rows_are_one_thing():
     assert most[0] < 0.25 < most[1]  # a correlation of 400 rows by chance has deviation .05
 
 
+def test_more_links_than_there_are_rows_are_refused_before_a_run(hdb, tmp_path):
+    with pytest.raises(ConfigError, match="hdb has 12 rows to link to, and K = 20 is asked for"):
+        sweep.run(data=[hdb], only=["neighbors"], seeds=(1,), keeping=Keeping(log=tmp_path / "out" / "runs.jsonl"))
+    assert not (tmp_path / "out").exists()
+
+
 def test_what_there_is_not_is_refused(tmp_path):
     with pytest.raises(DataError, match="holds none of hdb_with_latlon"):
         sweep.run(data=[tmp_path], seeds=(1,))

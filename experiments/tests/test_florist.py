@@ -13,7 +13,7 @@ from tallystick.imputation.random_predicted_labels import RandomPredictedLabels
 from tallystick.imputation.settled_labels import SettledLabels
 from tallystick.models.build import seeded
 from tallystick.models.tabular import TabularBottom, TabularTop
-from tallystick_experiments.catalogue.clicks import ClickData
+from tallystick_experiments.catalogue.table import SplitData
 from tallystick_experiments.florist import paper
 from tallystick_experiments.florist import sweep as florist
 from tallystick_experiments.florist.runs import BOTH, FloristSetting, Membership, Trained, Treatment
@@ -24,7 +24,7 @@ from tallystick_experiments.stats import Spread, groups, spread
 SMALL = FloristSetting(epochs=2, batch_size=64, hidden=(16, 16), cut_after=1, planted=20)
 
 
-def test_with_nothing_absent_the_loop_is_plain_training_to_the_bit(clicks: ClickData) -> None:
+def test_with_nothing_absent_the_loop_is_plain_training_to_the_bit(clicks: SplitData) -> None:
     rows = len(clicks.training)
     everything = torch.ones(rows, dtype=torch.bool)
     membership = Membership(has_labels_U=everything, has_features_U=everything)
@@ -106,7 +106,7 @@ def test_majority_labels_leak_by_direction_in_a_real_run(file: Path) -> None:
     assert attacks["feature party/direction"]["tpr_at_fpr"] == pytest.approx(found.about["positive_rate"], abs=0.1)
 
 
-def test_labels_settled_before_training_never_change_in_a_run(clicks: ClickData) -> None:
+def test_labels_settled_before_training_never_change_in_a_run(clicks: SplitData) -> None:
     """Labels drawn from the current prediction flip on some rows of every run this short. Seeded."""
     rows = len(clicks.training)
     membership = Membership.of("labels", rows=rows, ratio=0.5, seed=3)

@@ -17,8 +17,7 @@ from tallystick.models.build import seeded
 from tallystick.models.tabular import TabularBottom, TabularTop
 from tallystick.training.plan import Schedule
 from tallystick_experiments import experiment
-from tallystick_experiments.catalogue.clicks import ClickData
-from tallystick_experiments.catalogue.table import TwoPartyTable
+from tallystick_experiments.catalogue.table import SplitData, TwoPartyTable
 from tallystick_experiments.experiment import TrainingPlan
 from tallystick_experiments.grid import Keeping
 from tallystick_experiments.label_leakage import paper
@@ -31,7 +30,7 @@ SMALL = PaperNetwork(below=2, above=1, width=16)
 SHORT = TrainingPlan(epochs=2, batch_size=64)
 
 
-def test_without_defences_the_loop_is_plain_training_to_the_bit(clicks: ClickData) -> None:
+def test_without_defences_the_loop_is_plain_training_to_the_bit(clicks: SplitData) -> None:
     split = SMALL.build(clicks, SHORT, seed=5)
     found = list(split.epochs())
 
@@ -56,7 +55,7 @@ def test_without_defences_the_loop_is_plain_training_to_the_bit(clicks: ClickDat
     assert found[-1].test_auc == pytest.approx(roc_auc_score(clicks.test_labels_T, logits_T), abs=1e-9)
 
 
-def test_each_defence_is_applied_where_it_belongs(clicks: ClickData) -> None:
+def test_each_defence_is_applied_where_it_belongs(clicks: SplitData) -> None:
     def first_epoch(*entries: Marvell | LabelDP | DistanceCorrelation) -> tuple[torch.Tensor, torch.Tensor]:
         epoch = next(SMALL.build(clicks, SHORT, seed=5).epochs(chain(entries)))
         return epoch.steps[0].received_BD, epoch.undefended[0]
@@ -74,7 +73,7 @@ def test_each_defence_is_applied_where_it_belongs(clicks: ClickData) -> None:
     assert 0 < int(changed_B.sum()) < len(changed_B)  # about one label in four
 
 
-def test_layers_end_in_the_logit_and_pass_through_the_cut(clicks: ClickData) -> None:
+def test_layers_end_in_the_logit_and_pass_through_the_cut(clicks: SplitData) -> None:
     for network in (SMALL, PaperNetwork(below=2, above=1, width=16, normalised=True)):
         split = network.build(clicks, SHORT, seed=5)
         list(split.epochs())
@@ -89,7 +88,7 @@ def test_layers_end_in_the_logit_and_pass_through_the_cut(clicks: ClickData) -> 
 
 
 @pytest.mark.long
-def test_an_undefended_run_leaks_by_direction_and_marvell_hides_it(clicks: ClickData) -> None:
+def test_an_undefended_run_leaks_by_direction_and_marvell_hides_it(clicks: SplitData) -> None:
     """Seeded; the bars are far from what comes out (1.0 and about .6 on 630 rows)."""
     leaks = {}
     for name, defense in (("none", ()), ("marvell", (Marvell(power=16.0),))):
@@ -157,7 +156,7 @@ def test_a_scenario_is_run_alone_and_unknown_ones_are_named(file: Path) -> None:
 
 
 def test_a_last_batch_of_one_row_is_left_out_and_a_long_epoch_keeps_evenly_spread_steps(
-    clicks: ClickData, monkeypatch: pytest.MonkeyPatch
+    clicks: SplitData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = len(clicks.training)
     size = next(size for size in range(10, rows) if rows % size == 1)  # 630 rows: 17

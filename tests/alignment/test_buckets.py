@@ -9,6 +9,7 @@ from scipy.stats import binom
 from tallystick.alignment import psi_malicious, psi_oprf
 from tallystick.alignment.buckets import Buckets, Split, Standing
 from tallystick.alignment.exchange import Chunk, Size, send_size
+from tallystick.alignment.pairwise import LocalOptions
 from tallystick.alignment.psi import intersect_feature_party, intersect_label_party
 from tallystick.alignment.psi_malicious import StoreSeed
 from tallystick.alignment.psi_oprf import Table
@@ -49,6 +50,7 @@ class Side:
         values |= {"alignment": {"keys": [{"name": "id"}]}, "target": {"type": "binary"}, "seed": 1}
         self.folder = RunFolder.new(root / name, Contract.model_validate(values), name)
         self.ids, self.said = ids, []
+        self.local = LocalOptions(stored=self.stored, say=self.said.append)
 
     def stored(self, peer):
         return KeptBuckets(self.folder, peer, say=self.said.append)
@@ -69,10 +71,8 @@ def align(label, feature, way, *, label_wrap=lambda channel: channel, feature_wr
     feature.said.clear()
     options = {"rng": RNG, **WAYS[way]}
     return in_threads(
-        lambda: intersect_label_party(label.ids, [label_wrap(ours)], stored=label.stored, say=label.said.append, **options),
-        lambda: intersect_feature_party(
-            feature.ids, feature_wrap(theirs), stored=feature.stored, say=feature.said.append, **options
-        ),
+        lambda: intersect_label_party(label.ids, [label_wrap(ours)], local=label.local, **options),
+        lambda: intersect_feature_party(feature.ids, feature_wrap(theirs), local=feature.local, **options),
     )
 
 
@@ -155,7 +155,11 @@ def test_several_feature_parties_in_buckets():
     told = []
     outcomes = in_threads(
         lambda: intersect_label_party(
-            LABEL, [mine for mine, _ in pairs], rng=RNG, protocol="oblivious-transfer", progress=lambda *call: told.append(call)
+            LABEL,
+            [mine for mine, _ in pairs],
+            rng=RNG,
+            protocol="oblivious-transfer",
+            local=LocalOptions(progress=lambda *call: told.append(call)),
         ),
         *(
             lambda ids=ids, channel=channel: intersect_feature_party(

@@ -8,6 +8,7 @@ import pytest
 
 from tallystick.alignment.choice import FEW_IDS, MANY_IDS, Choice, choose_protocol, sooner
 from tallystick.alignment.exchange import Size, send_size
+from tallystick.alignment.pairwise import LocalOptions
 from tallystick.alignment.psi import intersect_feature_party, intersect_label_party
 from tallystick.alignment.randomness import SecureRandom
 from tallystick.errors import ProtocolError
@@ -84,8 +85,8 @@ def test_both_sides_take_what_the_label_party_chose(delay, rows, expected, probe
     slow, said = Slow(ours, delay=delay, rate=1e9), []
     label, feature = [b"%d" % n for n in range(rows)], [b"%d" % n for n in range(rows - 5, 2 * rows - 5)]
     outcomes = in_threads(
-        lambda: intersect_label_party(label, [slow], rng=RNG, threads=1, say=said.append),
-        lambda: intersect_feature_party(feature, theirs, rng=RNG, threads=1),
+        lambda: intersect_label_party(label, [slow], rng=RNG, local=LocalOptions(threads=1, say=said.append)),
+        lambda: intersect_feature_party(feature, theirs, rng=RNG, local=LocalOptions(threads=1)),
     )
     assert [len(outcome) for outcome in outcomes] == [5, 5]
     assert ("Nonce" in slow.kinds) == (expected == "oblivious-transfer")

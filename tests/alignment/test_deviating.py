@@ -8,6 +8,7 @@ import pytest
 from tallystick.alignment.exchange import Size, receive_list, send_list, send_size, usual_max_rows
 from tallystick.alignment.group import hash_to_group, multiply
 from tallystick.alignment.matching import are_distinct_indices, match, repeated, sorted_order, tags_of
+from tallystick.alignment.pairwise import LocalOptions
 from tallystick.alignment.psi import intersect_feature_party, intersect_label_party
 from tallystick.alignment.psi_diffie_hellman import TagsDigest
 from tallystick.alignment.psu import union_feature_party, union_label_party
@@ -17,6 +18,7 @@ from tallystick.network.channel import memory_channels
 
 from .roles import Tampering, in_threads
 
+ONE = LocalOptions(threads=1)
 RNG = SecureRandom(source=np.random.default_rng(1).bytes)
 OWN = [b"own-%d" % number for number in range(60)]
 THEIRS = [*OWN[:20], *(b"theirs-%d" % number for number in range(40))]
@@ -61,7 +63,7 @@ def one_fewer(pairs, count):
 def against(cheat, **options):
     mine, theirs = memory_channels("shop", "bank", timeout_s=20)
     return in_threads(
-        lambda: intersect_feature_party(THEIRS, mine, rng=RNG, protocol="diffie-hellman", threads=1, **options),
+        lambda: intersect_feature_party(THEIRS, mine, rng=RNG, protocol="diffie-hellman", local=ONE, **options),
         lambda: cheat(theirs),
     )[0]
 
@@ -128,7 +130,7 @@ def test_a_feature_party_that_makes_up_matches_once_it_knows_the_tags_is_caught(
         send_list(channel, "label party's tags", known_16)  # each of the label party's rows is claimed to match
 
     mine, theirs = memory_channels("bank", "shop", timeout_s=20)
-    error, _ = in_threads(lambda: intersect_label_party(OWN, [mine], rng=RNG, threads=1), lambda: cheat(theirs))
+    error, _ = in_threads(lambda: intersect_label_party(OWN, [mine], rng=RNG, local=ONE), lambda: cheat(theirs))
     assert isinstance(error, ProtocolError)
     assert error.peer == "shop"
     assert "than it had settled on before it saw this side's" in str(error)
@@ -150,7 +152,7 @@ def test_a_feature_party_that_shuffles_its_tags_has_other_rows_count_as_common_u
         receive_list(channel, "places of the joint rows", channel.receive(Size).rows, dtype=np.int32)
 
     mine, theirs = memory_channels("bank", "shop", timeout_s=20)
-    found, _ = in_threads(lambda: intersect_label_party(OWN, [mine], rng=RNG, threads=1), lambda: cheat(theirs))
+    found, _ = in_threads(lambda: intersect_label_party(OWN, [mine], rng=RNG, local=ONE), lambda: cheat(theirs))
     assert sorted(found.rows_N) == list(range(40, 60))  # of OWN, of which THEIRS has the first 20
 
 
@@ -174,7 +176,7 @@ def test_a_label_party_that_shuffles_its_tags_is_caught_by_the_order_unless_few_
     ids = [*OWN[:common], *(b"theirs-%d" % number for number in range(40))]
     mine, theirs = memory_channels("shop", "bank", timeout_s=20)
     found, _ = in_threads(
-        lambda: intersect_feature_party(ids, mine, rng=RNG, threads=1),
+        lambda: intersect_feature_party(ids, mine, rng=RNG, local=ONE),
         lambda: shuffling_label_party(theirs, RNG.scalar(), one=common == 1),
     )
     if common == 1:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from tallystick.alignment import exchange
 from tallystick.alignment.group import hash_to_group
 from tallystick.alignment.ids import Ids
+from tallystick.alignment.pairwise import LocalOptions
 from tallystick.alignment.psi import intersect_feature_party, intersect_label_party
 from tallystick.alignment.psi_diffie_hellman import TagsDigest
 from tallystick.alignment.randomness import SecureRandom
@@ -17,6 +18,7 @@ from tallystick.network.messages import Array
 
 from .roles import error_of, in_threads
 
+ONE = LocalOptions(threads=1)
 RNG = SecureRandom(source=np.random.default_rng(1).bytes)
 SETS = st.sets(st.binary(max_size=6), min_size=1, max_size=40)
 
@@ -26,10 +28,10 @@ def intersect(label_ids, *feature_ids, **options):
     names = [f"feature{number}" for number in range(len(feature_ids))]
     pairs = [memory_channels("label", name, timeout_s=20) for name in names]
     return in_threads(
-        lambda: intersect_label_party(label_ids, [mine for mine, _ in pairs], rng=RNG, threads=1, **options),
+        lambda: intersect_label_party(label_ids, [mine for mine, _ in pairs], rng=RNG, local=ONE, **options),
         *(
             lambda ids=ids, channel=theirs: intersect_feature_party(
-                ids, channel, rng=RNG, threads=1, one_of_several=len(pairs) > 1, **options
+                ids, channel, rng=RNG, local=ONE, one_of_several=len(pairs) > 1, **options
             )
             for ids, (_, theirs) in zip(feature_ids, pairs, strict=True)
         ),
@@ -184,7 +186,7 @@ def test_progress_counts_every_multiplication_once():
     label, feature = [b"%d" % n for n in range(5000)], [b"%d" % n for n in range(4000, 7000)]
     ours, _ = in_threads(
         lambda: intersect_label_party(
-            label, [channels[0]], rng=RNG, protocol="diffie-hellman", progress=lambda *call: told.append(call)
+            label, [channels[0]], rng=RNG, protocol="diffie-hellman", local=LocalOptions(progress=lambda *call: told.append(call))
         ),
         lambda: intersect_feature_party(feature, channels[1], rng=RNG, protocol="diffie-hellman"),
     )

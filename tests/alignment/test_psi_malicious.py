@@ -14,13 +14,13 @@ from tallystick.alignment.oprf.base_transfers import transfer_receiver, transfer
 from tallystick.alignment.oprf.codes import fingerprints
 from tallystick.alignment.oprf.key_value import NoStore
 from tallystick.alignment.oprf.linear_code import COLUMNS
-from tallystick.alignment.pairwise import Side
+from tallystick.alignment.pairwise import LocalOptions, Side
 from tallystick.alignment.psi import intersect_feature_party, intersect_label_party
 from tallystick.alignment.psi_malicious import CheckKey, Coin, CoinCommitment, StoreSeed, TagsCommitment
 from tallystick.alignment.psi_oprf import Proof
 from tallystick.alignment.randomness import SecureRandom
 from tallystick.errors import DataError, PeerStopped, ProtocolError
-from tallystick.network.channel import memory_channels, no_progress
+from tallystick.network.channel import memory_channels
 
 from .roles import Recording, Tampering, error_of, in_threads
 
@@ -95,7 +95,7 @@ def test_the_outcome_is_that_of_the_other_protocols():
 def test_progress_ends_at_all_buckets(monkeypatch):
     monkeypatch.setattr(psi_malicious, "BUCKET_IDS", 50)
     told = []
-    intersect(LABEL, FEATURE, progress=lambda *call: told.append(call))
+    intersect(LABEL, FEATURE, local=LocalOptions(progress=lambda *call: told.append(call)))
     assert told.count(("private set intersection", 2, 2)) == 2
 
 
@@ -265,7 +265,7 @@ def test_a_feature_party_with_tags_in_another_order_or_twice_is_refused(change, 
     def settles_on_others(channel):
         send_size(channel, "ids", 100)
         size = channel.receive(Size).rows
-        side = Side(ids=Ids.of(FEATURE), prints_N16=fingerprints(FEATURE), rng=RNG, threads=1, progress=no_progress)
+        side = Side(ids=Ids.of(FEATURE), prints_N16=fingerprints(FEATURE), rng=RNG)
         (_, own), _ = psi_malicious._tags(side, channel, size, leads=False)
         shown = change(own[sorted_order(own)])
         channel.send(TagsCommitment(digest=psi_malicious._commitment(bytes(32), shown)))

@@ -12,6 +12,7 @@ from tallystick.alignment.matching import sorted_order
 from tallystick.alignment.oprf.base_transfers import transfer_receiver, transfer_sender
 from tallystick.alignment.oprf.codes import Codes, fingerprints
 from tallystick.alignment.oprf.extension import Receiver, Sender, outputs
+from tallystick.alignment.pairwise import LocalOptions
 from tallystick.alignment.psi import intersect_feature_party, intersect_label_party
 from tallystick.alignment.psi_oprf import Nonce, Proof, Shape, Table
 from tallystick.alignment.randomness import SecureRandom
@@ -80,7 +81,7 @@ def test_both_protocols_give_the_same_rows_in_the_same_order():
 
 def test_progress_ends_at_all_bins():
     told = []
-    intersect(LABEL, FEATURE, progress=lambda *call: told.append(call))
+    intersect(LABEL, FEATURE, local=LocalOptions(progress=lambda *call: told.append(call)))
     total = 3 * Shape(label_ids=60, feature_ids=100).per_region
     assert told.count(("private set intersection", total, total)) == 2
 

@@ -32,14 +32,12 @@ def automatic_watcher() -> "Watcher":
 
 
 def keeping_in(out: Path | None, *, resume: bool) -> "Keeping":
-    """Keep a sweep's rows in ``out``, which is made here; nowhere if it is left out. Progress shows as the terminal allows."""
+    """Keep a sweep's rows in ``out``; nowhere if it is left out. Progress shows as the terminal allows."""
     if resume and out is None:
         raise ConfigError("--resume needs --out FOLDER, where the runs of the earlier sweep are")
     from tallystick_experiments.grid import Keeping
-    from tallystick_experiments.output import make_output_folder
 
-    folder = None if out is None else make_output_folder(out)  # before the measurement: one that cannot be made costs no time
-    return Keeping(log=folder and folder / "runs.jsonl", resume=resume, progress=automatic_watcher().progress)
+    return Keeping(log=out and out / "runs.jsonl", resume=resume, progress=automatic_watcher().progress)
 
 
 def experiment(work: Callable[..., "ExperimentResult"]) -> Callable[..., None]:

@@ -6,7 +6,7 @@ The steps, the batches and the defences are those of a job (training/in_process.
 job draws from the operating system.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,36 +14,28 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tallystick.attacks.view import StepView
+from tallystick.attacks.label_inference.evaluate import evaluate_label_inference
+from tallystick.attacks.label_inference.registry import LABEL_INFERENCE_ATTACKS
+from tallystick.attacks.row_sums import RowSums
+from tallystick.attacks.scoring import AttackEvaluator
+from tallystick.attacks.view import StepView, View
 from tallystick.config.sections import TrainingConfig
-from tallystick.cut.forward import FeatureSource, no_columns
-from tallystick.data.features import FeatureRows
 from tallystick.defenses.chain import NO_DEFENSE, Defenses
 from tallystick.errors import ConfigError
 from tallystick.metrics import auc_statistic
 from tallystick.models.split import LabelModel
 from tallystick.training.defended import CutDefense
-from tallystick.training.in_process import SplitNetwork
+from tallystick.training.in_process import CrossedStep, SplitNetwork
 from tallystick.training.objective import Supervised
 from tallystick.training.plan import Schedule
+from tallystick_experiments.catalogue.table import SplitData
 from tallystick_experiments.stats import evenly
 
 PLAIN_ADAM: dict[str, Any] = {"optimizer": "adam", "schedule": "constant", "ema": None}
 """Training as the papers have it: Adam at one rate, and the weights of the last step."""
+PLAIN_EVALUATOR = AttackEvaluator(replicates=1)
 PASS = 8192  # rows of a pass that trains nothing
 KEPT_ROWS = 2**18  # of an epoch's steps, evenly spread: all of a sample's, and a bound on memory for a full file
-
-
-@dataclass(frozen=True, kw_only=True)
-class SplitData:
-    """Both parties' encoded rows in one order; the label party's own columns if it has any."""
-
-    training: FeatureRows
-    training_labels_N: Tensor  # float32, 0 or 1
-    test: FeatureRows
-    test_labels_T: Tensor
-    own_training: FeatureSource = no_columns
-    own_test: FeatureSource = no_columns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +65,37 @@ class Epoch:
     test_auc: float
 
 
+def view_of_step(step: CrossedStep, *, epoch: int) -> StepView:
+    """What the feature party saw of a step: it has every row."""
+    ((embedding_BD,), (gradient_BD,)), rows_B = (step.embeddings_BD, step.answer.grads_BD), step.batch.index_B
+    own_B = torch.ones(len(rows_B), dtype=torch.bool)
+    return StepView(epoch=epoch, rows_B=rows_B, own_B=own_B, received_BD=gradient_BD, sent_BD=embedding_BD)
+
+
+def summed_epoch(network: SplitNetwork, epoch: int, *sums: RowSums) -> Iterator[CrossedStep]:
+    """Train an epoch, step by step; all sums take in what crosses."""
+    for step in network.epoch(epoch):
+        ((embedding_BD,), (gradient_BD,)) = step.embeddings_BD, step.answer.grads_BD
+        for each in sums:
+            each.add(step.batch.index_B, embedding_BD, gradient_BD)
+        yield step
+    for each in sums:
+        each.epoch_ended(epoch)
+
+
+def attack_figures(
+    steps: Sequence[StepView], labels_N: Tensor, names: Sequence[str], *, seed: int, **granted: Any
+) -> dict[str, dict[str, Any]]:
+    """Attack the labels by what the feature party saw; ``granted`` is what LabelInferenceEvaluation takes besides.
+
+    Each attack's figures, without intervals, which come from seeds here.
+    """
+    view = View(received="cut_gradient", steps=tuple(steps), own_model=granted.pop("own_model", None))
+    attacks = {name: LABEL_INFERENCE_ATTACKS[name] for name in names}
+    found = evaluate_label_inference(view, labels_N, attacks=attacks, evaluator=PLAIN_EVALUATOR, seed=seed, **granted)
+    return {name: metrics.as_figures() for name, metrics in found.items()}
+
+
 class Experiment:
     """Both sides' models, trained on one data set."""
 
@@ -89,17 +112,7 @@ class Experiment:
             for index, step in enumerate(network.epoch(number)):
                 losses.append(float(step.answer.loss))
                 if index in kept:
-                    ((embedding_BD,), (gradient_BD,)) = step.embeddings_BD, step.answer.grads_BD
-                    rows_B = step.batch.index_B
-                    steps.append(
-                        StepView(
-                            epoch=number,
-                            rows_B=rows_B,
-                            own_B=torch.ones(len(rows_B), dtype=torch.bool),
-                            received_BD=gradient_BD,
-                            sent_BD=embedding_BD,
-                        )
-                    )
+                    steps.append(view_of_step(step, epoch=number))
                     undefended += step.answer.undefended_BD
             yield Epoch(
                 number=number,

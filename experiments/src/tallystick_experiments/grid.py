@@ -186,6 +186,15 @@ class SweepLog:
         return lines
 
 
+def make_output_folder(folder: Path) -> Path:
+    """Make the folder if it is not there; after all that is asked for was checked, and before what takes long."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"--out {folder}: cannot make this folder: {error.strerror}; choose another") from None
+    return folder
+
+
 @dataclass(frozen=True, kw_only=True)
 class Keeping:
     """How a sweep keeps its runs as they come.
@@ -204,6 +213,7 @@ class Keeping:
         """Start the log, or read it back; ``mark`` tells those of one folder apart. Raises as SweepLog does."""
         if self.log is None:
             return None
+        make_output_folder(self.log.parent)
         return SweepLog(self.log.with_stem(self.log.stem + mark), setting=setting, resume=self.resume)
 
 

@@ -26,7 +26,7 @@ from tallystick.config.contract import Contract, parse_contract
 from tallystick.report.leaks import feature_headline, leak_headline
 from tallystick.simulation import simulate
 from tallystick.watcher import Silent
-from tallystick_experiments.grid import Keeping, Latest, one_thread, run_cases
+from tallystick_experiments.grid import NOWHERE, Keeping, Latest, one_thread, run_cases
 from tallystick_experiments.page import Benchmark, Cell, ExperimentResult, ResultTable
 from tallystick_experiments.stats import Row, Spread, groups
 
@@ -81,16 +81,8 @@ SIMULATED = (
 )
 
 
-def run(*, audits: int, rows: int = 600, epochs: int = 4, draws: int = DRAWS, keeping: Keeping | None = None) -> ExperimentResult:
-    """Make so many audits, in turn of all settings, and so many draws of each kind of simulated scores.
-
-    Args:
-        audits: each of other labels and columns; four follow from one training.
-        rows: of the made-up table.
-        epochs: of each training.
-        draws: of simulated scores, for coverage.
-        keeping: of the audits; nowhere if left out.
-    """
+def run(*, audits: int, rows: int = 600, epochs: int = 4, draws: int = DRAWS, keeping: Keeping = NOWHERE) -> ExperimentResult:
+    """Make so many audits, in turn of all settings, and so many draws of each kind of simulated scores."""
     places = ((name, training, shuffle) for training in count() for name in SETTINGS for shuffle in range(SHUFFLES))
     with tempfile.TemporaryDirectory(prefix="tallystick-") as scratch:
         trained = Latest(partial(_trained, scratch=Path(scratch), rows=rows, epochs=epochs))
@@ -99,7 +91,7 @@ def run(*, audits: int, rows: int = 600, epochs: int = 4, draws: int = DRAWS, ke
             return trained(setting, training).audited(training, shuffle)
 
         cases = [dict(zip(("setting", "training", "shuffle"), place, strict=True)) for place in islice(places, audits)]
-        found = run_cases(cases, trial, keeping or Keeping(), {"rows": rows, "epochs": epochs})
+        found = run_cases(cases, trial, keeping, {"rows": rows, "epochs": epochs})
     with one_thread():
         covered = {str(each): simulated_coverage(each, draws=draws) for each in SIMULATED}
     about = {"draws": draws, "coverage": covered, "rows": rows, "epochs": epochs}

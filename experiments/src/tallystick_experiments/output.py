@@ -12,18 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from tallystick import __version__
-from tallystick.errors import StorageError
 from tallystick.storage import write_bytes
+from tallystick_experiments.grid import make_output_folder
 from tallystick_experiments.page import Benchmark, pictures, render_benchmark
-
-
-def make_output_folder(folder: Path) -> Path:
-    """Make the folder if it is not there; before the measurement, so that a path that will not do costs nothing."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StorageError(f"--out {folder}: cannot make this folder: {error.strerror}; choose another") from None
-    return folder
 
 
 def write_folder(folder: Path, found: dict[str, Any], page: Benchmark) -> dict[str, str]:

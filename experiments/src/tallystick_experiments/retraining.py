@@ -40,13 +40,6 @@ WAYS = (
 def run(*, rows: int, months: int, epochs: int, seeds: int, progress: Callable[[str, int, int], None]) -> dict[str, Any]:
     """Train on three months and test on the next, then go on a month at a time, each way.
 
-    Args:
-        rows: of each month, drawn at random.
-        months: how many months are retrained for, after the first training.
-        epochs: at most, of a training.
-        seeds: of rows, order and weights.
-        progress: told of trainings that are done.
-
     Gives for each way the mean loss and AUC on the next month and the processor seconds of a run, and for the first model, as it
     is, its loss on the same months.
     """

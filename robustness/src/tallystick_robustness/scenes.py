@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 
 from tallystick.alignment.outcome import SimilarityScale
+from tallystick.alignment.pairwise import LocalOptions
 from tallystick.alignment.psi import intersect_feature_party, intersect_label_party
 from tallystick.alignment.psu import union_feature_party, union_label_party
 from tallystick.alignment.psu_helper import union_helper, union_with_helper_party
@@ -40,6 +41,7 @@ from tallystick.privacy.noise import SecureNoise
 from tallystick.watcher import Silent
 from tallystick_robustness.fixture_job import FEATURE, HELPER, LABEL, LEDGER, PARTIES, Values, contract, party_values, tables
 
+ONE = LocalOptions(threads=1)
 IDS = 60  # of a party that aligns
 _ROWS = 70  # of a party in a whole job
 _PATIENCE_S = 60.0
@@ -191,8 +193,8 @@ def _small_scenes() -> list[Scene]:
             ),
         },
         "intersection": {
-            LABEL: lambda channels, _: intersect_label_party(_ids(LABEL), [channels[FEATURE]], rng=_fixed(LABEL), threads=1),
-            FEATURE: lambda channels, _: intersect_feature_party(_ids(FEATURE), channels[LABEL], rng=_fixed(FEATURE), threads=1),
+            LABEL: lambda channels, _: intersect_label_party(_ids(LABEL), [channels[FEATURE]], rng=_fixed(LABEL), local=ONE),
+            FEATURE: lambda channels, _: intersect_feature_party(_ids(FEATURE), channels[LABEL], rng=_fixed(FEATURE), local=ONE),
         },
         "union": {
             LABEL: lambda channels, _: union_label_party(_ids(LABEL), channels[FEATURE], rng=_fixed(LABEL), threads=1),

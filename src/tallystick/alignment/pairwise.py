@@ -11,25 +11,39 @@ from tallystick.alignment.buckets import BucketStore, Nowhere
 from tallystick.alignment.ids import Ids
 from tallystick.alignment.matching import Index, Tags
 from tallystick.alignment.randomness import SecureRandom
-from tallystick.network.channel import Channel, Progress
+from tallystick.network.channel import Channel, Progress, no_progress
 
 PLACES = "places of the joint rows"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Side:
-    """One side's ids (N), a public hash of each, randomness, threads (all cores if None), and who is told how far it is.
+class LocalOptions:
+    """What a side sets for itself in an alignment; no peer sees anything of it.
 
-    ``stored`` gives the store of buckets for a peer, and ``say`` is told in a line what became of those that were kept.
+    Args:
+        threads: of arithmetic; all cores if None.
+        progress: called as it goes.
+        stored: gives, for a peer, where finished buckets of an intersection are kept for a later process; none are by default.
+        say: told in a line whether an alignment goes on that was begun before.
     """
+
+    threads: int | None = None
+    progress: Progress = no_progress
+    stored: Callable[[str], BucketStore] = field(default=lambda _: Nowhere(), repr=False)
+    say: Callable[[str], None] = field(default=lambda _: None, repr=False)
+
+
+LOCAL = LocalOptions()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Side:
+    """One side's ids (N), a public hash of each, randomness, and its own options."""
 
     ids: Ids = field(repr=False)
     prints_N16: Tags = field(repr=False)
     rng: SecureRandom
-    threads: int | None
-    progress: Progress
-    stored: Callable[[str], BucketStore] = field(default=lambda _: Nowhere(), repr=False)
-    say: Callable[[str], None] = field(default=lambda _: None, repr=False)
+    local: LocalOptions = LOCAL
 
 
 @dataclass(frozen=True, kw_only=True)

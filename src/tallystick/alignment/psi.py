@@ -13,12 +13,11 @@ Shapes: N ids of a side; K rows of the intersection.
 """
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import numpy as np
 
-from tallystick.alignment.buckets import BucketStore, Nowhere
 from tallystick.alignment.choice import be_told, by_sizes, choose_protocol
 from tallystick.alignment.exchange import (
     MAX_ROWS,
@@ -33,13 +32,13 @@ from tallystick.alignment.exchange import (
 from tallystick.alignment.matching import Index, are_distinct_indices, sorted_order
 from tallystick.alignment.oprf.codes import fingerprints
 from tallystick.alignment.outcome import Alignment
-from tallystick.alignment.pairwise import PLACES, FeatureRole, LabelRole, Side
+from tallystick.alignment.pairwise import LOCAL, PLACES, FeatureRole, LabelRole, LocalOptions, Side
 from tallystick.alignment.psi_diffie_hellman import answer_by_diffie_hellman, match_by_diffie_hellman
 from tallystick.alignment.psi_malicious import answer_against_cheaters, match_against_cheaters
 from tallystick.alignment.psi_oprf import answer_by_oprf, match_by_oprf
 from tallystick.alignment.randomness import SecureRandom
 from tallystick.errors import IdError, ProtocolError
-from tallystick.network.channel import Channel, Progress, no_progress
+from tallystick.network.channel import Channel
 
 Protocol = Literal["auto", "diffie-hellman", "oblivious-transfer"]
 Security = Literal["semi-honest", "malicious"]
@@ -62,10 +61,7 @@ def intersect_label_party(
     protocol: Protocol = "auto",
     security: Security = "semi-honest",
     max_rows: int = MAX_ROWS,
-    threads: int | None = None,
-    progress: Progress = no_progress,
-    stored: Callable[[str], BucketStore] | None = None,
-    say: Callable[[str], None] = lambda _: None,
+    local: LocalOptions = LOCAL,
 ) -> Alignment:
     """Align with one or more feature parties on the ids that all have: the label party's side.
 
@@ -82,10 +78,7 @@ def intersect_label_party(
         protocol: ``diffie-hellman``, ``oblivious-transfer`` or ``auto``, by the sizes and the line; all parties say the same.
         security: ``semi-honest``, or ``malicious``, which is by oblivious transfer; all parties say the same.
         max_rows: most ids to accept from a peer (and to have).
-        threads: threads of arithmetic with Diffie-Hellman; all cores by default.
-        progress: told how far this side is.
-        stored: gives, for a peer, where finished buckets are kept for a later process, if they are.
-        say: told in a line whether an alignment goes on that was begun before.
+        local: threads, who is told, and where finished buckets are kept.
 
     Raises DataError if a side has no ids or if ids repeat, IdError if no id is common to all; ProtocolError, naming peer
     and step, for what the protocol does not allow.
@@ -96,17 +89,9 @@ def intersect_label_party(
         taken = by_rule(protocol, security, len(ids) + sizes[0], several=len(channels) > 1)
         if taken is None:
             taken, line = choose_protocol(channels[0], len(ids), sizes[0])
-            say(f"the line to {channels[0].peer} has {line}: {taken}")
+            local.say(f"the line to {channels[0].peer} has {line}: {taken}")
         match_with, _ = _ROLES[taken]
-        side = Side(
-            ids=checked,
-            prints_N16=fingerprints(checked),
-            rng=rng,
-            threads=threads,
-            progress=progress,
-            stored=stored or _nowhere,
-            say=say,
-        )
+        side = Side(ids=checked, prints_N16=fingerprints(checked), rng=rng, local=local)
         found, multiplications = match_with(side, channels, sizes)
         common_K = functools.reduce(np.intersect1d, (match.own_K for match in found))
         rows_K = _in_common_order(side, common_K)
@@ -130,10 +115,7 @@ def intersect_feature_party(
     security: Security = "semi-honest",
     one_of_several: bool = False,
     max_rows: int = MAX_ROWS,
-    threads: int | None = None,
-    progress: Progress = no_progress,
-    stored: Callable[[str], BucketStore] | None = None,
-    say: Callable[[str], None] = lambda _: None,
+    local: LocalOptions = LOCAL,
 ) -> Alignment:
     """Align with the label party on the ids that all parties have: a feature party's side.
 
@@ -145,15 +127,7 @@ def intersect_feature_party(
         (size,) = exchange_sizes(len(ids), [channel], max_rows=max_rows)
         taken = by_rule(protocol, security, len(ids) + size, several=one_of_several) or be_told(channel)
         _, answer_to = _ROLES[taken]
-        side = Side(
-            ids=checked,
-            prints_N16=fingerprints(checked),
-            rng=rng,
-            threads=threads,
-            progress=progress,
-            stored=stored or _nowhere,
-            say=say,
-        )
+        side = Side(ids=checked, prints_N16=fingerprints(checked), rng=rng, local=local)
         answer, multiplications = answer_to(side, channel, size, one_of_several=one_of_several)
         count = receive_size(channel, PLACES, at_most=min(len(ids), size))
         place_K = receive_list(channel, PLACES, count, dtype=np.int32)
@@ -176,10 +150,6 @@ def intersect_feature_party(
         learnt=learnt_of(channel.peer, size, own=len(ids), common=count),
         multiplications=multiplications,
     )
-
-
-def _nowhere(_: str) -> BucketStore:
-    return Nowhere()
 
 
 def learnt_of(peer: str, size: int, *, own: int, common: int) -> list[str]:

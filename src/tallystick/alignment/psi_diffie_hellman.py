@@ -56,7 +56,7 @@ def match_by_diffie_hellman(side: Side, channels: Sequence[Channel], sizes: Sequ
     """
     ids, key = side.ids, side.rng.scalar()
     total = len(ids) + sum(sizes)
-    with Workers(threads=side.threads, what=_WHAT, total=total, progress=side.progress) as workers:
+    with Workers(threads=side.local.threads, what=_WHAT, total=total, progress=side.local.progress) as workers:
         # The order of these may be the table's: they are random to the peers, who never learn which is which.
         blinded = [workers.blind(ids[span], key) for span in spans(len(ids))]
         theirs: list[list[Future[Elements]]] = [[] for _ in channels]
@@ -85,7 +85,7 @@ def answer_by_diffie_hellman(side: Side, channel: Channel, size: int, *, one_of_
     ids, key = side.ids, side.rng.scalar()
     # The label party learns which places of this list match: in table order these would tell of the rows between.
     order_N = side.rng.permutation(len(ids))
-    with Workers(threads=side.threads, what=_WHAT, total=len(ids) + size, progress=side.progress) as workers:
+    with Workers(threads=side.local.threads, what=_WHAT, total=len(ids) + size, progress=side.local.progress) as workers:
         blinded = [workers.blind(ids.gather(order_N[span]), key) for span in spans(len(ids))]
         arriving = exchange(
             [channel],

@@ -177,11 +177,11 @@ def _tags(side: Side, channel: Channel, size: int, *, leads: bool) -> tuple[tupl
     taken_up = take_up(
         channel,
         buckets,
-        side.stored(channel.peer),
+        side.local.stored(channel.peer),
         prints_N16=side.prints_N16,
         protocol=b"malicious",
         agree=partial(_toss, channel, side.rng, leads=leads),
-        say=side.say,
+        say=side.local.say,
     )
     halves = np.empty((2, len(side.ids), TAG_BYTES), dtype=np.uint8)
     for kept in taken_up.kept():
@@ -212,7 +212,7 @@ def _tags(side: Side, channel: Channel, size: int, *, leads: bool) -> tuple[tupl
         tags_B32 = _hash_tags(hashed_B40, *both, salt=salt)
         halves[0, own_B], halves[1, own_B] = tags_B32[:, :TAG_BYTES], tags_B32[:, TAG_BYTES:]
         taken_up.keep(bucket, rows=own_B, halves=halves[:, own_B])
-        side.progress(_WHAT, bucket + 1, buckets.count)
+        side.local.progress(_WHAT, bucket + 1, buckets.count)
     return (halves[0], halves[1]), taken_up
 
 

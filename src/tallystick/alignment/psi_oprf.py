@@ -130,7 +130,7 @@ def match_by_oprf(side: Side, channels: Sequence[Channel], sizes: Sequence[int])
     Raises ProtocolError, naming peer and step, for what the protocol does not allow.
     """
     split = [Buckets(label_ids=len(side.ids), feature_ids=size, per_bucket=BUCKET_IDS) for size in sizes]
-    told = _Told(side.progress, [Shape.of(buckets) for buckets in split])
+    told = _Told(side.local.progress, [Shape.of(buckets) for buckets in split])
     found = [_match_with(side, channel, buckets, told) for channel, buckets in zip(channels, split, strict=True)]
     return found, len(channels) * (2 * CODE_BITS + 1)
 
@@ -143,7 +143,7 @@ def answer_by_oprf(side: Side, channel: Channel, size: int, *, one_of_several: b
     """
     buckets = Buckets(label_ids=size, feature_ids=len(side.ids), per_bucket=BUCKET_IDS)
     shape, taken_up = Shape.of(buckets), _taken_up(side, channel, buckets, first=False)
-    told = _Told(side.progress, [shape], done=taken_up.first)
+    told = _Told(side.local.progress, [shape], done=taken_up.first)
     orders = [kept["rows"] for kept in taken_up.kept()]
     if taken_up.first < buckets.count:
         split = _split(side, taken_up.key, buckets, room=shape.feature_ids)
@@ -185,11 +185,11 @@ def _taken_up(side: Side, channel: Channel, buckets: Buckets, *, first: bool) ->
     return take_up(
         channel,
         buckets,
-        side.stored(channel.peer),
+        side.local.stored(channel.peer),
         prints_N16=side.prints_N16,
         protocol=b"oblivious-transfer",
         agree=partial(_nonces, channel, side.rng, first=first),
-        say=side.say,
+        say=side.local.say,
     )
 
 

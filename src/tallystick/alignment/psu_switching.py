@@ -52,7 +52,7 @@ from tallystick.alignment.matching import TAG_BYTES, Tags, repeated, sorted_orde
 from tallystick.alignment.oprf.bit_matrix import Words
 from tallystick.alignment.oprf.codes import CODE_BITS
 from tallystick.alignment.oprf.linear_code import COLUMNS
-from tallystick.alignment.pairwise import Side
+from tallystick.alignment.pairwise import LocalOptions, Side
 from tallystick.alignment.psi_malicious import pseudonyms
 from tallystick.alignment.randomness import SecureRandom
 from tallystick.alignment.switching.delivery import receive_hidden_rows, send_hidden_rows
@@ -155,7 +155,8 @@ def _pseudonyms(members: Sequence[bytes], others: int, channel: Channel, side: U
         side.progress(UIDS, done, total)
 
     no_prints = np.empty((0, TAG_BYTES), dtype=np.uint8)
-    of = Side(ids=Ids.of(members), prints_N16=no_prints, rng=side.rng, threads=side.threads, progress=progress)
+    local = LocalOptions(threads=side.threads, progress=progress)
+    of = Side(ids=Ids.of(members), prints_N16=no_prints, rng=side.rng, local=local)
     return pseudonyms(of, channel, others, leads=side.label)
 
 

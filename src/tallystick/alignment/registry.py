@@ -14,14 +14,14 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tallystick.alignment.buckets import BucketStore
     from tallystick.alignment.outcome import Alignment, SimilarityScale
+    from tallystick.alignment.pairwise import LocalOptions
     from tallystick.alignment.psi import Protocol, Security
     from tallystick.alignment.psu_helper import HelperOutcome
     from tallystick.alignment.randomness import SecureRandom
     from tallystick.alignment.similar_keys import SimilarKeys
     from tallystick.alignment.terms import SimilarityConfig
-    from tallystick.network.channel import Channel, Progress
+    from tallystick.network.channel import Channel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,6 @@ class AlignmentInput:
         peers: the feature parties for the label party, the label party for a feature party.
         rng: of keys, shuffles and dummies.
         max_rows: most ids to accept from a peer, and to have.
-        progress: called as it goes.
         name: of the party.
         similar: its keys, where rows are linked by similarity.
         terms: what the contract says of similarity.
@@ -42,16 +41,14 @@ class AlignmentInput:
         several: whether there are several feature parties.
         protocol: how an intersection finds common ids, or a union names its members.
         dummies: most made-up ids to blur the sizes.
-        threads: of arithmetic; all cores if None.
-        stored: gives, for a peer, where finished buckets of an intersection are kept; None keeps none.
-        say: told in a line whether an alignment goes on that was begun before.
+        local: threads, who is told, and where finished buckets are kept.
     """
 
     ids: Sequence[bytes]
     peers: Sequence[Channel]
     rng: SecureRandom
     max_rows: int
-    progress: Progress
+    local: LocalOptions
     name: str = ""
     similar: SimilarKeys | None = None
     terms: SimilarityConfig | None = None
@@ -60,9 +57,6 @@ class AlignmentInput:
     several: bool = False
     protocol: Protocol = "auto"
     dummies: int = 0
-    threads: int | None = None
-    stored: Callable[[str], BucketStore] | None = None
-    say: Callable[[str], None] = lambda _: None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,10 +121,7 @@ def _intersect_label(given: AlignmentInput, *, security: Security = "semi-honest
         protocol=given.protocol,
         security=security,
         max_rows=given.max_rows,
-        threads=given.threads,
-        progress=given.progress,
-        stored=given.stored,
-        say=given.say,
+        local=given.local,
     )
 
 
@@ -145,10 +136,7 @@ def _intersect_feature(given: AlignmentInput, *, security: Security = "semi-hone
         security=security,
         one_of_several=given.several,
         max_rows=given.max_rows,
-        threads=given.threads,
-        progress=given.progress,
-        stored=given.stored,
-        say=given.say,
+        local=given.local,
     )
 
 
@@ -172,8 +160,8 @@ def _unite(role: Callable[..., Alignment], given: AlignmentInput) -> Alignment:
         protocol=given.protocol,
         dummies=given.dummies,
         max_rows=given.max_rows,
-        threads=given.threads,
-        progress=given.progress,
+        threads=given.local.threads,
+        progress=given.local.progress,
     )
 
 

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from tallystick.alignment.choice import sooner
 from tallystick.alignment.exchange import MAX_ROWS
 from tallystick.alignment.ids import Ids
+from tallystick.alignment.pairwise import LocalOptions
 from tallystick.alignment.randomness import SecureRandom
 from tallystick.alignment.registry import AlignmentInput
 from tallystick.config.contract import Contract
-from tallystick.network.channel import memory_channels, no_progress
+from tallystick.network.channel import memory_channels
 from tallystick.network.line import MeasuredLine
 
 MANY_IDS = 50_000
@@ -81,9 +82,8 @@ def _trial(contract: Contract, ids: int, *, hashes: bool) -> _Cost:
                     peers=[end],
                     rng=SecureRandom(),
                     max_rows=MAX_ROWS,
-                    progress=no_progress,
                     protocol="oblivious-transfer" if hashes else "diffie-hellman",
-                    threads=1,
+                    local=LocalOptions(threads=1),
                 ),
             )
             for role, end, first in roles

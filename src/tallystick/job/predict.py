@@ -13,6 +13,7 @@ import torch
 
 from tallystick import __version__
 from tallystick.alignment.outcome import Alignment
+from tallystick.alignment.pairwise import LocalOptions
 from tallystick.artifacts.embedding_charge import EmbeddingCharge
 from tallystick.artifacts.folder import RunFolder
 from tallystick.artifacts.secret import row_noise_secret
@@ -221,9 +222,8 @@ class _Prediction:
         # Few new rows of one side meet the other's whole table: what it brought to training is in proportion.
         expected = 2 * max(kept.sizes.values())
         noisy = with_noise(contract, party, model.folder, keys, what=f"linking of new rows for {contract.name}")
-        alignment = align(
-            contract, party.party, noisy, channels, threads=party.threads, progress=log.progress, expected=expected, kept=kept
-        )
+        local = LocalOptions(threads=party.threads, progress=log.progress)
+        alignment = align(contract, party.party, noisy, channels, local=local, expected=expected, kept=kept)
         log.phase("prediction")
         scores = model.scoring.score(channels, alignment).with_columns(pl.lit(model.run_id).alias(RUN))
         if self.output is None:

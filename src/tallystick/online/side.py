@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from tallystick.alignment.outcome import Alignment
+from tallystick.alignment.pairwise import LocalOptions
 from tallystick.artifacts.answers import SERVING, AnswerLog, serving_secret
 from tallystick.artifacts.embedding_charge import EmbeddingCharge, noise_on_embeddings
 from tallystick.artifacts.folder import RunFolder
@@ -29,7 +30,7 @@ from tallystick.job.preflight import require_to_predict
 from tallystick.job.process import Work, with_sessions
 from tallystick.job.runs import chosen_run, complete_ids
 from tallystick.job.versions import Versions
-from tallystick.network.channel import Channel, no_progress
+from tallystick.network.channel import Channel
 from tallystick.serving.answering import OPEN, Gate
 from tallystick.serving.journal import Journal
 from tallystick.serving.stores.postgres import PostgresStore
@@ -194,8 +195,7 @@ class ServingSide:
             self.party.party,
             self.keys,
             channels,
-            threads=self.party.threads,
-            progress=no_progress,
+            local=LocalOptions(threads=self.party.threads),
             expected=2 * max(self.kept.sizes.values()),
             kept=self.kept,
         )

@@ -1,7 +1,5 @@
 """Tables of clicks and purchases that two parties share: who holds which columns, which rows are tests, and the encoding.
 
-Shapes: N training rows, T test rows.
-
 FedAds' own files (a folder with sample_train_aligned.csv, sample_test.csv and, of rows that the label party alone has,
 sample_train_nonaligned.csv; every cell written as ['value'], a column in which some cell lists several a sequence), the IJCAI-18
 purchases that resemble them, Kaggle's Criteo and Avazu files, or the credit-card data that FATE split.
@@ -12,10 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
-import torch
 
 from tallystick.config.party import EncodingConfig, FeatureColumns, SequenceConfig
-from tallystick.data.features import FeatureShape
 from tallystick.data.lazy import LazyTable, sample, store, unpacked
 from tallystick.errors import DataError
 from tallystick_experiments.catalogue.clicks import (
@@ -26,8 +22,7 @@ from tallystick_experiments.catalogue.clicks import (
     give_columns,
     read_clicks,
 )
-from tallystick_experiments.catalogue.table import TwoPartyTable
-from tallystick_experiments.experiment import SplitData
+from tallystick_experiments.catalogue.table import SplitData, TwoPartyTable, encode_split, split_columns
 
 TRAINING_FILE, UNALIGNED_FILE, TEST_FILE = "sample_train_aligned.csv", "sample_train_nonaligned.csv", "sample_test.csv"
 OTHER_NAMES = {UNALIGNED_FILE: "sample_train_unaligned.csv", TEST_FILE: "test.csv"}  # that others who have the files read
@@ -151,8 +146,7 @@ def _read_credit(folder: Path, limit: int | None) -> TwoPartyTable:
 
 def _read_clicks(path: Path, limit: int | None) -> TwoPartyTable:
     clicks = read_clicks(path, limit=limit)
-    columns = clicks.feature_party
-    most = len(columns.numeric[::2] + columns.categorical[::2])
+    most = len(clicks.feature_party.numeric[::2] + clicks.feature_party.categorical[::2])
     return give_columns(clicks, min(LABEL_PARTY_COLUMNS, most))
 
 
@@ -185,21 +179,11 @@ def read_pair(data: Path, partner: Path | None, *, limit: int | None = None) -> 
     if not frame.height:
         raise DataError(f"{data}, {partner}: no id is in both files; write the same ids in both, or give more rows")
     names = [name for name in frame.columns if name not in ("id", "y")]
-    theirs = [name for name in names if name.startswith("partner_")]
-    coded = [name for name in names if not frame.schema[name].is_numeric()]
-
-    def columns(of: list[str]) -> FeatureColumns:
-        return FeatureColumns(
-            numeric=tuple(name for name in of if name not in coded), categorical=tuple(name for name in of if name in coded)
-        )
-
-    own = [name for name in names if name not in theirs]
+    coded = tuple(name for name in names if not frame.schema[name].is_numeric())
+    every = FeatureColumns(numeric=tuple(name for name in names if name not in coded), categorical=coded)
+    theirs, own = split_columns(every, [name for name in names if name.startswith("partner_")])
     return TwoPartyTable(
-        name=data.name.split(".")[0],
-        frame=LazyTable.of(frame),
-        label="y",
-        label_party=columns(own),
-        feature_party=columns(theirs),
+        name=data.name.split(".")[0], frame=LazyTable.of(frame), label="y", label_party=own, feature_party=theirs
     )
 
 
@@ -212,28 +196,12 @@ def _check_pair(label: pl.DataFrame, feature: pl.DataFrame, data: Path, partner:
         raise DataError(f"{data}: y is {other[0]} in a row; 0 or 1 was expected in each")
 
 
-def encode_ads(table: TwoPartyTable, *, seed: int, min_count: int) -> tuple[SplitData, FeatureShape, FeatureShape]:
-    """Split and encode; gives the data, the feature party's shape and the label party's."""
+def encode_ads(table: TwoPartyTable, *, seed: int, min_count: int) -> SplitData:
+    """Encode the rows that are for training and for tests, which the seed draws where the data does not say."""
     rows = table.frame.height
     if table.test_N is not None:
         test = np.flatnonzero(table.test_N.to_numpy())
     else:
         test = np.sort(np.random.default_rng(seed).permutation(rows)[: rows // 10])
     aligned = np.arange(rows) if table.has_partner_N is None else np.flatnonzero(table.has_partner_N.to_numpy())
-    training = np.setdiff1d(aligned, test)
-    labels_N = torch.from_numpy(table.frame.get_column(table.label).to_numpy().astype(np.float32))
-    if not (len(test) and len(training) and 0 < float(labels_N[training].mean()) < 1):
-        raise DataError(f"{table.name}: {len(training)} training and {len(test)} test rows, or one class only; give more rows")
-    encoding = EncodingConfig(numeric="rank", min_count=min_count)
-    theirs, own = table.encoders(training, training, encoding)
-    encoded, own_encoded = theirs.encode(table.frame), own.encode(table.frame)
-    training_rows, test_rows = torch.from_numpy(training), torch.from_numpy(test)
-    data = SplitData(
-        training=encoded.picked(training_rows),
-        training_labels_N=labels_N[training_rows],
-        test=encoded.picked(test_rows),
-        test_labels_T=labels_N[test_rows],
-        own_training=own_encoded.picked(training_rows).rows,
-        own_test=own_encoded.picked(test_rows).rows,
-    )
-    return data, theirs.feature_shape, own.feature_shape
+    return encode_split(table, np.setdiff1d(aligned, test), test, EncodingConfig(numeric="rank", min_count=min_count))

@@ -1,29 +1,23 @@
-"""Criteo and Avazu files in Kaggle's format, and a training and test set from them.
-
-Shapes: N training rows, T test rows.
-"""
+"""Criteo and Avazu files in Kaggle's format, and a training and test set from them."""
 
 import gzip
 import zlib
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import polars as pl
-import torch
-from torch import Tensor
 
 from tallystick.config.party import EncodingConfig, FeatureColumns
-from tallystick.data.encoder import Encoder
-from tallystick.data.features import FeatureShape, PackedFeatures
 from tallystick.data.lazy import is_gzipped, sample, store, unpacked
 from tallystick.errors import DataError
-from tallystick_experiments.catalogue.table import TwoPartyTable
+from tallystick_experiments.catalogue.table import SplitData, TwoPartyTable, encode_split, split_columns
 
 CRITEO_NUMERIC = tuple(f"I{i}" for i in range(1, 14))
 CRITEO_CATEGORICAL = tuple(f"C{i}" for i in range(1, 27))
 TRAIN = "train"  # Kaggle's files: train.txt of Criteo, train.csv or train of Avazu
 SAMPLE_SEED = 0  # of what --limit draws: the same rows whatever the seeds of the runs
+TEST_SHARE = 0.1
 LONGEST_LINE = 2**16
 AVAZU_LABEL = "click"
 AVAZU_CATEGORICAL = (
@@ -114,18 +108,6 @@ def _read_avazu(path: Path, limit: int | None) -> TwoPartyTable:
     return TwoPartyTable(name="avazu", frame=frame, label=AVAZU_LABEL, feature_party=columns)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ClickData:
-    """Encoded training and test rows."""
-
-    shape: FeatureShape
-    training: PackedFeatures
-    training_labels_N: Tensor  # float32
-    test: PackedFeatures
-    test_labels_T: Tensor
-    own: "ClickData | None" = None  # the label party's columns of the same rows, if it has any
-
-
 def give_columns(table: TwoPartyTable, count: int) -> TwoPartyTable:
     """Give the label party so many of the feature party's columns.
 
@@ -136,42 +118,17 @@ def give_columns(table: TwoPartyTable, count: int) -> TwoPartyTable:
     given = (every.numeric[::2] + every.categorical[::2])[:count]
     if len(given) < count:
         raise DataError(f"{table.name}: the label party cannot have {count} columns; at most {len(given)}")
-    own, theirs = (
-        FeatureColumns(
-            numeric=tuple(name for name in every.numeric if (name in given) == held),
-            categorical=tuple(name for name in every.categorical if (name in given) == held),
-        )
-        for held in (True, False)
-    )
+    own, theirs = split_columns(every, given)
     return replace(table, label_party=own, feature_party=theirs)
 
 
-def encode_clicks(
-    table: TwoPartyTable, *, seed: int, test_share: float = 0.1, min_count: int = 4, columns: FeatureColumns | None = None
-) -> ClickData:
-    """Split at random and encode.
+def encode_clicks(table: TwoPartyTable, *, seed: int, min_count: int = 4) -> SplitData:
+    """Draw a tenth of the rows for tests and encode.
 
     FLORIST, appendix J, with two repairs: categories and ranges are fitted on the training rows alone (the paper uses the
     whole file), and numbers are log-scaled and standardised rather than squeezed into [0, 1] by their greatest outlier.
     Rare categories (fewer than ``min_count`` training rows) share one code: the sample is 500 times smaller than Criteo.
     """
     order_N = np.random.default_rng(seed).permutation(table.frame.height)
-    tests = int(np.ceil(test_share * len(order_N)))
-    if not 0 < tests < len(order_N):
-        raise DataError(f"{table.name}: {len(order_N)} rows cannot be split with test_share={test_share}")
-    encoder = Encoder.fit(
-        table.frame,
-        columns or table.feature_party,
-        np.sort(order_N[tests:]),
-        encoding=EncodingConfig(numeric="log", min_count=min_count),
-    )
-    features = encoder.encode(table.frame)
-    labels_N = torch.from_numpy(table.frame.get_column(table.label).to_numpy().astype(np.float32))
-    test, training = torch.from_numpy(order_N[:tests]), torch.from_numpy(order_N[tests:])
-    return ClickData(
-        shape=encoder.feature_shape,
-        training=features.picked(training),
-        training_labels_N=labels_N[training],
-        test=features.picked(test),
-        test_labels_T=labels_N[test],
-    )
+    tests = int(np.ceil(TEST_SHARE * len(order_N)))
+    return encode_split(table, order_N[tests:], order_N[:tests], EncodingConfig(numeric="log", min_count=min_count))

@@ -17,6 +17,7 @@ from tallystick.data.split import TEST, TRAINING, VALIDATION, split_by_time
 from tallystick.errors import DataError
 from tallystick_experiments.catalogue.clicks import read_clicks
 from tallystick_experiments.catalogue.held_out import HELD_OUT
+from tallystick_experiments.catalogue.table import column_names, split_columns
 
 MOST_CLASSES = 20  # of a user's whole numbers that are taken for classes
 MOST_ROWS = 30_000
@@ -42,17 +43,9 @@ class PublicTable:
 
     def halves(self, seed: int) -> tuple[FeatureColumns, FeatureColumns]:
         """The columns shared out at random: the label party's half, and the feature party's, which is larger by one if odd."""
-        names = [*self.columns.numeric, *self.columns.categorical]
-        drawn = set(np.random.default_rng([seed, 11]).permutation(len(names))[: len(names) // 2].tolist())
-        own = {name for place, name in enumerate(names) if place in drawn}
-        mine, theirs = (
-            FeatureColumns(
-                numeric=tuple(name for name in self.columns.numeric if (name in own) == held),
-                categorical=tuple(name for name in self.columns.categorical if (name in own) == held),
-            )
-            for held in (True, False)
-        )
-        return mine, theirs
+        names = column_names(self.columns)
+        drawn = np.random.default_rng([seed, 11]).permutation(len(names))[: len(names) // 2]
+        return split_columns(self.columns, {names[place] for place in drawn})
 
     def parts(self, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """70 % of the rows for training, 10 % for validation, 20 % for test: at random, or in order of time."""

@@ -1,15 +1,25 @@
-"""A table of two parties: its rows, its 0/1 label, and who holds which columns."""
+"""A table of two parties: its rows, its 0/1 label, who holds which columns; and its rows encoded for training and tests.
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+Shapes: N training rows, T test rows.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import polars as pl
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from tallystick.config.party import EncodingConfig, FeatureColumns, SequenceConfig
+from tallystick.cut.forward import FeatureSource, no_columns
 from tallystick.data.encoder import Encoder
+from tallystick.data.features import FeatureShape, PackedFeatures
 from tallystick.data.lazy import LazyTable
+from tallystick.errors import DataError
+
+Numbers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,11 +37,74 @@ class TwoPartyTable:
     feature_sequences: Mapping[str, SequenceConfig] = field(default_factory=dict)
     user: str | None = None  # column that tells users apart
 
-    def encoders(
-        self, feature_rows: NDArray[np.int64], label_rows: NDArray[np.int64], encoding: EncodingConfig
-    ) -> tuple[Encoder, Encoder]:
+    @property
+    def labels(self) -> Tensor:
+        """Of all rows, as float32."""
+        return torch.from_numpy(self.frame.get_column(self.label).to_numpy().astype(np.float32))
+
+    def encoders(self, feature_rows: Numbers, label_rows: Numbers, encoding: EncodingConfig) -> tuple[Encoder, Encoder]:
         """The feature party's encoder and the label party's, each fitted on its training rows."""
         return (
             Encoder.fit(self.frame, self.feature_party, feature_rows, encoding=encoding, sequences=self.feature_sequences),
             Encoder.fit(self.frame, self.label_party, label_rows, encoding=encoding, sequences=self.label_sequences),
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitData:
+    """Both parties' encoded rows in one order; the label party's own columns if it has any."""
+
+    shape: FeatureShape  # of the feature party
+    training: PackedFeatures
+    training_labels_N: Tensor  # float32, 0 or 1
+    test: PackedFeatures
+    test_labels_T: Tensor
+    own_shape: FeatureShape | None = None
+    own_training: FeatureSource = no_columns
+    own_test: FeatureSource = no_columns
+
+
+def encode_split(table: TwoPartyTable, training: Numbers, test: Numbers, encoding: EncodingConfig) -> SplitData:
+    """Encode these rows, in this order; encoders are fitted on the training rows.
+
+    Raises DataError where there is nothing to train on or to test by.
+    """
+    labels_N, fitted_on = table.labels, np.sort(training)
+    if not (len(test) and len(training) and 0 < float(labels_N[training].mean()) < 1):
+        raise DataError(f"{table.name}: {len(training)} training and {len(test)} test rows, or one class only; give more rows")
+    theirs, own = table.encoders(fitted_on, fitted_on, encoding)
+    training_rows, test_rows = torch.from_numpy(training), torch.from_numpy(test)
+    features = theirs.encode(table.frame)
+    data = SplitData(
+        shape=theirs.feature_shape,
+        training=features.picked(training_rows),
+        training_labels_N=labels_N[training_rows],
+        test=features.picked(test_rows),
+        test_labels_T=labels_N[test_rows],
+    )
+    if not (column_names(table.label_party) or table.label_sequences):
+        return data
+    columns = own.encode(table.frame)
+    return replace(
+        data,
+        own_shape=own.feature_shape,
+        own_training=columns.picked(training_rows).rows,
+        own_test=columns.picked(test_rows).rows,
+    )
+
+
+def column_names(columns: FeatureColumns) -> tuple[str, ...]:
+    """All of them."""
+    return columns.numeric + columns.categorical
+
+
+def split_columns(columns: FeatureColumns, given: Collection[str]) -> tuple[FeatureColumns, FeatureColumns]:
+    """Those that are given, and the others, each in their order."""
+    one, other = (
+        FeatureColumns(
+            numeric=tuple(name for name in columns.numeric if (name in given) == held),
+            categorical=tuple(name for name in columns.categorical if (name in given) == held),
+        )
+        for held in (True, False)
+    )
+    return one, other

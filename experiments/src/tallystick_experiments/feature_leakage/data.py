@@ -13,34 +13,32 @@ from torch.nn.functional import one_hot
 
 from tallystick.attacks.feature_inference.view import ColumnValues
 from tallystick.data.encoder import Encoder
-from tallystick.data.features import Features, FeatureShape
+from tallystick.data.features import Features
 from tallystick_experiments.catalogue.ads import encode_ads
-from tallystick_experiments.catalogue.table import TwoPartyTable
-from tallystick_experiments.experiment import SplitData
+from tallystick_experiments.catalogue.table import SplitData, TwoPartyTable
 
 TEST_SHARE = 0.25
 AID_CODES = 16
 
 
-def split_and_encode(table: TwoPartyTable, *, seed: int) -> tuple[SplitData, FeatureShape, FeatureShape, ColumnValues]:
+def split_and_encode(table: TwoPartyTable, *, seed: int) -> tuple[SplitData, ColumnValues]:
     """Split by a seed where the table has no test rows of its own, and encode; gives the feature party's columns by name, too."""
     if table.test_N is None:
         drawn_N = np.random.default_rng([seed, 8]).random(table.frame.height) < TEST_SHARE
         table = replace(table, test_N=pl.Series(drawn_N))
-    data, theirs, own = encode_ads(table, seed=seed, min_count=4)
-    training = np.flatnonzero(~table.test_N.to_numpy()) if table.test_N is not None else np.empty(0, dtype=np.int64)
-    encoder = Encoder.fit(table.frame, table.feature_party, training)
+    assert table.test_N is not None
+    data = encode_ads(table, seed=seed, min_count=4)
+    encoder = Encoder.fit(table.frame, table.feature_party, np.flatnonzero(~table.test_N.to_numpy()))
     categorical = tuple(column.name for column in encoder.categorical)
-    names = encoder.numeric_names
     features = data.training.rows(torch.arange(len(data.training)))
     columns = ColumnValues(
         numeric_NF=features.numeric_NF,
         categorical_NG=features.categorical_NG[:, : len(categorical)],  # no attack infers the items of sequences
-        numeric=names,
+        numeric=encoder.numeric_names,
         categorical=categorical,
-        categories=theirs.cardinalities,
+        categories=data.shape.cardinalities,
     )
-    return data, theirs, own, columns
+    return data, columns
 
 
 def as_numbers(features: Features) -> Tensor:

@@ -29,7 +29,7 @@ from tallystick.defenses.gaussian_embeddings import GaussianEmbeddings
 from tallystick.models.build import build_bottom, build_label_model, width_of
 from tallystick.training.defended_bottom import DefendedBottom
 from tallystick_experiments.catalogue.table import TwoPartyTable
-from tallystick_experiments.experiment import Experiment, TrainingPlan
+from tallystick_experiments.experiment import Experiment, TrainingPlan, summed_epoch
 from tallystick_experiments.feature_leakage.data import split_and_encode
 
 DEFENSES: Mapping[str, tuple[Defense, ...]] = {
@@ -45,11 +45,11 @@ def split_experiment(
     table: TwoPartyTable, plan: TrainingPlan, *, seed: int, defense: tuple[Defense, ...] = ()
 ) -> tuple[Experiment, ColumnValues, int]:
     """A contract's default network on a table, not trained yet, the feature party's columns, and the width of the cut."""
-    data, theirs, own, columns = split_and_encode(table, seed=seed)
+    data, columns = split_and_encode(table, seed=seed)
     model = NetworkModel()
-    bottom: nn.Module = build_bottom(model, "feature", theirs, seed=seed)
+    bottom: nn.Module = build_bottom(model, "feature", data.shape, seed=seed)
     width = width_of(bottom)
-    label = build_label_model(model, "label", own, [width], outputs=1, seed=seed)
+    label = build_label_model(model, "label", data.own_shape, [width], outputs=1, seed=seed)
     if defenses := embedding_chain(defense):
         bottom = DefendedBottom(bottom, defenses, secret=seed.to_bytes(32, "big"))
     return Experiment(bottom, label, data, plan, seed=seed), columns, width
@@ -101,12 +101,8 @@ def embeddings_kept_and_all(table: TwoPartyTable, defense: str, plan: TrainingPl
     network = experiment.network(NO_DEFENSE)
     kept = KeptEmbeddings.of(network.schedule.train_N, width=width, epochs=plan.epochs)
     for epoch in range(plan.epochs):
-        for step in network.epoch(epoch):
-            ((embedding_BD,), (gradient_BD,)) = step.embeddings_BD, step.answer.grads_BD
-            for sums in (kept.chosen, kept.every):
-                sums.add(step.batch.index_B, embedding_BD, gradient_BD)
-        for sums in (kept.chosen, kept.every):
-            sums.epoch_ended(epoch)
+        for _ in summed_epoch(network, epoch, kept.chosen, kept.every):
+            pass
     found = {who: _figures(leaks) for who, leaks in kept.leaks(columns, seed=seed).items()}
     return {"test_auc": experiment.test_auc(), **found}
 

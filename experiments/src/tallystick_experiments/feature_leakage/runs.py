@@ -16,14 +16,14 @@ from tallystick.attacks.feature_inference.view import ColumnValues
 from tallystick.attacks.findings import RebuiltColumn
 from tallystick.attacks.row_sums import RowSums, chosen_rows
 from tallystick.config.sections import NetworkModel
-from tallystick.data.features import FeatureShape
 from tallystick.defenses.chain import NO_DEFENSE, embedding_chain
 from tallystick.defenses.defense import Defense
 from tallystick.models.build import seeded
 from tallystick.models.split import LabelModel
 from tallystick.models.tabular import TabularBottom, TabularTop
 from tallystick.training.defended_bottom import DefendedBottom
-from tallystick_experiments.experiment import Experiment, SplitData, TrainingPlan
+from tallystick_experiments.catalogue.table import SplitData
+from tallystick_experiments.experiment import Experiment, TrainingPlan, summed_epoch
 from tallystick_experiments.feature_leakage.data import as_numbers
 
 HIDDEN = NetworkModel().hidden  # a contract's default, cut after its first layer
@@ -52,16 +52,7 @@ class CutSetting:
         return methods or ("cut width" if self.depth == 1 else "two layers, cut width")
 
 
-def run_setting(
-    setting: CutSetting,
-    data: SplitData,
-    theirs: FeatureShape,
-    own: FeatureShape,
-    columns: ColumnValues,
-    plan: TrainingPlan,
-    *,
-    seed: int,
-) -> dict[str, Any]:
+def run_setting(setting: CutSetting, data: SplitData, columns: ColumnValues, plan: TrainingPlan, *, seed: int) -> dict[str, Any]:
     """Train once; attack what the label party received in all epochs.
 
     Returns:
@@ -69,11 +60,12 @@ def run_setting(
         rebuilt, with and without the label party's own columns and of all attacks, and every column's.
     """
     started = time.perf_counter()
+    assert data.own_shape is not None
     with seeded(seed, "feature leakage"):
         bottom: torch.nn.Module = TabularBottom(
-            theirs, embedding_width=EMBEDDING_WIDTH, hidden=(*HIDDEN[: setting.depth - 1], setting.cut_width)
+            data.shape, embedding_width=EMBEDDING_WIDTH, hidden=(*HIDDEN[: setting.depth - 1], setting.cut_width)
         )
-        own_bottom = TabularBottom(own, embedding_width=EMBEDDING_WIDTH, hidden=HIDDEN[: setting.depth])
+        own_bottom = TabularBottom(data.own_shape, embedding_width=EMBEDDING_WIDTH, hidden=HIDDEN[: setting.depth])
         top = TabularTop(own_bottom.width + setting.cut_width, hidden=HIDDEN[setting.depth :], outputs=1)
     if defenses := embedding_chain(setting.defense):
         bottom = DefendedBottom(bottom, defenses, secret=seed.to_bytes(32, "big"))
@@ -84,10 +76,8 @@ def run_setting(
     sums = RowSums.zero("cut_embedding", chosen_rows(split.schedule.train_N, most=MOST_ROWS), setting.cut_width)
     aucs = []
     for epoch in range(plan.epochs):
-        for step in split.epoch(epoch):
-            ((embedding_BD,), (gradient_BD,)) = step.embeddings_BD, step.answer.grads_BD
-            sums.add(step.batch.index_B, embedding_BD, gradient_BD)
-        sums.epoch_ended(epoch)
+        for _ in summed_epoch(split, epoch, sums):
+            pass
         aucs.append(network.test_auc())
     trained = time.perf_counter() - started
     leaks = _leaks(sums, columns, data, seed=seed)

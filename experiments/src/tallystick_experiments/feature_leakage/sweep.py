@@ -9,12 +9,13 @@ from pathlib import Path
 
 from tallystick.errors import ConfigError
 from tallystick_experiments.catalogue.ads import read_pair
+from tallystick_experiments.catalogue.table import column_names
 from tallystick_experiments.experiment import TrainingPlan
 from tallystick_experiments.feature_leakage.data import split_and_encode
 from tallystick_experiments.feature_leakage.page import page_of
 from tallystick_experiments.feature_leakage.runs import run_setting
 from tallystick_experiments.feature_leakage.settings import settings
-from tallystick_experiments.grid import Keeping, Latest, grid, run_cases
+from tallystick_experiments.grid import NOWHERE, Keeping, Latest, grid, run_cases
 from tallystick_experiments.page import ExperimentResult
 from tallystick_experiments.stats import Row
 
@@ -29,25 +30,16 @@ def run(
     only: Sequence[str] = (),
     plan: TrainingPlan = PLAN,
     limit: int | None = None,
-    keeping: Keeping | None = None,
+    keeping: Keeping = NOWHERE,
 ) -> ExperimentResult:
     """Train every setting once per seed, on one thread, and attack what the label party received.
-
-    Args:
-        data: the label party's CSV file (id, y and columns) beside ``partner``, or one file of the FedAds benchmark's formats.
-        partner: the feature party's CSV file (id and columns).
-        seeds: of split, initialisation, batches and noise.
-        only: names of settings; all of them if empty.
-        plan: of every training; the last epoch's weights are those that are tested.
-        limit: read no more rows than this of each file.
-        keeping: of the runs; nowhere if left out.
 
     Raises DataError for data that is absent or of another format, ConfigError for an unknown setting.
     """
     known = {setting.name: setting for setting in settings()}
     if unknown := [name for name in only if name not in known]:
         raise ConfigError(f"--only {unknown[0]}: is no setting; known are: {'; '.join(known)}")
-    table, keeping = read_pair(data, partner, limit=limit), keeping or Keeping()
+    table = read_pair(data, partner, limit=limit)
     # A log of runs that noted fewer figures is not gone on with.
     about = {"figures": 2, "data": table.name, "rows": table.frame.height, "epochs": plan.epochs}
     about |= {"batch": plan.batch_size, "rate": plan.learning_rate}
@@ -57,5 +49,5 @@ def run(
         return run_setting(known[name], *encoded(table, seed=seed), plan, seed=seed)
 
     rows = run_cases(grid(seed=seeds, name=only or known), trial, keeping, about)
-    columns = len(table.feature_party.numeric) + len(table.feature_party.categorical)
-    return ExperimentResult(experiment="feature-leakage", about=about | {"columns": columns}, rows=rows, page_of=page_of)
+    about["columns"] = len(column_names(table.feature_party))
+    return ExperimentResult(experiment="feature-leakage", about=about, rows=rows, page_of=page_of)

@@ -19,11 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tallystick.attacks.label_inference.evaluate import evaluate_label_inference
-from tallystick.attacks.label_inference.registry import LABEL_INFERENCE_ATTACKS
-from tallystick.attacks.scoring import AttackEvaluator
-from tallystick.attacks.view import StepView, View
-from tallystick.data.features import FeatureShape
+from tallystick.attacks.view import StepView
 from tallystick.defenses.chain import chain
 from tallystick.defenses.defense import Defense
 from tallystick.defenses.registry import DEFENSES
@@ -31,9 +27,9 @@ from tallystick.models.build import seeded
 from tallystick.models.split import LabelModel
 from tallystick.models.tabular import TabularBottom, TabularTop
 from tallystick_experiments.catalogue.ads import encode_ads, read_ads
-from tallystick_experiments.catalogue.table import TwoPartyTable
-from tallystick_experiments.experiment import KEPT_ROWS, Experiment, SplitData, TrainingPlan
-from tallystick_experiments.grid import Keeping, Latest, grid, run_cases
+from tallystick_experiments.catalogue.table import SplitData, TwoPartyTable, column_names
+from tallystick_experiments.experiment import KEPT_ROWS, Experiment, TrainingPlan, attack_figures
+from tallystick_experiments.grid import NOWHERE, Keeping, Latest, grid, run_cases
 from tallystick_experiments.page import Benchmark, Cell, Curve, ExperimentResult, ResultTable, Series, seeds_of
 from tallystick_experiments.stats import Row, Spread, at, groups, over_seeds, paired, spread
 
@@ -118,41 +114,31 @@ def run(
     swapped: bool = False,
     min_count: int = 4,
     limit: int | None = None,
-    keeping: Keeping | None = None,
+    keeping: Keeping = NOWHERE,
 ) -> ExperimentResult:
     """Train every method in both fusions, once per seed, on one thread.
 
-    Args:
-        data: FedAds' folder, the IJCAI-18 sample, Kaggle's Criteo or Avazu file, or the folder of FATE's credit-card files.
-        seeds: of initialisation, batches and noise; of the split too where the data has no test rows of its own.
-        plan: of every training.
-        swapped: give each party the other's columns.
-        min_count: training rows that a category needs for a code of its own.
-        limit: draw so many rows of each file at random.
-        keeping: of the runs; nowhere if left out.
-
     Raises DataError for data that is absent or of another format.
     """
-    table, keeping = read_ads(data, limit=limit, swapped=swapped), keeping or Keeping()
+    table = read_ads(data, limit=limit, swapped=swapped)
     encoded, named = Latest(encode_ads), {method.name: method for method in methods()}
 
     def trial(seed: int, fusion: str, method: str) -> Row:
-        network = _network(*encoded(table, seed=seed, min_count=min_count), FUSIONS[fusion], plan, seed)
+        network = _network(encoded(table, seed=seed, min_count=min_count), FUSIONS[fusion], plan, seed)
         return _run(network, named[method], seed)
 
     setting = {"name": table.name, "rows": table.frame.height, "swapped": swapped, **plan.__dict__}
     rows = run_cases(grid(seed=seeds, fusion=FUSIONS, method=named), trial, keeping, setting)
-    split, _, _ = encoded(table, seed=seeds[-1], min_count=min_count)
+    split = encoded(table, seed=seeds[-1], min_count=min_count)
     return ExperimentResult(experiment="fedads-4", about=_about(table, split, plan), rows=rows, page_of=page_of)
 
 
-def _network(
-    data: SplitData, theirs: FeatureShape, own: FeatureShape, fusion: tuple[int, ...], plan: TrainingPlan, seed: int
-) -> Experiment:
+def _network(data: SplitData, fusion: tuple[int, ...], plan: TrainingPlan, seed: int) -> Experiment:
     """FedAds' network (section 5.1.4), without its batch normalisation, whose place the paper does not give."""
+    assert data.own_shape is not None
     with seeded(seed, "fedads"):
-        bottom = TabularBottom(theirs, embedding_width=EMBEDDING_WIDTH, hidden=FEATURE_BOTTOM)
-        label_bottom = TabularBottom(own, embedding_width=EMBEDDING_WIDTH, hidden=LABEL_BOTTOM)
+        bottom = TabularBottom(data.shape, embedding_width=EMBEDDING_WIDTH, hidden=FEATURE_BOTTOM)
+        label_bottom = TabularBottom(data.own_shape, embedding_width=EMBEDDING_WIDTH, hidden=LABEL_BOTTOM)
         top = TabularTop(bottom.width + label_bottom.width, hidden=fusion, outputs=1)
     return Experiment(bottom, LabelModel(top, bottom=label_bottom), data, plan, seed=seed)
 
@@ -160,7 +146,8 @@ def _network(
 def _run(network: Experiment, method: DefenseRow, seed: int) -> Row:
     labels_N = network.data.training_labels_N.long()
     *_, last = network.epochs(chain(method.defense))
-    leaks = _audit(_all_rows(network), labels_N, (_LEAK,), seed) | _audit(last.steps, labels_N, BESIDE, seed)
+    leaks = attack_figures(_all_rows(network), labels_N, (_LEAK,), seed=seed)
+    leaks |= attack_figures(last.steps, labels_N, BESIDE, seed=seed)
     return {
         "test_auc": last.test_auc,
         "leak_auc": leaks[_LEAK]["balanced_accuracy"],
@@ -177,21 +164,14 @@ def _all_rows(network: Experiment) -> tuple[StepView]:
     return (StepView(epoch=network.plan.epochs, rows_B=rows_N, own_B=own_N, received_BD=nothing_ND, sent_BD=cut_ND),)
 
 
-def _audit(steps: Sequence[StepView], labels_N: Tensor, names: Sequence[str], seed: int) -> dict[str, Row]:
-    view = View(received="cut_gradient", steps=tuple(steps))
-    attacks = {name: LABEL_INFERENCE_ATTACKS[name] for name in names}
-    found = evaluate_label_inference(view, labels_N, attacks=attacks, evaluator=AttackEvaluator(replicates=1), seed=seed)
-    return {name: metrics.as_figures() for name, metrics in found.items()}
-
-
 def _about(table: TwoPartyTable, data: SplitData, plan: TrainingPlan) -> Row:
     return {
         "name": table.name,
         "training_rows": len(data.training),
         "test_rows": len(data.test),
         "positive_rate": float(data.training_labels_N.mean()),
-        "label_party_columns": len((*table.label_party.numeric, *table.label_party.categorical, *table.label_sequences)),
-        "feature_party_columns": len((*table.feature_party.numeric, *table.feature_party.categorical, *table.feature_sequences)),
+        "label_party_columns": len(column_names(table.label_party)) + len(table.label_sequences),
+        "feature_party_columns": len(column_names(table.feature_party)) + len(table.feature_sequences),
         "epochs": plan.epochs,
         "batch_size": plan.batch_size,
         "learning_rate": plan.learning_rate,

@@ -17,7 +17,7 @@ from tallystick_experiments.audited import audited
 from tallystick_experiments.catalogue.ads import read_by_kind
 from tallystick_experiments.catalogue.table import TwoPartyTable
 from tallystick_experiments.fedads.unaligned_data import ALIGNED
-from tallystick_experiments.grid import Keeping, grid, run_cases
+from tallystick_experiments.grid import NOWHERE, Keeping, grid, run_cases
 from tallystick_experiments.page import Benchmark, ExperimentResult, ResultTable, seeds_of
 from tallystick_experiments.stats import Row, at, change, groups, over_seeds
 
@@ -35,21 +35,13 @@ def run(
     methods: Sequence[str] = METHODS,
     aligned: float = ALIGNED,
     limit: int | None = None,
-    keeping: Keeping | None = None,
+    keeping: Keeping = NOWHERE,
 ) -> ExperimentResult:
     """Train and attack by every method once per seed, with and without a defence.
 
-    Args:
-        data: as Table 3's.
-        seeds: of the rows that the feature party has, and of the contract.
-        methods: the contract's; the first is what the others are compared with.
-        aligned: share of the rows that the feature party has, of those for test too.
-        limit: draw so many rows of each file at random.
-        keeping: of the runs; nowhere if left out.
-
     Raises DataError for data that is absent or of another format.
     """
-    table, keeping = read_by_kind(data, limit=limit), keeping or Keeping()
+    table = read_by_kind(data, limit=limit)
     about = {"name": table.name, "rows": table.frame.height, "aligned": aligned}
 
     def trial(seed: int, defense: str, method: str) -> Row:

@@ -39,7 +39,7 @@ from tallystick.training.unaligned.schedule import rows_ratio, scheduled
 from tallystick_experiments.catalogue.ads import USER, read_by_kind
 from tallystick_experiments.catalogue.table import TwoPartyTable
 from tallystick_experiments.fedads.unaligned_data import ALIGNED, Rows, share_out
-from tallystick_experiments.grid import Keeping, Latest, grid, run_cases
+from tallystick_experiments.grid import NOWHERE, Keeping, Latest, grid, run_cases
 from tallystick_experiments.page import Benchmark, Cell, ExperimentResult, ResultTable, seeds_of
 from tallystick_experiments.stats import Row, at, change, groups, over_seeds, spread
 
@@ -170,26 +170,16 @@ def run(
     limit: int | None = None,
     by_users: bool = False,
     paper_networks: bool = False,
-    keeping: Keeping | None = None,
+    keeping: Keeping = NOWHERE,
 ) -> ExperimentResult:
     """Train every row of the table once per seed, on one thread.
-
-    Args:
-        data: FedAds' folder, the IJCAI-18 sample, Kaggle's Criteo or Avazu file, or the folder of FATE's credit-card files.
-        seeds: of the rows' parts, initialisation and batches.
-        only: names of rows; all but probes if empty.
-        aligned: share of the training rows that have both parties' columns.
-        limit: read no more rows than this of each file.
-        by_users: draw whole users for test, validation and aligned rows.
-        paper_networks: train the paper's networks, which FedAds' own data always gets.
-        keeping: of the runs; nowhere if left out.
 
     Raises DataError for data that is absent or of another format, ConfigError for a row or users that there are not, or an
     ``aligned`` that is no share.
     """
     if not 0 < aligned < 1:
         raise ConfigError(f"--aligned {aligned}: expected a share of the training rows, above 0 and below 1")
-    table, keeping = read_by_kind(data, limit=limit), keeping or Keeping()
+    table = read_by_kind(data, limit=limit)
     chosen = chosen_of(table, only)
     networks = PAPER if paper_networks or table.name == "fedads" else SMALL
     setting = _setting(table, aligned, networks, by_users=by_users)

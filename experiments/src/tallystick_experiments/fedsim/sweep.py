@@ -17,7 +17,7 @@ from tallystick_experiments.fedsim.located import noise_settings
 from tallystick_experiments.fedsim.methods import METHODS, TREES
 from tallystick_experiments.fedsim.page import page_of
 from tallystick_experiments.fedsim.runs import RECIPES, LinkedPair, SplitKind, boosted_trees, link_pair, train_method
-from tallystick_experiments.grid import Keeping, Latest, run_cases
+from tallystick_experiments.grid import NOWHERE, Keeping, Latest, run_cases
 from tallystick_experiments.page import ExperimentResult
 from tallystick_experiments.stats import Row
 
@@ -66,17 +66,9 @@ def run(
     only: Sequence[str] = (),
     methods: Sequence[str] = (),
     split: SplitKind = "varied",
-    keeping: Keeping | None = None,
+    keeping: Keeping = NOWHERE,
 ) -> ExperimentResult:
     """Make the runs of the asked parts on one thread.
-
-    Args:
-        data: folders of the sets' files; which set each is shows by its files.
-        seeds: of splits and of training.
-        only: parts, from PARTS; all that the data allows if empty.
-        methods: of table-1 and the frontier; all if empty.
-        split: a split per seed, or the paper's one split for all.
-        keeping: of the runs; nowhere if left out.
 
     Raises ConfigError for a part or a method that there is not, DataError for a folder of no known set.
     """
@@ -88,7 +80,8 @@ def run(
     keys = list(dict.fromkeys(key for plan in plans.values() for key in plan))  # parts share runs
     usual = {setting.name: setting.default for setting in fields(FedSimRun) if setting.default is not MISSING}
     trial = _Trials(folders)
-    rows = run_cases([asdict(key) for key in keys], trial, keeping or Keeping(), {"benchmark": "fedsim"}, usual=usual)
+    trial.check(keys)
+    rows = run_cases([asdict(key) for key in keys], trial, keeping, {"benchmark": "fedsim"}, usual=usual)
     about = {
         "sets": sorted({key.set for key in keys}),
         "seeds": list(seeds),
@@ -155,6 +148,15 @@ class _Trials:
         """Link, if the last case's linking was another, and train."""
         key = FedSimRun(**case)
         return _figures(self.linked(replace(key, method="")), key)
+
+    def check(self, keys: Sequence[FedSimRun]) -> None:
+        """Raise ConfigError where a run asks for more links than there are rows to link to."""
+        for key in keys:
+            if key.neighbors > (rows := len(self._read(key.set).theirs)):
+                raise ConfigError(
+                    f"bench fedsim: {key.set} has {rows} rows to link to, and K = {key.neighbors} is asked for; give the whole "
+                    "files of the set, or name other parts with --only"
+                )
 
     def _read(self, name: str) -> Pair:
         if name not in self.pairs:

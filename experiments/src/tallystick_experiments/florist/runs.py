@@ -17,7 +17,6 @@ from tallystick.attacks.membership.evaluate import evaluate_membership
 from tallystick.attacks.membership.identical import IdenticalEmbeddings
 from tallystick.attacks.view import StepView
 from tallystick.config.sections import TrainingConfig
-from tallystick.cut.forward import no_columns
 from tallystick.dataset.settled import SettlingRule
 from tallystick.dataset.union import Imputation
 from tallystick.defenses.chain import EmbeddingDefenses
@@ -35,7 +34,7 @@ from tallystick.training.defended_bottom import DefendedBottom
 from tallystick.training.in_process import CrossedStep, SplitNetwork
 from tallystick.training.plan import Schedule, no_positions
 from tallystick.training.step_rule import PLAIN
-from tallystick_experiments.catalogue.clicks import ClickData
+from tallystick_experiments.catalogue.table import SplitData
 from tallystick_experiments.experiment import PASS, PLAIN_ADAM
 from tallystick_experiments.feature_leakage.data import as_numbers
 
@@ -145,7 +144,7 @@ class Treatment:
 class Trained:
     """A finished run of the product's own training: test logits under any calibration, and the recorded views."""
 
-    def __init__(self, treatment: Treatment, data: ClickData, setting: FloristSetting, *, seed: int, record: bool) -> None:
+    def __init__(self, treatment: Treatment, data: SplitData, setting: FloristSetting, *, seed: int, record: bool) -> None:
         self.treatment, self.data, self.setting, self.seed = treatment, data, setting, seed
         self.views: tuple[list[StepView], list[StepView]] = ([], [])
         with seeded(seed, "florist"):
@@ -167,10 +166,10 @@ class Trained:
 
     def _own_bottom(self) -> TabularBottom | None:
         """What the label party makes of its own columns, if it has any: as wide at the cut as the feature party's."""
-        if self.data.own is None:
+        if self.data.own_shape is None:
             return None
         hidden = self.setting.hidden[: self.setting.cut_after]
-        return TabularBottom(self.data.own.shape, embedding_width=self.setting.embedding_width, hidden=hidden)
+        return TabularBottom(self.data.own_shape, embedding_width=self.setting.embedding_width, hidden=hidden)
 
     def _network(self) -> SplitNetwork:
         treatment, data, setting = self.treatment, self.data, self.setting
@@ -192,7 +191,7 @@ class Trained:
             bottoms=[feature_party.bottom(self.bottom)],
             sources=[feature_party.source(data.training.rows(torch.nonzero(has_features_U).squeeze(1)))],
             model=self.model,
-            own=no_columns if data.own is None else data.own.training.rows,
+            own=data.own_training,
             objective=objective,
             training=training,
             schedule=Schedule(
@@ -243,9 +242,8 @@ class Trained:
         if calibration.when == "fitted":
             calibration = self._fitted(calibration)
         test = self.data.test
-        own = no_columns if self.data.own is None else self.data.own.test.rows
         batches = torch.split(torch.arange(len(test)), PASS)
-        logits = [self.model([self.bottom(test.rows(rows_B))], own(rows_B)) for rows_B in batches]
+        logits = [self.model([self.bottom(test.rows(rows_B))], self.data.own_test(rows_B)) for rows_B in batches]
         logits_T = calibration.prediction_logits(torch.cat(logits)).double().numpy()
         labels_T, weights_T = self.data.test_labels_T.numpy(), np.ones(len(logits_T))
         return {
@@ -267,8 +265,9 @@ class Trained:
         if party == "feature":
             found = evaluate("cut_gradient", self.views[0], membership.has_labels_U).found
         else:
-            present_U, own = membership.has_features_U, self.data.own
-            own_UA = None if own is None else as_numbers(own.training.rows(torch.arange(len(present_U))))
+            present_U = membership.has_features_U
+            own = None if self.data.own_shape is None else self.data.own_training(torch.arange(len(present_U)))
+            own_UA = None if own is None else as_numbers(own)
             one_pass = {"identical-one-pass": IdenticalEmbeddings()}
             step = self._one_pass(membership.has_labels_U)
             found = {

@@ -6,7 +6,6 @@ sets the rows beside the paper's numbers.
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -21,12 +20,12 @@ from tallystick.imputation.random_predicted_labels import RandomPredictedLabels
 from tallystick.imputation.registry import FEATURE_STRATEGIES, LABEL_STRATEGIES, feature_strategy, label_strategy
 from tallystick.imputation.spliced_features import SplicedFeatures
 from tallystick.training.calibration import Calibration, LogitShift
-from tallystick_experiments.catalogue.clicks import ClickData, encode_clicks, give_columns, read_clicks
-from tallystick_experiments.catalogue.table import TwoPartyTable
+from tallystick_experiments.catalogue.clicks import encode_clicks, give_columns, read_clicks
+from tallystick_experiments.catalogue.table import SplitData, TwoPartyTable
 from tallystick_experiments.florist.page import page_of
 from tallystick_experiments.florist.paper import ATTACKED_RATIO
 from tallystick_experiments.florist.runs import BOTH, FloristSetting, Membership, Side, Trained, Treatment
-from tallystick_experiments.grid import Keeping, Latest, run_cases
+from tallystick_experiments.grid import NOWHERE, Keeping, Latest, run_cases
 from tallystick_experiments.page import ExperimentResult
 from tallystick_experiments.stats import Row
 
@@ -63,25 +62,15 @@ def run(
     strategies: Sequence[str] | None = None,
     setting: FloristSetting | None = None,
     limit: int | None = None,
-    keeping: Keeping | None = None,
+    keeping: Keeping = NOWHERE,
 ) -> ExperimentResult:
     """Run the sweep on one thread.
-
-    Args:
-        data: Kaggle's Criteo or Avazu file, or a folder that holds just it.
-        seeds: of the train-test split, absence, initialisation and training.
-        ratios: shares of rows that a side lacks, in (0, 1).
-        sides: who lacks rows.
-        strategies: names from STRATEGIES or EXTRAS; by default all of STRATEGIES. Baselines are always run.
-        setting: model and optimiser.
-        limit: draw so many rows at random.
-        keeping: of the runs; nowhere if left out.
 
     Raises:
         ConfigError: an unknown side or strategy, a ratio outside (0, 1), own columns beside absent labels, or another log.
         DataError: the file is not in Kaggle's format.
     """
-    setting, keeping = setting or FloristSetting(), keeping or Keeping()
+    setting = setting or FloristSetting()
     _check(ratios, sides, strategies)
     if setting.own_columns and any(side != "features" for side in sides):
         raise ConfigError(
@@ -110,13 +99,8 @@ def run(
     return ExperimentResult(experiment="florist", about=about, rows=rows, page_of=page_of)
 
 
-def _encoded(table: TwoPartyTable, setting: FloristSetting, *, seed: int) -> ClickData:
-    """The feature party's columns, and with them the label party's if it has any."""
-    table = give_columns(table, setting.own_columns)
-    clicks = encode_clicks(table, seed=seed, min_count=setting.min_count)
-    if not setting.own_columns:
-        return clicks
-    return replace(clicks, own=encode_clicks(table, seed=seed, min_count=setting.min_count, columns=table.label_party))
+def _encoded(table: TwoPartyTable, setting: FloristSetting, *, seed: int) -> SplitData:
+    return encode_clicks(give_columns(table, setting.own_columns), seed=seed, min_count=setting.min_count)
 
 
 def _check(ratios: Sequence[float], sides: Sequence[str], strategies: Sequence[str] | None) -> None:
@@ -192,7 +176,7 @@ def _leaks(trained: Trained, side: Side) -> dict[str, Row]:
     return found
 
 
-def _treatment(name: str, side: Side, members: Membership, clicks: ClickData, *, seed: int) -> tuple[Treatment, Calibration]:
+def _treatment(name: str, side: Side, members: Membership, clicks: SplitData, *, seed: int) -> tuple[Treatment, Calibration]:
     """Give what to train, and what prediction does to its logits."""
     base, _, option = name.partition(":")
     labels_name, features_name, when, exact = _strategy(base, side)

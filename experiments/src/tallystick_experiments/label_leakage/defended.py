@@ -26,7 +26,7 @@ from tallystick.results import AttackResult, CutReads, Result, above_guess
 from tallystick.simulation import simulate
 from tallystick.watcher import Silent
 from tallystick_experiments.catalogue.public import MOST_ROWS, PublicTable, load_table
-from tallystick_experiments.grid import Keeping, Latest, run_cases
+from tallystick_experiments.grid import NOWHERE, Keeping, Latest, run_cases
 from tallystick_experiments.label_leakage.own_model import attacked_with_model
 from tallystick_experiments.page import Benchmark, Cell, ExperimentResult, ResultTable, counted, seed_count, seeds_of
 from tallystick_experiments.stats import Row, Spread, at, change, groups, over_seeds
@@ -99,21 +99,13 @@ def run(
     seeds: Sequence[int],
     terms: MatrixPlan | None = None,
     only: Sequence[str] = (),
-    keeping: Keeping | None = None,
+    keeping: Keeping = NOWHERE,
 ) -> ExperimentResult:
     """Train every table with every defence, once per seed, on one thread, and attack what crossed the cut.
 
-    Args:
-        tables: names of ``bench quality``'s public tables.
-        data: the folder of public files, for those that no package brings.
-        seeds: of split, initialisation, batches and noise, and of the shares of columns.
-        terms: of the training.
-        only: names of defences with their strengths, such as ``marvell 8``; all of them if empty.
-        keeping: of the runs; nowhere if left out.
-
     Raises ConfigError for an unknown defence or one that a table's target does not allow, DataError for data that is absent.
     """
-    terms, keeping = terms or MatrixPlan(), keeping or Keeping()
+    terms = terms or MatrixPlan()
     loaded = {table.name: table for name in tables for table in [load_table(name, data, most=terms.most_rows)]}
 
     shared_out = Latest(partial(trials, terms=terms, only=only))

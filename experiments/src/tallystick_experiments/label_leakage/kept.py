@@ -21,7 +21,6 @@ from tallystick.attacks.label_inference.evaluate import LabelInferenceEvaluation
 from tallystick.attacks.label_inference.observations import known_rows
 from tallystick.attacks.label_inference.registry import LABEL_INFERENCE_ATTACKS
 from tallystick.attacks.row_sums import RowSums, chosen_rows
-from tallystick.attacks.scoring import AttackEvaluator
 from tallystick.attacks.view import StepView, View, renumbered
 from tallystick.audit.recording import LABEL_EPOCHS, recording_plan
 from tallystick.config.party import FeatureColumns
@@ -32,11 +31,11 @@ from tallystick.errors import ConfigError
 from tallystick.results import read_result
 from tallystick_experiments.catalogue.ads import read_pair
 from tallystick_experiments.catalogue.clicks import CRITEO_CATEGORICAL, CRITEO_NUMERIC
-from tallystick_experiments.catalogue.table import TwoPartyTable
-from tallystick_experiments.experiment import TrainingPlan
+from tallystick_experiments.catalogue.table import TwoPartyTable, split_columns
+from tallystick_experiments.experiment import PLAIN_EVALUATOR, TrainingPlan, summed_epoch, view_of_step
 from tallystick_experiments.feature_leakage import kept as embeddings
 from tallystick_experiments.feature_leakage.kept import split_experiment
-from tallystick_experiments.grid import Keeping, run_cases
+from tallystick_experiments.grid import NOWHERE, Keeping, run_cases
 from tallystick_experiments.page import Benchmark, Cell, ExperimentResult, ResultTable, counted, seed_count
 from tallystick_experiments.speed import memory
 from tallystick_experiments.stats import Row, at, groups, over_seeds, spread
@@ -56,21 +55,14 @@ NOTES = {
 }
 CLOSE = 0.02  # how near the audit's figure has to be
 FIFTH = 0.2  # of the training's time, at most
-_EVALUATOR = AttackEvaluator(replicates=1)  # intervals come from seeds
 
 
 def generated_table(rows: int, *, seed: int) -> TwoPartyTable:
     """A table of the shape of Criteo's, half of its columns at each party."""
     frame = pl.concat(memory.CriteoLike(seed).pieces(rows))
-    numeric = [name for name in CRITEO_NUMERIC if name not in memory.OWN_NUMERIC]
-    categorical = [name for name in CRITEO_CATEGORICAL if name not in memory.OWN_CATEGORICAL]
-    return TwoPartyTable(
-        name="generated",
-        frame=LazyTable.of(frame),
-        label="label",
-        label_party=FeatureColumns(numeric=tuple(memory.OWN_NUMERIC), categorical=tuple(memory.OWN_CATEGORICAL)),
-        feature_party=FeatureColumns(numeric=tuple(numeric), categorical=tuple(categorical)),
-    )
+    every = FeatureColumns(numeric=CRITEO_NUMERIC, categorical=CRITEO_CATEGORICAL)
+    own, theirs = split_columns(every, (*memory.OWN_NUMERIC, *memory.OWN_CATEGORICAL))
+    return TwoPartyTable(name="generated", frame=LazyTable.of(frame), label="label", label_party=own, feature_party=theirs)
 
 
 @dataclass(kw_only=True)
@@ -107,17 +99,8 @@ def kept_and_all(table: TwoPartyTable, defense: str, plan: TrainingPlan, *, seed
     recording = recording_plan(schedule, first=1, later=LABEL_EPOCHS - 1, epochs=plan.epochs, width=width)
     kept = KeptSteps.of(schedule.train_N, recording, width=width)
     for epoch in range(plan.epochs):
-        kept.steps[epoch] = []
-        for step in network.epoch(epoch):
-            ((embedding_BD,), (gradient_BD,)), rows_B = (step.embeddings_BD, step.answer.grads_BD), step.batch.index_B
-            all_B = torch.ones(len(rows_B), dtype=torch.bool)
-            kept.steps[epoch].append(
-                StepView(epoch=epoch, rows_B=rows_B, own_B=all_B, received_BD=gradient_BD, sent_BD=embedding_BD)
-            )
-            for sums in (kept.every, kept.chosen):
-                sums.add(rows_B, embedding_BD, gradient_BD)
-        for sums in (kept.every, kept.chosen):
-            sums.epoch_ended(epoch)
+        steps = summed_epoch(network, epoch, kept.every, kept.chosen)
+        kept.steps[epoch] = [view_of_step(step, epoch=epoch) for step in steps]
     labels_N = experiment.data.training_labels_N.long()
     views = kept.views()
     told_T = told_rows(views["audit"][1], labels_N, seed=seed)
@@ -134,7 +117,7 @@ def told_rows(chosen: View, labels_N: torch.Tensor, *, seed: int) -> torch.Tenso
 
 
 def _attacked(view: View, sums: View, labels_N: torch.Tensor, told_T: torch.Tensor, seed: int) -> dict[str, float]:
-    evaluation = LabelInferenceEvaluation(view, labels_N, whole=sums, evaluator=_EVALUATOR, seed=seed)
+    evaluation = LabelInferenceEvaluation(view, labels_N, whole=sums, evaluator=PLAIN_EVALUATOR, seed=seed)
     same = TheseLabels(rows_T=torch.searchsorted(sums.steps[0].rows_B, told_T))
     found: dict[str, float] = {}
     for name, row in LABEL_INFERENCE_ATTACKS.items():
@@ -188,25 +171,15 @@ def run(
     plan: TrainingPlan | None = None,
     sides: Sequence[str] = ("labels", "features"),
     priced: bool = True,
-    keeping: Keeping | None = None,
+    keeping: Keeping = NOWHERE,
 ) -> ExperimentResult:
     """Compare the audits' figures with those of whoever kept everything, and say what an audit takes in a run.
-
-    Args:
-        data: the label party's CSV file beside ``partner``, as ``bench feature-leakage`` reads them; None: a generated table.
-        partner: the feature party's.
-        rows: of the generated table, and of the run that is timed.
-        seeds: of table, split, weights, batches and noise.
-        plan: of the training that is attacked.
-        sides: whose audits: the label party's (labels), a feature party's (features).
-        priced: whether a run is timed; its seconds mean something on an idle machine only.
-        keeping: of the runs; nowhere if left out.
 
     Raises ConfigError for a side that there is not.
     """
     if unknown := [side for side in sides if side not in MEASURED]:
         raise ConfigError(f"--sides {unknown[0]!r}: must be {' or '.join(MEASURED)}, or both with a comma between")
-    plan, keeping = plan or TrainingPlan(epochs=4, batch_size=512), keeping or Keeping()
+    plan = plan or TrainingPlan(epochs=4, batch_size=512)
     about = {"data": str(data) if data else "generated", "rows": rows, "epochs": plan.epochs, "batch_size": plan.batch_size}
 
     def trial(seed: int, side: str, defense: str) -> Row:

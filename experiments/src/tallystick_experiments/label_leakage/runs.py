@@ -5,7 +5,7 @@ Shapes: B rows of a batch, D cut width, N training rows.
 
 import copy
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,11 +14,10 @@ import polars as pl
 import torch
 from torch import Tensor, nn
 
-from tallystick.attacks.label_inference.evaluate import evaluate_label_inference
 from tallystick.attacks.label_inference.registry import LABEL_INFERENCE_ATTACKS
 from tallystick.attacks.label_inference.spectral import spectral_scores
-from tallystick.attacks.scoring import AttackEvaluator, symmetric_auc
-from tallystick.attacks.view import StepView, View
+from tallystick.attacks.scoring import symmetric_auc
+from tallystick.attacks.view import StepView
 from tallystick.data.features import Features
 from tallystick.defenses.chain import chain
 from tallystick.defenses.defense import Defense
@@ -26,9 +25,8 @@ from tallystick.errors import ConfigError
 from tallystick.models.build import seeded
 from tallystick.models.split import LabelModel
 from tallystick.models.tabular import TabularBottom, TabularTop
-from tallystick_experiments.catalogue.clicks import ClickData
-from tallystick_experiments.catalogue.table import TwoPartyTable
-from tallystick_experiments.experiment import Epoch, Experiment, SplitData, TrainingPlan
+from tallystick_experiments.catalogue.table import SplitData, TwoPartyTable
+from tallystick_experiments.experiment import Epoch, Experiment, TrainingPlan, attack_figures
 from tallystick_experiments.stats import evenly
 
 EACH_EPOCH = ("norm", "direction-1", "direction-3", "direction-5", "spectral-gradient", "spectral-embedding")
@@ -45,7 +43,6 @@ CLEAN_HINT = "direction-1-clean"
 COMPONENTS = 8
 COMPONENT_ROWS = 2**17
 ATTACKED_STEPS = 64  # of an epoch, evenly spread: enough rows for the third decimal
-_EVALUATOR = AttackEvaluator(replicates=1)  # intervals come from seeds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,20 +67,14 @@ class PaperNetwork:
         if self.below < 1 or self.above < 0 or self.width < 1:
             raise ConfigError(f"network: below={self.below}, above={self.above}, width={self.width}; need 1, 0 and 1 at least")
 
-    def build(self, clicks: ClickData, plan: TrainingPlan, *, seed: int) -> Experiment:
+    def build(self, clicks: SplitData, plan: TrainingPlan, *, seed: int) -> Experiment:
         """Initialise both sides; the label party has no columns."""
         with seeded(seed, "label leakage"):
             bottom = TabularBottom(clicks.shape, embedding_width=self.embedding_width, hidden=(self.width,) * self.below)
             top = TabularTop(self.width, hidden=(self.width,) * self.above, outputs=1)
         normalised = [nn.BatchNorm1d(self.width)] if self.normalised else []
-        data = SplitData(
-            training=clicks.training,
-            training_labels_N=clicks.training_labels_N,
-            test=clicks.test,
-            test_labels_T=clicks.test_labels_T,
-        )
         label = LabelModel(nn.Sequential(*normalised, *top.layers, top.output))
-        return Experiment(bottom, label, data, plan, seed=seed)
+        return Experiment(bottom, label, clicks, plan, seed=seed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +90,7 @@ class Scenario:
     every_attack: bool = False  # after the last epoch; else the fast ones
 
 
-def run_scenario(scenario: Scenario, clicks: ClickData, *, plan: TrainingPlan, seed: int) -> dict[str, Any]:
+def run_scenario(scenario: Scenario, clicks: SplitData, *, plan: TrainingPlan, seed: int) -> dict[str, Any]:
     """Train once, and measure the feature party's attacks on what it saw of each epoch.
 
     Returns:
@@ -121,9 +112,9 @@ def run_scenario(scenario: Scenario, clicks: ClickData, *, plan: TrainingPlan, s
         if scenario.every_attack:
             gradients += [replace(step, sent_BD=None) for step in epoch.steps]
     if gradients:
-        found |= _audit(gradients, labels_N, OVER_EPOCHS, seed=seed)
+        found |= attack_figures(gradients, labels_N, OVER_EPOCHS, seed=seed)
         own = EmbedsRows(network.bottom, network.data.training.rows)
-        found |= _audit(gradients, labels_N, (FINE_TUNED,), seed=seed, own_model=own)
+        found |= attack_figures(gradients, labels_N, (FINE_TUNED,), seed=seed, own_model=own)
     return {
         "epochs": epochs,
         "attacks": found,
@@ -145,23 +136,8 @@ def _leaks(epoch: Epoch, labels_N: Tensor, *, every: bool, seed: int) -> dict[st
     ]
     names = alone if every else EACH_EPOCH
     # Marvell's own evaluation grants its attacker the known rows' gradients before any noise
-    clean = _audit(steps, labels_N, ("direction-1",), seed=seed, clean=[epoch.undefended[index] for index in chosen])
-    return _audit(steps, labels_N, names, seed=seed) | {CLEAN_HINT: clean["direction-1"]}
-
-
-def _audit(
-    steps: Sequence[StepView],
-    labels_N: Tensor,
-    names: Sequence[str],
-    *,
-    seed: int,
-    clean: Sequence[Tensor] | None = None,
-    own_model: nn.Module | None = None,
-) -> dict[str, dict[str, Any]]:
-    view = View(received="cut_gradient", steps=tuple(steps), own_model=own_model)
-    attacks = {name: LABEL_INFERENCE_ATTACKS[name] for name in names}
-    found = evaluate_label_inference(view, labels_N, attacks=attacks, clean=clean, evaluator=_EVALUATOR, seed=seed)
-    return {name: metrics.as_figures() for name, metrics in found.items()}
+    clean = attack_figures(steps, labels_N, ("direction-1",), seed=seed, clean=[epoch.undefended[index] for index in chosen])
+    return attack_figures(steps, labels_N, names, seed=seed) | {CLEAN_HINT: clean["direction-1"]}
 
 
 class EmbedsRows(nn.Module):

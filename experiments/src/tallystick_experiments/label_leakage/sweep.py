@@ -10,10 +10,10 @@ from math import log2
 from pathlib import Path
 
 from tallystick.errors import ConfigError
-from tallystick_experiments.catalogue.clicks import ClickData, encode_clicks, read_clicks
-from tallystick_experiments.catalogue.table import TwoPartyTable
+from tallystick_experiments.catalogue.clicks import encode_clicks, read_clicks
+from tallystick_experiments.catalogue.table import SplitData, TwoPartyTable
 from tallystick_experiments.experiment import TrainingPlan
-from tallystick_experiments.grid import Keeping, Latest, grid, run_cases
+from tallystick_experiments.grid import NOWHERE, Keeping, Latest, grid, run_cases
 from tallystick_experiments.label_leakage import paper
 from tallystick_experiments.label_leakage.page import page_of
 from tallystick_experiments.label_leakage.runs import balanced, run_scenario
@@ -64,19 +64,9 @@ def run(
     training: WantedPlan | None = None,
     min_count: int = 10,
     limit: int | None = None,
-    keeping: Keeping | None = None,
+    keeping: Keeping = NOWHERE,
 ) -> ExperimentResult:
     """Run the benchmark on one thread.
-
-    Args:
-        data: Kaggle's Criteo or Avazu file, or a folder that holds just it.
-        seeds: of the split, initialisation, batches and noise.
-        only: parts (see ``leakage_scenarios.parts``); by default all that this data set has in the paper.
-        named: scenarios by name, instead of parts: no table or figure then, only what each came to.
-        training: of every training but those at a batch of 8,192; see ``plan_for``.
-        min_count: training rows that a category needs for a code of its own.
-        limit: draw so many rows at random.
-        keeping: of the runs; nowhere if left out.
 
     Raises:
         ConfigError: an unknown part, or a log of another sweep.
@@ -85,7 +75,7 @@ def run(
     table = read_clicks(data, limit=limit)
     chosen = [] if named else _chosen(only, table.name)
     rows = table.frame.height
-    plan, keeping = plan_for(rows, training), keeping or Keeping()
+    plan = plan_for(rows, training)
     about = {
         "name": table.name,
         "rows": rows,
@@ -120,6 +110,6 @@ def _chosen(only: Sequence[str], data: str) -> list[str]:
     return [part for part in parts() if (part in only if only else part not in elsewhere)]
 
 
-def _encoded(table: TwoPartyTable, rate: float | None, min_count: int, seed: int) -> ClickData:
+def _encoded(table: TwoPartyTable, rate: float | None, min_count: int, seed: int) -> SplitData:
     """The table with this share of positives, its own if None."""
     return encode_clicks(table if rate is None else balanced(table, rate, seed=seed), seed=seed, min_count=min_count)

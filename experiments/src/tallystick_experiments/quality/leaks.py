@@ -11,7 +11,7 @@ from tallystick.errors import ConfigError
 from tallystick.results import Result
 from tallystick_experiments.audited import audited
 from tallystick_experiments.catalogue.public import MOST_ROWS, PublicTable, load_table
-from tallystick_experiments.grid import Keeping, grid, run_cases
+from tallystick_experiments.grid import NOWHERE, Keeping, grid, run_cases
 from tallystick_experiments.page import Benchmark, Cell, ExperimentResult, ResultTable, seeds_of
 from tallystick_experiments.stats import Row, at, distinct, groups, over_seeds
 
@@ -53,7 +53,7 @@ def run(
     methods: Sequence[str] = USUAL,
     seeds: Sequence[int],
     most_rows: int = MOST_ROWS,
-    keeping: Keeping | None = None,
+    keeping: Keeping = NOWHERE,
 ) -> ExperimentResult:
     """Train each table by each of these methods and attack each run; one line of a log each.
 
@@ -72,7 +72,7 @@ def run(
         return _figures(_run(loaded[table], seed, method))
 
     cases = grid(seed=seeds, table=tables, method=methods)
-    rows = run_cases(cases, trial, keeping or Keeping(), {"benchmark": "quality-leaks", "most_rows": most_rows})
+    rows = run_cases(cases, trial, keeping, {"benchmark": "quality-leaks", "most_rows": most_rows})
     return ExperimentResult(experiment="quality-leaks", about={}, rows=rows, page_of=page_of)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from tallystick.errors import ConfigError
 from tallystick_experiments.catalogue.held_out import HELD_OUT
 from tallystick_experiments.catalogue.public import BY_TIME, MOST_ROWS, PACKAGED, TABLES, PublicTable, drawn, load_table
-from tallystick_experiments.grid import Keeping, grid, run_cases
+from tallystick_experiments.grid import NOWHERE, Keeping, grid, run_cases
 from tallystick_experiments.page import ExperimentResult
 from tallystick_experiments.quality.methods import METHODS
 from tallystick_experiments.quality.page import page_of
@@ -35,7 +35,7 @@ def run(
     methods: Sequence[str] = tuple(METHODS),
     seeds: Sequence[int] = (1, 2, 3, 4, 5),
     most_rows: int = MOST_ROWS,
-    keeping: Keeping | None = None,
+    keeping: Keeping = NOWHERE,
 ) -> ExperimentResult:
     """Run what the log lacks, seed after seed; ``own`` is a table of the user's.
 
@@ -55,7 +55,7 @@ def run(
         rows = run_cases(
             grid(seed=seeds, table=loaded, method=methods),
             trial,
-            keeping or Keeping(),
+            keeping,
             {"benchmark": "quality", "most_rows": most_rows},
         )
     facts = {

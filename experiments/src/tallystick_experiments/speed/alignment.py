@@ -27,6 +27,7 @@ import polars as pl
 from tallystick.alignment.group import hash_to_group, multiply
 from tallystick.alignment.ids import Ids
 from tallystick.alignment.outcome import Alignment
+from tallystick.alignment.pairwise import LocalOptions
 from tallystick.alignment.psi import FEW_IDS, intersect_feature_party, intersect_label_party
 from tallystick.alignment.psu import union_feature_party, union_label_party
 from tallystick.alignment.psu_helper import union_helper, union_with_helper_party
@@ -237,7 +238,7 @@ _Role = Callable[[Ids, Mapping[str, Channel], Figures], Alignment]
 
 def _intersect(role: Callable[..., Alignment], ids: Ids, channels: Mapping[str, Channel], job: Figures) -> Alignment:
     of = list(channels.values()) if role is intersect_label_party else channels[LABEL]
-    return role(ids, of, rng=SecureRandom(), **INTERSECTIONS[job["protocol"]], threads=job["threads"])
+    return role(ids, of, rng=SecureRandom(), **INTERSECTIONS[job["protocol"]], local=LocalOptions(threads=job["threads"]))
 
 
 def _join(role: Callable[..., Any], *, helper: bool = False) -> _Role:

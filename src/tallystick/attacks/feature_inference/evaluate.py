@@ -306,7 +306,7 @@ class _Tally:
 
     def means(self) -> dict[str, float]:
         """Per attack the mean over columns, each at least 0."""
-        attacks = {attack for _, attack in self.values}
+        attacks = dict.fromkeys(attack for _, attack in self.values)  # in their order: of a tie the first is shown
         return {
             attack: float(np.mean([max(0.0, float(np.mean(v))) for (_, each), v in self.values.items() if each == attack]))
             for attack in attacks

@@ -1,13 +1,13 @@
 """Alignment as a phase: this party's role in it, what bounds it, and what is said of a poor match."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
-from tallystick.alignment.buckets import BucketStore
 from tallystick.alignment.exchange import MAX_ROWS, usual_max_rows
 from tallystick.alignment.key_noise import key_event, noisy_keys
 from tallystick.alignment.outcome import Alignment
+from tallystick.alignment.pairwise import LocalOptions
 from tallystick.alignment.psu_helper import HelperOutcome
 from tallystick.alignment.randomness import SecureRandom
 from tallystick.alignment.registry import AlignmentInput, HelperInput
@@ -23,7 +23,7 @@ from tallystick.config.sections import MAX_IDS
 from tallystick.data.keys import Keys, fingerprint, spelling_hints
 from tallystick.errors import DataError, IdError
 from tallystick.job.job import Job
-from tallystick.network.channel import Channel, Progress
+from tallystick.network.channel import Channel
 
 LOW_MATCH = 0.5
 
@@ -44,10 +44,12 @@ def align_or_keep(job: Job, keys: Keys, *, anew: bool, run_id: str) -> Alignment
             job.name,
             keys,
             job.channels,
-            threads=job.party.threads,
-            progress=watcher.progress,
-            stored=partial(KeptBuckets, job.folder, say=watcher.say),
-            say=watcher.say,
+            local=LocalOptions(
+                threads=job.party.threads,
+                progress=watcher.progress,
+                stored=partial(KeptBuckets, job.folder, say=watcher.say),
+                say=watcher.say,
+            ),
         )
     except IdError:  # none is common
         watcher.say(f"warning: {_spelt_differently(job)}")
@@ -92,16 +94,13 @@ def align(
     keys: Keys,
     channels: Mapping[str, Channel],
     *,
-    threads: int | None,
-    progress: Progress,
+    local: LocalOptions,
     expected: int = 0,
     kept: Alignment | None = None,
-    stored: Callable[[str], BucketStore] | None = None,
-    say: Callable[[str], None] = lambda _: None,
 ) -> Alignment:
     """Align this party's rows with the others' by the contract's method; a peer may always bring ``expected`` ids.
 
-    ``kept`` is the alignment of training, for new rows. ``stored`` and ``say`` are those of an AlignmentInput.
+    ``kept`` is the alignment of training, for new rows.
     """
     linkage, is_label = contract.linkage, contract.role_of(party) == "label"
     given = AlignmentInput(
@@ -117,10 +116,7 @@ def align(
         protocol=contract.alignment.protocol,
         dummies=contract.union.label_dummies if is_label else contract.union.feature_dummies,
         max_rows=max_rows(contract, len(keys.ids), expected=expected),
-        threads=threads,
-        progress=progress,
-        stored=stored,
-        say=say,
+        local=local,
     )
     alignment = (linkage.label_party if is_label else linkage.feature_party)(given)
     if contract.alignment.duplicates != "all":
