@@ -71,4 +71,8 @@ def _type_of(kind: pl.DataType | None) -> dict[str, Any]:
         return {"type": ["number", "boolean", "null"]}
     if isinstance(kind, pl.List | pl.Array):
         return {"type": ["array", "null"]}
+    if isinstance(kind, pl.Date):
+        return {"type": ["string", "null"], "format": "date"}
+    if isinstance(kind, pl.Datetime):
+        return {"type": ["string", "null"], "format": "date-time"}
     return {"type": ["string", "null"]}

@@ -1,6 +1,7 @@
 """Cells from outside, such as JSON's, as the column of a table that they stand for; an error names no cell."""
 
 from collections.abc import Mapping, Sequence
+from datetime import date, datetime, time
 from typing import Any
 
 import polars as pl
@@ -15,7 +16,7 @@ def typed_column(name: str, cells: Sequence[Cell], kind: pl.DataType) -> pl.Seri
     """The column of these cells, in a type that encodes as the table's own; raises FeatureError for a cell of another type."""
     try:
         if kind.is_temporal():
-            return pl.Series(name, cells, dtype=pl.String, strict=True).cast(kind)
+            return pl.Series(name, [None if cell is None else _moment(cell, kind) for cell in cells], dtype=kind)
         if kind.is_numeric() or kind == pl.Boolean:
             is_real = any(isinstance(cell, float) for cell in cells)
             return pl.Series(name, cells, dtype=pl.Float64 if is_real else pl.Int64)
@@ -24,6 +25,20 @@ def typed_column(name: str, cells: Sequence[Cell], kind: pl.DataType) -> pl.Seri
         return pl.Series(name, cells, dtype=pl.String, strict=True)
     except (TypeError, ValueError, OverflowError, pl.exceptions.PolarsError):
         raise FeatureError(f"column {name!r}: a cell is not of the type {kind} that this column has here") from None
+
+
+def _moment(cell: Cell, kind: pl.DataType) -> date | datetime | time:
+    """A day, a point in time or a time of day by ISO 8601, with an offset where the column has a time zone and else without."""
+    if isinstance(kind, pl.Date):
+        return date.fromisoformat(cell)
+    if isinstance(kind, pl.Time):
+        return time.fromisoformat(cell)
+    if not isinstance(kind, pl.Datetime):
+        raise TypeError(f"JSON has no {kind}")
+    moment = datetime.fromisoformat(cell)
+    if (moment.tzinfo is None) != (kind.time_zone is None):
+        raise ValueError("an offset is missing, or one too many")
+    return moment
 
 
 def columns_read(encoder: Encoder | None) -> list[str]:
