@@ -51,13 +51,39 @@ def serving_lines(contract: Contract) -> list[str]:
         "was; no formal guarantee",
         "ahead": f"the embeddings of all {rows} cross to {label} when the sides meet; of a request {features} learns nothing, "
         "not even that there was one",
+        "embedding": f"{features} shows {label} the embedding of each row that it asks for, and when, and no id; but a row that "
+        "was embedded before, in training, evaluation, a prediction or an earlier request, can be known again by it, and where "
+        f"{label} then knew the row, it knows it now; no formal guarantee",
+        "agreed-batch": f"{features} shows {label} which batch of at least {window} {rows} holds a row that it asks for, the "
+        "embeddings of all its rows, and when, once while the sessions stand; what else is known of these rows can tell which "
+        "one it was; no formal guarantee",
     }
     lines = [f"`tallystick serve`: {ways[way]} (serving.ways: {way})" for way in contract.serving.ways]
     lines.append(
         f"`tallystick serve`: {label} keeps embeddings that it was sent and can see when a row of {features} has changed; "
         f"with enough of them it can rebuild columns, as after a training; each side journals what was asked"
     )
-    return lines
+    return lines + (_score_lines(contract) if contract.serving.feature_party_asks else [])
+
+
+def _score_lines(contract: Contract) -> list[str]:
+    """What scores teach a feature party that asks for them."""
+    assert contract.serving is not None
+    label, feature = contract.label_party, contract.feature_parties[0]
+    batched = "agreed-batch" in contract.serving.ways
+    which = "each row that it asks for" + (" and of all others in its batch" if batched else "")
+    if batched and contract.linkage.imputes:
+        which += f", rows that only {label} has included, by pseudonym"
+    a_day, a_row = contract.serving.questions_a_day, contract.serving.questions_a_day_per_row
+    bounds = [f"{a_day} rows a day (serving.questions_a_day)"] if a_day is not None else []
+    bounds += [f"{a_row} times a day for a row (serving.questions_a_day_per_row)"] if a_row is not None else []
+    probing = f"scores of embeddings of {feature}'s own choice teach it {label}'s top model"
+    probing += f", and what the columns of {label} do to the score of a row" if batched else ""
+    return [
+        f"`tallystick serve`: {feature} gets the score of {which}: that estimates a label as well as the model does, and whoever "
+        "has the row; no formal guarantee",
+        f"`tallystick serve`: {probing}; {label} answers {' and '.join(bounds) or 'any number of them: set a budget'}",
+    ]
 
 
 def gradient_lines(contract: Contract) -> list[str]:

@@ -260,6 +260,8 @@ ELSEWHERE = {
     "RowAnswer": "serving/test_asking.py",
     "ScoreQuestion": "serving/test_feature_party_asks.py",
     "ScoreAnswer": "serving/test_feature_party_asks.py",
+    "AlignmentKept": "serving/test_meeting.py",
+    "AlignmentNext": "serving/test_meeting.py",
 }
 
 

@@ -13,12 +13,12 @@ TOKEN = "a-token-of-some-length"
 class Served:
     """Parties that serve a trained job."""
 
-    def __init__(self, job, **options):
-        self.job, self.label = job, job.parties[0]
+    def __init__(self, job, *, asks=None, **options):
+        self.job, self.asks = job, asks or job.parties[0]
         self.port = free_port()
-        (job.home(self.label) / "tokens").write_text(f"{TOKEN}\n")
+        (job.home(self.asks) / "tokens").write_text(f"{TOKEN}\n")
         job.change(
-            self.label, serving={"listen": f"127.0.0.1:{self.port}", "token_file": "tokens", "deadline_ms": 2000.0, **options}
+            self.asks, serving={"listen": f"127.0.0.1:{self.port}", "token_file": "tokens", "deadline_ms": 2000.0, **options}
         )
         self.running = {}
         self.client = httpx.Client(

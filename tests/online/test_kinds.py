@@ -8,7 +8,7 @@ from test_serve import bits, in_several_requests
 from tiny import contract_values, lay_out, tables
 
 
-def trained_job(root, parties, *, sequences=False, target="binary", **changes):
+def trained_job(root, parties, *, sequences=False, target="binary", features=None, **changes):
     frames = tables(parties, rows=400, target=target)
     if sequences:
         rng = np.random.default_rng(3)
@@ -19,6 +19,8 @@ def trained_job(root, parties, *, sequences=False, target="binary", **changes):
             for name, frame in frames.items()
         }
     job = lay_out(root, parties, contract_values(parties, **changes), frames)
+    for name, columns in (features or {}).items():
+        job.change(name, features=columns)
     if sequences:
         for name in parties:
             job.change(name, sequences={"seen": {"separator": " ", "length": 3}})

@@ -19,6 +19,7 @@ from tallystick.serving.feature_party_asks import (
     AskedLabelParty,
     BatchedRows,
     ScoresAsTheyCame,
+    all_embedded,
     answer_with_scores,
 )
 from tallystick.serving.messages import HERE, OVER_BUDGET, ScoreAnswer, ScoreQuestion
@@ -109,9 +110,8 @@ def asked():
 
 def by_batch(label_party, *, column_N=COLUMN_N, places=None):
     places = places if places is not None else {b"id-%d" % position: position for position in range(ROWS)}
-    return AskByAgreedBatch(
-        label_party=label_party, bottom=Bottom(), width=WIDTH, source=source(column_N), batches=batches(), places=places
-    )
+    cut_ND = all_embedded(Bottom(), source(column_N), rows=ROWS, width=WIDTH)
+    return AskByAgreedBatch(label_party=label_party, cut_ND=cut_ND, batches=batches(), places=places)
 
 
 def all_batched(**more):

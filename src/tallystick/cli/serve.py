@@ -7,7 +7,8 @@ import typer
 from tallystick.cli.options import ContractPath, JsonFlag, PartyPath, Style, StyleFlag
 from tallystick.cli.output import LIBRARIES, finish, guarded
 
-LOADS = (*LIBRARIES, "tallystick.online.feature_party", "tallystick.online.label_party", "tallystick.cli.watch")
+ONLINE = tuple(f"tallystick.online.{name}" for name in ("feature_party", "feature_party_asks", "label_party"))
+LOADS = (*LIBRARIES, *ONLINE, "tallystick.cli.watch")
 
 
 def serve(
@@ -29,11 +30,15 @@ def serve(
         from tallystick.config.contract import load_contract
         from tallystick.config.party import check_party, load_party
         from tallystick.online.feature_party import serve_feature_party
+        from tallystick.online.feature_party_asks import serve_feature_party_that_asks, serve_label_party_that_answers
         from tallystick.online.label_party import serve_label_party
 
         agreed, own, watcher = load_contract(contract), load_party(party), watcher_of(progress)
         check_party(agreed, own)
-        role = serve_label_party if own.party == agreed.label_party else serve_feature_party
+        is_label = own.party == agreed.label_party
+        role = serve_label_party if is_label else serve_feature_party
+        if agreed.serving is not None and agreed.serving.feature_party_asks:
+            role = serve_label_party_that_answers if is_label else serve_feature_party_that_asks
         role(agreed, own, table=table, run=run, watcher=watcher)
         finish({"party": own.party}, as_json=as_json)
 

@@ -322,7 +322,7 @@ def _value_problems(contract: Contract) -> list[str]:
     )
     if contract.evaluation.privacy is not None and target.type != "binary":
         problems.append(f"evaluation.privacy: releases an AUC, which target.type = {target.type} does not have; set it to null")
-    problems += serving_problems(contract.serving, contract.linkage, method=contract.alignment.method)
+    problems += serving_problems(contract)
     problems += _disclosure_problems(contract) + promotion_problems(contract.promotion, target.type)
     if network.heartbeat_s >= network.deadline_s:
         problems.append(

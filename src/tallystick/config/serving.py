@@ -1,6 +1,6 @@
 """Scores online: which ways of asking the contract allows, and how each side answers by its own file."""
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -8,15 +8,19 @@ from tallystick.config.secret import LITERAL, Secret
 from tallystick.reading import Address, Count, FilePath, Model, Problems, Text, Unshown, redacted
 
 if TYPE_CHECKING:
-    from tallystick.alignment.registry import Linkage
+    from tallystick.config.contract import Contract
 
-Way = Literal["key", "position", "window", "ahead"]
+LabelPartyAsks = Literal["key", "position", "window", "ahead"]
+FeaturePartyAsks = Literal["embedding", "agreed-batch"]
+Way = LabelPartyAsks | FeaturePartyAsks
 
 WAYS: dict[Way, str] = {
     "key": "the row's key crosses, and finds the row in the feature party's store",
     "position": "the row's place in an alignment that is made when the sides meet",
     "window": "the same among a window of other rows, the same ones each time, drawn by the label party",
     "ahead": "all aligned rows are embedded when the sides meet; a request crosses nothing",
+    "embedding": "the feature party asks: it sends the row's embedding alone and gets the score",
+    "agreed-batch": "the feature party asks: it sends embeddings of a batch that both sides cut alike, and gets all scores",
 }
 
 
@@ -25,16 +29,21 @@ class ServingConfig(Model):
 
     ways: tuple[Way, ...] = Field(
         min_length=1,
-        description="ways of asking for a feature party's row that are allowed: "
-        + "; ".join(f"{way}: {what}" for way, what in WAYS.items()),
+        description="ways of asking that are allowed; whoever asks has the clients, so all are the label party's or all the "
+        "feature party's: " + "; ".join(f"{way}: {what}" for way, what in WAYS.items()),
     )
-    window: int = Field(default=32, strict=True, ge=2, le=1024, description="least rows of a window (way window only)")
+    window: int = Field(default=32, strict=True, ge=2, le=1024, description="least rows of a window, or of an agreed batch")
     questions_a_day: Count | None = Field(
-        default=None, description="most rows that the label party may ask of a feature party in a day (UTC); null is any"
+        default=None, description="most rows that one party may ask of another in a day (UTC); null is any"
     )
     questions_a_day_per_row: Count | None = Field(
         default=None, description="most often that one row may be asked for in a day (UTC); null is any"
     )
+
+    @property
+    def feature_party_asks(self) -> bool:
+        """Whether the feature party has the clients, and asks the label party for scores."""
+        return self.ways[0] in get_args(FeaturePartyAsks)
 
 
 def _server(*schemes: str) -> AfterValidator:
@@ -99,12 +108,14 @@ class AnswersConfig(Model):
 class ServingOptions(Model):
     """How this party serves."""
 
-    listen: Address | None = Field(default=None, description="host:port for clients that ask for scores (label party only)")
+    listen: Address | None = Field(
+        default=None, description="host:port for clients that ask for scores (of the party that has the clients only)"
+    )
     token_file: FilePath | None = Field(
-        default=None, description="file of bearer tokens, one a line; clients must send one of them (label party only)"
+        default=None, description="file of bearer tokens, one a line; clients must send one of them"
     )
     tls: HttpTls | None = Field(default=None, description="HTTPS for clients; without it only a loopback address is listened on")
-    way: Way | None = Field(default=None, description="how to ask; null is the first that the contract allows (label party only)")
+    way: Way | None = Field(default=None, description="how to ask; null is the first that the contract allows")
     store: Store | None = Field(
         default=None, description="where rows are looked up by key; null is the party file's table, held in memory"
     )
@@ -116,18 +127,14 @@ class ServingOptions(Model):
         strict=True,
         ge=1,
         le=60_000,
-        description="milliseconds in which a request has its answer (label party only)",
+        description="milliseconds in which a request has its answer",
     )
-    max_rows: int = Field(default=1024, strict=True, ge=1, le=100_000, description="most rows of one request (label party only)")
-    max_body_kib: int = Field(
-        default=1024, strict=True, ge=1, le=1 << 20, description="largest body of a request, in KiB (label party only)"
-    )
+    max_rows: int = Field(default=1024, strict=True, ge=1, le=100_000, description="most rows of one request")
+    max_body_kib: int = Field(default=1024, strict=True, ge=1, le=1 << 20, description="largest body of a request, in KiB")
     requests_per_second: Count | None = Field(
-        default=None, description="requests that are taken in a second, on average; null is any (label party only)"
+        default=None, description="requests that are taken in a second, on average; null is any"
     )
-    max_waiting: Count = Field(
-        default=4096, description="rows that may wait for a partner; more are told to come again (label party only)"
-    )
+    max_waiting: Count = Field(default=4096, description="rows that may wait for a partner; more are told to come again")
     journal: bool = Field(default=True, strict=True, description="keep a journal of what was asked, in the run folder")
     answers: AnswersConfig | None = Field(
         default=None,
@@ -152,8 +159,9 @@ class ServingOptions(Model):
         return self
 
 
-def serving_problems(serving: ServingConfig | None, linkage: "Linkage", *, method: str) -> list[str]:
-    """What of this section does not go with the contract's way of linking."""
+def serving_problems(contract: "Contract") -> list[str]:
+    """What of this section does not go with the rest of the contract."""
+    serving, linkage, method = contract.serving, contract.linkage, contract.alignment.method
     if serving is None:
         return []
     problems = []
@@ -165,8 +173,30 @@ def serving_problems(serving: ServingConfig | None, linkage: "Linkage", *, metho
         )
     elif linkage.helper:
         problems.append(f"serving: goes not with alignment.method = {method}, whose helper would have to stay up; use union")
-    elif linkage.imputes and (wrong := [way for way in serving.ways if way != "ahead"]):
+    hidden = ("ahead", *get_args(FeaturePartyAsks))
+    if linkage.imputes and (wrong := [way for way in serving.ways if way not in hidden]):
         problems.append(
-            f"serving.ways: {', '.join(wrong)} would tell on a union which rows the label party has; give ahead alone"
+            f"serving.ways: {', '.join(wrong)} would tell on a union which rows the label party has; give {' or '.join(hidden)}"
         )
+    return problems + _asking_problems(serving, contract)
+
+
+def _asking_problems(serving: ServingConfig, contract: "Contract") -> list[str]:
+    """What a feature party that asks has need of."""
+    of_feature_party = [way for way in serving.ways if way in get_args(FeaturePartyAsks)]
+    if not of_feature_party:
+        return []
+    ways, problems = " and ".join(of_feature_party), []
+    if len(of_feature_party) < len(serving.ways):
+        problems.append(f"serving.ways: by {ways} the feature party asks, and by the others the label party; give those of one")
+    if len(contract.feature_parties) > 1:
+        problems.append(f"serving.ways: by {ways} one feature party asks, and this contract has {len(contract.feature_parties)}")
+    if contract.target.type == "multiclass":
+        problems.append(f"serving.ways: {ways} give one number for a row, and target.type = multiclass has several")
+    if "embedding" in of_feature_party and serving.questions_a_day_per_row is not None:
+        problems.append(
+            "serving.questions_a_day_per_row: by embedding nothing says which row is asked for; bound questions_a_day instead"
+        )
+    if "agreed-batch" in of_feature_party and contract.alignment.duplicates == "all":
+        problems.append("serving.ways: agreed-batch needs one row for each id, and alignment.duplicates = all allows several")
     return problems

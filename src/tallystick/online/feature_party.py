@@ -1,6 +1,5 @@
 """A feature party that serves: it dials the label party and answers its questions, for as long as it is left to."""
 
-import secrets
 import threading
 from collections.abc import Callable
 
@@ -9,14 +8,12 @@ from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
 from tallystick.dataset.dataset import Dataset
 from tallystick.dataset.intersection import IntersectionDataset
-from tallystick.dataset.own_rows import OwnRows
-from tallystick.dataset.union import UnionDataset
 from tallystick.disclosure import serving_lines
 from tallystick.job.handshake import shake_hands
 from tallystick.models.build import width_of
 from tallystick.network.channel import Channel
+from tallystick.online.aligned_rows import aligned_rows
 from tallystick.online.side import ServingSide
-from tallystick.privacy.randomness import SEED_BITS
 from tallystick.serving.answering import FindByKey, FindByPosition, Finder, FindInUnion, answer_questions, receive_way
 from tallystick.watcher import Watcher
 
@@ -37,8 +34,7 @@ def serve_feature_party(contract: Contract, party: PartyFile, *, table: str | No
         finder: Finder = FindByKey(store=store)
         dataset: Dataset = IntersectionDataset(encoder=side.encoder, source=None)
         if alignment is not None and contract.linkage.imputes:
-            own = OwnRows(party=party, is_label=False, frame=side.frame, keys=side.keys, alignment=alignment)
-            dataset = UnionDataset.to_score(contract, own, side.encoder, secret_seed=lambda: secrets.randbits(SEED_BITS))
+            dataset = aligned_rows(side, alignment, side.encoder)
             finder = FindInUnion(source=dataset.features_at, rows=len(alignment))
         elif alignment is not None:
             finder = FindByPosition(store=store, key_at=list(side.keys.ids_of(alignment.rows_N)))

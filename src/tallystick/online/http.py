@@ -28,7 +28,7 @@ from tallystick.online.problems import Problem
 from tallystick.online.requests import ARROW, JSON, Reader, RowsAsked
 from tallystick.online.side import ServingSide
 from tallystick.serving.batching import MOST_ROWS, Batcher, Outcome, Times, Wanted, Why
-from tallystick.serving.scoring import Scorer
+from tallystick.serving.scoring import Scoring
 from tallystick.serving.stores.store import KeyedRows
 
 JOINT, ALONE = "joint model", "own columns"
@@ -62,7 +62,7 @@ class _Rows:
 class ScoreServer:
     """POST /v1/score and what stands around it."""
 
-    def __init__(self, side: ServingSide, batcher: Batcher, scorer: Scorer, store: KeyedRows, metrics: Metrics) -> None:
+    def __init__(self, side: ServingSide, batcher: Batcher, scorer: Scoring, store: KeyedRows, metrics: Metrics) -> None:
         options = side.party.serving
         self._answers, self._say, self._said = side.answers(), side.watcher.say, ""
         self._run_id, self._options = side.run_id, options
@@ -220,7 +220,7 @@ class ScoreServer:
         return Response(PAGE, media_type="text/html")
 
 
-def application(side: ServingSide, batcher: Batcher, scorer: Scorer, store: KeyedRows, metrics: Metrics) -> Starlette:
+def application(side: ServingSide, batcher: Batcher, scorer: Scoring, store: KeyedRows, metrics: Metrics) -> Starlette:
     """The ASGI application."""
     scores = ScoreServer(side, batcher, scorer, store, metrics)
     routes: list[tuple[str, Callable[[Request], Awaitable[Response]], str]] = [

@@ -11,6 +11,7 @@ from tallystick.disclosure import serving_lines
 from tallystick.errors import ConfigError
 from tallystick.job.handshake import shake_hands_label_party
 from tallystick.network.channel import Channel
+from tallystick.online.aligned_rows import own_places
 from tallystick.online.side import ServingSide
 from tallystick.serving.asking import AskAhead, AskByKey, AskByPosition, AskByWindow, Asking, Partners
 from tallystick.serving.batching import Batcher
@@ -88,8 +89,7 @@ def _asking(side: ServingSide, way: Way, channels: dict[str, Channel], partners:
     if way == "key":
         return AskByKey(partners=partners)
     alignment = side.align(channels)
-    own_N = alignment.rows_N >= 0
-    places = dict(zip(side.keys.ids_of(alignment.rows_N[own_N]), own_N.nonzero()[0].tolist(), strict=True))
+    places = own_places(side, alignment)
     if way == "ahead":
         return AskAhead.of(partners, places, rows=len(alignment))
     if way == "window":

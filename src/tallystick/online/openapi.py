@@ -16,7 +16,7 @@ PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>tallystick
 
 def openapi(reader: Reader, scores: Sequence[str], *, run_id: str) -> dict[str, Any]:
     """The document."""
-    columns = {name: _type_of(reader.schema.get(name)) for name in [*reader.key_columns, *reader.own_columns]}
+    columns = {name: _type_of(reader.schema.get(name)) for name in reader.columns}
     row = {"type": "object", "properties": columns, "required": reader.key_columns, "additionalProperties": False}
     body = {
         "type": "object",

@@ -57,6 +57,7 @@ class Reader:
         encoder: of the own columns; None where there are none.
         schema: the own table's types.
         most_rows: of a request.
+        keys_only: why a request may bring no column but the key; empty where it may.
     """
 
     contract: Contract
@@ -64,11 +65,19 @@ class Reader:
     encoder: Encoder | None
     schema: Mapping[str, pl.DataType]
     most_rows: int
+    keys_only: str = ""
 
     @classmethod
     def of(cls, contract: Contract, party: PartyFile, encoder: Encoder | None, frame: Frame) -> "Reader":
         """For a party's table."""
-        return cls(contract=contract, party=party, encoder=encoder, schema=dict(frame.schema), most_rows=party.serving.max_rows)
+        return cls(
+            contract=contract,
+            party=party,
+            encoder=encoder,
+            schema=dict(frame.schema),
+            most_rows=party.serving.max_rows,
+            keys_only=_keys_only(contract, party),
+        )
 
     @cached_property
     def key_columns(self) -> list[str]:
@@ -79,6 +88,11 @@ class Reader:
     def own_columns(self) -> list[str]:
         """Columns that the own part of the network reads."""
         return columns_read(self.encoder)
+
+    @property
+    def columns(self) -> list[str]:
+        """Columns that a request may bring."""
+        return self.key_columns if self.keys_only else [*self.key_columns, *self.own_columns]
 
     def json(self, body: bytes, *, run_id: str) -> RowsAsked:
         """Read JSON; raises Problem."""
@@ -119,8 +133,10 @@ class Reader:
         if missing := sorted(keys - given):
             raise Problem(status=422, detail=f"column {missing[0]!r} is missing; every row needs its key")
         brought = given - keys
+        if brought and self.keys_only:
+            raise Problem(status=422, detail=f"there is another column than the key; bring the key alone: {self.keys_only}")
         if brought - own:
-            known = ", ".join(sorted(keys | own))
+            known = ", ".join(sorted(self.columns))
             raise Problem(status=422, detail=f"there is a column that is not known here; known are {known}")
         if brought and (missing := sorted(own - given)):
             raise Problem(
@@ -173,6 +189,15 @@ class Reader:
             return typed_column(name, cells, self.schema.get(name, pl.String()))
         except FeatureError as error:
             raise Problem(status=422, detail=str(error)) from None
+
+
+def _keys_only(contract: Contract, party: PartyFile) -> str:
+    """Why no request may bring own columns, if a feature party is asked for its rows' scores."""
+    if contract.serving is None or not contract.serving.feature_party_asks:
+        return ""
+    if (party.serving.way or contract.serving.ways[0]) == "agreed-batch":
+        return "other columns than the table's would show which row of a batch is asked for"
+    return "noise is charged for the table's rows alone" if contract.embedding_defenses().noisy else ""
 
 
 def _reason(error: Exception) -> str:

@@ -1,6 +1,7 @@
 """What a side that serves is made of, whatever its role: its run, its rows, and sessions that are made again when they end."""
 
 import gc
+import secrets
 import threading
 from collections.abc import Hashable
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile, TableConfig, check_party
 from tallystick.config.serving import Postgres, Redis, ServingConfig
 from tallystick.data.encoder import Encoder
-from tallystick.data.keys import Keys, keys_of
+from tallystick.data.keys import Keys, fingerprint, keys_of
 from tallystick.data.lazy import Frame
 from tallystick.data.repeats import with_summaries
 from tallystick.data.table import read_table
@@ -31,8 +32,10 @@ from tallystick.job.process import Work, with_sessions
 from tallystick.job.runs import chosen_run, complete_ids
 from tallystick.job.versions import Versions
 from tallystick.network.channel import Channel
+from tallystick.online.kept_alignment import KeptAlignment
 from tallystick.serving.answering import OPEN, Gate
 from tallystick.serving.journal import Journal
+from tallystick.serving.meeting import meet_feature_party, meet_label_party
 from tallystick.serving.stores.postgres import PostgresStore
 from tallystick.serving.stores.redis import RedisStore
 from tallystick.serving.stores.store import KeyedRows
@@ -189,7 +192,24 @@ class ServingSide:
             self.folder.note(SERVING, {**facts, "charged": [*charged, digest]}, private=True)
 
     def align(self, channels: dict[str, Channel]) -> Alignment:
-        """Align this side's rows with the others', as a prediction does."""
+        """The alignment of before, where all sides have kept it for their present keys; else a new one, as for a prediction."""
+        kept = KeptAlignment(
+            folder=self.folder.path, origin=self.folder.origin, keys=fingerprint(self.keys), say=self.watcher.say
+        )
+        found = kept.load()
+        known = found[0] if found is not None else ""
+        if self.is_label:
+            peers = [channels[name] for name in self.contract.feature_parties]
+            name, again = meet_label_party(known, peers, draw=secrets.token_bytes)
+        else:
+            name, again = meet_feature_party(known, channels[self.contract.label_party])
+        if again and found is not None:
+            return found[1]
+        alignment = self._align_anew(channels)
+        kept.save(name, alignment)
+        return alignment
+
+    def _align_anew(self, channels: dict[str, Channel]) -> Alignment:
         return align(
             self.contract,
             self.party.party,
@@ -228,25 +248,25 @@ def _for_good(error: TallystickError) -> bool:
     return isinstance(error, ConfigError | DataError)
 
 
+_OF_ANY_SIDE = {"store", "refresh_s", "journal"}
+"""Options of a side that has no clients."""
+
+
 def check_serving(contract: Contract, party: PartyFile) -> None:
     """Check that a party file's serving section fits its role; raises ConfigError with one line per problem."""
     options, is_label = party.serving, party.party == contract.label_party
     assert contract.serving is not None
     problems = []
-    if is_label and options.listen is None:
-        problems.append('serving.listen: is missing; the label party answers clients there, for example on "127.0.0.1:8443"')
-    if not is_label:
-        given = options.model_fields_set & {
-            "listen",
-            "token_file",
-            "tls",
-            "way",
-            "deadline_ms",
-            "max_rows",
-            "max_body_kib",
-            "answers",
-        }
-        problems += [f"serving.{name}: only the label party answers clients; leave it out" for name in sorted(given)]
+    asks = is_label is not contract.serving.feature_party_asks
+    who = contract.feature_parties[0] if contract.serving.feature_party_asks else contract.label_party
+    if asks and options.listen is None:
+        problems.append(f'serving.listen: is missing; {who} answers clients there, for example on "127.0.0.1:8443"')
+    if not asks:
+        given = options.model_fields_set - _OF_ANY_SIDE
+        problems += [
+            f"serving.{name}: by {' and '.join(contract.serving.ways)} only {who} answers clients; leave it out"
+            for name in sorted(given)
+        ]
     if options.way is not None and options.way not in contract.serving.ways:
         problems.append(f"serving.way = {options.way}: the contract allows {', '.join(contract.serving.ways)}")
     if problems:

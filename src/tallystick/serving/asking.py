@@ -54,6 +54,19 @@ class Asking(Protocol):
         ...
 
 
+class WhoIsAsked(Protocol):
+    """Those who are asked, as whoever waits for them sees them."""
+
+    @property
+    def channels(self) -> Sequence[Channel]:
+        """To each."""
+        ...
+
+    def probe(self) -> None:
+        """Ask for nothing, to see whether they answer."""
+        ...
+
+
 @dataclass(kw_only=True)
 class Partners:
     """All feature parties, asked at once.

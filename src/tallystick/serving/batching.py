@@ -23,9 +23,9 @@ from tallystick.cut.forward import TILE
 from tallystick.data.features import Features
 from tallystick.errors import StoreError
 from tallystick.serving.answering import Gate
-from tallystick.serving.asking import Asking, Partners, Refused
+from tallystick.serving.asking import Asking, Refused, WhoIsAsked
 from tallystick.serving.messages import ABSENT, HERE, OVER_BUDGET
-from tallystick.serving.scoring import Columns, Scorer
+from tallystick.serving.scoring import Columns, Scoring
 from tallystick.serving.stores.store import KeyedRows
 
 MOST_ROWS = TILE
@@ -81,7 +81,7 @@ class Batcher:
     """Gathers wanted rows, and has them scored while sessions stand.
 
     Args:
-        scorer: of the label party.
+        scorer: makes scores of what is answered.
         store: own rows by key.
         gate: budgets and the journal of this side, asked before a partner is.
         patience_s: seconds after which a batch that is not back counts as late.
@@ -91,7 +91,7 @@ class Batcher:
 
     def __init__(
         self,
-        scorer: Scorer,
+        scorer: Scoring,
         store: KeyedRows,
         *,
         gate: Gate,
@@ -138,7 +138,7 @@ class Batcher:
 
     # The batching thread
 
-    def serve(self, asking: Asking, partners: Partners, stopped: Callable[[], bool]) -> None:
+    def serve(self, asking: Asking, partners: WhoIsAsked, stopped: Callable[[], bool]) -> None:
         """Score what is wanted until it is ``stopped``; raises what a channel raises, once all who wait were told."""
         self._standing, self._late_since = True, None
         wait_s = FIRST_PROBE_S
@@ -239,7 +239,7 @@ class Batcher:
                 taken += int(is_found.sum())
         return np.concatenate(is_known), Features.stacked(parts) if parts else None
 
-    def _probe(self, partners: Partners, wait_s: float) -> float:
+    def _probe(self, partners: WhoIsAsked, wait_s: float) -> float:
         """Give up whoever waits, and see whether an answer comes in time again; gives how long to wait for the next one."""
         self._give_up()
         time.sleep(wait_s)

@@ -136,6 +136,13 @@ class AskByEmbedding:
         return answered
 
 
+@torch.inference_mode()
+def all_embedded(bottom: nn.Module, source: FeatureSource, *, rows: int, width: int) -> Tensor:
+    """The cut embeddings of all positions (N, D), in one order: so what stands in for absent rows is drawn alike each time."""
+    parts = [embedded(bottom, source(index_B), width=width) for index_B in torch.split(torch.arange(rows), MOST_ASKED)]
+    return torch.cat([torch.empty(0, width), *parts])
+
+
 @dataclass(frozen=True, kw_only=True)
 class AskByAgreedBatch:
     """The embeddings of whole agreed batches cross, whichever row of one is wanted.
@@ -148,17 +155,13 @@ class AskByAgreedBatch:
 
     Args:
         label_party: who is asked.
-        bottom: this party's model, in evaluation mode.
-        width: D.
-        source: this party's columns at the N positions, or what stands in for a row that it lacks.
+        cut_ND: the embeddings of this party's rows at all positions, or of what stands in for a row that it lacks.
         batches: the agreed ones.
         places: position of each own key.
     """
 
     label_party: AskedLabelParty
-    bottom: nn.Module
-    width: int
-    source: FeatureSource
+    cut_ND: Tensor
     batches: AgreedBatches
     places: Mapping[bytes, int]
     kept: dict[int, Answered] = field(default_factory=dict, init=False)
@@ -168,15 +171,11 @@ class AskByAgreedBatch:
         place_B = np.array([self.places.get(key, -1) for key in keys_B], dtype=np.int64)
         wanted = sorted(set(self.batches.batch_N[place_B[place_B >= 0]].tolist()))
         new = [batch for batch in wanted if batch not in self.kept]
-        questions = [(batch, self._embedded(batch)) for batch in new]
+        questions = [(batch, self.cut_ND[torch.from_numpy(self.batches.members[batch])]) for batch in new]
         came = dict(zip(new, self.label_party.ask(questions), strict=True))
         self.kept.update({batch: answer for batch, answer in came.items() if answer.is_here.all()})
         answers = [came[batch] if batch in came else self.kept[batch] for batch in wanted]
         return _put_together([self.batches.members[batch] for batch in wanted], answers, place_B)
-
-    def _embedded(self, batch: int) -> Tensor:
-        features_M = self.source(torch.from_numpy(self.batches.members[batch]))
-        return embedded(self.bottom, features_M, width=self.width)
 
 
 def _put_together(members: Sequence[NDArray[np.int64]], answers: Sequence[Answered], place_B: NDArray[np.int64]) -> Answered:

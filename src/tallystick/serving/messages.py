@@ -69,3 +69,16 @@ class ScoreAnswer(Message, frozen=True):
     state: Array
     values: Array
     refusal: Refusal = ""
+
+
+class AlignmentKept(Message, frozen=True):
+    """Feature party to label party, when they meet: the alignment that it has kept for its present keys; empty for none."""
+
+    name: Annotated[str, msgspec.Meta(max_length=32)]
+
+
+class AlignmentNext(Message, frozen=True):
+    """Label party to all: the alignment that they go on with, ``again`` if all have kept it, or the name of a new one."""
+
+    name: Annotated[str, msgspec.Meta(max_length=32)]
+    again: bool

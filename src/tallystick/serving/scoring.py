@@ -5,6 +5,7 @@ Shapes: B rows, D cut width.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -19,6 +20,28 @@ from tallystick.serving.predict import score_columns
 
 Columns = dict[str, NDArray[np.float32]]
 """A score per row: ``score``, or one column per class."""
+
+
+class Scoring(Protocol):
+    """What makes scores of what the other sides answer."""
+
+    @property
+    def scores_alone(self) -> bool:
+        """Whether rows without a partner's row have a score."""
+        ...
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Names of the columns."""
+        ...
+
+    def joint(self, cuts_BD: Sequence[Tensor], own_B: Features | None) -> Columns:
+        """By all parties' columns."""
+        ...
+
+    def alone(self, own_B: Features) -> Columns:
+        """By own columns."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,174 @@
+"""Scores that the feature party asks for, online: it has the clients, and the label party answers it alone."""
+
+import threading
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from tallystick.alignment.outcome import Alignment
+from tallystick.artifacts.trained import TrainedFeatureParty, TrainedLabelParty
+from tallystick.config.contract import Contract
+from tallystick.config.party import PartyFile
+from tallystick.config.serving import Way
+from tallystick.data.features import Features
+from tallystick.dataset.dataset import Dataset
+from tallystick.dataset.imputed import ImputedFeatures
+from tallystick.dataset.intersection import IntersectionDataset
+from tallystick.dataset.union import Imputation, UnionDataset
+from tallystick.disclosure import serving_lines
+from tallystick.errors import ConfigError
+from tallystick.job.handshake import shake_hands, shake_hands_label_party
+from tallystick.models.build import width_of
+from tallystick.network.channel import Channel
+from tallystick.online.aligned_rows import aligned_rows, names_of, own_places
+from tallystick.online.clients import answer_clients
+from tallystick.online.side import ServingSide
+from tallystick.serving.answering import receive_way
+from tallystick.serving.asking import Asking
+from tallystick.serving.batching import Batcher
+from tallystick.serving.feature_party_asks import (
+    AgreedBatches,
+    AskByAgreedBatch,
+    AskByEmbedding,
+    AskedLabelParty,
+    BatchedRows,
+    ScoresAsTheyCame,
+    all_embedded,
+    answer_with_scores,
+)
+from tallystick.serving.messages import Terms
+from tallystick.serving.scoring import Scorer
+from tallystick.watcher import Watcher
+
+
+def serve_feature_party_that_asks(
+    contract: Contract, party: PartyFile, *, table: str | None, run: str | None, watcher: Watcher
+) -> None:
+    """Answer clients until the operator ends it, with scores that the label party is asked for.
+
+    Raises ConfigError or DataError before anybody is called if model, table or options are not usable, and ConfigError where
+    the extra ``serve`` is not installed.
+    """
+    try:
+        from tallystick.online.http import application, run_server
+        from tallystick.online.metrics import Metrics
+    except ImportError as error:
+        raise ConfigError(f"serve: {error.name} is not installed; run: pip install 'tallystick[serve]'") from None
+    side = ServingSide.of(contract, party, table=table, run=run, watcher=watcher)
+    options, store, metrics = party.serving, side.store(), Metrics()
+    way: Way = options.way or side.serving.ways[0]
+    batcher = Batcher(
+        ScoresAsTheyCame(),
+        store,
+        gate=side.gate(crosses=way == "embedding"),
+        patience_s=options.deadline_ms / 1000,
+        most_waiting=options.max_waiting,
+        observe=metrics.observe_batch,
+    )
+    stopped = threading.Event()
+
+    def work(channels: dict[str, Channel], _leave: Callable[[], None]) -> None:
+        channel = channels[contract.label_party]
+        side.agreed(shake_hands(contract, side.resume_state, channel, note=watcher.say), channel.peer)
+        channel.send(Terms(way=way))
+        label_party = AskedLabelParty(channel=channel, run=side.run_id, probabilities=contract.target.type == "binary")
+        asking = _asking(side, way, channels, label_party)
+        watcher.say(f"serving run {side.run_id}, asking {channel.peer} by {way}")
+        batcher.serve(asking, label_party, stopped.is_set)
+        label_party.leave()
+
+    server = run_server(application(side, batcher, ScoresAsTheyCame(), store, metrics), options)
+    try:
+        answer_clients(side, server, work, stopped=stopped)
+    finally:
+        store.close()
+
+
+def serve_label_party_that_answers(
+    contract: Contract, party: PartyFile, *, table: str | None, run: str | None, watcher: Watcher
+) -> None:
+    """Answer the feature party's questions with scores until the operator ends it.
+
+    Raises ConfigError or DataError before anybody is called if model or table is not usable, or the contract allows no serving.
+    """
+    side = ServingSide.of(contract, party, table=table, run=run, watcher=watcher)
+    scorer, gate, feature_party = Scorer.of(_label_model(side)), side.gate(), contract.feature_parties[0]
+    # By an embedding alone the own columns of a row cannot be found.
+    ways = [way for way in side.serving.ways if way != "embedding" or scorer.trained.encoder is None]
+    if not ways:
+        raise ConfigError(
+            f"serving.ways: embedding is for a label party without columns of its own, and {party.party} has some; agree on "
+            "agreed-batch"
+        )
+
+    def work(channels: dict[str, Channel], _leave: Callable[[], None]) -> None:
+        channel = channels[feature_party]
+        named = {feature_party: channel}
+        side.agreed(shake_hands_label_party(contract, side.resume_state, named, note=watcher.say), feature_party)
+        way = receive_way(channel, ways)
+        rows = _batched_rows(side, channels, scorer) if way == "agreed-batch" else None
+        watcher.say(f"serving run {side.run_id} to {feature_party}, who asks by {way}")
+        answer_with_scores(channel, {side.run_id: scorer}, width=scorer.trained.widths[0], rows=rows, gate=gate)
+
+    for line in serving_lines(contract):
+        watcher.say(line)
+    side.in_rounds(work, stopped=threading.Event())
+
+
+def _label_model(side: ServingSide) -> TrainedLabelParty:
+    return TrainedLabelParty.load(side.folder, side.architecture)
+
+
+def _agreed_batches(side: ServingSide, alignment: Alignment) -> AgreedBatches:
+    return AgreedBatches.of(names_of(side, alignment), size=side.serving.window, contract=side.contract.hash)
+
+
+def _batched_rows(side: ServingSide, channels: dict[str, Channel], scorer: Scorer) -> BatchedRows:
+    alignment = side.align(channels)
+    dataset = aligned_rows(side, alignment, scorer.trained.encoder)
+    return BatchedRows(source=dataset.features_at, batches=_agreed_batches(side, alignment))
+
+
+def _asking(side: ServingSide, way: Way, channels: dict[str, Channel], label_party: AskedLabelParty) -> Asking:
+    """The agreed way of asking, over these sessions."""
+    if way == "embedding":
+        bottom = _bottom(side, _present_rows(side))
+        return AskByEmbedding(label_party=label_party, bottom=_OfPresentRows(bottom), width=width_of(bottom))
+    alignment = side.align(channels)
+    dataset = aligned_rows(side, alignment, side.encoder)
+    bottom = _bottom(side, dataset)
+    cut_ND = all_embedded(bottom, dataset.features_at, rows=len(alignment), width=width_of(bottom))
+    return AskByAgreedBatch(
+        label_party=label_party, cut_ND=cut_ND, batches=_agreed_batches(side, alignment), places=own_places(side, alignment)
+    )
+
+
+def _bottom(side: ServingSide, dataset: Dataset) -> nn.Module:
+    return TrainedFeatureParty.load(side.folder, side.architecture, dataset).bottom.eval()
+
+
+def _present_rows(side: ServingSide) -> Dataset:
+    """A dataset of no position, for a bottom model that is given rows of its own party alone."""
+    if not side.contract.linkage.imputes:
+        return IntersectionDataset(encoder=side.encoder, source=None)
+    nobody = torch.empty(0, dtype=torch.int64)
+    imputation = Imputation.of(side.contract.union, nobody, is_label=False, seed=0)
+    return UnionDataset(encoder=side.encoder, source=None, imputation=imputation)
+
+
+class _OfPresentRows(nn.Module):
+    """A bottom model of a union or another one, given rows that this party has."""
+
+    def __init__(self, bottom: nn.Module) -> None:
+        super().__init__()
+        self.bottom = bottom
+
+    def forward(self, features: Features) -> Tensor:
+        """Their cut embeddings."""
+        present_B = torch.ones(len(features), dtype=torch.bool)
+        rows = ImputedFeatures(
+            numeric_NF=features.numeric_NF, categorical_NG=features.categorical_NG, who_N=features.who_N, present_B=present_B
+        )
+        cut_BD: Tensor = self.bottom(rows)
+        return cut_BD

@@ -1,0 +1,78 @@
+"""The alignment that a side keeps while it serves, for the keys that it has: sides that meet again take it up."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import torch
+
+from tallystick.alignment.outcome import Alignment
+from tallystick.errors import DamagedFile
+from tallystick.msgspec_threads import prepared
+from tallystick.storage import Origin
+from tallystick.training.checkpoint import read_tensors, write_tensors
+
+FILE = "alignment-of-serving.safetensors"
+
+
+class KeptFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is kept beside the rows: the name that all sides know the alignment by, and the digest of this side's keys."""
+
+    name: str
+    keys: str
+    method: str
+    sizes: dict[str, int]
+    learnt: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeptAlignment:
+    """A side's file of it.
+
+    Args:
+        folder: where it lies.
+        origin: whose it is.
+        keys: the digest of the keys that this side has now.
+        say: told of a file that is damaged, in whose place a new alignment is made.
+    """
+
+    folder: Path
+    origin: Origin
+    keys: str
+    say: Callable[[str], None]
+
+    def load(self) -> tuple[str, Alignment] | None:
+        """The alignment and its name, if there is one of these keys."""
+        path = self.folder / FILE
+        if not path.exists():
+            return None
+        try:
+            tensors, metadata = read_tensors(path, origin=self.origin)
+        except DamagedFile as error:
+            self.say(f"{error}; rows are aligned anew")
+            return None
+        facts = msgspec.json.decode(metadata["facts"], type=prepared(KeptFacts))
+        if facts.keys != self.keys:
+            return None
+        uids = tensors.get("uids")
+        return facts.name, Alignment(
+            method=facts.method,
+            rows_N=tensors["rows"].numpy().astype(np.int64),
+            sizes=facts.sizes,
+            learnt=facts.learnt,
+            uids_N16=uids.numpy() if uids is not None else None,
+        )
+
+    def save(self, name: str, alignment: Alignment) -> None:
+        """Keep a new one."""
+        facts = KeptFacts(
+            name=name, keys=self.keys, method=alignment.method, sizes=alignment.sizes, learnt=list(alignment.learnt)
+        )
+        tensors = {"rows": torch.from_numpy(alignment.rows_N.copy())}
+        if alignment.uids_N16 is not None:
+            tensors["uids"] = torch.from_numpy(np.array(alignment.uids_N16))
+        write_tensors(
+            self.folder / FILE, tensors, {"facts": msgspec.json.encode(facts).decode()}, origin=self.origin, private=True
+        )

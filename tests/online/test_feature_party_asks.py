@@ -1,0 +1,55 @@
+"""The feature party has the clients: it gets the scores of a prediction, whoever has its rows."""
+
+import polars as pl
+import pytest
+from serving_job import Served
+from test_kinds import trained_job
+from test_serve import bits
+
+PARTIES = ("bank", "shop")
+KINDS = {
+    "embedding": {"ways": ["embedding"]},
+    "agreed-batch": {"ways": ["agreed-batch"], "window": 20},
+}
+
+
+def own_scores(job):
+    """What `predict` on a union writes for the feature party's rows."""
+    return pl.read_parquet(job.home("shop") / "scores.parquet")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("way", KINDS)
+def test_on_a_union_the_scores_of_its_own_rows_are_those_of_a_prediction_and_stay_so(tmp_path, way):
+    features = {"bank": {"numeric": [], "categorical": []}} if way == "embedding" else {}
+    job, _ = trained_job(
+        tmp_path,
+        PARTIES,
+        features=features,
+        alignment__method="union",
+        serving=KINDS[way],
+        union={"audit": False},
+        model__hidden=[16, 16],
+    )
+    served, expected = Served(job, asks="shop"), own_scores(job)
+    both = set(pl.read_parquet(job.home("bank") / "table.parquet")["id"]) if way == "agreed-batch" else set(expected["id"])
+    common = [place for place, key in enumerate(expected["id"]) if key in both]
+    try:
+        served.start().until_ready()
+        got = [
+            score for part in expected["id"].to_frame().iter_slices(50) for score in served.ask(*part.to_dicts()).json()["scores"]
+        ]
+        scores = [row["score"] for row in got]
+        assert bits([scores[place] for place in common]) == bits(expected["score"].to_numpy()[common])
+        assert served.ask({"id": "nobody"}).status_code == 404
+        brought = served.ask({"id": expected["id"][0], "x": 0.1, "noise": 0.2, "kind": "red"})
+        assert brought.status_code == (200 if way == "embedding" else 422)
+        for side in PARTIES:  # a side that comes back makes up no other rows
+            served.running[side].kill()
+        served.start().until_ready(seconds=120)
+        again = [row["score"] for row in served.ask(*expected["id"].to_frame().to_dicts()[:200]).json()["scores"]]
+        assert bits(again) == bits(scores[:200])
+    finally:
+        served.close()
+        for party in job.started:
+            party.close()
