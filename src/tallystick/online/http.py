@@ -94,25 +94,25 @@ class ScoreServer:
         asked = self._reader.json(body, run_id=self._run_id) if kind == JSON else self._reader.arrow(body)
         if self._batcher.full:
             raise Problem.later(503, "more rows wait than serving.max_waiting; come again after Retry-After")
-        rows = await self._rows(asked, until - MARGIN * (until - began))
+        rows = await self._rows(asked, until - MARGIN * (until - began), until)
         for by in rows.scored_by:
             self._metrics.rows.labels(by or "none").inc()
         if self._answers is not None:
-            await self._keep(self._answers, asked, rows, began)
+            await self._keep(self._answers, asked, rows, began, until)
         if not any(rows.scored_by):
             raise _PROBLEMS[rows.why_B[0]]
         return self._json(rows) if kind == JSON else self._arrow(rows)
 
-    async def _rows(self, asked: RowsAsked, until: float) -> _Rows:
+    async def _rows(self, asked: RowsAsked, joint_until: float, until: float) -> _Rows:
         """Joint scores for as many rows as there are by then; the others by own columns, where the contract has that."""
-        parts = await self._outcomes(asked, until)
+        parts = await self._outcomes(asked, joint_until)
         why_B = [why for part in parts for why in part.why_B]
         names = self._scorer.names
         scores = {name: [value for part in parts for value in _values(part, name)] for name in names}
         scored_by: list[str | None] = [JOINT if why == "joint" else None for why in why_B]
         others = [place for place, why in enumerate(why_B) if why not in ("joint", "unknown")]
         if others and self._scorer.scores_alone:
-            alone, places = await self._alone(asked, others)
+            alone, places = await self._alone(asked, others, until)
             if alone is not None:
                 for name, values in self._scorer.alone(alone).items():
                     for place, value in zip(places, values.tolist(), strict=True):
@@ -137,23 +137,26 @@ class ScoreServer:
         finally:
             timer.cancel()
 
-    async def _alone(self, asked: RowsAsked, places: list[int]) -> tuple[Features | None, list[int]]:
-        """Own columns of some rows, and which rows these are: those whose columns are known."""
+    async def _alone(self, asked: RowsAsked, places: list[int], until: float) -> tuple[Features | None, list[int]]:
+        """Own columns of some rows, and which rows these are: those whose columns are known by then."""
         if asked.own is not None:
             return _picked(asked.own, places), places
         keys = [asked.keys[place] for place in places]
         try:
-            found = await asyncio.to_thread(self._store.find, keys) if self._store.blocks else self._store.find(keys)
-        except StoreError:
+            if self._store.blocks:
+                found = await asyncio.wait_for(asyncio.to_thread(self._store.find, keys), max(until - time.monotonic(), 0))
+            else:
+                found = self._store.find(keys)
+        except (StoreError, TimeoutError):
             return None, []
         known = [place for place, is_found in zip(places, found.is_found_B, strict=True) if is_found]
         return (found.features_E, known) if known else (None, [])
 
-    async def _keep(self, answers: AnswerLog, asked: RowsAsked, rows: _Rows, began: float) -> None:
+    async def _keep(self, answers: AnswerLog, asked: RowsAsked, rows: _Rows, began: float, until: float) -> None:
         """Write down what is answered; a disk that takes no more costs no client its answer, and is counted."""
         columns: dict[int, tuple[tuple[float, ...], tuple[int, ...]]] = {}
         if answers.samples():
-            own, places = await self._alone(asked, list(range(len(asked.keys))))
+            own, places = await self._alone(asked, list(range(len(asked.keys))), until)
             columns = {place: kept_columns(own, at) for at, place in enumerate(places)} if own is not None else {}
         kept = []
         for place, (key, why, by) in enumerate(zip(asked.keys, rows.why_B, rows.scored_by, strict=True)):
