@@ -76,7 +76,6 @@ REACHED = {
     "tallystick.results.monitoring": ("tests/monitoring/test_drift.py", "judged"),
     "tallystick.results.parts": ("tests/report/test_page.py", "PartyInfo"),
     "tallystick.results.result": ("tests/report/test_result.py", "read_result"),
-    "tallystick.serving.batching": ("tests/online/test_serve.py", "in_several_requests"),
     "tallystick.serving.explain": ("tests/job/test_explained_scores.py", "most_explained"),
     "tallystick.serving.scoring": ("tests/online/test_serve.py", "bits"),
     "tallystick.training.step_rule": ("tests/training/test_step.py", "step"),

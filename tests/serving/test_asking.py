@@ -181,6 +181,7 @@ WRONG = {
     "not finite": RowAnswer(number=0, state=Array.of(np.ones(1, np.uint8)), values=Array.of(torch.full((1, WIDTH), torch.nan))),
     "unknown state": RowAnswer(number=0, state=Array.of(np.full(1, 9, np.uint8)), values=Array.of(torch.zeros(0, WIDTH))),
     "another type": RowAnswer(number=0, state=Array.of(np.ones(1)), values=Array.of(torch.zeros(1, WIDTH))),
+    "more rows": RowAnswer(number=0, state=Array.of(np.ones(1, np.uint8)), values=Array.of(torch.zeros(5, WIDTH))),
     "more states": RowAnswer(number=0, state=Array.of(np.ones(2, np.uint8)), values=Array.of(torch.zeros(2, WIDTH))),
 }
 
@@ -191,6 +192,17 @@ def test_an_answer_that_does_not_fit_the_question_ends_the_session(what):
     theirs.send(WRONG[what])
     with pytest.raises(ProtocolError, match="shop"):
         Partners(channels=[own], widths=[WIDTH], run=RUN).ask([((KEYS[0],), ())])
+
+
+def test_an_answer_that_is_given_twice_is_not_taken_for_the_next_one():
+    own, theirs = memory_channels("bank", "shop", timeout_s=5)
+    answer = RowAnswer(number=0, state=Array.of(np.ones(1, np.uint8)), values=Array.of(torch.zeros(1, WIDTH)))
+    for _ in range(2):
+        theirs.send(answer)
+    partners = Partners(channels=[own], widths=[WIDTH], run=RUN)
+    partners.ask([((KEYS[0],), ())])
+    with pytest.raises(ProtocolError, match="to question 0, expected 1"):
+        partners.ask([((KEYS[1],), ())])
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from tallystick.cli.options import ContractPath, JsonFlag, PartyPath, Style, StyleFlag
+from tallystick.cli.options import ContractPath, JsonFlag, PartyPath, RunName, Style, StyleFlag, read_files
 from tallystick.cli.output import LIBRARIES, finish, guarded
 
 if TYPE_CHECKING:
@@ -65,21 +65,16 @@ def predict(
         Path | None, typer.Option(help="Where it goes what moved the first scores, .csv or .parquet: the label party's.")
     ] = None,
     explain_rows: Annotated[int, typer.Option(help="How many scores are explained.", min=1, max=10_000)] = 20,
-    run: Annotated[
-        str | None, typer.Option("--run", help="The run whose model scores, by id, folder name or path; the latest complete one.")
-    ] = None,
+    run: RunName = None,
     progress: StyleFlag = Style.auto,
     as_json: JsonFlag = False,
 ) -> None:
     """Score new ids with both sides online, in batches, with the saved model and encoders."""
 
     def work() -> None:
-        from tallystick.cli.watch import watcher_of
-        from tallystick.config.contract import load_contract
-        from tallystick.config.party import load_party
         from tallystick.job.predict import predict as predict_job
 
-        agreed, own, watcher = load_contract(contract), load_party(party), watcher_of(progress)
+        agreed, own, watcher = read_files(contract, party, progress)
         found = predict_job(
             agreed, own, table=table, output=output, run=run, watcher=watcher, explained=explain, most_explained=explain_rows
         )
@@ -102,13 +97,10 @@ def tune(
     again = f"tallystick tune {shlex.quote(str(contract))} --party {shlex.quote(str(party))}"
 
     def work() -> None:
-        from tallystick.cli.watch import watcher_of
-        from tallystick.config.contract import load_contract
-        from tallystick.config.party import load_party
         from tallystick.job.phases.tuning import TUNED
         from tallystick.job.tune import has_no_partner, run_tuning
 
-        agreed, own, watcher = load_contract(contract), load_party(party), watcher_of(progress)
+        agreed, own, watcher = read_files(contract, party, progress)
         by_itself = alone or has_no_partner(own)
         if by_itself and not alone:
             watcher.say("the party file names no partner: tuning own columns alone")
@@ -160,18 +152,15 @@ def _run(
 ) -> None:
     def work() -> None:
         from tallystick.artifacts.starting_point import StartingPoint
-        from tallystick.cli.watch import watcher_of
-        from tallystick.config.contract import load_contract
-        from tallystick.config.party import load_party
         from tallystick.job.job import ALL_PHASES
         from tallystick.job.process import run_process
 
-        agreed, own = load_contract(contract), load_party(party)
+        agreed, own, watcher = read_files(contract, party, progress)
         again = f"tallystick {command} {shlex.quote(str(contract))} --party {shlex.quote(str(party))}"
         result, folder = run_process(
             agreed,
             own,
-            watcher=watcher_of(progress),
+            watcher=watcher,
             command=command,
             resume=resume,
             start_from=start_from,

@@ -2,9 +2,14 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from tallystick.config.contract import Contract
+    from tallystick.config.party import PartyFile
+    from tallystick.watcher import Watcher
 
 
 class Style(StrEnum):
@@ -20,4 +25,21 @@ class Style(StrEnum):
 ContractPath = Annotated[Path, typer.Argument(help="The contract that both sides hold.")]
 PartyPath = Annotated[Path, typer.Option("--party", help="This party's private file.")]
 StyleFlag = Annotated[Style, typer.Option("--progress", help="How progress is shown on standard error.")]
+RunName = Annotated[
+    str | None,
+    typer.Option(
+        "--run",
+        help="The run whose model scores, by id, folder name or path; if left out, the newest that all sides promoted, "
+        "or the latest complete one where none was.",
+    ),
+]
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of standard output.")]
+
+
+def read_files(contract: Path, party: Path, progress: Style) -> "tuple[Contract, PartyFile, Watcher]":
+    """Both files of a command, and who is told of its progress; the modules of these are loaded here."""
+    from tallystick.cli.watch import watcher_of
+    from tallystick.config.contract import load_contract
+    from tallystick.config.party import load_party
+
+    return load_contract(contract), load_party(party), watcher_of(progress)

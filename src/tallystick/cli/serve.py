@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from tallystick.cli.options import ContractPath, JsonFlag, PartyPath, Style, StyleFlag
+from tallystick.cli.options import ContractPath, JsonFlag, PartyPath, RunName, Style, StyleFlag, read_files
 from tallystick.cli.output import LIBRARIES, finish, guarded
 
 ONLINE = tuple(f"tallystick.online.{name}" for name in ("feature_party", "feature_party_asks", "label_party"))
@@ -17,23 +17,19 @@ def serve(
     table: Annotated[
         str | None, typer.Option(help="Rows to look up, by path or address; the party file's table if left out.")
     ] = None,
-    run: Annotated[
-        str | None, typer.Option("--run", help="The run whose model scores, by id, folder name or path; the latest complete one.")
-    ] = None,
+    run: RunName = None,
     progress: StyleFlag = Style.auto,
     as_json: JsonFlag = False,
 ) -> None:
     """Answer requests for scores one by one, with all sides online, until the operator ends it."""
 
     def work() -> None:
-        from tallystick.cli.watch import watcher_of
-        from tallystick.config.contract import load_contract
-        from tallystick.config.party import check_party, load_party
+        from tallystick.config.party import check_party
         from tallystick.online.feature_party import serve_feature_party
         from tallystick.online.feature_party_asks import serve_feature_party_that_asks, serve_label_party_that_answers
         from tallystick.online.label_party import serve_label_party
 
-        agreed, own, watcher = load_contract(contract), load_party(party), watcher_of(progress)
+        agreed, own, watcher = read_files(contract, party, progress)
         check_party(agreed, own)
         is_label = own.party == agreed.label_party
         role = serve_label_party if is_label else serve_feature_party

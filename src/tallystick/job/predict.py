@@ -36,7 +36,7 @@ from tallystick.job.output import ROW, RUN, SCORED_BY, SIMILARITY, check_columns
 from tallystick.job.phases.align import align, help_align, with_noise
 from tallystick.job.preflight import require_to_predict
 from tallystick.job.process import with_sessions
-from tallystick.job.runs import chosen_run, complete_ids, named_run
+from tallystick.job.runs import chosen_run, named_run, offered
 from tallystick.job.versions import Versions
 from tallystick.network.channel import Channel
 from tallystick.privacy.randomness import SEED_BITS
@@ -157,15 +157,7 @@ class _Prediction:
         """Predict by this folder's run, or by the one that all parties have promoted; its lock is held."""
         contract, party = self.contract, self.party
         own = self._model(folder, calls=True)
-        state = ResumeState(
-            command=COMMAND,
-            resume=True,
-            run_id=own.run_id,
-            trained=True,
-            complete=tuple(dict.fromkeys((own.run_id, *complete_ids(contract, party)))),
-            promoted=self.promoted,
-            chosen=self.chosen,
-        )
+        state = offered(contract, party, command=COMMAND, run_id=own.run_id, promoted=self.promoted, chosen=self.chosen)
         log = RunLog(self.watcher)
         log.keep_in(folder.path)
         log.note(f"tallystick {__version__}: predict with contract {contract.name} ({contract.hash[:8]}) as {party.party}")

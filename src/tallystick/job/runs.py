@@ -8,6 +8,7 @@ from tallystick.artifacts.folder import RunFolder
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
 from tallystick.errors import ConfigError, StorageError
+from tallystick.job.handshake import PromotedHalf, ResumeState
 
 _MOST_TOLD = 20  # complete runs that peers hear of
 
@@ -24,6 +25,21 @@ def chosen_run(contract: Contract, party: PartyFile, name: str | None, *, say: C
             "all sides, or choose another run with --run"
         )
     return folder
+
+
+def offered(
+    contract: Contract, party: PartyFile, *, command: str, run_id: str, promoted: tuple[PromotedHalf, ...], chosen: bool
+) -> ResumeState:
+    """What this side says in the handshake where a trained model is used: which complete runs it has, ``run_id`` first."""
+    return ResumeState(
+        command=command,
+        resume=True,
+        run_id=run_id,
+        trained=True,
+        complete=tuple(dict.fromkeys((run_id, *complete_ids(contract, party)))),
+        promoted=promoted,
+        chosen=chosen,
+    )
 
 
 def complete_ids(contract: Contract, party: PartyFile) -> list[str]:

@@ -29,7 +29,7 @@ from tallystick.job.job import use_threads
 from tallystick.job.phases.align import align
 from tallystick.job.preflight import require_to_predict
 from tallystick.job.process import Work, with_sessions
-from tallystick.job.runs import chosen_run, complete_ids
+from tallystick.job.runs import chosen_run, offered
 from tallystick.job.versions import Versions
 from tallystick.network.channel import Channel
 from tallystick.online.kept_alignment import KeptAlignment
@@ -114,16 +114,7 @@ class ServingSide:
     @property
     def resume_state(self) -> ResumeState:
         """What this side says in the handshake: that it serves, and which complete runs it has, the chosen one first."""
-        complete = tuple(dict.fromkeys((self.run_id, *complete_ids(self.contract, self.party))))
-        return ResumeState(
-            command=COMMAND,
-            resume=True,
-            run_id=self.run_id,
-            trained=True,
-            complete=complete,
-            promoted=self.promoted,
-            chosen=self.chosen,
-        )
+        return offered(self.contract, self.party, command=COMMAND, run_id=self.run_id, promoted=self.promoted, chosen=self.chosen)
 
     def agreed(self, agreement: Agreement, peer: str) -> None:
         """Refuse another run than this side serves, and a half of it that has changed since all promoted it."""

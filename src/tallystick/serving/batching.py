@@ -26,7 +26,7 @@ from tallystick.serving.answering import Gate
 from tallystick.serving.asking import Asking, Refused, WhoIsAsked
 from tallystick.serving.messages import ABSENT, HERE, OVER_BUDGET
 from tallystick.serving.scoring import Columns, Scoring
-from tallystick.serving.stores.store import KeyedRows
+from tallystick.serving.stores.store import Found, KeyedRows
 
 MOST_ROWS = TILE
 LOOK_S = 0.2
@@ -177,10 +177,10 @@ class Batcher:
         began = time.monotonic()
         until = self._flight_until = began + self._patience_s
         keys = [key for wanted in batch for key in wanted.keys]
-        asked_s = 0.0
+        outcome, asked_s = Outcome.without(len(keys), "away"), 0.0
         try:
-            is_known_B, own_K = self._own(batch, keys)
-            why_B: list[Why] = ["budget" if is_known else "unknown" for is_known in is_known_B]
+            is_known_B, own_K, otherwise = self._own(batch, keys)
+            why_B: list[Why] = ["budget" if is_known else otherwise for is_known in is_known_B]
             known = keys if is_known_B.all() else [key for key, is_known in zip(keys, is_known_B, strict=True) if is_known]
             is_allowed_K = self._gate.allowed(known) if known else np.zeros(0, dtype=np.bool_)
             if not is_allowed_K.all():
@@ -201,30 +201,29 @@ class Batcher:
                     for name, values_E in self._scorer.joint(answered.cuts_ED, own_E).items():
                         scores[name][place_E] = values_E
             outcome = Outcome(why_B=why_B, scores=scores)
-        except (Refused, StoreError):
-            outcome = Outcome.without(len(keys), "away")
-        except BaseException:
+        except Refused:
+            pass  # a partner's store is away, say: the next batch asks again
+        finally:  # whatever ends a batch, all who wait for it are told
+            ended = time.monotonic()
+            if ended > until:
+                self._late_since = ended
             self._flight_until = None
-            self._standing = False
-            _tell(batch, Outcome.without(len(keys), "away"))
-            raise
-        ended = time.monotonic()
-        if ended > until:
-            self._late_since = ended
-        self._flight_until = None
-        self._observe(len(keys), ended - began, asked_s)
-        _tell(batch, replace(outcome, times=Times(began=began, ended=ended, asked_s=asked_s)))
+            self._observe(len(keys), ended - began, asked_s)
+            _tell(batch, replace(outcome, times=Times(began=began, ended=ended, asked_s=asked_s)))
 
-    def _own(self, batch: Sequence[Wanted], keys: Sequence[bytes]) -> tuple[NDArray[np.bool_], Features | None]:
-        """Which rows this side knows, and their own columns: as the request brings them, or looked up."""
+    def _own(self, batch: Sequence[Wanted], keys: Sequence[bytes]) -> tuple[NDArray[np.bool_], Features | None, Why]:
+        """Which rows this side knows, their own columns, as the request brings them or looked up, and why it lacks the others."""
         asked = [key for wanted in batch if wanted.own is None for key in wanted.keys]
         if not asked:
-            return np.ones(len(keys), dtype=np.bool_), Features.stacked(
-                [wanted.own for wanted in batch if wanted.own is not None]
-            )
-        found = self._store.find(asked)
+            brought = Features.stacked([wanted.own for wanted in batch if wanted.own is not None])
+            return np.ones(len(keys), dtype=np.bool_), brought, "unknown"
+        otherwise: Why = "unknown"
+        try:
+            found = self._store.find(asked)
+        except StoreError:  # rows that came with their columns have joint scores all the same
+            found, otherwise = Found(is_found_B=np.zeros(len(asked), dtype=np.bool_), features_E=None), "away"
         if len(asked) == len(keys):
-            return found.is_found_B, found.features_E
+            return found.is_found_B, found.features_E, otherwise
         is_known, parts, looked, taken = [], [], 0, 0
         for wanted in batch:
             if wanted.own is not None:
@@ -237,7 +236,7 @@ class Batcher:
             if found.features_E is not None:
                 parts.append(found.features_E.rows(_index(np.ones(int(is_found.sum()), dtype=np.bool_)) + taken))
                 taken += int(is_found.sum())
-        return np.concatenate(is_known), Features.stacked(parts) if parts else None
+        return np.concatenate(is_known), Features.stacked(parts) if parts else None, otherwise
 
     def _probe(self, partners: WhoIsAsked, wait_s: float) -> float:
         """Give up whoever waits, and see whether an answer comes in time again; gives how long to wait for the next one."""

@@ -1,0 +1,133 @@
+"""Rows gathered into batches: whatever becomes of a batch, all who wait for it are told once, each of its own rows."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from tallystick.data.features import Features
+from tallystick.errors import PeerLost, ProtocolError, StoreError
+from tallystick.serving.answering import OPEN
+from tallystick.serving.asking import Answered, Refused
+from tallystick.serving.batching import MOST_ROWS, Batcher, Wanted
+from tallystick.serving.messages import HERE
+from tallystick.serving.stores.store import Found
+
+
+class Numbers:
+    """A store, and a scorer of what it gives: a row's score is its number."""
+
+    blocks, names = False, ("score",)
+    away = False
+
+    def find(self, keys):
+        if self.away:
+            raise StoreError("the store is away")
+        known = np.array([key.isdigit() for key in keys])
+        return Found(is_found_B=known, features_E=numbers([int(key) for key in keys if key.isdigit()]))
+
+    def joint(self, _cuts, own):
+        return {"score": own.numeric_NF[:, 0].numpy()}
+
+
+class Silent:
+    """Partners that are never looked at."""
+
+    channels = ()
+
+
+def numbers(values):
+    return Features(
+        numeric_NF=torch.tensor(values, dtype=torch.float32).reshape(-1, 1),
+        categorical_NG=torch.empty(len(values), 0, dtype=torch.int64),
+    )
+
+
+def all_here(keys, _own):
+    return Answered(state_B=np.full(len(keys), HERE, dtype=np.uint8), cuts_ED=[torch.zeros(len(keys), 1)])
+
+
+def scored(wanted, *, asking=all_here, away=False, seconds=30.0):
+    """What became of rows that wait when a round begins: an outcome for each, in order; and what ended the round."""
+    rows, told, ended = Numbers(), [[] for _ in wanted], []
+    rows.away = away
+    batcher = Batcher(rows, rows, gate=OPEN, patience_s=seconds, most_waiting=10_000, observe=lambda *_: None)
+    batcher._standing = True  # as in the middle of a round: so that all wait for one batch
+    until = time.monotonic() + seconds
+    for (keys, own), outcomes in zip(wanted, told, strict=True):
+        batcher.want(Wanted(keys=keys, own=own, until=until, done=outcomes.append))
+
+    def work():
+        try:
+            batcher.serve(asking, Silent(), lambda: all(told))
+        except Exception as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join(30)
+    assert not thread.is_alive()
+    assert [len(outcomes) for outcomes in told] == [1] * len(wanted)
+    return [outcomes[0] for outcomes in told], ended
+
+
+def test_each_is_told_of_its_own_rows_over_many_batches():
+    wanted = [([b"%d" % number, b"nobody"][: 1 + number % 2], None) for number in range(100)]
+    outcomes, _ = scored(wanted)
+    for number, outcome in enumerate(outcomes):
+        assert outcome.why_B == ["joint", "unknown"][: 1 + number % 2]
+        assert outcome.scores["score"][0] == number
+
+
+def test_no_batch_has_more_rows_than_a_tile():
+    sizes = []
+
+    def asking(keys, own):
+        sizes.append(len(keys))
+        return all_here(keys, own)
+
+    scored([([b"1"] * rows, None) for rows in (1, MOST_ROWS, 20, 13, 12)], asking=asking)
+    assert max(sizes) <= MOST_ROWS
+    assert sum(sizes) == 1 + MOST_ROWS + 45
+
+
+def test_where_the_own_store_is_away_rows_that_bring_their_columns_are_scored_all_the_same():
+    (looked_up, brought), _ = scored([([b"1"], None), ([b"x", b"y"], numbers([7, 8]))], away=True)
+    assert looked_up.why_B == ["away"]
+    assert brought.why_B == ["joint", "joint"]
+    assert brought.scores["score"].tolist() == [7, 8]
+
+
+@pytest.mark.parametrize(
+    "error", [PeerLost("shop", "gone"), ProtocolError("shop", "not finite"), RuntimeError("a defect"), Refused("shop", "store")]
+)
+def test_whatever_ends_a_batch_all_who_wait_are_told(error):
+    def asking(_keys, _own):
+        raise error
+
+    outcomes, ended = scored([([b"1"], None), ([b"2"] * MOST_ROWS, None)], asking=asking)
+    assert {why for outcome in outcomes for why in outcome.why_B} == {"away"}
+    assert ended == ([] if isinstance(error, Refused) else [error])
+
+
+def test_who_comes_while_a_batch_is_late_is_told_at_once():
+    rows, told, late = Numbers(), [], []
+    batcher = Batcher(rows, rows, gate=OPEN, patience_s=0.05, most_waiting=10, observe=lambda *_: None)
+
+    def want(told):
+        batcher.want(Wanted(keys=[b"1"], own=None, until=time.monotonic() + 30, done=told.append))
+
+    def asking(keys, own):
+        time.sleep(0.1)
+        assert not batcher.ready
+        want(late)
+        assert [outcome.why_B for outcome in late] == [["away"]]
+        return all_here(keys, own)
+
+    batcher._standing = True
+    want(told)
+    batcher.serve(asking, Silent(), lambda: bool(told))
+    assert told[0].why_B == ["joint"]
+    assert len(late) == 1
