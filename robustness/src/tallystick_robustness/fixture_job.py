@@ -15,7 +15,7 @@ from tallystick.network.certificates import write_test_certificates
 from tallystick.privacy.ledger import Ledger
 
 LABEL, FEATURE = PARTIES = ("bank", "shop")
-HELPER = "helper"
+HELPER, HELPER_LISTENS = "helper", "127.0.0.1:7444"
 LEDGER = "privacy-ledger.sqlite"  # where a party file that says nothing has it
 HEARTBEAT_S, DEADLINE_S, WAIT_S = 0.5, 6.0, 24.0
 
@@ -79,19 +79,22 @@ def contract(**changes: Any) -> Values:
     return values
 
 
-def party_values(name: str, *, address: str, table: str = "table.parquet") -> Values:
-    """Give a party file's values; ``address`` is where the label party listens, or where the feature party finds it."""
+def party_values(name: str, *, address: str) -> Values:
+    """Give a party file's values; ``address`` is where the party listens, or where the feature party finds the label party."""
     values: Values = {
         "party": name,
-        "table": {"path": table},
-        "keys": {"id": "id"},
-        "features": {"numeric": ["x", "noise"], "categorical": ["kind"]},
         "tls": {"ca": "ca.pem", "certificate": "own.pem", "key": "own.key"},
         "threads": 1,
     }
+    if name in PARTIES:
+        values |= {
+            "table": {"path": "table.parquet"},
+            "keys": {"id": "id"},
+            "features": {"numeric": ["x", "noise"], "categorical": ["kind"]},
+        }
     if name == LABEL:
-        return values | {"label": "y", "listen": address}
-    return values | {"peers": {LABEL: {"address": address}}}
+        values["label"] = "y"
+    return values | ({"peers": {LABEL: {"address": address}}} if name == FEATURE else {"listen": address})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,17 +134,22 @@ class Homes:
 
 
 def lay_out(root: Path, values: Values, frames: Mapping[str, pl.DataFrame], *, listen: str, call: str | None = None) -> Homes:
-    """Write a job; ``call`` is where the feature party dials, if that is not where the label party listens."""
+    """Write a job; ``call`` is where the feature party dials, if that is not where the label party listens.
+
+    A helper that the contract names listens at HELPER_LISTENS.
+    """
     homes = Homes(root=root)
     write_test_certificates(root / "certificates", list(values["parties"]))
-    for name in PARTIES:
+    addresses = {LABEL: listen, FEATURE: call or listen, HELPER: HELPER_LISTENS}
+    for name in values["parties"]:
         home = homes.home(name)
         home.mkdir()
-        frames[name].write_parquet(home / "table.parquet")
+        if name in frames:
+            frames[name].write_parquet(home / "table.parquet")
         for source, target in (("ca.pem", "ca.pem"), (f"{name}.pem", "own.pem"), (f"{name}.key", "own.key")):
             (home / target).write_bytes((root / "certificates" / source).read_bytes())
         (home / "own.key").chmod(0o600)
-        homes.write_party(name, party_values(name, address=listen if name == LABEL or call is None else call))
+        homes.write_party(name, party_values(name, address=addresses[name]))
         (home / "contract.yaml").write_text(yaml.safe_dump(values, sort_keys=False))
     Ledger.create(homes.home(LABEL) / LEDGER, party=LABEL)
     return homes

@@ -17,7 +17,18 @@ import yaml
 
 from tallystick_robustness.both import copy_of_homes, interrupted, predicted, ran, undisturbed
 from tallystick_robustness.files import spoil_sealed
-from tallystick_robustness.fixture_job import FEATURE, HELPER, LABEL, PARTIES, Homes, Values, contract, lay_out, tables
+from tallystick_robustness.fixture_job import (
+    FEATURE,
+    HELPER,
+    HELPER_LISTENS,
+    LABEL,
+    PARTIES,
+    Homes,
+    Values,
+    contract,
+    lay_out,
+    tables,
+)
 from tallystick_robustness.outcome import Campaign, CaseOutcome, broken_weights, outcome_of
 
 _ROWS = 120
@@ -136,18 +147,11 @@ def _frames(linkage: str, *, other: bool) -> dict[str, pl.DataFrame]:
 
 def _by_place(homes: Homes) -> None:
     """Link by place, with a helper, which both other parties call."""
-    helper = homes.home(HELPER)
-    helper.mkdir()
-    shutil.copy(homes.home(LABEL) / "contract.yaml", helper)
-    for source, target in (("ca.pem", "ca.pem"), (f"{HELPER}.pem", "own.pem"), (f"{HELPER}.key", "own.key")):
-        shutil.copy(homes.root / "certificates" / source, helper / target)
     for name in PARTIES:
         values = yaml.safe_load((homes.home(name) / "party.yaml").read_text())
         values |= {"keys": {"place": "place"}, "units": {"place": "metre"}}
-        values.setdefault("peers", {})[HELPER] = {"address": "127.0.0.1:7444"}
+        values.setdefault("peers", {})[HELPER] = {"address": HELPER_LISTENS}
         homes.write_party(name, values)
-    tls = {"ca": "ca.pem", "certificate": "own.pem", "key": "own.key"}
-    homes.write_party(HELPER, {"party": HELPER, "tls": tls, "threads": 1, "listen": "127.0.0.1:7444"})
 
 
 def _scored(linkage: str) -> tuple[str, ...]:

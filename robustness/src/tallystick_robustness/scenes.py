@@ -12,14 +12,12 @@ from typing import Any, cast
 import numpy as np
 import polars as pl
 
+from tallystick.alignment.exchange import MAX_ROWS
 from tallystick.alignment.outcome import SimilarityScale
 from tallystick.alignment.pairwise import LocalOptions
-from tallystick.alignment.psi import intersect_feature_party, intersect_label_party
-from tallystick.alignment.psu import union_feature_party, union_label_party
-from tallystick.alignment.psu_helper import union_helper, union_with_helper_party
 from tallystick.alignment.randomness import SecureRandom
+from tallystick.alignment.registry import LINKAGES, AlignmentInput, HelperInput
 from tallystick.alignment.similar_keys import SimilarKeys
-from tallystick.alignment.similarity import link_feature_party, link_helper, link_label_party
 from tallystick.alignment.terms import SimilarityConfig
 from tallystick.artifacts.folder import RunFolder
 from tallystick.config.contract import parse_contract
@@ -41,7 +39,6 @@ from tallystick.privacy.noise import SecureNoise
 from tallystick.watcher import Silent
 from tallystick_robustness.fixture_job import FEATURE, HELPER, LABEL, LEDGER, PARTIES, Values, contract, party_values, tables
 
-ONE = LocalOptions(threads=1)
 IDS = 60  # of a party that aligns
 _ROWS = 70  # of a party in a whole job
 _PATIENCE_S = 60.0
@@ -192,23 +189,6 @@ def _small_scenes() -> list[Scene]:
                 lambda: shake_hands(parse_contract(contract(seed=2)), ResumeState(), channels[LABEL])
             ),
         },
-        "intersection": {
-            LABEL: lambda channels, _: intersect_label_party(_ids(LABEL), [channels[FEATURE]], rng=_fixed(LABEL), local=ONE),
-            FEATURE: lambda channels, _: intersect_feature_party(_ids(FEATURE), channels[LABEL], rng=_fixed(FEATURE), local=ONE),
-        },
-        "union": {
-            LABEL: lambda channels, _: union_label_party(_ids(LABEL), channels[FEATURE], rng=_fixed(LABEL), threads=1),
-            FEATURE: lambda channels, _: union_feature_party(_ids(FEATURE), channels[LABEL], rng=_fixed(FEATURE), threads=1),
-        },
-        "union with helper": {
-            LABEL: lambda channels, _: union_with_helper_party(
-                _ids(LABEL), channels[FEATURE], channels[HELPER], rng=_fixed(LABEL)
-            ),
-            FEATURE: lambda channels, _: union_with_helper_party(
-                _ids(FEATURE), channels[LABEL], channels[HELPER], rng=_fixed(FEATURE)
-            ),
-            HELPER: lambda channels, _: union_helper(channels[LABEL], channels[FEATURE], rng=_fixed(HELPER)),
-        },
         "private AUC": {
             "server": lambda channels, _: server(list(channels.values()), mechanism=histogram, assumed=assumed),
             "north": lambda channels, _: client(labels_N, scores_N, channels["server"], mechanism=histogram, noise=SecureNoise()),
@@ -224,10 +204,12 @@ def _small_scenes() -> list[Scene]:
             **dict.fromkeys(clients, _masked_client),
         },
     }
-    return [
+    conversations = [
         Scene(name=name, roles=played, templates={}, random_own=frozenset(clients if name == "masked sum" else ()))
         for name, played in roles.items()
     ]
+    linked = [_linked(method.replace("-", " "), method) for method in ("intersection", "union", "union-with-helper")]
+    return conversations[:2] + linked + conversations[2:]
 
 
 _NUMBER: Values = {"name": "place", "unit": "m", "low": -10.0, "high": 10.0}
@@ -238,8 +220,8 @@ _TUNED = "training.learning_rate"
 def _similarity_scenes() -> list[Scene]:
     text = {"name": "title", "kind": "text"}
     return [
-        _linked(name, SimilarityConfig.model_validate({**_TERMS, **changes}), old_scale=old_scale)
-        for name, changes, old_scale in (
+        _linked(name, "similarity", terms=SimilarityConfig.model_validate({**_TERMS, **changes}), old=old)
+        for name, changes, old in (
             ("similarity by ranks, noisy", {"dimensions": [_NUMBER], "noise": {"tau": 0.5}, "keep": 2}, None),
             ("similarity by ranks and text in blocks", {"dimensions": [_NUMBER, text], "block": 1}, None),
             ("similarity by filters", {"dimensions": [_NUMBER], "helper_sees": "filters"}, None),
@@ -249,25 +231,38 @@ def _similarity_scenes() -> list[Scene]:
     ]
 
 
-def _linked(name: str, terms: SimilarityConfig, *, old_scale: SimilarityScale | None) -> Scene:
-    scales = {FEATURE: old_scale} if old_scale is not None else {}
+def _linked(name: str, method: str, *, terms: SimilarityConfig | None = None, old: SimilarityScale | None = None) -> Scene:
+    """An alignment by the product's roles; of similarity by these terms, perhaps of new rows by an old scale."""
+    linkage, helper_party = LINKAGES[method], LINKAGES[method].helper_party
 
-    def keys(of: str) -> SimilarKeys:
-        values_R = np.random.default_rng(IDS if of == LABEL else 2 * IDS).normal(0, 2, IDS).clip(-10, 10)
-        return SimilarKeys(
-            numbers_RD=values_R[:, None], texts=tuple(tuple(f"{v:.0f} title" for v in values_R) for _ in terms.texts)
+    def party(role: Callable[[AlignmentInput], Any], of: str, peer: str) -> RoleFunction:
+        return lambda channels, _: role(
+            AlignmentInput(
+                ids=_ids(of),
+                peers=[channels[peer]],
+                rng=_fixed(of),
+                max_rows=MAX_ROWS,
+                local=LocalOptions(threads=1),
+                name=of,
+                similar=_keys(of, terms) if terms is not None else None,
+                terms=terms,
+                scales={FEATURE: old} if old is not None and of == LABEL else {},
+                helper=channels.get(HELPER),
+            )
         )
 
-    roles: dict[str, RoleFunction] = {
-        LABEL: lambda channels, _: link_label_party(
-            keys(LABEL), [channels[FEATURE]], channels[HELPER], terms=terms, rng=_fixed(LABEL), scales=scales
-        ),
-        FEATURE: lambda channels, _: link_feature_party(
-            keys(FEATURE), channels[LABEL], channels[HELPER], name=FEATURE, terms=terms, rng=_fixed(FEATURE)
-        ),
-        HELPER: lambda channels, _: link_helper(channels[LABEL], [channels[FEATURE]], terms=terms, rng=_fixed(HELPER)),
-    }
+    roles = {LABEL: party(linkage.label_party, LABEL, FEATURE), FEATURE: party(linkage.feature_party, FEATURE, LABEL)}
+    if helper_party is not None:
+        roles[HELPER] = lambda channels, _: helper_party(
+            HelperInput(label=channels[LABEL], features=[channels[FEATURE]], rng=_fixed(HELPER), max_rows=MAX_ROWS, terms=terms)
+        )
     return Scene(name=name, roles=roles, templates={})
+
+
+def _keys(of: str, terms: SimilarityConfig) -> SimilarKeys:
+    values_R = np.random.default_rng(IDS if of == LABEL else 2 * IDS).normal(0, 2, IDS).clip(-10, 10)
+    texts = tuple(tuple(f"{value:.0f} title" for value in values_R) for _ in terms.texts)
+    return SimilarKeys(numbers_RD=values_R[:, None], texts=texts)
 
 
 def _mismatch(work: Callable[[], Any]) -> None:
@@ -345,12 +340,12 @@ def _job_role(name: str, values: Values, *, resume: bool) -> RoleFunction:
     own = party_values(name, address="127.0.0.1:1")
     if agreed.split.method == "time" and name == LABEL:
         own["time"] = "day"
-    if agreed.linkage.similar:
+    if agreed.linkage.similar and name != HELPER:
         own["keys"] = {_NUMBER["name"]: "x"}
     if "tuning" in values:
         own["tuning"] = {"allow": [_TUNED]}
     if name == HELPER:
-        own = {key: own[key] for key in ("party", "tls", "threads")}
+        own.pop("listen")
     command, phases = ("tune", ("alignment", "tuning")) if "tuning" in values else ("run", ALL_PHASES)
     use = command if command == "tune" else ""
 

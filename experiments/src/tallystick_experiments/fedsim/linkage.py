@@ -23,16 +23,15 @@ from tallystick.alignment.randomness import SecureRandom
 from tallystick.alignment.similar_keys import SimilarKeys
 from tallystick.alignment.similarity import link_feature_party, link_helper, link_label_party
 from tallystick.alignment.terms import SimilarityConfig
-from tallystick.demo.localhost import PartyContext, run_parties
+from tallystick.demo.localhost import FEATURE, LABEL, PartyContext, run_parties
 from tallystick.errors import DataError, TallystickError
 from tallystick.network.channel import Channel
 from tallystick.network.messages import Message
-from tallystick_experiments.speed.alignment import memory_mib
+from tallystick_experiments.resident import memory_mib
+from tallystick_experiments.speed.alignment import HELPER, WITH_HELPER
 
 Figures = dict[str, Any]
 
-LABEL, FEATURE, HELPER = "label", "feature", "helper"
-PEERS = {HELPER: {LABEL: False, FEATURE: False}, LABEL: {FEATURE: False, HELPER: True}, FEATURE: {LABEL: True, HELPER: True}}
 PARTY_TIMEOUT_S = 1800.0
 CITY = ((115.6, 117.4), (39.4, 41.0))
 """Longitude and latitude of the generated city: of the size of Beijing and its suburbs."""
@@ -73,7 +72,7 @@ def linkage_speed(*, rows: int = 141_000, others: int = 28_000, neighbors: int =
     """
     with tempfile.TemporaryDirectory(prefix="tallystick-bench-") as folder:
         job = {"rows": rows, "others": others, "neighbors": neighbors, "folder": folder}
-        outcome = run_parties(Path(folder), __name__, PEERS, job, timeout_s=PARTY_TIMEOUT_S)
+        outcome = run_parties(Path(folder), __name__, WITH_HELPER, job, timeout_s=PARTY_TIMEOUT_S)
         checked = _check_run(Path(folder), job, sample=sample)
     terms = city_terms(neighbors)
     return {

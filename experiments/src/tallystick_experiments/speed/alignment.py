@@ -9,9 +9,7 @@ import contextlib
 import itertools
 import multiprocessing
 import os
-import resource
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -25,49 +23,41 @@ import numpy as np
 import polars as pl
 
 from tallystick.alignment.group import hash_to_group, multiply
-from tallystick.alignment.ids import Ids
 from tallystick.alignment.outcome import Alignment
-from tallystick.alignment.pairwise import LocalOptions
-from tallystick.alignment.psi import FEW_IDS, intersect_feature_party, intersect_label_party
-from tallystick.alignment.psu import union_feature_party, union_label_party
-from tallystick.alignment.psu_helper import union_helper, union_with_helper_party
+from tallystick.alignment.pairwise import LOCAL
+from tallystick.alignment.psi import FEW_IDS
 from tallystick.alignment.randomness import SecureRandom
+from tallystick.alignment.registry import LINKAGES
 from tallystick.artifacts.folder import RunFolder
-from tallystick.config.contract import Contract
+from tallystick.config.contract import Contract, parse_contract
 from tallystick.config.party import TableConfig
 from tallystick.data.keys import fingerprint, read_keys
 from tallystick.data.table import read_table
-from tallystick.demo.localhost import PartyContext, run_parties
+from tallystick.demo.localhost import FEATURE, LABEL, PAIR, PartyContext, Peers, run_parties
 from tallystick.errors import ConfigError, TallystickError
-from tallystick.network.channel import Channel
+from tallystick.job.phases.align import align, help_align
+from tallystick_experiments.resident import memory_mib
 from tallystick_experiments.speed import secretflow
 from tallystick_experiments.speed.slow_link import SlowLink
 
 Figures = dict[str, Any]
 
-LABEL, FEATURE, HELPER = "label", "feature", "helper"
-PEERS = {
-    # Whom each party calls (True) or waits for (False).
-    "intersection": {LABEL: {FEATURE: False}, FEATURE: {LABEL: True}},
-    "diffie-hellman": {LABEL: {FEATURE: False}, FEATURE: {LABEL: True}},
-    "malicious": {LABEL: {FEATURE: False}, FEATURE: {LABEL: True}},
-    "union": {LABEL: {FEATURE: False}, FEATURE: {LABEL: True}},
-    "union-diffie-hellman": {LABEL: {FEATURE: False}, FEATURE: {LABEL: True}},
-    "union-with-helper": {
-        HELPER: {LABEL: False, FEATURE: False},
-        LABEL: {FEATURE: False, HELPER: True},
-        FEATURE: {LABEL: True, HELPER: True},
-    },
+HELPER = "helper"
+WITH_HELPER: Peers = {
+    HELPER: {LABEL: False, FEATURE: False},
+    LABEL: {FEATURE: False, HELPER: True},
+    FEATURE: {LABEL: True, HELPER: True},
 }
-INTERSECTIONS: Mapping[str, Mapping[str, str]] = {
-    "intersection": {},
-    "diffie-hellman": {"protocol": "diffie-hellman"},
-    "malicious": {"security": "malicious"},
+PROTOCOLS: Mapping[str, Mapping[str, str]] = {
+    "intersection": {"method": "intersection"},
+    "diffie-hellman": {"method": "intersection", "protocol": "diffie-hellman"},
+    "malicious": {"method": "intersection", "security": "malicious"},
+    "union": {"method": "union"},
+    "union-diffie-hellman": {"method": "union", "protocol": "diffie-hellman"},
+    "union-with-helper": {"method": "union-with-helper"},
 }
-UNIONS: Mapping[str, Mapping[str, Any]] = {
-    "union": {},
-    "union-diffie-hellman": {"protocol": "diffie-hellman"},
-}
+"""What the contract says of the alignment."""
+OVERLAP = 0.5  # of the shorter table's ids
 BARE_LOOP_S = 5.0  # long enough to outlast what a machine gives for a moment
 BARE_TIMEOUT_S = 120.0
 PARTY_TIMEOUT_S = 1800.0
@@ -78,16 +68,13 @@ def run(
     rows: int,
     others: int | None = None,
     protocol: str = "intersection",
-    overlap: float = 0.5,
-    dummies: int = 0,
-    threads: int | None = None,
     turns: int | None = None,
     peer_python: str | None = None,
     peer_protocols: Sequence[str] = secretflow.PROTOCOLS,
     link_mbit: float | None = None,
     link_ms: float = 0.0,
 ) -> Figures:
-    """Align two tables that share ``overlap`` of the ids of the shorter one, and check the result.
+    """Align two tables that share half of the ids of the shorter one, and check the result.
 
     ``rows`` and ``others`` (as many, if None) are those of the label and the feature party, in CSV files; the clock runs from
     opening them to the written alignment. Gives, among others: ``seconds``; ``cpu_seconds`` and ``bytes`` of all parties;
@@ -102,22 +89,22 @@ def run(
     Raises ConfigError for an unknown protocol, sizes that cannot be aligned, or a ``peer_python`` without spu.
     """
     others = rows if others is None else others
-    if protocol not in PEERS:
-        raise ConfigError(f"protocol = {protocol!r}: expected one of {', '.join(PEERS)}")
-    common = round(min(rows, others) * overlap)
+    if protocol not in PROTOCOLS:
+        raise ConfigError(f"protocol = {protocol!r}: expected one of {', '.join(PROTOCOLS)}")
+    common = round(min(rows, others) * OVERLAP)
     if not 0 < common < min(rows, others):
-        raise ConfigError(f"rows = {rows}, overlap = {overlap}: expected both sides to share some of their ids, but not all")
+        raise ConfigError(f"rows = {rows}, others = {others}: expected both sides to share some of their ids, but not all")
     if peer_python is not None:
         secretflow.check_peer(peer_python, peer_protocols)
-    job = {"protocol": protocol, "rows": rows, "others": others, "common": common, "dummies": dummies, "threads": threads}
-    job |= {"link_mbit": link_mbit, "link_ms": link_ms}
+    line = {"link_mbit": link_mbit, "link_ms": link_ms}
+    job = {"protocol": protocol, "rows": rows, "others": others, "common": common, **line}
     measured = _repeat(
         job,
         turns or (3 if rows + others <= 400_000 else 1),
         peer=None if peer_python is None else partial(secretflow.run, peer_python, peer_protocols, common=common),
     )
-    sizes = {"protocol": protocol, "rows": rows, "others": others, "overlap": overlap}
-    return {**sizes, "link_mbit": link_mbit, "link_ms": link_ms, "cores": os.cpu_count(), **measured}
+    sizes = {"protocol": protocol, "rows": rows, "others": others, "overlap": OVERLAP}
+    return {**sizes, **line, "cores": os.cpu_count(), **measured}
 
 
 def _repeat(job: Figures, turns: int, *, peer: Callable[[list[Path]], Figures] | None) -> Figures:
@@ -162,29 +149,26 @@ def _run_parties(job: Figures) -> tuple[float, dict[str, Figures]]:
         if (mbit := job["link_mbit"]) is not None:
             link = SlowLink(mbit_per_s=mbit, round_trip_ms=job["link_ms"])
             route = stack.enter_context(link.running()).to
-        peers = PEERS[job["protocol"]]
+        peers = WITH_HELPER if LINKAGES[PROTOCOLS[job["protocol"]]["method"]].helper else PAIR
         outcome = run_parties(Path(folder), __name__, peers, job, timeout_s=PARTY_TIMEOUT_S, route=route)
     return outcome.seconds, outcome.results
 
 
 def party(stage: PartyContext, job: Figures) -> Figures:
     """One party's process."""
-    name, channels = stage.name, stage.channels
-    folder = None if name == HELPER else RunFolder.new(stage.home / "runs", _contract(), name)
+    name, channels, contract = stage.name, stage.channels, _contract(job["protocol"])
+    folder = None if name == HELPER else RunFolder.new(stage.home / "runs", contract, name)
     baseline = memory_mib("VmRSS")
     stage.ready()
     cpu_started, clock = time.process_time(), [time.perf_counter()]
     multiplications = 0
     if folder is None:
-        union_helper(channels[LABEL], channels[FEATURE], rng=SecureRandom())
+        help_align(contract, channels)
     else:
-        keys = read_keys(
-            read_table(TableConfig(path=Path(job["tables"][name])), text=["id"]),
-            columns={"id": "id"},
-            alignment=_contract().alignment,
-        )
+        table = read_table(TableConfig(path=Path(job["tables"][name])), text=["id"])
+        keys = read_keys(table, columns={"id": "id"}, alignment=contract.alignment)
         clock.append(time.perf_counter())
-        alignment = _ROLES[job["protocol"]][name](keys.ids, channels, job)
+        alignment = align(contract, name, keys, channels, local=LOCAL, expected=max(job["rows"], job["others"]))
         clock.append(time.perf_counter())
         folder.save_alignment(alignment, run_id="bench", table=fingerprint(keys))
         multiplications = alignment.multiplications
@@ -214,69 +198,22 @@ def _ids(name: str, job: Figures) -> pl.Series:
     return "customer-" + pl.Series(_customers(name, job)).cast(pl.String).str.zfill(12)
 
 
-def _contract() -> Contract:
-    parties = {LABEL: {"role": "label"}, FEATURE: {"role": "feature"}}
-    alignment = {"keys": [{"name": "id"}]}
-    values = {"version": 1, "name": "bench", "parties": parties, "alignment": alignment, "target": {"type": "binary"}, "seed": 1}
-    return Contract.model_validate(values)
+def _contract(protocol: str) -> Contract:
+    alignment: Figures = {**PROTOCOLS[protocol], "keys": [{"name": "id"}]}
+    roles = {LABEL: "label", FEATURE: "feature"} | ({HELPER: "helper"} if LINKAGES[alignment["method"]].helper else {})
+    parties = {name: {"role": role} for name, role in roles.items()}
+    return parse_contract({"name": "bench", "parties": parties, "alignment": alignment, "target": {"type": "binary"}, "seed": 1})
 
 
 def _check(alignment: Alignment, numbers: "np.ndarray[Any, Any]", job: Figures) -> None:
     own = alignment.rows_N[alignment.rows_N >= 0]
-    if job["protocol"] in INTERSECTIONS:
+    if PROTOCOLS[job["protocol"]]["method"] == "intersection":
         first_common = job["rows"] - job["common"]
         right = np.array_equal(np.sort(numbers[own]), np.arange(first_common, job["rows"]))
     else:
-        union = job["rows"] + job["others"] - job["common"]
-        right = len(own) == len(numbers) and union <= len(alignment) <= union + 2 * job["dummies"]
+        right = len(own) == len(numbers) and len(alignment) == job["rows"] + job["others"] - job["common"]
     if not right:
         raise TallystickError(f"the alignment is wrong: {len(alignment)} positions, {len(own)} own rows")
-
-
-_Role = Callable[[Ids, Mapping[str, Channel], Figures], Alignment]
-
-
-def _intersect(role: Callable[..., Alignment], ids: Ids, channels: Mapping[str, Channel], job: Figures) -> Alignment:
-    of = list(channels.values()) if role is intersect_label_party else channels[LABEL]
-    return role(ids, of, rng=SecureRandom(), **INTERSECTIONS[job["protocol"]], local=LocalOptions(threads=job["threads"]))
-
-
-def _join(role: Callable[..., Any], *, helper: bool = False) -> _Role:
-    """Make a role of a union protocol callable as the benchmark calls every role."""
-
-    def joined(ids: Ids, channels: Mapping[str, Channel], job: Figures) -> Alignment:
-        peer = next(channel for name, channel in channels.items() if name != HELPER)
-        options = {"rng": SecureRandom(), "dummies": job["dummies"]}
-        if helper:
-            outcome: Alignment = role(ids, peer, channels[HELPER], **options)
-        else:
-            outcome = role(ids, peer, threads=job["threads"], **UNIONS[job["protocol"]], **options)
-        return outcome
-
-    return joined
-
-
-_ROLES: dict[str, dict[str, _Role]] = {
-    **{
-        name: {LABEL: partial(_intersect, intersect_label_party), FEATURE: partial(_intersect, intersect_feature_party)}
-        for name in INTERSECTIONS
-    },
-    **{name: {LABEL: _join(union_label_party), FEATURE: _join(union_feature_party)} for name in UNIONS},
-    "union-with-helper": {
-        LABEL: _join(union_with_helper_party, helper=True),
-        FEATURE: _join(union_with_helper_party, helper=True),
-    },
-}
-
-
-def memory_mib(field: str) -> float:
-    """Read this process's resident memory, now (VmRSS) or at its highest (VmHWM)."""
-    status = Path("/proc/self/status")
-    if status.exists():
-        line = next(line for line in status.read_text().splitlines() if line.startswith(field))
-        return int(line.split()[1]) / 1024
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / 2**20 if sys.platform == "darwin" else peak / 1024
 
 
 def _bare_multiplications_per_s() -> float:

@@ -15,7 +15,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -31,6 +30,7 @@ from tallystick.defenses.registry import DEFENSES
 from tallystick.errors import TallystickError
 from tallystick.models.build import seeded
 from tallystick.models.tabular import TabularBottom, TabularTop
+from tallystick_experiments.resident import RESET_PEAK, memory_mib
 
 POSITIVE_SHARE = 0.256  # Criteo's
 SHAPE = FeatureShape(numeric=13, cardinalities=(1_000,) * 26)
@@ -46,8 +46,6 @@ CASES: dict[str, tuple[dict[str, Any], TargetConfig]] = {
     "distance-correlation, 10 classes": ({"method": "distance-correlation", "weight": 0.3}, MULTICLASS),
 }
 PEAK_TIMEOUT_S = 120
-RESET_PEAK = Path("/proc/self/clear_refs")
-"""Writing 5 resets VmHWM, the peak of resident memory."""
 
 
 def run(*, rows: int = 8_192, width: int = 128, turns: int = 5, seed: int = 1) -> dict[str, Any]:
@@ -219,22 +217,15 @@ def _peak_mib(way: str, rows: int, width: int, seed: int) -> float:
     return float(json.loads(ended.stdout))
 
 
-def _resident_kib(field: str) -> int:
-    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
-        if line.startswith(f"{field}:"):
-            return int(line.split()[1])
-    raise TallystickError(f"/proc/self/status has no {field}")
-
-
 def _measure_peak(way: str, rows: int, width: int, seed: int) -> float:
     """Run in the fresh process: load what the first call loads, forget the peak so far, then run once."""
     small_BD, small_B = _cut(64, width, 2, seed)
     _value_and_gradient(lambda leaf_BD: WAYS[way](leaf_BD, small_B), small_BD)
     cut_BD, labels_B = _cut(rows, width, 2, seed)
     RESET_PEAK.write_text("5", encoding="ascii")
-    before = _resident_kib("VmRSS")
+    before = memory_mib("VmRSS")
     _value_and_gradient(lambda leaf_BD: WAYS[way](leaf_BD, labels_B), cut_BD)
-    return (_resident_kib("VmHWM") - before) / 1024
+    return memory_mib("VmHWM") - before
 
 
 if __name__ == "__main__":
