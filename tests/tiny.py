@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
@@ -25,6 +26,8 @@ from tallystick.attacks.feature_inference.registry import FEATURE_INFERENCE_ATTA
 from tallystick.attacks.label_inference.registry import LABEL_INFERENCE_ATTACKS
 from tallystick.audit import columns as audit_of_columns
 from tallystick.cli.main import main
+from tallystick.config.contract import load_contract
+from tallystick.config.party import load_party
 from tallystick.errors import TallystickError
 from tallystick.job.phases import align
 from tallystick.network.addresses import free_port
@@ -337,6 +340,25 @@ def lay_out(root, parties, contract, frames=None, *, rows=600):
         if name == label:
             Ledger.create(home / "privacy-ledger.sqlite", party=name)
     return OnDisk(root, tuple(parties))
+
+
+def files_of(job, name):
+    """A party's contract and its own file, read."""
+    return load_contract(job.home(name) / "contract.yaml"), load_party(job.home(name) / "party.yaml")
+
+
+def of_each(parties, work):
+    """What each party's call gives, a thread each, or the error that it raises."""
+
+    def one(name):
+        try:
+            return work(name)
+        except TallystickError as error:
+            return error
+
+    with ThreadPoolExecutor(len(parties)) as pool:
+        futures = {name: pool.submit(one, name) for name in parties}
+        return {name: future.result(PATIENCE_S) for name, future in futures.items()}
 
 
 def within(seconds, condition):

@@ -142,7 +142,7 @@ def written(path: Path, *, private: bool = False, shared: bool = False) -> Itera
         raise StorageError(
             f"cannot write {path}: {error.strerror or error}; the last good version is untouched" + advice(error)
         ) from None
-    except BaseException:
+    except BaseException:  # an interrupt too: no half file stays behind
         with suppress(OSError):
             partial.unlink(missing_ok=True)
         raise

@@ -1,20 +1,19 @@
 """Which run a prediction takes its model from, and what sides that hold different ones are told."""
 
 import shutil
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import polars as pl
 import pytest
-from tiny import PATIENCE_S, error_of
+from tiny import error_of, files_of, of_each
 
 from tallystick import predict
-from tallystick.config.contract import load_contract
-from tallystick.config.party import load_party
 from tallystick.errors import ConfigError, DamagedFile, PeerStopped, TallystickError
 from tallystick.job.process import run_process
 from tallystick.watcher import Silent
 
 PARTIES = ("bank", "shop")
+both = partial(of_each, PARTIES)
 
 
 class Watching(Silent):
@@ -34,20 +33,6 @@ class Watching(Silent):
             raise TallystickError("stopped")
 
 
-def both(work):
-    """What each party's call gives, or the error that it raises."""
-
-    def one(name):
-        try:
-            return work(name)
-        except TallystickError as error:
-            return error
-
-    with ThreadPoolExecutor(2) as pool:
-        futures = {name: pool.submit(one, name) for name in PARTIES}
-        return {name: future.result(PATIENCE_S) for name, future in futures.items()}
-
-
 @pytest.fixture
 def job(lay_out_job):
     """Two complete runs on labels that differ, and one that was interrupted in its training."""
@@ -56,13 +41,9 @@ def job(lay_out_job):
     frame = pl.read_parquet(table)
     for flipped, stops in ((True, False), (False, False), (False, True)):
         frame.with_columns(y=1 - pl.col("y") if flipped else pl.col("y")).write_parquet(table)
-        ended = both(lambda name, stops=stops: run_process(*files(job, name), watcher=Watching(stops=stops)))
+        ended = both(lambda name, stops=stops: run_process(*files_of(job, name), watcher=Watching(stops=stops)))
         assert all(isinstance(end, TallystickError) == stops for end in ended.values()), ended
     return job
-
-
-def files(job, name):
-    return load_contract(job.home(name) / "contract.yaml"), load_party(job.home(name) / "party.yaml")
 
 
 def predicted(job, file, *, chosen=None):
@@ -101,7 +82,7 @@ def test_the_latest_complete_run_or_the_chosen_one_scores_and_says_so(job):
     beside = default.join(theirs, on="id", suffix="_first")
     assert (beside["score"] - beside["score_first"]).abs().max() > 0.01  # it was trained on flipped labels
 
-    contract, party = files(job, "bank")
+    contract, party = files_of(job, "bank")
     assert interrupted != second
     for name, words in (
         (interrupted.name, "training was not finished"),
@@ -140,7 +121,7 @@ def test_sides_with_different_runs_hear_who_has_which_and_what_helps_before_anyt
 def test_a_damaged_latest_run_is_named_and_another_can_be_chosen(job):
     origin = job.runs("bank")[2] / "origin.json"
     origin.write_bytes(origin.read_bytes()[:-3])
-    contract, party = files(job, "bank")
+    contract, party = files_of(job, "bank")
     error = error_of(lambda: predict(contract, party, output=job.home("bank") / "a.csv", watcher=Silent()))
     assert isinstance(error, DamagedFile)
     assert str(origin) in str(error)

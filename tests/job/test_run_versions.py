@@ -2,19 +2,18 @@
 
 import json
 import shutil
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from threading import Thread
 
 import msgspec
 import polars as pl
 import pytest
-from tiny import PATIENCE_S, Command, contract_values, error_of, lay_out
+from tiny import Command, contract_values, error_of, files_of, lay_out, of_each
 
 from tallystick import predict
 from tallystick.cli.compare import EXIT_KEPT
-from tallystick.config.contract import load_contract, parse_contract
-from tallystick.config.party import load_party
-from tallystick.errors import ConfigError, TallystickError
+from tallystick.config.contract import parse_contract
+from tallystick.errors import ConfigError
 from tallystick.job.handshake import Agreement, Greeting, PromotedHalf, ResumeState, shake_hands
 from tallystick.job.process import run_process
 from tallystick.job.promotion import decide_promotion
@@ -25,28 +24,11 @@ from tallystick.report.compare import read_run
 from tallystick.watcher import Silent
 
 PARTIES = ("bank", "shop")
-
-
-def both(work):
-    """What each party's call gives, or the error that it raises."""
-
-    def one(name):
-        try:
-            return work(name)
-        except TallystickError as error:
-            return error
-
-    with ThreadPoolExecutor(2) as pool:
-        futures = {name: pool.submit(one, name) for name in PARTIES}
-        return {name: future.result(PATIENCE_S) for name, future in futures.items()}
-
-
-def files(job, name):
-    return load_contract(job.home(name) / "contract.yaml"), load_party(job.home(name) / "party.yaml")
+both = partial(of_each, PARTIES)
 
 
 def versions(job, name):
-    contract, party = files(job, name)
+    contract, party = files_of(job, name)
     return Versions(contract=contract, party=party)
 
 
@@ -67,7 +49,7 @@ def two_runs(tmp_path_factory):
     changes = {"training__epochs": 1, "evaluation": {"bootstrap": 0, "own_columns_baseline": False}}
     job = lay_out(tmp_path_factory.mktemp("versions"), PARTIES, contract_values(PARTIES, **changes), rows=150)
     for _ in range(2):
-        ended = both(lambda name: run_process(*files(job, name), watcher=Silent()))
+        ended = both(lambda name: run_process(*files_of(job, name), watcher=Silent()))
         assert not any(isinstance(end, Exception) for end in ended.values()), ended
     yield job
     for party in job.started:
@@ -85,7 +67,7 @@ def job(two_runs):
 @pytest.fixture
 def ids(job):
     """Of the runs, the older one first."""
-    return complete_ids(*files(job, "bank"))[::-1]
+    return complete_ids(*files_of(job, "bank"))[::-1]
 
 
 def test_a_run_is_in_use_once_all_have_promoted_it_and_the_one_before_it_until_then(job, ids):
@@ -111,7 +93,7 @@ def test_another_half_under_the_name_of_an_agreed_run_is_refused(job, ids):
     for name in PARTIES:
         versions(job, name).promote(new)
     assert predicted(job, "first.csv") == {"bank": new, "shop": new}
-    assert [each["agreed"] for each in listed(*files(job, "shop"))] == [True, False]
+    assert [each["agreed"] for each in listed(*files_of(job, "shop"))] == [True, False]
     # The shop promotes anew, as if for the first time: another key, so another commitment than the bank agreed to.
     of_shop = versions(job, "shop")
     of_shop.path.unlink()

@@ -5,6 +5,7 @@ import time
 import traceback
 import unicodedata
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -47,7 +48,7 @@ def outcome_of(
     return CaseOutcome(case=number, what=what, how=how, ended=ended, seconds=seconds)
 
 
-class Campaign(AbstractContextManager["Campaign"]):
+class Campaign(AbstractContextManager["Campaign"], ABC):
     """What all campaigns are: a fixture that is made once, and cases that are drawn from a seed.
 
     What a subclass declares of itself: its name, how many cases it has unless the caller says otherwise, how many make a line of
@@ -69,13 +70,13 @@ class Campaign(AbstractContextManager["Campaign"]):
         """Where a case's choices come from."""
         return random.Random(f"{self._seed}/{self.name}/{number}")  # noqa: S311 - which fault comes when is no secret
 
+    @abstractmethod
     def facts(self) -> dict[str, Any]:
         """What a reader must know of the fixture."""
-        raise NotImplementedError
 
+    @abstractmethod
     def case(self, number: int) -> CaseOutcome:
         """Run one case."""
-        raise NotImplementedError
 
     def close(self) -> None:
         """End what the fixture keeps running."""

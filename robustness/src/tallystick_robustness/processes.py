@@ -11,6 +11,7 @@ import sys
 import tempfile
 import threading
 import time
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -201,9 +202,9 @@ class ProcessCampaign(Campaign):
             self.close()
             raise
 
+    @abstractmethod
     def measure(self) -> None:
         """Run undisturbed, and keep what came of it."""
-        raise NotImplementedError
 
     def close(self) -> None:
         """End the fork server, unless it is another's."""

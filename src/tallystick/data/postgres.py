@@ -38,7 +38,7 @@ def connected(url: str) -> Any:
     try:
         with connection.cursor() as cursor:
             cursor.execute("SET default_transaction_read_only = on")
-    except BaseException:
+    except BaseException:  # an interrupt too: nobody else knows of the connection yet
         connection.close()
         raise
     return connection

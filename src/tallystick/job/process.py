@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
@@ -11,6 +12,8 @@ from tallystick.artifacts.folder import RunFolder
 from tallystick.artifacts.starting_point import keep_starting_point, starting_point
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile, dialled
+from tallystick.data.keys import Keys
+from tallystick.data.lazy import Frame
 from tallystick.errors import (
     ConfigError,
     ContractMismatch,
@@ -75,26 +78,9 @@ def run_process(
     Raises JobFailed for whatever ends the job after the sessions stand, and ConfigError or DataError before; BudgetExceeded, a
     ConfigError, for a label party whose privacy budget the run would pass.
     """
-    tunes = "tuning" in phases
-    use = command if tunes else ""
-    folder = (
-        RunFolder.latest(party.runs, contract, party.party, use=use, key=party.run_key)
-        if resume or "alignment" not in phases
-        else None
-    )
-    if tunes:
-        allowed_keys(contract, party)
-    if resume and start_from is not None:
-        raise ConfigError("--start-from, --resume: a run that goes on knows what it started from; give one of the two")
-    earlier = run_to_start_from(contract, party, start_from) if start_from is not None else None
-    frame, keys = require(
-        contract,
-        party,
-        folder=folder,
-        trials=trials_left(contract, party, folder) if tunes else None,
-        point=starting_point(folder, earlier),
-    )
-    if "training" in phases or tunes:
+    started = _Start.of(contract, party, command=command, resume=resume, start_from=start_from, phases=phases)
+    folder = started.folder
+    if {"training", "tuning"} & {*phases}:
         load_optimizers()
     log = RunLog(watcher)
     log.note(f"tallystick {__version__}: {command} of contract {contract.name} ({contract.hash[:8]}) as {party.party}")
@@ -105,20 +91,14 @@ def run_process(
         held.enter_context(folder.locked())
         return folder
 
-    def begin() -> RunFolder:
-        begun = hold(RunFolder.new(party.runs, contract, party.party, use=use, key=party.run_key))
-        if earlier is not None:
-            keep_starting_point(earlier, begun)
-        return begun
-
     def run(channels: dict[str, Channel], leave: Callable[[], None]) -> tuple[Result, RunFolder]:
         job = Job(
             contract=contract,
             party=party,
-            frame=frame,
-            keys=keys,
+            frame=started.frame,
+            keys=started.keys,
             channels=channels,
-            folder=folder or begin(),
+            folder=folder or started.begun(hold),
             logbook=logbook,
             command=command,
             resume=resume or "alignment" not in phases,
@@ -134,6 +114,44 @@ def run_process(
             hold(folder).check(trained="training" not in phases and "alignment" not in phases)
             log.keep_in(folder.path)
         return with_sessions(contract, party, run, watcher=log)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Start:
+    """What a command begins with: the folder that it goes on with, rows and keys, and the run whose weights it starts from."""
+
+    contract: Contract
+    party: PartyFile
+    use: str  # of the folder
+    folder: RunFolder | None
+    earlier: RunFolder | None
+    frame: Frame
+    keys: Keys | None
+
+    @classmethod
+    def of(
+        cls, contract: Contract, party: PartyFile, *, command: str, resume: bool, start_from: str | None, phases: tuple[str, ...]
+    ) -> "_Start":
+        """Find and read it, and check all that can be checked before a session stands."""
+        tunes, folder = "tuning" in phases, None
+        use = command if tunes else ""
+        if resume or "alignment" not in phases:
+            folder = RunFolder.latest(party.runs, contract, party.party, use=use, key=party.run_key)
+        if tunes:
+            allowed_keys(contract, party)
+        if resume and start_from is not None:
+            raise ConfigError("--start-from, --resume: a run that goes on knows what it started from; give one of the two")
+        earlier = run_to_start_from(contract, party, start_from) if start_from is not None else None
+        trials = trials_left(contract, party, folder) if tunes else None
+        frame, keys = require(contract, party, folder=folder, trials=trials, point=starting_point(folder, earlier))
+        return cls(contract=contract, party=party, use=use, folder=folder, earlier=earlier, frame=frame, keys=keys)
+
+    def begun(self, hold: Callable[[RunFolder], RunFolder]) -> RunFolder:
+        """A new folder, held, with the weights that the run starts from."""
+        folder = hold(RunFolder.new(self.party.runs, self.contract, self.party.party, use=self.use, key=self.party.run_key))
+        if self.earlier is not None:
+            keep_starting_point(self.earlier, folder)
+        return folder
 
 
 @contextmanager

@@ -278,7 +278,7 @@ def _call(address: str, proxy: Proxy | None, timeout_s: float) -> socket.socket:
             answer += said
             raw.settimeout(max(0.01, until - time.monotonic()))
         check_answer(answer, proxy)
-    except BaseException:
+    except BaseException:  # an interrupt too: nobody else knows of the socket yet
         raw.close()
         raise
     raw.settimeout(timeout_s)
