@@ -3,7 +3,6 @@
 Everything that comes is foreign: an error names the row and the column, and never a value.
 """
 
-import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,6 +18,7 @@ from tallystick.data.keys import key_of
 from tallystick.data.lazy import Frame
 from tallystick.data.plain_keys import plain_key
 from tallystick.errors import DataError, FeatureError
+from tallystick.online.arrow_stream import read_stream
 from tallystick.online.problems import Problem
 from tallystick.serving.messages import KEY_BYTES
 from tallystick.serving.stores.cells import columns_read, typed_column
@@ -114,10 +114,7 @@ class Reader:
 
     def arrow(self, body: bytes) -> RowsAsked:
         """Read an Arrow IPC stream; raises Problem."""
-        try:
-            frame = pl.read_ipc_stream(io.BytesIO(body))
-        except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, ValueError):
-            raise Problem(status=400, detail="the body is no Arrow IPC stream; write the rows as one") from None
+        frame = read_stream(body, most_rows=self.most_rows, most_bytes=self.party.serving.max_body_kib << 10)
         self._check_count(frame.height)
         self._check_names(frame.columns)
         return self._asked({name: frame.get_column(name).to_list() for name in frame.columns})
