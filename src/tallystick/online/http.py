@@ -21,6 +21,7 @@ from tallystick.config.serving import ServingOptions
 from tallystick.data.features import Features
 from tallystick.errors import StorageError, StoreError
 from tallystick.job.output import SCORED_BY
+from tallystick.online.connections import BoundedProtocol
 from tallystick.online.limits import Rate, Tokens
 from tallystick.online.metrics import Metrics
 from tallystick.online.openapi import PAGE, openapi
@@ -259,7 +260,7 @@ def run_server(app: Starlette, options: ServingOptions) -> uvicorn.Server:
         proxy_headers=False,
         lifespan="off",
         timeout_graceful_shutdown=5,
-        h11_max_incomplete_event_size=1 << 16,
+        http=BoundedProtocol,
         **tls,
     )
     return uvicorn.Server(config)
