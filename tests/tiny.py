@@ -12,7 +12,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +21,7 @@ import yaml
 from safetensors.torch import load_file, save
 
 from tallystick.alignment import group, psi_malicious, psi_oprf, workers
+from tallystick.alignment.oprf import base_transfers
 from tallystick.alignment.randomness import SecureRandom
 from tallystick.attacks.feature_inference.registry import FEATURE_INFERENCE_ATTACKS
 from tallystick.attacks.label_inference.registry import LABEL_INFERENCE_ATTACKS
@@ -137,18 +138,38 @@ def short_trainings(patch):
                 patch.setitem(vars(attack), "steps", 20)
 
 
-@lru_cache(maxsize=1024)
-def _product(elements, shape, scalar):
-    return group.multiply(np.frombuffer(elements, dtype=np.uint8).reshape(shape), group.Scalar(scalar))
+def _remembered(work, most):
+    """Work on group elements, with its last results kept: ``most`` of them."""
+    known = {}
+
+    def key_of(argument):
+        if isinstance(argument, list):
+            return tuple(map(key_of, argument))
+        return bytes(argument._buffer) if isinstance(argument, group.Scalar) else bytes(argument)
+
+    def found(*arguments):
+        key = key_of(list(arguments))
+        result = known.get(key)
+        if result is None:
+            if len(known) >= most:
+                known.clear()
+            result = known[key] = work(*arguments)
+        return result.copy()
+
+    return found
+
+
+_REMEMBERED = [
+    (workers, "multiply", _remembered(group.multiply, 1024)),
+    (base_transfers, "multiply", _remembered(group.multiply, 20_000)),
+    *((base_transfers, name, _remembered(getattr(group, name), 256)) for name in ("add", "subtract", "elements_of", "generated")),
+]
 
 
 def remember_products(patch):
-    """Have jobs remember products of group elements: seeded streams and the same ids come to the same ones in many tests."""
-
-    def multiply(elements_N32, scalar):
-        return _product(elements_N32.tobytes(), elements_N32.shape, bytes(scalar._buffer)).copy()
-
-    patch.setattr(workers, "multiply", multiply)
+    """Have alignments remember what they make of group elements: seeded streams and the same ids make the same in many tests."""
+    for module, name, remembered in _REMEMBERED:
+        patch.setattr(module, name, remembered)
 
 
 def few_column_attacks(patch):

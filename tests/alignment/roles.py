@@ -1,26 +1,41 @@
 """Run the roles of a protocol, each in a thread of its own, and channels that keep or change what crosses them."""
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
 from tallystick.alignment.exchange import Chunk
+from tallystick.alignment.randomness import SecureRandom
 from tallystick.errors import TallystickError
 from tallystick.network.channel import memory_channels
 from tallystick.network.messages import Array
 
+_STREAMS = {}
+
+
+def _draw(count):
+    name = threading.current_thread().name
+    return _STREAMS.setdefault(name, np.random.default_rng([1, *name.encode()])).bytes(count)
+
+
+RNG = SecureRandom(source=_draw)
+"""Each role draws from a stream of its own, which begins anew with the roles: so base transfers are alike, and remembered."""
+
 
 def in_threads(*roles):
     """Run the roles at once; gives what each returned, or the TallystickError it raised."""
+    _STREAMS.clear()
 
-    def outcome(role):
+    def outcome(role, number):
+        threading.current_thread().name = f"role {number}"
         try:
             return role()
         except TallystickError as error:
             return error
 
     with ThreadPoolExecutor(len(roles)) as pool:
-        return list(pool.map(outcome, roles))
+        return list(pool.map(outcome, roles, range(len(roles))))
 
 
 def error_of(role, cheat):

@@ -12,14 +12,12 @@ from tallystick.alignment.pairwise import LocalOptions
 from tallystick.alignment.psi import intersect_feature_party, intersect_label_party
 from tallystick.alignment.psi_diffie_hellman import TagsDigest
 from tallystick.alignment.psu import union_feature_party, union_label_party
-from tallystick.alignment.randomness import SecureRandom
 from tallystick.errors import PeerStopped, ProtocolError
 from tallystick.network.channel import memory_channels
 
-from .roles import Tampering, in_threads
+from .roles import RNG, Tampering, in_threads
 
 ONE = LocalOptions(threads=1)
-RNG = SecureRandom(source=np.random.default_rng(1).bytes)
 OWN = [b"own-%d" % number for number in range(60)]
 THEIRS = [*OWN[:20], *(b"theirs-%d" % number for number in range(40))]
 

@@ -1,18 +1,15 @@
 """The same protocols over mutual TLS: one network per role, each in a thread of its own."""
 
-import numpy as np
 import pytest
 
 from tallystick.alignment.psi import intersect_feature_party, intersect_label_party
 from tallystick.alignment.psu import union_feature_party, union_label_party
-from tallystick.alignment.randomness import SecureRandom
 from tallystick.network.certificates import load_identity, write_test_certificates
 from tallystick.network.endpoint import Endpoint
 from tallystick.network.session import Limits
 
-from .roles import in_threads
+from .roles import RNG, in_threads
 
-RNG = SecureRandom(source=np.random.default_rng(1).bytes)
 LABEL, FEATURE = [b"%d" % n for n in range(5000)], [b"%d" % n for n in range(2000, 6000)]
 
 ROLES = {

@@ -15,14 +15,12 @@ from tallystick.alignment.oprf.extension import Receiver, Sender, outputs
 from tallystick.alignment.pairwise import LocalOptions
 from tallystick.alignment.psi import intersect_feature_party, intersect_label_party
 from tallystick.alignment.psi_oprf import Nonce, Proof, Shape, Table
-from tallystick.alignment.randomness import SecureRandom
 from tallystick.errors import DataError, PeerStopped, ProtocolError
 from tallystick.network.channel import memory_channels
 from tallystick.network.messages import Array
 
-from .roles import Recording, Tampering, error_of, in_threads
+from .roles import RNG, Recording, Tampering, error_of, in_threads
 
-RNG = SecureRandom(source=np.random.default_rng(1).bytes)
 SETS = st.sets(st.binary(max_size=6), min_size=1, max_size=40)
 BY = "oblivious-transfer"
 LABEL, FEATURE = [b"%d" % n for n in range(60)], [b"%d" % n for n in range(40, 140)]

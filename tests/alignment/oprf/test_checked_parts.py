@@ -264,9 +264,9 @@ def test_what_a_store_decodes_to_is_known_at_its_own_data_only():
 
 
 def deviating(change, *, rows=200, answer=lambda answer: answer):
-    """Whether a sender takes corrections that ``change`` alters, for 40 draws of its choices."""
+    """Whether a sender takes corrections that ``change`` alters, for ten draws of its choices."""
     taken = []
-    for seed in range(40):
+    for seed in range(10):
         receiver, sender, choices = parts(100 + 2 * seed)
         sender.next_slots(change(receiver.next_slots(random_words(seed, rows, 3), rng=RNG)))
         taken.append((sender.holds(answer(receiver.answer(b"k" * 16)), key=b"k" * 16), choices))
@@ -285,7 +285,9 @@ def flip(column, *places):
 @pytest.mark.parametrize("places", [(0,), (199,), (3, 77, 150), tuple(range(0, 200, 3))])
 def test_flipped_bits_of_one_column_pass_only_where_the_choice_is_guessed(places):
     """It is caught wherever its guess, 0, is wrong: so a column costs a chance of a half, and tells that bit."""
-    for taken, choices in deviating(flip(5, *places)):
+    draws = deviating(flip(5, *places))
+    assert {choices[5] for _, choices in draws} == {False, True}
+    for taken, choices in draws:
         assert taken == (not choices[5])
 
 
@@ -294,7 +296,7 @@ def test_many_flipped_columns_are_caught():
         corrections[::20, 0] ^= np.uint64(1)
         return corrections
 
-    assert not any(taken for taken, _ in deviating(change))  # 32 columns: one of 40 draws passes by a chance of 2^-26
+    assert not any(taken for taken, _ in deviating(change))  # 32 columns: one of ten draws passes by a chance of 2^-28
 
 
 def test_a_row_that_is_no_code_word_and_hidden_in_other_data_is_caught():
@@ -331,13 +333,13 @@ def test_any_wrong_answer_is_caught():
 def test_hashes_of_data_are_as_random_for_other_data():
     """Of data that are all 0, every bit of 162 hashes is random: the last block hides them. Bound: 6 deviations."""
     shares = np.zeros((DATA_BITS, 16), dtype=float)
-    for draw in range(40):
+    for draw in range(10):
         receiver, _, _ = parts(300 + draw)
         receiver.next_slots(np.zeros((500, 3), dtype=np.uint64), rng=RNG)
         shares += np.unpackbits(receiver.answer(b"k" * 16)[COLUMNS:], axis=1).reshape(DATA_BITS, 16, 8).mean(axis=2)
-    total = shares.size * 8 * 40
-    assert abs(shares.sum() / (shares.size * 40) - 0.5) < 6 * 0.5 / total**0.5
-    assert (abs(shares / 40 - 0.5) < 6 * 0.5 / (8 * 40) ** 0.5).all()
+    total = shares.size * 8 * 10
+    assert abs(shares.sum() / (shares.size * 10) - 0.5) < 6 * 0.5 / total**0.5
+    assert (abs(shares / 10 - 0.5) < 6 * 0.5 / (8 * 10) ** 0.5).all()
 
 
 def test_corrections_hide_the_data():
