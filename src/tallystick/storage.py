@@ -306,7 +306,7 @@ def sync_folder(path: Path) -> None:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path, *, doing: str = "works in this run folder") -> Iterator[None]:
     """Hold a folder for this process alone; the system lets go of it when the process ends, however it ends.
 
     Raises ConfigError if another process holds it, StorageError if it cannot be locked at all.
@@ -321,9 +321,7 @@ def locked(folder: Path) -> Iterator[None]:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             holder = os.pread(handle, 20, 0).decode("ascii", "replace") or "unknown"
-            raise ConfigError(
-                f"{folder}: another process (id {holder}) works in this run folder; wait until it has ended, or end it"
-            ) from None
+            raise ConfigError(f"{folder}: another process (id {holder}) {doing}; wait until it has ended, or end it") from None
         except OSError as error:
             raise StorageError(f"cannot lock {folder}: {error.strerror}; keep run folders on a disk that has locks") from None
         os.ftruncate(handle, 0)

@@ -262,6 +262,8 @@ ELSEWHERE = {
     "ScoreAnswer": "serving/test_feature_party_asks.py",
     "AlignmentKept": "serving/test_meeting.py",
     "AlignmentNext": "serving/test_meeting.py",
+    "VersionsWanted": "online/test_version_messages.py",
+    "VersionsHeld": "online/test_version_messages.py",
 }
 
 

@@ -1,13 +1,42 @@
 """A tiny job that is trained once, and its parties as processes that serve."""
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import polars as pl
+from tiny import PATIENCE_S
 
+from tallystick.config.contract import load_contract
+from tallystick.config.party import load_party
+from tallystick.job.versions import Versions
 from tallystick.network.addresses import free_port
 
 TOKEN = "a-token-of-some-length"
+
+
+def in_threads(job, work):
+    """What each party's call gives, in a thread of its own."""
+    with ThreadPoolExecutor(len(job.parties)) as pool:
+        futures = {name: pool.submit(work, name) for name in job.parties}
+        return {name: future.result(PATIENCE_S) for name, future in futures.items()}
+
+
+def files(job, name):
+    """A party's contract and party file."""
+    return load_contract(job.home(name) / "contract.yaml"), load_party(job.home(name) / "party.yaml")
+
+
+def versions(job, name):
+    """A party's promotions."""
+    contract, party = files(job, name)
+    return Versions(contract=contract, party=party)
+
+
+def promote(job, run_id, *names):
+    """Promote a run, on all sides unless some are named."""
+    for name in names or job.parties:
+        versions(job, name).promote(run_id)
 
 
 class Served:

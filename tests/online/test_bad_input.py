@@ -33,7 +33,7 @@ BODIES = {
     "rows of two kinds": (422, json.dumps({"rows": [ROW, {"id": SECRET}]}).encode()),
     "too many rows": (413, json.dumps({"rows": [{"id": SECRET}] * 51}).encode()),
     "too large": (413, b'{"rows": [' + b" " * (65 << 10)),
-    "another run": (404, json.dumps({"rows": [{"id": SECRET}], "run": SECRET}).encode()),
+    "another run": (404, json.dumps({"rows": [{"id": SECRET}], "run_id": SECRET}).encode()),
     "an unknown key": (404, json.dumps({"rows": [{"id": SECRET}]}).encode()),
 }
 

@@ -72,7 +72,7 @@ def test_a_union_is_asked_ahead_and_what_crosses_is_the_same_whatever_is_asked(t
         served.start().until_ready()
         mine = pl.read_parquet(job.home("bank") / "table.parquet")["id"]
         theirs = set(pl.read_parquet(job.home("shop") / "table.parquet")["id"])
-        journal = next((job.runs("shop")[-1]).glob("serving-journal-*"))
+        journal = next((job.home("shop") / "runs").glob("serving/*/*/serving-journal-*"))
         before = journal.read_bytes()
         got = in_several_requests(served, expected.filter(expected["id"].is_in(mine.to_list())), ["id"])
         assert journal.read_bytes() == before  # of requests nothing crossed

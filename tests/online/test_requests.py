@@ -7,7 +7,7 @@ import pytest
 from tallystick.config.contract import parse_contract
 from tallystick.config.party import PartyFile
 from tallystick.online.problems import Problem
-from tallystick.online.requests import FEW_ROWS, Reader
+from tallystick.online.requests import FEW_ROWS, Reader, decoded
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def reader(tmp_path):
 
 
 def asked(reader, rows):
-    return reader.json(msgspec.json.encode({"rows": rows}), run_id="0").keys
+    return reader.json(decoded(msgspec.json.encode({"rows": rows}))).keys
 
 
 def test_a_key_is_the_same_with_a_table_and_without(reader):

@@ -14,7 +14,7 @@ from tallystick.data.keys import read_keys
 from tallystick.errors import ProtocolError, StoreError
 from tallystick.network.channel import memory_channels
 from tallystick.network.messages import Array
-from tallystick.serving.answering import FindByKey, FindByPosition, answer_questions
+from tallystick.serving.answering import AnsweringRun, FindByKey, FindByPosition, answer_questions
 from tallystick.serving.asking import AskAhead, AskByKey, AskByPosition, AskByWindow, Partners, Refused
 from tallystick.serving.messages import RowAnswer, RowQuestion
 from tallystick.serving.stores.store import Found
@@ -63,7 +63,8 @@ def partner():
     threads = []
 
     def answers(finder):
-        threads.append(threading.Thread(target=answer_questions, args=(theirs, {RUN: Bottom()}, finder), kwargs={"width": WIDTH}))
+        runs = {RUN: AnsweringRun(bottom=Bottom(), finder=finder)}
+        threads.append(threading.Thread(target=answer_questions, args=(theirs, runs)))
         threads[-1].start()
         return partners, listening.sent
 
@@ -125,9 +126,17 @@ def test_windows_of_more_rows_than_a_question_may_have_are_asked_for_in_several(
     assert [len(question.positions) for question in sent] == [30, 30, 30, 10]
 
 
+def built(building):
+    while True:
+        try:
+            next(building)
+        except StopIteration as end:
+            return end.value
+
+
 def test_asked_ahead_a_request_crosses_nothing(partner):
     partners, sent = partner(FindByPosition(store=snapshot(), key_at=KEYS))
-    asking = AskAhead.of(partners, {key: place for place, key in enumerate(KEYS)}, rows=ROWS)
+    asking = built(AskAhead.building(partners, {key: place for place, key in enumerate(KEYS)}, rows=ROWS))
     before = len(sent)
     answered = asking([KEYS[9], b"nobody"])
     assert answered.is_here.tolist() == [True, False]
@@ -211,5 +220,6 @@ def test_an_answer_that_is_given_twice_is_not_taken_for_the_next_one():
 def test_a_question_that_was_not_agreed_on_ends_the_session(question):
     own, theirs = memory_channels("bank", "shop", timeout_s=5)
     own.send(question)
+    run = AnsweringRun(bottom=Bottom(), finder=FindByPosition(store=snapshot(), key_at=KEYS))
     with pytest.raises(ProtocolError, match="bank"):
-        answer_questions(theirs, {RUN: Bottom()}, FindByPosition(store=snapshot(), key_at=KEYS), width=WIDTH)
+        answer_questions(theirs, {RUN: run})

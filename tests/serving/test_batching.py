@@ -13,7 +13,11 @@ from tallystick.serving.answering import OPEN
 from tallystick.serving.asking import Answered, Refused
 from tallystick.serving.batching import MOST_ROWS, Batcher, Wanted
 from tallystick.serving.messages import HERE
+from tallystick.serving.scoring import ScoringRun
 from tallystick.serving.stores.store import Found
+
+
+RUN = "0123456789abcdef"
 
 
 class Numbers:
@@ -53,15 +57,16 @@ def scored(wanted, *, asking=all_here, away=False, seconds=30.0):
     """What became of rows that wait when a round begins: an outcome for each, in order; and what ended the round."""
     rows, told, ended = Numbers(), [[] for _ in wanted], []
     rows.away = away
-    batcher = Batcher(rows, rows, gate=OPEN, patience_s=seconds, most_waiting=10_000, observe=lambda *_: None)
+    run = ScoringRun(run_id=RUN, scorer=rows, store=rows)
+    batcher = Batcher(gate=OPEN, patience_s=seconds, most_waiting=10_000, observe=lambda *_: None)
     batcher._standing = True  # as in the middle of a round: so that all wait for one batch
     until = time.monotonic() + seconds
     for (keys, own), outcomes in zip(wanted, told, strict=True):
-        batcher.want(Wanted(keys=keys, own=own, until=until, done=outcomes.append))
+        batcher.want(Wanted(run=run, keys=keys, own=own, until=until, done=outcomes.append))
 
     def work():
         try:
-            batcher.serve(asking, Silent(), lambda: all(told))
+            batcher.serve({RUN: asking}, Silent(), lambda: all(told))
         except Exception as error:
             ended.append(error)
 
@@ -114,10 +119,11 @@ def test_whatever_ends_a_batch_all_who_wait_are_told(error):
 
 def test_who_comes_while_a_batch_is_late_is_told_at_once():
     rows, told, late = Numbers(), [], []
-    batcher = Batcher(rows, rows, gate=OPEN, patience_s=0.05, most_waiting=10, observe=lambda *_: None)
+    run = ScoringRun(run_id=RUN, scorer=rows, store=rows)
+    batcher = Batcher(gate=OPEN, patience_s=0.05, most_waiting=10, observe=lambda *_: None)
 
     def want(told):
-        batcher.want(Wanted(keys=[b"1"], own=None, until=time.monotonic() + 30, done=told.append))
+        batcher.want(Wanted(run=run, keys=[b"1"], own=None, until=time.monotonic() + 30, done=told.append))
 
     def asking(keys, own):
         time.sleep(0.1)
@@ -128,6 +134,6 @@ def test_who_comes_while_a_batch_is_late_is_told_at_once():
 
     batcher._standing = True
     want(told)
-    batcher.serve(asking, Silent(), lambda: bool(told))
+    batcher.serve({RUN: asking}, Silent(), lambda: bool(told))
     assert told[0].why_B == ["joint"]
     assert len(late) == 1

@@ -58,7 +58,7 @@ class Daily:
     def __init__(self, most):
         self.most, self.seen = most, []
 
-    def allowed(self, names_B):
+    def allowed(self, names_B, *, run):  # noqa: ARG002
         is_allowed_B = np.array([self.seen.count(name) < self.most for name in names_B])
         self.seen += names_B
         return is_allowed_B

@@ -12,7 +12,7 @@ from tallystick.serving.journal import Journal
 from tallystick.storage import Origin
 
 NOON = datetime(2025, 11, 25, 12, tzinfo=UTC)
-SECRET = bytes(range(32))
+SECRET, RUN = bytes(range(32)), "0123456789abcdef"
 
 
 def journal(folder, *, at=NOON, **limits):
@@ -36,21 +36,21 @@ def test_the_budgets_are_those_of_counting_by_hand_across_crashes(tmp_path_facto
         for name in names:
             expected.append((a_day is None or len(answered) < a_day) and (per_row is None or answered.count(name) < per_row))
             answered += [name] if expected[-1] else []
-        assert one.allowed(names).tolist() == expected
+        assert one.allowed(names, run=RUN).tolist() == expected
     one.close()
 
 
 def test_a_new_day_has_new_budgets(tmp_path):
     one = journal(tmp_path, a_day_per_row=1)
-    assert one.allowed([b"a", b"a"]).tolist() == [True, False]
+    assert one.allowed([b"a", b"a"], run=RUN).tolist() == [True, False]
     one.clock = lambda: NOON + timedelta(days=1)
-    assert one.allowed([b"a"]).tolist() == [True]
+    assert one.allowed([b"a"], run=RUN).tolist() == [True]
     assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_the_journal_names_no_key_and_whoever_has_the_secret_finds_one(tmp_path):
     one = journal(tmp_path)
-    one.allowed([b"customer-1", b"customer-2"])
+    one.allowed([b"customer-1", b"customer-2"], run=RUN)
     (path,) = tmp_path.iterdir()
     assert "customer" not in path.read_text()
     assert path.stat().st_mode & 0o077 == 0
@@ -61,12 +61,12 @@ def test_the_journal_names_no_key_and_whoever_has_the_secret_finds_one(tmp_path)
 
 def test_a_line_that_was_cut_short_counts_nothing_and_any_other_damage_is_said(tmp_path):
     one = journal(tmp_path, a_day=2)
-    one.allowed([b"a"])
+    one.allowed([b"a"], run=RUN)
     (path,) = tmp_path.iterdir()
     with path.open("a") as file:
         file.write('{"at":"2025')
-    assert journal(tmp_path, a_day=2).allowed([b"b", b"c"]).tolist() == [True, False]
+    assert journal(tmp_path, a_day=2).allowed([b"b", b"c"], run=RUN).tolist() == [True, False]
     assert len(list(map(json.loads, path.read_text().splitlines()))) == 2
     path.write_text("{}\n")
     with pytest.raises(StorageError, match="move the file away"):
-        journal(tmp_path, a_day=2).allowed([b"d"])
+        journal(tmp_path, a_day=2).allowed([b"d"], run=RUN)

@@ -7,8 +7,9 @@ import hashlib
 import json
 import re
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import msgspec
 import numpy as np
@@ -23,12 +24,16 @@ from tallystick.network.messages import Message
 RUN_ID = re.compile(r"[0-9a-f]{16}")
 
 
+RunId = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{16}$", max_length=16)]
+Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$", max_length=64)]
+
+
 class PromotedHalf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A run that a party promoted, the hash of its contract, and a commitment to the party's own half of it."""
 
-    run_id: str
-    contract: str
-    commitment: str
+    run_id: RunId
+    contract: Digest
+    commitment: Digest
 
 
 class Greeting(Message, frozen=True):
@@ -137,12 +142,8 @@ def _promoted_by_all(contract: Contract, own: ResumeState, greetings: Mapping[st
     is_same = all(greeting.run_id == own.run_id for greeting in greetings.values())
     if own.chosen or not any(lists.values()) or (is_same and not all(lists.values())):
         return None
-    halves = {name: {each.run_id: each for each in promoted} for name, promoted in lists.items()}
-    for each in own.promoted:
-        if all(each.run_id in found for found in halves.values()):
-            commitments = {name: found[each.run_id].commitment for name, found in halves.items()}
-            version = version_of(each.run_id, each.contract, commitments)
-            return Agreement(run_id=each.run_id, align=False, resume_from=0, train=False, version=version)
+    for run_id, version in common_versions(own.promoted, lists).items():
+        return Agreement(run_id=run_id, align=False, resume_from=0, train=False, version=version)
     newest = {name: printable(promoted[0].run_id, most=16) if promoted else "none" for name, promoted in lists.items()}
     other = next(iter(greetings))
     raise PeerError(
@@ -150,6 +151,18 @@ def _promoted_by_all(contract: Contract, own: ResumeState, greetings: Mapping[st
         f"no run is promoted on all sides (newest: {', '.join(f'{name} {run_id}' for name, run_id in newest.items())}); promote "
         "one on all sides with `tallystick runs CONTRACT --party FILE promote RUN`, or give `--run RUN` on all sides",
     )
+
+
+def common_versions(own: Sequence[PromotedHalf], lists: Mapping[str, Sequence[PromotedHalf]]) -> dict[str, str]:
+    """The version of each of these runs that is in the lists of all parties, by its id and in this order."""
+    halves = {name: {each.run_id: each for each in promoted} for name, promoted in lists.items()}
+    return {
+        each.run_id: version_of(
+            each.run_id, each.contract, {name: found[each.run_id].commitment for name, found in halves.items()}
+        )
+        for each in own
+        if all(each.run_id in found for found in halves.values())
+    }
 
 
 def version_of(run_id: str, contract: str, commitments: Mapping[str, str]) -> str:

@@ -4,6 +4,8 @@ A party's promotions are a list, the newest first; rollback takes the newest awa
 handshake of whatever uses a model, and the first of the label party's that all others have, too, is taken. So nobody is made to
 use a run that it did not promote, and nothing has to happen at one moment on all sides.
 
+Besides, a party may name one candidate, which serving scores beside the run in use and answers to nobody, once all have named it.
+
 With each run goes a commitment to this party's own half of it (model, encoder, coding of labels): BLAKE2b with a key of 32 secret
 bytes, so it tells nothing of the half. The label party hashes all commitments into the version, which every party keeps from the
 first time on: another half under a run's name is refused.
@@ -11,7 +13,7 @@ first time on: another half under a run's name is refused.
 
 import hashlib
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -57,6 +59,13 @@ class _Kept(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """The file of promotions under a contract's name, the newest first: other texts of it have theirs in it, too."""
 
     promoted: list[Promotion] = []
+    candidate: Promotion | None = None
+    withdrawn: list[Promotion] = []  # a run that is promoted again is the same version as before
+
+    def with_run(self, run_id: str) -> Promotion | None:
+        """What this party committed itself to of a run."""
+        known = [*self.promoted, *([self.candidate] if self.candidate is not None else []), *self.withdrawn]
+        return next((each for each in known if each.run_id == run_id), None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +82,12 @@ class Versions:
 
     def promoted(self) -> list[Promotion]:
         """The promotions of this contract's runs, the newest first; raises StorageError for a damaged file."""
-        return [each for each in self._all() if self._is_ours(each)]
+        return [each for each in self._all().promoted if self._is_ours(each)]
+
+    def candidate(self) -> Promotion | None:
+        """The run that may be scored beside the one in use; raises StorageError for a damaged file."""
+        found = self._all().candidate
+        return found if found is not None and self._is_ours(found) else None
 
     def _is_ours(self, promotion: Promotion) -> bool:
         """Whether a promoted run is of this contract, perhaps as an earlier version hashed it."""
@@ -82,11 +96,11 @@ class Versions:
             for folder in RunFolder.all(self.party.runs, self.contract, self.party.party, unusable=False, key=self.party.run_key)
         )
 
-    def _all(self) -> list[Promotion]:
+    def _all(self) -> _Kept:
         try:
-            return msgspec.json.decode(self.path.read_bytes(), type=_Kept).promoted
+            return msgspec.json.decode(self.path.read_bytes(), type=_Kept)
         except FileNotFoundError:
-            return []
+            return _Kept()
         except (OSError, msgspec.DecodeError) as error:
             raise StorageError(
                 f"{self.path}: cannot be read ({error}); move it away, and promote the run in use again on this side"
@@ -94,39 +108,64 @@ class Versions:
 
     def halves(self) -> tuple[PromotedHalf, ...]:
         """What the others are told of the promotions that are intact, the newest first."""
-        return tuple(
-            PromotedHalf(run_id=each.run_id, contract=each.contract, commitment=each.commitment) for each in self.intact()
-        )
+        return tuple(_half(each) for each in self.intact())
+
+    def candidate_half(self) -> PromotedHalf | None:
+        """What the others are told of the candidate; None where there is none, or its half is not as it was."""
+        candidate = self.candidate()
+        return _half(candidate) if candidate is not None and self._is_intact(candidate) else None
 
     def promote(self, name: str) -> Promotion:
         """Promote a finished run, by id, folder name or path; raises ConfigError where it is the newest already or none."""
-        folder = named_run(self.contract, self.party, name, option="promote")
+        folder = self._finished(name, option="promote")
+        with self._changing() as before:
+            newest = next(filter(self._is_ours, before.promoted), None)
+            if newest is not None and newest.run_id == folder.run_id:
+                raise ConfigError(f"promote {name}: run {folder.run_id} is the newest promotion of {self.party.party} already")
+            made = before.with_run(folder.run_id) or _made(folder)
+            is_candidate = before.candidate is not None and before.candidate.run_id == made.run_id
+            self._write(
+                _Kept(
+                    promoted=[made, *_without(made, before.promoted)],
+                    candidate=None if is_candidate else before.candidate,
+                    withdrawn=_without(made, before.withdrawn),
+                )
+            )
+        return made
+
+    def name_candidate(self, name: str) -> Promotion:
+        """Let a finished run be scored beside the one in use; raises ConfigError where it is the newest promotion, or none."""
+        folder = self._finished(name, option="shadow")
+        with self._changing() as before:
+            newest = next(filter(self._is_ours, before.promoted), None)
+            if newest is not None and newest.run_id == folder.run_id:
+                raise ConfigError(f"shadow {name}: run {folder.run_id} is the newest promotion; name a run that is not in use")
+            made = before.with_run(folder.run_id) or _made(folder)
+            self._write(msgspec.structs.replace(before, candidate=made))
+        return made
+
+    def drop_candidate(self) -> Promotion | None:
+        """Let no run be scored beside any more; gives the one that was."""
+        with self._changing() as before:
+            self._write(msgspec.structs.replace(before, candidate=None))
+        return before.candidate
+
+    def _finished(self, name: str, *, option: str) -> RunFolder:
+        folder = named_run(self.contract, self.party, name, option=option)
         folder.check(trained=True)
         for damage in folder.damage():
             raise damage
-        key, run_id = secrets.token_bytes(32), folder.run_id
-        with self._changing() as before:
-            newest = next(filter(self._is_ours, before), None)
-            if newest is not None and newest.run_id == run_id:
-                raise ConfigError(f"promote {name}: run {run_id} is the newest promotion of {self.party.party} already")
-            old = next((each for each in before if each.run_id == run_id), None)
-            made = old or Promotion(
-                run_id=run_id,
-                when=datetime.now(UTC).isoformat(timespec="seconds"),
-                key=key.hex(),
-                contract=folder.origin.contract,
-                commitment=commitment_of(folder, key),
-            )
-            self._write([made, *(each for each in before if each.run_id != run_id)])
-        return made
+        return folder
 
     def roll_back(self) -> tuple[Promotion, Promotion | None]:
         """Take the newest promotion away; gives it, and the one that is the newest now. Raises ConfigError without any."""
         with self._changing() as before:
-            ours = [each for each in before if self._is_ours(each)]
+            ours = [each for each in before.promoted if self._is_ours(each)]
             if not ours:
                 raise ConfigError(f"rollback: {self.party.party} has promoted no run of contract {self.contract.name}")
-            self._write([each for each in before if each is not ours[0]])
+            left = [each for each in before.promoted if each is not ours[0]]
+            withdrawn = [ours[0], *_without(ours[0], before.withdrawn)][:MOST_PROMOTED]
+            self._write(msgspec.structs.replace(before, promoted=left, withdrawn=withdrawn))
         return ours[0], ours[1] if len(ours) > 1 else None
 
     def intact(self) -> list[Promotion]:
@@ -136,12 +175,7 @@ class Versions:
         """
         found = []
         for place, each in enumerate(self.promoted()[:MOST_PROMOTED]):
-            try:
-                folder = named_run(self.contract, self.party, each.run_id, option="promoted run")
-                same = folder.trained and commitment_of(folder, bytes.fromhex(each.key)) == each.commitment
-            except (ConfigError, StorageError):
-                same = False
-            if same:
+            if self._is_intact(each):
                 found.append(each)
             elif place == 0:
                 raise ConfigError(
@@ -150,29 +184,61 @@ class Versions:
                 )
         return found
 
+    def _is_intact(self, promotion: Promotion) -> bool:
+        try:
+            folder = named_run(self.contract, self.party, promotion.run_id, option="promoted run")
+            return folder.trained and commitment_of(folder, bytes.fromhex(promotion.key)) == promotion.commitment
+        except (ConfigError, StorageError):
+            return False
+
     def agree(self, run_id: str, version: str, peer: str) -> None:
-        """Keep the version of a run that all have promoted; raises PeerError where it is another than it was."""
+        """Keep the version of a run that all have promoted or named; raises PeerError where it is another than it was."""
         with self._changing() as before:
-            for place, each in enumerate(before):
-                if each.run_id != run_id or each.version == version:
-                    continue
-                if each.version:
-                    raise PeerError(
-                        peer,
-                        f"run {run_id} is not the version that was agreed: a party's half of it has changed; promote another run "
-                        "on all sides, or roll back",
-                    )
-                self._write([*before[:place], msgspec.structs.replace(each, version=version), *before[place + 1 :]])
+            kept = before.with_run(run_id)
+            if kept is None or kept.version == version:
+                return
+            if kept.version:
+                raise PeerError(
+                    peer,
+                    f"run {run_id} is not the version that was agreed: a party's half of it has changed; promote another run "
+                    "on all sides, or roll back",
+                )
+
+            def told(each: Promotion) -> Promotion:
+                return msgspec.structs.replace(each, version=version) if each.run_id == run_id else each
+
+            candidate = told(before.candidate) if before.candidate is not None else None
+            promoted = [told(each) for each in before.promoted]
+            self._write(msgspec.structs.replace(before, promoted=promoted, candidate=candidate))
 
     @contextmanager
-    def _changing(self) -> Iterator[list[Promotion]]:
+    def _changing(self) -> Iterator[_Kept]:
         """The promotions while no other process of this machine changes them."""
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with locked(self.path.parent):
             yield self._all()
 
-    def _write(self, promoted: list[Promotion]) -> None:
-        write_bytes(self.path, msgspec.json.encode(_Kept(promoted=promoted)), private=True)
+    def _write(self, kept: _Kept) -> None:
+        write_bytes(self.path, msgspec.json.encode(kept), private=True)
+
+
+def _half(promotion: Promotion) -> PromotedHalf:
+    return PromotedHalf(run_id=promotion.run_id, contract=promotion.contract, commitment=promotion.commitment)
+
+
+def _without(promotion: Promotion, others: Sequence[Promotion]) -> list[Promotion]:
+    return [each for each in others if each.run_id != promotion.run_id]
+
+
+def _made(folder: RunFolder) -> Promotion:
+    key = secrets.token_bytes(32)
+    return Promotion(
+        run_id=folder.run_id,
+        when=datetime.now(UTC).isoformat(timespec="seconds"),
+        key=key.hex(),
+        contract=folder.origin.contract,
+        commitment=commitment_of(folder, key),
+    )
 
 
 def commitment_of(folder: RunFolder, key: bytes) -> str:
@@ -188,8 +254,10 @@ def commitment_of(folder: RunFolder, key: bytes) -> str:
 
 def listed(contract: Contract, party: PartyFile) -> list[dict[str, object]]:
     """This party's runs of a contract, the newest first: when, how good, from what, and whether promoted."""
-    promoted = {each.run_id: place for place, each in enumerate(Versions(contract=contract, party=party).promoted())}
-    agreed = {each.run_id: bool(each.version) for each in Versions(contract=contract, party=party).promoted()}
+    versions = Versions(contract=contract, party=party)
+    promoted = {each.run_id: place for place, each in enumerate(versions.promoted())}
+    agreed = {each.run_id: bool(each.version) for each in versions.promoted()}
+    candidate = versions.candidate()
     found: list[dict[str, object]] = []
     for folder in RunFolder.all(party.runs, contract, party.party, unusable=False, key=party.run_key):
         try:
@@ -207,6 +275,7 @@ def listed(contract: Contract, party: PartyFile) -> list[dict[str, object]]:
                 "promoted": run_id in promoted,
                 "newest": promoted.get(run_id) == 0,
                 "agreed": agreed.get(run_id, False),
+                "candidate": candidate is not None and candidate.run_id == run_id,
             }
         )
     return found

@@ -19,7 +19,7 @@ def aligned_rows(side: ServingSide, alignment: Alignment, encoder: Encoder | Non
     drawn anew, what changed would be known as made up.
     """
     own = OwnRows(party=side.party, is_label=side.is_label, frame=side.frame, keys=side.keys, alignment=alignment)
-    seed = _seed_of_stand_ins(side.secret(), alignment)
+    seed = _seed_of_stand_ins(side.home.secret(), alignment)
     return dataset_of(side.contract.linkage).to_score(side.contract, own, encoder, secret_seed=lambda: seed)
 
 

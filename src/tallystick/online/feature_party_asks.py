@@ -23,7 +23,7 @@ from tallystick.models.build import width_of
 from tallystick.network.channel import Channel
 from tallystick.online.aligned_rows import aligned_rows, names_of, own_places
 from tallystick.online.clients import answer_clients
-from tallystick.online.side import ServingSide
+from tallystick.online.side import OpenRun, ServingSide
 from tallystick.serving.answering import receive_way
 from tallystick.serving.asking import Asking
 from tallystick.serving.batching import Batcher
@@ -53,36 +53,38 @@ def serve_feature_party_that_asks(
     try:
         from tallystick.online.http import application, run_server
         from tallystick.online.metrics import Metrics
+        from tallystick.online.served_runs import ServedRun, ServedRuns
     except ImportError as error:
         raise ConfigError(f"serve: {error.name} is not installed; run: pip install 'tallystick[serve]'") from None
     side = ServingSide.of(contract, party, table=table, run=run, watcher=watcher)
-    options, store, metrics = party.serving, side.store(), Metrics()
+    options, metrics, stopped = party.serving, Metrics(), threading.Event()
     way: Way = options.way or side.serving.ways[0]
     batcher = Batcher(
-        ScoresAsTheyCame(),
-        store,
         gate=side.gate(crosses=way == "embedding"),
         patience_s=options.deadline_ms / 1000,
         most_waiting=options.max_waiting,
         observe=metrics.observe_batch,
     )
-    stopped = threading.Event()
+    opened = side.open(side.first.run_id, anew=False)
+    run_id, served = opened.run_id, ServedRuns(ServedRun.of(side, opened, ScoresAsTheyCame()))
 
     def work(channels: dict[str, Channel], _leave: Callable[[], None]) -> None:
         channel = channels[contract.label_party]
-        side.agreed(shake_hands(contract, side.resume_state, channel, note=watcher.say), channel.peer)
+        state = side.resume_state(side.promotion_of(run_id))
+        side.agreed(shake_hands(contract, state, channel, note=watcher.say), channel.peer, expected=run_id)
         channel.send(Terms(way=way))
-        label_party = AskedLabelParty(channel=channel, run=side.run_id, probabilities=contract.target.type == "binary")
-        asking = _asking(side, way, channels, label_party)
-        watcher.say(f"serving run {side.run_id}, asking {channel.peer} by {way}")
-        batcher.serve(asking, label_party, stopped.is_set)
+        label_party = AskedLabelParty(channel=channel, run=run_id, probabilities=contract.target.type == "binary")
+        asking = _asking(side, way, channels, label_party, opened)
+        watcher.say(f"serving run {run_id}, asking {channel.peer} by {way}")
+        batcher.serve({run_id: asking}, label_party, stopped.is_set)
         label_party.leave()
 
-    server = run_server(application(side, batcher, ScoresAsTheyCame(), store, metrics), options)
+    server = run_server(application(options, batcher, served, metrics, say=watcher.say), options)
     try:
-        answer_clients(side, server, work, stopped=stopped)
+        with side.home.locked():
+            answer_clients(side, server, work, stopped=stopped)
     finally:
-        store.close()
+        served.now.current.close()
 
 
 def serve_label_party_that_answers(
@@ -93,7 +95,8 @@ def serve_label_party_that_answers(
     Raises ConfigError or DataError before anybody is called if model or table is not usable, or the contract allows no serving.
     """
     side = ServingSide.of(contract, party, table=table, run=run, watcher=watcher)
-    scorer, gate, feature_party = Scorer.of(_label_model(side)), side.gate(), contract.feature_parties[0]
+    gate, feature_party, opened = side.gate(), contract.feature_parties[0], side.open(side.first.run_id, anew=False)
+    scorer = Scorer.of(TrainedLabelParty.load(opened.folder, side.architecture))
     # By an embedding alone the own columns of a row cannot be found.
     ways = [way for way in side.serving.ways if way != "embedding" or scorer.trained.encoder is None]
     if not ways:
@@ -105,56 +108,57 @@ def serve_label_party_that_answers(
     def work(channels: dict[str, Channel], _leave: Callable[[], None]) -> None:
         channel = channels[feature_party]
         named = {feature_party: channel}
-        side.agreed(shake_hands_label_party(contract, side.resume_state, named, note=watcher.say), feature_party)
+        state = side.resume_state(side.promotion_of(opened.run_id))
+        side.agreed(shake_hands_label_party(contract, state, named, note=watcher.say), feature_party, expected=opened.run_id)
         way = receive_way(channel, ways)
-        rows = _batched_rows(side, channels, scorer) if way == "agreed-batch" else None
-        watcher.say(f"serving run {side.run_id} to {feature_party}, who asks by {way}")
-        answer_with_scores(channel, {side.run_id: scorer}, width=scorer.trained.widths[0], rows=rows, gate=gate)
+        rows = _batched_rows(side, channels, opened) if way == "agreed-batch" else None
+        watcher.say(f"serving run {opened.run_id} to {feature_party}, who asks by {way}")
+        answer_with_scores(channel, {opened.run_id: scorer}, width=scorer.trained.widths[0], rows=rows, gate=gate)
 
     for line in serving_lines(contract):
         watcher.say(line)
-    side.in_rounds(work, stopped=threading.Event())
-
-
-def _label_model(side: ServingSide) -> TrainedLabelParty:
-    return TrainedLabelParty.load(side.folder, side.architecture)
+    try:
+        with side.home.locked():
+            side.in_rounds(work, stopped=threading.Event())
+    finally:
+        opened.store.close()
 
 
 def _agreed_batches(side: ServingSide, alignment: Alignment) -> AgreedBatches:
     return AgreedBatches.of(names_of(side, alignment), size=side.serving.window, contract=side.contract.hash)
 
 
-def _batched_rows(side: ServingSide, channels: dict[str, Channel], scorer: Scorer) -> BatchedRows:
-    alignment = side.align(channels)
-    dataset = aligned_rows(side, alignment, scorer.trained.encoder)
+def _batched_rows(side: ServingSide, channels: dict[str, Channel], opened: OpenRun) -> BatchedRows:
+    alignment = side.align(channels, opened.ids)
+    dataset = aligned_rows(side, alignment, opened.encoder)
     return BatchedRows(source=dataset.features_at, batches=_agreed_batches(side, alignment))
 
 
-def _asking(side: ServingSide, way: Way, channels: dict[str, Channel], label_party: AskedLabelParty) -> Asking:
+def _asking(side: ServingSide, way: Way, channels: dict[str, Channel], label_party: AskedLabelParty, opened: OpenRun) -> Asking:
     """The agreed way of asking, over these sessions."""
     if way == "embedding":
-        bottom = _bottom(side, _present_rows(side))
+        bottom = _bottom(side, opened, _present_rows(side, opened))
         return AskByEmbedding(label_party=label_party, bottom=_OfPresentRows(bottom), width=width_of(bottom))
-    alignment = side.align(channels)
-    dataset = aligned_rows(side, alignment, side.encoder)
-    bottom = _bottom(side, dataset)
+    alignment = side.align(channels, opened.ids)
+    dataset = aligned_rows(side, alignment, opened.encoder)
+    bottom = _bottom(side, opened, dataset)
     cut_ND = all_embedded(bottom, dataset.features_at, rows=len(alignment), width=width_of(bottom))
     return AskByAgreedBatch(
         label_party=label_party, cut_ND=cut_ND, batches=_agreed_batches(side, alignment), places=own_places(side, alignment)
     )
 
 
-def _bottom(side: ServingSide, dataset: Dataset) -> nn.Module:
-    return TrainedFeatureParty.load(side.folder, side.architecture, dataset).bottom.eval()
+def _bottom(side: ServingSide, opened: OpenRun, dataset: Dataset) -> nn.Module:
+    return TrainedFeatureParty.load(opened.folder, side.architecture, dataset).bottom.eval()
 
 
-def _present_rows(side: ServingSide) -> Dataset:
+def _present_rows(side: ServingSide, opened: OpenRun) -> Dataset:
     """A dataset of no position, for a bottom model that is given rows of its own party alone."""
     if not side.contract.linkage.imputes:
-        return IntersectionDataset(encoder=side.encoder, source=None)
+        return IntersectionDataset(encoder=opened.encoder, source=None)
     nobody = torch.empty(0, dtype=torch.int64)
     imputation = Imputation.of(side.contract.union, nobody, is_label=False, seed=0)
-    return UnionDataset(encoder=side.encoder, source=None, imputation=imputation)
+    return UnionDataset(encoder=opened.encoder, source=None, imputation=imputation)
 
 
 class _OfPresentRows(nn.Module):

@@ -16,7 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from tallystick.artifacts.answers import AnsweredRow, AnswerLog, kept_columns
+from tallystick.artifacts.answers import AnsweredRow, kept_columns
 from tallystick.config.serving import ServingOptions
 from tallystick.data.features import Features
 from tallystick.errors import StorageError, StoreError
@@ -26,15 +26,13 @@ from tallystick.online.limits import Rate, Tokens
 from tallystick.online.metrics import Metrics
 from tallystick.online.openapi import PAGE, openapi
 from tallystick.online.problems import Problem
-from tallystick.online.requests import ARROW, JSON, Reader, RowsAsked
-from tallystick.online.side import ServingSide
+from tallystick.online.requests import ARROW, JSON, RowsAsked, ScoreRequest, decoded
+from tallystick.online.served_runs import ServedRun, ServedRuns
 from tallystick.serving.batching import MOST_ROWS, Batcher, Outcome, Times, Wanted, Why
-from tallystick.serving.scoring import Scoring
-from tallystick.serving.stores.store import KeyedRows
 
 JOINT, ALONE = "joint model", "own columns"
 BODY_S = 5.0
-DEADLINE = "x-deadline-ms"
+DEADLINE, RUN = "x-deadline-ms", "x-run-id"
 MARGIN = 0.15
 """Share of a request's deadline that is kept for a score by own columns."""
 
@@ -63,15 +61,13 @@ class _Rows:
 class ScoreServer:
     """POST /v1/score and what stands around it."""
 
-    def __init__(self, side: ServingSide, batcher: Batcher, scorer: Scoring, store: KeyedRows, metrics: Metrics) -> None:
-        options = side.party.serving
-        self._answers, self._say, self._said = side.answers(), side.watcher.say, ""
-        self._run_id, self._options = side.run_id, options
-        self._batcher, self._scorer, self._store, self._metrics = batcher, scorer, store, metrics
-        self._reader = Reader.of(side.contract, side.party, side.encoder, side.frame)
+    def __init__(
+        self, options: ServingOptions, batcher: Batcher, runs: ServedRuns, metrics: Metrics, *, say: Callable[[str], None]
+    ) -> None:
+        self._say, self._said = say, ""
+        self._options, self._batcher, self._runs, self._metrics = options, batcher, runs, metrics
         self._tokens = Tokens(options.token_file) if options.token_file is not None else None
         self._rate = Rate(options.requests_per_second)
-        self._document = msgspec.json.encode(openapi(self._reader, scorer.names, run_id=side.run_id))
 
     async def score(self, request: Request) -> Response:
         """Score the rows of a request."""
@@ -92,36 +88,37 @@ class ScoreServer:
             raise Problem(status=415, detail=f"content-type: must be {JSON} or {ARROW}")
         until = began + _deadline_ms(request, self._options) / 1000
         body = await _body(request, most=self._options.max_body_kib << 10)
-        asked = self._reader.json(body, run_id=self._run_id) if kind == JSON else self._reader.arrow(body)
-        if self._batcher.full:
-            raise Problem.later(503, "more rows wait than serving.max_waiting; come again after Retry-After")
-        rows = await self._rows(asked, until - MARGIN * (until - began), until)
-        for by in rows.scored_by:
-            self._metrics.rows.labels(by or "none").inc()
-        if self._answers is not None:
-            await self._keep(self._answers, asked, rows, began, until)
-        if not any(rows.scored_by):
-            raise _PROBLEMS[rows.why_B[0]]
-        return self._json(rows) if kind == JSON else self._arrow(rows)
+        sent = decoded(body) if kind == JSON else body
+        with self._runs.using(_run_wanted(request, sent)) as run:
+            asked = run.reader.json(sent) if isinstance(sent, ScoreRequest) else run.reader.arrow(sent)
+            if self._batcher.full:
+                raise Problem.later(503, "more rows wait than serving.max_waiting; come again after Retry-After")
+            rows = await self._rows(run, asked, until - MARGIN * (until - began), until)
+            for by in rows.scored_by:
+                self._metrics.rows.labels(by or "none", run.run_id).inc()
+            await self._keep(run, asked, rows, began, until)
+            if not any(rows.scored_by):
+                raise _PROBLEMS[rows.why_B[0]]
+            return _as_json(run, rows) if kind == JSON else _as_arrow(run, rows)
 
-    async def _rows(self, asked: RowsAsked, joint_until: float, until: float) -> _Rows:
+    async def _rows(self, run: ServedRun, asked: RowsAsked, joint_until: float, until: float) -> _Rows:
         """Joint scores for as many rows as there are by then; the others by own columns, where the contract has that."""
-        parts = await self._outcomes(asked, joint_until)
+        parts = await self._outcomes(run, asked, joint_until)
         why_B = [why for part in parts for why in part.why_B]
-        names = self._scorer.names
+        names = run.scorer.names
         scores = {name: [value for part in parts for value in _values(part, name)] for name in names}
         scored_by: list[str | None] = [JOINT if why == "joint" else None for why in why_B]
         others = [place for place, why in enumerate(why_B) if why not in ("joint", "unknown")]
-        if others and self._scorer.scores_alone:
-            alone, places = await self._alone(asked, others, until)
+        if others and run.scorer.scores_alone:
+            alone, places = await _alone(run, asked, others, until)
             if alone is not None:
-                for name, values in self._scorer.alone(alone).items():
+                for name, values in run.scorer.alone(alone).items():
                     for place, value in zip(places, values.tolist(), strict=True):
                         scores[name][place], scored_by[place] = value, ALONE
         times = max((part.times for part in parts if part.times is not None), key=lambda each: each.ended, default=None)
         return _Rows(why_B=why_B, scores=scores, scored_by=scored_by, times=times)
 
-    async def _outcomes(self, asked: RowsAsked, until: float) -> list[Outcome]:
+    async def _outcomes(self, run: ServedRun, asked: RowsAsked, until: float) -> list[Outcome]:
         loop = asyncio.get_running_loop()
         futures: list[asyncio.Future[Outcome]] = []
         sizes: list[int] = []
@@ -129,7 +126,7 @@ class ScoreServer:
             keys = asked.keys[start : start + MOST_ROWS]
             own = asked.own if asked.own is None or len(asked.keys) <= MOST_ROWS else _part(asked.own, start, len(keys))
             future: asyncio.Future[Outcome] = loop.create_future()
-            self._batcher.want(Wanted(keys=keys, own=own, until=until, done=_told(loop, future)))
+            self._batcher.want(Wanted(run=run, keys=keys, own=own, until=until, done=_told(loop, future)))
             futures.append(future)
             sizes.append(len(keys))
         timer = loop.call_later(max(until - time.monotonic(), 0), _time_out, futures, sizes)
@@ -138,30 +135,17 @@ class ScoreServer:
         finally:
             timer.cancel()
 
-    async def _alone(self, asked: RowsAsked, places: list[int], until: float) -> tuple[Features | None, list[int]]:
-        """Own columns of some rows, and which rows these are: those whose columns are known by then."""
-        if asked.own is not None:
-            return _picked(asked.own, places), places
-        keys = [asked.keys[place] for place in places]
-        try:
-            if self._store.blocks:
-                found = await asyncio.wait_for(asyncio.to_thread(self._store.find, keys), max(until - time.monotonic(), 0))
-            else:
-                found = self._store.find(keys)
-        except (StoreError, TimeoutError):
-            return None, []
-        known = [place for place, is_found in zip(places, found.is_found_B, strict=True) if is_found]
-        return (found.features_E, known) if known else (None, [])
-
-    async def _keep(self, answers: AnswerLog, asked: RowsAsked, rows: _Rows, began: float, until: float) -> None:
+    async def _keep(self, run: ServedRun, asked: RowsAsked, rows: _Rows, began: float, until: float) -> None:
         """Write down what is answered; a disk that takes no more costs no client its answer, and is counted."""
+        if (answers := run.answers) is None:
+            return
         columns: dict[int, tuple[tuple[float, ...], tuple[int, ...]]] = {}
         if answers.samples():
-            own, places = await self._alone(asked, list(range(len(asked.keys))), until)
+            own, places = await _alone(run, asked, list(range(len(asked.keys))), until)
             columns = {place: kept_columns(own, at) for at, place in enumerate(places)} if own is not None else {}
         kept = []
         for place, (key, why, by) in enumerate(zip(asked.keys, rows.why_B, rows.scored_by, strict=True)):
-            scores = [rows.scores[name][place] for name in self._scorer.names] if by is not None else []
+            scores = [rows.scores[name][place] for name in run.scorer.names] if by is not None else []
             numbers, codes = columns.get(place, (None, None))
             row = answers.digest(key)
             kept.append(AnsweredRow(row=row, why=why, by=by, scores=tuple(scores), numbers=numbers, codes=codes))
@@ -172,23 +156,6 @@ class ScoreServer:
             if str(error) != self._said:
                 self._said = str(error)
                 self._say(f"{error}; clients have their answers, which are not kept")
-
-    def _json(self, rows: _Rows) -> Response:
-        scored = [
-            {**{name: values[place] for name, values in rows.scores.items()}, SCORED_BY: by}
-            if by is not None
-            else {"problem": _PROBLEMS[rows.why_B[place]].facts}
-            for place, by in enumerate(rows.scored_by)
-        ]
-        return Response(msgspec.json.encode({"run_id": self._run_id, "scores": scored}), media_type=JSON)
-
-    def _arrow(self, rows: _Rows) -> Response:
-        details = [None if by else _PROBLEMS[why].detail for by, why in zip(rows.scored_by, rows.why_B, strict=True)]
-        columns = [pl.Series(name, values, dtype=pl.Float32).fill_nan(None) for name, values in rows.scores.items()]
-        columns += [pl.Series(SCORED_BY, rows.scored_by, dtype=pl.String), pl.Series("problem", details, dtype=pl.String)]
-        stream = io.BytesIO()
-        pl.DataFrame(columns).write_ipc_stream(stream)
-        return Response(stream.getvalue(), media_type=ARROW, headers={"x-run-id": self._run_id})
 
     def _allow(self, request: Request) -> None:
         if self._tokens is not None:
@@ -202,7 +169,7 @@ class ScoreServer:
 
     async def ready(self, request: Request) -> Response:  # noqa: ARG002
         """Whether the partners answer; by own columns alone a server is ready, too, where the contract has that."""
-        if self._batcher.ready or self._scorer.scores_alone:
+        if self._batcher.ready or self._runs.now.current.scorer.scores_alone:
             return Response("ready\n" if self._batcher.ready else "ready, by own columns alone\n", media_type="text/plain")
         return Problem.later(503, "the partners are not here; scores follow when they are").response()
 
@@ -213,22 +180,34 @@ class ScoreServer:
         except Problem as problem:
             return problem.response()
         self._metrics.ready.set(self._batcher.ready)
+        self._metrics.show(self._runs.now)
         return Response(self._metrics.text(), media_type="text/plain; version=0.0.4")
 
     async def document(self, request: Request) -> Response:  # noqa: ARG002
         """The OpenAPI document."""
-        return Response(self._document, media_type=JSON)
+        return Response(msgspec.json.encode(openapi(self._runs.now)), media_type=JSON)
+
+    async def runs(self, request: Request) -> Response:
+        """Which runs are served, and which wait for whom."""
+        try:
+            self._allow(request)
+        except Problem as problem:
+            return problem.response()
+        return Response(msgspec.json.encode(self._runs.now.facts()), media_type=JSON)
 
     async def page(self, request: Request) -> Response:  # noqa: ARG002
         """A page for people."""
         return Response(PAGE, media_type="text/html")
 
 
-def application(side: ServingSide, batcher: Batcher, scorer: Scoring, store: KeyedRows, metrics: Metrics) -> Starlette:
+def application(
+    options: ServingOptions, batcher: Batcher, runs: ServedRuns, metrics: Metrics, *, say: Callable[[str], None]
+) -> Starlette:
     """The ASGI application."""
-    scores = ScoreServer(side, batcher, scorer, store, metrics)
+    scores = ScoreServer(options, batcher, runs, metrics, say=say)
     routes: list[tuple[str, Callable[[Request], Awaitable[Response]], str]] = [
         ("/v1/score", scores.score, "POST"),
+        ("/v1/runs", scores.runs, "GET"),
         ("/healthz", scores.healthy, "GET"),
         ("/readyz", scores.ready, "GET"),
         ("/metrics", scores.metrics, "GET"),
@@ -266,6 +245,41 @@ def run_server(app: Starlette, options: ServingOptions) -> uvicorn.Server:
     return uvicorn.Server(config)
 
 
+async def _alone(run: ServedRun, asked: RowsAsked, places: list[int], until: float) -> tuple[Features | None, list[int]]:
+    """Own columns of some rows, and which rows these are: those whose columns are known by then."""
+    if asked.own is not None:
+        return _picked(asked.own, places), places
+    keys = [asked.keys[place] for place in places]
+    try:
+        if run.store.blocks:
+            found = await asyncio.wait_for(asyncio.to_thread(run.store.find, keys), max(until - time.monotonic(), 0))
+        else:
+            found = run.store.find(keys)
+    except (StoreError, TimeoutError):
+        return None, []
+    known = [place for place, is_found in zip(places, found.is_found_B, strict=True) if is_found]
+    return (found.features_E, known) if known else (None, [])
+
+
+def _as_json(run: ServedRun, rows: _Rows) -> Response:
+    scored = [
+        {**{name: values[place] for name, values in rows.scores.items()}, SCORED_BY: by}
+        if by is not None
+        else {"problem": _PROBLEMS[rows.why_B[place]].facts}
+        for place, by in enumerate(rows.scored_by)
+    ]
+    return Response(msgspec.json.encode({"run_id": run.run_id, "scores": scored}), media_type=JSON)
+
+
+def _as_arrow(run: ServedRun, rows: _Rows) -> Response:
+    details = [None if by else _PROBLEMS[why].detail for by, why in zip(rows.scored_by, rows.why_B, strict=True)]
+    columns = [pl.Series(name, values, dtype=pl.Float32).fill_nan(None) for name, values in rows.scores.items()]
+    columns += [pl.Series(SCORED_BY, rows.scored_by, dtype=pl.String), pl.Series("problem", details, dtype=pl.String)]
+    stream = io.BytesIO()
+    pl.DataFrame(columns).write_ipc_stream(stream)
+    return Response(stream.getvalue(), media_type=ARROW, headers={RUN: run.run_id})
+
+
 async def _no_such_page(request: Request, error: Exception) -> Response:  # noqa: ARG001
     status = getattr(error, "status_code", 404)
     return Problem(status=status, detail="scores are at POST /v1/score; /openapi.json says more").response()
@@ -297,6 +311,12 @@ async def _body(request: Request, *, most: int) -> bytes:
     except ClientDisconnect:
         raise Problem(status=400, detail="the body was cut short") from None
     return b"".join(parts)
+
+
+def _run_wanted(request: Request, sent: ScoreRequest | bytes) -> str | None:
+    """The run that a request names, in its JSON or in a header."""
+    named = sent.run_id if isinstance(sent, ScoreRequest) else None
+    return named if named is not None else request.headers.get(RUN)
 
 
 def _deadline_ms(request: Request, options: ServingOptions) -> float:

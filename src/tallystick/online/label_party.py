@@ -2,96 +2,119 @@
 
 import threading
 from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
 
 from tallystick.artifacts.trained import TrainedLabelParty
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
 from tallystick.config.serving import Way
-from tallystick.disclosure import serving_lines
 from tallystick.errors import ConfigError
 from tallystick.job.handshake import shake_hands_label_party
 from tallystick.network.channel import Channel
 from tallystick.online.aligned_rows import own_places
+from tallystick.online.clients import answer_clients
+from tallystick.online.loaded_runs import LoadedRuns
+from tallystick.online.messages import WantedRun
 from tallystick.online.side import ServingSide
-from tallystick.serving.asking import AskAhead, AskByKey, AskByPosition, AskByWindow, Asking, Partners
+from tallystick.online.switching import Building, Switching
+from tallystick.serving.asking import AskAhead, AskByKey, AskByPosition, AskByWindow, Partners
 from tallystick.serving.batching import Batcher
 from tallystick.serving.messages import Terms
 from tallystick.serving.scoring import Scorer
 from tallystick.watcher import Watcher
+
+if TYPE_CHECKING:
+    from tallystick.online.served_runs import ServedRun, ServedRuns
 
 
 def serve_label_party(contract: Contract, party: PartyFile, *, table: str | None, run: str | None, watcher: Watcher) -> None:
     """Answer clients until the operator ends it.
 
     Raises ConfigError or DataError before anybody is called if model, table or options are not usable, or the contract allows
-    no serving, and ConfigError where the extra ``serve`` is not installed.
+    no serving, and ConfigError where the extra ``serve`` is not installed, or another process serves the same.
     """
     try:
         from tallystick.online.http import application, run_server
         from tallystick.online.metrics import Metrics
+        from tallystick.online.served_runs import ServedRun, ServedRuns
     except ImportError as error:
         raise ConfigError(f"serve: {error.name} is not installed; run: pip install 'tallystick[serve]'") from None
     side = ServingSide.of(contract, party, table=table, run=run, watcher=watcher)
-    store, scorer = side.store(), Scorer.of(TrainedLabelParty.load(side.folder, side.architecture))
-    metrics = Metrics()
-    options = party.serving
+    options, metrics, stopped = party.serving, Metrics(), threading.Event()
     way: Way = options.way or side.serving.ways[0]
     batcher = Batcher(
-        scorer,
-        store,
         gate=side.gate(crosses=way != "ahead"),
         patience_s=options.deadline_ms / 1000,
         most_waiting=options.max_waiting,
         observe=metrics.observe_batch,
     )
-    stopped = threading.Event()
 
-    def work(channels: dict[str, Channel], _leave: Callable[[], None]) -> None:
-        named = {name: channels[name] for name in contract.feature_parties}
-        side.agreed(shake_hands_label_party(contract, side.resume_state, named, note=watcher.say), contract.feature_parties[0])
-        for channel in named.values():
-            channel.send(Terms(way=way))
-        partners = Partners(channels=list(named.values()), widths=scorer.trained.widths, run=side.run_id)
-        asking = _asking(side, way, channels, partners)
-        watcher.say(f"serving run {side.run_id}, asking {', '.join(named)} by {way}")
-        batcher.serve(asking, partners, stopped.is_set)
-        partners.leave()
+    def load(run_id: str, *, anew: bool = True) -> ServedRun:
+        opened = side.open(run_id, anew=anew)
+        return ServedRun.of(side, opened, Scorer.of(TrainedLabelParty.load(opened.folder, side.architecture)))
 
-    failed: list[BaseException] = []
-    server = run_server(application(side, batcher, scorer, store, metrics), options)
+    with side.home.locked():
+        runs = LoadedRuns(None if side.chosen else side.versions, load, say=watcher.say)
+        first = load(side.first.run_id, anew=False)
+        served = ServedRuns(first)
+        runs.begin(first)
 
-    def keep_up() -> None:
+        def work(channels: dict[str, Channel], _leave: Callable[[], None]) -> None:
+            switching = _begun(side, way, channels, runs, served)
+            partners = Partners.of_nothing([channels[name] for name in contract.feature_parties])
+            batcher.serve(switching.askings, partners, stopped.is_set, between=lambda _: switching())
+            partners.leave()
+
+        server = run_server(application(options, batcher, served, metrics, say=watcher.say), options)
         try:
-            side.in_rounds(work, stopped=stopped)
-        except BaseException as error:  # said by the main thread
-            failed.append(error)
-            server.should_exit = True
-
-    for line in serving_lines(contract):
-        watcher.say(line)
-    thread = threading.Thread(target=keep_up, name="tallystick-partners")
-    thread.start()
-    try:
-        watcher.say(f"clients are answered on {options.listen}")
-        server.run()
-    except KeyboardInterrupt:
-        pass  # the server has ended well
-    finally:
-        stopped.set()
-        thread.join()
-        store.close()
-    if failed:
-        raise failed[0]
+            answer_clients(side, server, work, stopped=stopped)
+        finally:
+            runs.close()
 
 
-def _asking(side: ServingSide, way: Way, channels: dict[str, Channel], partners: Partners) -> Asking:
-    """The agreed way of asking, over these sessions."""
-    if way == "key":
-        return AskByKey(partners=partners)
-    alignment = side.align(channels)
-    places = own_places(side, alignment)
-    if way == "ahead":
-        return AskAhead.of(partners, places, rows=len(alignment))
-    if way == "window":
-        return AskByWindow.of(partners, places, size=side.serving.window, secret=side.secret())
-    return AskByPosition(partners=partners, places=places)
+def _begun(
+    side: ServingSide, way: Way, channels: dict[str, Channel], runs: "LoadedRuns[ServedRun]", served: "ServedRuns"
+) -> Switching:
+    """A session that has begun: the run that all agree on is in use."""
+    contract, say = side.contract, side.watcher.say
+    named = {name: channels[name] for name in contract.feature_parties}
+    agreement = shake_hands_label_party(contract, side.resume_state(runs.promoted.halves), named, note=say)
+    begun = WantedRun(run_id=side.agreed(agreement, contract.feature_parties[0]), version=agreement.version or None)
+    run = side.load_agreed(partial(runs.require, beside=[served.now.current.run_id]), begun.run_id)
+    for channel in named.values():
+        channel.send(Terms(way=way))
+    switching = Switching(
+        party=side.party.party,
+        channels=named,
+        versions=side.versions,
+        runs=runs,
+        served=served,
+        begun=begun,
+        building=_ways_of_asking(side, way, channels, run),
+        say=say,
+    )
+    switching.begin(run)
+    say(f"serving run {begun.run_id}, asking {', '.join(named)} by {way}")
+    return switching
+
+
+def _ways_of_asking(
+    side: ServingSide, way: Way, channels: dict[str, Channel], run: "ServedRun"
+) -> Callable[["ServedRun"], Building]:
+    """How any run's rows are asked for in the agreed way, over these sessions: one alignment is all runs'."""
+    alignment = side.align(channels, run.ids) if way != "key" else None
+    places = own_places(side, alignment) if alignment is not None else {}
+    asked = [channels[name] for name in side.contract.feature_parties]
+
+    def building(run: "ServedRun") -> Building:
+        assert isinstance(run.scorer, Scorer), "a label party scores itself"
+        partners = Partners(channels=asked, widths=run.scorer.trained.widths, run=run.run_id)
+        if way == "ahead":
+            assert alignment is not None
+            return (yield from AskAhead.building(partners, places, rows=len(alignment)))
+        if way == "window":
+            return AskByWindow.of(partners, places, size=side.serving.window, secret=side.home.secret())
+        return AskByPosition(partners=partners, places=places) if way == "position" else AskByKey(partners=partners)
+
+    return building

@@ -2,6 +2,8 @@
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from tallystick.online.served_runs import RunsNow
+
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 
 
@@ -14,7 +16,14 @@ class Metrics:
         self.rows = Counter(
             "tallystick_rows",
             "Rows by what became of them: joint model, own columns, or why there is no score.",
-            ("by",),
+            ("by", "run_id"),
+            registry=self.registry,
+        )
+        self.runs = Gauge("tallystick_runs_served", "1 for each run that is loaded.", ("run_id", "state"), registry=self.registry)
+        self.missing = Gauge(
+            "tallystick_promotion_missing",
+            "1 for each party that has not promoted a run which another party has.",
+            ("run_id", "party"),
             registry=self.registry,
         )
         self.seconds = Histogram(
@@ -38,6 +47,16 @@ class Metrics:
         """A batch came back."""
         self.batch_rows.observe(rows)
         self.partner_seconds.observe(partner_seconds)
+
+    def show(self, now: RunsNow) -> None:
+        """The runs that are served now, and who has not promoted what."""
+        self.runs.clear()
+        self.missing.clear()
+        for run in now.facts()["runs"]:
+            self.runs.labels(run["run_id"], run["state"]).set(1)
+        for run_id, parties in now.missing.items():
+            for party in parties:
+                self.missing.labels(run_id, party).set(1)
 
     def text(self) -> bytes:
         """In Prometheus' format."""

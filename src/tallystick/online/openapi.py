@@ -1,26 +1,29 @@
 """The description of the HTTP interface: an OpenAPI document made of this party's columns, and a page for people."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import polars as pl
 
 from tallystick import __version__
-from tallystick.online.requests import ARROW, JSON, Reader
+from tallystick.online.loaded_runs import MOST_LOADED
+from tallystick.online.requests import ARROW, JSON
+from tallystick.online.served_runs import RunsNow
 
 PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>tallystick</title>
 <h1>tallystick serve</h1><p>Scores: <code>POST /v1/score</code>. <a href="/openapi.json">OpenAPI</a>,
-<a href="/healthz">health</a>, <a href="/readyz">readiness</a>, <a href="/metrics">metrics</a>.</p></html>
+<a href="/healthz">health</a>, <a href="/readyz">readiness</a>, <a href="/metrics">metrics</a>,
+<a href="/v1/runs">runs</a>.</p></html>
 """
 
 
-def openapi(reader: Reader, scores: Sequence[str], *, run_id: str) -> dict[str, Any]:
+def openapi(now: RunsNow) -> dict[str, Any]:
     """The document."""
+    reader, scores = now.current.reader, now.current.scorer.names
     columns = {name: _type_of(reader.schema.get(name)) for name in reader.columns}
     row = {"type": "object", "properties": columns, "required": reader.key_columns, "additionalProperties": False}
     body = {
         "type": "object",
-        "properties": {"rows": {"type": "array", "items": row, "maxItems": reader.most_rows}, "run": {"const": run_id}},
+        "properties": {"rows": {"type": "array", "items": row, "maxItems": reader.most_rows}, "run_id": _RUN},
         "required": ["rows"],
     }
     by = {"scored_by": {"enum": ["joint model", "own columns"]}}
@@ -33,7 +36,10 @@ def openapi(reader: Reader, scores: Sequence[str], *, run_id: str) -> dict[str, 
     }
     score = {
         "summary": "Score rows by their keys, with own columns beside these or looked up.",
-        "parameters": [{"name": "x-deadline-ms", "in": "header", "schema": {"type": "integer", "minimum": 1, "maximum": 60_000}}],
+        "parameters": [
+            {"name": "x-deadline-ms", "in": "header", "schema": {"type": "integer", "minimum": 1, "maximum": 60_000}},
+            {"name": "x-run-id", "in": "header", "schema": _RUN},
+        ],
         "requestBody": {"required": True, "content": {JSON: {"schema": body}, ARROW: {}}},
         "responses": {
             "200": {
@@ -46,17 +52,47 @@ def openapi(reader: Reader, scores: Sequence[str], *, run_id: str) -> dict[str, 
     return {
         "openapi": "3.1.0",
         "info": {"title": "tallystick serve", "version": __version__},
-        "paths": {"/v1/score": {"post": score}},
+        "paths": {"/v1/score": {"post": score}, "/v1/runs": {"get": _RUNS}},
         "components": {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
         "security": [{"token": []}],
     }
 
 
 _TEXT = {"type": "string"}
+_RUN = {
+    "type": "string",
+    "pattern": "^[0-9a-f]{16}$",
+    "description": "the run that scores: the one in use, which is the default, or the one before it, while all sides have both",
+}
+_SERVED = {
+    "type": "object",
+    "properties": {"run_id": _TEXT, "state": {"enum": ["in use", "before", "candidate"]}, "answers": {"type": "boolean"}},
+}
+_WAITING = {"type": "object", "properties": {"run_id": _TEXT, "missing": {"type": "array", "items": _TEXT}}}
+_RUNS = {
+    "summary": f"The runs that are loaded, at most {MOST_LOADED}, and promoted ones that wait for a party.",
+    "responses": {
+        "200": {
+            "description": "runs",
+            "content": {
+                "application/json": {
+                    "schema": {
+                        "type": "object",
+                        "properties": {
+                            "runs": {"type": "array", "items": _SERVED, "maxItems": MOST_LOADED},
+                            "waiting": {"type": "array", "items": _WAITING},
+                        },
+                    }
+                }
+            },
+        }
+    },
+}
 _STATUSES = {
     400: "not readable",
     401: "no token",
-    404: "no such key, or a partner has no row",
+    404: "no such key, a partner has no row, or no such run is served",
+    409: "a run that is not in use: it waits for a party, or is a candidate",
     408: "the body came too slowly",
     413: "too large",
     415: "another type of body",

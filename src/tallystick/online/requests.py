@@ -34,7 +34,7 @@ class ScoreRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The JSON that is taken: rows of columns, and the run whose model is to score if it matters."""
 
     rows: list[dict[str, Cell]]
-    run: str | None = None
+    run_id: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +46,16 @@ class RowsAsked:
 
 
 _DECODER = msgspec.json.Decoder(ScoreRequest)
+
+
+def decoded(body: bytes) -> ScoreRequest:
+    """Read JSON; raises Problem."""
+    try:
+        return _DECODER.decode(body)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise Problem(
+            status=400, detail=f"the body is not the JSON that is taken here: {_reason(error)}; see /openapi.json"
+        ) from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,16 +104,8 @@ class Reader:
         """Columns that a request may bring."""
         return self.key_columns if self.keys_only else [*self.key_columns, *self.own_columns]
 
-    def json(self, body: bytes, *, run_id: str) -> RowsAsked:
-        """Read JSON; raises Problem."""
-        try:
-            request = _DECODER.decode(body)
-        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-            raise Problem(
-                status=400, detail=f"the body is not the JSON that is taken here: {_reason(error)}; see /openapi.json"
-            ) from None
-        if request.run is not None and request.run != run_id:
-            raise Problem(status=404, detail=f"run: that one is not served here; leave it out, or ask for {run_id}")
+    def json(self, request: ScoreRequest) -> RowsAsked:
+        """Read the rows of a request; raises Problem."""
         self._check_count(len(request.rows))
         names = request.rows[0].keys()
         for number, row in enumerate(request.rows):

@@ -1,12 +1,13 @@
-"""What a side that serves is made of, whatever its role: its run, its rows, and sessions that are made again when they end."""
+"""What a side that serves is made of, whatever its role: its runs, its rows, and sessions that are made again when they end."""
 
 import gc
 import secrets
 import threading
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from tallystick.alignment.outcome import Alignment
 from tallystick.alignment.pairwise import LocalOptions
@@ -23,18 +24,18 @@ from tallystick.data.keys import Keys, fingerprint, keys_of
 from tallystick.data.lazy import Frame
 from tallystick.data.repeats import with_summaries
 from tallystick.data.table import read_table
-from tallystick.errors import ConfigError, DataError, TallystickError
+from tallystick.errors import ConfigError, DataError, PeerError, StorageError, TallystickError
 from tallystick.job.handshake import Agreement, PromotedHalf, ResumeState
 from tallystick.job.job import use_threads
 from tallystick.job.phases.align import align
 from tallystick.job.preflight import require_to_predict
 from tallystick.job.process import Work, with_sessions
-from tallystick.job.runs import chosen_run, offered
+from tallystick.job.runs import chosen_run, named_run, offered
 from tallystick.job.versions import Versions
 from tallystick.network.channel import Channel
+from tallystick.online.home import ServingHome
 from tallystick.online.kept_alignment import KeptAlignment
-from tallystick.serving.answering import OPEN, Gate
-from tallystick.serving.journal import Journal
+from tallystick.serving.answering import Gate
 from tallystick.serving.meeting import meet_feature_party, meet_label_party
 from tallystick.serving.stores.postgres import PostgresStore
 from tallystick.serving.stores.redis import RedisStore
@@ -42,23 +43,53 @@ from tallystick.serving.stores.store import KeyedRows
 from tallystick.serving.stores.table import Snapshot, TableStore
 from tallystick.watcher import Watcher
 
+R = TypeVar("R")
 COMMAND = "serve"
 AGAIN_S = 0.5
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class OpenRun:
+    """A run as this side has it: its folder, the encoder of its columns, and the rows that it finds by key.
+
+    Args:
+        run_id: of the run.
+        folder: this party's.
+        ids: the most that a party had when it was trained.
+        encoder: of the own columns; None where there are none.
+        store: rows by key, as this encoder reads them.
+    """
+
+    run_id: str
+    folder: RunFolder
+    ids: int
+    encoder: Encoder | None
+    store: KeyedRows
+
+
 @dataclass(frozen=True, kw_only=True)
 class ServingSide:
-    """One side that serves: the run whose model it is, and the rows as they were at the start."""
+    """One side that serves, whichever run: its files, and the rows as they were at the start.
+
+    Args:
+        contract, party: what it serves by.
+        serving: the contract's section of it.
+        first: the run to begin with: the chosen one, else the newest promotion, else the latest complete one.
+        chosen: whether the run was named: then no promotion is followed.
+        versions: this party's promotions.
+        home: what it keeps of serving.
+        source: where the rows come from.
+        frame, keys: the rows.
+        watcher: is told.
+    """
 
     contract: Contract
     party: PartyFile
     serving: ServingConfig
-    folder: RunFolder
-    run_id: str
-    promoted: tuple[PromotedHalf, ...]
+    first: RunFolder
     chosen: bool
-    kept: Alignment
-    encoder: Encoder | None
+    versions: Versions
+    home: ServingHome
     source: TableConfig
     frame: Frame
     keys: Keys
@@ -75,29 +106,21 @@ class ServingSide:
         check_party(contract, party)
         check_serving(contract, party)
         source = party.table_at(table)
-        # Sessions stand for long: a run is served once all sides have it as their newest promotion, and no older one meanwhile.
-        promoted = () if run is not None else Versions(contract=contract, party=party).halves()[:1]
+        versions = Versions(contract=contract, party=party)
+        promoted = versions.halves()[:1] if run is None else ()
         folder = chosen_run(contract, party, promoted[0].run_id if promoted else run, say=watcher.say)
-        folder.check(trained=True)
-        kept = folder.load_alignment()
-        if kept is None:
-            raise DataError(f"{folder.path} holds no alignment; it does not look like a finished run")
-        encoder = kept_encoder(folder)
-        frame = with_summaries(read_table(source, text=party.text_columns), party, contract.alignment)
-        keys = require_to_predict(contract, party, frame, encoder, folder=folder, charges=False)
+        frame = _read(source, contract, party)
         return cls(
             contract=contract,
             party=party,
             serving=contract.serving,
-            folder=folder,
-            run_id=kept[0].run_id,
-            promoted=promoted,
+            first=folder,
             chosen=run is not None,
-            kept=kept[1],
-            encoder=encoder,
+            versions=versions,
+            home=ServingHome.of(contract, party),
             source=source,
             frame=frame,
-            keys=keys,
+            keys=require_to_predict(contract, party, frame, kept_encoder(folder), folder=folder, charges=False),
             watcher=watcher,
         )
 
@@ -111,37 +134,70 @@ class ServingSide:
         """How this party's part of the network is put together."""
         return Architecture.of(self.contract, self.party.party, secret=row_noise_secret(self.contract, self.party))
 
-    @property
-    def resume_state(self) -> ResumeState:
-        """What this side says in the handshake: that it serves, and which complete runs it has, the chosen one first."""
-        return offered(self.contract, self.party, command=COMMAND, run_id=self.run_id, promoted=self.promoted, chosen=self.chosen)
+    def resume_state(self, promoted: tuple[PromotedHalf, ...]) -> ResumeState:
+        """What this side says in the handshake: that it serves, what it promoted, and which complete runs it has."""
+        run_id = promoted[0].run_id if promoted else self.first.run_id
+        return offered(self.contract, self.party, command=COMMAND, run_id=run_id, promoted=promoted, chosen=self.chosen)
 
-    def agreed(self, agreement: Agreement, peer: str) -> None:
-        """Refuse another run than this side serves, and a half of it that has changed since all promoted it."""
-        if agreement.align or agreement.run_id != self.run_id:
-            raise ConfigError(
-                f"the peers' models are of another run than {self.folder.path}; all must serve the same run's model"
-            )
+    def promotion_of(self, run_id: str) -> tuple[PromotedHalf, ...]:
+        """This run, if it is promoted: for a side that follows no promotion while it stands."""
+        return () if self.chosen else tuple(half for half in self.versions.halves() if half.run_id == run_id)
+
+    def agreed(self, agreement: Agreement, peer: str, *, expected: str | None = None) -> str:
+        """The id of the run to begin with.
+
+        Raises PeerError for another one than is ``expected``, or where a half of it has changed since all promoted it.
+        """
+        if agreement.align or expected not in (None, agreement.run_id):
+            raise PeerError(peer, "the peers' models are of other runs; all must serve the same run's model")
         if agreement.version:
-            Versions(contract=self.contract, party=self.party).agree(agreement.run_id, agreement.version, peer)
-
-    def secret(self) -> bytes:
-        """32 bytes that windows and the journal's digests follow from, the same for as long as the run is served."""
-        return serving_secret(self.folder)
-
-    def answers(self) -> AnswerLog | None:
-        """Where what is answered is kept; None where the party file keeps nothing."""
-        config = self.party.serving.answers
-        return AnswerLog(origin=self.folder.origin, secret=self.secret(), config=config) if config is not None else None
+            self.versions.agree(agreement.run_id, agreement.version, peer)
+        return agreement.run_id
 
     def gate(self, *, crosses: bool = True) -> Gate:
         """This side's journal, and the contract's budgets where a row that is asked for ``crosses``."""
-        limits = (self.serving.questions_a_day, self.serving.questions_a_day_per_row) if crosses else (None, None)
-        if not self.party.serving.journal and limits == (None, None):
-            return OPEN
-        return Journal(origin=self.folder.origin, secret=self.secret(), a_day=limits[0], a_day_per_row=limits[1])
+        return self.home.gate(
+            a_day=self.serving.questions_a_day if crosses else None,
+            a_day_per_row=self.serving.questions_a_day_per_row if crosses else None,
+            journal=self.party.serving.journal,
+        )
 
-    def store(self) -> KeyedRows:
+    def load_agreed(self, load: Callable[[str], R], run_id: str) -> R:
+        """Load the run that the handshake settled; what it lacks may be put right while serving goes on, so StorageError."""
+        try:
+            return load(run_id)
+        except (ConfigError, DataError) as error:
+            raise StorageError(f"run {run_id} cannot be served: {error}") from None
+
+    def answers(self, run: OpenRun) -> AnswerLog | None:
+        """Where what a run answered is kept; None where the party file keeps nothing."""
+        config = self.party.serving.answers
+        if config is None:
+            return None
+        return AnswerLog(origin=run.folder.origin, secret=serving_secret(run.folder), config=config)
+
+    def open(self, run_id: str, *, anew: bool = True) -> OpenRun:
+        """Read a run's folder, and the rows for its encoder: ``anew``, or as they were at the start, for the first run.
+
+        Raises ConfigError, DataError or StorageError where it is not usable, BudgetExceeded where noise on its rows cannot be
+        charged.
+        """
+        folder = named_run(self.contract, self.party, run_id, option="run") if anew else self.first
+        folder.check(trained=True)
+        kept = folder.load_alignment()
+        if kept is None or not folder.trained:
+            raise DataError(f"{folder.path} holds no trained model; it does not look like a finished run")
+        encoder = kept_encoder(folder)
+        frame = _read(self.source, self.contract, self.party) if anew else self.frame
+        return OpenRun(
+            run_id=run_id,
+            folder=folder,
+            ids=max(kept[1].sizes.values()),
+            encoder=encoder,
+            store=self._store(folder, encoder, frame),
+        )
+
+    def _store(self, folder: RunFolder, encoder: Encoder | None, frame: Frame) -> KeyedRows:
         """Where rows are found by key; raises ConfigError, and BudgetExceeded where noise on these rows was to be charged."""
         noisy = not self.is_label and self.contract.embedding_defenses().noisy
         config = self.party.serving.store
@@ -151,42 +207,42 @@ class ServingSide:
                 "(gaussian-embeddings); leave it out, and serve the table"
             )
         if isinstance(config, Redis):
-            return RedisStore(config, self.encoder, dict(self.frame.schema))
+            return RedisStore(config, encoder, dict(self.frame.schema))
         if isinstance(config, Postgres):
-            return PostgresStore(config, self.encoder, dict(self.frame.schema), text=self.party.text_columns)
-        first = Snapshot.of(self.frame, self.keys, self.encoder, noisy=noisy)
-        self._charge(first)
+            return PostgresStore(config, encoder, dict(self.frame.schema), text=self.party.text_columns)
+
+        def snapshot_of(frame: Frame) -> Snapshot:
+            keys = keys_of(frame, self.party, self.contract.alignment)
+            snapshot = Snapshot.of(frame, keys, encoder, noisy=noisy)
+            self._charge(snapshot, folder)
+            return snapshot
+
         return TableStore(
-            first,
-            read=partial(self._read, noisy),
+            snapshot_of(frame),
+            read=lambda: snapshot_of(_read(self.source, self.contract, self.party)),
             signature=partial(signature, self.source),
             refresh_s=self.party.serving.refresh_s,
             say=self.watcher.say,
         )
 
-    def _read(self, noisy: bool) -> Snapshot:
-        frame = with_summaries(read_table(self.source, text=self.party.text_columns), self.party, self.contract.alignment)
-        snapshot = Snapshot.of(frame, keys_of(frame, self.party, self.contract.alignment), self.encoder, noisy=noisy)
-        self._charge(snapshot)
-        return snapshot
-
-    def _charge(self, snapshot: Snapshot) -> None:
+    def _charge(self, snapshot: Snapshot, folder: RunFolder) -> None:
         """Charge one release of each row's noisy embedding, once for a table: the same rows get the same noise ever after."""
         if self.is_label or noise_on_embeddings(self.contract) is None:
             return
-        facts, digest = self.folder.noted(SERVING), snapshot.digest()
+        facts, digest = folder.noted(SERVING), snapshot.digest()
         charged = facts.get("charged", [])
         assert isinstance(charged, list)
         if digest not in charged:
-            what = f"serving with {self.folder.path.name}"
-            EmbeddingCharge.of(self.contract, self.party, self.folder, what=what)("prediction")
-            self.folder.note(SERVING, {**facts, "charged": [*charged, digest]}, private=True)
+            what = f"serving with {folder.path.name}"
+            EmbeddingCharge.of(self.contract, self.party, folder, what=what)("prediction")
+            folder.note(SERVING, {**facts, "charged": [*charged, digest]}, private=True)
 
-    def align(self, channels: dict[str, Channel]) -> Alignment:
-        """The alignment of before, where all sides have kept it for their present keys; else a new one, as for a prediction."""
-        kept = KeptAlignment(
-            folder=self.folder.path, origin=self.folder.origin, keys=fingerprint(self.keys), say=self.watcher.say
-        )
+    def align(self, channels: dict[str, Channel], ids: int) -> Alignment:
+        """The alignment of before, where all sides have kept it for their present keys; else a new one, as for a prediction.
+
+        Its rows are the same whichever run scores them. A peer may bring twice as many as ``ids``.
+        """
+        kept = KeptAlignment(folder=self.home.path, origin=self.home.origin, keys=fingerprint(self.keys), say=self.watcher.say)
         found = kept.load()
         known = found[0] if found is not None else ""
         if self.is_label:
@@ -196,20 +252,10 @@ class ServingSide:
             name, again = meet_feature_party(known, channels[self.contract.label_party])
         if again and found is not None:
             return found[1]
-        alignment = self._align_anew(channels)
+        options = LocalOptions(threads=self.party.threads)
+        alignment = align(self.contract, self.party.party, self.keys, channels, local=options, expected=2 * ids)
         kept.save(name, alignment)
         return alignment
-
-    def _align_anew(self, channels: dict[str, Channel]) -> Alignment:
-        return align(
-            self.contract,
-            self.party.party,
-            self.keys,
-            channels,
-            local=LocalOptions(threads=self.party.threads),
-            expected=2 * max(self.kept.sizes.values()),
-            kept=self.kept,
-        )
 
     def in_rounds(self, work: Work[None], *, stopped: threading.Event) -> None:
         """Do the work over fresh sessions, again and again: a partner that goes away comes back to a new round."""
@@ -232,6 +278,10 @@ class ServingSide:
 
 
 _FOR_EVER_S = 604_800.0
+
+
+def _read(source: TableConfig, contract: Contract, party: PartyFile) -> Frame:
+    return with_summaries(read_table(source, text=party.text_columns), party, contract.alignment)
 
 
 def _for_good(error: TallystickError) -> bool:

@@ -3,7 +3,7 @@
 Shapes: B rows asked for, E of them that have a row, D cut width.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -16,6 +16,7 @@ from tallystick.cut.forward import FeatureSource, whole_tiles
 from tallystick.cut.messages import all_finite
 from tallystick.data.features import Features
 from tallystick.errors import ProtocolError, StoreError
+from tallystick.models.build import width_of
 from tallystick.network.channel import Channel
 from tallystick.network.messages import Array
 from tallystick.serving.messages import OVER_BUDGET, Refusal, RowAnswer, RowQuestion, Terms
@@ -107,15 +108,15 @@ def check_positions(question: RowQuestion, peer: str, rows: int) -> None:
 class Gate(Protocol):
     """Budgets and the journal of one side."""
 
-    def allowed(self, names_B: Sequence[bytes]) -> NDArray[np.bool_]:
-        """Count rows that are asked for, and say which of them may be answered."""
+    def allowed(self, names_B: Sequence[bytes], *, run: str) -> NDArray[np.bool_]:
+        """Count rows that are asked of a run, and say which of them may be answered."""
         ...
 
 
 class Open:
     """The gate where nothing is counted."""
 
-    def allowed(self, names_B: Sequence[bytes]) -> NDArray[np.bool_]:
+    def allowed(self, names_B: Sequence[bytes], *, run: str) -> NDArray[np.bool_]:  # noqa: ARG002
         """All."""
         return np.ones(len(names_B), dtype=np.bool_)
 
@@ -123,9 +124,28 @@ class Open:
 OPEN = Open()
 
 
-def answer_questions(
-    channel: Channel, bottoms: Mapping[str, nn.Module], finder: Finder, *, width: int, gate: Gate = OPEN
-) -> None:
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AnsweringRun:
+    """A run that a feature party has loaded.
+
+    Args:
+        bottom: its bottom model, in evaluation mode.
+        finder: looks rows up in the agreed way, as this run's encoder reads them.
+    """
+
+    bottom: nn.Module
+    finder: Finder
+
+
+class Runs(Protocol):
+    """The runs of which questions are answered; which these are may change between two questions."""
+
+    def __getitem__(self, run_id: str) -> AnsweringRun:
+        """The run of this id; raises KeyError for any that is not answered."""
+        ...
+
+
+def answer_questions(channel: Channel, runs: Runs, *, gate: Gate = OPEN, agree: Callable[[Channel], None] | None = None) -> None:
     """RowAnswer one question after the other until the label party says that there are no more.
 
     Threat model: an honest-but-curious label party; no formal guarantee protects the cut embeddings beyond the contract's
@@ -133,10 +153,9 @@ def answer_questions(
 
     Args:
         channel: to the label party.
-        bottoms: the bottom model of each run that is served, in evaluation mode.
-        finder: looks rows up in the agreed way.
-        width: D.
+        runs: those that are answered.
         gate: budgets and the journal.
+        agree: goes on where the label party wants to talk about versions; without it that was not agreed on.
 
     Raises ProtocolError for a question that was not agreed on, PeerLost and PeerStopped.
     """
@@ -144,22 +163,32 @@ def answer_questions(
         question = channel.receive(RowQuestion)
         if question.last:
             return
-        names_B = finder.names(question, channel.peer)
-        bottom = bottoms.get(question.run)
-        if not names_B or bottom is None:
-            channel.send(_answer(question, [], torch.empty(0, width), refusal="run" if names_B else ""))
+        if question.versions and agree is not None:
+            agree(channel)
             continue
-        is_allowed_B = gate.allowed(names_B)
         try:
-            found = finder.find([name for name, allowed in zip(names_B, is_allowed_B, strict=True) if allowed])
-            assert found.features_E is not None, "a feature party has columns"
-            values_ED = embedded(bottom, found.features_E, width=width)
-        except StoreError:
-            channel.send(_answer(question, [], torch.empty(0, width), refusal="store"))
+            run = runs[question.run]
+        except KeyError:
+            channel.send(_answer(question, [], torch.empty(0, 0), refusal="run"))
             continue
-        state_B = np.full(len(names_B), OVER_BUDGET, dtype=np.uint8)
-        state_B[is_allowed_B] = found.is_found_B  # HERE or ABSENT
-        channel.send(_answer(question, state_B, values_ED))
+        channel.send(_answered(question, run, gate, channel.peer))
+
+
+def _answered(question: RowQuestion, run: AnsweringRun, gate: Gate, peer: str) -> RowAnswer:
+    width = width_of(run.bottom)
+    names_B = run.finder.names(question, peer)
+    if not names_B:
+        return _answer(question, [], torch.empty(0, width))
+    is_allowed_B = gate.allowed(names_B, run=question.run)
+    try:
+        found = run.finder.find([name for name, allowed in zip(names_B, is_allowed_B, strict=True) if allowed])
+        assert found.features_E is not None, "a feature party has columns"
+        values_ED = embedded(run.bottom, found.features_E, width=width)
+    except StoreError:
+        return _answer(question, [], torch.empty(0, width), refusal="store")
+    state_B = np.full(len(names_B), OVER_BUDGET, dtype=np.uint8)
+    state_B[is_allowed_B] = found.is_found_B  # HERE or ABSENT
+    return _answer(question, state_B, values_ED)
 
 
 def _answer(question: RowQuestion, state_B: ArrayLike, values_ED: Tensor, *, refusal: Refusal = "") -> RowAnswer:

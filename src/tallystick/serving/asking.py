@@ -3,7 +3,8 @@
 Shapes: B rows wanted, E of them that all partners have, N aligned positions, D cut width.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -82,6 +83,11 @@ class Partners:
     run: str
     number: int = field(default=0, init=False)
 
+    @classmethod
+    def of_nothing(cls, channels: Sequence[Channel]) -> "Partners":
+        """Partners that are asked for nothing, to see whether they answer."""
+        return cls(channels=channels, widths=[0] * len(channels), run="")
+
     def ask(self, questions: Sequence[tuple[Sequence[bytes], Sequence[int]]]) -> list[Answered]:
         """Ask for rows by keys or positions; all questions are sent before the first answer is awaited."""
         first = self.number
@@ -98,8 +104,9 @@ class Partners:
         ]
 
     def probe(self) -> None:
-        """Ask for nothing, to see whether the partners answer."""
-        self.ask([((), ())])
+        """Ask for nothing, to see whether the partners answer; a refusal is an answer."""
+        with suppress(Refused):
+            self.ask([((), ())])
 
     def leave(self) -> None:
         """Say that there are no more questions."""
@@ -229,15 +236,22 @@ class AskAhead:
     cuts_ED: list[Tensor]
 
     @classmethod
-    def of(cls, partners: Partners, places: Mapping[bytes, int], *, rows: int) -> "AskAhead":
-        """Ask for all positions, in their order."""
-        starts = range(0, rows, MOST_ASKED)
-        parts = [partners.ask([((), range(start, min(start + MOST_ASKED, rows)))])[0] for start in starts]
+    def building(cls, partners: Partners, places: Mapping[bytes, int], *, rows: int) -> Generator[None, None, "AskAhead"]:
+        """Ask for all positions in their order, a question at each step."""
+        parts = []
+        for start in range(0, rows, MOST_ASKED):
+            parts.append(partners.ask([((), range(start, min(start + MOST_ASKED, rows)))])[0])
+            yield
         return cls(
             places=places,
             state_N=np.concatenate([np.empty(0, dtype=np.uint8), *(part.state_B for part in parts)]),
             cuts_ED=[torch.cat(cuts) for cuts in zip(*(part.cuts_ED for part in parts), strict=True)],
         )
+
+    @property
+    def is_over_budget(self) -> bool:
+        """Whether a partner's budget did not allow all rows."""
+        return bool((self.state_N == OVER_BUDGET).any())
 
     def __call__(self, keys_B: Sequence[bytes], own_B: Features | None = None) -> Answered:  # noqa: ARG002
         """Pick what is wanted."""

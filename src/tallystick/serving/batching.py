@@ -1,8 +1,8 @@
 """Requests gathered into batches: one batch is with the partners while the next one gathers.
 
 No fixed window: a batch is fired at once when none is in flight, with what has gathered, at most MOST_ROWS rows. A thread of its
-own asks; whoever wants scores is called back. Where a batch comes back after its deadline, or the partners are away, wanted rows
-are told so at once, until a probe comes back in time.
+own asks; whoever wants scores is called back. A batch is asked of one run and scored by it. Where a batch comes back after its
+deadline, or the partners are away, wanted rows are told so at once, until a probe comes back in time.
 
 Shapes: B rows.
 """
@@ -10,7 +10,7 @@ Shapes: B rows.
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -25,8 +25,8 @@ from tallystick.errors import StoreError
 from tallystick.serving.answering import Gate
 from tallystick.serving.asking import Asking, Refused, WhoIsAsked
 from tallystick.serving.messages import ABSENT, HERE, OVER_BUDGET
-from tallystick.serving.scoring import Columns, Scoring
-from tallystick.serving.stores.store import Found, KeyedRows
+from tallystick.serving.scoring import Columns, ScoringRun
+from tallystick.serving.stores.store import Found
 
 MOST_ROWS = TILE
 LOOK_S = 0.2
@@ -65,24 +65,28 @@ class Wanted:
     """Rows of one request, at most MOST_ROWS.
 
     Args:
+        run: the run that scores them, and no other.
         keys: normalised.
-        own: their own columns, where the request brings them; else they are looked up.
+        own: their own columns as this run reads them, where the request brings them; else they are looked up.
         until: when nobody waits any more, by the monotonic clock.
         done: called once, from the batching thread.
     """
 
+    run: ScoringRun
     keys: Sequence[bytes]
     own: Features | None
     until: float
     done: Callable[[Outcome], None]
 
 
+def _nothing_else(_is_idle: bool) -> bool:
+    return False
+
+
 class Batcher:
     """Gathers wanted rows, and has them scored while sessions stand.
 
     Args:
-        scorer: makes scores of what is answered.
-        store: own rows by key.
         gate: budgets and the journal of this side, asked before a partner is.
         patience_s: seconds after which a batch that is not back counts as late.
         most_waiting: rows that may wait.
@@ -91,16 +95,13 @@ class Batcher:
 
     def __init__(
         self,
-        scorer: Scoring,
-        store: KeyedRows,
         *,
         gate: Gate,
         patience_s: float,
         most_waiting: int,
         observe: Callable[[int, float, float], None],
     ) -> None:
-        self._scorer, self._store, self._observe = scorer, store, observe
-        self._gate, self._patience_s = gate, patience_s
+        self._gate, self._patience_s, self._observe = gate, patience_s, observe
         self._most_waiting = most_waiting
         self._waiting: deque[Wanted] = deque()
         self._rows_waiting = 0
@@ -138,9 +139,25 @@ class Batcher:
 
     # The batching thread
 
-    def serve(self, asking: Asking, partners: WhoIsAsked, stopped: Callable[[], bool]) -> None:
-        """Score what is wanted until it is ``stopped``; raises what a channel raises, once all who wait were told."""
+    def serve(
+        self,
+        askings: Mapping[str, Asking],
+        partners: WhoIsAsked,
+        stopped: Callable[[], bool],
+        *,
+        between: Callable[[bool], bool] = _nothing_else,
+    ) -> None:
+        """Score what is wanted until it is ``stopped``; raises what a channel raises, once all who wait were told.
+
+        Args:
+            askings: how each run's rows are asked for; which runs these are may change in ``between``.
+            partners: who is asked.
+            stopped: looked at between two batches.
+            between: called between two batches, with whether nothing waits; what it does counts as a batch that may be late. Says
+                whether there is more to do.
+        """
         self._standing, self._late_since = True, None
+        more = False
         wait_s = FIRST_PROBE_S
         try:
             while not stopped():
@@ -148,46 +165,67 @@ class Batcher:
                     wait_s = self._probe(partners, wait_s)
                     continue
                 wait_s = FIRST_PROBE_S
-                batch = self._take()
+                batch = self._take(0 if more else LOOK_S)
                 if batch:
-                    self._score(batch, asking)
+                    self._score(batch, askings.get(batch[0].run.run_id))
                 else:
                     for channel in partners.channels:
                         channel.check()
+                more = self._timed(lambda: between(not self._waiting))
         finally:
             self._standing = False
             self._give_up()
 
-    def _take(self) -> list[Wanted]:
-        """What waits, as far as it goes into one batch and somebody waits for it still."""
+    def _take(self, wait_s: float) -> list[Wanted]:
+        """What waits for the run of the first, as far as it goes into one batch and somebody waits for it still."""
         batch: list[Wanted] = []
         with self._news:
             if not self._waiting:
-                self._news.wait(LOOK_S)
+                self._news.wait(wait_s)
             rows, now = 0, time.monotonic()
+            others: list[Wanted] = []
             while self._waiting and rows + len(self._waiting[0].keys) <= MOST_ROWS:
                 wanted = self._waiting.popleft()
+                if batch and wanted.run is not batch[0].run:
+                    others.append(wanted)
+                    continue
                 self._rows_waiting -= len(wanted.keys)
                 if wanted.until > now:
                     batch.append(wanted)
                     rows += len(wanted.keys)
+            self._waiting.extendleft(reversed(others))
         return batch
 
-    def _score(self, batch: Sequence[Wanted], asking: Asking) -> None:
-        began = time.monotonic()
+    def _timed(self, work: Callable[[], bool]) -> bool:
+        """Do what the partners may be late with, as with a batch."""
+        until = self._flight_until = time.monotonic() + self._patience_s
+        try:
+            more = work()
+        finally:
+            self._flight_until = None
+        if (ended := time.monotonic()) > until:
+            self._late_since = ended
+        return more
+
+    def _score(self, batch: Sequence[Wanted], asking: Asking | None) -> None:
+        began, run = time.monotonic(), batch[0].run
         until = self._flight_until = began + self._patience_s
         keys = [key for wanted in batch for key in wanted.keys]
         outcome, asked_s = Outcome.without(len(keys), "away"), 0.0
+        if asking is None:  # the run was let go of, and nobody waits any more
+            self._flight_until = None
+            _tell(batch, outcome)
+            return
         try:
             is_known_B, own_K, otherwise = self._own(batch, keys)
             why_B: list[Why] = ["budget" if is_known else otherwise for is_known in is_known_B]
             known = keys if is_known_B.all() else [key for key, is_known in zip(keys, is_known_B, strict=True) if is_known]
-            is_allowed_K = self._gate.allowed(known) if known else np.zeros(0, dtype=np.bool_)
+            is_allowed_K = self._gate.allowed(known, run=run.run_id) if known else np.zeros(0, dtype=np.bool_)
             if not is_allowed_K.all():
                 known = [key for key, is_allowed in zip(known, is_allowed_K, strict=True) if is_allowed]
                 is_known_B[is_known_B] = is_allowed_K
                 own_K = own_K.rows(_index(is_allowed_K)) if own_K is not None else None
-            scores: Columns = {name: np.full(len(keys), np.nan, dtype=np.float32) for name in self._scorer.names}
+            scores: Columns = {name: np.full(len(keys), np.nan, dtype=np.float32) for name in run.scorer.names}
             if known:
                 before = time.monotonic()
                 answered = asking(known, own_K)
@@ -198,7 +236,7 @@ class Batcher:
                 place_E = place_K[answered.is_here]
                 if len(place_E):
                     own_E = own_K.rows(_index(answered.is_here)) if own_K is not None else None
-                    for name, values_E in self._scorer.joint(answered.cuts_ED, own_E).items():
+                    for name, values_E in run.scorer.joint(answered.cuts_ED, own_E).items():
                         scores[name][place_E] = values_E
             outcome = Outcome(why_B=why_B, scores=scores)
         except Refused:
@@ -219,7 +257,7 @@ class Batcher:
             return np.ones(len(keys), dtype=np.bool_), brought, "unknown"
         otherwise: Why = "unknown"
         try:
-            found = self._store.find(asked)
+            found = batch[0].run.store.find(asked)
         except StoreError:  # rows that came with their columns have joint scores all the same
             found, otherwise = Found(is_found_B=np.zeros(len(asked), dtype=np.bool_), features_E=None), "away"
         if len(asked) == len(keys):

@@ -248,7 +248,7 @@ def answer_with_scores(
             nothing = Array.of(np.empty(0, dtype=np.uint8)), Array.of(torch.empty(0, 1))
             channel.send(ScoreAnswer(number=question.number, state=nothing[0], values=nothing[1], refusal=refusal))
             continue
-        is_allowed_B = gate.allowed(_names(question, cut_BD, rows))
+        is_allowed_B = gate.allowed(_names(question, cut_BD, rows), run=question.run)
         state_B = np.where(is_allowed_B, HERE, OVER_BUDGET).astype(np.uint8)
         index_E = torch.from_numpy(np.flatnonzero(is_allowed_B))
         score_E = np.empty(0, dtype=np.float32)

@@ -27,7 +27,7 @@ def now() -> datetime:
 
 @dataclass(kw_only=True)
 class Journal:
-    """One side's journal, a file for each day (UTC), and what of the day's budgets is left.
+    """One side's journal, a file for each day (UTC), and what of the day's budgets is left; all runs share these.
 
     What was counted before a crash counts after it: each line is written before its rows are answered. One thread may use it.
 
@@ -53,8 +53,8 @@ class Journal:
         """What a row is known by in the journal."""
         return row_digest(name, self.secret)
 
-    def allowed(self, names_B: Sequence[bytes]) -> NDArray[np.bool_]:
-        """Count rows that are asked for, and say which of them may be answered; raises StorageError."""
+    def allowed(self, names_B: Sequence[bytes], *, run: str) -> NDArray[np.bool_]:
+        """Count rows that are asked of a run, and say which of them may be answered; raises StorageError."""
         at = self.clock()
         if at.date() != self._day:
             self._begin(at.date())
@@ -65,7 +65,7 @@ class Journal:
                 self._count(digest)
                 is_allowed_B[place] = True
         answered = [digest for digest, is_allowed in zip(digests, is_allowed_B, strict=True) if is_allowed]
-        line: dict[str, object] = {"at": at.isoformat(timespec="milliseconds"), "rows": answered}
+        line: dict[str, object] = {"at": at.isoformat(timespec="milliseconds"), "run": run, "rows": answered}
         self._write(line if len(answered) == len(digests) else {**line, "over_budget": len(digests) - len(answered)})
         return is_allowed_B
 

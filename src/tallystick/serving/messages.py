@@ -26,7 +26,7 @@ class Terms(Message, frozen=True):
 class RowQuestion(Message, frozen=True):
     """Label party to feature party: the rows it wants, by normalised key or by aligned position; none of either is a probe.
 
-    The ``last`` one wants nothing: the label party leaves in peace.
+    The ``last`` one wants nothing: the label party leaves in peace. With a ``versions`` one it goes on about versions.
     """
 
     number: Annotated[int, msgspec.Meta(ge=0)]
@@ -34,6 +34,7 @@ class RowQuestion(Message, frozen=True):
     keys: Annotated[tuple[Annotated[bytes, msgspec.Meta(max_length=KEY_BYTES)], ...], msgspec.Meta(max_length=MOST_ASKED)] = ()
     positions: Annotated[tuple[Annotated[int, msgspec.Meta(ge=0)], ...], msgspec.Meta(max_length=MOST_ASKED)] = ()
     last: bool = False
+    versions: bool = False
 
 
 class RowAnswer(Message, frozen=True):

@@ -17,6 +17,7 @@ from tallystick.cut.forward import no_columns, whole_tiles
 from tallystick.data.features import Features
 from tallystick.models.branches import BranchedModel
 from tallystick.serving.predict import score_columns
+from tallystick.serving.stores.store import KeyedRows
 
 Columns = dict[str, NDArray[np.float32]]
 """A score per row: ``score``, or one column per class."""
@@ -82,3 +83,12 @@ class Scorer:
         assert isinstance(self.trained.model, BranchedModel)
         logits = self.trained.model.score_alone(own_B.rows(whole_tiles(torch.arange(len(own_B)))))[: len(own_B)]
         return score_columns(self.trained.coder, self.trained.alone(logits))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ScoringRun:
+    """A run that a side with clients has loaded: what makes scores, and own rows by key, as this run's encoder reads them."""
+
+    run_id: str
+    scorer: Scoring
+    store: KeyedRows

@@ -1,0 +1,199 @@
+"""The runs that a side has loaded beside each other, and the promotions that it looks at every so often."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from tallystick.errors import TallystickError
+from tallystick.job.handshake import PromotedHalf
+from tallystick.job.versions import Versions
+
+MOST_LOADED = 3
+"""Runs that are loaded at a time: the one that scores, the one to come or before it, and a candidate."""
+LOOK_S = 1.0
+"""Seconds between looks at the promotions. A look is one call of ``stat``, and nobody has to reach a process to signal it."""
+GRACE_S = 30.0
+"""Seconds in which a run is still answered that this side has withdrawn: what is under way ends in them."""
+_DRAIN_S = 0.05
+AGAIN_S = 30.0
+"""Seconds until a run is tried again that could not be loaded."""
+
+
+class Loaded(Protocol):
+    """A run that is loaded."""
+
+    @property
+    def run_id(self) -> str:
+        """Its id."""
+        ...
+
+    def retire(self) -> bool:
+        """Be used by nobody from now on; False while somebody still waits for what it scores."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what it holds."""
+        ...
+
+
+R = TypeVar("R", bound=Loaded)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Promoted:
+    """What this party promoted, the newest first, and the candidate that it lets be scored beside."""
+
+    halves: tuple[PromotedHalf, ...] = ()
+    candidate: PromotedHalf | None = None
+
+    @property
+    def ids(self) -> list[str]:
+        """Of all these runs."""
+        return [each.run_id for each in (*self.halves, *([self.candidate] if self.candidate is not None else []))]
+
+
+class LoadedRuns(Generic[R]):
+    """Loads runs in a thread of its own while others are used; at most MOST_LOADED are held at any time.
+
+    Args:
+        versions: this party's promotions; None where a run was named and no promotion is followed.
+        load: opens a run; raises TallystickError.
+        say: told of what changes.
+    """
+
+    def __init__(self, versions: Versions | None, load: Callable[[str], R], *, say: Callable[[str], None]) -> None:
+        self._versions, self._load, self._say = versions, load, say
+        self._runs: dict[str, R] = {}
+        self._wanted: tuple[str, ...] = ()
+        self._failed: dict[str, float] = {}
+        self._withdrawn: dict[str, float] = {}
+        self._seen: object = None
+        self._said = ""
+        self._work = threading.Lock()
+        self._news = threading.Event()
+        self._closed = False
+        self.promoted = Promoted()
+        self.look()
+        self._thread = threading.Thread(target=self._keep_up, name="tallystick-versions", daemon=True)
+
+    def __getitem__(self, run_id: str) -> R:
+        """The run of this id; raises KeyError where it is not loaded."""
+        return self._runs[run_id]
+
+    @property
+    def loaded(self) -> tuple[R, ...]:
+        """All that are loaded."""
+        return tuple(self._runs.values())
+
+    @property
+    def failed(self) -> tuple[str, ...]:
+        """Those wanted that could not be loaded."""
+        return tuple(run_id for run_id in self._wanted if run_id in self._failed)
+
+    def begin(self, first: R) -> None:
+        """Take the first run, which is loaded already, and look after the others from now on."""
+        self._runs, self._wanted = {first.run_id: first}, (first.run_id,)
+        self._thread.start()
+
+    def require(self, run_id: str, *, beside: Sequence[str] = ()) -> R:
+        """Load a run at once, in place of all others but those ``beside`` it if need be; raises TallystickError."""
+        with self._work:
+            self._wanted = (run_id, *beside)
+            self._drop()
+            while len(self._runs) >= MOST_LOADED and run_id not in self._runs:
+                time.sleep(_DRAIN_S)
+                self._drop()
+            if run_id not in self._runs:
+                self._runs = {**self._runs, run_id: self._load(run_id)}
+            return self._runs[run_id]
+
+    def want(self, run_ids: Sequence[str]) -> None:
+        """Say which runs are to be loaded; the others are dropped once nobody waits for them."""
+        wanted = tuple(dict.fromkeys(run_ids))[:MOST_LOADED]
+        if wanted != self._wanted or set(wanted) - set(self._runs):
+            self._wanted = wanted
+            self._news.set()
+
+    def allows(self, run_id: str) -> bool:
+        """Whether this side promoted a run, or lets it be scored beside, or withdrew it a moment ago."""
+        since = self._withdrawn.get(run_id)
+        return run_id in self.promoted.ids or (since is not None and time.monotonic() - since < GRACE_S)
+
+    def withdrew(self, run_id: str) -> bool:
+        """Whether this side took a promotion of the run back since it began to serve."""
+        return run_id in self._withdrawn
+
+    def look(self) -> None:
+        """Read the promotions if they have changed; those that cannot be read leave the former in place."""
+        if self._versions is None:
+            return
+        seen = _signature(self._versions)
+        if seen == self._seen:
+            return
+        try:
+            halves, candidate = self._versions.halves(), self._versions.candidate_half()
+        except TallystickError as error:
+            self._seen = seen
+            self._tell(f"{error}; versions stay as they are")
+            return
+        before = self.promoted
+        self.promoted, self._seen = Promoted(halves=halves, candidate=candidate), seen
+        self._failed = {}
+        now, present = time.monotonic(), set(self.promoted.ids)
+        gone = {run_id: now for run_id in before.ids if run_id not in present}
+        self._withdrawn = {run_id: at for run_id, at in {**gone, **self._withdrawn}.items() if run_id not in present}
+
+    def close(self) -> None:
+        """Let go of all."""
+        self._closed = True
+        self._news.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        for run in self.loaded:
+            run.close()
+
+    def _keep_up(self) -> None:
+        while not self._closed:
+            self.look()
+            with self._work:
+                self._drop()
+                self._load_one()
+            self._news.wait(LOOK_S)
+            self._news.clear()
+
+    def _drop(self) -> None:
+        wanted = self._wanted
+        gone = [run for run in self.loaded if run.run_id not in wanted and run.retire()]
+        self._runs = {run_id: run for run_id, run in self._runs.items() if run not in gone}
+        for run in gone:
+            run.close()
+
+    def _load_one(self) -> None:
+        """Load one of the wanted runs; each look loads one, so that nobody can have this side load without end."""
+        now = time.monotonic()
+        for run_id in self._wanted:
+            if run_id in self._runs or now - self._failed.get(run_id, -AGAIN_S) < AGAIN_S or len(self._runs) >= MOST_LOADED:
+                continue
+            try:
+                run = self._load(run_id)
+            except TallystickError as error:
+                self._failed[run_id] = now
+                self._tell(f"run {run_id} cannot be loaded: {error}")
+                return
+            self._runs = {**self._runs, run_id: run}
+            return
+
+    def _tell(self, text: str) -> None:
+        if text != self._said:
+            self._said = text
+            self._say(text)
+
+
+def _signature(versions: Versions) -> object:
+    try:
+        stat = versions.path.stat()
+    except OSError as error:  # reading it says what is the matter, or that there is none
+        return error.errno
+    return stat.st_mtime_ns, stat.st_size, stat.st_ino

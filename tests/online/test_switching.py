@@ -1,0 +1,139 @@
+"""Versions switched under load: each answer has the bits of the one run that it names, and none is missing."""
+
+import threading
+from contextlib import contextmanager
+from functools import partial
+
+import httpx
+import numpy as np
+import polars as pl
+import pytest
+from serving_job import Served, files, in_threads, promote, versions
+from test_serve import bits
+from tiny import contract_values, lay_out, within
+
+from tallystick import predict
+from tallystick.job.process import run_process
+from tallystick.job.runs import complete_ids
+from tallystick.watcher import Silent
+
+PARTIES = ("bank", "shop")
+JOINT = "joint model"
+
+
+def predict_with(job, run_id, output, name):
+    home = job.home(name)
+    own = output if name == "bank" else None
+    predict(home / "contract.yaml", home / "party.yaml", output=own, run=run_id, watcher=Silent())
+
+
+@pytest.fixture(scope="module")
+def trained_thrice(tmp_path_factory):
+    """Three runs of one job, the oldest first, and what `predict` says of all rows by each."""
+    more = {"evaluation": {"bootstrap": 0, "own_columns_baseline": False}, "unaligned": {"method": "multi-task"}}
+    serving = {"ways": ["key", "position", "window", "ahead"], "window": 8}
+    values = contract_values(PARTIES, training__epochs=1, training__starts="secret", serving=serving, **more)
+    job = lay_out(tmp_path_factory.mktemp("switched"), PARTIES, values, rows=250)
+    for _ in range(3):
+        in_threads(job, lambda name: run_process(*files(job, name), watcher=Silent()))
+    runs = complete_ids(*files(job, "bank"))[::-1]
+    expected = {}
+    for run_id in runs:
+        output = job.home("bank") / f"{run_id}.parquet"
+        in_threads(job, partial(predict_with, job, run_id, output))
+        found = pl.read_parquet(output)
+        expected[run_id] = dict(zip(found["id"], zip(found["score"], found["scored_by"], strict=True), strict=True))
+    assert len({tuple(found.values()) for found in expected.values()}) == 3
+    yield job, runs, expected
+    for party in job.started:
+        party.close()
+
+
+@pytest.fixture
+def fresh(trained_thrice):
+    """The same, with the oldest run promoted on both sides and nothing else."""
+    job, runs, expected = trained_thrice
+    for name in PARTIES:
+        versions(job, name).path.unlink(missing_ok=True)
+    promote(job, runs[0])
+    return job, runs, expected
+
+
+@contextmanager
+def load(served, expected, *, threads=3):
+    """Ask all the time, for one row or for many, with own columns or without; gives (status, run, scored by, whether right)."""
+    keys = list(next(iter(expected.values())))
+    table = pl.read_parquet(served.job.home("bank") / "table.parquet").select("id", "x", "noise", "kind")
+    own = {row["id"]: row for row in table.to_dicts()}
+    came, over = [], threading.Event()
+
+    def ask(seed):
+        rng = np.random.default_rng(seed)
+        with httpx.Client(base_url=served.client.base_url, headers=dict(served.client.headers), timeout=20) as client:
+            while not over.is_set():
+                asked = rng.choice(keys, size=rng.choice([1, 1, 1, 5, 40])).tolist()
+                rows = [own[key] for key in asked] if rng.integers(2) else [{"id": key} for key in asked]
+                response = client.post("/v1/score", json={"rows": rows})
+                if response.status_code != 200:
+                    came.append((response.status_code, None, response.text, False))
+                    continue
+                body = response.json()
+                for key, row in zip(asked, body["scores"], strict=True):
+                    score, by = expected[body["run_id"]][key]
+                    came.append(
+                        (200, body["run_id"], row["scored_by"], by != row["scored_by"] or bits([score]) == bits([row["score"]]))
+                    )
+
+    asking = [threading.Thread(target=ask, args=(seed,)) for seed in range(threads)]
+    for thread in asking:
+        thread.start()
+    try:
+        yield came
+    finally:
+        over.set()
+        for thread in asking:
+            thread.join(30)
+
+
+def scored_by_run(came, run_id, seconds=60):
+    """Wait until some more answers are all by this run's joint model."""
+    before = len(came)
+    return within(
+        seconds,
+        lambda: (
+            len(came) > before + 50
+            and all(run == run_id for _, run, _, _ in came[-40:])
+            and any(by == JOINT for _, _, by, _ in came[-40:])
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    "way", ["key", pytest.param("window", marks=pytest.mark.long), pytest.param("ahead", marks=pytest.mark.long)]
+)
+def test_versions_are_switched_under_load_and_each_answer_is_one_runs(fresh, way):
+    job, (old, new, _), expected = fresh
+    served = Served(job, way=way, deadline_ms=5000.0)
+    try:
+        served.start().until_ready()
+        with load(served, expected) as came:
+            assert scored_by_run(came, old)
+            versions(job, "bank").promote(new)
+            assert within(30, lambda: served.client.get("/v1/runs").json()["waiting"] == [{"run_id": new, "missing": ["shop"]}])
+            assert served.ask({"id": "x"}, run_id=new).status_code == 409
+            assert scored_by_run(came, old)  # one side alone brings nothing into use
+            versions(job, "shop").promote(new)
+            assert scored_by_run(came, new)
+            versions(job, "shop").roll_back()
+            assert scored_by_run(came, old)
+            versions(job, "shop").promote(new)
+            assert scored_by_run(came, new)
+        assert {status for status, *_ in came} == {200}, [found for found in came if found[0] != 200][:3]
+        assert all(is_right for *_, is_right in came)
+        assert {run for _, run, by, _ in came if by == JOINT} == {old, new}
+        lines = [
+            line for path in (job.home("shop") / "runs").glob("serving/*/*/*.jsonl") for line in path.read_text().splitlines()
+        ]
+        assert all(any(run_id in line for line in lines) for run_id in (old, new))
+    finally:
+        served.close()
