@@ -110,7 +110,7 @@ def test_two_servers_of_one_party_a_contract_without_serving_and_options_of_the_
     served.job.change("shop", serving={"listen": "127.0.0.1:1", "token_file": "x"})
     shop = job.start("shop", "serve", json=False)
     assert shop.end() == 2
-    assert "serving.listen: only the label party answers clients" in " ".join(shop.said)
+    assert "only bank answers clients; leave it out" in " ".join(shop.said)
     job.change("shop", serving=None)
     other = lay_out_job(serving=None)
     bank = other.start("bank", "serve", json=False)
