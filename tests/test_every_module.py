@@ -78,7 +78,6 @@ REACHED = {
     "tallystick.results.parts": ("tests/report/test_page.py", "PartyInfo"),
     "tallystick.results.result": ("tests/report/test_result.py", "read_result"),
     "tallystick.serving.explain": ("tests/job/test_explained_scores.py", "most_explained"),
-    "tallystick.serving.scoring": ("tests/online/test_serve.py", "bits"),
     "tallystick.training.step_rule": ("tests/training/test_step.py", "step"),
     "tallystick.training.unaligned.average": ("tests/training/test_unaligned_bottoms.py", "METHODS"),
     "tallystick.training.unaligned.fedhssl": ("tests/training/test_unaligned_bottoms.py", "fedhssl"),

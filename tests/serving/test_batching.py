@@ -16,7 +16,6 @@ from tallystick.serving.messages import HERE
 from tallystick.serving.scoring import ScoringRun
 from tallystick.serving.stores.store import Found
 
-
 RUN = "0123456789abcdef"
 
 
