@@ -67,19 +67,19 @@ def private_coverage(
 
 
 @app.command()
-@measurement
+@experiment
 def retraining(
     rows: Annotated[int, typer.Option(help="Flights of each month.", min=200)] = 4_000,
     months: Annotated[int, typer.Option(help="Months that are retrained for.", min=1)] = 6,
-    epochs: Annotated[int, typer.Option(help="Of a training, at most.", min=1)] = 12,
+    epochs: Annotated[int, typer.Option(help="Of a training, at most, before its refit.", min=1)] = 12,
     seeds: SeedsPerRow = 2,
     *,
-    progress: "Progress",
-) -> Figures:
+    keeping: "Keeping",
+) -> "ExperimentResult":
     """Real flights by the month: retraining from last month's weights against from scratch, loss and processor time."""
     from tallystick_experiments import retraining as benchmark
 
-    return benchmark.run(rows=rows, months=months, epochs=epochs, seeds=seeds, progress=progress)
+    return benchmark.run(rows=rows, months=months, epochs=epochs, seeds=seeds, keeping=keeping)
 
 
 @app.command()

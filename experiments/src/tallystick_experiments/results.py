@@ -17,7 +17,7 @@ from typing import Any
 
 from tallystick.errors import DataError
 from tallystick.storage import write_bytes
-from tallystick_experiments import null_audits
+from tallystick_experiments import null_audits, retraining
 from tallystick_experiments.dpauc import page as dpauc
 from tallystick_experiments.far import line as long_line
 from tallystick_experiments.far import price as far
@@ -51,6 +51,7 @@ PAGES: Mapping[str, PageOf] = {
     "null-audits": null_audits.page_of,
     "quality": quality.page_of,
     "quality-leaks": quality_leaks.page_of,
+    "retraining": retraining.page_of,
 }
 
 

@@ -1,7 +1,7 @@
 """Retraining by the month on real flights: from last month's weights against from scratch, by loss and processor time."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,6 +13,9 @@ from tallystick.data.flights import CARRIER_FEATURES, KEY, LABEL, WEATHER_FEATUR
 from tallystick.errors import ConfigError
 from tallystick.simulation import simulate
 from tallystick.watcher import Silent
+from tallystick_experiments.grid import Keeping, grid, run_cases
+from tallystick_experiments.page import Benchmark, Cell, ExperimentResult, ResultTable, seeds_of
+from tallystick_experiments.stats import Row, change, groups, over_seeds
 
 WINDOW = 3  # months that a training reads
 LAST_MONTH = 12
@@ -23,58 +26,113 @@ Tables = Mapping[str, pl.DataFrame]
 
 @dataclass(frozen=True, kw_only=True)
 class Way:
-    """One way to have a model for a month: what it starts from, and what the contract's training is changed in."""
+    """One way to have a model for a month: what it starts from, whether it trains anew, and with which share of the epochs."""
 
-    name: str
-    starts: bool
-    training: Mapping[str, Any]
-
-
-WAYS = (
-    Way(name="from scratch", starts=False, training={}),
-    Way(name="from last month's weights", starts=True, training={}),
-    Way(name="from last month's weights, a quarter of the epochs", starts=True, training={"epochs": "quarter"}),
-)
+    starts: bool = False
+    trains: bool = True
+    share: float = 1.0
 
 
-def run(*, rows: int, months: int, epochs: int, seeds: int, progress: Callable[[str, int, int], None]) -> dict[str, Any]:
+SCRATCH = "from scratch"
+WAYS: Mapping[str, Way] = {
+    SCRATCH: Way(),
+    "from last month's weights": Way(starts=True),
+    "from last month's weights, a quarter of the epochs": Way(starts=True, share=0.25),
+    "the first model as it is": Way(trains=False),
+}
+
+
+def run(*, rows: int, months: int, epochs: int, seeds: int, keeping: Keeping | None = None) -> ExperimentResult:
     """Train on three months and test on the next, then go on a month at a time, each way.
 
-    Gives for each way the mean loss and AUC on the next month and the processor seconds of a run, and for the first model, as it
-    is, its loss on the same months.
+    Args:
+        rows: of each month, drawn at random.
+        months: how many months are retrained for, after the first training.
+        epochs: at most, of a training, before its refit.
+        seeds: of rows, order and weights.
+        keeping: of the chains of trainings, one for each seed and way; nowhere if left out.
+
+    Raises ConfigError for more months than there are.
     """
     if not 1 <= months <= LAST_MONTH - WINDOW - 1:
         most = LAST_MONTH - WINDOW - 1
         raise ConfigError(f"months = {months}: must be 1 to {most}; each training reads {WINDOW} months, and the next one tests")
-    found: list[dict[str, Any]] = []
-    total, done = seeds * (1 + months * len(WAYS)), 0
-    for seed in range(1, seeds + 1):
-        with TemporaryDirectory() as folder:
-            tables = _flights(Path(folder), rows=rows, seed=seed)
-            starts = {way.name: "" for way in WAYS}
-            for month in range(WINDOW, WINDOW + months + 1):
-                window = _window(tables, month)
-                for way in WAYS if month > WINDOW else WAYS[:1]:
-                    began = time.process_time()
-                    result = _simulate(Path(folder), window, way, epochs=epochs, seed=seed, start_from=starts[way.name])
-                    seconds = time.process_time() - began
-                    starts = {**starts, way.name: result.run_id} if month > WINDOW else dict.fromkeys(starts, result.run_id)
-                    done += 1
-                    progress("trainings", done, total)
-                    if month > WINDOW:
-                        joint = result.joint
-                        found.append(
-                            {
-                                "seed": seed,
-                                "way": way.name,
-                                "trained_to_month": month,
-                                "loss": joint["nll"]["value"],
-                                "auc": joint["auc"]["value"],
-                                "processor_seconds": round(seconds, 2),
-                                "epochs": len(result.training.history) if result.training is not None else None,
-                            }
-                        )
-    return {"rows_a_month": rows, "window_months": WINDOW, "runs": found, "means": _means(found)}
+
+    def trial(seed: int, way: str) -> Row:
+        return {"months": _chain(WAYS[way], rows=rows, months=months, epochs=epochs, seed=seed)}
+
+    about = {"rows": rows, "months": months, "epochs": epochs}
+    cases = grid(seed=range(1, seeds + 1), way=WAYS)
+    found = run_cases(cases, trial, keeping or Keeping(), {"benchmark": "retraining", **about})
+    return ExperimentResult(experiment="retraining", about=about, rows=found, page_of=page_of)
+
+
+def _chain(way: Way, *, rows: int, months: int, epochs: int, seed: int) -> list[Row]:
+    """What each month's model is like on the month after it; the first month's is the same for all ways."""
+    found: list[Row] = []
+    with TemporaryDirectory() as folder:
+        tables, earlier = _flights(Path(folder), rows=rows, seed=seed), ""
+        for month in range(WINDOW, WINDOW + months + 1):
+            is_first = month == WINDOW
+            share = 1.0 if is_first else way.share if way.trains else 0.0
+            # A run trains for one epoch at least: a model as it is takes one that changes next to nothing.
+            training: dict[str, Any] = {"epochs": max(int(epochs * share), 1)}
+            if not is_first and not way.trains:
+                training |= {"learning_rate": 1e-9, "refit": False}
+            began = time.process_time()
+            start_from = earlier if way.starts or not way.trains else ""
+            result = _simulate(Path(folder), _window(tables, month), training, seed=seed, start_from=start_from)
+            seconds, earlier = time.process_time() - began, result.run_id
+            if is_first:
+                continue
+            refit = result.training.refit_epochs
+            found.append(
+                {
+                    "tested_on": month + 1,
+                    "loss": result.joint["nll"]["value"],
+                    "auc": result.joint["auc"]["value"],
+                    "seconds": round(seconds, 2) if way.trains else 0.0,
+                    "epochs": len(result.training.history) - refit if way.trains else 0,
+                    "refit_epochs": refit,
+                }
+            )
+    return found
+
+
+def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
+    """Means over months, with intervals over seeds, and the loss month by month."""
+
+    def mean(name: str) -> Any:
+        return lambda row: sum(month[name] for month in row["months"]) / len(row["months"])
+
+    by_way = groups(rows, "way")
+    means: list[list[Cell]] = []
+    for way, chains in by_way.items():
+        figures = [over_seeds(chains, mean(name)) for name in ("loss", "auc", "seconds", "epochs", "refit_epochs")]
+        means.append([way, figures[0], change(chains, by_way[SCRATCH], mean("loss")) if way != SCRATCH else None, *figures[1:]])
+    tested = [month["tested_on"] for month in rows[0]["months"]]
+    monthly: list[list[Cell]] = [
+        [way, *(over_seeds([row["months"][at] for row in chains], "loss") for at in range(len(tested)))]
+        for way, chains in by_way.items()
+    ]
+    columns = ["training begins", "loss", "change of loss", "AUC", "processor seconds", "epochs", "epochs of the refit"]
+    note = (
+        f"Flights that arrive over 15 minutes late; {about['rows']:,} of each month, trained on {WINDOW} months and tested on "
+        f"the next one; means of {about['months']} months, seeds {seeds_of(rows)}, with Student's 95 % intervals over seeds. At "
+        f"most {about['epochs']} epochs are validated; a refit then trains anew with the validation rows, for as many as were best. "
+        "The change is from scratch's loss, seed by seed. Processor time is of all parties, alignment and evaluation too."
+    )
+    return Benchmark(
+        title="Retraining by the month: from last month's weights against from scratch",
+        tables=[
+            ResultTable(name="Means over months", columns=columns, rows=means, note=note),
+            ResultTable(
+                name="Loss by month",
+                columns=["training begins", *(f"tested on month {month}" for month in tested)],
+                rows=monthly,
+            ),
+        ],
+    )
 
 
 def _flights(folder: Path, *, rows: int, seed: int) -> Tables:
@@ -92,13 +150,10 @@ def _window(tables: Tables, month: int) -> Tables:
     return {"carrier": carrier, "weather": tables["weather"].join(carrier.select(KEY), on=KEY, how="semi")}
 
 
-def _simulate(folder: Path, tables: Tables, way: Way, *, epochs: int, seed: int, start_from: str) -> Any:
+def _simulate(folder: Path, tables: Tables, training: Mapping[str, Any], *, seed: int, start_from: str) -> Any:
     linked = tables["carrier"].join(tables["weather"].select(KEY), on=KEY, how="semi")
     months = linked.get_column(MONTH)
     test = int((months == months.max()).sum()) / len(months)
-    training = {"epochs": epochs, **way.training}
-    if training["epochs"] == "quarter":
-        training["epochs"] = max(epochs // 4, 1)
     contract = {
         "name": "retraining",
         "parties": {"carrier": {"role": "label"}, "weather": {"role": "feature"}},
@@ -120,11 +175,4 @@ def _simulate(folder: Path, tables: Tables, way: Way, *, epochs: int, seed: int,
         },
         "weather": {"keys": {KEY: KEY}, "features": WEATHER_FEATURES.model_dump()},
     }
-    started = start_from if way.starts and start_from else None
-    return simulate(contract, tables, parties, folder=folder / "runs", watcher=Silent(), start_from=started)
-
-
-def _means(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    frame = pl.DataFrame(found)
-    means = frame.group_by("way", maintain_order=True).agg(pl.col("loss", "auc", "processor_seconds", "epochs").mean())
-    return means.to_dicts()
+    return simulate(contract, tables, parties, folder=folder / "runs", watcher=Silent(), start_from=start_from or None)
