@@ -13,6 +13,7 @@ from safetensors import safe_open
 from scipy.special import ndtr
 from tiny import columns, contract_values, seed_system, tables
 
+from tallystick.config.contract import parse_contract
 from tallystick.config.unaligned import UnalignedConfig
 from tallystick.data.target import LabelCoder
 from tallystick.dataset.intersection import check_classes
@@ -24,6 +25,7 @@ from tallystick.job import run
 from tallystick.job.phases import defense, evaluate
 from tallystick.network.channel import MemoryChannel
 from tallystick.network.messages import encode
+from tallystick.privacy.ledger import Ledger
 from tallystick.simulation import simulate
 
 PARTIES = ("bank", "shop")
@@ -56,8 +58,11 @@ def key_stream_with(replaced):
     return key_stream
 
 
-def everything_for_others(folder, given, monkeypatch, target, contract, names):
-    """Run it, with ``target`` as the replaced labels by row of the bank's table; gives all that the others have of the run."""
+def everything_for_others(folder, given, monkeypatch, target, contract, names, *, runs=1):
+    """Run it, with ``target`` as the replaced labels by row of the bank's table; gives all that the others have of the run.
+
+    Of several ``runs`` each starts where the one before ended.
+    """
     sent = {}
     send, abort = MemoryChannel.send, MemoryChannel.abort
     with monkeypatch.context() as patch:
@@ -80,7 +85,9 @@ def everything_for_others(folder, given, monkeypatch, target, contract, names):
         replace_labels(patch, target)
         ended = "whole"
         try:
-            simulate(contract, given, names, folder=folder)
+            earlier = None
+            for _ in range(runs):
+                earlier = simulate(contract, given, names, folder=folder, start_from=earlier).run_id
         except TallystickError as error:
             ended = type(error).__name__
     return sent, ended, {name: files_of(folder, name) for name in contract["parties"] if name != "bank"}
@@ -129,7 +136,7 @@ def noise_for(part, true_N, wanted_N, classes):
 
 def files_of(folder, name):
     """What lies in a party's run folder, without what the clock and the machine put there."""
-    (run,) = (folder / name).glob("tiny-*")
+    run = max((folder / name).glob("tiny-*"))
     found = {}
     for path in sorted(run.rglob("*")):
         name = str(path.relative_to(run))
@@ -236,6 +243,23 @@ def test_nothing_that_leaves_hangs_on_which_of_three_classes_a_label_is(unaligne
             for number, each in enumerate(labels)
         ]
     )
+
+
+def test_nothing_that_leaves_a_run_that_starts_from_another_hangs_on_an_exact_label(tmp_path, monkeypatch):
+    """Neither its first weights, nor its epochs, nor those of its refit; and its flips are drawn and charged for anew."""
+    contract = contract_values(PARTIES, **{**LABEL_DP, "training__patience": 1, "training__epochs": 3})
+    assert parse_contract(contract).refits
+    replaced = replaced_labels(contract)
+    assert_others_see_the_same(
+        [
+            everything_for_others(tmp_path / str(number), given, monkeypatch, replaced, contract, given_columns(), runs=2)
+            for number, given in enumerate(flipped_frames())
+        ]
+    )
+    ledger = Ledger(tmp_path / "0" / "privacy-ledger.sqlite", party="bank")
+    assert ledger.total("labels", delta=0.0, unit="label") == pytest.approx(2.0)
+    secrets = {json.loads(path.read_bytes())["secret"] for path in (tmp_path / "0").glob("bank/tiny-*/defense.json")}
+    assert len(secrets) == 2
 
 
 FIGURES = {
