@@ -100,7 +100,7 @@ def test_a_seal_says_run_party_and_place_and_another_is_named(tmp_path):
     runs = {}
     for run, party in (("one", "bank"), ("other", "bank"), ("theirs", "shop")):
         (tmp_path / run).mkdir()
-        runs[run] = Origin.create(tmp_path / run, party=party, contract="c")
+        runs[run] = Origin.create(tmp_path / run, party=party, contract="c", key=None)
         assert Origin.of(tmp_path / run) == runs[run]
         write_json(tmp_path / run / "note.json", b'{"a": 1}', origin=runs[run])
     own = tmp_path / "one" / "note.json"

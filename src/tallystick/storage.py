@@ -67,7 +67,7 @@ class Origin:
     key: FolderKey | None = field(default=None, repr=False, compare=False)
 
     @classmethod
-    def create(cls, folder: Path, *, party: str, contract: str, key: FolderKey | None = None) -> "Origin":
+    def create(cls, folder: Path, *, party: str, contract: str, key: FolderKey | None) -> "Origin":
         """Say in a new folder whose it is, and by what key its files are encrypted; raises StorageError."""
         origin = cls(folder=folder, run=secrets.token_hex(8), party=party, contract=contract)
         facts = {"run": origin.run, "party": party, "contract": contract} | ({"key": key.id} if key is not None else {})

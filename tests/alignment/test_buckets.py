@@ -47,7 +47,7 @@ class Side:
         (root / name).mkdir()
         values = {"version": 1, "name": "t", "parties": {"label": {"role": "label"}, "feature": {"role": "feature"}}}
         values |= {"alignment": {"keys": [{"name": "id"}]}, "target": {"type": "binary"}, "seed": 1}
-        self.folder = RunFolder.new(root / name, Contract.model_validate(values), name)
+        self.folder = RunFolder.new(root / name, Contract.model_validate(values), name, key=None)
         self.ids, self.said = ids, []
         self.local = LocalOptions(stored=self.stored, say=self.said.append)
 

@@ -69,7 +69,7 @@ def audited(party, bank, shop, folder, *, dimensions=PLACES, sent=None, sigma=No
     rows_N = np.arange(len(bank)) if party == BANK else np.full(len(bank), -1)
     alignment = Alignment(method="similarity", rows_N=rows_N, sizes={"own": len(bank)}, learnt=[], candidates={SHOP: found})
     keys, noisy = (bank, sent and sent[0]) if party == BANK else (shop, sent and sent[1])
-    kept = RunFolder.new(folder / party, contract, party)
+    kept = RunFolder.new(folder / party, contract, party, key=None)
     if noisy is not None:
         kept.save_noisy_keys(noisy.numbers_RD, of=keys.noise_name(contract.hash))
     side = LinkedSide(contract=contract, party=party, folder=kept, keys=keys, alignment=alignment, progress=no_progress)

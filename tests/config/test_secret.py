@@ -8,7 +8,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 
 from tallystick.config.party import parse_party
-from tallystick.config.secret import COMMAND_S, MAX_SECRET_BYTES, Secret
+from tallystick.config.secret import MAX_SECRET_BYTES, Secret
 from tallystick.errors import ConfigError
 from tallystick.job.preflight import identity_of, proxy_of
 from tallystick.network.certificates import tls_context, write_test_certificates
@@ -61,10 +61,23 @@ def test_one_that_cannot_be_had_is_named_in_one_line(tmp_path: Path, form: Any, 
     assert said(secret(tmp_path, **form).read, "x").startswith(words.format(folder=tmp_path))
 
 
-def test_a_command_that_waits_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("command", [["sleep", "60"], ["sh", "-c", "exec >&-; exec sleep 60"], ["sh", "-c", "sleep 2 & echo x"]])
+def test_a_command_that_waits_is_ended_also_where_it_prints_nothing_more_or_leaves_another_behind(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("tallystick.config.secret.COMMAND_S", 0.2)
-    waits = secret(tmp_path, command=["sleep", str(int(COMMAND_S))])
-    assert said(waits.read, "x") == "x: sleep printed nothing within 0.2 s; it must not ask for anything"
+    waits = secret(tmp_path, command=command)
+    assert said(waits.read, "x") == f"x: {command[0]} did not end within 0.2 s; it must not ask for anything"
+
+
+def test_a_command_that_prints_for_ever_is_ended_before_it_fills_the_memory(tmp_path: Path) -> None:
+    assert said(secret(tmp_path, command=["yes"]).read, "x") == "x: what yes prints gives more than 64 KiB; a secret is shorter"
+
+
+def test_what_a_command_says_on_standard_error_reaches_no_log(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    tells = secret(tmp_path, command=["sh", "-c", "echo hunter2 >&2; exit 3"])
+    assert said(tells.read, "x") == "x: sh ended with exit code 3; run it by hand to see why"
+    assert "hunter2" not in "".join(capfd.readouterr())
 
 
 @pytest.mark.parametrize(

@@ -133,3 +133,13 @@ def test_absent_columns_are_named_with_the_closest(tmp_path: Path) -> None:
     party = parse_party({"party": "p", "table": {"path": "t.csv"}, "keys": {"k": "idd"}}, folder=tmp_path)
     with pytest.raises(DataError, match="key column 'idd' is not in the table; did you mean id"):
         read_party_table(party)
+
+
+@pytest.mark.parametrize("path", ["table", "table/data"])
+def test_an_iceberg_table_and_its_bare_files_are_refused_with_a_way(path, tmp_path):
+    (tmp_path / "table" / "metadata").mkdir(parents=True)
+    (tmp_path / "table" / "metadata" / "v1.metadata.json").touch()
+    (tmp_path / "table" / "data").mkdir()
+    pl.DataFrame({"id": [1]}).write_parquet(tmp_path / "table" / "data" / "part-0.parquet")
+    with pytest.raises(DataError, match=r"an Iceberg table, which is not read here; have its engine export it as Parquet, or"):
+        read_table(TableConfig(path=tmp_path / path))

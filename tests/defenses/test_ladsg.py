@@ -171,7 +171,7 @@ def test_a_half_with_one_row_of_a_class_among_many_is_answered_for() -> None:
 
 def test_without_own_columns_the_share_of_the_training_rows_is_mixed_in_and_test_labels_are_not(tmp_path: Path) -> None:
     job = contract()
-    defense = RunDefense.of(job, RunFolder.new(tmp_path, job, "bank"))
+    defense = RunDefense.of(job, RunFolder.new(tmp_path, job, "bank", key=None))
     labels_N = torch.tensor([1.0, 0.0, 0.0, 0.0, 1.0, 1.0])
     coder = LabelCoder(type="binary", classes=("0", "1"))
     parts = {"train_N": torch.arange(4), "validation_N": torch.tensor([4]), "test_N": torch.tensor([5])}

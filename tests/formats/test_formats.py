@@ -68,10 +68,10 @@ def test_a_run_is_found_again_after_the_contract_got_a_new_key(tmp_path, monkeyp
     earlier = contract.canonical_json().replace('"audit":"quick",', "")
     with monkeypatch.context() as before:
         before.setattr(Contract, "canonical_json", lambda _: earlier)
-        of_before = RunFolder.new(tmp_path, contract, "bank")
+        of_before = RunFolder.new(tmp_path, contract, "bank", key=None)
     assert of_before.origin.contract != contract.hash
     assert RunFolder.latest(tmp_path, contract, "bank").path == of_before.path
-    newer = RunFolder.new(tmp_path, contract, "bank")
+    newer = RunFolder.new(tmp_path, contract, "bank", key=None)
     assert [folder.path for folder in RunFolder.all(tmp_path, contract, "bank")] == [newer.path, of_before.path]
 
     changed = parse_contract({**values, "seed": 2})

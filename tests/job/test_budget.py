@@ -96,7 +96,7 @@ def test_a_refusal_names_what_helps(party_of):
 def test_a_run_that_was_charged_is_not_charged_again(party_of, tmp_path):
     party, contract = party_of(cap=1.0), contract_of(LABEL_DP)
     spend(party, 1.0)
-    folder = RunFolder.new(tmp_path / "runs", contract, "bank")
+    folder = RunFolder.new(tmp_path / "runs", contract, "bank", key=None)
     with pytest.raises(BudgetExceeded, match=r"going on with this run .* pass --resume again"):
         check_budget(contract, party, folder)
     folder.note("defense", {"secret": "00", "spent": [{"type": "pure", "epsilon": 1.0}]})
@@ -106,7 +106,7 @@ def test_a_run_that_was_charged_is_not_charged_again(party_of, tmp_path):
 @pytest.mark.parametrize("entry", [LABEL_DP, GAUSSIAN])
 def test_a_run_goes_on_with_the_labels_that_it_was_charged_for(party_of, tmp_path, entry):
     party, contract = party_of(), contract_of(entry)
-    folder = RunFolder.new(tmp_path / "runs", contract, "bank")
+    folder = RunFolder.new(tmp_path / "runs", contract, "bank", key=None)
     labels_N = torch.tensor([0, 1, 1, 0])
 
     def charge(target_N):
@@ -122,14 +122,14 @@ def test_a_run_goes_on_with_the_labels_that_it_was_charged_for(party_of, tmp_pat
 
 def test_exact_labels_that_changed_within_a_run_are_entered_again(party_of, tmp_path):
     party, contract = party_of(), contract_of()
-    folder, labels_N = RunFolder.new(tmp_path / "runs", contract, "bank"), torch.tensor([0, 1, 1, 0])
+    folder, labels_N = RunFolder.new(tmp_path / "runs", contract, "bank", key=None), torch.tensor([0, 1, 1, 0])
     for target_N, entries in ((labels_N, 1), (labels_N, 1), (1 - labels_N, 2)):
         RunDefense.of(contract, folder).spend(contract, party, folder, target_N, what="training")
         assert len(Ledger(party.privacy.ledger, party="bank").not_private("labels")) == entries
 
 
 def test_a_release_that_left_nothing_is_known_to_the_run_folder(party_of, tmp_path):
-    party, folder = party_of(), RunFolder.new(tmp_path / "runs", contract_of(), "bank")
+    party, folder = party_of(), RunFolder.new(tmp_path / "runs", contract_of(), "bank", key=None)
     shutil.copy(party.privacy.ledger, tmp_path / "before.sqlite")
     with pytest.raises(NothingReleased):  # at epsilon 100 the noise is 0 but for a chance below 1e-40
         release_auc(PrivateRelease(epsilon=100.0), party, folder, torch.zeros(40), torch.zeros(40))
@@ -220,7 +220,7 @@ def test_a_ledger_is_made_by_a_command_and_never_by_a_job(lay_out_job):
 def test_a_run_killed_between_charge_and_note_is_charged_twice_and_never_less(party_of, tmp_path):
     """Of both notes that a charge leaves in the run folder, the one with what was spent is lost."""
     party, contract = party_of(), contract_of(LABEL_DP)
-    folder = RunFolder.new(tmp_path / "runs", contract, "bank")
+    folder = RunFolder.new(tmp_path / "runs", contract, "bank", key=None)
     rows = torch.tensor([0, 1, 1, 0])
     defense = RunDefense.of(contract, folder)
     before = (folder.path / "defense.json").read_bytes()

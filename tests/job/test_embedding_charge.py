@@ -111,7 +111,7 @@ def charge_of(folder, *, number=1, method="intersection", **privacy):
     if not party.privacy.ledger.exists():
         create_ledger(party)
     begun = any(party.runs.glob(f"run-{number}-*"))
-    run = RunFolder.latest(party.runs, contract, "shop") if begun else RunFolder.new(party.runs, contract, "shop")
+    run = RunFolder.latest(party.runs, contract, "shop") if begun else RunFolder.new(party.runs, contract, "shop", key=None)
     return EmbeddingCharge.of(contract, party, run, what=f"run {number}")
 
 

@@ -170,7 +170,7 @@ def test_embeddings_are_charged_once_a_run_and_not_as_private_where_a_row_may_se
     create_ledger(party)
     for method in ("intersection", "union"):
         contract = parse_contract(contract_values(PARTIES, defense=[NOISE], alignment__method=method))
-        folder = RunFolder.new(tmp_path / "runs", contract, "shop")
+        folder = RunFolder.new(tmp_path / "runs", contract, "shop", key=None)
         for _ in range(2):  # the second is a run that goes on
             EmbeddingCharge.of(contract, party, folder, what=f"{method} run").reserve(Sent(training=3, validation=2, test=1))
     bounded, unbounded = Ledger(party.privacy.ledger, party="shop").entries("customers-embeddings")

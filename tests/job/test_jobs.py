@@ -206,7 +206,7 @@ def test_a_command_names_its_own_folder_though_another_of_its_kind_began_after_i
     for party in PARTIES:
         home = job.home(party)
         own = load_party(home / "party.yaml")
-        RunFolder.new(own.runs, load_contract(home / "contract.yaml"), party, use="" if command == "run" else command)
+        RunFolder.new(own.runs, load_contract(home / "contract.yaml"), party, use="" if command == "run" else command, key=None)
     for party in running.values():
         assert party.end() == 0, party.said
         folder = Path(party.found["folder"])

@@ -90,7 +90,7 @@ def test_a_label_that_changes_late_in_training_is_found(tmp_path):
     first, later = AuditedRun(contract=contract, party="bank", folder=folder, dataset=dataset, run_id="r").kept_epochs
     schedule = Schedule(train_N=torch.arange(ROWS), validation_N=torch.arange(0), batch_size=BATCH, seed=1)
     plan = recording_plan(schedule, first=first, later=later, epochs=20, width=8)
-    store = ViewStore(folder=tmp_path, contract="c", origin=Origin.create(tmp_path, party="bank", contract="c"))
+    store = ViewStore(folder=tmp_path, contract="c", origin=Origin.create(tmp_path, party="bank", contract="c", key=None))
     recorder = Recorder(plan=plan, store=store)
     for epoch in range(20):
         for batch in schedule.epoch(epoch):

@@ -126,7 +126,7 @@ def test_a_run_that_goes_on_keeps_its_pace(far):
 
 
 def test_a_pace_that_is_lost_is_not_made_up(far, tmp_path):
-    empty = RunFolder.new(tmp_path, parse_contract(contract_values(PARTIES)), "shop")
+    empty = RunFolder.new(tmp_path, parse_contract(contract_values(PARTIES)), "shop", key=None)
     with pytest.raises(DamagedFile, match=r"pace\.json"):
         pace.paced_feature_party(*parts(empty, answered([*PROBES, Pace(staleness=7)])), goes_on=True)
 

@@ -24,7 +24,7 @@ def job(lay_out_job):
 @pytest.fixture
 def folder(job):
     """A run folder of the bank's, as format 1 had it: no file says its format."""
-    made = RunFolder.new(job.home("bank") / "runs", load_contract(job.home("bank") / "contract.yaml"), "bank")
+    made = RunFolder.new(job.home("bank") / "runs", load_contract(job.home("bank") / "contract.yaml"), "bank", key=None)
     (made.path / "format").unlink()
     (made.path / "fills.json").write_text('{"seed": 1}')
     (made.path / "model.safetensors").write_bytes(b"whatever it was")
@@ -51,7 +51,7 @@ def test_jobs_refuse_it(job, folder, command):
 
 def test_a_prediction_holds_the_run_folder(job):
     home = job.home("bank")
-    made = RunFolder.new(home / "runs", load_contract(home / "contract.yaml"), "bank")
+    made = RunFolder.new(home / "runs", load_contract(home / "contract.yaml"), "bank", key=None)
     arguments = ("predict", home / "contract.yaml", "--party", home / "party.yaml", "--output", home / "scores.csv")
     assert "holds no trained model" in refused(*arguments)
     (made.path / "model.safetensors").touch()
@@ -84,7 +84,7 @@ def test_what_the_file_says_counts(job, folder, written, which):
 
 def test_a_new_folder_says_its_format(tmp_path, job):
     contract = load_contract(job.home("bank") / "contract.yaml")
-    assert (RunFolder.new(tmp_path, contract, "bank").path / "format").read_text() == f"{FORMAT}\n"
+    assert (RunFolder.new(tmp_path, contract, "bank", key=None).path / "format").read_text() == f"{FORMAT}\n"
     assert RunFolder.latest(tmp_path, contract, "bank").path.is_dir()
 
 

@@ -174,7 +174,7 @@ def test_noise_on_keys_that_the_ledger_refuses_is_not_drawn(tmp_path):
     values = {"party": "shop", "table": {"path": "t.csv"}, **similar_columns()["shop"], "privacy": {"cap": 0.4, "delta": 1e-6}}
     party = parse_party(values, folder=tmp_path, source="shop")
     create_ledger(party)
-    folder = RunFolder.new(party.runs, contract, "shop")
+    folder = RunFolder.new(party.runs, contract, "shop", key=None)
     keys = read_keys(similar_tables()["shop"], columns=party.keys, alignment=contract.alignment, is_label=False)
     with pytest.raises(BudgetExceeded, match=r"epsilon of linking keys from 0 to 0\.5 .*over the cap of 0\.4"):
         with_noise(contract, party, folder, keys, what="run 1")
@@ -409,7 +409,7 @@ def test_a_helper_that_dies_during_the_linkage_audit_ends_it(tmp_path):
         frame=as_frame(frame, source="bank"),
         keys=keys,
         channels={"helper": Lost()},
-        folder=RunFolder.new(tmp_path / "runs", contract, "bank"),
+        folder=RunFolder.new(tmp_path / "runs", contract, "bank", key=None),
         logbook=Logbook(party="bank", watcher=Silent()),
     )
     with pytest.raises(PeerLost, match="helper fell silent"):

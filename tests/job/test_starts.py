@@ -46,7 +46,7 @@ def models(folder):
 def test_each_run_starts_from_a_secret_of_its_own_which_its_folder_keeps(tmp_path):
     """Two secrets of 32 bytes are the same with a chance of 2^-256."""
     contract = parse_contract(contract_values(PARTIES))
-    folders = [RunFolder.new(tmp_path / name, contract, "shop") for name in ("one", "other")]
+    folders = [RunFolder.new(tmp_path / name, contract, "shop", key=None) for name in ("one", "other")]
     one, other = (start_of(contract, folder) for folder in folders)
     assert (len(one), one != other) == (32, True)
     assert start_of(contract, RunFolder.open(folders[0].path)) == one  # as a resumed run does
@@ -60,7 +60,7 @@ def test_each_run_starts_from_a_secret_of_its_own_which_its_folder_keeps(tmp_pat
 def test_a_secret_of_the_run_that_is_gone_is_not_drawn_anew_and_another_is_not_taken_for_it(tmp_path, name):
     """Other weights would be sent, or labels flipped once more, as if they were the same run's."""
     contract = parse_contract(contract_values(PARTIES))
-    folder = RunFolder.new(tmp_path / "runs", contract, "shop")
+    folder = RunFolder.new(tmp_path / "runs", contract, "shop", key=None)
     first, path = folder.secret(name), folder.path / f"{name}.json"
     assert folder.secret(name) == first
     folder.note(name, {"secret": (b"other" * 7)[:32].hex()})  # with this run's seal
@@ -81,7 +81,7 @@ def test_a_secret_that_is_drawn_anew_where_nothing_tells_of_the_old_one_is_charg
     contract = parse_contract(contract_values(PARTIES, defense=[{"method": "label-dp", "epsilon": 1.0}]))
     ledger = Ledger.create(tmp_path / "ledger.sqlite", party="bank")
     values = {"party": "bank", "table": {"path": "t.parquet"}, "label": "y", "privacy": {"ledger": "ledger.sqlite"}}
-    party, folder = parse_party(values, folder=tmp_path), RunFolder.new(tmp_path / "runs", contract, "bank")
+    party, folder = parse_party(values, folder=tmp_path), RunFolder.new(tmp_path / "runs", contract, "bank", key=None)
     labels_N = torch.arange(8) % 2
 
     def charged_for():
@@ -106,7 +106,7 @@ def test_trials_on_a_union_begin_with_the_same_embeddings_of_real_rows_and_of_st
     rows_N = np.concatenate([np.arange(frame.height), np.full(40, -1)])
     alignment = Alignment(method="union", rows_N=rows_N, sizes={}, learnt=[])
     own = OwnRows(party=party, is_label=False, frame=frame, keys=keys, alignment=alignment)
-    folder = RunFolder.new(tmp_path, contract, "shop")
+    folder = RunFolder.new(tmp_path, contract, "shop", key=None)
 
     def first_embeddings(number):
         trial = folder.trial(number)
@@ -133,7 +133,7 @@ def test_whatever_holds_the_secret_does_not_show_it():
 
 def test_public_starts_are_the_contracts_seed_and_draw_no_secret(tmp_path):
     contract = parse_contract(contract_values(PARTIES, training__starts="public"))
-    folder = RunFolder.new(tmp_path, contract, "shop")
+    folder = RunFolder.new(tmp_path, contract, "shop", key=None)
     assert start_of(contract, folder) == contract.seed
     assert not (folder.path / "start.json").exists()
 

@@ -142,7 +142,7 @@ def test_only_labels_of_training_rows_shape_imputed_values_and_shifts(tmp_path):
     sizes = {"own": frame.height, "shop": frame.height - 20, "intersection": frame.height - 40, "union": frame.height + 20}
     alignment = Alignment(method="union", rows_N=np.concatenate([own_U, np.full(20, -1)]), sizes=sizes, learnt=[])
 
-    folder = RunFolder.new(tmp_path, contract, "bank")
+    folder = RunFolder.new(tmp_path, contract, "bank", key=None)
 
     def found(frame):
         own = OwnRows(party=party, is_label=True, frame=frame, keys=keys, alignment=alignment)
@@ -256,7 +256,7 @@ def test_settled_labels_follow_the_embeddings_and_the_model_stays_as_it_was():
 
 def test_labels_settled_before_training_are_those_of_the_run_that_goes_on(tmp_path):
     contract = parse_contract(union_contract(union__labels="settled"))
-    folder = RunFolder.new(tmp_path, contract, "bank")
+    folder = RunFolder.new(tmp_path, contract, "bank", key=None)
     draws = Draws.of(rows=50, k=1, redraw="once", generator=torch.Generator().manual_seed(1))
     own_U = torch.where(torch.arange(50) % 2 == 0, torch.arange(50) // 2, -1)
 

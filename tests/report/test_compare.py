@@ -138,7 +138,7 @@ def test_a_received_result_does_not_act_on_the_terminal(runs, tmp_path) -> None:
 def test_another_runs_result_in_a_run_folder_is_named(runs, tmp_path) -> None:
     for number, run in enumerate(runs):
         (tmp_path / str(number)).mkdir()
-        origin = Origin.create(tmp_path / str(number), party="carrier", contract=run.contract.hash)
+        origin = Origin.create(tmp_path / str(number), party="carrier", contract=run.contract.hash, key=None)
         write_json(tmp_path / str(number) / "result.json", run.to_json().encode(), origin=origin)
     (tmp_path / "0" / "result.json").write_bytes((tmp_path / "1" / "result.json").read_bytes())
     with pytest.raises(DamagedFile, match="it is another file"):

@@ -120,7 +120,7 @@ def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
         f"Flights that arrive over 15 minutes late; {about['rows']:,} of each month, trained on {WINDOW} months and tested on "
         f"the next one; means of {about['months']} months, seeds {seeds_of(rows)}, with Student's 95 % intervals over seeds. At "
         f"most {about['epochs']} epochs are validated; a refit then trains anew with the validation rows, for as many as "
-        "were best. The change is from scratch's loss, seed by seed. Processor time is of all parties, alignment and evaluation too."
+        "were best. The change is from scratch's loss, seed by seed. Processor time is of all parties and phases."
     )
     return Benchmark(
         title="Retraining by the month: from last month's weights against from scratch",

@@ -351,7 +351,7 @@ def _job_role(name: str, values: Values, *, resume: bool) -> RoleFunction:
 
     def play(channels: Channels, folder: Path) -> Any:
         mine = parse_party(own, folder=folder)
-        run = (RunFolder.latest if resume else RunFolder.new)(mine.runs, agreed, name, use=use)
+        run = (RunFolder.latest if resume else RunFolder.new)(mine.runs, agreed, name, use=use, key=mine.run_key)
         logbook = Logbook(party=name, watcher=Silent())
         return run_party(
             Job(

@@ -118,10 +118,10 @@ class RunFolder:
     draw: Draw = field(default=fresh_secret, repr=False, compare=False)
 
     @classmethod
-    def new(cls, runs: Path, contract: Contract, party: str, *, use: str = "", key: FolderKey | None = None) -> "RunFolder":
+    def new(cls, runs: Path, contract: Contract, party: str, *, use: str = "", key: FolderKey | None) -> "RunFolder":
         """Make the folder of a party's fresh run, or of another ``use`` of the contract; earlier ones of the same one stay.
 
-        With a ``key`` its files are encrypted.
+        With a ``key`` its files are encrypted. Nobody leaves it out by accident: None has to be said.
         """
         path = new_folder(runs, _prefix(contract, use), number=len(_folders_of(runs, contract, use)) + 1)
         write_bytes(path / "format", f"{FORMAT}\n".encode())

@@ -5,7 +5,9 @@ error.
 """
 
 import os
+import select
 import subprocess
+import time
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -86,16 +88,39 @@ def _of_file(path: Path, key: str) -> bytes:
 
 
 def _of_command(command: tuple[str, ...], key: str) -> bytes:
-    """What it prints; what it says on standard error goes to this process' own, and into no message."""
+    """What it prints, or as much of it as is too long; what it says on standard error is dropped, for a log may hold that."""
+    until = time.monotonic() + COMMAND_S
     try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, timeout=COMMAND_S, check=False)
-    except subprocess.TimeoutExpired:
-        raise ConfigError(f"{key}: {command[0]} printed nothing within {COMMAND_S:g} s; it must not ask for anything") from None
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     except OSError as error:
         raise ConfigError(f"{key}: {command[0]} cannot be run: {error.strerror}") from None
-    if done.returncode:
-        raise ConfigError(f"{key}: {command[0]} ended with exit code {done.returncode}; run it by hand to see why")
-    return done.stdout
+    with process:
+        try:
+            content = _printed(process, until)
+            if len(content) > MAX_SECRET_BYTES:
+                return content
+            code = process.wait(max(until - time.monotonic(), 0.0))
+        except (TimeoutError, subprocess.TimeoutExpired):
+            raise ConfigError(f"{key}: {command[0]} did not end within {COMMAND_S:g} s; it must not ask for anything") from None
+        finally:
+            process.kill()
+    if code:
+        raise ConfigError(f"{key}: {command[0]} ended with exit code {code}; run it by hand to see why")
+    return content
+
+
+def _printed(process: subprocess.Popen[bytes], until: float) -> bytes:
+    """What a process prints until it closes its output, or prints too much; raises TimeoutError."""
+    assert process.stdout is not None
+    content, handle = b"", process.stdout.fileno()
+    while len(content) <= MAX_SECRET_BYTES:
+        if not select.select([handle], [], [], max(until - time.monotonic(), 0.0))[0]:
+            raise TimeoutError
+        piece = os.read(handle, MAX_SECRET_BYTES)
+        if not piece:
+            break
+        content += piece
+    return content
 
 
 def _path_is_file(value: Any) -> Any:

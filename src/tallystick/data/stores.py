@@ -1,7 +1,7 @@
 """Object stores: files at s3://, gs:// and abfs:// addresses, by Arrow's own file systems.
 
 Credentials come from the environment, or from where ``table.store`` says that they are. What is read of a store passes the same
-checks as a local file. Only S3's protocol is tested against a server.
+checks as a local file.
 """
 
 import re
@@ -160,7 +160,10 @@ def _abfs(rest: str, config: StoreConfig) -> tuple[str, "FileSystem"]:
     before, at, host = rest.partition("@")
     account, _, path = host.partition("/") if at else (config.account or "", "", "")
     scheme, _, authority = (config.endpoint or "").rpartition("://")
-    place = {"blob_storage_authority": authority, "blob_storage_scheme": scheme or "https"} if authority else {}
+    place = {}
+    if authority:  # Azure answers for files at another name than for blobs, an emulator at the same one
+        place = {"blob_storage_authority": authority, "blob_storage_scheme": scheme}
+        place |= {"dfs_storage_authority": authority.replace("blob.", "dfs.", 1), "dfs_storage_scheme": scheme}
     if not account:
         raise ValueError("no account is named; write abfs://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH, or table.store.account")
     files = AzureFileSystem(account.partition(".")[0], account_key=config.secret("secret_key"), **place)

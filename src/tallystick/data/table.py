@@ -97,7 +97,7 @@ def _stored(place: Store) -> list[StoredFile]:
     """A store's files that are of a table's kinds."""
     found = [file for file in place.listed() if not file.name.startswith((".", "_")) and _ending(file)]
     if not found:
-        raise DataError(f"{place.address}: holds no file that ends in {', '.join(TABLE_SUFFIXES)}")
+        raise DataError(f"{place.address}: holds no file that ends in {', '.join(TABLE_SUFFIXES)}; an Iceberg table is not read")
     return found
 
 
@@ -125,6 +125,7 @@ def _files(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
     if path.is_dir():
+        _refuse_iceberg(path)
         found = [each for each in path.iterdir() if not each.name.startswith((".", "_")) and _ending(each)]
         if not found:
             raise DataError(f"{path}: the folder holds no file that ends in {', '.join(TABLE_SUFFIXES)}")
@@ -136,6 +137,17 @@ def _files(path: Path) -> list[Path]:
         if not found:
             raise DataError(f"{path}: there is no such file; check table.path in the party file")
     return sorted(found)
+
+
+def _refuse_iceberg(folder: Path) -> None:
+    """Refuse an Iceberg table's folder, and its data files without the table: some of these may be of rows that were deleted."""
+    for place in (folder, folder.parent):
+        if any((place / "metadata").glob("*.metadata.json")):
+            raise DataError(
+                f"{folder}: is {'of ' if place != folder else ''}an Iceberg table, which is not read here; have its engine "
+                "export it as Parquet, or DuckDB: "
+                "INSTALL iceberg; LOAD iceberg; COPY (FROM iceberg_scan('...')) TO 'rows.parquet'"
+            )
 
 
 def _ending(path: TableFile) -> str | None:
