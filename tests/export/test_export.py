@@ -37,6 +37,16 @@ def runs(tmp_path_factory):
     return found, frames
 
 
+@pytest.fixture(scope="module")
+def halves(runs, tmp_path_factory):
+    """Both halves of it, exported whole: folders, by party."""
+    found, _ = runs
+    folder = tmp_path_factory.mktemp("halves")
+    for name in PARTIES:
+        write_half(found[name], folder / name)
+    return folder
+
+
 def encoded(folder, frame):
     """Real rows as the exported encoder has them, and as the two inputs."""
     encoder = Encoder.from_json((folder / ENCODER).read_bytes())
@@ -49,25 +59,23 @@ def session(path):
     return runtime.InferenceSession(path, providers=["CPUExecutionProvider"])
 
 
-def test_onnx_gives_what_pytorch_gives_on_real_rows(runs, tmp_path):
+def test_onnx_gives_what_pytorch_gives_on_real_rows(runs, halves):
     found, frames = runs
-    for name in PARTIES:
-        write_half(found[name], tmp_path / name)
-    rows, shop = encoded(tmp_path / "shop", frames["shop"])
-    (embedding_BD,) = session(tmp_path / "shop" / ONNX).run(None, shop)
+    rows, shop = encoded(halves / "shop", frames["shop"])
+    (embedding_BD,) = session(halves / "shop" / ONNX).run(None, shop)
     with torch.no_grad():
         expected_BD = half_of(found["shop"]).half.module(rows)
     assert np.abs(embedding_BD - expected_BD.numpy()).max() < 1e-5
 
-    own, bank = encoded(tmp_path / "bank", frames["bank"][: len(rows)])
-    (logit_B,) = session(tmp_path / "bank" / ONNX).run(None, bank | {"embedding_BD_shop": embedding_BD})
+    own, bank = encoded(halves / "bank", frames["bank"][: len(rows)])
+    (logit_B,) = session(halves / "bank" / ONNX).run(None, bank | {"embedding_BD_shop": embedding_BD})
     with torch.no_grad():
         expected_B = half_of(found["bank"]).half.module([expected_BD], own)
     assert logit_B.shape == (len(rows),)
     assert np.abs(logit_B - expected_B.numpy()).max() < 1e-5
     assert np.ptp(logit_B) > 0.01
     one = {name: value[:1] for name, value in (bank | {"embedding_BD_shop": embedding_BD}).items()}
-    assert np.allclose(session(tmp_path / "bank" / ONNX).run(None, one)[0], logit_B[:1], atol=1e-5)
+    assert np.allclose(session(halves / "bank" / ONNX).run(None, one)[0], logit_B[:1], atol=1e-5)
 
 
 @pytest.mark.long
@@ -88,24 +96,50 @@ def test_other_targets_and_numbers_have_a_way_to_onnx(tmp_path, changes):
     assert np.abs(got - expected).max() < 1e-5
 
 
-def test_weights_are_the_runs_and_inputs_are_named(runs, tmp_path):
+def test_weights_are_the_runs_and_inputs_are_named(runs, halves):
     found, _ = runs
-    write_half(found["bank"], tmp_path / "bank", onnx=False)
-    assert not (tmp_path / "bank" / ONNX).exists()
-    kept, given = load_file(found["bank"].model), load_file(tmp_path / "bank" / WEIGHTS)
+    kept, given = load_file(found["bank"].model), load_file(halves / "bank" / WEIGHTS)
     assert {name: each.tolist() for name, each in given.items()} == {name: each.tolist() for name, each in kept.items()}
-    facts = json.loads((tmp_path / "bank" / INPUTS).read_text())
+    facts = json.loads((halves / "bank" / INPUTS).read_text())
     places = [(each["name"], each["numeric_BF"], each["codes_BG"]) for each in facts["columns"]]
     assert places == [("x", [0], []), ("noise", [1], []), ("kind", [], [0])]
     assert facts["embeddings"] == {"embedding_BD_shop": half_of(found["bank"]).widths["shop"]}
     assert "sigmoid" in facts["meaning"]["output"]
-    assert (tmp_path / "bank" / ENCODER).stat().st_mode & 0o077 == 0
+    assert (halves / "bank" / ENCODER).stat().st_mode & 0o077 == 0
 
 
-def test_the_card_says_how_good_what_leaked_and_what_not_to_do(runs, tmp_path):
+def test_no_file_but_the_encoder_holds_a_category_a_key_or_where_it_was_made(runs, halves):
+    """PyTorch's exporter notes the places of the code that it ran, below a home folder that may name somebody."""
+    _, frames = runs
+    for name in PARTIES:
+        words = {"green", "blue", *frames[name]["id"], "site-packages", 'File "', ".py"}
+        for path in (halves / name).iterdir():
+            content = path.read_bytes()
+            if path.name == ENCODER:
+                assert b"green" in content
+                continue
+            assert not [word for word in words if word.encode() in _text_of(path, content)], path.name
+
+
+def _text_of(path, content):
+    """What of a file can be read as words: weights are bytes that may look like anything."""
+    if path.suffix == ".safetensors":
+        return content[8 : 8 + int.from_bytes(content[:8], "little")]
+    if path.suffix != ".onnx":
+        return content
+    onnx = pytest.importorskip("onnx", reason="no ONNX (pip install 'tallystick[onnx]')")
+    model = onnx.load(path)
+    for tensor in model.graph.initializer:
+        tensor.ClearField("raw_data")
+    for node in model.graph.node:
+        for attribute in node.attribute:
+            attribute.ClearField("t")
+    return model.SerializeToString()
+
+
+def test_the_card_says_how_good_what_leaked_and_what_not_to_do(runs, halves):
     found, _ = runs
-    write_half(found["bank"], tmp_path / "bank", onnx=False)
-    card = (tmp_path / "bank" / CARD).read_text()
+    card = (halves / "bank" / CARD).read_text()
     result = json.loads(found["bank"].read_json(found["bank"].result))
     assert result["contract"]["hash"] in card
     assert f"{result['evaluation']['joint']['auc']['value']:.4f}" in card

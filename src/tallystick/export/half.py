@@ -25,7 +25,7 @@ from tallystick.errors import ConfigError, DataError
 from tallystick.evaluation.importance import column_places
 from tallystick.models.build import build_bottom, width_of
 from tallystick.models.numbers import PiecewiseLinear
-from tallystick.storage import Origin, check_sealed
+from tallystick.storage import Origin, check_sealed, write_bytes
 from tallystick.training.calibration import Calibration
 from tallystick.training.checkpoint import load_weights, read_tensors
 
@@ -183,8 +183,18 @@ def onnx_of(exported: Exported, path: Path) -> None:
         why = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).partition("## Exception summary")[2].strip().partition("\n")[0]
         raise DataError(f"this half cannot be written as ONNX ({why}); --no-onnx writes the rest") from None
     assert program is not None
-    program.save(path)
+    write_bytes(path, _without_traces(program.model_proto).SerializeToString())
     _compare(exported, path)
+
+
+def _without_traces(model: Any) -> Any:
+    """The model without what PyTorch notes of the code that made it: places in files of this machine, and names of modules."""
+    graph = model.graph
+    parts = [model, graph, *graph.node, *graph.value_info, *graph.input, *graph.output, *graph.initializer, *model.functions]
+    for part in [*parts, *(node for function in model.functions for node in function.node)]:
+        del part.metadata_props[:]
+        part.ClearField("doc_string")
+    return model
 
 
 @torch.no_grad()
