@@ -75,6 +75,7 @@ class Linkage:
     """One way of linking rows.
 
     Args:
+        what: which rows it gives, in words.
         label_party: the label party's role in the alignment.
         feature_party: a feature party's role.
         helper_party: the role of a third party without rows, where one takes part.
@@ -88,6 +89,7 @@ class Linkage:
         against_cheaters: what it is where the contract says ``alignment.security: malicious``, if there is that.
     """
 
+    what: str
     label_party: Callable[[AlignmentInput], Alignment]
     feature_party: Callable[[AlignmentInput], Alignment]
     helper_party: Callable[[HelperInput], HelperOutcome] | None = None
@@ -222,6 +224,7 @@ def _help_link(given: HelperInput) -> HelperOutcome:
 
 
 _INTERSECTION_AGAINST_CHEATERS = Linkage(
+    what="rows that all parties have",
     label_party=partial(_intersect_label, security="malicious"),
     feature_party=partial(_intersect_feature, security="malicious"),
     several=True,
@@ -238,6 +241,7 @@ _INTERSECTION_AGAINST_CHEATERS = Linkage(
 LINKAGES: Mapping[str, Linkage] = MappingProxyType(
     {
         "intersection": Linkage(
+            what="rows that all parties have",
             label_party=_intersect_label,
             feature_party=_intersect_feature,
             several=True,
@@ -251,6 +255,7 @@ LINKAGES: Mapping[str, Linkage] = MappingProxyType(
             against_cheaters=_INTERSECTION_AGAINST_CHEATERS,
         ),
         "union": Linkage(
+            what="every row that any of two has",
             label_party=_unite_label,
             feature_party=_unite_feature,
             several=False,
@@ -261,6 +266,7 @@ LINKAGES: Mapping[str, Linkage] = MappingProxyType(
             deviation="learns which ids are common, unnoticed; choose it only for peers that a contract in law binds",
         ),
         "union-with-helper": Linkage(
+            what="the same by way of a helper",
             label_party=_unite_with_helper,
             feature_party=_unite_with_helper,
             helper_party=_help_unite,
@@ -270,6 +276,7 @@ LINKAGES: Mapping[str, Linkage] = MappingProxyType(
             deviation="may ask for ids that it does not hold; with the helper it learns all that it can guess",
         ),
         "similarity": Linkage(
+            what="rows linked by similar keys, by way of a helper",
             label_party=_link_label,
             feature_party=_link_feature,
             helper_party=_help_link,

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tallystick.cli import audit, compare, decrypt, export, jobs, ledger, monitor, runs, serve, setup
-from tallystick.cli.options import JsonFlag, Style, StyleFlag
+from tallystick.cli.options import LINKAGE_NAMES, JsonFlag, Style, StyleFlag
 from tallystick.cli.output import LIBRARIES, finish, guarded
 from tallystick.errors import ConfigError
 
@@ -67,7 +67,7 @@ def options(
 @app.command()
 def demo(
     folder: Annotated[Path, typer.Option(help="Where the run folder goes.")] = Path("runs"),
-    alignment: Annotated[str, typer.Option(help="intersection, union, union-with-helper or similarity.")] = "intersection",
+    alignment: Annotated[str, typer.Option(help=f"{LINKAGE_NAMES}.")] = "intersection",
     private_auc: Annotated[
         bool, typer.Option("--private-auc", help="Instead: label holders and a server compute an AUC without sharing labels.")
     ] = False,

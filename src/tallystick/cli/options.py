@@ -6,10 +6,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tallystick.alignment.registry import LINKAGES
+
 if TYPE_CHECKING:
     from tallystick.config.contract import Contract
     from tallystick.config.party import PartyFile
     from tallystick.watcher import Watcher
+
+
+*_FIRST, _LAST = LINKAGES
+LINKAGE_NAMES = f"{', '.join(_FIRST)} or {_LAST}"
 
 
 class Style(StrEnum):

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from tallystick.cli.options import JsonFlag
+from tallystick.cli.options import LINKAGE_NAMES, JsonFlag
 from tallystick.cli.output import EXIT_USAGE, LIBRARIES, finish, guarded
 from tallystick.errors import ConfigError
 from tallystick.terminal import printable_lines
@@ -33,7 +33,7 @@ def init(
     ] = "bank,shop",
     method: Annotated[
         str | None,
-        typer.Option(help="intersection, union, union-with-helper or similarity; left out, an intersection, or with a helper."),
+        typer.Option(help=f"{LINKAGE_NAMES}; left out, an intersection, or with a helper."),
     ] = None,
     party: Annotated[str | None, typer.Option(help="Which of several feature parties this is.")] = None,
     table: Annotated[Path | None, typer.Option(help="This party's table, whose header tells key and label where plain.")] = None,

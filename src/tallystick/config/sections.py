@@ -67,9 +67,7 @@ class AlignmentConfig(Model):
     """How rows are matched."""
 
     method: LinkageName = Field(
-        default="intersection",
-        description="intersection: rows that all parties have; union, union-with-helper: every row that any of two has; "
-        "similarity: rows linked by similar keys",
+        default="intersection", description="; ".join(f"{name}: {linkage.what}" for name, linkage in LINKAGES.items())
     )
     protocol: Literal["auto", "diffie-hellman", "oblivious-transfer"] = Field(
         default="auto",

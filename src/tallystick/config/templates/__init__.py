@@ -89,7 +89,8 @@ class Asked:
             wanted = "a label party and one or more feature parties" if self.facts.several else "a label and one feature party"
             raise ConfigError(f"--parties {','.join(self.parties)}: --method {self.method} wants {wanted}, in this order")
         if self.role == "helper" and not self.facts.helper:
-            raise ConfigError(f"--role helper: --method {self.method} has no helper; choose union-with-helper or similarity")
+            helped = " or ".join(name for name, linkage in LINKAGES.items() if linkage.helper)
+            raise ConfigError(f"--role helper: --method {self.method} has no helper; choose {helped}")
         if self.role == "helper" and self.table is not None:
             raise ConfigError(f"--table {self.table}: a helper sees no rows; leave it out")
         if self.facts.imputes and self.columns.classes != 2:
