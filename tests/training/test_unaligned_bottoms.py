@@ -445,7 +445,7 @@ def test_a_joint_and_a_local_step_for_each_target_and_number_of_parties_or_a_ref
     if settings.facts.local_steps:
         between = copied(model)
         one_step(method, model, objective, SGD, a_batch(index_B + 32, is_local=True), own)
-        bottom = "second.bottom." if name == "average" else "bottom."
+        bottom = "second.bottom." if hasattr(model, "second") else "bottom."
         assert any(by.any() for by in moved(between, model, bottom).values())
     assert all(torch.isfinite(weight).all() for weight in model.parameters())
     assert any(by.any() for by in moved(before, model).values())
