@@ -7,6 +7,8 @@ import pytest
 import torch
 from torch import nn
 
+from tallystick.cut.forward import send_embeddings
+from tallystick.cut.messages import receive_embedding
 from tallystick.data.features import Features
 from tallystick.errors import ProtocolError
 from tallystick.network.channel import memory_channels
@@ -139,6 +141,17 @@ def test_by_embedding_numbers_alone_cross_and_the_same_for_any_row(asked):
     for message in crossed.sent:
         assert not any(word in bytes(encode(message)) for word in (b"customer", b"lacks"))
         assert message.batch is None
+
+
+def test_a_row_that_was_embedded_in_evaluation_is_known_again_by_its_embedding(asked):
+    """FLORIST says that the label party then knows nothing of which row it is: it has seen the same bits at a position before."""
+    theirs, own = memory_channels("bank", "shop", timeout_s=20)
+    send_embeddings(Bottom(), source(COLUMN_N), torch.split(torch.arange(ROWS), 32), own)
+    seen_ND = torch.cat([receive_embedding(theirs, number, rows, WIDTH) for number, rows in enumerate((32, ROWS - 32))])
+    label_party, crossed = asked()
+    AskByEmbedding(label_party=label_party, bottom=Bottom(), width=WIDTH)([b"id-17"], source(COLUMN_N)(torch.tensor([17])))
+    asked_D = crossed.sent[0].values.tensor(1, WIDTH)[0]
+    assert torch.nonzero((seen_ND == asked_D).all(dim=1))[:, 0].tolist() == [17]
 
 
 def test_in_a_batch_the_same_bits_cross_whichever_of_its_rows_is_wanted_and_only_once(asked):
