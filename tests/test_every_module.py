@@ -63,7 +63,6 @@ REACHED = {
     "tallystick.online.feature_party_asks": ("tests/online/test_feature_party_asks.py", "embedding"),
     "tallystick.online.home": ("tests/online/test_switching.py", "serving/*/*"),
     "tallystick.online.label_party": ("tests/online/test_serve.py", "Served"),
-    "tallystick.online.limits": ("tests/online/test_bad_input.py", "Bearer"),
     "tallystick.online.metrics": ("tests/online/test_bad_input.py", "/metrics"),
     "tallystick.online.openapi": ("tests/online/test_serve.py", "openapi.json"),
     "tallystick.online.served_runs": ("tests/online/test_switching.py", "/v1/runs"),

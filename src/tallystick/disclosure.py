@@ -43,6 +43,7 @@ def serving_lines(contract: Contract) -> list[str]:
         return []
     label, features, window = contract.label_party, " and ".join(contract.feature_parties), contract.serving.window
     rows = "rows of the union" if contract.linkage.imputes else "common rows"
+    has = f", and that {features} has it" if contract.linkage.imputes else ""
     ways = {
         "key": f"{label} shows {features} the key of each row that it asks for, and when, also of rows that {features} lacks",
         "position": f"{label} shows {features} which of the common rows it asks for, and when; of other keys nothing crosses",
@@ -53,7 +54,7 @@ def serving_lines(contract: Contract) -> list[str]:
         "not even that there was one",
         "embedding": f"{features} shows {label} the embedding of each row that it asks for, and when, and no id; but a row that "
         "was embedded before, in training, evaluation, a prediction or an earlier request, can be known again by it, and where "
-        f"{label} then knew the row, it knows it now; no formal guarantee",
+        f"{label} then knew the row, it knows it now{has}; no formal guarantee",
         "agreed-batch": f"{features} shows {label} which batch of at least {window} {rows} holds a row that it asks for, the "
         "embeddings of all its rows, and when, once while the sessions stand; what else is known of these rows can tell which "
         "one it was; no formal guarantee",

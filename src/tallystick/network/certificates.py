@@ -58,7 +58,12 @@ def load_identity(name: str, *, ca: Path, certificate: Path, key: Path, key_pass
     """
     authority, private_key, certified = _read(ca), _read(key), _read(certificate)
     identity = Identity(
-        name=name, ca=authority, certificate=certificate, key=key, key_password=key_password, warning=_open_to_others(key)
+        name=name,
+        ca=authority,
+        certificate=certificate,
+        key=key,
+        key_password=key_password,
+        warning=open_to_others(key, named="tls.key", what="this private key"),
     )
     try:
         own = x509.load_pem_x509_certificate(certified)
@@ -308,12 +313,12 @@ def no_tallystick(peer: str, address: str) -> str:
     return f"{peer} at {address}: does not speak {ALPN} after the TLS handshake; is this the address on which {peer} listens?"
 
 
-def _open_to_others(key: Path) -> str | None:
-    """What to say of a private key that others than its owner can read; None where nobody can."""
-    mode = stat.S_IMODE(key.stat().st_mode)
+def open_to_others(path: Path, *, named: str, what: str) -> str | None:
+    """What to say of a file with a secret that others than its owner can read; None where nobody can."""
+    mode = stat.S_IMODE(path.stat().st_mode)
     if not mode & 0o077:
         return None
-    return f"tls.key = {key}: others on this machine can read this private key (mode {mode:04o}); chmod 600 {key}"
+    return f"{named} = {path}: others on this machine can read {what} (mode {mode:04o}); chmod 600 {path}"
 
 
 def _read(path: Path) -> bytes:

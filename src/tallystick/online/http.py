@@ -66,7 +66,7 @@ class ScoreServer:
     ) -> None:
         self._say, self._said = say, ""
         self._options, self._batcher, self._runs, self._metrics = options, batcher, runs, metrics
-        self._tokens = Tokens(options.token_file) if options.token_file is not None else None
+        self._tokens = Tokens(options.token_file, say=say) if options.token_file is not None else None
         self._rate = Rate(options.requests_per_second)
 
     async def score(self, request: Request) -> Response:

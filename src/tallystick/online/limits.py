@@ -3,10 +3,11 @@
 import hmac
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tallystick.errors import ConfigError
+from tallystick.network.certificates import open_to_others
 from tallystick.online.problems import Problem
 
 LEAST_TOKEN = 16
@@ -14,14 +15,16 @@ LOOK_S = 5.0
 
 
 class Tokens:
-    """Bearer tokens of a file, one a line, which is read again when it changes.
+    """Bearer tokens of a file, one a line, which is read again when it changes; ``say`` is told of what is wrong with it.
 
     Raises ConfigError for a file that cannot be read, or holds no token or a short one.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, *, say: Callable[[str], None]) -> None:
+        self._path, self._say = path, say
         self._tokens = _read(path)
+        if warning := open_to_others(path, named="serving.token_file", what="these tokens"):
+            say(f"warning: {warning}")
         self._looked = time.monotonic()
         self._changed = path.stat().st_mtime_ns
 
@@ -41,10 +44,15 @@ class Tokens:
         self._looked = time.monotonic()
         try:
             changed = self._path.stat().st_mtime_ns
-            if changed != self._changed:
-                self._tokens, self._changed = _read(self._path), changed
-        except (OSError, ConfigError):
-            return  # a file in the middle of a change: the former tokens stay
+        except OSError:
+            changed = 0
+        if changed == self._changed:
+            return
+        self._changed = changed
+        try:
+            self._tokens = _read(self._path)
+        except ConfigError as error:  # such as a file in the middle of a change
+            self._say(f"{error}; the former tokens stay")
 
 
 def _read(path: Path) -> Sequence[bytes]:
