@@ -143,12 +143,12 @@ def _remembered(work, most):
     known = {}
 
     def key_of(argument):
-        if isinstance(argument, list):
-            return tuple(map(key_of, argument))
-        return bytes(argument._buffer) if isinstance(argument, group.Scalar) else bytes(argument)
+        if isinstance(argument, bytes | np.ndarray):
+            return bytes(argument)
+        return bytes(argument._buffer) if isinstance(argument, group.Scalar) else tuple(map(key_of, argument))
 
     def found(*arguments):
-        key = key_of(list(arguments))
+        key = key_of(arguments)
         result = known.get(key)
         if result is None:
             if len(known) >= most:
@@ -161,6 +161,7 @@ def _remembered(work, most):
 
 _REMEMBERED = [
     (workers, "multiply", _remembered(group.multiply, 1024)),
+    (workers, "hash_to_group", _remembered(group.hash_to_group, 1024)),
     (base_transfers, "multiply", _remembered(group.multiply, 20_000)),
     *((base_transfers, name, _remembered(getattr(group, name), 256)) for name in ("add", "subtract", "elements_of", "generated")),
 ]

@@ -36,7 +36,12 @@ def test_halves_and_parts_leave_nothing_out_and_nothing_twice(name):
     assert len(drawn) > 1
 
 
-def test_a_run_resumes_and_reaches_what_scikit_learn_reaches(tmp_path):
+def few_epochs(monkeypatch, epochs):
+    monkeypatch.setattr(sections, "fitting_epochs", lambda _rows, _batch_size: epochs)
+
+
+def test_a_run_resumes_and_reaches_what_scikit_learn_reaches(tmp_path, monkeypatch):
+    few_epochs(monkeypatch, 30)
     how = {"data": None, "tables": ["wine"], "methods": ["boosting", "default"]}
     log = tmp_path / "runs.jsonl"
     first = sweep.run(seeds=[1], keeping=Keeping(log=log), **how)
@@ -110,7 +115,7 @@ def test_an_own_table_is_split_by_its_time(tmp_path, monkeypatch):
     assert (table.target, table.columns.numeric, table.columns.categorical) == ("regression", ("x", "z"), ("word",))
     parts = [table.times.gather(part) for part in table.parts(1)]
     assert parts[0].max() < parts[1].min() <= parts[1].max() < parts[2].min()
-    monkeypatch.setattr(sections, "fitting_epochs", lambda _rows, _batch_size: 20)
+    few_epochs(monkeypatch, 20)
     found = sweep.run(data=None, tables=[], own=table, methods=["lightgbm", "default"], seeds=[1])
     assert {row["method"] for row in found.rows} == {"lightgbm", "default"}
     assert max(row["value"] for row in found.rows) < frame["y"].std() / 2  # RMSE
@@ -123,7 +128,7 @@ def test_an_own_table_is_split_by_its_time(tmp_path, monkeypatch):
 
 @pytest.mark.long
 def test_both_ways_are_audited_and_a_killed_audit_goes_on(tmp_path, monkeypatch):
-    monkeypatch.setattr(sections, "fitting_epochs", lambda _rows, _batch_size: 2)
+    few_epochs(monkeypatch, 2)
     log = tmp_path / "runs.jsonl"
     found = leaks.run(["breast"], None, seeds=[1], keeping=Keeping(log=log))
     assert {row["method"] for row in found.rows} == {"default", "no-gradients"}
@@ -164,7 +169,8 @@ def test_a_held_out_table_is_whole_where_its_package_is_installed(name):
     assert not set(table.columns.numeric + table.columns.categorical) & {"label", *HELD_OUT[name].drop}
 
 
-def test_the_network_without_gradients_stands_beside_the_one_with_them():
+def test_the_network_without_gradients_stands_beside_the_one_with_them(monkeypatch):
+    few_epochs(monkeypatch, 30)
     found = sweep.run(data=None, tables=["wine"], methods=["default", "no-gradients"], seeds=[1])
     values = {row["method"]: row["value"] for row in found.rows}
     assert min(values.values()) > 0.95

@@ -4,7 +4,7 @@ import polars as pl
 import pytest
 import similar
 import torch
-from tiny import columns, contract_values, tables
+from tiny import columns, contract_values, lay_out, tables
 
 from tallystick.artifacts.folder import RunFolder
 from tallystick.artifacts.row_recorder import RowStore
@@ -185,26 +185,37 @@ def test_trials_of_a_search_are_compared_by_validation_alone():
     assert not contract.for_trial().refits
 
 
+TO_BE_CUT = {"split__method": "time", "training__epochs": 3, "training__batch_size": 16, "training__checkpoint_every": 5}
+
+
+def by_day(job):
+    job.change("bank", time="day")
+    return job
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """Each party's model of a run that nobody cuts."""
+    job = by_day(lay_out(tmp_path_factory.mktemp("whole"), PARTIES, contract_values(PARTIES, **TO_BE_CUT), rows=420))
+    job.run_all()
+    return {party: job.models(party)[-1] for party in PARTIES}
+
+
 @pytest.mark.parametrize("victim", PARTIES)
-def test_a_party_that_is_killed_in_the_refit_is_resumed_to_the_same_bits(lay_out_job, victim):
+def test_a_party_that_is_killed_in_the_refit_is_resumed_to_the_same_bits(lay_out_job, undisturbed, victim):
     """The first training takes 51 steps; the party is killed once the refit has committed some."""
-    changes = {"split__method": "time", "training__epochs": 3, "training__batch_size": 16, "training__checkpoint_every": 5}
-    whole, cut = (lay_out_job(PARTIES, rows=420, **changes) for _ in range(2))
-    for job in (whole, cut):
-        job.change("bank", time="day")
-    whole.run_all()
+    cut = by_day(lay_out_job(PARTIES, rows=420, **TO_BE_CUT))
     running = cut.start_all()
     running[victim].wait_for(lambda event: event.get("what") == "training" and event["done"] > 65)
     running[victim].kill()
     for party in PARTIES:
         running[party].end()
     again = cut.run_all("run", "--resume")
-    for party in PARTIES:
-        assert cut.models(party)[-1] == whole.models(party)[-1]
+    assert {party: cut.models(party)[-1] for party in PARTIES} == undisturbed
     assert any("resuming after step" in event.get("say", "") for event in again["bank"].events)
     if victim == "bank":  # the refit has no way back to the model before it: all of training is made again
         (kept,) = cut.runs(victim)
         (kept / "model-before-refit.safetensors").write_bytes(b"damaged")
         again = cut.run_all("run", "--resume")
         assert any("model-before-refit.safetensors is damaged" in event.get("say", "") for event in again["bank"].events)
-        assert cut.models(victim)[-1] == whole.models(victim)[-1]
+        assert cut.models(victim)[-1] == undisturbed[victim]
