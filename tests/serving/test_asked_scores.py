@@ -5,6 +5,7 @@ import threading
 import numpy as np
 import pytest
 import torch
+from listening import Listening
 from torch import nn
 
 from tallystick.cut.forward import send_embeddings
@@ -64,24 +65,6 @@ class Daily:
         is_allowed_B = np.array([self.seen.count(name) < self.most for name in names_B])
         self.seen += names_B
         return is_allowed_B
-
-
-class Listening:
-    """A channel that keeps what crossed, as it crossed."""
-
-    def __init__(self, channel):
-        self._channel, self.sent, self.received = channel, [], []
-
-    def __getattr__(self, name):
-        return getattr(self._channel, name)
-
-    def send(self, message):
-        self.sent.append(message)
-        self._channel.send(message)
-
-    def receive(self, kind):
-        self.received.append(self._channel.receive(kind))
-        return self.received[-1]
 
 
 def batches(size=7):

@@ -6,6 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from listening import Listening
 from torch import nn
 
 from tallystick.config.sections import AlignmentConfig
@@ -31,20 +32,6 @@ class Bottom(nn.Module):
 
     def forward(self, features):
         return features.numeric_NF[:, :1].expand(-1, WIDTH).contiguous()
-
-
-class Listening:
-    """A channel that keeps what it sent."""
-
-    def __init__(self, channel):
-        self._channel, self.sent = channel, []
-
-    def __getattr__(self, name):
-        return getattr(self._channel, name)
-
-    def send(self, message):
-        self.sent.append(message)
-        self._channel.send(message)
 
 
 def snapshot():

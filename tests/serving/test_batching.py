@@ -136,3 +136,20 @@ def test_who_comes_while_a_batch_is_late_is_told_at_once():
     batcher.serve({RUN: asking}, Silent(), lambda: bool(told))
     assert told[0].why_B == ["joint"]
     assert len(late) == 1
+
+
+def test_a_score_that_is_no_number_is_none_whatever_a_partner_sent():
+    """Huge embeddings are finite, and what the network makes of them need not be."""
+    (outcome,), ended = scored([([b"x", b"y", b"z"], numbers([float("nan"), 8, float("inf")]))])
+    assert outcome.why_B == ["away", "joint", "away"]
+    assert not ended
+
+
+def test_so_many_rows_may_wait_and_no_more():
+    rows, told = Numbers(), []
+    batcher = Batcher(gate=OPEN, patience_s=1, most_waiting=3, observe=lambda *_: None)
+    batcher._standing = True
+    for count, is_full in ((2, False), (1, True)):
+        run = ScoringRun(run_id=RUN, scorer=rows, store=rows)
+        batcher.want(Wanted(run=run, keys=[b"1"] * count, own=None, until=time.monotonic() + 30, done=told.append))
+        assert batcher.full == is_full

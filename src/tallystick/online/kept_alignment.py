@@ -18,7 +18,7 @@ FILE = "alignment-of-serving.safetensors"
 
 
 class KeptFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is kept beside the rows: the name that all sides know the alignment by, and the digest of this side's keys."""
+    """What is kept beside the rows: the name that all sides know the alignment by, and the contract and keys that it is of."""
 
     name: str
     keys: str
@@ -34,7 +34,7 @@ class KeptAlignment:
     Args:
         folder: where it lies.
         origin: whose it is.
-        keys: the digest of the keys that this side has now.
+        keys: digests of the contract and of the keys that this side has now.
         say: told of a file that is damaged, in whose place a new alignment is made.
     """
 

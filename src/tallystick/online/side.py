@@ -242,7 +242,8 @@ class ServingSide:
 
         Its rows are the same whichever run scores them. A peer may bring twice as many as ``ids``.
         """
-        kept = KeptAlignment(folder=self.home.path, origin=self.home.origin, keys=fingerprint(self.keys), say=self.watcher.say)
+        keys = f"{self.contract.hash} {fingerprint(self.keys)}"
+        kept = KeptAlignment(folder=self.home.path, origin=self.home.origin, keys=keys, say=self.watcher.say)
         found = kept.load()
         known = found[0] if found is not None else ""
         if self.is_label:

@@ -238,6 +238,8 @@ class Batcher:
                     own_E = own_K.rows(_index(answered.is_here)) if own_K is not None else None
                     for name, values_E in run.scorer.joint(answered.cuts_ED, own_E).items():
                         scores[name][place_E] = values_E
+                        for place in place_E[~np.isfinite(values_E)].tolist():
+                            why_B[place] = "away"  # embeddings that overflow are no answer
             outcome = Outcome(why_B=why_B, scores=scores)
         except Refused:
             pass  # a partner's store is away, say: the next batch asks again
