@@ -159,7 +159,8 @@ def command_line() -> str:
         "Every party of the contract runs the same command at about the same time. Who is first waits `network.wait_s` for "
         "the others. "
         "A helper runs `run` and `predict` like the others.",
-        "Exit code 0 is success, 2 input that cannot be used, 3 a failure, 130 an interrupt. With `--json` the last line of "
+        "Exit code 0 is success, 2 input that cannot be used, 3 a failure, 4 a no (`compare --decide`, `monitor --fail`), 130 an "
+        "interrupt. With `--json` the last line of "
         "standard "
         "output is one JSON object, and all else goes to standard error.",
     ]

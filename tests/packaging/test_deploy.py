@@ -103,4 +103,5 @@ def test_prometheus_asks_a_service_for_what_it_offers():
     offered = (ROOT / "src/tallystick/online/http.py").read_text()
     assert f'("{scrape["metrics_path"]}", scores.metrics, "GET")' in offered
     mounted = {volume.split(":")[1] for volume in services["prometheus"]["volumes"]}
-    assert {scrape["tls_config"]["ca_file"], "/etc/prometheus/prometheus.yml"} <= mounted
+    named = {scrape["tls_config"]["ca_file"], scrape["authorization"]["credentials_file"], "/etc/prometheus/prometheus.yml"}
+    assert named <= mounted
