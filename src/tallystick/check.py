@@ -6,7 +6,8 @@ from typing import Any
 from tallystick.alignment.improvement import estimated_improvement
 from tallystick.artifacts.folder import RunFolder
 from tallystick.config.contract import Contract, load_contract
-from tallystick.config.party import PartyFile, dialled, load_party
+from tallystick.config.party import PartyFile, load_party
+from tallystick.config.party_checks import dialled
 from tallystick.data.lazy import Frame
 from tallystick.data.profile import keys_as_written, profile
 from tallystick.data.repeats import with_summaries

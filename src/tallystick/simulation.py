@@ -22,7 +22,8 @@ from tallystick.artifacts.folder import START, Draw, RunFolder, fresh_secret
 from tallystick.artifacts.ledger import create_ledger
 from tallystick.artifacts.starting_point import keep_starting_point
 from tallystick.config.contract import Contract, parse_contract
-from tallystick.config.party import PartyFile, check_party, dialled, parse_party
+from tallystick.config.party import PartyFile, parse_party
+from tallystick.config.party_checks import check_party, dialled
 from tallystick.data.frame import as_frame
 from tallystick.data.keys import Keys, keys_of
 from tallystick.data.lazy import Frame

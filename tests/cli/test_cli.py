@@ -14,7 +14,8 @@ from tallystick.cli import setup
 from tallystick.cli.app import app
 from tallystick.cli.output import finish
 from tallystick.config.contract import load_contract
-from tallystick.config.party import check_party, dialled, load_party
+from tallystick.config.party import load_party
+from tallystick.config.party_checks import check_party, dialled
 from tallystick.network.addresses import free_port
 from tallystick.network.certificates import load_identity
 from tallystick.privacy.ledger import Ledger

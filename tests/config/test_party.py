@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from tallystick.config.contract import parse_contract
-from tallystick.config.party import check_party, dialled, load_party, parse_party
+from tallystick.config.party import load_party, parse_party
+from tallystick.config.party_checks import check_party, dialled
 from tallystick.config.templates import Asked, contract_text, party_text
 from tallystick.errors import ConfigError
 from tallystick.reading import redacted

@@ -15,14 +15,14 @@ from tiny import PATIENCE_S
 from typer.testing import CliRunner
 
 from tallystick.cli.app import app
-from tallystick.config.party import TableConfig
+from tallystick.config.table import TableConfig
 from tallystick.data.table import read_table
 from tallystick.errors import DataError
 
 PACKED = """
 import resource, sys
 from pathlib import Path
-from tallystick.config.party import TableConfig
+from tallystick.config.table import TableConfig
 from tallystick.data import rows
 from tallystick.data.table import read_table
 from tallystick.errors import DataError

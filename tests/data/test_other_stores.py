@@ -14,7 +14,7 @@ import pytest
 from pyarrow.fs import AzureFileSystem, GcsFileSystem
 from tiny import within
 
-from tallystick.config.party import TableConfig
+from tallystick.config.table import TableConfig
 from tallystick.data.table import read_table
 from tallystick.errors import DataError
 from tallystick.network.addresses import free_port

@@ -12,8 +12,9 @@ import polars as pl
 import pytest
 from tiny import tables
 
-from tallystick.config.party import TableConfig, parse_party
+from tallystick.config.party import parse_party
 from tallystick.config.secret import Secret
+from tallystick.config.table import TableConfig
 from tallystick.data.stores import Store, StoredFile
 from tallystick.data.table import read_table
 from tallystick.errors import ConfigError, DataError

@@ -10,7 +10,8 @@ import polars as pl
 import pytest
 from pydantic import SecretStr
 
-from tallystick.config.party import TableConfig, parse_party
+from tallystick.config.party import parse_party
+from tallystick.config.table import TableConfig
 from tallystick.data.table import read_party_table, read_table
 from tallystick.errors import DataError
 

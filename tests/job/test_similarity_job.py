@@ -14,7 +14,8 @@ from tallystick.artifacts.folder import RunFolder
 from tallystick.artifacts.ledger import create_ledger
 from tallystick.check import check_party_file
 from tallystick.config.contract import parse_contract
-from tallystick.config.party import check_party, parse_party
+from tallystick.config.party import parse_party
+from tallystick.config.party_checks import check_party
 from tallystick.data.frame import as_frame
 from tallystick.data.keys import fingerprint, read_keys
 from tallystick.errors import ConfigError, DataError, IdError, PeerLost

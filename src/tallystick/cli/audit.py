@@ -158,7 +158,8 @@ class _Options:
 def _sweep(contract: Path, party: Path, options: _Options, *, watcher: "Watcher") -> "Result":
     """Try a contract on the label party's own data."""
     from tallystick.config.contract import load_contract
-    from tallystick.config.party import check_party, load_party
+    from tallystick.config.party import load_party
+    from tallystick.config.party_checks import check_party
     from tallystick.data.table import read_party_table
     from tallystick.defense_trials.partner import SimulatedPartner
     from tallystick.defense_trials.trials import parse_sweep, sweep_defenses

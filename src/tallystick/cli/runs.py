@@ -32,7 +32,8 @@ def runs(
 
     def work() -> None:
         from tallystick.config.contract import load_contract
-        from tallystick.config.party import check_party, load_party
+        from tallystick.config.party import load_party
+        from tallystick.config.party_checks import check_party
         from tallystick.job.versions import Versions, listed
 
         agreed, own = load_contract(contract), load_party(party)

@@ -24,7 +24,7 @@ def serve(
     """Answer requests for scores one by one, with all sides online, until the operator ends it."""
 
     def work() -> None:
-        from tallystick.config.party import check_party
+        from tallystick.config.party_checks import check_party
         from tallystick.online.feature_party import serve_feature_party
         from tallystick.online.feature_party_asks import serve_feature_party_that_asks, serve_label_party_that_answers
         from tallystick.online.label_party import serve_label_party

@@ -83,7 +83,7 @@ def _with_columns(asked: "Asked") -> "Asked":
     """With what the header of the party's table makes plain; the table is read as a job would read it."""
     if asked.table is None:
         return asked
-    from tallystick.config.party import TableConfig
+    from tallystick.config.table import TableConfig
     from tallystick.data.guesses import guess_columns
     from tallystick.data.table import read_table
     from tallystick.errors import DataError

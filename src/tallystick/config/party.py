@@ -1,15 +1,15 @@
-"""The party file: what one party keeps to itself. Its table, columns, certificates, addresses and limits."""
+"""The party file: what one party keeps to itself. Its table (config/table.py), columns, certificates, addresses and limits."""
 
-import re
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, SecretStr, ValidationInfo, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from tallystick.config.secret import LITERAL, Secret, SecretInFile
+from tallystick.config.secret import Secret, SecretInFile
 from tallystick.config.serving import ServingOptions
+from tallystick.config.table import TableConfig
 from tallystick.config.tuning import TuningPermission
 from tallystick.encryption import FolderKey
 from tallystick.errors import ConfigError
@@ -24,57 +24,11 @@ from tallystick.reading import (
     Share,
     Text,
     Unshown,
-    did_you_mean,
     read_yaml,
     redacted,
-    resolved,
     shown,
     validate,
 )
-
-if TYPE_CHECKING:  # the contract's defences bring PyTorch, which a party file does without
-    from tallystick.config.contract import Contract
-
-STORE_SCHEMES = ("s3", "gs", "abfs")
-TABLE_SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
-
-
-def address_scheme(place: object) -> str | None:
-    """The scheme of an object store's address, such as s3; None for a path, and for what is neither."""
-    found = re.match(r"([a-z][a-z0-9+.-]*)://", place, flags=re.IGNORECASE) if isinstance(place, str) else None
-    return found[1].lower() if found is not None else None
-
-
-def _place(value: Any, info: ValidationInfo) -> Any:
-    """An address as it is written, a path from the party file's folder."""
-    if not isinstance(value, str | Path):
-        raise ValueError("must be a path, or an address such as s3://bucket/folder")
-    if (scheme := address_scheme(value)) is None:
-        return resolved(Path(value), info)
-    if redacted(str(value)) != str(value):
-        raise Unshown(f"holds a password; {LITERAL}, under table.store")
-    if scheme not in STORE_SCHEMES:
-        known = ", ".join(f"{each}://" for each in STORE_SCHEMES)
-        raise Unshown(f"is a {scheme}:// address, and tables are read from files, and from {known}; copy it to one of these")
-    if "\0" in str(value) or not str(value).partition("://")[2].strip("/"):
-        raise ValueError(f"must name a bucket and what is in it, such as {scheme}://bucket/folder")
-    return f"{scheme}://{str(value).partition('://')[2]}"
-
-
-def _database(secret: SecretStr) -> SecretStr:
-    if redacted(url := secret.get_secret_value()) != url:
-        raise Unshown(f"holds a password; {LITERAL}, under table.password")
-    if not re.match(r"(duckdb:.|postgres(ql)?://.)", url, re.DOTALL):
-        raise ValueError('must be "duckdb:FILE" or "postgresql://user@host/database"')
-    return secret
-
-
-def _codec(name: str) -> str:
-    try:
-        "".encode(name)
-    except (LookupError, UnicodeError):
-        raise ValueError("must be the name of a text encoding, such as utf-8, windows-1252 or iso-8859-15") from None
-    return name
 
 
 def _one_or_more(value: Any) -> Any:
@@ -88,25 +42,6 @@ def _auto_is_none(value: Any) -> Any:
 
 
 Cost = Annotated[float, Field(strict=True, ge=0, le=1e9)]
-
-
-class StoreConfig(Model):
-    """How an object store is reached, where its usual environment variables do not say it."""
-
-    endpoint: Annotated[str, Field(pattern=r"^https?://[^@]+$")] | None = Field(
-        default=None, description="server of the store's protocol, such as https://minio.example:9000; null is the cloud's own"
-    )
-    region: Text | None = Field(default=None, description="of an s3:// bucket")
-    account: Text | None = Field(default=None, description="of an abfs://container/path that does not name it")
-    access_key: Secret | None = Field(default=None, description="id of the key for s3://")
-    secret_key: Secret | None = Field(default=None, description="secret of the key for s3://, the account's key for abfs://")
-    session_token: Secret | None = Field(default=None, description="token of a key for s3:// that holds for some hours")
-    anonymous: bool = Field(default=False, description="ask without a key, for what everybody may read (s3://, gs://)")
-
-    def secret(self, name: str) -> str | None:
-        """Read one of the secrets; raises ConfigError where it cannot be had."""
-        found: Secret | None = getattr(self, name)
-        return found.read(f"table.store.{name}") if found is not None else None
 
 
 class TensorBoardConfig(Model):
@@ -146,81 +81,6 @@ class EncryptionConfig(Model):
 
 
 _NOTHING_GIVEN: Any = {}
-
-
-class TableConfig(Model):
-    """Where the rows are: files, or a query that a database runs."""
-
-    path: Annotated[Path | str, BeforeValidator(_place)] | None = Field(
-        default=None,
-        description="CSV (.csv, .csv.gz), TSV (.tsv, .tsv.gz) or Parquet (.parquet): a file, a folder of them, a pattern "
-        "such as parts/*.csv, or the folder of a Delta table; here or at s3://, gs:// or abfs://",
-    )
-    store: StoreConfig = Field(default_factory=StoreConfig, description="how an object store is reached")
-    version: Annotated[int, Field(strict=True, ge=0, le=1 << 53)] | None = Field(
-        default=None, description="version of a Delta table; null is the latest"
-    )
-    separator: Annotated[str, Field(pattern=r"^[\t !#-~]$")] | None = Field(
-        default=None, description='between the cells of a CSV, such as ";"; null detects comma, semicolon, tab and bar'
-    )
-    encoding: Annotated[str, AfterValidator(_codec)] | None = Field(
-        default=None, description="of a CSV's text, such as windows-1252; null is UTF-8, or UTF-16 with its mark"
-    )
-    decimal: Literal[",", "."] | None = Field(
-        default=None, description="decimal sign of a CSV; null detects it where the numbers can be read in one way only"
-    )
-    max_rows: Annotated[int, Field(strict=True, ge=1, le=1_000_000_000_000)] | None = Field(
-        default=None, description="most rows that are read; null: as many as this machine's memory has 100 bytes for"
-    )
-    query: Text | None = Field(default=None, description="SQL that DuckDB or PostgreSQL runs; instead of path")
-    database: Annotated[SecretStr, AfterValidator(_database)] | None = Field(
-        default=None, description="duckdb:FILE or postgresql://user@host/database for the query; left out, the query reads files"
-    )
-    password: Secret | None = Field(default=None, description="of the PostgreSQL server, where PGPASSWORD or ~/.pgpass has none")
-    _folder: Path = PrivateAttr(default=Path())
-
-    def model_post_init(self, context: Any) -> None:
-        """Remember the party file's folder: a query's relative paths start there."""
-        self._folder = Path((context or {}).get("folder", "."))
-
-    @property
-    def folder(self) -> Path:
-        """Folder that a query's relative paths start from."""
-        return self._folder
-
-    def at(self, place: Path | str, *, option: str) -> "TableConfig":
-        """Another place that is read as this one is, as a command's option names it; raises ConfigError."""
-        given = {name: getattr(self, name) for name in ("separator", "encoding", "decimal", "max_rows")}
-        if address_scheme(place) is not None:
-            given["store"] = self.store
-        return validate(TableConfig, given | {"path": str(place)}, source=option, context={"folder": Path()})
-
-    @model_validator(mode="after")
-    def _one_source(self) -> "TableConfig":
-        problems = []
-        if (self.path is None) == (self.query is None):
-            problems.append("path, query: exactly one of the two must be given")
-        if self.path is not None and not _names_files(self.path):
-            endings = ", ".join(TABLE_SUFFIXES)
-            problems.append(f"path = {shown(str(self.path))}: must end in {endings}, or be a folder of such files")
-        if self.store.model_fields_set and address_scheme(self.path) is None:
-            problems.append("store: goes with a path at s3://, gs:// or abfs:// only")
-        for use in ("separator", "encoding", "decimal", "version"):
-            if getattr(self, use) is not None and self.path is None:
-                problems.append(f"{use}: goes with path only")
-        if self.database is not None and self.query is None:
-            problems.append("database: goes with query only")
-        if self.password is not None and (self.database is None or self.database.get_secret_value().startswith("duckdb:")):
-            problems.append("password: goes with a postgresql:// database only")
-        Problems.raise_any(problems)
-        return self
-
-
-def _names_files(place: Path | str) -> bool:
-    """A name without a point is taken for a folder's, as is an address with a slash at its end."""
-    name = place.name if isinstance(place, Path) else place.rpartition("/")[2]
-    folder = (isinstance(place, Path) and place.is_dir()) or "." not in name
-    return folder or name.lower().endswith(TABLE_SUFFIXES)
 
 
 class FeatureColumns(Model):
@@ -473,118 +333,3 @@ def load_party(path: Path | str) -> PartyFile:
 def parse_party(data: Mapping[str, Any], *, folder: Path, source: str = "party file") -> PartyFile:
     """Validate a party file given as plain values; raises ConfigError with one line per problem."""
     return validate(PartyFile, data, source=source, context={"folder": folder})
-
-
-def check_party(contract: "Contract", party: PartyFile, *, network: bool = True, source: str = "party file") -> None:
-    """Check that a party file fits the contract; raises ConfigError with one line per problem.
-
-    ``network`` is False where all parties run in one process: then certificates and addresses are not needed.
-    """
-    if party.party not in contract.parties:
-        raise ConfigError(
-            f"{source}: party = {shown(party.party)}: is not in the contract; {did_you_mean(party.party, contract.parties)}"
-        )
-    problems = _table_problems(contract, party)
-    if network:
-        problems += _network_problems(contract, party)
-    if problems:
-        raise ConfigError("\n".join(f"{source}: {problem}" for problem in problems))
-
-
-def dialled(contract: "Contract", name: str) -> tuple[str, ...]:
-    """Name the peers that a party dials: feature parties dial the label party, and both dial the helper."""
-    label, helper = (contract.label_party,), (contract.helper,) if contract.helper else ()
-    return {"feature": label + helper, "label": helper, "helper": ()}[contract.role_of(name)]
-
-
-def _table_problems(contract: "Contract", party: PartyFile) -> list[str]:
-    role = contract.role_of(party.party)
-    if role == "helper":
-        given = [use for use in ("table", "keys", "units", "label", "weight", "time", "sequences") if getattr(party, use)]
-        return [f"{use}: a helper sees no rows; leave it out" for use in given]
-    problems = []
-    if party.table is None:
-        problems.append("table: is missing; a party with role " + role + " has rows")
-    wanted = set(contract.alignment.key_names)
-    problems += [
-        f"keys.{name}: is missing; say which of your columns is the contract's key {name}"
-        for name in sorted(wanted - set(party.keys))
-    ]
-    problems += [
-        f"keys.{name}: is not a key of the contract; {did_you_mean(name, wanted)}" for name in sorted(set(party.keys) - wanted)
-    ]
-    if party.repeats is not None:
-        problems += _repeats_problems(contract, role)
-    problems += _unit_problems(contract, party)
-    if contract.linkage.imputes:
-        if party.weight is not None:
-            problems.append("weight: imputed rows of a union have none; leave it out, or align by intersection")
-        if party.device != "cpu":
-            problems.append(
-                f"device = {shown(party.device)}: a union is trained on the CPU; leave it out, or align by intersection"
-            )
-    if contract.unaligned.used and party.device != "cpu":
-        problems.append(f"device = {shown(party.device)}: unaligned rows are trained on the CPU; leave it out")
-    if role == "label":
-        if party.label is None:
-            problems.append("label: is missing; the label party says which column it is")
-        if contract.split.method == "time" and party.time is None:
-            problems.append("time: is missing; split.method = time in the contract needs the label party's time column")
-        return problems
-    if party.report.model_fields_set:
-        problems.append(f"report: only the label party's report has these; leave it out (role here: {role})")
-    for use in ("label", "weight", "time"):
-        if getattr(party, use) is not None:
-            problems.append(
-                f"{use} = {shown(getattr(party, use))}: only the label party has one; leave it out (role here: {role})"
-            )
-    return problems
-
-
-def _repeats_problems(contract: "Contract", role: str) -> list[str]:
-    if contract.linkage.similar:
-        return ["repeats: rows are linked by similarity here, so that none is left out; leave it out"]
-    if role == "label" and contract.alignment.duplicates == "all":
-        return ["repeats: by alignment.duplicates = all every row of the label party takes part; leave it out, or agree on first"]
-    return []
-
-
-def _unit_problems(contract: "Contract", party: PartyFile) -> list[str]:
-    """A unit that differs is found here: the contract states one, and each party says what its own column is in."""
-    terms = contract.alignment.similarity
-    units = {part.name: part.unit for part in terms.dimensions if part.unit is not None} if terms is not None else {}
-    problems = [
-        f"units.{name}: is missing; say in what unit your column is, which the contract's {name} has in {unit}"
-        for name, unit in units.items()
-        if name not in party.units
-    ]
-    for name, unit in party.units.items():
-        if name not in units:
-            problems.append(f"units.{name}: is not a key with a unit in the contract; {did_you_mean(name, units)}")
-        elif unit != units[name]:
-            problems.append(
-                f"units.{name} = {shown(unit)}: differs from the contract's {shown(units[name])}; convert the column, or agree "
-                "on another unit"
-            )
-    return problems
-
-
-def _network_problems(contract: "Contract", party: PartyFile) -> list[str]:
-    role = contract.role_of(party.party)
-    problems = []
-    if party.tls is None:
-        problems.append("tls: is missing; give ca, certificate and key (tallystick cert makes some for a test)")
-    if role in ("label", "helper") and party.listen is None:
-        problems.append(f'listen: is missing; a {role} party listens, for example on "0.0.0.0:7443"')
-    problems += [
-        f"peers.{name}.address: is missing; {party.party} dials {name}"
-        for name in dialled(contract, party.party)
-        if name not in party.peers
-    ]
-    others = set(contract.parties) - {party.party}
-    problems += [
-        f"peers.{name}: is not another party of the contract; {did_you_mean(name, others)}"
-        for name in party.peers
-        if name not in others
-    ]
-    return problems

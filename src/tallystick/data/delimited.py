@@ -19,7 +19,7 @@ from typing import BinaryIO, TextIO, cast
 import polars as pl
 import polars.selectors as cs
 
-from tallystick.config.party import TableConfig
+from tallystick.config.table import TableConfig
 from tallystick.data.lazy import COPIED_BYTES, LazyTable, room_for, store
 from tallystick.data.rows import refuse_rows_beyond
 from tallystick.errors import DataError

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tallystick.config.party import StoreConfig, TableConfig
+from tallystick.config.table import StoreConfig, TableConfig
 from tallystick.data.lazy import LazyTable, store_batches
 from tallystick.data.parquet import announced_rows, pieces_of
 from tallystick.data.rows import refuse_rows_beyond

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tallystick.config.party import TableConfig
+from tallystick.config.table import TableConfig
 from tallystick.data import rows as limits
 from tallystick.data.lazy import ROWS_IN_A_GROUP, LazyTable, store_batches
 from tallystick.data.rows import refuse_rows_beyond

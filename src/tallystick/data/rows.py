@@ -2,7 +2,7 @@
 
 import os
 
-from tallystick.config.party import TableConfig
+from tallystick.config.table import TableConfig
 from tallystick.errors import DataError
 
 BYTES_OF_A_ROW = 100  # at the least: its id, and where it stands

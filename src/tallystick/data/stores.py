@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from tallystick.config.party import StoreConfig, TableConfig
+from tallystick.config.table import StoreConfig, TableConfig
 from tallystick.data.lazy import COPIED_BYTES, room_for
 from tallystick.data.rows import refuse_rows_beyond
 from tallystick.errors import ConfigError, DataError

@@ -12,7 +12,8 @@ from urllib.parse import unquote, urlsplit
 import polars as pl
 import polars.selectors as cs
 
-from tallystick.config.party import TABLE_SUFFIXES, PartyFile, TableConfig
+from tallystick.config.party import PartyFile
+from tallystick.config.table import TABLE_SUFFIXES, TableConfig
 from tallystick.data.delimited import read_delimited
 from tallystick.data.delta import is_delta, read_delta
 from tallystick.data.lazy import Frame, LazyTable, store

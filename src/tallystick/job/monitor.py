@@ -7,7 +7,9 @@ import polars as pl
 
 from tallystick.artifacts.folder import RunFolder
 from tallystick.config.contract import Contract
-from tallystick.config.party import PartyFile, TableConfig, check_party
+from tallystick.config.party import PartyFile
+from tallystick.config.party_checks import check_party
+from tallystick.config.table import TableConfig
 from tallystick.data.keys import key_of, keys_of
 from tallystick.data.repeats import with_summaries
 from tallystick.data.table import read_table, require_column

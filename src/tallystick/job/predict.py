@@ -19,7 +19,8 @@ from tallystick.artifacts.folder import RunFolder
 from tallystick.artifacts.secret import row_noise_secret
 from tallystick.artifacts.trained import Architecture, TrainedFeatureParty, TrainedLabelParty, kept_encoder
 from tallystick.config.contract import Contract
-from tallystick.config.party import PartyFile, check_party
+from tallystick.config.party import PartyFile
+from tallystick.config.party_checks import check_party
 from tallystick.cut.forward import tiled_batches
 from tallystick.data.encoder import Encoder
 from tallystick.data.keys import KeyReport, Keys

@@ -24,7 +24,8 @@ from tallystick.artifacts.folder import RunFolder
 from tallystick.artifacts.starting_point import StartingPoint
 from tallystick.artifacts.trained import Architecture
 from tallystick.config.contract import Contract
-from tallystick.config.party import PartyFile, check_party
+from tallystick.config.party import PartyFile
+from tallystick.config.party_checks import check_party
 from tallystick.data.encoder import Encoder
 from tallystick.data.features import FeatureShape
 from tallystick.data.groups import check_subgroups

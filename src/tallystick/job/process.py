@@ -11,7 +11,8 @@ from tallystick import __version__
 from tallystick.artifacts.folder import RunFolder
 from tallystick.artifacts.starting_point import keep_starting_point, starting_point
 from tallystick.config.contract import Contract
-from tallystick.config.party import PartyFile, dialled
+from tallystick.config.party import PartyFile
+from tallystick.config.party_checks import dialled
 from tallystick.data.keys import Keys
 from tallystick.data.lazy import Frame
 from tallystick.errors import (

@@ -5,7 +5,8 @@ from contextlib import ExitStack
 from tallystick import __version__
 from tallystick.artifacts.folder import RunFolder
 from tallystick.config.contract import Contract
-from tallystick.config.party import PartyFile, check_party
+from tallystick.config.party import PartyFile
+from tallystick.config.party_checks import check_party
 from tallystick.data.keys import keys_of
 from tallystick.data.repeats import with_summaries
 from tallystick.data.table import read_party_table

@@ -2,10 +2,12 @@
 
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-from starlette.responses import Response
+
+if TYPE_CHECKING:  # of the extra `serve`, which a feature party does without
+    from starlette.responses import Response
 
 AGAIN_S = 1
 
@@ -28,8 +30,10 @@ class Problem(Exception):
         """As the body has it."""
         return {"status": self.status, "title": HTTPStatus(self.status).phrase, "detail": self.detail}
 
-    def response(self) -> Response:
+    def response(self) -> "Response":
         """As HTTP sends it."""
+        from starlette.responses import Response
+
         return Response(
             msgspec.json.encode(self.facts), status_code=self.status, media_type="application/problem+json", headers=self.headers
         )

@@ -17,8 +17,10 @@ from tallystick.artifacts.folder import RunFolder
 from tallystick.artifacts.secret import row_noise_secret
 from tallystick.artifacts.trained import Architecture, kept_encoder
 from tallystick.config.contract import Contract
-from tallystick.config.party import PartyFile, TableConfig, check_party
+from tallystick.config.party import PartyFile
+from tallystick.config.party_checks import check_party
 from tallystick.config.serving import Postgres, Redis, ServingConfig
+from tallystick.config.table import TableConfig
 from tallystick.data.encoder import Encoder
 from tallystick.data.keys import Keys, fingerprint, keys_of
 from tallystick.data.lazy import Frame

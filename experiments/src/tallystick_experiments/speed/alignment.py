@@ -30,7 +30,7 @@ from tallystick.alignment.randomness import SecureRandom
 from tallystick.alignment.registry import LINKAGES
 from tallystick.artifacts.folder import RunFolder
 from tallystick.config.contract import Contract, parse_contract
-from tallystick.config.party import TableConfig
+from tallystick.config.table import TableConfig
 from tallystick.data.keys import fingerprint, read_keys
 from tallystick.data.table import read_table
 from tallystick.demo.localhost import FEATURE, LABEL, PAIR, PartyContext, Peers, run_parties

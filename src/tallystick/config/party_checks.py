@@ -1,0 +1,125 @@
+"""Whether a party file fits the contract: tables, columns and units, certificates and addresses."""
+
+from typing import TYPE_CHECKING
+
+from tallystick.config.party import PartyFile
+from tallystick.errors import ConfigError
+from tallystick.reading import did_you_mean, shown
+
+if TYPE_CHECKING:  # the contract's defences bring PyTorch, which a party file does without
+    from tallystick.config.contract import Contract
+
+
+def check_party(contract: "Contract", party: PartyFile, *, network: bool = True, source: str = "party file") -> None:
+    """Check that a party file fits the contract; raises ConfigError with one line per problem.
+
+    ``network`` is False where all parties run in one process: then certificates and addresses are not needed.
+    """
+    if party.party not in contract.parties:
+        raise ConfigError(
+            f"{source}: party = {shown(party.party)}: is not in the contract; {did_you_mean(party.party, contract.parties)}"
+        )
+    problems = _table_problems(contract, party)
+    if network:
+        problems += _network_problems(contract, party)
+    if problems:
+        raise ConfigError("\n".join(f"{source}: {problem}" for problem in problems))
+
+
+def dialled(contract: "Contract", name: str) -> tuple[str, ...]:
+    """Name the peers that a party dials: feature parties dial the label party, and both dial the helper."""
+    label, helper = (contract.label_party,), (contract.helper,) if contract.helper else ()
+    return {"feature": label + helper, "label": helper, "helper": ()}[contract.role_of(name)]
+
+
+def _table_problems(contract: "Contract", party: PartyFile) -> list[str]:
+    role = contract.role_of(party.party)
+    if role == "helper":
+        given = [use for use in ("table", "keys", "units", "label", "weight", "time", "sequences") if getattr(party, use)]
+        return [f"{use}: a helper sees no rows; leave it out" for use in given]
+    problems = []
+    if party.table is None:
+        problems.append("table: is missing; a party with role " + role + " has rows")
+    wanted = set(contract.alignment.key_names)
+    problems += [
+        f"keys.{name}: is missing; say which of your columns is the contract's key {name}"
+        for name in sorted(wanted - set(party.keys))
+    ]
+    problems += [
+        f"keys.{name}: is not a key of the contract; {did_you_mean(name, wanted)}" for name in sorted(set(party.keys) - wanted)
+    ]
+    if party.repeats is not None:
+        problems += _repeats_problems(contract, role)
+    problems += _unit_problems(contract, party)
+    if contract.linkage.imputes:
+        if party.weight is not None:
+            problems.append("weight: imputed rows of a union have none; leave it out, or align by intersection")
+        if party.device != "cpu":
+            problems.append(
+                f"device = {shown(party.device)}: a union is trained on the CPU; leave it out, or align by intersection"
+            )
+    if contract.unaligned.used and party.device != "cpu":
+        problems.append(f"device = {shown(party.device)}: unaligned rows are trained on the CPU; leave it out")
+    if role == "label":
+        if party.label is None:
+            problems.append("label: is missing; the label party says which column it is")
+        if contract.split.method == "time" and party.time is None:
+            problems.append("time: is missing; split.method = time in the contract needs the label party's time column")
+        return problems
+    if party.report.model_fields_set:
+        problems.append(f"report: only the label party's report has these; leave it out (role here: {role})")
+    for use in ("label", "weight", "time"):
+        if getattr(party, use) is not None:
+            problems.append(
+                f"{use} = {shown(getattr(party, use))}: only the label party has one; leave it out (role here: {role})"
+            )
+    return problems
+
+
+def _repeats_problems(contract: "Contract", role: str) -> list[str]:
+    if contract.linkage.similar:
+        return ["repeats: rows are linked by similarity here, so that none is left out; leave it out"]
+    if role == "label" and contract.alignment.duplicates == "all":
+        return ["repeats: by alignment.duplicates = all every row of the label party takes part; leave it out, or agree on first"]
+    return []
+
+
+def _unit_problems(contract: "Contract", party: PartyFile) -> list[str]:
+    """A unit that differs is found here: the contract states one, and each party says what its own column is in."""
+    terms = contract.alignment.similarity
+    units = {part.name: part.unit for part in terms.dimensions if part.unit is not None} if terms is not None else {}
+    problems = [
+        f"units.{name}: is missing; say in what unit your column is, which the contract's {name} has in {unit}"
+        for name, unit in units.items()
+        if name not in party.units
+    ]
+    for name, unit in party.units.items():
+        if name not in units:
+            problems.append(f"units.{name}: is not a key with a unit in the contract; {did_you_mean(name, units)}")
+        elif unit != units[name]:
+            problems.append(
+                f"units.{name} = {shown(unit)}: differs from the contract's {shown(units[name])}; convert the column, or agree "
+                "on another unit"
+            )
+    return problems
+
+
+def _network_problems(contract: "Contract", party: PartyFile) -> list[str]:
+    role = contract.role_of(party.party)
+    problems = []
+    if party.tls is None:
+        problems.append("tls: is missing; give ca, certificate and key (tallystick cert makes some for a test)")
+    if role in ("label", "helper") and party.listen is None:
+        problems.append(f'listen: is missing; a {role} party listens, for example on "0.0.0.0:7443"')
+    problems += [
+        f"peers.{name}.address: is missing; {party.party} dials {name}"
+        for name in dialled(contract, party.party)
+        if name not in party.peers
+    ]
+    others = set(contract.parties) - {party.party}
+    problems += [
+        f"peers.{name}: is not another party of the contract; {did_you_mean(name, others)}"
+        for name in party.peers
+        if name not in others
+    ]
+    return problems

@@ -1,0 +1,145 @@
+"""Where a party's rows are: files here or in an object store, or a query that a database runs."""
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, SecretStr, ValidationInfo, model_validator
+
+from tallystick.config.secret import LITERAL, Secret
+from tallystick.reading import Model, Problems, Text, Unshown, redacted, resolved, shown, validate
+
+STORE_SCHEMES = ("s3", "gs", "abfs")
+TABLE_SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
+
+
+def address_scheme(place: object) -> str | None:
+    """The scheme of an object store's address, such as s3; None for a path, and for what is neither."""
+    found = re.match(r"([a-z][a-z0-9+.-]*)://", place, flags=re.IGNORECASE) if isinstance(place, str) else None
+    return found[1].lower() if found is not None else None
+
+
+def _place(value: Any, info: ValidationInfo) -> Any:
+    """An address as it is written, a path from the party file's folder."""
+    if not isinstance(value, str | Path):
+        raise ValueError("must be a path, or an address such as s3://bucket/folder")
+    if (scheme := address_scheme(value)) is None:
+        return resolved(Path(value), info)
+    if redacted(str(value)) != str(value):
+        raise Unshown(f"holds a password; {LITERAL}, under table.store")
+    if scheme not in STORE_SCHEMES:
+        known = ", ".join(f"{each}://" for each in STORE_SCHEMES)
+        raise Unshown(f"is a {scheme}:// address, and tables are read from files, and from {known}; copy it to one of these")
+    if "\0" in str(value) or not str(value).partition("://")[2].strip("/"):
+        raise ValueError(f"must name a bucket and what is in it, such as {scheme}://bucket/folder")
+    return f"{scheme}://{str(value).partition('://')[2]}"
+
+
+def _database(secret: SecretStr) -> SecretStr:
+    if redacted(url := secret.get_secret_value()) != url:
+        raise Unshown(f"holds a password; {LITERAL}, under table.password")
+    if not re.match(r"(duckdb:.|postgres(ql)?://.)", url, re.DOTALL):
+        raise ValueError('must be "duckdb:FILE" or "postgresql://user@host/database"')
+    return secret
+
+
+def _codec(name: str) -> str:
+    try:
+        "".encode(name)
+    except (LookupError, UnicodeError):
+        raise ValueError("must be the name of a text encoding, such as utf-8, windows-1252 or iso-8859-15") from None
+    return name
+
+
+class StoreConfig(Model):
+    """How an object store is reached, where its usual environment variables do not say it."""
+
+    endpoint: Annotated[str, Field(pattern=r"^https?://[^@]+$")] | None = Field(
+        default=None, description="server of the store's protocol, such as https://minio.example:9000; null is the cloud's own"
+    )
+    region: Text | None = Field(default=None, description="of an s3:// bucket")
+    account: Text | None = Field(default=None, description="of an abfs://container/path that does not name it")
+    access_key: Secret | None = Field(default=None, description="id of the key for s3://")
+    secret_key: Secret | None = Field(default=None, description="secret of the key for s3://, the account's key for abfs://")
+    session_token: Secret | None = Field(default=None, description="token of a key for s3:// that holds for some hours")
+    anonymous: bool = Field(default=False, description="ask without a key, for what everybody may read (s3://, gs://)")
+
+    def secret(self, name: str) -> str | None:
+        """Read one of the secrets; raises ConfigError where it cannot be had."""
+        found: Secret | None = getattr(self, name)
+        return found.read(f"table.store.{name}") if found is not None else None
+
+
+class TableConfig(Model):
+    """Where the rows are: files, or a query that a database runs."""
+
+    path: Annotated[Path | str, BeforeValidator(_place)] | None = Field(
+        default=None,
+        description="CSV (.csv, .csv.gz), TSV (.tsv, .tsv.gz) or Parquet (.parquet): a file, a folder of them, a pattern "
+        "such as parts/*.csv, or the folder of a Delta table; here or at s3://, gs:// or abfs://",
+    )
+    store: StoreConfig = Field(default_factory=StoreConfig, description="how an object store is reached")
+    version: Annotated[int, Field(strict=True, ge=0, le=1 << 53)] | None = Field(
+        default=None, description="version of a Delta table; null is the latest"
+    )
+    separator: Annotated[str, Field(pattern=r"^[\t !#-~]$")] | None = Field(
+        default=None, description='between the cells of a CSV, such as ";"; null detects comma, semicolon, tab and bar'
+    )
+    encoding: Annotated[str, AfterValidator(_codec)] | None = Field(
+        default=None, description="of a CSV's text, such as windows-1252; null is UTF-8, or UTF-16 with its mark"
+    )
+    decimal: Literal[",", "."] | None = Field(
+        default=None, description="decimal sign of a CSV; null detects it where the numbers can be read in one way only"
+    )
+    max_rows: Annotated[int, Field(strict=True, ge=1, le=1_000_000_000_000)] | None = Field(
+        default=None, description="most rows that are read; null: as many as this machine's memory has 100 bytes for"
+    )
+    query: Text | None = Field(default=None, description="SQL that DuckDB or PostgreSQL runs; instead of path")
+    database: Annotated[SecretStr, AfterValidator(_database)] | None = Field(
+        default=None, description="duckdb:FILE or postgresql://user@host/database for the query; left out, the query reads files"
+    )
+    password: Secret | None = Field(default=None, description="of the PostgreSQL server, where PGPASSWORD or ~/.pgpass has none")
+    _folder: Path = PrivateAttr(default=Path())
+
+    def model_post_init(self, context: Any) -> None:
+        """Remember the party file's folder: a query's relative paths start there."""
+        self._folder = Path((context or {}).get("folder", "."))
+
+    @property
+    def folder(self) -> Path:
+        """Folder that a query's relative paths start from."""
+        return self._folder
+
+    def at(self, place: Path | str, *, option: str) -> "TableConfig":
+        """Another place that is read as this one is, as a command's option names it; raises ConfigError."""
+        given = {name: getattr(self, name) for name in ("separator", "encoding", "decimal", "max_rows")}
+        if address_scheme(place) is not None:
+            given["store"] = self.store
+        return validate(TableConfig, given | {"path": str(place)}, source=option, context={"folder": Path()})
+
+    @model_validator(mode="after")
+    def _one_source(self) -> "TableConfig":
+        problems = []
+        if (self.path is None) == (self.query is None):
+            problems.append("path, query: exactly one of the two must be given")
+        if self.path is not None and not _names_files(self.path):
+            endings = ", ".join(TABLE_SUFFIXES)
+            problems.append(f"path = {shown(str(self.path))}: must end in {endings}, or be a folder of such files")
+        if self.store.model_fields_set and address_scheme(self.path) is None:
+            problems.append("store: goes with a path at s3://, gs:// or abfs:// only")
+        for use in ("separator", "encoding", "decimal", "version"):
+            if getattr(self, use) is not None and self.path is None:
+                problems.append(f"{use}: goes with path only")
+        if self.database is not None and self.query is None:
+            problems.append("database: goes with query only")
+        if self.password is not None and (self.database is None or self.database.get_secret_value().startswith("duckdb:")):
+            problems.append("password: goes with a postgresql:// database only")
+        Problems.raise_any(problems)
+        return self
+
+
+def _names_files(place: Path | str) -> bool:
+    """A name without a point is taken for a folder's, as is an address with a slash at its end."""
+    name = place.name if isinstance(place, Path) else place.rpartition("/")[2]
+    folder = (isinstance(place, Path) and place.is_dir()) or "." not in name
+    return folder or name.lower().endswith(TABLE_SUFFIXES)
