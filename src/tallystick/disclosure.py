@@ -64,7 +64,14 @@ def serving_lines(contract: Contract) -> list[str]:
         f"`tallystick serve`: {label} keeps embeddings that it was sent and can see when a row of {features} has changed; "
         f"with enough of them it can rebuild columns, as after a training; each side journals what was asked"
     )
-    return lines + (_score_lines(contract) if contract.serving.feature_party_asks else [])
+    if contract.serving.feature_party_asks:
+        return lines + _score_lines(contract)
+    lines.append(
+        f"`tallystick serve`: a row that is asked of two versions has two embeddings, which tell {label} more of it than one; so "
+        "has a row that a candidate scores beside (`tallystick runs ... shadow`, on all sides). Both count in questions_a_day and "
+        "questions_a_day_per_row, and with gaussian-embeddings each version is charged. By way ahead all rows cross once more"
+    )
+    return lines
 
 
 def _score_lines(contract: Contract) -> list[str]:

@@ -19,16 +19,22 @@ class Action(StrEnum):
     list = "list"
     promote = "promote"
     rollback = "rollback"
+    shadow = "shadow"
 
 
 def runs(
     contract: ContractPath,
     party: PartyPath,
-    action: Annotated[Action, typer.Argument(help="list, promote or rollback.")] = Action.list,
-    run: Annotated[str | None, typer.Argument(help="The run to promote: its id, or its folder's name or path.")] = None,
+    action: Annotated[Action, typer.Argument(help="list, promote, rollback or shadow.")] = Action.list,
+    run: Annotated[
+        str | None, typer.Argument(help="The run to promote or to shadow: its id, or its folder's name or path.")
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """List this party's runs, promote one, or take the newest promotion back; a run is in use once all sides promoted it."""
+    """List this party's runs, promote one, or take the newest promotion back; a run is in use once all sides promoted it.
+
+    With `shadow`, serving scores a candidate beside the run in use once all sides named it; without a run it ends that.
+    """
 
     def work() -> None:
         from tallystick.config.contract import load_contract
@@ -39,9 +45,15 @@ def runs(
         agreed, own = load_contract(contract), load_party(party)
         check_party(agreed, own, network=False)
         versions = Versions(contract=agreed, party=own)
-        if (action == Action.promote) != (run is not None):
+        if action != Action.shadow and (action == Action.promote) != (run is not None):
             raise ConfigError("runs: `promote` takes a run, by its id; `list` and `rollback` take none")
-        if run is not None:
+        if action == Action.shadow:
+            candidate = versions.name_candidate(run).run_id if run is not None else None
+            if candidate is None:
+                versions.drop_candidate()
+            said = f"run {candidate} is the candidate here" if candidate is not None else "there is no candidate here any more"
+            finish({"candidate": candidate}, as_json=as_json, show=lambda console: console.print(said, markup=False))
+        elif run is not None:
             made = versions.promote(run)
             said = f"run {made.run_id} is promoted here; it is in use once all sides have promoted it"
             finish({"promoted": made.run_id}, as_json=as_json, show=lambda console: console.print(said, markup=False))
@@ -73,6 +85,8 @@ def _show(console: Console, rows: list[dict[str, object]]) -> None:
         value, state = row.get("value"), str(row["state"])
         if row.get("promoted"):
             state += ", promoted" + (" (newest)" if row["newest"] else "") + (", agreed" if row["agreed"] else "")
+        if row.get("candidate"):
+            state += ", candidate"
         cells = (
             row["run_id"],
             str(row.get("began") or "")[:16],

@@ -105,6 +105,25 @@ class AnswersConfig(Model):
     )
 
 
+class ShadowOptions(Model):
+    """How a candidate (`tallystick runs ... shadow`) is scored beside the run in use."""
+
+    share: float = Field(
+        default=0.1,
+        strict=True,
+        ge=0,
+        le=1,
+        description="share of the requests that a candidate scores, too, behind their answers",
+    )
+    threshold: float | None = Field(
+        default=None,
+        strict=True,
+        ge=-1e9,
+        le=1e9,
+        description="score at which a row changes side; null is 0.5 for a binary target and none for a regression",
+    )
+
+
 class ServingOptions(Model):
     """How this party serves."""
 
@@ -135,11 +154,18 @@ class ServingOptions(Model):
         default=None, description="requests that are taken in a second, on average; null is any"
     )
     max_waiting: Count = Field(default=4096, description="rows that may wait for a partner; more are told to come again")
-    journal: bool = Field(default=True, strict=True, description="keep a journal of what was asked, in the run folder")
+    journal: bool = Field(
+        default=True, strict=True, description="keep a journal of what was asked, under `serving` beside the run folders"
+    )
     answers: AnswersConfig | None = Field(
         default=None,
         description="keep what was answered, for `tallystick monitor --served`, in the run folder; null keeps nothing "
         "(label party only)",
+    )
+
+    shadow: ShadowOptions = Field(
+        default_factory=ShadowOptions,
+        description="scores of a candidate beside the run in use, which are counted and answer nobody (label party only)",
     )
 
     @model_validator(mode="after")

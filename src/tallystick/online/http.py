@@ -28,6 +28,7 @@ from tallystick.online.openapi import PAGE, openapi
 from tallystick.online.problems import Problem
 from tallystick.online.requests import ARROW, JSON, RowsAsked, ScoreRequest, decoded
 from tallystick.online.served_runs import ServedRun, ServedRuns
+from tallystick.online.shadow import Shadow
 from tallystick.serving.batching import MOST_ROWS, Batcher, Outcome, Times, Wanted, Why
 
 JOINT, ALONE = "joint model", "own columns"
@@ -62,9 +63,16 @@ class ScoreServer:
     """POST /v1/score and what stands around it."""
 
     def __init__(
-        self, options: ServingOptions, batcher: Batcher, runs: ServedRuns, metrics: Metrics, *, say: Callable[[str], None]
+        self,
+        options: ServingOptions,
+        batcher: Batcher,
+        runs: ServedRuns,
+        metrics: Metrics,
+        *,
+        say: Callable[[str], None],
+        shadow: Shadow | None = None,
     ) -> None:
-        self._say, self._said = say, ""
+        self._say, self._said, self._shadow = say, "", shadow
         self._options, self._batcher, self._runs, self._metrics = options, batcher, runs, metrics
         self._tokens = Tokens(options.token_file, say=say) if options.token_file is not None else None
         self._rate = Rate(options.requests_per_second)
@@ -97,6 +105,8 @@ class ScoreServer:
             for by in rows.scored_by:
                 self._metrics.rows.labels(by or "none", run.run_id).inc()
             await self._keep(run, asked, rows, began, until)
+            if self._shadow is not None and run is self._runs.now.current:
+                _offer(self._shadow, self._runs.now.candidate, asked, rows)
             if not any(rows.scored_by):
                 raise _PROBLEMS[rows.why_B[0]]
             return _as_json(run, rows) if kind == JSON else _as_arrow(run, rows)
@@ -201,10 +211,16 @@ class ScoreServer:
 
 
 def application(
-    options: ServingOptions, batcher: Batcher, runs: ServedRuns, metrics: Metrics, *, say: Callable[[str], None]
+    options: ServingOptions,
+    batcher: Batcher,
+    runs: ServedRuns,
+    metrics: Metrics,
+    *,
+    say: Callable[[str], None],
+    shadow: Shadow | None = None,
 ) -> Starlette:
-    """The ASGI application."""
-    scores = ScoreServer(options, batcher, runs, metrics, say=say)
+    """The ASGI application; ``shadow`` takes in what was answered, for a candidate to score it, too."""
+    scores = ScoreServer(options, batcher, runs, metrics, say=say, shadow=shadow)
     routes: list[tuple[str, Callable[[Request], Awaitable[Response]], str]] = [
         ("/v1/score", scores.score, "POST"),
         ("/v1/runs", scores.runs, "GET"),
@@ -311,6 +327,16 @@ async def _body(request: Request, *, most: int) -> bytes:
     except ClientDisconnect:
         raise Problem(status=400, detail="the body was cut short") from None
     return b"".join(parts)
+
+
+def _offer(shadow: Shadow, candidate: ServedRun | None, asked: RowsAsked, rows: _Rows) -> None:
+    """Give the rows with joint scores to a candidate."""
+    if candidate is None:
+        return
+    places = [place for place, by in enumerate(rows.scored_by) if by == JOINT]
+    scores = {name: [values[place] for place in places] for name, values in rows.scores.items()}
+    columns = asked.columns[places] if asked.columns is not None else None
+    shadow.offer(candidate, [asked.keys[place] for place in places], columns, scores)
 
 
 def _run_wanted(request: Request, sent: ScoreRequest | bytes) -> str | None:

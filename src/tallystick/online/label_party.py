@@ -38,13 +38,16 @@ def serve_label_party(contract: Contract, party: PartyFile, *, table: str | None
         from tallystick.online.http import application, run_server
         from tallystick.online.metrics import Metrics
         from tallystick.online.served_runs import ServedRun, ServedRuns
+        from tallystick.online.shadow import Shadow
     except ImportError as error:
         raise ConfigError(f"serve: {error.name} is not installed; run: pip install 'tallystick[serve]'") from None
     side = ServingSide.of(contract, party, table=table, run=run, watcher=watcher)
     options, metrics, stopped = party.serving, Metrics(), threading.Event()
     way: Way = options.way or side.serving.ways[0]
+    gate = side.gate(crosses=way != "ahead")
+    shadow = Shadow(options.shadow, target=contract.target.type, gate=gate, told=metrics)
     batcher = Batcher(
-        gate=side.gate(crosses=way != "ahead"),
+        gate=gate,
         patience_s=options.deadline_ms / 1000,
         most_waiting=options.max_waiting,
         observe=metrics.observe_batch,
@@ -63,10 +66,15 @@ def serve_label_party(contract: Contract, party: PartyFile, *, table: str | None
         def work(channels: dict[str, Channel], _leave: Callable[[], None]) -> None:
             switching = _begun(side, way, channels, runs, served)
             partners = Partners.of_nothing([channels[name] for name in contract.feature_parties])
-            batcher.serve(switching.askings, partners, stopped.is_set, between=lambda _: switching())
+
+            def between(is_idle: bool) -> bool:
+                builds = switching()
+                return (is_idle and shadow(switching.askings)) or builds
+
+            batcher.serve(switching.askings, partners, stopped.is_set, between=between)
             partners.leave()
 
-        server = run_server(application(options, batcher, served, metrics, say=watcher.say), options)
+        server = run_server(application(options, batcher, served, metrics, say=watcher.say, shadow=shadow), options)
         try:
             answer_clients(side, server, work, stopped=stopped)
         finally:

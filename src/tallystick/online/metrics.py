@@ -1,10 +1,14 @@
 """What Prometheus reads: requests, rows by what scored them, batches and their times."""
 
+import numpy as np
+from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from tallystick.online.served_runs import RunsNow
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+
+_DIFFERENCES = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 100.0)
 
 
 class Metrics:
@@ -38,6 +42,25 @@ class Metrics:
         self.batch_rows = Histogram(
             "tallystick_batch_rows", "Rows of a batch.", registry=self.registry, buckets=(1, 2, 4, 8, 16, 32)
         )
+        self.shadow_rows = Counter(
+            "tallystick_shadow_rows",
+            "Rows that a candidate was to score beside: compared, or skipped.",
+            ("candidate", "outcome"),
+            registry=self.registry,
+        )
+        self.shadow_changed = Counter(
+            "tallystick_shadow_changed_rows",
+            "Rows compared that are on the other side of the threshold, or of another class.",
+            ("candidate",),
+            registry=self.registry,
+        )
+        self.shadow_difference = Histogram(
+            "tallystick_shadow_difference",
+            "Absolute difference of a candidate's score; of several classes the largest.",
+            ("candidate",),
+            registry=self.registry,
+            buckets=_DIFFERENCES,
+        )
         self.lost = Counter(
             "tallystick_answers_not_kept", "Requests that serving.answers could not write down.", registry=self.registry
         )
@@ -47,6 +70,18 @@ class Metrics:
         """A batch came back."""
         self.batch_rows.observe(rows)
         self.partner_seconds.observe(partner_seconds)
+
+    def observe_shadow(self, candidate: str, differences_B: NDArray[np.float64], changed: int | None) -> None:
+        """So far apart are the scores of some rows, and so many of them change side; None where there are no sides."""
+        self.shadow_rows.labels(candidate, "compared").inc(len(differences_B))
+        for difference in differences_B.tolist():
+            self.shadow_difference.labels(candidate).observe(difference)
+        if changed is not None:
+            self.shadow_changed.labels(candidate).inc(changed)
+
+    def skip_shadow(self, candidate: str, rows: int) -> None:
+        """Some rows were not compared."""
+        self.shadow_rows.labels(candidate, "skipped").inc(rows)
 
     def show(self, now: RunsNow) -> None:
         """The runs that are served now, and who has not promoted what."""

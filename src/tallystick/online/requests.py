@@ -39,10 +39,11 @@ class ScoreRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, kw_only=True)
 class RowsAsked:
-    """Rows that are to be scored: their normalised keys, and their own columns where the client brings them."""
+    """Rows that are to be scored: their normalised keys, and where the client brings them their own columns, read and as sent."""
 
     keys: list[bytes]
     own: Features | None
+    columns: pl.DataFrame | None = None
 
 
 _DECODER = msgspec.json.Decoder(ScoreRequest)
@@ -150,7 +151,7 @@ class Reader:
             return RowsAsked(keys=keys, own=None)
         frame = pl.DataFrame([self._column(name, columns[name]) for name in self.own_columns])
         try:
-            return RowsAsked(keys=keys, own=self.encoder.encode(frame).unpacked())
+            return RowsAsked(keys=keys, own=self.encoder.encode(frame).unpacked(), columns=frame)
         except DataError as error:
             raise Problem(status=422, detail=f"the own columns cannot be read: {_without_values(error)}") from None
 
