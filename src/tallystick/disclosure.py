@@ -68,8 +68,8 @@ def serving_lines(contract: Contract) -> list[str]:
         return lines + _score_lines(contract)
     lines.append(
         f"`tallystick serve`: a row that is asked of two versions has two embeddings, which tell {label} more of it than one; so "
-        "has a row that a candidate scores beside (`tallystick runs ... shadow`, on all sides). Both count in questions_a_day and "
-        "questions_a_day_per_row, and with gaussian-embeddings each version is charged. By way ahead all rows cross once more"
+        "has a row that a candidate scores beside (`tallystick runs ... shadow`, on all sides). Both count in questions_a_day "
+        "and questions_a_day_per_row, and with gaussian-embeddings each version is charged. By way ahead all rows cross once more"
     )
     return lines
 
