@@ -15,6 +15,7 @@ from tallystick.config.unaligned import METHODS, UnalignedConfig, unaligned_prob
 from tallystick.data.features import Features, FeatureShape
 from tallystick.metrics import auc
 from tallystick.models.build import BranchParts, build_bottom
+from tallystick.models.split import OwnColumnsModel
 from tallystick.training.checkpoint import CheckpointStore
 from tallystick.training.in_process import SplitNetwork
 from tallystick.training.objective import Supervised
@@ -224,6 +225,19 @@ def test_an_averages_logits_and_losses_by_hand():
     torch.testing.assert_close(model.local(own), (first.alone.top(first.alone.bottom(own))[:, 0] + local) / 2)
     loss, _ = method.loss(model, objective, a_batch(index_B, is_local=True), [], own)
     torch.testing.assert_close(loss, entropy(local, target_B) / 2)
+
+
+@pytest.mark.parametrize(("name", "averages"), [("average", True), ("warm-start", False)])
+def test_what_scores_rows_without_a_partners_row_by_hand(name, averages):
+    """The model of all own rows; of average the mean of it and of both branches, which know what it does not."""
+    method, own, scorer = step_rule(name), own_columns(20), model_of(step_rule("multi-task"))
+    model = model_of(method)
+    torch.testing.assert_close(model.score_alone(own), model.local(own))
+    of_all_rows = OwnColumnsModel(scorer.local_top, bottom=scorer.bottom)
+    model.scores_by(of_all_rows)
+    expected = of_all_rows([], own)
+    assert not torch.allclose(expected, model.local(own))
+    torch.testing.assert_close(model.score_alone(own), (expected + model.local(own)) / 2 if averages else expected)
 
 
 # --- local batches

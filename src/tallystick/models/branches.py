@@ -166,6 +166,11 @@ class Averaged(BranchedModel):
         """The mean of both."""
         return (self.first.local(own) + self.second.local(own)) / 2
 
+    def score_alone(self, own: Features) -> Tensor:
+        """The mean of the model of all own rows and of ``local``: trained in different ways, they err less together."""
+        alone = super().score_alone(own)
+        return alone if self.own_rows is None else (alone + self.local(own)) / 2
+
 
 def _squeezed(logits: Tensor) -> Tensor:
     return logits.squeeze(1) if logits.ndim == 2 and logits.shape[1] == 1 else logits
