@@ -79,6 +79,20 @@ def write(tmp_path: Path, text: str) -> Path:
         ({"model__hidden": [8, 0]}, "contract.yaml: model.hidden.1 = 0: must be at least 1"),
         ({"model__hidden": 8}, "contract.yaml: model.hidden = 8: must be a list, such as [a, b]"),
         ({"model__cut_after": 5}, "contract.yaml: model.cut_after = 5: must be at most 3, the number of layers in model.hidden"),
+        ({"model__ensemble": 0}, "contract.yaml: model.ensemble = 0: must be at least 1"),
+        ({"model__ensemble": 100_000}, "contract.yaml: model.ensemble = 100000: must be at most 64"),
+        (
+            {"model": {"ensemble": 8, "top": "mine:Top"}},
+            "contract.yaml: model.ensemble = 8: model.top = mine:Top is all that stands above the cut",
+        ),
+        (
+            {"model": {"ensemble": 8, "cut_after": 3}},
+            "contract.yaml: model.ensemble = 8: no layer of model.hidden is above the cut",
+        ),
+        (
+            {"model__ensemble": 8, "unaligned": {"method": "warm-start"}},
+            "contract.yaml: model.ensemble = 8: unaligned.method = warm-start brings networks of its own",
+        ),
         ({"model__normalization": "layer"}, 'contract.yaml: model.normalization = "layer": must be none or batch'),
         (
             {

@@ -81,7 +81,12 @@ def test_onnx_gives_what_pytorch_gives_on_real_rows(runs, halves):
 @pytest.mark.long
 @pytest.mark.parametrize(
     "changes",
-    [{"target": {"type": "multiclass", "classes": 3}}, {"target": {"type": "regression"}}, {"model__numeric": "periodic"}],
+    [
+        {"target": {"type": "multiclass", "classes": 3}},
+        {"target": {"type": "regression"}},
+        {"model__numeric": "periodic"},
+        {"model__ensemble": 3},
+    ],
 )
 def test_other_targets_and_numbers_have_a_way_to_onnx(tmp_path, changes):
     frames = tables(PARTIES, rows=200, target=changes.get("target", {}).get("type", "binary"))

@@ -206,6 +206,9 @@ def test_the_objective_uses_real_labels_where_there_are_some_and_validates_on_th
     # majority of {1, 0} is 0: absent labels are 0
     expected = torch.nn.functional.binary_cross_entropy_with_logits(logits, torch.tensor([1.0, 0.0, 0.0, 0.0]))
     assert objective(logits, torch.arange(4))[0].item() == pytest.approx(expected.item())
+    several = torch.stack([logits, -logits, 2 * logits], dim=1)  # of an ensemble that trains
+    alone = [objective(member, torch.arange(4))[0] for member in several.unbind(1)]
+    assert objective(several, torch.arange(4))[0].item() == pytest.approx(sum(alone).item() / 3)
     real = torch.nn.functional.binary_cross_entropy_with_logits(logits[[0, 2]], labels_N)
     assert objective.validation_loss(logits, torch.arange(4)).item() == pytest.approx(real.item())
     assert isinstance(objective, ImputingObjective)

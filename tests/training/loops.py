@@ -49,11 +49,13 @@ class Setting:
     wide: bool = False
     sequences: bool = False
     normalization: str = "none"
+    ensemble: int = 1
     validation: int = 0
 
     def __post_init__(self):
         generator = torch.Generator().manual_seed(5)
-        self.model = NetworkModel(embedding_width=2, hidden=(8, 6), cut_after=1, wide=self.wide, normalization=self.normalization)
+        how = {"wide": self.wide, "normalization": self.normalization, "ensemble": self.ensemble}
+        self.model = NetworkModel(embedding_width=2, hidden=(8, 6), cut_after=1, **how)
         more = {"sequences": SEQUENCES if self.sequences else ()}
         self.shapes = {name: replace(SHAPES[name], **more) for name in self.parties}
         self.own_shape = replace(OWN, **more) if self.own else None

@@ -18,6 +18,8 @@ SETTINGS = {
     ),
     "wide": Setting(wide=True),
     "sequences": Setting(sequences=True),
+    "ensemble": Setting(ensemble=3, wide=True),
+    "ensemble, three classes, weights": Setting(ensemble=3, kind="multiclass", weights=True),
     "normalised": Setting(parties=("club", "shop"), normalization="batch"),
 }
 

@@ -272,6 +272,25 @@ def _key_problems(alignment: AlignmentConfig, linkage: Linkage) -> list[str]:
     return problems
 
 
+def _ensemble_problems(contract: Contract) -> list[str]:
+    """List what has a single network above the cut, where the contract asks for several."""
+    model, where = contract.model, f"model.ensemble = {contract.model.ensemble}"
+    if model.ensemble == 1:
+        return []
+    problems = []
+    if model.top is not None:
+        problems.append(f"{where}: model.top = {model.top} is all that stands above the cut; leave one of the two out")
+    if model.cut_after >= len(model.hidden):
+        problems.append(f"{where}: no layer of model.hidden is above the cut, so all would be one; lower model.cut_after")
+    if contract.alignment.similarity is not None:
+        problems.append(f"{where}: links of similar rows are merged by a single network; leave model.ensemble out")
+    if contract.unaligned.used:
+        problems.append(
+            f"{where}: unaligned.method = {contract.unaligned.method} brings networks of its own; leave model.ensemble out"
+        )
+    return problems
+
+
 def _value_problems(contract: Contract) -> list[str]:
     split, model, target, network = contract.split, contract.model, contract.target, contract.network
     problems = _key_problems(contract.alignment, contract.linkage)
@@ -296,6 +315,7 @@ def _value_problems(contract: Contract) -> list[str]:
             "model.normalization = batch: by it a row's columns are in the embeddings of its whole batch, which "
             f"{GaussianEmbeddings.method} does not cover; use none, or another defence"
         )
+    problems += _ensemble_problems(contract)
     if model.cut_after > len(model.hidden):
         problems.append(
             f"model.cut_after = {model.cut_after}: must be at most {len(model.hidden)}, the number of layers in model.hidden"

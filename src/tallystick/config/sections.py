@@ -176,6 +176,14 @@ class NetworkModel(Model):
         default=(128, 256, 256), min_length=1, max_length=100, description="widths of the hidden layers"
     )
     cut_after: Count = Field(default=1, description="hidden layers below the cut, 1 to the number of hidden layers")
+    ensemble: int = Field(
+        default=1,
+        strict=True,
+        ge=1,
+        le=64,
+        description="networks side by side above the cut, each with layers a quarter as wide: each learns by itself, and the "
+        "mean of their logits predicts; nothing more crosses the cut; 1 is a single network",
+    )
     cut_width: Width | None = Field(
         default=None,
         description="width of a feature party's cut embedding; null is that of its last hidden layer, and "

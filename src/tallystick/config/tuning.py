@@ -16,6 +16,7 @@ TUNABLE: Mapping[str, Literal["whole", "number", "choice"]] = {
     "model.cut_width": "whole",
     "model.embedding_scale": "number",
     "model.embedding_width": "whole",
+    "model.ensemble": "whole",
     "model.hidden": "choice",
     "model.normalization": "choice",
     "model.numeric": "choice",

@@ -18,6 +18,7 @@ from tallystick.imputation.draws import Draws
 from tallystick.imputation.imputer import FeatureImputer, LabelBatch, LabelImputer
 from tallystick.imputation.moments import MovingMoments
 from tallystick.training.calibration import Calibration
+from tallystick.training.objective import mean_cross_entropy
 from tallystick.training.plan import no_positions
 
 MOST_DONORS = 100_000  # own rows that made-up ones are made of
@@ -207,16 +208,17 @@ class ImputingObjective:
     def __call__(self, logits: Tensor, index_B: Tensor, cuts_BD: Sequence[Tensor] = ()) -> tuple[Tensor, Tensor]:
         """Loss of a training batch, over all its rows, and the real and synthetic targets that it was taken by."""
         own_B = self._own_U[index_B]
+        logits_B = logits.detach() if logits.ndim == 1 else logits.detach().mean(dim=1)  # of an ensemble: the mean predicts
         batch = LabelBatch(
             labels_B=self._labels_N[own_B.clamp(min=0)],
             present_B=own_B >= 0,
-            logits_B=logits.detach(),
-            cut_BD=cuts_BD[0].detach() if cuts_BD else logits.detach()[:, None],
+            logits_B=logits_B,
+            cut_BD=cuts_BD[0].detach() if cuts_BD else logits_B[:, None],
             positive_rate=self._positive_rate,
             settled_B=None if self._settled_U is None else self._settled_U[index_B],
         )
         targets_B = self._imputer(batch, uniform_BK=self._draws.at(index_B))
-        return binary_cross_entropy_with_logits(self._calibration.training_logits(logits), targets_B), targets_B
+        return mean_cross_entropy(self._calibration.training_logits(logits), targets_B), targets_B
 
     def validation_loss(self, logits: Tensor, index_N: Tensor) -> Tensor:
         """Loss of calibrated logits on the rows that have a real label; what is to be fitted is fitted to them first."""

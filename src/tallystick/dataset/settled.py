@@ -9,12 +9,11 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import binary_cross_entropy_with_logits
 
 from tallystick.cut.forward import FeatureSource
 from tallystick.dataset.imputed import ImputingObjective
 from tallystick.models.split import LabelModel
-from tallystick.training.objective import Objective
+from tallystick.training.objective import Objective, mean_cross_entropy
 from tallystick.training.step_rule import StepRule
 
 EPOCHS, LEAST_STEPS, BATCH, RATE = 5, 300, 256, 2e-3
@@ -55,7 +54,7 @@ class SettlingRule(StepRule):
             for some_B in torch.split(real_R[torch.randperm(len(real_R), generator=generator).to(real_R.device)], BATCH):
                 logits = model.finish([cuts_ND[some_B]], own(index_N[some_B]))
                 optimizer.zero_grad()
-                torch.autograd.backward(binary_cross_entropy_with_logits(logits, target_N[some_B]))
+                torch.autograd.backward(mean_cross_entropy(logits, target_N[some_B]))
                 optimizer.step()
         model.eval()
         with torch.no_grad():

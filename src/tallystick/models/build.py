@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from tallystick.config.sections import NetworkModel
 from tallystick.data.features import Features, FeatureShape
 from tallystick.errors import ConfigError
+from tallystick.models.ensemble import EnsembleTop
 from tallystick.models.similarity.model import LinkModel, SimilarityLabelModel
 from tallystick.models.split import LabelModel, OwnColumnsModel
 from tallystick.models.tabular import TabularBottom, TabularTop, Wide
@@ -78,7 +79,7 @@ def build_label_model(
             ]
             own_width, above = own_width if model.merge.own_columns else 0, model.merge.top
             cut_widths = [link.width for link in links]
-        top = _top(model, sum(cut_widths) + own_width, hidden=above, outputs=outputs)
+        top = _top(model, sum(cut_widths) + own_width, hidden=above, outputs=outputs, members=model.ensemble)
         has_columns = own is not None and (own.numeric or own.cardinalities)  # the wide part reads no sequences
         wide = Wide(own, outputs=outputs) if model.wide and own is not None and has_columns else None
     if candidates:
@@ -92,7 +93,8 @@ def top_at_start(
 ) -> nn.Module:
     """The top model as ``build_label_model`` makes it where rows are linked one to one: whoever has the contract can."""
     with seeded(seed, f"{party}/top"):
-        return _top(model, sum(cut_widths) + own_width, hidden=model.hidden[model.cut_after :], outputs=outputs)
+        above = model.hidden[model.cut_after :]
+        return _top(model, sum(cut_widths) + own_width, hidden=above, outputs=outputs, members=model.ensemble).eval()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,8 +137,10 @@ class BranchParts:
         return OwnColumnsModel(self.top(width_of(bottom), f"{name}/top"), bottom=bottom)
 
 
-def _top(model: NetworkModel, width: int, *, hidden: Sequence[int], outputs: int) -> nn.Module:
+def _top(model: NetworkModel, width: int, *, hidden: Sequence[int], outputs: int, members: int = 1) -> nn.Module:
     """The built-in top or the user's, which is tried on a few rows; raises ConfigError if it does not give (rows, outputs)."""
+    if members > 1:  # the contract has layers for them, and no top of its own
+        return EnsembleTop(width, hidden=hidden, outputs=outputs, members=members)
     if model.top is None:
         return TabularTop(width, hidden=hidden, outputs=outputs)
     what = f"model.top = {model.top}"

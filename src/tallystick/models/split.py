@@ -36,11 +36,15 @@ class LabelModel(nn.Module):
         return self.predict(parts, own)
 
     def predict(self, parts: Sequence[Tensor], own: Features) -> Tensor:
-        """Logits of all parts side by side, and of the own columns where there is a wide part."""
+        """Logits of all parts side by side, and of the own columns where there is a wide part.
+
+        An ensemble that trains has a logit of each member: (B, M), or (B, M, C).
+        """
         logits: Tensor = self.top(parts[0] if len(parts) == 1 else torch.cat(list(parts), dim=1))
         if self.wide is not None:
-            logits = logits + self.wide(own)
-        return logits.squeeze(1) if logits.ndim == 2 and logits.shape[1] == 1 else logits
+            wide = self.wide(own)
+            logits = logits + (wide if logits.ndim == wide.ndim else wide[:, None])
+        return logits.squeeze(-1) if logits.ndim > 1 and logits.shape[-1] == 1 else logits
 
 
 class OwnColumnsModel(LabelModel):

@@ -18,7 +18,8 @@ class Objective(Protocol):
     def __call__(self, logits: Tensor, index_B: Tensor, cuts_BD: Sequence[Tensor] = ()) -> tuple[Tensor, Tensor]:
         """Scalar loss of logits (B,) or (B, C) for the given aligned positions, and the targets (B,) that it was taken by.
 
-        ``cuts_BD`` are the batch's cut embeddings. Defences of what is sent hide these targets, not others.
+        Those of an ensemble that trains are (B, M) or (B, M, C), and the loss is the mean of its members'. ``cuts_BD`` are
+        the batch's cut embeddings. Defences of what is sent hide these targets, not others.
         """
         ...
 
@@ -59,6 +60,10 @@ class Supervised:
         return self._mean(logits, torch.lerp(hard, likely, share), index_B), target_B
 
     def _mean(self, logits: Tensor, target: Tensor, index_B: Tensor) -> Tensor:
+        if logits.ndim > (2 if self._kind == "multiclass" else 1):  # of an ensemble: each member has to be right by itself
+            members = logits.shape[1]
+            logits, target = logits.flatten(0, 1), target.repeat_interleave(members, dim=0)
+            index_B = index_B.repeat_interleave(members)
         if self._weight_N is None:
             return self._loss(logits, target)
         weight_B = self._weight_N.index_select(0, index_B)
@@ -74,6 +79,12 @@ class Supervised:
     def fitted(self) -> dict[str, float]:
         """Nothing."""
         return {}
+
+
+def mean_cross_entropy(logits: Tensor, target_B: Tensor) -> Tensor:
+    """The mean binary cross-entropy of logits (B,), or of an ensemble's (B, M): each member is compared with its row's target."""
+    target = target_B if logits.ndim == 1 else target_B[:, None].expand_as(logits)
+    return functional.binary_cross_entropy_with_logits(logits, target)
 
 
 _LOSSES: dict[str, Callable[..., Tensor]] = {

@@ -19,6 +19,7 @@ _NONE: dict[str, Any] = {"training": {"gradients": "none"}}
 _NOISE = {"method": "gaussian-embeddings", "delta": 1e-6, "clip": 1.0}
 CONTRACTS: dict[str, dict[str, Any]] = {
     "default": {},
+    "ensemble": {"model": {"ensemble": 8}},
     "no-gradients": _NONE,
     "no-gradients-32": _NONE | {"model": {"cut_width": 32}},
     "no-gradients-8": _NONE | {"model": {"cut_width": 8}},
@@ -32,6 +33,7 @@ CONTRACTS: dict[str, dict[str, Any]] = {
 """What each method's contract says that is not the default's."""
 LEAKING = {
     "default": "default",
+    "ensemble": "eight networks above the cut",
     "no-gradients": "no gradient sent",
     "no-gradients-32": "the same, cut width 32",
     "no-gradients-8": "cut width 8",

@@ -315,6 +315,7 @@ METHODS: dict[str, QualityMethod] = {
     "lightgbm": LightGBMMethod(),
     "boosting-own": BoostingMethod(columns="own", settings={}),
     "default": NetworkMethod(model=NetworkModel(), training=TrainingSettings().resolved, encoding=EncodingConfig()),
+    "ensemble": NetworkMethod(model=NetworkModel(ensemble=8), training=TrainingSettings().resolved, encoding=EncodingConfig()),
     "no-gradients": KeptMethod(model=NetworkModel(), training=TrainingSettings().resolved, encoding=EncodingConfig()),
     "joined": NetworkMethod(
         model=NetworkModel(), training=TrainingSettings().resolved, encoding=EncodingConfig(), columns="joined"
