@@ -30,6 +30,7 @@ from tallystick_experiments.label_leakage import page as label_leakage
 from tallystick_experiments.page import Benchmark, PageOf, ResultTable, cell, pictures, within
 from tallystick_experiments.quality import leaks as quality_leaks
 from tallystick_experiments.quality import page as quality
+from tallystick_experiments.speed import serving_page
 from tallystick_experiments.stats import Row
 
 ROOT = Path(__file__).parents[3]
@@ -52,6 +53,7 @@ PAGES: Mapping[str, PageOf] = {
     "quality": quality.page_of,
     "quality-leaks": quality_leaks.page_of,
     "retraining": retraining.page_of,
+    "serve": serving_page.page_of,
 }
 
 

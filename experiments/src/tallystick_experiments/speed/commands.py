@@ -2,12 +2,16 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tallystick.errors import ConfigError
-from tallystick_experiments.command import measurement
+from tallystick_experiments.command import experiment, measurement
+
+if TYPE_CHECKING:
+    from tallystick.network.channel import Progress
+    from tallystick_experiments.page import ExperimentResult
 
 Figures = dict[str, Any]
 
@@ -38,20 +42,27 @@ def training(
     return found
 
 
-@measurement
+@experiment
 def serve(
+    parts: Annotated[str, typer.Option(help="load, faults or memory, with commas between.")] = "load",
     rows: Annotated[int, typer.Option(help="Rows of each side's table.", min=1000)] = 20_000,
     seconds: Annotated[int, typer.Option(help="Of each load.", min=2)] = 20,
     rates: Annotated[str, typer.Option(help="Requests a second, with commas between.")] = "100,500",
     way: Annotated[str, typer.Option(help="How the partner is asked: key, position, window or ahead.")] = "key",
-) -> Figures:
-    """Scores online under the load of hey: times, CPU per request, beside a constant answer and one process."""
+    minutes: Annotated[float, typer.Option(help="Of the part memory.", min=0.5)] = 20.0,
+    *,
+    progress: "Progress",
+) -> "ExperimentResult":
+    """Scores online under the load of hey and wrk: times, CPU per request, faults, memory."""
     from tallystick_experiments.speed import serving as benchmark
 
     wanted = [int(rate) for rate in rates.split(",") if rate.strip().isdecimal() and int(rate)]
     if not wanted:
         raise ConfigError(f"--rates {rates}: must be whole numbers above 0, with commas between")
-    return benchmark.run(rows=rows, seconds=seconds, rates=wanted, way=way)
+    named = [part.strip() for part in parts.split(",")]
+    if not set(named) <= set(benchmark.PARTS):
+        raise ConfigError(f"--parts {parts}: must be of {', '.join(benchmark.PARTS)}, with commas between")
+    return benchmark.run(parts=named, rows=rows, seconds=seconds, rates=wanted, way=way, minutes=minutes, progress=progress)
 
 
 @measurement

@@ -10,9 +10,12 @@ CHUNK = 1 << 14
 START_S = 10.0
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class SlowLink:
-    """A line of ``mbit_per_s`` each way, for every connection, on which an answer takes ``round_trip_ms`` at least."""
+    """A line of ``mbit_per_s`` each way, for every connection, on which an answer takes ``round_trip_ms`` at least.
+
+    The latter may change while it carries.
+    """
 
     mbit_per_s: float
     round_trip_ms: float

@@ -1,0 +1,227 @@
+"""What clients notice of it when a partner is killed, stopped, slow, restarted or has another certificate, or a store is away.
+
+Real processes under an open load. A fault begins, ends, and the row is complete once joint scores are back.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import polars as pl
+
+from tallystick.config.party import load_party
+from tallystick.errors import ConfigError
+from tallystick.network.addresses import free_port
+from tallystick.network.certificates import write_test_certificates
+from tallystick_experiments.speed.serving_clients import asking
+from tallystick_experiments.speed.serving_job import FEATURE, LABEL, ServingJob, end, started
+from tallystick_experiments.speed.slow_link import SlowLink
+from tallystick_experiments.stats import Row
+
+RATE, DEADLINE_MS = 100, 200.0
+BEFORE_S, LASTS_S, AFTER_S, BACK_S = 4.0, 5.0, 3.0, 120.0
+LOOK_S, WINDOW = 0.1, 5  # looks at the counts, and how many of these a share is of
+JOINT, ALONE = "joint model", "own columns"
+BACK = 0.9  # of the rows that are scored
+
+
+@dataclass(kw_only=True)
+class Stage:
+    """What a fault can do something to."""
+
+    job: ServingJob
+    running: "dict[str, subprocess.Popen[bytes]]"
+    line: SlowLink
+    store: "subprocess.Popen[bytes]"
+
+    def restart(self, name: str) -> None:
+        """End a side in peace, and start it again."""
+        end(self.running[name])
+        self.running[name] = self.job.start(name)
+
+
+def _kill(stage: Stage) -> None:
+    stage.running[FEATURE].kill()
+    stage.running[FEATURE].wait()
+
+
+def _start(stage: Stage) -> None:
+    stage.running[FEATURE] = stage.job.start(FEATURE)
+
+
+def _signals(number: signal.Signals) -> Callable[[Stage], None]:
+    return lambda stage: os.kill(stage.running[FEATURE].pid, number)
+
+
+def _slow(milliseconds: float) -> Callable[[Stage], None]:
+    def make(stage: Stage) -> None:
+        stage.line.round_trip_ms = milliseconds
+
+    return make
+
+
+def _renew(stage: Stage) -> None:
+    folder = stage.job.root / "certificates"
+    for name in (LABEL, FEATURE):
+        for suffix in (".pem", ".key"):
+            (folder / f"{name}{suffix}").unlink()
+    write_test_certificates(folder, [LABEL, FEATURE])
+    stage.restart(FEATURE)
+
+
+def _store(number: signal.Signals) -> Callable[[Stage], None]:
+    return lambda stage: os.kill(stage.store.pid, number)
+
+
+def _nothing(_stage: Stage) -> None:
+    pass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """What happens, and what ends it ``lasts_s`` later; whose rows the store holds, where it is one's; what requests bring."""
+
+    begins: Callable[[Stage], None]
+    ends: Callable[[Stage], None] = _nothing
+    lasts_s: float = LASTS_S
+    store_of: str | None = None
+    bodies: str = "keys"
+
+
+FAULTS: Mapping[str, Fault] = {
+    "none": Fault(begins=_nothing),
+    "partner killed, started again": Fault(begins=_kill, ends=_start),
+    "partner stopped (SIGSTOP)": Fault(begins=_signals(signal.SIGSTOP), ends=_signals(signal.SIGCONT)),
+    "line to the partner a second slower": Fault(begins=_slow(1000.0), ends=_slow(0.0)),
+    "partner restarted": Fault(begins=lambda stage: stage.restart(FEATURE), lasts_s=0.0),
+    "both certificates renewed, partner restarted": Fault(begins=_renew, lasts_s=0.0),
+    "partner's store hangs": Fault(begins=_store(signal.SIGSTOP), ends=_store(signal.SIGCONT), store_of=FEATURE),
+    "own store hangs, requests bring own columns": Fault(
+        begins=_store(signal.SIGSTOP), ends=_store(signal.SIGCONT), store_of=LABEL, bodies="columns"
+    ),
+}
+
+
+def measured(job: ServingJob, *, say: Callable[[str], None]) -> list[Row]:
+    """A row for each fault; raises ConfigError where Redis is not installed."""
+    serving = job.values(LABEL)["serving"]
+    job.change(LABEL, serving={**serving, "deadline_ms": DEADLINE_MS})
+    peers = job.values(FEATURE)["peers"]
+    found = []
+    with SlowLink(mbit_per_s=10_000.0, round_trip_ms=0.0).running() as line, _redis(job) as (store, port):
+        job.change(FEATURE, peers={LABEL: {"address": f"127.0.0.1:{line.to(job.link)}"}})
+        for name, fault in FAULTS.items():
+            say(f"fault: {name}")
+            with _rows_in_redis(job, fault.store_of, port), job.serving() as running:
+                found.append(
+                    {"part": "faults", "fault": name, **_seen(fault, Stage(job=job, running=running, line=line, store=store))}
+                )
+    job.change(FEATURE, peers=peers)
+    job.change(LABEL, serving=serving)
+    return found
+
+
+@dataclass(kw_only=True)
+class Counts:
+    """How many rows were scored jointly and alone, every LOOK_S, until it is over."""
+
+    job: ServingJob
+    seen: list[tuple[float, float, float]] = field(default_factory=list)
+    over: threading.Event = field(default_factory=threading.Event)
+
+    def look(self) -> None:
+        """Look until it is over."""
+        while not self.over.wait(LOOK_S):
+            counted = self.job.scored()
+            self.seen.append((time.monotonic(), counted.get(JOINT, 0.0), counted.get(ALONE, 0.0)))
+
+    def back(self, since: float) -> float | None:
+        """When, since then, rows were scored jointly again; None where they are not yet."""
+        seen = [each for each in tuple(self.seen) if each[0] >= since]
+        for (_, joint, alone), (at, joint_then, alone_then) in zip(seen, seen[WINDOW:], strict=False):
+            joint_rows, rows = joint_then - joint, joint_then - joint + alone_then - alone
+            if rows and joint_rows >= BACK * rows:
+                return at
+        return None
+
+    def share_alone(self, since: float, to: float) -> float:
+        """The share of rows between these times that own columns scored."""
+        some = [each for each in self.seen if since <= each[0] <= to]
+        joint, alone = (some[-1][place] - some[0][place] for place in (1, 2)) if len(some) > 1 else (0.0, 0.0)
+        return alone / (joint + alone) if joint + alone else float("nan")
+
+
+def _seen(fault: Fault, stage: Stage) -> Row:
+    counts = Counts(job=stage.job)
+    looking = threading.Thread(target=counts.look)
+    looking.start()
+    try:
+        with asking(stage.job, stage.job.port, rate=RATE, bodies=fault.bodies) as asked:
+            time.sleep(BEFORE_S)
+            began = time.monotonic()
+            fault.begins(stage)
+            time.sleep(fault.lasts_s)
+            fault.ends(stage)
+            ended = time.monotonic()
+            back = None
+            while back is None and time.monotonic() < ended + BACK_S:
+                time.sleep(LOOK_S)
+                back = counts.back(ended)
+            time.sleep(AFTER_S)
+    finally:
+        counts.over.set()
+        looking.join()
+    return {
+        "requests": asked.requests,
+        "failed": asked.failed,
+        "p50_ms": asked.p50_ms,
+        "p99_ms": asked.p99_ms,
+        "slowest_ms": asked.slowest_ms,
+        "alone": counts.share_alone(began, ended),
+        "back_s": back - ended if back is not None else None,
+    }
+
+
+@contextmanager
+def _redis(job: ServingJob) -> "Iterator[tuple[subprocess.Popen[bytes], int]]":
+    program, port = shutil.which("redis-server"), free_port()
+    if program is None:
+        raise ConfigError("bench serve: the store that is to hang is not installed; apt-get install redis-server")
+    command = [program, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(job.root)]
+    process = started(command, log=job.root / "redis.log")
+    try:
+        yield process, port
+    finally:
+        process.kill()
+        process.wait()
+
+
+@contextmanager
+def _rows_in_redis(job: ServingJob, name: str | None, port: int) -> Iterator[None]:
+    """Have a side find its rows in Redis while the block lasts."""
+    if name is None:
+        yield
+        return
+    import redis
+
+    client = redis.Redis(port=port)
+    table = load_party(job.root / f"{name}.yaml").table
+    assert table is not None
+    assert isinstance(table.path, Path)
+    client.mset({f"{name}:{row['id']}": json.dumps(row) for row in pl.read_parquet(table.path).to_dicts()})
+    client.close()
+    serving = job.values(name).get("serving", {})
+    store = {"method": "redis", "url": f"redis://127.0.0.1:{port}/0", "prefix": f"{name}:"}
+    job.change(name, serving={**serving, "store": store})
+    try:
+        yield
+    finally:
+        job.change(name, serving=serving)

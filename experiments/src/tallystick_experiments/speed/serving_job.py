@@ -1,0 +1,193 @@
+"""A job of two parties that is trained to be served, and its processes: what the figures of serving are measured on."""
+
+import json
+import os
+import secrets
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import yaml
+
+from tallystick.errors import ConfigError
+from tallystick.network.addresses import free_port
+from tallystick.network.certificates import write_test_certificates
+from tallystick.privacy.ledger import Ledger
+
+LABEL, FEATURE = "bank", "shop"
+READY, READY_S, TRAIN_S, END_S = "ready\n", 180.0, 900.0, 30
+BODIES, LONELY = 500, 500
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServingJob:
+    """A trained job: the partner has a row for each id, and lacks LONELY of those of the label party.
+
+    Args:
+        root: where its files are.
+        rows: of the partner's table.
+        port: where the label party answers clients.
+        link: where it answers its partner.
+        token: of its clients.
+    """
+
+    root: Path
+    rows: int
+    port: int
+    link: int
+    token: str
+
+    @classmethod
+    def trained(cls, root: Path, *, rows: int, way: str = "key", deadline_ms: float = 2000.0) -> "ServingJob":
+        """Write tables, contract and party files, and train; raises ConfigError where that fails."""
+        job = cls(root=root, rows=rows, port=free_port(), link=free_port(), token=secrets.token_hex(16))
+        job._lay_out(way=way, deadline_ms=deadline_ms)
+        running = {name: job.start(name, "run") for name in (LABEL, FEATURE)}
+        for name, process in running.items():
+            if process.wait(TRAIN_S):
+                said = (root / f"{name}.log").read_text().strip().splitlines()
+                raise ConfigError(
+                    f"bench serve: the training of what is to be served failed at {name}: {said[-1] if said else ''}"
+                )
+        return job
+
+    def start(self, name: str, command: str = "serve") -> "subprocess.Popen[bytes]":
+        """Start a side."""
+        files = [str(self.root / "contract.yaml"), "--party", str(self.root / f"{name}.yaml")]
+        return started([sys.executable, "-m", "tallystick", command, *files], log=self.root / f"{name}.log")
+
+    @contextmanager
+    def serving(self) -> "Iterator[dict[str, subprocess.Popen[bytes]]]":
+        """Both sides up until the block ends; a process that is put in the place of another is ended with it."""
+        running = {name: self.start(name) for name in (LABEL, FEATURE)}
+        try:
+            until(f"http://127.0.0.1:{self.port}/readyz", READY)
+            yield running
+        finally:
+            for process in running.values():
+                end(process)
+
+    def change(self, name: str, **values: Any) -> None:
+        """Change keys of a party's file."""
+        path = self.root / f"{name}.yaml"
+        path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), **values}, sort_keys=False))
+
+    def values(self, name: str) -> dict[str, Any]:
+        """What a party's file says."""
+        found: dict[str, Any] = yaml.safe_load((self.root / f"{name}.yaml").read_text())
+        return found
+
+    def scored(self) -> dict[str, float]:
+        """How many rows were scored by what, as the label party counts them."""
+        header = {"Authorization": f"Bearer {self.token}"}
+        asked = urllib.request.Request(f"http://127.0.0.1:{self.port}/metrics", headers=header)
+        with urllib.request.urlopen(asked, timeout=10) as answer:  # noqa: S310 - our own server
+            lines = answer.read().decode().splitlines()
+        prefix = 'tallystick_rows_total{by="'
+        counted = [line.removeprefix(prefix).partition('"} ') for line in lines if line.startswith(prefix)]
+        return {by: float(count) for by, _, count in counted}
+
+    def _lay_out(self, *, way: str, deadline_ms: float) -> None:
+        root, rows = self.root, self.rows
+        write_test_certificates(root / "certificates", [LABEL, FEATURE])
+        (root / "tokens").write_text(f"{self.token}\n")
+        contract = {
+            "name": "serve",
+            "parties": {LABEL: {"role": "label"}, FEATURE: {"role": "feature"}},
+            "alignment": {"method": "intersection", "keys": [{"name": "id"}]},
+            "training": {"epochs": 1},
+            "audit": False,
+            "unaligned": {"method": "multi-task"},
+            "network": {"wait_s": 300.0},
+            "evaluation": {"bootstrap": 0, "own_columns_baseline": False, "importance": {"own_columns": False}},
+            "serving": {"ways": [way]},
+        }
+        (root / "contract.yaml").write_text(yaml.safe_dump(contract, sort_keys=False))
+        for name, frame in _tables(rows).items():
+            frame.write_parquet(root / f"{name}.parquet")
+            (root / f"{name}.yaml").write_text(yaml.safe_dump(self._party(name, deadline_ms), sort_keys=False))
+            Ledger.create(root / f"ledger-{name}.sqlite", party=name)
+        self._write_bodies(pl.read_parquet(root / f"{LABEL}.parquet").drop("y")[: self.rows])
+
+    def _party(self, name: str, deadline_ms: float) -> dict[str, Any]:
+        values: dict[str, Any] = {
+            "party": name,
+            "table": {"path": f"{name}.parquet"},
+            "keys": {"id": "id"},
+            "tls": {"ca": "certificates/ca.pem", "certificate": f"certificates/{name}.pem", "key": f"certificates/{name}.key"},
+            "runs": f"runs-{name}",
+            "privacy": {"ledger": f"ledger-{name}.sqlite"},
+            "threads": 1,
+        }
+        address = f"127.0.0.1:{self.link}"
+        if name == FEATURE:
+            return values | {"peers": {LABEL: {"address": address}}}
+        serving = {"listen": f"127.0.0.1:{self.port}", "token_file": "tokens", "deadline_ms": deadline_ms}
+        return values | {"label": "y", "listen": address, "serving": serving}
+
+    def _write_bodies(self, table: pl.DataFrame) -> None:
+        """Bodies of requests for one row each, a line each: by key alone, and with own columns."""
+        asked = table.sample(min(BODIES, table.height), seed=0).to_dicts()
+        for name, rows in (("keys", [{"id": row["id"]} for row in asked]), ("columns", asked)):
+            (self.root / name).write_text("".join(json.dumps({"rows": [row]}) + "\n" for row in rows))
+        (self.root / "body.json").write_text(json.dumps({"rows": [{"id": asked[0]["id"]}]}))
+
+
+def _tables(rows: int) -> dict[str, pl.DataFrame]:
+    rng = np.random.default_rng(0)
+    signal_N2, tables = rng.normal(size=(rows + LONELY, 2)), {}
+    for place, name in enumerate((LABEL, FEATURE)):
+        numbers = {f"x{number}": signal_N2[:, place] + rng.normal(size=len(signal_N2)) for number in range(8)}
+        kinds = {f"kind{number}": rng.choice(["red", "green", "blue"], size=len(signal_N2)) for number in range(2)}
+        tables[name] = pl.DataFrame({"id": [f"id-{number:07}" for number in range(len(signal_N2))], **numbers, **kinds})
+    return {LABEL: tables[LABEL].with_columns(y=(signal_N2.sum(axis=1) > 0).astype(np.int64)), FEATURE: tables[FEATURE][:rows]}
+
+
+def started(command: Sequence[str], *, log: Path) -> "subprocess.Popen[bytes]":
+    """A process with one thread for its linear algebra, whose words go behind those in the log."""
+    environment: Mapping[str, str] = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with log.open("ab") as said:
+        return subprocess.Popen(command, cwd=log.parent, env=environment, stdout=subprocess.DEVNULL, stderr=said)
+
+
+def end(process: "subprocess.Popen[bytes]") -> None:
+    """End a process: in peace if it does so in time."""
+    process.terminate()
+    try:
+        process.wait(END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait(END_S)
+
+
+def until(url: str, word: str) -> None:
+    """Wait until the server says the word; any answer will do where it is empty."""
+    last = time.monotonic() + READY_S
+    while time.monotonic() < last:
+        try:
+            with urllib.request.urlopen(url, timeout=5) as answer:  # noqa: S310 - our own server
+                if answer.read().decode() == word or not word:
+                    return
+        except urllib.error.HTTPError:
+            if not word:
+                return
+        except OSError:
+            pass
+        time.sleep(0.1)
+    raise ConfigError(f"bench serve: {url} was not ready within {READY_S:g} s")
+
+
+def cpu_s(pid: int) -> float:
+    """Seconds of processor time that a process has had."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS

@@ -1,0 +1,57 @@
+"""What processes that serve hold while they are asked for long: memory, descriptors, threads; the partner is restarted midway."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from tallystick_experiments.speed.serving_clients import asking
+from tallystick_experiments.speed.serving_job import FEATURE, LABEL, READY, ServingJob, end, until
+from tallystick_experiments.stats import Row
+
+RATE = 100
+LOOK_S = 5.0
+SETTLED_S = 30.0
+"""After a process has begun to serve, what it holds is looked at from then on."""
+
+
+def measured(job: ServingJob, *, minutes: float, say: Callable[[str], None]) -> list[Row]:
+    """Ask for so long, and look; a row for each process."""
+    looks: dict[str, list[tuple[float, dict[str, float]]]] = {}
+    with job.serving() as running, asking(job, job.port, rate=RATE) as asked:
+        for half in ("first", "second"):
+            held = {"label party": running[LABEL].pid, f"feature party, {half} process": running[FEATURE].pid}
+            until_s = time.monotonic() + 30 * minutes
+            time.sleep(min(SETTLED_S, 10 * minutes))
+            while time.monotonic() < until_s:
+                for name, pid in held.items():
+                    looks.setdefault(name, []).append((time.monotonic(), _holds(pid)))
+                time.sleep(LOOK_S)
+            say(f"memory: {half} half of {minutes:g} minutes is over")
+            if half == "first":
+                end(running[FEATURE])
+                running[FEATURE] = job.start(FEATURE)
+                until(f"http://127.0.0.1:{job.port}/readyz", READY)
+    about = {"part": "memory", "requests": asked.requests, "failed": asked.failed, "p99_ms": asked.p99_ms}
+    return [{**about, "process": name, **_trend(seen)} for name, seen in looks.items()]
+
+
+def _holds(pid: int) -> dict[str, float]:
+    lines = (line.partition(":") for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    status = {name: text.split() for name, _, text in lines}
+    return {
+        "mib": int(status["VmRSS"][0]) / 1024,
+        "threads": int(status["Threads"][0]),
+        "descriptors": sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir()),
+    }
+
+
+def _trend(seen: list[tuple[float, dict[str, float]]]) -> Row:
+    at = np.array([time for time, _ in seen])
+    trend: Row = {"looks": len(seen), "minutes": float(at[-1] - at[0]) / 60}
+    for name in seen[0][1]:
+        values = np.array([held[name] for _, held in seen])
+        slope = float(np.polyfit(at - at[0], values, 1)[0]) * 60 if len(seen) > 1 else float("nan")
+        trend |= {f"{name}_first": values[0], f"{name}_last": values[-1], f"{name}_most": values.max(), f"{name}_a_minute": slope}
+    return {key: float(value) for key, value in trend.items()}
