@@ -11,8 +11,9 @@ import uvicorn
 
 from tallystick.network.addresses import free_port
 from tallystick.online import connections
-from tallystick.online.connections import BoundedProtocol
+from tallystick.online.connections import bounded_protocol
 
+MOST = 20
 REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\n"
 
 
@@ -28,7 +29,7 @@ def port():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(connections, "HEAD_S", 0.5)
         port = free_port()
-        config = uvicorn.Config(app, host="127.0.0.1", port=port, http=BoundedProtocol, log_config=None, lifespan="off")
+        config = uvicorn.Config(app, host="127.0.0.1", port=port, http=bounded_protocol(MOST), log_config=None, lifespan="off")
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run)
         thread.start()
@@ -89,3 +90,28 @@ def test_a_body_may_be_larger_and_slower_than_a_head(port):
         link.send(b"x" * 500_000)
         assert link.getresponse().read() == b"ok"
     link.close()
+
+
+def test_who_has_said_nothing_for_longest_makes_room_where_connections_are_too_many(port):
+    links = [socket.create_connection(("127.0.0.1", port)) for _ in range(3 * MOST)]
+    try:
+        link = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        link.request("GET", "/")
+        assert link.getresponse().read() == b"ok"
+        link.close()
+        assert all(closed_after(each) < 15 for each in links)
+    finally:
+        for each in links:
+            each.close()
+
+
+def test_empty_lines_after_a_request_do_not_hold_a_connection(port):
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as link:
+        link.sendall(REQUEST + b"\r\n")
+        assert link.recv(1000).endswith(b"ok")
+        began = time.monotonic()
+        with contextlib.suppress(ConnectionError):
+            while time.monotonic() < began + 15:
+                link.sendall(b"\r\n")
+                time.sleep(0.02)
+        assert time.monotonic() < began + 15

@@ -1,59 +1,86 @@
-"""Connections of clients: the head of a request comes soon and is small, or the connection is closed.
+"""Connections of clients: each has so long and so many bytes for the head of a request, and so many there are at most.
 
-uvicorn itself waits for the first request of a connection for ever, and takes a header of any size.
+Whoever can reach the port can call, before any token is asked for. uvicorn itself waits for the first request of a connection for
+ever, takes a header of any size, and any number of connections. Not bounded: calls whose TLS handshake does not end.
 """
 
 import asyncio
+import resource
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 HEAD_S = 5.0
 MOST_HEAD_BYTES = 1 << 16
+MOST_CONNECTIONS = 4096
+SHARE = 4
+"""Of the process's file descriptors: the others are for the partners, tables and journals."""
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """A connection on which the head of each request has so many seconds and bytes.
+    """One client's connection; those that wait for a request hang together, the one that has waited longest first."""
 
-    ``_head`` is the timer of the head that is awaited; None while a request is answered, or the next one has not begun.
-    """
+    most = MOST_CONNECTIONS
+    waiting: dict["BoundedProtocol", None] = {}  # noqa: RUF012 - of all connections of the server
 
-    _head: asyncio.TimerHandle | None = None
-    _head_bytes = 0
-
-    def connection_made(self, transport: Any) -> None:
-        """Await the first request."""
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Take a call, in the place of the one that has waited longest where there are too many."""
         super().connection_made(transport)
-        self._await_head()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Await nothing more."""
-        self._have_head()
-        super().connection_lost(exc)
+        self._head_bytes = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._wait()
+        self._limit_head()
+        while len(self.connections) > self.most and len(self.waiting) > 1:
+            next(iter(self.waiting))._hang_up()
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes; those of a head are counted, in whole pieces, as they come."""
-        if self._head is not None:
-            self._head_bytes += len(data)
+        """Take bytes, as long as they are not too many of one head."""
+        if self in self.waiting:
+            self._limit_head()
         super().data_received(data)
-        if self._head is not None and self._head_bytes > MOST_HEAD_BYTES:
-            self.transport.close()
-
-    def on_message_begin(self) -> None:
-        """A request begins."""
-        if self._head is None:
-            self._await_head()
-        super().on_message_begin()
+        if self in self.waiting:
+            self._head_bytes += len(data)
+            if self._head_bytes > MOST_HEAD_BYTES:
+                self._hang_up()
 
     def on_headers_complete(self) -> None:
-        """Its head is here."""
-        self._have_head()
+        """Go on with the request: its body and its score have limits of their own."""
+        self._leave()
         super().on_headers_complete()
 
-    def _await_head(self) -> None:
-        self._head, self._head_bytes = self.loop.call_later(HEAD_S, self.transport.close), 0
+    def on_response_complete(self) -> None:
+        """Wait for the next request."""
+        if not self.pipeline and not self.transport.is_closing():
+            self._wait()
+        super().on_response_complete()
 
-    def _have_head(self) -> None:
-        if self._head is not None:
-            self._head.cancel()
-            self._head = None
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection."""
+        self._leave()
+        super().connection_lost(exc)
+
+    def _wait(self) -> None:
+        self.waiting[self] = None
+
+    def _leave(self) -> None:
+        self.waiting.pop(self, None)
+        self._head_bytes = 0
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _limit_head(self) -> None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(HEAD_S, self._hang_up)
+
+    def _hang_up(self) -> None:
+        self._leave()
+        self.transport.abort()
+
+
+def bounded_protocol(most: int | None = None) -> type[BoundedProtocol]:
+    """The connections of one server: so many at most, or as many as the process's file descriptors allow."""
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allowed = MOST_CONNECTIONS if descriptors == resource.RLIM_INFINITY else min(MOST_CONNECTIONS, descriptors // SHARE)
+    members: dict[str, Any] = {"most": most or allowed, "waiting": {}}
+    return type("Protocol", (BoundedProtocol,), members)

@@ -21,7 +21,7 @@ from tallystick.config.serving import ServingOptions
 from tallystick.data.features import Features
 from tallystick.errors import StorageError, StoreError
 from tallystick.job.output import SCORED_BY
-from tallystick.online.connections import BoundedProtocol
+from tallystick.online.connections import bounded_protocol
 from tallystick.online.limits import Rate, Tokens
 from tallystick.online.metrics import Metrics
 from tallystick.online.openapi import PAGE, openapi
@@ -255,7 +255,7 @@ def run_server(app: Starlette, options: ServingOptions) -> uvicorn.Server:
         proxy_headers=False,
         lifespan="off",
         timeout_graceful_shutdown=5,
-        http=BoundedProtocol,
+        http=bounded_protocol(),
         **tls,
     )
     return uvicorn.Server(config)
