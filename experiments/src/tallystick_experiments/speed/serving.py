@@ -80,9 +80,9 @@ def run(
         if "load" in parts:
             found += _load(job, rates, seconds, say)
         if "faults" in parts:
-            found += serving_faults.measured(job, say=say)
+            found += serving_faults.faults_under_load(job, say=say)
         if "memory" in parts:
-            found += serving_memory.measured(job, minutes=minutes, say=say)
+            found += serving_memory.memory_under_load(job, minutes=minutes, say=say)
     about = {
         "rows": rows,
         "seconds": seconds,

@@ -40,7 +40,7 @@ end
 
 
 @dataclass(kw_only=True)
-class Asked:
+class LoadAsked:
     """What became of the requests of one client; milliseconds from a request to its answer."""
 
     requests: int = 0
@@ -58,7 +58,7 @@ def require_clients() -> None:
         raise ConfigError(f"bench serve: clients are not installed: {names}; apt-get install {names}")
 
 
-def ask(client: str, job: ServingJob, port: int, *, rate: int, seconds: int) -> Asked:
+def ask(client: str, job: ServingJob, port: int, *, rate: int, seconds: int) -> LoadAsked:
     """Ask so many times a second."""
     if client == "hey":
         return _hey(job, port, rate=rate, seconds=seconds)
@@ -67,7 +67,7 @@ def ask(client: str, job: ServingJob, port: int, *, rate: int, seconds: int) -> 
     return asked
 
 
-def _hey(job: ServingJob, port: int, *, rate: int, seconds: int) -> Asked:
+def _hey(job: ServingJob, port: int, *, rate: int, seconds: int) -> LoadAsked:
     """Ten times a second one request of each worker, all at once."""
     workers = max(1, rate // 10)
     command = ["hey", "-z", f"{seconds}s", "-c", str(workers), "-q", str(rate / workers), "-o", "csv", "-m", "POST"]
@@ -75,7 +75,7 @@ def _hey(job: ServingJob, port: int, *, rate: int, seconds: int) -> Asked:
     said = subprocess.run([*command, f"http://127.0.0.1:{port}/v1/score"], check=True, capture_output=True, timeout=seconds + 60)
     answers = pl.read_csv(io.BytesIO(said.stdout))
     millis = 1000 * answers.get_column("response-time").to_numpy()
-    return Asked(
+    return LoadAsked(
         requests=len(answers),
         failed=int((answers.get_column("status-code") != 200).sum()),
         per_second=len(answers) / seconds,
@@ -86,9 +86,9 @@ def _hey(job: ServingJob, port: int, *, rate: int, seconds: int) -> Asked:
 
 
 @contextmanager
-def asking(job: ServingJob, port: int, *, rate: int, seconds: int | None = None, bodies: str = "keys") -> Iterator[Asked]:
+def asking(job: ServingJob, port: int, *, rate: int, seconds: int | None = None, bodies: str = "keys") -> Iterator[LoadAsked]:
     """Ask at random times while the block lasts, or for so many seconds; what came of it is known once it has ended."""
-    connections, asked = max(4, round(rate * PAUSE_MS / 1000)), Asked()
+    connections, asked = max(4, round(rate * PAUSE_MS / 1000)), LoadAsked()
     script = job.root / "ask.lua"
     script.write_text(_SCRIPT)
     pause_ms = 1000 * connections / rate

@@ -110,7 +110,7 @@ FAULTS: Mapping[str, Fault] = {
 }
 
 
-def measured(job: ServingJob, *, say: Callable[[str], None]) -> list[Row]:
+def faults_under_load(job: ServingJob, *, say: Callable[[str], None]) -> list[Row]:
     """A row for each fault; raises ConfigError where Redis is not installed."""
     serving = job.values(LABEL)["serving"]
     job.change(LABEL, serving={**serving, "deadline_ms": DEADLINE_MS})

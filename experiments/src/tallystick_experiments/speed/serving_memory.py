@@ -16,7 +16,7 @@ SETTLED_S = 30.0
 """After a process has begun to serve, what it holds is looked at from then on."""
 
 
-def measured(job: ServingJob, *, minutes: float, say: Callable[[str], None]) -> list[Row]:
+def memory_under_load(job: ServingJob, *, minutes: float, say: Callable[[str], None]) -> list[Row]:
     """Ask for so long, and look; a row for each process."""
     looks: dict[str, list[tuple[float, dict[str, float]]]] = {}
     with job.serving() as running, asking(job, job.port, rate=RATE) as asked:
