@@ -8,7 +8,8 @@ import pytest
 from make_formats import HERE, PARTIES, scores
 from tiny import contract_values, error_of, lay_out, tables
 
-from tallystick.artifacts.folder import FORMAT, RunFolder, contract_of
+from tallystick.artifacts.folder import RunFolder
+from tallystick.artifacts.found_folders import FORMAT, contract_of
 from tallystick.config.contract import Contract, parse_contract
 from tallystick.errors import ConfigError
 from tallystick.report.compare import read_run

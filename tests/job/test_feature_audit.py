@@ -9,7 +9,8 @@ import pytest
 from tiny import columns, contract_values, seed_system, tables, weights
 
 from tallystick.artifacts.embedding_charge import EmbeddingCharge, Sent
-from tallystick.artifacts.folder import RunFolder, contract_of
+from tallystick.artifacts.folder import RunFolder
+from tallystick.artifacts.found_folders import contract_of
 from tallystick.artifacts.ledger import create_ledger
 from tallystick.attacks.feature_inference import evaluate
 from tallystick.audit import columns as feature_audit

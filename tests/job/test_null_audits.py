@@ -7,7 +7,8 @@ import pytest
 import torch
 from tiny import columns, contract_values, tables
 
-from tallystick.artifacts.folder import RunFolder, contract_of
+from tallystick.artifacts.folder import RunFolder
+from tallystick.artifacts.found_folders import contract_of
 from tallystick.audit.columns import audit_features, load_columns, save_columns
 from tallystick.audit.labels import audit_labels, load_labels, save_labels
 from tallystick.report.leaks import feature_headline, leak_headline

@@ -9,7 +9,8 @@ import stat
 import pytest
 from typer.testing import CliRunner
 
-from tallystick.artifacts.folder import FORMAT, RunFolder
+from tallystick.artifacts.folder import RunFolder
+from tallystick.artifacts.found_folders import FORMAT
 from tallystick.cli.app import app
 from tallystick.config.contract import load_contract
 from tallystick.errors import ConfigError

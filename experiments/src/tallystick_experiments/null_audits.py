@@ -17,7 +17,8 @@ import polars as pl
 import torch
 from scipy.stats import beta, norm
 
-from tallystick.artifacts.folder import RunFolder, contract_of
+from tallystick.artifacts.folder import RunFolder
+from tallystick.artifacts.found_folders import contract_of
 from tallystick.attacks.scoring import AttackEvaluator, Bootstrap
 from tallystick.attacks.view import Scores
 from tallystick.audit.columns import Truth, audit_features, load_columns, save_columns

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import re
 import secrets
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -17,13 +16,21 @@ import numpy as np
 import torch
 
 from tallystick.alignment.outcome import Alignment, Candidates, SimilarityScale
+from tallystick.artifacts.found_folders import (
+    ANEW,
+    FORMAT,
+    earlier_folders_of,
+    folders_of,
+    hash_today,
+    require_format,
+    run_prefix,
+)
 from tallystick.artifacts.lines import LINES, read_lines
-from tallystick.config.contract import Contract, parse_contract
+from tallystick.config.contract import Contract
 from tallystick.encryption import FolderKey
 from tallystick.errors import ConfigError, DamagedFile, StorageError, printable
 from tallystick.msgspec_threads import prepared
 from tallystick.privacy.randomness import SEED_BITS
-from tallystick.reading import read_yaml
 from tallystick.storage import (
     LOCK,
     ORIGIN,
@@ -48,23 +55,21 @@ START = "start"
 DRAWN = "drawn"
 SETTLED = "settled"
 PACE = "pace"
-FORMAT = 4  # of a run folder; another version's files have other names and other keys
 NOISY_KEYS = "noisy-keys.safetensors"
 TRIAL = "trial-"
-_ANEW = "start a new run on all sides, without --resume"
 _RESUME = "`tallystick run` with --resume on all sides makes it again from the last good checkpoint"
 _HELPS = {
-    "origin": "no file of this folder can be known for this run's without it: " + _ANEW,
-    "alignment": "no step can be taken up without it: " + _ANEW + " (with `align`, `train` and `evaluate`: begin with `align`)",
-    "defense": "the secret in it is lost, and labels or noise drawn anew would be another release: " + _ANEW,
-    "imputation": "the seed in it is lost, and other rows would be imputed: " + _ANEW,
-    "settled": "the labels in it, that were imputed before training, are lost, and others would be drawn: " + _ANEW,
-    "pace": "the number of batches in flight is lost, and other steps would be taken: " + _ANEW,
-    "start": "the secret in it is lost, and training would start from other weights: " + _ANEW,
-    "starting-point": "the weights in it are lost, and training would start from others: " + _ANEW,
-    "release": "remove it to have the AUC released, and charged for, once more, or " + _ANEW,
+    "origin": "no file of this folder can be known for this run's without it: " + ANEW,
+    "alignment": "no step can be taken up without it: " + ANEW + " (with `align`, `train` and `evaluate`: begin with `align`)",
+    "defense": "the secret in it is lost, and labels or noise drawn anew would be another release: " + ANEW,
+    "imputation": "the seed in it is lost, and other rows would be imputed: " + ANEW,
+    "settled": "the labels in it, that were imputed before training, are lost, and others would be drawn: " + ANEW,
+    "pace": "the number of batches in flight is lost, and other steps would be taken: " + ANEW,
+    "start": "the secret in it is lost, and training would start from other weights: " + ANEW,
+    "starting-point": "the weights in it are lost, and training would start from others: " + ANEW,
+    "release": "remove it to have the AUC released, and charged for, once more, or " + ANEW,
     "ledger": "remove it if privacy.ledger is the ledger that this run was charged to",
-    "audit": "remove it and resume to have the audit made again, or " + _ANEW,
+    "audit": "remove it and resume to have the audit made again, or " + ANEW,
 }
 """What helps when a file is damaged, by the stem of its name; the others are made again by a resumed run."""
 
@@ -123,7 +128,7 @@ class RunFolder:
 
         With a ``key`` its files are encrypted. Nobody leaves it out by accident: None has to be said.
         """
-        path = new_folder(runs, _prefix(contract, use), number=len(_folders_of(runs, contract, use)) + 1)
+        path = new_folder(runs, run_prefix(contract, use), number=len(folders_of(runs, contract, use)) + 1)
         write_bytes(path / "format", f"{FORMAT}\n".encode())
         origin = Origin.create(path, party=party, contract=contract.hash, key=key)
         write_bytes(path / "contract.json", contract.canonical_json().encode())  # its hash, which the origin has, is its digest
@@ -167,7 +172,7 @@ class RunFolder:
         Those that an earlier version began come last: it wrote the same contract without the keys that are new, hence with
         another hash. Raises at one that is ``unusable``, as RunFolder.open does, or passes over it.
         """
-        for path in [*reversed(_folders_of(runs, contract, use)), *reversed(_earlier_folders_of(runs, contract, use))]:
+        for path in [*reversed(folders_of(runs, contract, use)), *reversed(earlier_folders_of(runs, contract, use))]:
             if not ((path / "contract.json").exists() or (path / "alignment.safetensors").exists()):
                 continue  # killed while it was made
             try:
@@ -191,7 +196,7 @@ class RunFolder:
 
     def require(self, contract: Contract) -> None:
         """Raise DamagedFile if this is a run of another contract than its name says."""
-        if self.origin.contract != contract.hash and _hash_today(self.path, written=self.origin.contract) != contract.hash:
+        if self.origin.contract != contract.hash and hash_today(self.path, written=self.origin.contract) != contract.hash:
             why = f"it is of contract {printable(self.origin.contract[:8])}; expected {contract.hash[:8]}"
             raise DamagedFile(self.path / ORIGIN, why, "give the folder back the name that it had")
 
@@ -488,69 +493,3 @@ def _advised(read: Callable[[], T], path: Path) -> T:
         return read()
     except DamagedFile as error:
         raise DamagedFile(path, error.why, _HELPS.get(path.stem, _RESUME)) from None
-
-
-def _prefix(contract: Contract, use: str) -> str:
-    return f"{contract.name}-{contract.hash[:8]}" + (f"-{use}" if use else "")
-
-
-def _folders_of(runs: Path, contract: Contract, use: str) -> list[Path]:
-    prefix = _prefix(contract, use) + "-"
-    numbered = [
-        (int(path.name.removeprefix(prefix)), path)
-        for path in runs.glob(f"{prefix}*")
-        if re.fullmatch("[0-9]+", path.name.removeprefix(prefix)) and path.is_dir()
-    ]
-    return [path for _, path in sorted(numbered)]
-
-
-def _earlier_folders_of(runs: Path, contract: Contract, use: str) -> list[Path]:
-    """Folders of the same contract as an earlier version hashed it, those made last at the end."""
-    name = re.compile(re.escape(contract.name) + "-([0-9a-f]{8})" + (f"-{use}" if use else "") + "-([0-9]+)")
-    found = [(int(match[2]), path) for path in runs.glob(f"{contract.name}-*") if (match := name.fullmatch(path.name))]
-    same = [(number, path) for number, path in found if _hash_today(path, written="") == contract.hash]
-    return [path for _, path in sorted(same) if path not in _folders_of(runs, contract, use)]
-
-
-def _hash_today(path: Path, *, written: str) -> str:
-    """The hash that this version gives a folder's contract; empty where it is not the one of the hash ``written``."""
-    try:
-        text = (path / "contract.json").read_bytes()
-        if written not in ("", hashlib.sha256(text).hexdigest()):
-            return ""
-        return parse_contract(json.loads(text)).hash
-    except (OSError, ValueError, RecursionError, ConfigError):
-        return ""
-
-
-def require_format(path: Path) -> None:
-    """Refuse a run folder that another version of tallystick wrote; raises ConfigError."""
-    if not (path / "contract.json").exists():
-        return  # no run got as far as its contract
-    try:
-        with (path / "format").open("rb") as file:
-            written = file.read(20).decode("ascii", "replace").strip()
-    except FileNotFoundError:
-        written = "1"
-    except OSError as error:
-        raise StorageError(f"{path / 'format'} cannot be read: {error.strerror}") from None
-    if written == str(FORMAT):
-        return
-    earlier = written.isdigit() and int(written) < FORMAT
-    damaged = "" if earlier else f"; if this version wrote it, its file `format` is damaged: write {FORMAT} into it"
-    raise ConfigError(
-        f"{path}: is a run folder of {'an earlier' if earlier else 'another'} version of tallystick (format {written!r}; this "
-        f"one reads {FORMAT!r}); use that version for it, or {_ANEW}{damaged}"
-    )
-
-
-def contract_of(path: Path) -> Contract:
-    """The contract that a run folder is of; raises ConfigError if it holds none that can be read."""
-    file = path / "contract.json"
-    if not file.is_file():
-        raise ConfigError(f"{path}: is not a run folder (it holds no contract.json); give one of the folders under `runs`")
-    require_format(path)
-    try:
-        return parse_contract(read_yaml(file), source=str(file))  # JSON is YAML
-    except StorageError as error:
-        raise ConfigError(f"{file}: cannot be read: {error}") from None

@@ -10,7 +10,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from tallystick.artifacts.folder import RunFolder, contract_of
+from tallystick.artifacts.folder import RunFolder
+from tallystick.artifacts.found_folders import contract_of
 from tallystick.config.contract import Contract
 from tallystick.errors import ConfigError
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import msgspec
 
-from tallystick.artifacts.folder import RunFolder, contract_of
+from tallystick.artifacts.folder import RunFolder
+from tallystick.artifacts.found_folders import contract_of
 from tallystick.attacks.feature_inference.evaluate import KNOWN
 from tallystick.audit.columns import COLUMNS, audit_features, load_columns
 from tallystick.audit.labels import audit_labels

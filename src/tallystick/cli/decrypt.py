@@ -18,7 +18,8 @@ def decrypt(
     """Make a copy of a run folder whose files are not encrypted, for audit, compare and export, and to look at its report."""
 
     def work() -> None:
-        from tallystick.artifacts.folder import RunFolder, contract_of
+        from tallystick.artifacts.folder import RunFolder
+        from tallystick.artifacts.found_folders import contract_of
         from tallystick.config.party import load_party
         from tallystick.errors import ConfigError
 

@@ -18,7 +18,8 @@ def export(
     """Write this party's half of a trained network as ONNX and safetensors, with its encoder and a card. Nothing is sent."""
 
     def work() -> None:
-        from tallystick.artifacts.folder import RunFolder, contract_of
+        from tallystick.artifacts.folder import RunFolder
+        from tallystick.artifacts.found_folders import contract_of
         from tallystick.export.write import write_half
 
         contract_of(run)

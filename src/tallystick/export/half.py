@@ -16,7 +16,8 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from tallystick.artifacts.folder import RunFolder, contract_of
+from tallystick.artifacts.folder import RunFolder
+from tallystick.artifacts.found_folders import contract_of
 from tallystick.artifacts.trained import Architecture, TrainedLabelParty, kept_encoder
 from tallystick.config.contract import Contract
 from tallystick.data.encoder import Encoder

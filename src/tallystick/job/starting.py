@@ -5,7 +5,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tallystick.artifacts.folder import RunFolder, contract_of
+from tallystick.artifacts.folder import RunFolder
+from tallystick.artifacts.found_folders import contract_of
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
 from tallystick.errors import ConfigError, StorageError

@@ -1,0 +1,81 @@
+"""Run folders by their names: which are of a contract, which version wrote them, and what contract one is of."""
+
+import hashlib
+import json
+import re
+from pathlib import Path
+
+from tallystick.config.contract import Contract, parse_contract
+from tallystick.errors import ConfigError, StorageError
+from tallystick.reading import read_yaml
+
+FORMAT = 4  # of a run folder; another version's files have other names and other keys
+ANEW = "start a new run on all sides, without --resume"
+
+
+def run_prefix(contract: Contract, use: str) -> str:
+    """What the names of a contract's run folders begin with."""
+    return f"{contract.name}-{contract.hash[:8]}" + (f"-{use}" if use else "")
+
+
+def folders_of(runs: Path, contract: Contract, use: str) -> list[Path]:
+    """A contract's folders, or those of another ``use`` of it, those made last at the end."""
+    prefix = run_prefix(contract, use) + "-"
+    numbered = [
+        (int(path.name.removeprefix(prefix)), path)
+        for path in runs.glob(f"{prefix}*")
+        if re.fullmatch("[0-9]+", path.name.removeprefix(prefix)) and path.is_dir()
+    ]
+    return [path for _, path in sorted(numbered)]
+
+
+def earlier_folders_of(runs: Path, contract: Contract, use: str) -> list[Path]:
+    """Folders of the same contract as an earlier version hashed it, those made last at the end."""
+    name = re.compile(re.escape(contract.name) + "-([0-9a-f]{8})" + (f"-{use}" if use else "") + "-([0-9]+)")
+    found = [(int(match[2]), path) for path in runs.glob(f"{contract.name}-*") if (match := name.fullmatch(path.name))]
+    same = [(number, path) for number, path in found if hash_today(path, written="") == contract.hash]
+    return [path for _, path in sorted(same) if path not in folders_of(runs, contract, use)]
+
+
+def hash_today(path: Path, *, written: str) -> str:
+    """The hash that this version gives a folder's contract; empty where it is not the one of the hash ``written``."""
+    try:
+        text = (path / "contract.json").read_bytes()
+        if written not in ("", hashlib.sha256(text).hexdigest()):
+            return ""
+        return parse_contract(json.loads(text)).hash
+    except (OSError, ValueError, RecursionError, ConfigError):
+        return ""
+
+
+def require_format(path: Path) -> None:
+    """Refuse a run folder that another version of tallystick wrote; raises ConfigError."""
+    if not (path / "contract.json").exists():
+        return  # no run got as far as its contract
+    try:
+        with (path / "format").open("rb") as file:
+            written = file.read(20).decode("ascii", "replace").strip()
+    except FileNotFoundError:
+        written = "1"
+    except OSError as error:
+        raise StorageError(f"{path / 'format'} cannot be read: {error.strerror}") from None
+    if written == str(FORMAT):
+        return
+    earlier = written.isdigit() and int(written) < FORMAT
+    damaged = "" if earlier else f"; if this version wrote it, its file `format` is damaged: write {FORMAT} into it"
+    raise ConfigError(
+        f"{path}: is a run folder of {'an earlier' if earlier else 'another'} version of tallystick (format {written!r}; this "
+        f"one reads {FORMAT!r}); use that version for it, or {ANEW}{damaged}"
+    )
+
+
+def contract_of(path: Path) -> Contract:
+    """The contract that a run folder is of; raises ConfigError if it holds none that can be read."""
+    file = path / "contract.json"
+    if not file.is_file():
+        raise ConfigError(f"{path}: is not a run folder (it holds no contract.json); give one of the folders under `runs`")
+    require_format(path)
+    try:
+        return parse_contract(read_yaml(file), source=str(file))  # JSON is YAML
+    except StorageError as error:
+        raise ConfigError(f"{file}: cannot be read: {error}") from None
