@@ -27,7 +27,7 @@ from tallystick.network.messages import MEBIBYTE, Array, Bulk
 from tallystick.privacy.masks import Join, Term, exchange_keys, receive_sum
 from tallystick.privacy.noise import SecureNoise
 from tallystick.serving.answering import receive_way
-from tallystick.serving.messages import Terms
+from tallystick.serving.messages import WayOfAsking
 from tallystick.serving.predict import UnionScores, receive_scores_message
 from tallystick.training.messages import CutWidth, EpochDecision, receive_decision, receive_width
 
@@ -219,9 +219,9 @@ HOSTILE = {
         lambda channel: receive_sum([channel], 2),
         [[Term(values=values)] for values in (array([1.0, NAN]), array([1], "int64"), lying(2, dtype="int64"))],
     ),
-    Terms: (
+    WayOfAsking: (
         lambda channel: receive_way(channel, ("key", "window")),
-        [[Terms(way=way)] for way in ("", "position", "\x1b[2J" * 99)],
+        [[WayOfAsking(way=way)] for way in ("", "position", "\x1b[2J" * 99)],
     ),
 }
 # Whose fields other tests try: with the protocol that they belong to.

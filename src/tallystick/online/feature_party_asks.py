@@ -37,7 +37,7 @@ from tallystick.serving.feature_party_asks import (
     all_embedded,
     answer_with_scores,
 )
-from tallystick.serving.messages import Terms
+from tallystick.serving.messages import WayOfAsking
 from tallystick.serving.scoring import Scorer
 from tallystick.watcher import Watcher
 
@@ -72,7 +72,7 @@ def serve_feature_party_that_asks(
         channel = channels[contract.label_party]
         state = side.resume_state(side.promotion_of(run_id))
         side.agreed(shake_hands(contract, state, channel, note=watcher.say), channel.peer, expected=run_id)
-        channel.send(Terms(way=way))
+        channel.send(WayOfAsking(way=way))
         label_party = AskedLabelParty(channel=channel, run=run_id, probabilities=contract.target.type == "binary")
         asking = _asking(side, way, channels, label_party, opened)
         watcher.say(f"serving run {run_id}, asking {channel.peer} by {way}")

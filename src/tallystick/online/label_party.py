@@ -20,7 +20,7 @@ from tallystick.online.side import ServingSide
 from tallystick.online.switching import Building, Switching
 from tallystick.serving.asking import AskAhead, AskByKey, AskByPosition, AskByWindow, Partners
 from tallystick.serving.batching import Batcher
-from tallystick.serving.messages import Terms
+from tallystick.serving.messages import WayOfAsking
 from tallystick.serving.scoring import Scorer
 from tallystick.watcher import Watcher
 
@@ -91,7 +91,7 @@ def _begun(
     begun = WantedRun(run_id=side.agreed(agreement, contract.feature_parties[0]), version=agreement.version or None)
     run = side.load_agreed(partial(runs.require, beside=[served.now.current.run_id]), begun.run_id)
     for channel in named.values():
-        channel.send(Terms(way=way))
+        channel.send(WayOfAsking(way=way))
     switching = Switching(
         party=side.party.party,
         channels=named,

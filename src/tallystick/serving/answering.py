@@ -19,13 +19,13 @@ from tallystick.errors import ProtocolError, StoreError
 from tallystick.models.build import width_of
 from tallystick.network.channel import Channel
 from tallystick.network.messages import Array
-from tallystick.serving.messages import OVER_BUDGET, Refusal, RowAnswer, RowQuestion, Terms
+from tallystick.serving.messages import OVER_BUDGET, RowAnswer, RowQuestion, Unanswered, WayOfAsking
 from tallystick.serving.stores.store import Found, KeyedRows
 
 
 def receive_way(channel: Channel, allowed: Sequence[str]) -> str:
-    """Hear how the label party is going to ask; raises ProtocolError for a way that the contract does not allow."""
-    way = channel.receive(Terms).way
+    """Hear how the other party is going to ask; raises ProtocolError for a way that the contract does not allow."""
+    way = channel.receive(WayOfAsking).way
     if way not in allowed:
         raise ProtocolError(
             channel.peer, f"{channel.peer} asks by {way[:20]!r}, which the contract does not allow: {', '.join(allowed)}"
@@ -191,7 +191,7 @@ def _answered(question: RowQuestion, run: AnsweringRun, gate: Gate, peer: str) -
     return _answer(question, state_B, values_ED)
 
 
-def _answer(question: RowQuestion, state_B: ArrayLike, values_ED: Tensor, *, refusal: Refusal = "") -> RowAnswer:
+def _answer(question: RowQuestion, state_B: ArrayLike, values_ED: Tensor, *, refusal: Unanswered = "") -> RowAnswer:
     return RowAnswer(
         number=question.number,
         state=Array.lend(np.asarray(state_B, dtype=np.uint8)),

@@ -18,14 +18,14 @@ from tallystick.data.features import Features
 from tallystick.errors import ProtocolError
 from tallystick.network.channel import Channel
 from tallystick.network.messages import MalformedMessage
-from tallystick.serving.messages import ABSENT, HERE, MOST_ASKED, OVER_BUDGET, Refusal, RowAnswer, RowQuestion, ScoreAnswer
+from tallystick.serving.messages import ABSENT, HERE, MOST_ASKED, OVER_BUDGET, RowAnswer, RowQuestion, ScoreAnswer, Unanswered
 from tallystick.serving.windows import windows
 
 
 class Refused(Exception):
     """A partner does not answer a question, and why in one of a few words."""
 
-    def __init__(self, peer: str, why: Refusal) -> None:
+    def __init__(self, peer: str, why: Unanswered) -> None:
         super().__init__(f"{peer}: {why}")
         self.peer, self.why = peer, why
 

@@ -23,7 +23,7 @@ from tallystick.network.channel import Channel
 from tallystick.network.messages import Array, MalformedMessage
 from tallystick.serving.answering import OPEN, Gate, embedded
 from tallystick.serving.asking import Answered, checked_answer, picked
-from tallystick.serving.messages import ABSENT, HERE, MOST_ASKED, OVER_BUDGET, Refusal, ScoreAnswer, ScoreQuestion
+from tallystick.serving.messages import ABSENT, HERE, MOST_ASKED, OVER_BUDGET, ScoreAnswer, ScoreQuestion, Unanswered
 from tallystick.serving.scoring import Columns, Scorer
 from tallystick.serving.windows import windows
 
@@ -244,7 +244,7 @@ def answer_with_scores(
         cut_BD = _asked(question, channel.peer, rows, width)
         scorer = scorers.get(question.run)
         if not len(cut_BD) or scorer is None:
-            refusal: Refusal = "run" if len(cut_BD) else ""
+            refusal: Unanswered = "run" if len(cut_BD) else ""
             nothing = Array.of(np.empty(0, dtype=np.uint8)), Array.of(torch.empty(0, 1))
             channel.send(ScoreAnswer(number=question.number, state=nothing[0], values=nothing[1], refusal=refusal))
             continue

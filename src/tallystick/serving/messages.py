@@ -13,12 +13,12 @@ KEY_BYTES = 1024
 ABSENT, HERE, OVER_BUDGET = 0, 1, 2
 """What an answer says of a row."""
 
-Refusal = Literal["", "run", "store"]
+Unanswered = Literal["", "run", "store"]
 """Why a whole question is not answered: a run that is not served there, a store that is away."""
 
 
-class Terms(Message, frozen=True):
-    """Label party to feature party, after the handshake: how it is going to ask."""
+class WayOfAsking(Message, frozen=True):
+    """Whoever asks to the other, after the handshake: how it is going to ask."""
 
     way: str
 
@@ -44,7 +44,7 @@ class RowAnswer(Message, frozen=True):
     number: Annotated[int, msgspec.Meta(ge=0)]
     state: Array
     values: Array
-    refusal: Refusal = ""
+    refusal: Unanswered = ""
 
 
 class ScoreQuestion(Message, frozen=True):
@@ -69,7 +69,7 @@ class ScoreAnswer(Message, frozen=True):
     number: Annotated[int, msgspec.Meta(ge=0)]
     state: Array
     values: Array
-    refusal: Refusal = ""
+    refusal: Unanswered = ""
 
 
 class AlignmentKept(Message, frozen=True):
