@@ -13,7 +13,7 @@ from tallystick.dataset.similarity import AllCandidates
 from tallystick.errors import ConfigError, DataError
 from tallystick_experiments.catalogue.pairs import read_bike, read_frogs, read_hdb, read_independent, read_synthetic
 from tallystick_experiments.fedsim import linkage, runs, sweep
-from tallystick_experiments.fedsim.frontier import link_places
+from tallystick_experiments.fedsim.located import link_places
 from tallystick_experiments.fedsim.methods import METHODS
 from tallystick_experiments.fedsim.page import method_differences
 from tallystick_experiments.grid import Keeping

@@ -21,7 +21,7 @@ from tallystick_experiments.grid import Keeping
 from tallystick_experiments.page import ExperimentResult, benchmark_html
 from tallystick_experiments.stats import Spread, groups, spread
 
-SMALL = FloristSetting(epochs=2, batch_size=64, hidden=(16, 16), cut_after=1, planted=20)
+SMALL = FloristSetting(epochs=2, fixed_batch_size=64, hidden=(16, 16), cut_after=1, planted=20)
 
 
 def test_with_nothing_absent_the_loop_is_plain_training_to_the_bit(clicks: SplitData) -> None:

@@ -13,6 +13,7 @@ from tallystick.evaluation.private.bins import Population, ScoreBins
 from tallystick.evaluation.private.histogram import LabelHistogram
 from tallystick.evaluation.private.release import release_private_auc
 from tallystick.simulation import simulate
+from tallystick_experiments.dpauc import paper
 from tallystick_experiments.dpauc import tables as dpauc
 
 
@@ -71,7 +72,7 @@ def test_dealing_rows_to_clients_loses_none(partition):
 
 def test_the_papers_tables_agree_where_they_overlap():
     for epoch in range(3):
-        assert dpauc.TABLE_4[epoch, "IID", 10] == dpauc.TABLE_5[epoch, 100]
+        assert paper.TABLE_4[epoch, "IID", 10] == paper.TABLE_5[epoch, 100]
 
 
 def test_coverage_counts_releases(small_file):

@@ -2,7 +2,7 @@
 
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -76,7 +76,7 @@ def drawn(table: PublicTable, *, most: int) -> PublicTable:
         return table
     kept = np.sort(np.random.default_rng(zlib.crc32(table.name.encode())).permutation(table.frame.height)[:most])
     times = table.times[kept] if table.times is not None else None
-    return PublicTable(**{**table.__dict__, "frame": table.frame[kept], "times": times})
+    return replace(table, frame=table.frame[kept], times=times)
 
 
 def own_table(file: Path, *, label: str, key: str | None = None, time: str | None = None) -> PublicTable:
@@ -124,8 +124,7 @@ def _by_time(name: str, times: pl.Expr) -> Callable[[Path | None], PublicTable]:
 
     def read(data: Path | None) -> PublicTable:
         table = TABLES[name](data)
-        found = table.frame.select(times.alias("time")).get_column("time")
-        return PublicTable(**{**table.__dict__, "name": f"{name}-by-time", "times": found})
+        return replace(table, name=f"{name}-by-time", times=table.frame.select(times.alias("time")).get_column("time"))
 
     return read
 
@@ -137,17 +136,8 @@ def _bundled(name: str, target: Literal["binary", "multiclass", "regression"]) -
         except ImportError:
             raise DataError("bench quality needs scikit-learn; run: pip install 'tallystick[quality]'") from None
         found: Any = getattr(datasets, f"load_{name}")()
-        columns = [f"x{place}" for place in range(found.data.shape[1])]
-        frame = pl.DataFrame(dict(zip(columns, found.data.T.astype(np.float64), strict=True)))
-        frame = frame.with_columns(pl.Series("label", found.target))
-        return PublicTable(
-            name=name,
-            source="scikit-learn",
-            frame=frame,
-            columns=FeatureColumns(numeric=tuple(columns)),
-            label="label",
-            target=target,
-        )
+        columns = {f"x{place}": column for place, column in enumerate(found.data.T.astype(np.float64))}
+        return _of(name, "scikit-learn", pl.DataFrame({**columns, "label": found.target}), label="label", target=target)
 
     return read
 

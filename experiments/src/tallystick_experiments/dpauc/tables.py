@@ -12,7 +12,7 @@ but their seeds.
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -41,20 +41,9 @@ from tallystick.evaluation.private.scores import NoisyScores, top_k_attack
 from tallystick.network.channel import Progress, no_progress
 from tallystick.privacy.ledger import Ledger
 from tallystick.privacy.noise import SimulatedNoise
+from tallystick_experiments.dpauc import paper
 from tallystick_experiments.dpauc.page import page_of
-from tallystick_experiments.dpauc.paper import (
-    EPSILONS,
-    PAPER_AUC,
-    PAPER_POSITIVES,
-    PAPER_ROWS,
-    SCORE_EPSILONS,
-    TABLE_1,
-    TABLE_2,
-    TABLE_3,
-    TABLE_4,
-    TABLE_5,
-    Cells,
-)
+from tallystick_experiments.dpauc.paper import EPSILONS
 from tallystick_experiments.page import ExperimentResult
 from tallystick_experiments.stats import Row
 
@@ -88,7 +77,7 @@ class Case:
     clients: int
     partition: str = "IID"
     paper: tuple[float, float] | None = None
-    settings: tuple[tuple[str, Any], ...] = ()
+    settings: Row = field(default_factory=dict)
 
 
 def run(
@@ -117,7 +106,7 @@ def run(
         for scenario in scenarios
     ]
     jobs += [(case.table, partial(_measure, case, repeats, check_repeats, np.random.default_rng(next(seeds)))) for case in cases]
-    tables: dict[str, list[Row]] = {name: [] for name in ("table_1", "table_2", "table_3", "table_4", "table_5", "mechanisms")}
+    tables: dict[str, list[Row]] = {name: [] for name in (*(f"table_{number}" for number in range(1, 6)), "mechanisms")}
     with ThreadPoolExecutor(workers) as pool:
         results = [(table, pool.submit(job)) for table, job in jobs]
         for done, (table, result) in enumerate(results, 1):
@@ -203,8 +192,8 @@ def _scenarios(data: Path | None, seeds: Iterator[np.random.SeedSequence]) -> li
         population = Population(rows=len(labels), positive_rate=rate, auc=min(max(_exact_auc(labels, scores), 0.01), 0.99))
         return [_scenario("file", None, labels, scores, population, _draw(population, np.random.default_rng(next(seeds)))[1])]
     made = []
-    for epoch, auc in enumerate(PAPER_AUC):
-        population = Population(rows=PAPER_ROWS, positive_rate=PAPER_POSITIVES / PAPER_ROWS, auc=auc)
+    for epoch, auc in enumerate(paper.PAPER_AUC):
+        population = Population(rows=paper.PAPER_ROWS, positive_rate=paper.PAPER_POSITIVES / paper.PAPER_ROWS, auc=auc)
         labels, scores = _draw(population, np.random.default_rng(next(seeds)))
         public = _draw(population, np.random.default_rng(next(seeds)))[1]
         made.append(_scenario(f"epoch {epoch}", epoch, labels, scores, population, public))
@@ -242,13 +231,15 @@ def _exact_auc(labels_N: NDArray[np.bool_], scores_N: Floats) -> float:
 def _cases(scenario: ScoredSet, epsilons: Sequence[float]) -> Iterator[Case]:
     """List the rows of Tables 1, 4, 5 and of the mechanisms' table."""
 
-    def paper(cells: Cells | None, epsilon: float) -> tuple[float, float] | None:
+    def printed(cells: paper.Cells | None, epsilon: float) -> tuple[float, float] | None:
         return cells[EPSILONS.index(epsilon)] if cells is not None and epsilon in EPSILONS else None
 
     epoch = -1 if scenario.epoch is None else scenario.epoch
     for epsilon in epsilons:
         response = counting("randomised-response", epsilon=epsilon, thresholds=200)
-        yield Case(table="table_1", scenario=scenario, mechanism=response, clients=1, paper=paper(TABLE_1.get(epoch), epsilon))
+        yield Case(
+            table="table_1", scenario=scenario, mechanism=response, clients=1, paper=printed(paper.TABLE_1.get(epoch), epsilon)
+        )
         published = counting("thresholds", epsilon=epsilon, accounting="published")
         for clients in (10, 1000):
             for partition in ("IID", "non-IID"):
@@ -258,7 +249,7 @@ def _cases(scenario: ScoredSet, epsilons: Sequence[float]) -> Iterator[Case]:
                     mechanism=published,
                     clients=clients,
                     partition=partition,
-                    paper=paper(TABLE_4.get((epoch, partition, clients)), epsilon),
+                    paper=printed(paper.TABLE_4.get((epoch, partition, clients)), epsilon),
                 )
         for count in (10, 25, 50, 100, 200):
             yield Case(
@@ -266,8 +257,8 @@ def _cases(scenario: ScoredSet, epsilons: Sequence[float]) -> Iterator[Case]:
                 scenario=scenario,
                 mechanism=counting("thresholds", epsilon=epsilon, thresholds=count, accounting="published"),
                 clients=10,
-                paper=paper(TABLE_5.get((epoch, count)), epsilon),
-                settings=(("thresholds", count),),
+                paper=printed(paper.TABLE_5.get((epoch, count)), epsilon),
+                settings={"thresholds": count},
             )
         for clients in (10, 1000):
             for partition in ("IID", "non-IID"):
@@ -302,14 +293,9 @@ def _measure(case: Case, repeats: int, check_repeats: int, rng: np.random.Genera
         rng=rng,
         shares=mechanism.shares_of(case.clients),
     )
-    assumed = Population(
-        rows=scenario.population.rows,
-        positive_rate=scenario.population.positive_rate,
-        auc=scenario.population.auc,
-        clients=case.clients,
-    )
-    predicted = mechanism.predicted_sd(assumed)
+    predicted = mechanism.predicted_sd(replace(scenario.population, clients=case.clients))
     shown, sd_many = draws[:repeats], float(draws.std(ddof=1))
+    paper_mean, paper_sd = case.paper or (None, None)
     row = {
         "scenario": scenario.name,
         "mechanism": mechanism.title,
@@ -317,15 +303,15 @@ def _measure(case: Case, repeats: int, check_repeats: int, rng: np.random.Genera
         "epsilon": mechanism.epsilon,
         "clients": case.clients,
         "partition": case.partition,
-        **dict(case.settings),
+        **case.settings,
         "mean": float(shown.mean()),
         "sd": float(shown.std(ddof=1)),
         "bias": float(draws.mean() - scenario.auc),
         "sd_many": sd_many,
         "predicted_sd": predicted,
         "predicted_ratio": predicted / sd_many if sd_many > 0 else None,  # few draws at a large epsilon may all be free of noise
-        "paper_mean": case.paper[0] if case.paper else None,
-        "paper_sd": case.paper[1] if case.paper else None,
+        "paper_mean": paper_mean,
+        "paper_sd": paper_sd,
     }
     return [row]
 
@@ -345,7 +331,7 @@ def _dealt_counts(scenario: ScoredSet, bins: ScoreBins, case: Case, rng: np.rand
 
 def _measure_noisy_scores(scenario: ScoredSet, repeats: int, rng: np.random.Generator) -> list[Row]:
     """Measure a column of Table 3: every repeat's noise is drawn once and scaled for each epsilon."""
-    mechanisms = [NoisyScores(epsilon=float(epsilon)) for epsilon in SCORE_EPSILONS]
+    mechanisms = [NoisyScores(epsilon=float(epsilon)) for epsilon in paper.SCORE_EPSILONS]
     aucs = np.empty((repeats, len(mechanisms)))
     for repeat in range(repeats):
         draw = _OneDraw(rng, len(scenario.scores_N))
@@ -360,7 +346,7 @@ def _measure_noisy_scores(scenario: ScoredSet, repeats: int, rng: np.random.Gene
             "sd": float(auc.std(ddof=1)),
             "predicted_sd": mechanism.predicted_sd(scenario.population),
             "predicted_mean": mechanism.predicted_mean(scenario.population),
-            "paper_mean": TABLE_3[int(mechanism.epsilon)][scenario.epoch] if scenario.epoch is not None else None,
+            "paper_mean": paper.TABLE_3[int(mechanism.epsilon)][scenario.epoch] if scenario.epoch is not None else None,
         }
         for mechanism, auc in zip(mechanisms, aucs.T, strict=True)
     ]
@@ -396,7 +382,7 @@ def _top_k(scenario: ScoredSet) -> list[Row]:
             "positives": row.positives,
             "precision": row.precision,
             "recall": row.recall,
-            "paper_positives": TABLE_2[row.k] if scenario.epoch is not None else None,
+            "paper_positives": paper.TABLE_2[row.k] if scenario.epoch is not None else None,
         }
-        for row in top_k_attack(scenario.labels_N, scenario.scores_N, list(TABLE_2))
+        for row in top_k_attack(scenario.labels_N, scenario.scores_N, list(paper.TABLE_2))
     ]

@@ -14,8 +14,7 @@ import torch
 from tallystick.dataset.similarity import AllCandidates, DistinctCandidates
 from tallystick.demo.localhost import LABEL, PAIR, PartyContext, run_parties
 from tallystick.models.build import width_of
-from tallystick.storage import Origin
-from tallystick.training.checkpoint import CheckpointStore, read_tensors, write_tensors
+from tallystick.training.checkpoint import CheckpointStore
 from tallystick.training.feature_party import train_feature_party
 from tallystick.training.label_party import FeaturePeer, train_label_party
 from tallystick.training.plan import Schedule
@@ -24,6 +23,7 @@ from tallystick_experiments.catalogue.pairs import READERS
 from tallystick_experiments.fedsim.methods import METHODS
 from tallystick_experiments.fedsim.runs import RECIPES, link_pair, network_of
 from tallystick_experiments.grid import one_thread
+from tallystick_experiments.speed.lossless import keep_weights, kept_weights, largest_difference
 
 FORMS = {"distinct rows": DistinctCandidates, "every link": AllCandidates}
 """What crosses for a batch."""
@@ -37,23 +37,14 @@ def measure_cut(folder: Path, *, name: str, neighbors: int, steps: int, timeout_
         with tempfile.TemporaryDirectory(prefix="tallystick-bench-") as scratch:
             arguments = {"folder": str(folder.absolute()), "set": name, "neighbors": neighbors, "steps": steps, "form": form}
             results = run_parties(Path(scratch), __name__, PAIR, arguments, timeout_s=timeout_s).results
-            found = {
-                role: read_tensors(Path(scratch) / role / "model.safetensors", origin=Origin(folder=Path(scratch) / role))[0]
-                for role in results
-            }
+            found = {role: kept_weights(Path(scratch) / role) for role in results}
         network, _ = _network(arguments, FORMS["distinct rows"])
         with one_thread():  # as the parties train: more threads add up in another order
             for _ in network.epoch(0):
                 pass
         here = {role: dict((network.model if role == LABEL else network.bottoms[0]).state_dict()) for role in results}
-        worst = max(
-            (here[role][key].double() - tensor.double()).abs().max().item()
-            for role, tensors in found.items()
-            for key, tensor in tensors.items()
-        )
-        rows.append(
-            {"form": form, "set": name, "neighbors": neighbors, "batch_size": BATCH, "difference": worst, **results[LABEL]}
-        )
+        compared = {"neighbors": neighbors, "batch_size": BATCH, "difference": largest_difference(here, found)}
+        rows.append({"form": form, "set": name, **compared, **results[LABEL]})
     return rows
 
 
@@ -74,8 +65,7 @@ def party(stage: PartyContext, arguments: dict[str, Any]) -> dict[str, Any]:
         train_feature_party(bottom, source, channel, run)
     seconds = time.perf_counter() - started
     crossed = channel.traffic.bytes_sent + channel.traffic.bytes_received - before
-    module = network.model if stage.name == LABEL else bottom
-    write_tensors(stage.home / "model.safetensors", dict(module.state_dict()), {}, origin=Origin(folder=stage.home))
+    keep_weights(network.model if stage.name == LABEL else bottom, stage.home)
     return {"bytes_per_step": crossed / run.steps, "steps_per_s": run.steps / seconds, "steps": run.steps}
 
 

@@ -7,7 +7,7 @@ Shapes: N rows of the label party, M rows of the feature party, D dimensions of 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,34 +28,28 @@ from tallystick.attacks.linkage.view import FeaturePartyView, LabelPartyView
 from tallystick.audit import locating as audit
 from tallystick.audit.locating import metric_of, places_of, units_of
 from tallystick.errors import DataError
-from tallystick_experiments.catalogue.pairs import read_hdb
+from tallystick_experiments.catalogue.pairs import Pair, read_hdb
+from tallystick_experiments.fedsim.runs import LinkedPair, SplitKind, linked_pair, split_rows
 
 METRES_A_DEGREE = 111_195.0
 """Of latitude; of longitude times the cosine of the latitude."""
 TAUS = (1.0, 0.1, 0.01, 0.001)
+WINDOW = 0.01
+"""Degrees that FEDERAL's filters reach to either side of a place: the paper's for hdb."""
 KEY_NOISE_METRES = (30.0, 100.0, 300.0, 1000.0)
 """Mean displacements of planar Laplace noise, 2 radius / epsilon."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LinkedPlaces:
-    """A linkage of two tables, as both parties have it.
+    """A linkage of two tables, as both parties have it."""
 
-    Args:
-        numbers_NK: links, the most similar first.
-        similarity_NK: noisy similarities, which the label party alone has.
-        own_rows: the feature party's row of each number, which it alone knows.
-        scale: how distances became similarities.
-        sent: the keys of both as they were sent, with noise where the contract asks for it: each side knows its own.
-        noise: what was added, in words.
-    """
-
-    numbers_NK: Rows
-    similarity_NK: Similarities
-    own_rows: Rows
+    numbers_NK: Rows  # the most similar first
+    similarity_NK: Similarities  # noisy; the label party's alone
+    own_rows: Rows  # the feature party's row of each number, which it alone knows
     scale: SimilarityScale
-    sent: tuple[SimilarKeys, SimilarKeys]
-    noise: str
+    sent: tuple[SimilarKeys, SimilarKeys]  # with noise where the contract asks for it: each side knows its own
+    noise: str  # in words
 
 
 def place_terms(own_ND: Floats, their_MD: Floats, *, neighbors: int, **changes: Any) -> SimilarityConfig:
@@ -118,12 +112,11 @@ def located_frontier(
     *,
     neighbors: int,
     rng: SecureRandom,
-    settings: dict[str, dict[str, Any]] | None = None,
     **changes: Any,
 ) -> dict[str, dict[str, Any]]:
     """Locate by every setting of noise: attack to its figures, and what the noise is; a setting that is not feasible says so."""
     rows: dict[str, dict[str, Any]] = {}
-    for name, noise in (noise_settings() if settings is None else settings).items():
+    for name, noise in noise_settings().items():
         terms = place_terms(own_ND, their_MD, neighbors=neighbors, noise=noise, **changes)
         try:
             linked = link(own_ND, their_MD, terms, rng=rng)
@@ -141,6 +134,27 @@ def located_frontier(
     return rows
 
 
+def link_places(pair: Pair, noise: str, *, neighbors: int, seed: int, kind: SplitKind = "varied") -> LinkedPair:
+    """Split a set whose keys are longitude and latitude, link it as a job does, and locate its keys as attackers would.
+
+    Args:
+        pair: the set.
+        noise: one of ``noise_settings``.
+        neighbors: K.
+        seed: of the split, the secret and the noise: a job draws the last two from the operating system.
+        kind: of split.
+    """
+    own_ND, their_MD = pair.own_key_NP, pair.their_key_MP
+    terms = place_terms(own_ND, their_MD, neighbors=neighbors, noise=noise_settings()[noise], window=WINDOW)
+    linked = link(own_ND, their_MD, terms, rng=SecureRandom(source=np.random.default_rng([seed, 9]).bytes))
+    split = split_rows(len(own_ND), seed=seed, kind=kind)
+    attacks = located(own_ND, their_MD, linked, terms, seed=seed)
+    return replace(
+        linked_pair(pair, split, linked.own_rows[linked.numbers_NK], linked.similarity_NK),
+        located={attack: error.median for attack, error in attacks.items()},
+    )
+
+
 def located_from_own_keys(keys_ND: Floats, terms: SimilarityConfig) -> dict[str, LocatedKeys]:
     """What the helper locates of one side's keys, by ranks or by shuffled filters."""
     keys = SimilarKeys(numbers_RD=keys_ND)
@@ -152,7 +166,7 @@ def located_figures(found: LocatedKeys) -> dict[str, Any]:
     return {name: getattr(found, name) for name in ("placed", "median", "low", "high", "tenth", "chance", "bounds")}
 
 
-def run(folder: Path, *, neighbors: int, window: float = 0.01) -> dict[str, Any]:
+def run(folder: Path, *, neighbors: int, window: float = WINDOW) -> dict[str, Any]:
     """Locate on FedSim's hdb geography by every setting of noise, and what the helper locates of the flats' places."""
     pair = read_hdb(folder)
     own_ND, their_MD = pair.own_key_NP, pair.their_key_MP

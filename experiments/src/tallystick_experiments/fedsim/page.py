@@ -38,14 +38,18 @@ def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
     return Benchmark(
         title=f"FedSim on {', '.join(about['sets'])}: {counted(len(about['seeds']), 'seed')}, {about['split']} split",
         tables=[
-            *(
-                (_noise_table if part == "frontier" else _table)(part, name, of_set)
-                for part, of in parts.items()
-                for name, of_set in groups(of, "set").items()
-            ),
-            *_differences(parts.get("table-1", [])),
-            *_cut(about["cut"]),
-            *_deltas(about["delta"]),
+            table
+            for table in (
+                *(
+                    (_noise_table if part == "frontier" else _table)(part, name, of_set)
+                    for part, of in parts.items()
+                    for name, of_set in groups(of, "set").items()
+                ),
+                _differences(parts.get("table-1", [])),
+                _cut(about["cut"]),
+                _deltas(about["delta"]),
+            )
+            if table.rows
         ],
         curves=[
             *_by_neighbors(parts.get("neighbors", [])),
@@ -158,39 +162,30 @@ def method_differences(rows: Sequence[Row]) -> list[list[Cell]]:
     return cells
 
 
-def _differences(rows: Sequence[Row]) -> list[ResultTable]:
+def _differences(rows: Sequence[Row]) -> ResultTable:
     columns = ["difference", "set", "metric", "mean", "splits"]
-    cells = method_differences(rows)
-    return [ResultTable(name="Differences on the same split", columns=columns, rows=cells)] if cells else []
+    return ResultTable(name="Differences on the same split", columns=columns, rows=method_differences(rows))
 
 
-def _cut(rows: Sequence[Row]) -> list[ResultTable]:
-    if not rows:
-        return []
+def _cut(rows: Sequence[Row]) -> ResultTable:
     fields = ("form", "neighbors", "batch_size", "bytes_per_step", "steps_per_s", "difference")
-    return [
-        ResultTable(
-            name="The cut: each distinct row once, or every link",
-            note="Two processes over mutual TLS on this machine, the weights of FedSim after the last step.",
-            columns=["what crosses", "K", "batch", "bytes a step", "steps a second", "largest difference to one process"],
-            rows=[[round(row[field]) if field == "bytes_per_step" else row[field] for field in fields] for row in rows],
-        )
-    ]
+    return ResultTable(
+        name="The cut: each distinct row once, or every link",
+        note="Two processes over mutual TLS on this machine, the weights of FedSim after the last step.",
+        columns=["what crosses", "K", "batch", "bytes a step", "steps a second", "largest difference to one process"],
+        rows=[[round(row[field]) if field == "bytes_per_step" else row[field] for field in fields] for row in rows],
+    )
 
 
-def _deltas(rows: Sequence[Row]) -> list[ResultTable]:
-    if not rows:
-        return []
-    return [
-        ResultTable(
-            name="The estimate of Table 1: what FedSim may bring, without training",
-            columns=["set", "rows", "K", "paper, over Top1Sim", "over Top1Sim", "over AvgSim"],
-            rows=[
-                [row["set"], row["rows"], row["neighbors"], row["paper"], row["delta"]["Top1Sim"], row["delta"]["AvgSim"]]
-                for row in rows
-            ],
-        )
-    ]
+def _deltas(rows: Sequence[Row]) -> ResultTable:
+    return ResultTable(
+        name="The estimate of Table 1: what FedSim may bring, without training",
+        columns=["set", "rows", "K", "paper, over Top1Sim", "over Top1Sim", "over AvgSim"],
+        rows=[
+            [row["set"], row["rows"], row["neighbors"], row["paper"], row["delta"]["Top1Sim"], row["delta"]["AvgSim"]]
+            for row in rows
+        ],
+    )
 
 
 def _by_neighbors(rows: Sequence[Row]) -> Iterator[Curve]:

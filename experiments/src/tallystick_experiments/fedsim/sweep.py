@@ -12,8 +12,7 @@ from tallystick.alignment.outcome import Candidates
 from tallystick.errors import ConfigError
 from tallystick_experiments.catalogue.pairs import GENERATED, READERS, Pair, recognise
 from tallystick_experiments.fedsim import cut, paper
-from tallystick_experiments.fedsim.frontier import link_places
-from tallystick_experiments.fedsim.located import noise_settings
+from tallystick_experiments.fedsim.located import link_places, noise_settings
 from tallystick_experiments.fedsim.methods import METHODS, TREES
 from tallystick_experiments.fedsim.page import page_of
 from tallystick_experiments.fedsim.runs import RECIPES, LinkedPair, SplitKind, boosted_trees, link_pair, train_method

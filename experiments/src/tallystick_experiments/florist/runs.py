@@ -4,7 +4,7 @@ Shapes: U rows of the union, N own rows of a side.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from math import log2
 from typing import Any, Literal
@@ -59,34 +59,22 @@ class FloristSetting:
     epochs: int = 3
     learning_rate: float = 1e-3
     updates_per_epoch: int = 140
-    batch_size: int | None = None  # None: the power of two nearest to rows / updates_per_epoch
+    fixed_batch_size: int | None = None  # None: the power of two nearest to rows / updates_per_epoch
     hidden: tuple[int, ...] = (128, 128, 128, 128)
     cut_after: int = 2
     embedding_width: int = 4
-    bins: int = 15  # of ACE; the paper does not say how many
+    ace_bins: int = 15  # of ACE; the paper does not say how many
     min_count: int = 10  # training rows that a category needs for a code of its own
     planted: int = 200  # rows of each kind whose presence the attacker knows
     own_columns: int = 0  # that the label party has; the paper gives it none
 
     def batch(self, rows: int) -> int:
         """Rows of a batch."""
-        return self.batch_size or min(8192, max(16, 2 ** round(log2(rows / self.updates_per_epoch))))
+        return self.fixed_batch_size or min(8192, max(16, 2 ** round(log2(rows / self.updates_per_epoch))))
 
     def facts(self) -> dict[str, Any]:
         """Everything that a run's figures depend on, as plain data."""
-        return {
-            "min_count": self.min_count,
-            "epochs": self.epochs,
-            "learning_rate": self.learning_rate,
-            "updates_per_epoch": self.updates_per_epoch,
-            "fixed_batch_size": self.batch_size,
-            "hidden": list(self.hidden),
-            "cut_after": self.cut_after,
-            "embedding_width": self.embedding_width,
-            "ace_bins": self.bins,
-            "planted": self.planted,
-            **({"own_columns": self.own_columns} if self.own_columns else {}),
-        }
+        return {name: value for name, value in asdict(self).items() if name != "own_columns" or value}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,7 +236,7 @@ class Trained:
         labels_T, weights_T = self.data.test_labels_T.numpy(), np.ones(len(logits_T))
         return {
             "auc": auc_statistic(labels_T, logits_T)(weights_T),
-            "ace": ace_statistic(labels_T, sigmoid(logits_T), bins=self.setting.bins)(weights_T),
+            "ace": ace_statistic(labels_T, sigmoid(logits_T), bins=self.setting.ace_bins)(weights_T),
         }
 
     def _fitted(self, calibration: Calibration) -> Calibration:

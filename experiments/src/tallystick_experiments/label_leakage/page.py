@@ -164,14 +164,9 @@ def _leaks(rows: Sequence[Row], attacks: Sequence[str]) -> list[Spread | None]:
 
 def _frontier(at: str, found: ByName) -> ResultTable:
     """Per form and weight: what it costs and what still leaks."""
-    points = list(_points(at, found))
-    attacks = _attacks([rows for *_, rows in points])
-    return ResultTable(
-        name=f"Distance correlation, {_batch(at)}",
-        note="Leak AUCs are max(a, 1 - a) per batch.",
-        columns=["penalty and weight", "test AUC", *attacks],
-        rows=[[f"{title} {weight:g}", over_seeds(rows, test_auc), *_leaks(rows, attacks)] for _, title, weight, rows in points],
-    )
+    points = [(f"{title} {weight:g}", rows) for _, title, weight, rows in _points(at, found)]
+    note = "Leak AUCs are max(a, 1 - a) per batch."
+    return _by_scenario(f"Distance correlation, {_batch(at)}", "penalty and weight", points, note)
 
 
 def _prices(at: str, found: ByName) -> ResultTable:
@@ -198,13 +193,7 @@ def _prices(at: str, found: ByName) -> ResultTable:
 
 def _depth(found: ByName) -> ResultTable:
     cuts = [(below, rows) for below in DEPTHS if (rows := found.get(depth(below)))]
-    attacks = _attacks([rows for _, rows in cuts[:1]])
-    return ResultTable(
-        name="Depth of the cut",
-        note="Layers below the cut, of seven and the output; no defence.",
-        columns=["layers below", "test AUC", *attacks],
-        rows=[[below, over_seeds(rows, test_auc), *_leaks(rows, attacks)] for below, rows in cuts],
-    )
+    return _by_scenario("Depth of the cut", "layers below", cuts, "Layers below the cut, of seven and the output; no defence.")
 
 
 def _by_place(rows: Sequence[Row], kind: str) -> list[Spread]:
@@ -220,13 +209,15 @@ def _components(found: ByName) -> ResultTable:
 
 
 def _scenarios(found: ByName) -> ResultTable:
-    attacks = _attacks(list(found.values()))
-    return ResultTable(
-        name="Every scenario",
-        note="Leak AUCs of the last epoch's steps, max(a, 1 - a) per batch.",
-        columns=["scenario", "test AUC", *attacks],
-        rows=[[name, over_seeds(rows, test_auc), *_leaks(rows, attacks)] for name, rows in found.items()],
-    )
+    note = "Leak AUCs of the last epoch's steps, max(a, 1 - a) per batch."
+    return _by_scenario("Every scenario", "scenario", list(found.items()), note)
+
+
+def _by_scenario(name: str, first: str, named: Sequence[tuple[Cell, list[Row]]], note: str) -> ResultTable:
+    """Of each scenario the test AUC, and what every attack found."""
+    attacks = _attacks([rows for _, rows in named])
+    cells = [[title, over_seeds(rows, test_auc), *_leaks(rows, attacks)] for title, rows in named]
+    return ResultTable(name=name, note=note, columns=[first, "test AUC", *attacks], rows=cells)
 
 
 def _panel(number: str, panel: paper.Panel, found: ByName) -> Curve:

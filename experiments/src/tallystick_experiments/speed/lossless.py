@@ -2,11 +2,12 @@
 
 import hashlib
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from tallystick.config.sections import NetworkModel, TrainingConfig, TrainingSettings
 from tallystick.data.features import Features, FeatureShape
@@ -34,10 +35,7 @@ def run(*, seed: int = 1, timeout_s: float = 300) -> dict[str, Any]:
     """Train 200 steps as two processes and as one; give the largest difference of any weight, and hashes of the weights."""
     with tempfile.TemporaryDirectory(prefix="tallystick-bench-") as folder:
         run_parties(Path(folder), __name__, PAIR, {"seed": seed}, timeout_s=timeout_s)
-        federated = {
-            role: read_tensors(Path(folder) / role / "model.safetensors", origin=Origin(folder=Path(folder) / role))[0]
-            for role in (LABEL, FEATURE)
-        }
+        federated = {role: kept_weights(Path(folder) / role) for role in (LABEL, FEATURE)}
     bottom, label = _modules(seed)
     data = _Data(seed)
     steps = EPOCHS * data.schedule.steps_per_epoch
@@ -51,20 +49,15 @@ def run(*, seed: int = 1, timeout_s: float = 300) -> dict[str, Any]:
         steps=steps,
     )
     joined = {LABEL: dict(label.state_dict()), FEATURE: dict(bottom.state_dict())}
-    differences = [
-        (joined[role][name].double() - tensor.double()).abs().max().item()
-        for role, tensors in federated.items()
-        for name, tensor in tensors.items()
-    ]
     initial = {LABEL: _modules(seed)[1], FEATURE: _modules(seed)[0]}
     moved = max(
         (joined[role][name] - tensor).abs().max().item() for role in joined for name, tensor in initial[role].state_dict().items()
     )
     return {
-        "max_abs_weight_difference": max(differences),
+        "max_abs_weight_difference": largest_difference(joined, federated),
         "max_abs_weight_change_by_training": moved,
         "steps": steps,
-        "tensors": len(differences),
+        "tensors": sum(len(tensors) for tensors in federated.values()),
         "weights": sum(tensor.numel() for tensors in federated.values() for tensor in tensors.values()),
         "sha256": {role: _digest(module) for role, module in ((FEATURE, bottom), (LABEL, label))},
     }
@@ -80,13 +73,27 @@ def party(stage: PartyContext, arguments: dict[str, Any]) -> dict[str, Any]:
         train_label_party(label, data.own.rows, data.objective, [FeaturePeer(channel=channel, width=_WIDTH)], run)
     else:
         train_feature_party(bottom, data.feature.rows, channel, run)
-    write_tensors(
-        stage.home / "model.safetensors",
-        dict((label if stage.name == LABEL else bottom).state_dict()),
-        {},
-        origin=Origin(folder=stage.home),
-    )
+    keep_weights(label if stage.name == LABEL else bottom, stage.home)
     return {"done": True}
+
+
+Weights = Mapping[str, Mapping[str, Tensor]]  # by party and name
+
+
+def keep_weights(module: nn.Module, home: Path) -> None:
+    """Write what a party trained into its home."""
+    write_tensors(home / "model.safetensors", dict(module.state_dict()), {}, origin=Origin(folder=home))
+
+
+def kept_weights(home: Path) -> Mapping[str, Tensor]:
+    """Read it back."""
+    return read_tensors(home / "model.safetensors", origin=Origin(folder=home))[0]
+
+
+def largest_difference(some: Weights, others: Weights) -> float:
+    """Of any weight that ``others`` have."""
+    pairs = [(some[party][name], tensor) for party, of in others.items() for name, tensor in of.items()]
+    return max((one.double() - other.double()).abs().max().item() for one, other in pairs)
 
 
 class _Data:

@@ -147,15 +147,17 @@ def party(stage: PartyContext, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def _label_party(scenario: SpeedScenario, data: "SpeedData", channel: Channel, turns: int) -> dict[str, float]:
+    width = scenario.bottom[-1]
     for _ in range(2 * turns):
         mode = channel.receive(Turn).mode
         torch.set_num_threads(scenario.threads_in(mode))
-        _train_label(scenario, data, channel, mode, data.long_schedule(scenario.steps))
+        train_label(modules(scenario)[1], data, channel, _training(mode, 1), data.long_schedule(scenario.steps), width=width)
     scores = {}
     for mode in ("synchronous", "pipelined") if scenario.quality_epochs else ():
         channel.receive(Turn)
-        model = _train_label(scenario, data, channel, mode, data.schedule())
-        logits = receive_logits(model, data.own_source, data.test_batches(), [channel], [scenario.bottom[-1]])
+        model = modules(scenario)[1]
+        train_label(model, data, channel, _training(mode, scenario.quality_epochs), data.schedule(), width=width)
+        logits = receive_logits(model, data.own_source, data.test_batches(), [channel], [width])
         scores[mode] = auc(data.target_N[data.test_N].numpy(), logits.numpy())
     return {mode: float(value) for mode, value in scores.items() if value is not None}
 
@@ -173,11 +175,12 @@ def _feature_party(scenario: SpeedScenario, data: "SpeedData", channel: Channel,
             channel.send(Turn(mode=mode))
             torch.set_num_threads(scenario.threads_in(mode))
             clock = Clock(scenario.warm_up, scenario.steps)
-            _train_feature(scenario, data, channel, mode, data.long_schedule(scenario.steps), clock)
+            train_feature(modules(scenario)[0], data, channel, _training(mode, 1), data.long_schedule(scenario.steps), clock)
             rates[mode].append(clock.rate())
     for mode in ("synchronous", "pipelined") if scenario.quality_epochs else ():
         channel.send(Turn(mode=mode))
-        bottom = _train_feature(scenario, data, channel, mode, data.schedule(), None)
+        bottom = modules(scenario)[0]
+        train_feature(bottom, data, channel, _training(mode, scenario.quality_epochs), data.schedule())
         send_embeddings(bottom, data.feature_source, data.test_batches(), channel)
     return rates
 
@@ -209,13 +212,6 @@ class _PlainColumns(Columns):
         return torch.cat([features.numeric_NF, *embedded], dim=1)
 
 
-def _train_label(scenario: SpeedScenario, data: "SpeedData", channel: Channel, mode: str, schedule: Schedule) -> LabelModel:
-    _, model = modules(scenario)
-    epochs = 1 if len(schedule.train_N) > scenario.rows else scenario.quality_epochs
-    train_label(model, data, channel, _training(mode, epochs), schedule, width=scenario.bottom[-1])
-    return model
-
-
 def train_label(
     model: LabelModel,
     data: "SpeedData",
@@ -232,15 +228,6 @@ def train_label(
         run = _run(training, schedule, Path(folder), clock)
         peers = [FeaturePeer(channel=channel, width=width, compression=training.compression)]
         train_label_party(model, data.own_source, data.objective, peers, run, step_rule=step_rule)
-
-
-def _train_feature(
-    scenario: SpeedScenario, data: "SpeedData", channel: Channel, mode: str, schedule: Schedule, clock: "Clock | None"
-) -> nn.Module:
-    bottom, _ = modules(scenario)
-    epochs = 1 if clock is not None else scenario.quality_epochs
-    train_feature(bottom, data, channel, _training(mode, epochs), schedule, clock)
-    return bottom
 
 
 def train_feature(
