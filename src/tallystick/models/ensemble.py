@@ -19,7 +19,8 @@ class EnsembleTop(nn.Module):
     After Laurent et al. (2023), "Packed-Ensembles for efficient uncertainty estimation", and Gorishniy, Kotelnikov and Babenko
     (2024), "TabM", whose packed variant it is. The bottom models are shared: no more crosses the cut than with one network, and a
     cut gradient is the mean of the members'. A member's layers are a quarter as wide as ``hidden``, in multiples of four.
-    Threat model: it hides nothing, and has no formal guarantee.
+    Threat model: a feature party reads labels off the mean gradient as off a single network's, or better
+    (docs/results/boosting.md). No formal guarantee.
 
     Args:
         width: D.
