@@ -17,13 +17,16 @@ leave_files_to_the_kernel()
 
 BY_THE_CLOCK = (
     ("tests/job/test_crashes.py",),
-    ("tests/demo/",),
-    ("robustness/tests/", "tests/job/test_hostile_messages.py", "tests/network/"),
+    ("robustness/tests/", "tests/demo/", "tests/job/test_hostile_messages.py"),
+    ("tests/network/",),
 )
 """Tests of deadlines, heartbeats and kills, which mostly wait: one worker takes all of a line, and begins with it."""
 
-LONG = ("tests/job/", "tests/cli/test_audit.py", "experiments/tests/", "tests/data/test_table.py", "tests/attacks/")
-"""Whole runs: they begin before what is short, so that at the end no worker is alone with one of them."""
+LONG = (
+    *("tests/job/", "tests/alignment/", "tests/attacks/", "tests/audit/", "tests/cli/", "tests/evaluation/private/"),
+    *("tests/export/", "tests/online/", "tests/training/", "tests/test_public_names.py", "experiments/tests/"),
+)
+"""Where files take five processor seconds and more: they begin first, so that at the end no worker is alone with one."""
 
 
 def _turn(nodeid):

@@ -25,7 +25,11 @@ from tallystick.alignment.oprf import base_transfers
 from tallystick.alignment.randomness import SecureRandom
 from tallystick.attacks.feature_inference.registry import FEATURE_INFERENCE_ATTACKS
 from tallystick.attacks.label_inference.registry import LABEL_INFERENCE_ATTACKS
+from tallystick.attacks.linkage.cells import Cells
+from tallystick.attacks.linkage.registry import LINKAGE_ATTACKS
+from tallystick.attacks.linkage.trilateration import Trilateration
 from tallystick.audit import columns as audit_of_columns
+from tallystick.audit import locating
 from tallystick.cli.main import main
 from tallystick.config.contract import load_contract
 from tallystick.config.party import load_party
@@ -136,6 +140,15 @@ def short_trainings(patch):
         for attack in (row.attack, *getattr(row.attack, "parts", ())):
             if vars(attack).get("steps", 0) > 20:
                 patch.setitem(vars(attack), "steps", 20)
+
+
+def few_places(patch, most=60):
+    """Attacks on links look for a few places of a sample: for tests of what a job says of its links."""
+    for row in LINKAGE_ATTACKS.values():
+        for bound in {"positions", "numbers"} & set(vars(row.attack)):
+            patch.setitem(vars(row.attack), bound, most)
+    patch.setattr(locating, "Cells", partial(Cells, positions=most))
+    patch.setattr(locating, "Trilateration", partial(Trilateration, numbers=most))
 
 
 def _remembered(work, most):

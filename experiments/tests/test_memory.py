@@ -21,6 +21,12 @@ def test_a_generated_file_is_criteos_shape(tmp_path: Path, monkeypatch: pytest.M
     assert rows.get_column("C9").n_unique() == 4  # three values, and none
     assert rows.get_column("C3").n_unique() > 300
     assert 0.07 < rows.get_column("I5").null_count() / 2000 < 0.13  # four and a half standard errors
+
+
+def test_tables_of_two_parties_share_the_stated_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "GENERATED_ROWS", 800)
+    memory.write_criteo(tmp_path / "train.txt", 2000, seed=1)
+    rows = read_clicks(tmp_path).frame.collect()
     homes = {name: tmp_path / name for name in (memory.LABEL, memory.FEATURE)}
     for home in homes.values():
         home.mkdir()

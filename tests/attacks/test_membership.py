@@ -325,24 +325,27 @@ def test_evaluator_and_view_refuse_what_they_cannot_use() -> None:
         )
     with pytest.raises(DataError, match="no step"):
         View(received="cut_gradient", steps=())
-    with pytest.raises(ConfigError, match="fpr=1"):
-        AttackEvaluator(fpr=1)
-    with pytest.raises(ConfigError, match="pool=0"):
-        IdenticalEmbeddings(pool=0)
-    with pytest.raises(ConfigError, match="label_scale=-1"):
-        SpectralMembership(label_scale=-1)
-    with pytest.raises(ConfigError, match="queries=0"):
-        TwinEmbeddings(queries=0)
-    with pytest.raises(ConfigError, match="most=0"):
-        LabelAgreement(most=0)
-    with pytest.raises(ConfigError, match="together=3"):
-        UniqueCells(together=3)
-    with pytest.raises(ConfigError, match="penalty=0"):
-        OwnColumnAgreement(penalty=0)
-    with pytest.raises(ConfigError, match="hidden=0"):
-        LearnedDiscriminator(hidden=0)
     same = Scores(rows=rows, values=(torch.zeros(2),))
     assert EVALUATOR(same, torch.tensor([True, True]), bootstrap=Bootstrap(0)) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (AttackEvaluator, {"fpr": 1}),
+        (IdenticalEmbeddings, {"pool": 0}),
+        (SpectralMembership, {"label_scale": -1}),
+        (TwinEmbeddings, {"queries": 0}),
+        (LabelAgreement, {"most": 0}),
+        (UniqueCells, {"together": 3}),
+        (OwnColumnAgreement, {"penalty": 0}),
+        (LearnedDiscriminator, {"hidden": 0}),
+    ],
+)
+def test_an_argument_out_of_its_range_is_named(kind: type, value: dict[str, int]) -> None:
+    ((name, given),) = value.items()
+    with pytest.raises(ConfigError, match=f"{name}={given}"):
+        kind(**value)
 
 
 def test_audit_runs_all_attacks_and_leaves_out_those_with_nothing_to_see() -> None:

@@ -136,8 +136,17 @@ def test_more_known_rows_than_there_are_do_not_replace_what_was_found(undefended
 
 
 @pytest.mark.long
-def test_noise_on_embeddings_hides_columns_and_says_what_it_promises(undefended, tmp_path):
-    result = run(tmp_path, defense=[NOISE])
+@pytest.fixture(scope="module")
+def noisy(tmp_path_factory):
+    """A run with noise on embeddings, and where its folders lie."""
+    folder = tmp_path_factory.mktemp("noisy")
+    with pytest.MonkeyPatch.context() as patch:
+        seed_system(patch)
+        return run(folder, defense=[NOISE]), folder
+
+
+def test_noise_on_embeddings_hides_columns_and_says_what_it_promises(undefended, noisy):
+    result, _ = noisy
     (audit,), (before,) = result.sections.features, undefended[0].sections.features
     assert audit.means[-1].value < 0.4 * before.means[-1].value
     assert audit.defense.startswith(
@@ -146,8 +155,16 @@ def test_noise_on_embeddings_hides_columns_and_says_what_it_promises(undefended,
     assert audit.epsilon > 2.0  # those of a validation row together, in two epochs and to measure columns
     assert audit.releases == 3
     assert result.sections.leakage.defense == "none; no formal guarantee"  # of labels
+    at_bank = [each for each in result.learnt if each.party == "bank" and each.step in ("training", "evaluation")]
+    assert at_bank
+    assert all(each.guarantee == audit.defense for each in at_bank)
+
+
+def test_noise_on_embeddings_is_charged_to_the_feature_partys_ledger(undefended, noisy):
+    result, folder = noisy
+    (audit,), (before,) = result.sections.features, undefended[0].sections.features
     assert result.sections.privacy.releases == []
-    ledger = Ledger(tmp_path / "shop-privacy-ledger.sqlite", party="shop")
+    ledger = Ledger(folder / "shop-privacy-ledger.sqlite", party="shop")
     (entry,) = ledger.entries()
     assert entry.dataset.endswith("-embeddings")  # apart from what holds without a condition
     assert entry.what.endswith("embeddings of each row, up to 3, given the bottom model's weights at each")
@@ -155,14 +172,11 @@ def test_noise_on_embeddings_hides_columns_and_says_what_it_promises(undefended,
     assert spent == pytest.approx(audit.epsilon)
     assert column_promise(audit).startswith(f"ε = {spent:.3g} (δ = 1e-06) bounds, given the bottom model at each, ")
     assert column_promise(before) == ""
-    shop = read_result((run_folder(tmp_path) / "result.json").read_bytes())
+    shop = read_result((run_folder(folder) / "result.json").read_bytes())
     for each in (result, shop):  # "spent: 0" is of labels
         assert each.sections.privacy.summary.endswith("cost them stands in each feature party's own ledger.")
-    page = (run_folder(tmp_path) / "report.html").read_text()
+    page = (run_folder(folder) / "report.html").read_text()
     assert "It does not bound what the model learnt from these columns" in page
-    at_bank = [each for each in result.learnt if each.party == "bank" and each.step in ("training", "evaluation")]
-    assert at_bank
-    assert all(each.guarantee == audit.defense for each in at_bank)
 
 
 def test_embeddings_are_charged_once_a_run_and_not_as_private_where_a_row_may_serve_for_others(tmp_path):

@@ -46,7 +46,7 @@ def test_a_run_without_a_promise_has_no_epsilon(runs) -> None:
     assert facts["epsilon of labels, this run"] == [3.0, None]
 
 
-def test_metrics_settings_and_leaks_stand_beside_each_other(runs) -> None:
+def test_metrics_stand_beside_each_other_and_the_best_is_marked(runs) -> None:
     found = compare_results(["a", "b"], runs)
     metrics = {row.name: row for row in found.metrics}
     assert metrics["AUC"].values == [run.evaluation["joint"]["auc"]["value"] for run in runs]
@@ -54,6 +54,10 @@ def test_metrics_settings_and_leaks_stand_beside_each_other(runs) -> None:
     assert metrics["Negative log-likelihood"].best in ([True, False], [False, True])
     assert metrics["AUC"].within[0] == (runs[0].evaluation["joint"]["auc"]["low"], runs[0].evaluation["joint"]["auc"]["high"])
     assert "AUC, own columns only" in metrics
+
+
+def test_settings_facts_and_notes_stand_beside_each_other(runs) -> None:
+    found = compare_results(["a", "b"], runs)
     assert [(row.name, row.values) for row in found.settings] == [("training.epochs", ["8", "9"])]
     facts = {row.name: row.values for row in found.facts}
     assert facts["strongest label attack, AUC"] == [None, 0.95]
