@@ -135,7 +135,6 @@ def test_more_known_rows_than_there_are_do_not_replace_what_was_found(undefended
     assert (path / "result.json").read_bytes() == before
 
 
-@pytest.mark.long
 @pytest.fixture(scope="module")
 def noisy(tmp_path_factory):
     """A run with noise on embeddings, and where its folders lie."""
@@ -145,6 +144,7 @@ def noisy(tmp_path_factory):
         return run(folder, defense=[NOISE]), folder
 
 
+@pytest.mark.long
 def test_noise_on_embeddings_hides_columns_and_says_what_it_promises(undefended, noisy):
     result, _ = noisy
     (audit,), (before,) = result.sections.features, undefended[0].sections.features
@@ -160,6 +160,7 @@ def test_noise_on_embeddings_hides_columns_and_says_what_it_promises(undefended,
     assert all(each.guarantee == audit.defense for each in at_bank)
 
 
+@pytest.mark.long
 def test_noise_on_embeddings_is_charged_to_the_feature_partys_ledger(undefended, noisy):
     result, folder = noisy
     (audit,), (before,) = result.sections.features, undefended[0].sections.features

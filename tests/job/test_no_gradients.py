@@ -82,7 +82,7 @@ def run_both(root, contract, frames, *, resume=False, stop_at=None, during="trai
             job = {"contract": contract, "party": party, "frame": frames[name], "channels": channels[name], "resume": resume}
             job["keys"] = keys_of(frames[name], party, contract.alignment)
             job["leave"] = lambda: left.add(name)
-            run_party(Job(**job, folder=make(party.runs, contract, name), logbook=Logbook(party=name, watcher=watcher)))
+            run_party(Job(**job, folder=make(party.runs, contract, name, key=None), logbook=Logbook(party=name, watcher=watcher)))
         except TallystickError as error:
             errors[name] = error
             for channel in channels[name].values() if name not in left else ():
