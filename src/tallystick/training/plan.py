@@ -271,7 +271,8 @@ SHORT_ROUND_TRIP_S = 0.005
 """Up to so long a round trip, training waits little for the line, and stays synchronous and lossless."""
 STEP_S = 0.002
 """Seconds of a small step at one party, by which a round trip is counted in steps."""
-MOST_IN_FLIGHT, MOST_ROWS_IN_FLIGHT = 64, 8192
+MOST_IN_FLIGHT, MOST_ROWS_IN_FLIGHT = 16, 8192
+"""More would be faster over a long line, and costs test AUC (docs/results/far.md)."""
 
 
 def fitting_staleness(round_trip_s: float, *, batch_size: int, batches: int) -> int:

@@ -18,6 +18,7 @@ TRAININGS: dict[str, dict[str, Any]] = {
     "int8": {"compression": "int8"},
     "top-k": {"compression": "top-k"},
     "in-flight-8": {"mode": "pipelined", "staleness": 8},
+    "in-flight-16": {"mode": "pipelined", "staleness": 16},
     "in-flight-32": {"mode": "pipelined", "staleness": 32},
     "in-flight-64": {"mode": "pipelined", "staleness": 64},
     "int8-in-flight-64": {"compression": "int8", "mode": "pipelined", "staleness": 64},
