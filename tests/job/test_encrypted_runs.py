@@ -6,7 +6,8 @@ import shutil
 
 import polars as pl
 import pytest
-from test_chosen_runs import PARTIES, Watching, both, files
+from test_chosen_runs import PARTIES, Watching, both
+from tiny import OnDisk, contract_values, files_of, lay_out
 from typer.testing import CliRunner
 
 from tallystick import predict
@@ -22,15 +23,24 @@ KEYS = {name: bytes([number] * 32).hex() for number, name in enumerate(PARTIES)}
 PLAIN = {"origin.json", "contract.json", "format", "lock", "run.log"}
 
 
-@pytest.fixture
-def job(lay_out_job):
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
     """A run of two parties, each with a key of its own in a file."""
-    job = lay_out_job(PARTIES, rows=150, audit="quick", training__epochs=1, evaluation={"own_columns_baseline": False})
+    changes = {"audit": "quick", "training__epochs": 1, "evaluation": {"own_columns_baseline": False, "bootstrap": 0}}
+    job = lay_out(tmp_path_factory.mktemp("encrypted"), PARTIES, contract_values(PARTIES, **changes), rows=150)
     for name in PARTIES:
         (job.home(name) / "run.key").write_text(KEYS[name] + "\n")
         job.change(name, encryption={"key": {"file": "run.key"}})
-    both(lambda name: run_process(*files(job, name), watcher=Watching()))
+    both(lambda name: run_process(*files_of(job, name), watcher=Watching()))
     return job
+
+
+@pytest.fixture
+def job(trained, tmp_path):
+    """A copy of it, to change."""
+    for name in PARTIES:
+        shutil.copytree(trained.home(name), tmp_path / "homes" / name)
+    return OnDisk(tmp_path / "homes", PARTIES)
 
 
 def said(*arguments):
@@ -72,7 +82,7 @@ def test_a_model_that_is_encrypted_scores_and_another_key_is_named(job):
     found, scores = predicted(job, "scores.csv")
     assert pl.read_csv(scores).height == found["bank"]["rows"] > 0
     job.change("bank", encryption={"key": {"command": ["echo", KEYS["shop"]]}})
-    contract, party = files(job, "bank")
+    contract, party = files_of(job, "bank")
     with pytest.raises(ConfigError) as caught:
         predict(contract, party, output=job.home("bank") / "none.csv", watcher=Watching())
     assert re.search(

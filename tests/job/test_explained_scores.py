@@ -5,7 +5,8 @@ import re
 
 import polars as pl
 import pytest
-from test_chosen_runs import PARTIES, Watching, both, files
+from test_chosen_runs import PARTIES, Watching, both
+from tiny import files_of
 
 from tallystick.errors import ConfigError
 from tallystick.job.predict import predict
@@ -14,13 +15,13 @@ from tallystick.job.process import run_process
 
 def test_contributions_add_up_to_the_scores_that_are_written(lay_out_job):
     job = lay_out_job(PARTIES, rows=200, training__epochs=3, evaluation={"bootstrap": 0, "own_columns_baseline": False})
-    both(lambda name: run_process(*files(job, name), watcher=Watching()))
+    both(lambda name: run_process(*files_of(job, name), watcher=Watching()))
     home = job.home("bank")
 
     def work(name, **more):
         output = home / "scores.csv" if name == "bank" else None
         asked = {"explained": home / "why.csv", "most_explained": 15} if name == "bank" else {}
-        return predict(*files(job, name), table=None, output=output, watcher=Watching(), **asked)
+        return predict(*files_of(job, name), table=None, output=output, watcher=Watching(), **asked)
 
     both(work)
     scores, why = pl.read_csv(home / "scores.csv"), pl.read_csv(home / "why.csv")
@@ -33,6 +34,6 @@ def test_contributions_add_up_to_the_scores_that_are_written(lay_out_job):
     assert why["by x"].abs().mean() > why["by noise"].abs().mean()  # the label follows x
 
     with pytest.raises(ConfigError, match="--explain: the label party explains scores"):
-        predict(*files(job, "shop"), table=None, output=None, watcher=Watching(), explained=job.home("shop") / "why.csv")
+        predict(*files_of(job, "shop"), table=None, output=None, watcher=Watching(), explained=job.home("shop") / "why.csv")
     with pytest.raises(ConfigError, match=re.escape(str(home / "why.csv"))):
-        predict(*files(job, "bank"), table=None, output=home / "more.csv", watcher=Watching(), explained=home / "why.csv")
+        predict(*files_of(job, "bank"), table=None, output=home / "more.csv", watcher=Watching(), explained=home / "why.csv")

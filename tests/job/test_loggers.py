@@ -4,7 +4,8 @@ import sys
 import warnings
 
 import pytest
-from test_chosen_runs import PARTIES, Watching, both, files
+from test_chosen_runs import PARTIES, Watching, both
+from tiny import files_of
 
 from tallystick.config.party import parse_party
 from tallystick.errors import ConfigError
@@ -70,7 +71,7 @@ def test_a_run_logs_its_own_facts_and_a_server_that_is_away_ends_nothing(lay_out
     watchers = {name: Watching() for name in PARTIES}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        ended = both(lambda name: run_process(*files(job, name), watcher=watchers[name]))
+        ended = both(lambda name: run_process(*files_of(job, name), watcher=watchers[name]))
     results = {name: ended[name][0] for name in PARTIES}
     for name in PARTIES:
         (folder,) = job.runs(name)

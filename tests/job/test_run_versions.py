@@ -8,9 +8,11 @@ from threading import Thread
 import msgspec
 import polars as pl
 import pytest
-from tiny import Command, contract_values, error_of, files_of, lay_out, of_each
+from tiny import contract_values, error_of, files_of, lay_out, of_each
+from typer.testing import CliRunner
 
 from tallystick import predict
+from tallystick.cli.app import app
 from tallystick.cli.compare import EXIT_KEPT
 from tallystick.config.contract import parse_contract
 from tallystick.errors import ConfigError
@@ -110,13 +112,14 @@ def test_another_half_under_the_name_of_an_agreed_run_is_refused(job, ids):
 
 def test_the_commands_list_promote_and_roll_back(job, ids):
     old, new = ids
-    command = ("contract.yaml", "--party", "party.yaml", "--json")
+    home = job.home("bank")
 
     def said(*arguments, code=0):
-        ran = Command("runs", *command, *arguments, folder=job.home("bank"))
-        job.started.append(ran)
-        assert ran.end() == code, ran.said
-        return ran.found
+        ran = CliRunner().invoke(
+            app, ["runs", str(home / "contract.yaml"), "--party", str(home / "party.yaml"), "--json", *arguments]
+        )
+        assert ran.exit_code == code, ran.output
+        return json.loads(ran.stdout.splitlines()[-1])
 
     assert said("promote", old) == {"promoted": old}
     assert said("promote", new) == {"promoted": new}
