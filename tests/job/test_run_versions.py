@@ -165,11 +165,12 @@ def test_compare_ends_with_another_code_where_the_old_run_stays(job):
     folders = [str(path) for path in job.runs("bank")]
     old, new = (read_run(path) for path in job.runs("bank"))
     wanted = decide_promotion(old, new).promote
-    ran = [Command("compare", *order, "--decide", "--json", folder=job.home("bank")) for order in (folders, folders[::-1])]
-    job.started += ran
-    codes = [command.end() for command in ran]
+    orders = (folders, folders[::-1])
+    ran = [CliRunner().invoke(app, ["compare", *order, "--decide", "--json"]) for order in orders]
+    codes = [command.exit_code for command in ran]
     assert codes[0] == (0 if wanted else EXIT_KEPT)
-    assert [command.found["decision"]["promote"] for command in ran] == [code == 0 for code in codes]
+    promoted = [json.loads(command.stdout.splitlines()[-1])["decision"]["promote"] for command in ran]
+    assert promoted == [code == 0 for code in codes]
     assert 0 in codes
 
 
