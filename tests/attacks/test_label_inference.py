@@ -42,7 +42,7 @@ MULTICLASS = {name: row for name, row in LABEL_INFERENCE_ATTACKS.items() if row.
 
 
 def metrics_of(name: str, view: View, truth: torch.Tensor, *, classes: int = 2) -> AttackMetrics:
-    return evaluate_label_inference(view, truth, classes=classes, attacks={name: LABEL_INFERENCE_ATTACKS[name]})[name]
+    return evaluate_label_inference(replace(view, classes=classes), truth, attacks={name: LABEL_INFERENCE_ATTACKS[name]})[name]
 
 
 @pytest.mark.parametrize("name", OF_MEANS)
@@ -439,7 +439,7 @@ def test_labels_that_do_not_fit_are_errors() -> None:
     with pytest.raises(DataError, match="class numbers"):
         evaluate_label_inference(view, TRUTH * 0.5)
     with pytest.raises(ConfigError, match="classes=1"):
-        evaluate_label_inference(view, TRUTH, classes=1)
+        evaluate_label_inference(replace(view, classes=1), TRUTH)
 
 
 @pytest.mark.parametrize("name", [name for name in BINARY if name not in MULTICLASS])
@@ -459,7 +459,7 @@ def test_binary_attacks_refuse_several_classes(name: str) -> None:
         (lambda: ModelCompletion(penalty=0), "penalty=0"),
         (lambda: Probe(steps=0), "steps=0"),
         (
-            lambda: evaluate_label_inference(planted_view(labels(5), gap=1.0), labels(5), classes=5, auxiliary_labels=4),
+            lambda: evaluate_label_inference(replace(planted_view(labels(5), gap=1.0), classes=5), labels(5), auxiliary_labels=4),
             "each of 5 classes",
         ),
     ],

@@ -36,7 +36,7 @@ def sent_back(top: torch.nn.Module, label_N: torch.Tensor, *, noise: float = 0.0
 
 def found(view: View, truth_N: torch.Tensor, name: str = "surrogate-top") -> AttackMetrics:
     evaluator = AttackEvaluator(replicates=1)
-    return evaluate_label_inference(view, truth_N, classes=view.classes, attacks={name: ROWS[name]}, evaluator=evaluator)[name]
+    return evaluate_label_inference(view, truth_N, attacks={name: ROWS[name]}, evaluator=evaluator)[name]
 
 
 def evaluated(attack: SurrogateTop, view: View, truth_N: torch.Tensor) -> float:
@@ -164,7 +164,7 @@ def test_known_labels_name_the_classes_and_add_to_what_gradients_tell(classes: i
     truth = labels(classes)
     view = sent_back(top_of(classes), truth, noise=0.5, gap=1.0)
     rows = {name: LABEL_INFERENCE_ATTACKS[name] for name in ("surrogate-top-few", "completion")}
-    told = evaluate_label_inference(view, truth, classes=classes, attacks=rows, evaluator=ONCE)
+    told = evaluate_label_inference(replace(view, classes=classes), truth, attacks=rows, evaluator=ONCE)
     assert told["surrogate-top-few"].chance_auc == 0.5  # named, so that naming lifts no guess
     assert told["surrogate-top-few"].auc.mean > told["completion"].auc.mean + 0.02
 

@@ -25,7 +25,6 @@ def evaluate_label_inference(
     labels_N: Tensor,
     *,
     whole: View | None = None,
-    classes: int = 2,
     auxiliary_labels: int = 40,
     clean: Sequence[Tensor] | None = None,
     attacks: Mapping[str, LabelInferenceAttack] | None = None,
@@ -37,11 +36,10 @@ def evaluate_label_inference(
     No guarantee: no attack here found more, another may.
 
     Args:
-        view: what the feature party saw; labels that it knows are drawn here, one set per attack.
+        view: what the feature party saw, of how many classes; labels that it knows are drawn here, one set per attack.
         whole: the whole training's sums per row (``RowSums.view``), for the attacks that read one vector per row; None: these
             make it of the view's steps.
         labels_N: the truth, a class number per row as the contract numbers them (0 or 1 if binary; floats will do).
-        classes: of the target, at least 2.
         auxiliary_labels: labels that the few-label attacks are told, at least one per class.
         clean: per step (B, D), the cut gradients before any defence, of which the attacker gets those of the rows that it is
             told: a stronger attacker, and Marvell's. None: it has only what it received.
@@ -58,7 +56,7 @@ def evaluate_label_inference(
         DataError: the view is broken, or labels do not fit it.
         ConfigError: an attack in ``attacks`` cannot be used on this target.
     """
-    view, few = replace(view, classes=classes), FewLabels(count=auxiliary_labels)
+    few = FewLabels(count=auxiliary_labels)
     evaluation = LabelInferenceEvaluation(view, labels_N, whole=whole, clean=clean, evaluator=evaluator, seed=seed)
     found = {}
     for name, row in (evaluation.usable() if attacks is None else attacks).items():
