@@ -33,6 +33,8 @@ from tallystick.serving.batching import MOST_ROWS, Batcher, Outcome, Times, Want
 
 JOINT, ALONE = "joint model", "own columns"
 BODY_S = 5.0
+KEEP_ALIVE_S = 75
+"""As long as load balancers keep a connection: one that is closed just as its next request comes costs a client that request."""
 DEADLINE, RUN = "x-deadline-ms", "x-run-id"
 MARGIN = 0.15
 """Share of a request's deadline that is kept for a score by own columns."""
@@ -255,6 +257,7 @@ def run_server(app: Starlette, options: ServingOptions) -> uvicorn.Server:
         proxy_headers=False,
         lifespan="off",
         timeout_graceful_shutdown=5,
+        timeout_keep_alive=KEEP_ALIVE_S,
         http=bounded_protocol(),
         **tls,
     )
