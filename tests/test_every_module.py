@@ -63,7 +63,6 @@ REACHED = {
     "tallystick.online.home": ("tests/online/test_switching.py", "serving/*/*"),
     "tallystick.online.metrics": ("tests/online/test_bad_input.py", "/metrics"),
     "tallystick.online.openapi": ("tests/online/test_serve.py", "openapi.json"),
-    "tallystick.online.side": ("tests/online/test_serve.py", "Served"),
     "tallystick.privacy.exported": ("tests/privacy/test_ledger.py", "export"),
     "tallystick.report.charts": ("tests/report/test_page.py", "svg"),
     "tallystick.report.monitor": ("tests/monitoring/test_monitor.py", '"--html"'),

@@ -169,6 +169,14 @@ def test_a_table_is_read_again_when_it_has_changed_and_stays_as_it_was_when_it_c
     store.refresh()
     assert_same(store.find(KEYS), snapshot(changed).find(KEYS))
     assert "cannot be read" in said[-1]
+
+    def gone():
+        raise FileNotFoundError(2, "No such file or directory")
+
+    store._signature = gone
+    store.refresh()
+    assert_same(store.find(KEYS), snapshot(changed).find(KEYS))
+    assert "cannot be looked at (No such file or directory)" in said[-1]
     store.close()
 
 

@@ -19,7 +19,7 @@ from tallystick.artifacts.trained import Architecture, kept_encoder
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
 from tallystick.config.party_checks import check_party
-from tallystick.config.serving import Postgres, Redis, ServingConfig
+from tallystick.config.serving import Postgres, Redis, ServingConfig, Way
 from tallystick.config.table import TableConfig
 from tallystick.data.encoder import Encoder
 from tallystick.data.keys import Keys, fingerprint, keys_of
@@ -311,10 +311,23 @@ def check_serving(contract: Contract, party: PartyFile) -> None:
             f"serving.{name}: by {' and '.join(contract.serving.ways)} only {who} answers clients; leave it out"
             for name in sorted(given)
         ]
+    if options.store is not None and _reads_the_table(contract, options.way or contract.serving.ways[0], is_label=is_label):
+        problems.append(
+            f"serving.store: by {' or '.join(contract.serving.ways)} rows of {party.party} are those of its table when serving "
+            "begins; leave it out"
+        )
     if options.way is not None and options.way not in contract.serving.ways:
         problems.append(f"serving.way = {options.way}: the contract allows {', '.join(contract.serving.ways)}")
     if problems:
         raise ConfigError("\n".join(f"party file: {problem}" for problem in problems))
+
+
+def _reads_the_table(contract: Contract, way: Way, *, is_label: bool) -> bool:
+    """Whether a side's rows are found by their positions alone, as they were at the start."""
+    assert contract.serving is not None
+    if contract.serving.feature_party_asks:
+        return is_label or way == "agreed-batch"
+    return contract.linkage.imputes and not is_label
 
 
 def signature(source: TableConfig) -> Hashable:
