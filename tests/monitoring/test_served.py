@@ -144,7 +144,8 @@ def test_days_before_the_first_that_counts_are_left_out(served):
     ("arguments", "party", "said"),
     [
         (("--since", "2027-01-01"), "bank", "keeps no answer since then"),
-        ((), "shop", "shop answers no clients"),
+        ((), "shop", "keeps no answer; name serving.answers in the party file"),
+        (("--labels", "labels.csv"), "shop", "--labels: shop has no label column; bank can look at labels"),
         (("--scores", "x.csv"), "bank", "--scores: is for a look at a table"),
         (("--labels", "twice.csv"), "bank", "a key stands in"),
         (("--labels", "ftp://host/labels.csv"), "bank", "is a ftp:// address"),

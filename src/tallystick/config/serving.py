@@ -96,7 +96,7 @@ class HttpTls(Model):
 
 
 class AnswersConfig(Model):
-    """How much the label party keeps of what it answered, for `tallystick monitor`."""
+    """How much is kept of what was answered, for `tallystick monitor`."""
 
     days: Count = Field(default=90, description="days after which a day's file is removed")
     mib_a_day: int = Field(default=64, strict=True, ge=1, le=1 << 20, description="size that a day's file stays under, in MiB")
@@ -160,7 +160,7 @@ class ServingOptions(Model):
     answers: AnswersConfig | None = Field(
         default=None,
         description="keep what was answered, for `tallystick monitor --served`, in the run folder; null keeps nothing "
-        "(label party only)",
+        "(who answers clients only)",
     )
 
     shadow: ShadowOptions = Field(

@@ -45,8 +45,8 @@ def served_look_of(
 ) -> ServedLook:
     """Find the run that was served, and read the labels that have come; raises ConfigError and DataError."""
     check_party(contract, party, network=False)
-    if party.party != contract.label_party:
-        raise ConfigError(f"monitor --served: {party.party} answers no clients; {contract.label_party} keeps what was answered")
+    if labels is not None and party.label is None:
+        raise ConfigError(f"--labels: {party.party} has no label column; {contract.label_party} can look at labels")
     return ServedLook(
         contract=contract,
         party=party.party,
