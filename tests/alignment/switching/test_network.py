@@ -8,13 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tallystick.alignment.switching import network as module
-from tallystick.alignment.switching.network import WIDEST, Network, comparisons, route, switched
+from tallystick.alignment.switching.network import WIDEST, Network, comparisons, route
 
 
 def assert_routed(network, target):
     target = np.array(target, dtype=np.int32)
-    choices = route(network, target)
-    behind = switched(network, choices, np.arange(network.size))
+    choices, behind = route(network, target), np.arange(network.size)
+    for layer, choice in zip(network.layers(), choices, strict=True):
+        module._switch(layer, choice, behind)
     assert np.array_equal(behind[target], np.arange(network.size))
     assert [len(choice) for choice in choices] == network.switches()
 

@@ -12,7 +12,7 @@ networks"). The steps are as many for every permutation of a size.
 Shapes: N values of the network; W switches of a layer.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -125,14 +125,6 @@ def comparisons(width: int) -> list[tuple[int, int]]:
             step, kept, apart = step >> 1, part, step - part
         part >>= 1
     return pairs
-
-
-def switched(network: Network, choices: Sequence[Bits], values_N: Values) -> Values:
-    """Give the values behind a network whose switches exchange theirs where a choice is true."""
-    values_N = values_N.copy()
-    for layer, choice_W in zip(network.layers(), choices, strict=True):
-        _switch(layer, choice_W, values_N)
-    return values_N
 
 
 def route(network: Network, target_N: Index) -> list[Bits]:

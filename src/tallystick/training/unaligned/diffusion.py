@@ -1,9 +1,9 @@
-"""Denoising diffusion: the noise schedule, what a network may predict of it, and sampling by DDPM and DDIM.
+"""Denoising diffusion: the noise schedule, what a network may predict of it, and sampling by DDIM.
 
 Shapes: B batch, D width of what is denoised, C width of the condition, T steps of noise.
 
 Ho et al. 2020 (DDPM), Song et al. 2021 (DDIM, eta = 0), Salimans and Ho 2022 (v-prediction). Formulas of our own, tested against
-closed forms: the best denoiser of a Gaussian is known, and so is what both samplers make of it.
+closed forms: the best denoiser of a Gaussian is known, and so is what the sampler makes of it.
 """
 
 import math
@@ -87,22 +87,6 @@ class NoiseSchedule:
             after = kept_T[places[number + 1]]
             sample_BD = math.sqrt(after) * clean_BD + math.sqrt(1 - after) * noise
         raise AssertionError("at least one evaluation")
-
-    def ddpm(self, predict: Predict, noise_BD: Tensor, *, prediction: Prediction, generator: torch.Generator) -> Tensor:
-        """From noise to a sample in all T steps: the posterior's mean of equation 7 of DDPM, and its variance."""
-        beta_T, kept_T = self.variances.tolist(), self.kept.tolist()
-        sample_BD = noise_BD
-        for step in reversed(range(self.steps)):
-            predicted_BD = predict(sample_BD, torch.full((len(sample_BD),), step))
-            clean_BD, _ = self.clean_and_noise(sample_BD, predicted_BD, kept_T[step], prediction)
-            before = kept_T[step - 1] if step else 1.0
-            of_clean = math.sqrt(before) * beta_T[step] / (1 - kept_T[step])
-            of_noisy = math.sqrt(1 - beta_T[step]) * (1 - before) / (1 - kept_T[step])
-            sample_BD = of_clean * clean_BD + of_noisy * sample_BD
-            if step:
-                variance = beta_T[step] * (1 - before) / (1 - kept_T[step])
-                sample_BD = sample_BD + math.sqrt(variance) * torch.randn(sample_BD.shape, generator=generator)
-        return sample_BD
 
 
 class Denoiser(nn.Module):
