@@ -16,7 +16,7 @@ class BranchedModel(LabelModel):
 
     def local(self, own: Features) -> Tensor:
         """Logits of rows without a partner's row, by the branch that trains the joint one: (B,) for one output, else (B, C)."""
-        raise NotImplementedError
+        raise NotImplementedError  # a module is no abstract class; each branched model has its own
 
     @property
     def own_rows(self) -> LabelModel | None:
