@@ -11,10 +11,12 @@ from tiny import OnDisk, contract_values, files_of, lay_out
 from typer.testing import CliRunner
 
 from tallystick import predict
+from tallystick.artifacts.answers import AnsweredRow, AnswerLog, read_answers
 from tallystick.artifacts.folder import RunFolder
 from tallystick.cli.app import app
 from tallystick.config.contract import load_contract
 from tallystick.config.party import load_party
+from tallystick.config.serving import AnswersConfig
 from tallystick.encryption import MAGIC
 from tallystick.errors import ConfigError, DamagedFile
 from tallystick.job.process import run_process
@@ -76,6 +78,24 @@ def test_nothing_of_a_run_can_be_read_without_the_key_and_all_of_it_with(job, tm
         assert (opened / "report.html").read_text().lstrip().startswith("<!")
         assert json.loads((opened / "result.json").read_bytes())["party"] == name
         RunFolder.open(opened).check(trained=True)  # an audit, a comparison and an export take it
+
+
+def test_answers_of_a_server_are_encrypted_line_by_line_and_decrypted_with_the_rest(job, tmp_path):
+    (folder,) = job.runs("bank")
+    run = RunFolder.open(folder, key=load_party(job.home("bank") / "party.yaml").run_key)
+    log = AnswerLog(origin=run.origin, secret=bytes(32), config=AnswersConfig())
+    for number in range(3):
+        log.keep([AnsweredRow(row=f"{number:016x}", by="joint model", scores=(0.25,))], {"all": 1.0})
+    log.close()
+    (kept,) = folder.glob("served-*.jsonl")
+    assert not any(word in kept.read_bytes() for word in (b"joint", b"0.25", b'"rows"'))
+    assert [answer.rows[0].row for answer in read_answers(run)] == [f"{number:016x}" for number in range(3)]
+    run.copy_plain(tmp_path / "plain")
+    assert len(list(read_answers(RunFolder.open(tmp_path / "plain")))) == 3
+    assert b"joint model" in (tmp_path / "plain" / kept.name).read_bytes()
+    kept.rename(kept.with_name("served-2020-01-01.jsonl"))
+    with pytest.raises(DamagedFile, match="line 1: "):
+        list(read_answers(run))
 
 
 def test_a_model_that_is_encrypted_scores_and_another_key_is_named(job):

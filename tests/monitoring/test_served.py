@@ -202,3 +202,6 @@ def test_a_share_of_requests_is_sampled(tmp_path):
     draws = iter(np.arange(1000) / 1000)
     answers = log(tmp_path, columns=0.25, draw=lambda: next(draws))
     assert sum(answers.samples() for _ in range(1000)) == 250
+    draws = iter(np.arange(1000) / 1000)
+    answers = log(tmp_path, requests=0.1, draw=lambda: next(draws))
+    assert sum(answers.takes() for _ in range(1000)) == 100

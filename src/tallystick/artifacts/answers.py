@@ -94,7 +94,7 @@ class AnswerLog:
         secret: what digests follow from.
         config: how much is kept.
         clock: tells the time.
-        draw: a number in [0, 1) for each request, which says whether its own columns are kept.
+        draw: numbers in [0, 1), by which requests and own columns are sampled.
     """
 
     origin: Origin
@@ -106,8 +106,12 @@ class AnswerLog:
     _file: LineFile | None = field(default=None, init=False)
     _is_full: bool = field(default=False, init=False)
 
+    def takes(self) -> bool:
+        """Whether the next request is to be kept."""
+        return self.config.requests == 1 or self.draw() < self.config.requests
+
     def samples(self) -> bool:
-        """Whether the next request's own columns are to be kept."""
+        """Whether its own columns are to be kept, too."""
         return self.draw() < self.config.columns
 
     def digest(self, key: bytes) -> str:

@@ -100,8 +100,11 @@ class AnswersConfig(Model):
 
     days: Count = Field(default=90, description="days after which a day's file is removed")
     mib_a_day: int = Field(default=64, strict=True, ge=1, le=1 << 20, description="size that a day's file stays under, in MiB")
+    requests: Annotated[float, Field(strict=True, gt=0, le=1)] = Field(
+        default=1.0, description="share of requests that are kept, drawn at random; 64 MiB hold some 300,000"
+    )
     columns: Annotated[float, Field(strict=True, ge=0, le=1)] = Field(
-        default=0.05, description="share of requests whose own columns are kept too, as the network takes them"
+        default=0.05, description="share of the kept ones whose own columns are kept too, as the network takes them"
     )
 
 

@@ -149,7 +149,7 @@ class ScoreServer:
 
     async def _keep(self, run: ServedRun, asked: RowsAsked, rows: _Rows, began: float, until: float) -> None:
         """Write down what is answered; a disk that takes no more costs no client its answer, and is counted."""
-        if (answers := run.answers) is None:
+        if (answers := run.answers) is None or not answers.takes():
             return
         columns: dict[int, tuple[tuple[float, ...], tuple[int, ...]]] = {}
         if answers.samples():
