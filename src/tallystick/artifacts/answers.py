@@ -152,9 +152,11 @@ class AnswerLog:
         self._file, self._day = LineFile(path, origin=self.origin, each=look), day
 
 
-def read_answers(folder: RunFolder) -> Iterator[KeptAnswer]:
-    """All that is kept of a run's answers, the oldest first; raises DamagedFile."""
-    for _, path in _files_in(folder.path):
+def read_answers(folder: RunFolder, *, since: date | None = None) -> Iterator[KeptAnswer]:
+    """All that is kept of a run's answers from a day (UTC) on, the oldest first; raises DamagedFile."""
+    for day, path in _files_in(folder.path):
+        if since is not None and day < since:
+            continue
         for line in read_lines(path, origin=folder.origin):
             try:
                 yield _DECODER.decode(line)

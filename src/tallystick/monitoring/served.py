@@ -49,7 +49,7 @@ def monitor_served(look: ServedLook) -> Monitoring:
     A row that was asked for several times counts once in what is compared, by its last answer, and in each period once in what
     is measured. Raises ConfigError where no answer is kept, DamagedFile.
     """
-    answers = [each for each in read_answers(look.folder) if look.since is None or each.at.date() >= look.since]
+    answers = list(read_answers(look.folder, since=look.since))
     rows = [(each.at, row) for each in answers for row in each.rows]
     if not rows:
         raise ConfigError(
