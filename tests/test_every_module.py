@@ -62,7 +62,6 @@ REACHED = {
     "tallystick.online.feature_party_asks": ("tests/online/test_feature_party_asks.py", "embedding"),
     "tallystick.online.home": ("tests/online/test_switching.py", "serving/*/*"),
     "tallystick.online.metrics": ("tests/online/test_bad_input.py", "/metrics"),
-    "tallystick.online.openapi": ("tests/online/test_serve.py", "openapi.json"),
     "tallystick.privacy.exported": ("tests/privacy/test_ledger.py", "export"),
     "tallystick.report.charts": ("tests/report/test_page.py", "svg"),
     "tallystick.report.monitor": ("tests/monitoring/test_monitor.py", '"--html"'),

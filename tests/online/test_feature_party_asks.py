@@ -5,6 +5,7 @@ import pytest
 from serving_job import Served
 from test_kinds import trained_job
 from test_serve import bits
+from tiny import within
 
 PARTIES = ("bank", "shop")
 KINDS = {
@@ -49,6 +50,34 @@ def test_on_a_union_the_scores_of_its_own_rows_are_those_of_a_prediction_and_sta
         served.start().until_ready(seconds=120)
         again = [row["score"] for row in served.ask(*expected["id"].to_frame().to_dicts()[:200]).json()["scores"]]
         assert bits(again) == bits(scores[:200])
+    finally:
+        served.close()
+        for party in job.started:
+            party.close()
+
+
+@pytest.mark.long
+def test_on_an_intersection_the_scores_of_common_rows_are_those_of_a_prediction(tmp_path):
+    job, expected = trained_job(
+        tmp_path,
+        PARTIES,
+        sequences=True,
+        unaligned={"method": "multi-task"},
+        serving={"ways": ["agreed-batch"], "window": 20, "questions_a_day_per_row": 1},
+        model__hidden=[16, 16],
+    )
+    expected, served = expected.filter(expected["scored_by"] == "joint model"), Served(job, asks="shop")
+    try:
+        served.start().until_ready()
+        for _ in range(2):  # a batch crosses once, and so is within the day's budget of its rows
+            parts = [served.ask(*part.to_dicts()).json()["scores"] for part in expected.select("id").iter_slices(100)]
+            assert bits([row["score"] for part in parts for row in part]) == bits(expected["score"].to_numpy())
+        served.running["bank"].kill()
+        served.start("bank")
+        key = {"id": expected["id"][0]}
+        assert within(120, lambda: served.ask(key).status_code == 429)  # in a new session it crosses again: not today
+        alone = pl.read_parquet(job.home("shop") / "table.parquet")["id"]
+        assert served.ask({"id": alone.filter(~alone.is_in(expected["id"].to_list()))[0]}).status_code == 404
     finally:
         served.close()
         for party in job.started:

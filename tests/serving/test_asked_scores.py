@@ -11,7 +11,7 @@ from torch import nn
 from tallystick.cut.forward import send_embeddings
 from tallystick.cut.messages import receive_embedding
 from tallystick.data.features import Features
-from tallystick.errors import ProtocolError
+from tallystick.errors import PeerLost, ProtocolError
 from tallystick.network.channel import memory_channels
 from tallystick.network.messages import Array, encode
 from tallystick.serving.asking import Refused
@@ -151,6 +151,19 @@ def test_in_a_batch_the_same_bits_cross_whichever_of_its_rows_is_wanted_and_only
         crossed_of.append([bytes(encode(message)) for message in (*crossed.sent, *crossed.received)])
     assert len(first) >= 7
     assert all(each == crossed_of[0] for each in crossed_of)
+
+
+def test_kept_scores_are_given_only_while_the_session_stands(asked):
+    label_party, crossed = asked(**all_batched())
+    ask = by_batch(label_party)
+    ask([b"id-5"], None)
+
+    def gone():
+        raise PeerLost("bank", "bank is gone")
+
+    crossed.check = gone
+    with pytest.raises(PeerLost):
+        ask([b"id-5"], None)
 
 
 def test_several_batches_keys_that_have_no_position_and_one_key_twice(asked):

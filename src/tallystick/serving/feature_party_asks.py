@@ -168,6 +168,8 @@ class AskByAgreedBatch:
 
     def __call__(self, keys_B: Sequence[bytes], own_B: Features | None) -> Answered:  # noqa: ARG002
         """Ask for the batches that hold these keys, but for those whose scores are here, and keep what is wanted of them."""
+        for channel in self.label_party.channels:
+            channel.check()  # where all scores are kept, nothing else would tell that the session has ended
         place_B = np.array([self.places.get(key, -1) for key in keys_B], dtype=np.int64)
         wanted = sorted(set(self.batches.batch_N[place_B[place_B >= 0]].tolist()))
         new = [batch for batch in wanted if batch not in self.kept]
