@@ -34,7 +34,7 @@ def memory_under_load(job: ServingJob, *, minutes: float, say: Callable[[str], N
                 running[FEATURE] = job.start(FEATURE)
                 until(f"http://127.0.0.1:{job.port}/readyz", READY)
     about = {"part": "memory", "requests": asked.requests, "failed": asked.failed, "p99_ms": asked.p99_ms}
-    return [{**about, "process": name, **_trend(seen)} for name, seen in looks.items()]
+    return [{**about, "process": name, **trend(seen)} for name, seen in looks.items()]
 
 
 def _holds(pid: int) -> dict[str, float]:
@@ -47,7 +47,8 @@ def _holds(pid: int) -> dict[str, float]:
     }
 
 
-def _trend(seen: list[tuple[float, dict[str, float]]]) -> Row:
+def trend(seen: list[tuple[float, dict[str, float]]]) -> Row:
+    """First, last, most, and how much more it is by the minute, of all that is held."""
     at = np.array([time for time, _ in seen])
     trend: Row = {"looks": len(seen), "minutes": float(at[-1] - at[0]) / 60}
     for name in seen[0][1]:
