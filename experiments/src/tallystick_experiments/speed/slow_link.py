@@ -41,7 +41,11 @@ class SlowLink:
 
     async def _listen(self, port: int) -> int:
         async def take(near_reader: asyncio.StreamReader, near: asyncio.StreamWriter) -> None:
-            far_reader, far = await asyncio.open_connection("127.0.0.1", port)
+            try:
+                far_reader, far = await asyncio.open_connection("127.0.0.1", port)
+            except OSError:  # nobody listens yet: who calls calls again
+                near.close()
+                return
             try:
                 await asyncio.gather(self._carry(near_reader, far), self._carry(far_reader, near))
             finally:
