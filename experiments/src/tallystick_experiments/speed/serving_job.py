@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import yaml
+from prometheus_client.parser import text_string_to_metric_families
 
 from tallystick.errors import ConfigError
 from tallystick.network.addresses import free_port
@@ -87,15 +88,18 @@ class ServingJob:
         found: dict[str, Any] = yaml.safe_load((self.root / f"{name}.yaml").read_text())
         return found
 
-    def scored(self) -> dict[str, float]:
-        """How many rows were scored by what, as the label party counts them."""
+    def scored(self) -> Mapping[str, float]:
+        """How many rows were scored by what, as the label party counts them, whichever run did."""
         header = {"Authorization": f"Bearer {self.token}"}
         asked = urllib.request.Request(f"http://127.0.0.1:{self.port}/metrics", headers=header)
         with urllib.request.urlopen(asked, timeout=10) as answer:  # noqa: S310 - our own server
-            lines = answer.read().decode().splitlines()
-        prefix = 'tallystick_rows_total{by="'
-        counted = [line.removeprefix(prefix).partition('"} ') for line in lines if line.startswith(prefix)]
-        return {by: float(count) for by, _, count in counted}
+            text = answer.read().decode()
+        counted: dict[str, float] = {}
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                if sample.name == "tallystick_rows_total":
+                    counted[sample.labels["by"]] = counted.get(sample.labels["by"], 0.0) + sample.value
+        return counted
 
     def _lay_out(self, *, way: str, deadline_ms: float) -> None:
         root, rows = self.root, self.rows
