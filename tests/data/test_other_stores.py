@@ -1,4 +1,7 @@
-"""Tables at gs:// and abfs://, over HTTP to local servers of these protocols, where such are installed."""
+"""Tables at gs:// and abfs://, over HTTP to local servers of these protocols, where such are installed.
+
+The one of Google's protocol serves one connection at a time, and Arrow may hold several: once in a while it waits for ever.
+"""
 
 import io
 import re
@@ -20,6 +23,7 @@ from tallystick.errors import DataError
 from tallystick.network.addresses import free_port
 from tallystick.reading import validate
 
+pytestmark = pytest.mark.long
 ROWS = pl.DataFrame({"id": ["007", "008", "010"], "x": [1.5, 2.5, None], "n": [1, 2, 3]})
 # Azurite's well-known account, for tests everywhere.
 ACCOUNT = "devstoreaccount1"
