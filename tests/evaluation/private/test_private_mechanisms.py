@@ -23,7 +23,7 @@ from tallystick.evaluation.private.thresholds import ThresholdCounts
 from tallystick.privacy.events import GaussianDP, NotPrivate, PureDP, total_epsilon
 from tallystick.privacy.noise import WIDEST_SHARE, SecureNoise, SimulatedNoise
 
-RUNS = 200_000
+RUNS = 60_000
 
 
 class HalfNoise(SimulatedNoise):
