@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 import yaml
-from prometheus_client.parser import text_string_to_metric_families
 
 from tallystick.errors import ConfigError
 from tallystick.network.addresses import free_port
@@ -90,6 +89,8 @@ class ServingJob:
 
     def scored(self) -> Mapping[str, float]:
         """How many rows were scored by what, as the label party counts them, whichever run did."""
+        from prometheus_client.parser import text_string_to_metric_families  # of the extra serve, which the page does not need
+
         header = {"Authorization": f"Bearer {self.token}"}
         asked = urllib.request.Request(f"http://127.0.0.1:{self.port}/metrics", headers=header)
         with urllib.request.urlopen(asked, timeout=10) as answer:  # noqa: S310 - our own server
