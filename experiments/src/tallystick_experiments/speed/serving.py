@@ -65,7 +65,7 @@ def run(
     Raises ConfigError where a client is not installed, or the training fails.
     """
     require_clients()
-    found: list[Row] = []
+    load_before, found = os.getloadavg()[0], list[Row]()
     steps = 1 + ("load" in parts) * (2 * len(CLIENTS) * len(rates) + 1) + ("faults" in parts) * len(serving_faults.FAULTS)
     steps += 2 * ("memory" in parts)
     number = iter(range(1, steps + 1))
@@ -89,7 +89,7 @@ def run(
         "way": way,
         "minutes": minutes,
         "cores": os.cpu_count(),
-        "load": os.getloadavg()[2],
+        "load": load_before,
     }
     return ExperimentResult(experiment="serve", about=about, rows=found, page_of=page_of)
 

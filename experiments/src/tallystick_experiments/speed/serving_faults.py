@@ -152,11 +152,11 @@ class Counts:
                 return at
         return None
 
-    def share_alone(self, since: float, to: float) -> float:
-        """The share of rows between these times that own columns scored."""
+    def share_alone(self, since: float, to: float) -> float | None:
+        """The share of rows between these times that own columns scored; None where none was asked for."""
         some = [each for each in self.seen if since <= each[0] <= to]
         joint, alone = (some[-1][place] - some[0][place] for place in (1, 2)) if len(some) > 1 else (0.0, 0.0)
-        return alone / (joint + alone) if joint + alone else float("nan")
+        return alone / (joint + alone) if joint + alone else None
 
 
 def _seen(fault: Fault, stage: Stage) -> Row:

@@ -17,7 +17,7 @@ def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
         "rows of each table": f"{about['rows']:,}",
         "asked by": about["way"],
         "cores, for all processes and the client": str(about["cores"]),
-        "load of the machine over the last 15 minutes": f"{about['load']:.1f}",
+        "load of the machine in the minute before": f"{about['load']:.1f}",
     }
     return Benchmark(title="Scores online, measured", tables=tables, notes=_NOTES, facts=facts)
 
