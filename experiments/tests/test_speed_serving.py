@@ -36,6 +36,7 @@ def test_the_page_has_a_table_for_each_part_that_was_measured():
     about = {"rows": 2000, "way": "key", "cores": 2, "load": 0.1}
     asked = {"requests": 1000, "failed": 0, "p50_ms": 1.0, "p99_ms": 2.0, "slowest_ms": 3.0}
     load = {"part": "load", "what": "serve", "client": "hey", "rate": 100, "per_second": 99.0, "label_cpu_ms": 0.5, "cpu_ms": 0.5}
-    rows = [load | asked, *({"part": "faults", "fault": name, **asked, "alone": 1.0, "back_s": None} for name in FAULTS)]
+    floor = {"part": "round trip", "rate": 100, "cpu_ms": 0.5}
+    rows = [load | asked, floor, *({"part": "faults", "fault": name, **asked, "alone": 1.0, "back_s": None} for name in FAULTS)]
     page = page_of(about, rows)
-    assert [len(table.rows) for table in page.tables] == [1, len(FAULTS)]
+    assert [len(table.rows) for table in page.tables] == [1, 1, len(FAULTS)]

@@ -31,6 +31,7 @@ from tallystick.serving.stores.table import Snapshot
 from tallystick_experiments.page import ExperimentResult
 from tallystick_experiments.speed import serving_faults, serving_memory
 from tallystick_experiments.speed.serving_clients import CLIENTS, ask, require_clients
+from tallystick_experiments.speed.serving_floor import round_trips
 from tallystick_experiments.speed.serving_job import FEATURE, LABEL, ServingJob, cpu_s, end, started, until
 from tallystick_experiments.speed.serving_page import page_of
 from tallystick_experiments.stats import Row
@@ -114,7 +115,8 @@ def _load(job: ServingJob, rates: Sequence[int], seconds: int, say: Callable[[st
     finally:
         end(server)
     say("one process")
-    return [*found, *({"part": "one process", "rate": rate, "cpu_ms": cpu} for rate, cpu in _one_process(job, rates).items())]
+    found += [{"part": "one process", "rate": rate, "cpu_ms": cpu} for rate, cpu in _one_process(job, rates).items()]
+    return [*found, *({"part": "round trip", "rate": rate, "cpu_ms": cpu} for rate, cpu in round_trips(rates).items())]
 
 
 def _measured(what: str, client: str, job: ServingJob, port: int, rate: int, seconds: int, processes: Mapping[str, int]) -> Row:

@@ -11,7 +11,7 @@ AIMS_MS = {100: 15.0, 500: 25.0}
 
 def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
     """A table for each part that was measured."""
-    parts = {name: [row for row in rows if row["part"] == name] for name in ("load", "one process", "faults", "memory")}
+    parts = {name: [row for row in rows if row["part"] == name] for name in _TABLES}
     tables = [make(parts[name]) for name, make in _TABLES.items() if parts[name]]
     facts = {
         "rows of each table": f"{about['rows']:,}",
@@ -60,6 +60,16 @@ def _one_process(rows: Sequence[Row]) -> ResultTable:
     return ResultTable(name="The same network in one process", columns=["one row at a time", "CPU, ms"], rows=cells)
 
 
+def _round_trip(rows: Sequence[Row]) -> ResultTable:
+    return ResultTable(
+        name="A bare round trip of the session",
+        columns=["empty messages at random times", "CPU of both parties, ms"],
+        rows=[[f"{row['rate']} a second", row["cpu_ms"]] for row in rows],
+        note="A request costs at least this, the scoring of one process at its pace, and a constant answer: what is asked of a "
+        "partner for one row alone cannot cost less.",
+    )
+
+
 def _faults(rows: Sequence[Row]) -> ResultTable:
     cells: list[list[Cell]] = [
         [
@@ -102,4 +112,4 @@ def _memory(rows: Sequence[Row]) -> ResultTable:
     return ResultTable(name="What the processes hold", columns=[*columns, "threads: first, last, most"], rows=cells, note=asked)
 
 
-_TABLES = {"load": _load, "one process": _one_process, "faults": _faults, "memory": _memory}
+_TABLES = {"load": _load, "one process": _one_process, "round trip": _round_trip, "faults": _faults, "memory": _memory}

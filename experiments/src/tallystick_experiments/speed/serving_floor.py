@@ -1,0 +1,42 @@
+"""What a served request cannot do without: a bare round trip of the parties' session, at the pace of requests.
+
+Two processes over mutual TLS, one of which sends an empty message at random times and waits for an empty answer.
+"""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tallystick.demo.localhost import FEATURE, LABEL, PAIR, PartyContext, run_parties
+from tallystick.network.line import LineProbe, ProbeAnswer
+from tallystick.storage import scratch_folder
+
+TRIPS = 500
+
+
+def round_trips(rates: Sequence[int]) -> dict[int, float]:
+    """CPU milliseconds of both sides together, of a round trip at each rate."""
+    with scratch_folder() as folder:
+        found = run_parties(Path(folder), __name__, PAIR, {"rates": list(rates)}, timeout_s=300).results
+    return {rate: found[LABEL][place] + found[FEATURE][place] for place, rate in enumerate(rates)}
+
+
+def party(stage: PartyContext, arguments: dict[str, Any]) -> list[float]:
+    """One party's process."""
+    (channel,) = stage.channels.values()
+    rng, found = np.random.default_rng(0), []
+    for rate in arguments["rates"]:
+        began = time.process_time()
+        for _ in range(TRIPS):
+            if stage.name == LABEL:
+                time.sleep(rng.exponential(1 / rate))
+                channel.send(LineProbe(data=b""))
+                channel.receive(ProbeAnswer)
+            else:
+                channel.receive(LineProbe)
+                channel.send(ProbeAnswer())
+        found.append(1000 * (time.process_time() - began) / TRIPS)
+    return found
