@@ -74,19 +74,7 @@ def simulate(
     Raises ConfigError and DataError for unusable input; the first party's error if the run fails.
     """
     agreed = contract if isinstance(contract, Contract) else parse_contract(contract)
-    with_rows = [name for name, party in agreed.parties.items() if party.role != "helper"]
-    if missing := [name for name in with_rows if name not in tables or name not in parties]:
-        raise ConfigError(f"simulate: no table or no columns for {', '.join(missing)}; give both for every party of the contract")
-    if top is None and agreed.label_party in (bottoms or {}):
-        raise ConfigError(
-            f"simulate: bottoms has {agreed.label_party}, the label party, and there is no top to join it; give a top as well, "
-            f"or name the module in the contract's model.bottoms.{agreed.label_party}"
-        )
-    if top is not None and agreed.unaligned.used:
-        raise ConfigError(
-            f"simulate: a top is given, but unaligned.method = {agreed.unaligned.method} makes tops of its own; "
-            "name the module's class in the contract's model.top instead"
-        )
+    _check_parts(agreed, tables, parties, bottoms or {}, top)
     if start_from is not None and folder is None:
         raise ConfigError(f"simulate: start_from = {start_from!r}: give the folder that this run was simulated in")
     frames = {name: as_frame(table, source=name) for name, table in tables.items()}
@@ -110,6 +98,29 @@ def simulate(
             )
     finally:
         torch.set_num_threads(threads)  # a party's own setting is not its host's
+
+
+def _check_parts(
+    contract: Contract,
+    tables: Mapping[str, Any],
+    parties: Mapping[str, Mapping[str, Any]],
+    bottoms: Mapping[str, nn.Module],
+    top: nn.Module | None,
+) -> None:
+    """Raise ConfigError for a table, a party's columns or a module that is missing, or that does not fit the contract."""
+    with_rows = [name for name, party in contract.parties.items() if party.role != "helper"]
+    if missing := [name for name in with_rows if name not in tables or name not in parties]:
+        raise ConfigError(f"simulate: no table or no columns for {', '.join(missing)}; give both for every party of the contract")
+    if top is None and contract.label_party in bottoms:
+        raise ConfigError(
+            f"simulate: bottoms has {contract.label_party}, the label party, and there is no top to join it; give a top as well, "
+            f"or name the module in the contract's model.bottoms.{contract.label_party}"
+        )
+    if top is not None and contract.unaligned.used:
+        raise ConfigError(
+            f"simulate: a top is given, but unaligned.method = {contract.unaligned.method} makes tops of its own; "
+            "name the module's class in the contract's model.top instead"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -128,6 +128,17 @@ def link_label_party(
             _compare(peer, helper, numbers_NK)
             found[peer.peer] = Candidates(numbers_NK=numbers_NK, rows=rows, similarity_NK=similarity_NK, scale=scale)
     linked = int(np.logical_and.reduce([c.numbers_NK[:, 0] != PAD for c in found.values()]).sum())
+    return Alignment(
+        method=_METHOD,
+        rows_N=order_N,
+        sizes={"own": len(keys), **{name: c.rows for name, c in found.items()}, "intersection": linked},
+        learnt=[*_learnt_of(found, terms, own=len(keys)), _said_of_helper(helper.peer, terms)],
+        candidates=found,
+    )
+
+
+def _learnt_of(found: Mapping[str, Candidates], terms: SimilarityConfig, *, own: int) -> list[str]:
+    """What the label party learnt of each feature party by the candidates for its own rows, in sentences."""
     learnt = [f"{name} has {c.rows} rows." for name, c in found.items()]
     for name, c in found.items():
         pairs = int((c.numbers_NK != PAD).sum())
@@ -137,14 +148,8 @@ def link_label_party(
         )
     if terms.least_similarity is not None:
         some = int(np.logical_or.reduce([c.numbers_NK[:, 0] != PAD for c in found.values()]).sum())
-        learnt.append(_said_of_floor(terms, f"{len(keys) - some} of this side's {len(keys)} rows have none"))
-    return Alignment(
-        method=_METHOD,
-        rows_N=order_N,
-        sizes={"own": len(keys), **{name: c.rows for name, c in found.items()}, "intersection": linked},
-        learnt=[*learnt, _said_of_helper(helper.peer, terms)],
-        candidates=found,
-    )
+        learnt.append(_said_of_floor(terms, f"{own - some} of this side's {own} rows have none"))
+    return learnt
 
 
 def link_feature_party(

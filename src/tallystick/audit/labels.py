@@ -127,8 +127,8 @@ def audit_labels(
         watcher.say("attacking what this side sent, for its numbers, as a feature party could")
         return _audit_numbers(folder, contract, kept, known=auxiliary_labels, also=also, seed=seed)
     outside, unusable = outside_attacks() if contract.audit is True else ({}, {})
-    classes, quick, flip = contract.target.classes, contract.audit == "quick", _flip(contract)
-    attacks = _attacks(contract, outside, auxiliary_labels, flips=flip is not None)
+    classes, quick = contract.target.classes, contract.audit == "quick"
+    attacks = _attacks(contract, outside, auxiliary_labels)
     found: list[results.AttackResult] = []
     growth: list[results.LeakGrowth] = []
     unmeasured = [f"{name}: {why}" for name, why in unusable.items()]
@@ -141,14 +141,7 @@ def audit_labels(
         for epoch, up_to_it, whole in _sums_by_epoch(sums_of(store), own_N, classes):  # in memory one after the other
             growing.append((epoch, _some_rows(whole)))
             sums = up_to_it
-        if not quick:
-            steps = _real_rows(store.load("cut_gradient"), own_N)
-            start = kept.start.seen_by(number, contract) if kept.start is not None else None
-            view = some_steps(View(received="cut_gradient", steps=steps, classes=classes, start=start, flip=flip))
-        elif whole is not None:
-            view = whole
-        else:
-            raise DataError(f"{store.folder} holds no sums per row; run the contract until an epoch is over at least")
+        view = _seen_view(contract, kept, store, whole, number=number)
         seen.append((view, sums))
         evaluation = LabelInferenceEvaluation(view, label_N, whole=whole, seed=seed)
         for done, (name, row) in enumerate(attacks):
@@ -165,6 +158,18 @@ def audit_labels(
             found, unmeasured = found + more, unmeasured + reasons
     summary = _summary(contract, seen, trained=epochs_trained(folder)) + runs_in_words(also)
     return results.Audit(summary=summary, defense=_defense(contract), attacks=found, growth=growth, not_measured=unmeasured)
+
+
+def _seen_view(contract: Contract, kept: KeptLabels, store: ViewStore, whole: View | None, *, number: int) -> View:
+    """What the attacks on the feature party of this number read: some of its steps, or in a quick audit the sums by row alone."""
+    if contract.audit != "quick":
+        steps = _real_rows(store.load("cut_gradient"), kept.own_N)
+        start = kept.start.seen_by(number, contract) if kept.start is not None else None
+        classes, flip = contract.target.classes, _flip(contract)
+        return some_steps(View(received="cut_gradient", steps=steps, classes=classes, start=start, flip=flip))
+    if whole is None:
+        raise DataError(f"{store.folder} holds no sums per row; run the contract until an epoch is over at least")
+    return whole
 
 
 def _audit_together(
@@ -201,10 +206,10 @@ def _sums_of_other(other: OtherRun, whole: View, label_N: Tensor, peer: str) -> 
 
 
 def _attacks(
-    contract: Contract, outside: Mapping[str, LabelInferenceAttack], auxiliary_labels: int, *, flips: bool
+    contract: Contract, outside: Mapping[str, LabelInferenceAttack], auxiliary_labels: int
 ) -> list[tuple[str, LabelInferenceAttack]]:
     """Those that fit the target and the depth of the audit, told so many labels where they are told a few."""
-    quick = contract.audit == "quick"
+    quick, flips = contract.audit == "quick", _flip(contract) is not None
     return [
         (name, replace(row, knows=FewLabels(count=auxiliary_labels)) if isinstance(row.knows, FewLabels) else row)
         for name, row in {**LABEL_INFERENCE_ATTACKS, **outside}.items()
