@@ -25,6 +25,8 @@ Text = Annotated[str, Field(min_length=1)]
 Count = Annotated[int, Field(strict=True, ge=1, le=1_000_000_000)]
 Width = Annotated[int, Field(strict=True, ge=1, le=65_536)]
 Share = Annotated[float, Field(strict=True, ge=0, lt=1)]
+WholeShare = Annotated[float, Field(strict=True, ge=0, le=1)]
+"""A share that may be all; a ``Share`` may not."""
 Positive = Annotated[float, Field(strict=True, ge=1e-9, le=1e9)]
 
 

@@ -198,7 +198,7 @@ class ProcessCampaign(Campaign):
         self.fork_server, self._owns = fork_server or ForkServer(scratch), fork_server is None
         try:
             self.measure()
-        except BaseException:
+        except BaseException:  # an interrupt too: nobody else ends the fork server that was begun here
             self.close()
             raise
 

@@ -3,7 +3,7 @@
 from pydantic import Field
 
 from tallystick.metrics import METRICS, TargetType
-from tallystick.reading import Model, Text, shown
+from tallystick.reading import Model, Text, WholeShare, shown
 
 
 class PromotionConfig(Model):
@@ -17,11 +17,8 @@ class PromotionConfig(Model):
     least_gain: float = Field(
         default=0.0, strict=True, ge=-1e9, le=1e9, description="by how much the new run has to be better; below 0 it may be worse"
     )
-    calibration_slack: float | None = Field(
+    calibration_slack: WholeShare | None = Field(
         default=None,
-        strict=True,
-        ge=0,
-        le=1,
         description="by how much the new run's adaptive calibration error may be larger; null does not ask (no regression)",
     )
 

@@ -16,7 +16,7 @@ from tallystick.config.imputation import (
 )
 from tallystick.config.merge import MergeConfig
 from tallystick.metrics import METRICS
-from tallystick.reading import Count, Model, Name, Role, Share, Step, Text, Width
+from tallystick.reading import Count, Model, Name, Role, Share, Step, Text, WholeShare, Width
 
 ROLE_ALIASES: dict[str, Role] = {
     **dict.fromkeys(("active", "primary", "guest", "leader"), "label"),
@@ -100,11 +100,8 @@ class AlignmentConfig(Model):
         description="most ids that any party may bring to the alignment; null lets each party accept ten times its own, and "
         "at least 100,000; set it where one side is much larger",
     )
-    min_match_rate: float = Field(
+    min_match_rate: WholeShare = Field(
         default=0.0,
-        strict=True,
-        ge=0,
-        le=1,
         description="least share of the label party's ids that all parties have; with fewer the run ends before training",
     )
 

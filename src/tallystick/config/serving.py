@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, get_args
 from pydantic import AfterValidator, Field, model_validator
 
 from tallystick.config.secret import LITERAL, Secret
-from tallystick.reading import Address, Count, FilePath, Model, Problems, Text, Unshown, redacted
+from tallystick.reading import Address, Count, FilePath, Model, Problems, Text, Unshown, WholeShare, redacted
 
 if TYPE_CHECKING:
     from tallystick.config.contract import Contract
@@ -103,7 +103,7 @@ class AnswersConfig(Model):
     requests: Annotated[float, Field(strict=True, gt=0, le=1)] = Field(
         default=1.0, description="share of requests that are kept, drawn at random; 64 MiB hold some 300,000"
     )
-    columns: Annotated[float, Field(strict=True, ge=0, le=1)] = Field(
+    columns: WholeShare = Field(
         default=0.05, description="share of the kept ones whose own columns are kept too, as the network takes them"
     )
 
@@ -111,11 +111,8 @@ class AnswersConfig(Model):
 class ShadowOptions(Model):
     """How a candidate (`tallystick runs ... shadow`) is scored beside the run in use."""
 
-    share: float = Field(
+    share: WholeShare = Field(
         default=0.1,
-        strict=True,
-        ge=0,
-        le=1,
         description="share of the requests that a candidate scores, too, behind their answers",
     )
     threshold: float | None = Field(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 from pydantic import Field
 
-from tallystick.reading import Count, Model, Text
+from tallystick.reading import Count, Model, Text, WholeShare
 
 MOST_EVALUATIONS = 50
 
@@ -133,7 +133,7 @@ class UnalignedConfig(Model):
     local_steps: Annotated[int, Field(strict=True, ge=1, le=1000)] = Field(
         default=1, description="steps on unaligned rows for each joint step; each epoch's share all of these rows"
     )
-    warm_rate: Annotated[float, Field(strict=True, ge=0, le=1)] = Field(
+    warm_rate: WholeShare = Field(
         default=0.3,
         description="learning rate of a bottom model that starts from another's weights, as a share of the usual; 0 freezes it",
     )

@@ -1,5 +1,6 @@
 """Label models with a branch for rows that no partner has a row of. Shapes: B batch, D cut width, C outputs."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import torch
@@ -11,12 +12,12 @@ from tallystick.models.normalization import norms_like
 from tallystick.models.split import LabelModel, OwnColumnsModel
 
 
-class BranchedModel(LabelModel):
+class BranchedModel(LabelModel, ABC):
     """A label model that also scores a row by the label party's own columns."""
 
+    @abstractmethod
     def local(self, own: Features) -> Tensor:
         """Logits of rows without a partner's row, by the branch that trains the joint one: (B,) for one output, else (B, C)."""
-        raise NotImplementedError  # a module is no abstract class; each branched model has its own
 
     @property
     def own_rows(self) -> LabelModel | None:
