@@ -153,3 +153,30 @@ def test_so_many_rows_may_wait_and_no_more():
         run = ScoringRun(run_id=RUN, scorer=rows, store=rows)
         batcher.want(Wanted(run=run, keys=[b"1"] * count, own=None, until=time.monotonic() + 30, done=told.append))
         assert batcher.full == is_full
+
+
+@pytest.mark.parametrize(("gather_s", "expected"), [(0.0, [1, 1]), (5.0, [2])])
+def test_a_row_waits_for_others_where_it_is_to(gather_s, expected, monkeypatch):
+    """The second row comes while the first would wait: the clock is the test's."""
+    sizes, told, rows = [], [], Numbers()
+    run = ScoringRun(run_id=RUN, scorer=rows, store=rows)
+    batcher = Batcher(gate=OPEN, patience_s=30, most_waiting=10, gather_s=gather_s, observe=lambda size, *_: sizes.append(size))
+    batcher._standing = True
+
+    def want(key):
+        batcher.want(Wanted(run=run, keys=[key], own=None, until=time.monotonic() + 30, done=told.append))
+
+    def pause(seconds):
+        assert seconds == gather_s
+        want(b"8")
+
+    def asking(keys, own):
+        if len(sizes) == 0 and not gather_s:
+            want(b"8")
+        return all_here(keys, own)
+
+    monkeypatch.setattr("tallystick.serving.batching.time.sleep", pause)
+    want(b"7")
+    batcher.serve({RUN: asking}, Silent(), lambda: len(told) == 2)
+    assert sizes == expected
+    assert sorted(float(outcome.scores["score"][0]) for outcome in told) == [7.0, 8.0]

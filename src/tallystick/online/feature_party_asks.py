@@ -63,6 +63,7 @@ def serve_feature_party_that_asks(
         gate=side.gate(crosses=way == "embedding"),
         patience_s=options.deadline_ms / 1000,
         most_waiting=options.max_waiting,
+        gather_s=options.gather_ms / 1000,
         observe=metrics.observe_batch,
     )
     opened = side.open(side.first.run_id, anew=False)

@@ -50,6 +50,7 @@ def serve_label_party(contract: Contract, party: PartyFile, *, table: str | None
         gate=gate,
         patience_s=options.deadline_ms / 1000,
         most_waiting=options.max_waiting,
+        gather_s=options.gather_ms / 1000,
         observe=metrics.observe_batch,
     )
 

@@ -1,8 +1,9 @@
 """Requests gathered into batches: one batch is with the partners while the next one gathers.
 
-No fixed window: a batch is fired at once when none is in flight, with what has gathered, at most MOST_ROWS rows. A thread of its
-own asks; whoever wants scores is called back. A batch is asked of one run and scored by it. Where a batch comes back after its
-deadline, or the partners are away, wanted rows are told so at once, until a probe comes back in time.
+A batch is fired at once when none is in flight, with what has gathered, at most MOST_ROWS rows; or, where the party file says so,
+some milliseconds later, which spares processor time under load. A thread of its own asks; whoever wants scores is called back. A
+batch is asked of one run and scored by it. Where a batch comes back after its deadline, or the partners are away, wanted rows are
+told so at once, until a probe comes back in time.
 
 Shapes: B rows.
 """
@@ -90,6 +91,7 @@ class Batcher:
         gate: budgets and the journal of this side, asked before a partner is.
         patience_s: seconds after which a batch that is not back counts as late.
         most_waiting: rows that may wait.
+        gather_s: seconds that a batch with room waits for more rows before it is fired; 0 fires at once.
         observe: told of each batch: its rows, its seconds, and the seconds of it that the partners took.
     """
 
@@ -99,10 +101,11 @@ class Batcher:
         gate: Gate,
         patience_s: float,
         most_waiting: int,
+        gather_s: float = 0.0,
         observe: Callable[[int, float, float], None],
     ) -> None:
         self._gate, self._patience_s, self._observe = gate, patience_s, observe
-        self._most_waiting = most_waiting
+        self._most_waiting, self._gather_s = most_waiting, gather_s
         self._waiting: deque[Wanted] = deque()
         self._rows_waiting = 0
         self._news = threading.Condition()
@@ -182,6 +185,10 @@ class Batcher:
         with self._news:
             if not self._waiting:
                 self._news.wait(wait_s)
+            has_room = 0 < self._rows_waiting < MOST_ROWS
+        if has_room and self._gather_s:
+            time.sleep(self._gather_s)
+        with self._news:
             rows, now = 0, time.monotonic()
             others: list[Wanted] = []
             while self._waiting and rows + len(self._waiting[0].keys) <= MOST_ROWS:

@@ -39,6 +39,7 @@ from tallystick_experiments.stats import Row
 PARTS = ("load", "faults", "memory")
 WARM_UP_S = 3
 ALONE_CALLS = 1000
+GATHER_MS = 5
 
 
 def run(
@@ -67,7 +68,7 @@ def run(
     """
     require_clients()
     load_before, found = os.getloadavg()[0], list[Row]()
-    steps = 1 + ("load" in parts) * (2 * len(CLIENTS) * len(rates) + 1) + ("faults" in parts) * len(serving_faults.FAULTS)
+    steps = 1 + ("load" in parts) * (3 * len(CLIENTS) * len(rates) + 1) + ("faults" in parts) * len(serving_faults.FAULTS)
     steps += 2 * ("memory" in parts)
     number = iter(range(1, steps + 1))
 
@@ -96,13 +97,17 @@ def run(
 
 
 def _load(job: ServingJob, rates: Sequence[int], seconds: int, say: Callable[[str], None]) -> list[Row]:
-    found = []
-    with job.serving() as running:
-        processes = {"label": running[LABEL].pid, "feature": running[FEATURE].pid}
-        for client in CLIENTS:
-            for rate in rates:
-                say(f"serve, {rate} a second by {client}")
-                found.append(_measured("serve", client, job, job.port, rate, seconds, processes))
+    found, at_once = [], job.values(LABEL)["serving"]
+    for gather_ms in (0, GATHER_MS):
+        what = f"serve, gather_ms: {gather_ms}" if gather_ms else "serve"
+        job.change(LABEL, serving={**at_once, "gather_ms": gather_ms})
+        with job.serving() as running:
+            processes = {"label": running[LABEL].pid, "feature": running[FEATURE].pid}
+            for client in CLIENTS:
+                for rate in rates:
+                    say(f"{what}, {rate} a second by {client}")
+                    found.append(_measured(what, client, job, job.port, rate, seconds, processes))
+    job.change(LABEL, serving=at_once)
     port = free_port()
     constant = [sys.executable, str(Path(__file__).with_name("constant_server.py")), str(port)]
     server = started(constant, log=job.root / "constant.log")

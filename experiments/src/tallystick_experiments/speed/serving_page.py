@@ -40,7 +40,7 @@ def _load(rows: Sequence[Row]) -> ResultTable:
             row["failed"],
             row["p50_ms"],
             row["p99_ms"],
-            AIMS_MS.get(row["rate"]) if row["what"] == "serve" else None,
+            AIMS_MS.get(row["rate"]) if row["what"].startswith("serve") else None,
             row["label_cpu_ms"],
             row.get("feature_cpu_ms"),
             row["cpu_ms"],
