@@ -27,7 +27,7 @@ from tallystick.serving.feature_party_asks import (
 )
 from tallystick.serving.messages import HERE, OVER_BUDGET, ScoreAnswer, ScoreQuestion
 
-ROWS, WIDTH, RUN, CONTRACT = 60, 3, "0123456789abcdef", "ab" * 32
+ROWS, WIDTH, RUN = 60, 3, "0123456789abcdef"
 NAMES = [b"uid-%02d" % position for position in range(ROWS)]
 COLUMN_N = torch.linspace(-1, 1, ROWS)
 LABEL_PARTY_N = torch.linspace(2, -2, ROWS)
@@ -68,7 +68,7 @@ class Daily:
 
 
 def batches(size=7):
-    return AgreedBatches.of(NAMES, size=size, contract=CONTRACT)
+    return AgreedBatches.of(NAMES, size=size)
 
 
 @pytest.fixture

@@ -126,7 +126,7 @@ def serve_label_party_that_answers(
 
 
 def _agreed_batches(side: ServingSide, alignment: Alignment) -> AgreedBatches:
-    return AgreedBatches.of(names_of(side, alignment), size=side.serving.window, contract=side.contract.hash)
+    return AgreedBatches.of(names_of(side, alignment), size=side.serving.window)
 
 
 def _batched_rows(side: ServingSide, channels: dict[str, Channel], opened: OpenRun) -> BatchedRows:

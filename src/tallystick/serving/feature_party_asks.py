@@ -34,8 +34,9 @@ SCORE = "score"
 class AgreedBatches:
     """The batches of an alignment, which both sides cut alike: no row is in two.
 
-    Nobody chooses them. A row is in the same batch whenever it is asked for, and while it stays aligned its batch changes only by
-    rows that come or go (``windows.py``), if its name stays: on a union, an alignment of other keys gives all rows new names.
+    Nobody chooses them. A row is in the same batch whenever it is asked for, under every text of a contract, and while it stays
+    aligned its batch changes only by rows that come or go (``windows.py``), if its name stays: on a union, a new alignment gives
+    all rows other places.
 
     Args:
         members: the positions of each batch, ascending.
@@ -48,12 +49,13 @@ class AgreedBatches:
     names_N: Sequence[bytes]
 
     @classmethod
-    def of(cls, names_N: Sequence[bytes], *, size: int, contract: str) -> "AgreedBatches":
-        """Cut batches of at least ``size`` rows by names that both sides have, under the contract's hash.
+    def of(cls, names_N: Sequence[bytes], *, size: int) -> "AgreedBatches":
+        """Cut batches of at least ``size`` rows by names that both sides have; raises DataError for fewer rows in all.
 
-        Raises DataError for fewer rows in all.
+        The hash has no key. Were it the contract's, another text of it would cut other batches, and a row that was asked for
+        under both would stand in both, mostly alone.
         """
-        members = [np.sort(window) for window in windows(names_N, size=size, key=bytes.fromhex(contract))]
+        members = [np.sort(window) for window in windows(names_N, size=size, key=b"")]
         batch_N = np.empty(len(names_N), dtype=np.int64)
         for number, position_M in enumerate(members):
             batch_N[position_M] = number

@@ -24,7 +24,7 @@ def windows(names_N: Sequence[bytes], *, size: int, key: bytes) -> list[NDArray[
     Args:
         names_N: of the rows, each once.
         size: at least 1.
-        key: of the hash, 64 bytes at most: a secret, where nobody else is to know which rows share a window.
+        key: of the hash, 64 bytes at most: a secret where nobody else is to know which rows share a window, else empty.
 
     Raises DataError for fewer rows than one window needs.
     """
