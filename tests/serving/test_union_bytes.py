@@ -2,6 +2,7 @@
 
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,8 @@ from tallystick.dataset.own_rows import OwnRows
 from tallystick.dataset.union import UnionDataset
 from tallystick.network.channel import memory_channels
 from tallystick.network.messages import encode
+from tallystick.online.aligned_rows import names_of
+from tallystick.serving.answering import OPEN
 from tallystick.serving.feature_party_asks import (
     AgreedBatches,
     AskByAgreedBatch,
@@ -29,6 +32,9 @@ from tallystick.serving.feature_party_asks import (
     all_embedded,
     answer_with_scores,
 )
+from tallystick.serving.journal import Journal
+from tallystick.serving.messages import OVER_BUDGET
+from tallystick.storage import Origin
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "alignment"))
 from roles import in_threads
@@ -85,9 +91,12 @@ class Side:
         encoder = Encoder.fit(frame, FeatureColumns(numeric=("x",)), np.arange(frame.height))
         own = OwnRows(party=party, is_label=bool(label), frame=frame, keys=keys, alignment=self.alignment)
         self.source = UnionDataset.to_score(CONTRACT, own, encoder, secret_seed=lambda: 7).features_at
-        uids = [bytes(uid) for uid in self.alignment.uids_N16]
-        self.batches = AgreedBatches.of(uids, size=SIZE, contract=CONTRACT.hash)
+        self.keys = keys
+        self.batches = self.batches_of(self.alignment)
         self.places = {key(self.numbers[row]).encode(): place for place, row in enumerate(self.alignment.rows_N) if row >= 0}
+
+    def batches_of(self, alignment):
+        return AgreedBatches.of(names_of(self, alignment), size=SIZE)
 
 
 @pytest.fixture(scope="module")
@@ -99,12 +108,13 @@ def sides(tmp_path_factory):
     )
 
 
-def crossed(sides, number):
+def crossed(sides, number, *, batches=None, gate=OPEN):
     """The feature party asks for one row in a new session: the score, and the bytes that each side sent."""
     bank, shop = sides
     own, theirs = map(Listening, memory_channels("bank", "shop", timeout_s=60))
-    rows = BatchedRows(source=bank.source, batches=bank.batches)
-    answering = threading.Thread(target=answer_with_scores, args=(own, {RUN: Scorer()}), kwargs={"width": WIDTH, "rows": rows})
+    rows = BatchedRows(source=bank.source, batches=batches or bank.batches)
+    options = {"width": WIDTH, "rows": rows, "gate": gate}
+    answering = threading.Thread(target=answer_with_scores, args=(own, {RUN: Scorer()}), kwargs=options)
     answering.start()
     label_party = AskedLabelParty(channel=theirs, run=RUN, probabilities=True)
     cut_ND = all_embedded(Linear(1.0, -2.0, 0.5), shop.source, rows=len(shop.alignment), width=WIDTH)
@@ -151,3 +161,18 @@ def test_no_key_and_no_universal_id_crosses_and_all_rows_of_a_batch_have_an_embe
     at = torch.tensor([position])
     expected = Scorer().joint([Linear(1.0, -2.0, 0.5)(shop.source(at))], bank.source(at))["score"]
     assert answered.cuts_ED[0][:, 0].tolist() == expected.tolist()
+
+
+def test_a_new_alignment_begins_no_budget_anew_and_shows_not_whose_rows_are_over_it(sides, tmp_path):
+    """One more key on a union gives all rows new universal ids: whoever brings one gets no second day."""
+    bank, shop = sides
+    gate = Journal(origin=Origin(folder=tmp_path), secret=bytes(32), a_day_per_row=1)
+    first, _, _ = crossed(sides, 3, gate=gate)
+    assert first.is_here.all()
+    anew = replace(bank.alignment, uids_N16=np.flip(bank.alignment.uids_N16).copy())
+    batch = shop.batches.members[shop.batches.batch_N[shop.places[key(3).encode()]]]
+    assert len(set(bank.alignment.rows_N[batch] < 0)) == 2  # some that the label party has, some that it lacks
+    again, _, (answer,) = crossed(sides, 3, batches=bank.batches_of(anew), gate=gate)
+    assert again.state_B.tolist() == [OVER_BUDGET]
+    assert bytes([OVER_BUDGET]) * len(batch) in answer
+    gate.close()

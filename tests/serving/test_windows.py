@@ -42,3 +42,17 @@ def test_which_rows_share_a_window_hangs_on_the_secret_and_they_are_not_much_lar
 def test_fewer_rows_than_a_window_has_are_refused():
     with pytest.raises(DataError, match="20 rows are common, and the contract hides each among 21"):
         drawn({b"%d" % number for number in range(20)}, 21)
+
+
+def test_rows_that_leave_narrow_a_window_down_and_nothing_prevents_it():
+    """Whoever leaves out half of its rows of a window sees by the next question in which half the wanted one is."""
+    names = [b"id-%d" % number for number in range(1000)]
+    wanted, left, looks = names[7], set(names), 1
+    (seen,) = (window for window in drawn(left, 32) if wanted in window)
+    first = len(seen)
+    while len(seen) > 1:
+        left -= set(sorted(seen)[: len(seen) // 2])
+        seen &= {name for window in drawn(left, 32) if wanted in window for name in window} if wanted in left else seen - left
+        left, looks = set(names), looks + 1
+    assert seen == {wanted}
+    assert looks <= 2 + first.bit_length()

@@ -24,10 +24,14 @@ def aligned_rows(side: ServingSide, alignment: Alignment, encoder: Encoder | Non
 
 
 def names_of(side: ServingSide, alignment: Alignment) -> Sequence[bytes]:
-    """What both sides know each position by: its universal id on a union, else the key."""
+    """What both sides know each position by, and what budgets do: the key, on a union the position itself.
+
+    Universal ids would do for the batches. But a new alignment draws new ones, and whoever brings another key gets one: by these
+    names each would begin the day's budgets anew. By own keys it would show, once a budget is used up, whose rows they are.
+    """
     if alignment.uids_N16 is None:
         return list(side.keys.ids_of(alignment.rows_N))
-    return [bytes(uid) for uid in alignment.uids_N16]
+    return [b"%d" % position for position in range(len(alignment))]
 
 
 def own_places(side: ServingSide, alignment: Alignment) -> dict[bytes, int]:
