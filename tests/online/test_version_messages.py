@@ -147,6 +147,10 @@ MALFORMED = {
         promoted=(PromotedHalf(run_id=OLD, contract="0", commitment="3" * 64),), candidate=None, loaded=(), failed=()
     ),
     "too many": VersionsHeld(promoted=tuple(half(f"{number:016}") for number in range(21)), candidate=None, loaded=(), failed=()),
+    "no candidate's hash": VersionsHeld(
+        promoted=(), candidate=PromotedHalf(run_id=OLD, contract="0" * 64, commitment="3" * 65), loaded=(), failed=()
+    ),
+    "a failed run's path": VersionsHeld(promoted=(), candidate=None, loaded=(), failed=("../../etc/passw",)),
     "loaded twice over": VersionsHeld(promoted=(), candidate=None, loaded=(OLD,) * 4, failed=()),
 }
 

@@ -15,7 +15,7 @@ from tallystick.data.keys import read_keys
 from tallystick.errors import ProtocolError, StoreError
 from tallystick.network.channel import memory_channels
 from tallystick.network.messages import Array
-from tallystick.serving.answering import AnsweringRun, FindByKey, FindByPosition, answer_questions
+from tallystick.serving.answering import AnsweringRun, FindByKey, FindByPosition, FindInUnion, answer_questions
 from tallystick.serving.asking import AskAhead, AskByKey, AskByPosition, AskByWindow, Partners, Refused
 from tallystick.serving.messages import RowAnswer, RowQuestion
 from tallystick.serving.stores.store import Found
@@ -170,6 +170,7 @@ def test_another_run_than_the_one_that_is_served_is_refused(partner):
         AskByKey(partners=partners)([KEYS[0]])
 
 
+NONE = Array.of(torch.zeros(0, WIDTH))
 WRONG = {
     "another number": RowAnswer(number=7, state=Array.of(np.ones(1, np.uint8)), values=Array.of(torch.zeros(1, WIDTH))),
     "too few rows": RowAnswer(number=0, state=Array.of(np.ones(1, np.uint8)), values=Array.of(torch.zeros(0, WIDTH))),
@@ -179,6 +180,15 @@ WRONG = {
     "another type": RowAnswer(number=0, state=Array.of(np.ones(1)), values=Array.of(torch.zeros(1, WIDTH))),
     "more rows": RowAnswer(number=0, state=Array.of(np.ones(1, np.uint8)), values=Array.of(torch.zeros(5, WIDTH))),
     "more states": RowAnswer(number=0, state=Array.of(np.ones(2, np.uint8)), values=Array.of(torch.zeros(2, WIDTH))),
+    "endless": RowAnswer(number=0, state=Array.of(np.ones(1, np.uint8)), values=Array.of(torch.full((1, WIDTH), torch.inf))),
+    "double": RowAnswer(
+        number=0, state=Array.of(np.ones(1, np.uint8)), values=Array.of(torch.zeros(1, WIDTH, dtype=torch.float64))
+    ),
+    "the largest number": RowAnswer(
+        number=(1 << 64) - 1, state=Array.of(np.ones(1, np.uint8)), values=Array.of(torch.zeros(1, WIDTH))
+    ),
+    "another refusal": RowAnswer(number=0, state=Array.of(np.zeros(1, np.uint8)), values=NONE, refusal="later"),
+    "nothing": RowAnswer(number=0, state=Array.of(np.zeros(0, np.uint8)), values=Array.of(torch.zeros(0, 0))),
 }
 
 
@@ -201,12 +211,37 @@ def test_an_answer_that_is_given_twice_is_not_taken_for_the_next_one():
         partners.ask([((KEYS[1],), ())])
 
 
+BY_KEY, BY_POSITION = FindByKey(store=snapshot()), FindByPosition(store=snapshot(), key_at=KEYS)
+IN_UNION = FindInUnion(source=None, rows=ROWS)
+
+
 @pytest.mark.parametrize(
-    "question", [RowQuestion(number=0, run=RUN, keys=(b"a",)), RowQuestion(number=0, run=RUN, positions=(100,))]
+    ("finder", "asked"),
+    [
+        (BY_POSITION, {"keys": (b"a",)}),
+        (BY_POSITION, {"positions": (100,)}),
+        (BY_POSITION, {"positions": (0, (1 << 64) - 1)}),
+        (BY_POSITION, {"positions": (-1,)}),
+        (BY_POSITION, {"positions": (0,) * 1025}),
+        (BY_POSITION, {"keys": (KEYS[0],), "positions": (0,)}),
+        (BY_KEY, {"positions": (0,)}),
+        (BY_KEY, {"keys": (KEYS[0],), "positions": (0,)}),
+        (BY_KEY, {"keys": (b"a" * 1025,)}),
+        (BY_KEY, {"keys": (b"a",) * 1025}),
+        (BY_KEY, {"keys": (KEYS[0],), "run": "0" * 17}),
+        (BY_KEY, {"number": -1}),
+        (IN_UNION, {"positions": (100,)}),
+        (IN_UNION, {"keys": (b"a",)}),
+    ],
 )
-def test_a_question_that_was_not_agreed_on_ends_the_session(question):
+def test_a_question_that_was_not_agreed_on_ends_the_session(finder, asked):
     own, theirs = memory_channels("bank", "shop", timeout_s=5)
-    own.send(question)
-    run = AnsweringRun(bottom=Bottom(), finder=FindByPosition(store=snapshot(), key_at=KEYS))
+    own.send(RowQuestion(**{"number": 0, "run": RUN, **asked}))
+    own.send(RowQuestion(number=0, last=True))
     with pytest.raises(ProtocolError, match="bank"):
-        answer_questions(theirs, {RUN: run})
+        answer_questions(theirs, {RUN: AnsweringRun(bottom=Bottom(), finder=finder)})
+
+
+def test_a_row_has_one_budget_by_whichever_way_it_is_asked_for():
+    by_key, by_position = RowQuestion(number=0, keys=(KEYS[7],)), RowQuestion(number=0, positions=(7,))
+    assert list(BY_KEY.names(by_key, "bank")) == list(BY_POSITION.names(by_position, "bank"))

@@ -46,6 +46,15 @@ def test_a_new_day_has_new_budgets(tmp_path):
     one.clock = lambda: NOON + timedelta(days=1)
     assert one.allowed([b"a"], run=RUN).tolist() == [True]
     assert len(list(tmp_path.iterdir())) == 2
+    one.clock = lambda: NOON  # a clock that is set back finds the former day as it was
+    assert one.allowed([b"a"], run=RUN).tolist() == [False]
+
+
+def test_all_runs_share_a_days_budgets(tmp_path):
+    one = journal(tmp_path, a_day=3, a_day_per_row=1)
+    assert one.allowed([b"a"], run=RUN).tolist() == [True]
+    assert one.allowed([b"a", b"b"], run="f" * 16).tolist() == [False, True]
+    assert one.allowed([b"c", b"d"], run="e" * 16).tolist() == [True, False]
 
 
 def test_the_journal_names_no_key_and_whoever_has_the_secret_finds_one(tmp_path):
