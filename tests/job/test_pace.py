@@ -15,7 +15,7 @@ from tallystick.network.channel import memory_channels
 from tallystick.network.line import LineProbe, MeasuredLine, measure_line
 from tallystick.simulation import simulate
 from tallystick.training.messages import Pace
-from tallystick.training.plan import fitting_staleness
+from tallystick.training.plan import fitting_staleness, most_batches_per_message
 
 PARTIES = ("bank", "shop", "club")
 
@@ -110,7 +110,7 @@ PROBES = [LineProbe(data=b"")] * 3
 
 @pytest.mark.parametrize(
     "said",
-    [[Pace(staleness=4)], [*PROBES[:2], Pace(staleness=4)], [*PROBES, Pace(staleness=-1)], [*PROBES, Pace(staleness=1025)]],
+    [[Pace(staleness=4)], [*PROBES[:2], Pace(staleness=4)], [*PROBES, Pace(staleness=-1)], [*PROBES, Pace(staleness=17)]],
 )
 def test_a_pace_out_of_turn_or_out_of_range_is_refused(far, said):
     with pytest.raises(ProtocolError):
@@ -149,3 +149,11 @@ def test_check_says_what_a_long_line_means_for_training(changes, round_trip_s, e
     note = pace.pace_note(TrainingSettings(batch_size=64, **changes), 100_000, round_trip_s=round_trip_s)
     assert (note is None) == (expected is None)
     assert note is None or note.startswith(expected)
+
+
+def test_messages_are_bounded_before_the_line_is_known():
+    """Eight batches of sixteen in flight travel together at most, of 4,096 rows at most."""
+    settled = TrainingSettings(mode="auto", batch_size=64).resolved(1_000)
+    assert most_batches_per_message(settled) == 8
+    assert most_batches_per_message(settled.model_copy(update={"batch_size": 1024})) == 4
+    assert most_batches_per_message(settled.model_copy(update={"mode": "synchronous"})) == 1

@@ -63,7 +63,7 @@ from tallystick.network.messages import MEBIBYTE
 from tallystick.network.proxy import Proxy, checked_proxy
 from tallystick.privacy.ledger import Outlook
 from tallystick.reading import shown
-from tallystick.training.plan import batches_per_message
+from tallystick.training.plan import most_batches_per_message
 
 T = TypeVar("T")
 
@@ -377,7 +377,7 @@ def _check_model(contract: Contract, party: PartyFile, encoder: Encoder, here: F
             check_bottom_rows(bottom, few, path=path, party=party.party, claim=GaussianEmbeddings.method)
         width = width_of(bottom)
     training = contract.training.resolved(here.height)
-    rows = min(batches_per_message(training) * training.batch_size, here.height)
+    rows = min(most_batches_per_message(training) * training.batch_size, here.height)
     if (size := 4 * rows * width) > contract.network.max_message_mib * MEBIBYTE - 4096:
         raise ConfigError(
             f"training.batch_size = {training.batch_size}: the cut embeddings of {rows} rows and width {width} take "

@@ -10,6 +10,9 @@ from tallystick.network.messages import Message
 
 MAX_CUT_WIDTH = 1 << 16
 """The top model's first layer grows with it."""
+MOST_IN_FLIGHT = 16
+"""Batches that ``training.mode: auto`` keeps in flight: more would be faster over a long line, and cost test AUC
+(docs/results/far.md)."""
 
 
 class CutWidth(Message, frozen=True):
@@ -21,7 +24,7 @@ class CutWidth(Message, frozen=True):
 class Pace(Message, frozen=True):
     """Label party to feature party, where the line decides (``training.mode: auto``): batches in flight, 0 for synchronous."""
 
-    staleness: Annotated[int, msgspec.Meta(ge=0, le=1024)]
+    staleness: Annotated[int, msgspec.Meta(ge=0, le=MOST_IN_FLIGHT)]
 
 
 class EpochDecision(Message, frozen=True):

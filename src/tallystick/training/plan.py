@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from tallystick.config.sections import TrainingConfig
 from tallystick.cut.forward import CutRows, a_row_each
 from tallystick.training.lamb import Lamb
+from tallystick.training.messages import MOST_IN_FLIGHT
 
 SHARE = "share"
 """Key of an optimizer's group: its share of the learning rate."""
@@ -241,6 +242,13 @@ def batches_per_message(training: TrainingConfig) -> int:
     return max(1, min(staleness_of(training) // 2, GROUPED_ROWS // training.batch_size))
 
 
+def most_batches_per_message(training: TrainingConfig) -> int:
+    """The same before ``auto`` is settled: as many as it may come to."""
+    if training.mode == "auto":
+        training = training.model_copy(update={"mode": "pipelined", "staleness": MOST_IN_FLIGHT})
+    return batches_per_message(training)
+
+
 def commits(group: Sequence[Batch], training: TrainingConfig, schedule: Schedule, *, last: int) -> bool:
     """Whether all parties commit after this message: it passes a multiple of checkpoint_every and does not end the epoch.
 
@@ -271,8 +279,7 @@ SHORT_ROUND_TRIP_S = 0.005
 """Up to so long a round trip, training waits little for the line, and stays synchronous and lossless."""
 STEP_S = 0.002
 """Seconds of a small step at one party, by which a round trip is counted in steps."""
-MOST_IN_FLIGHT, MOST_ROWS_IN_FLIGHT = 16, 8192
-"""More would be faster over a long line, and costs test AUC (docs/results/far.md)."""
+MOST_ROWS_IN_FLIGHT = 8192
 
 
 def fitting_staleness(round_trip_s: float, *, batch_size: int, batches: int) -> int:
