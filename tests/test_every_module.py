@@ -57,7 +57,6 @@ REACHED = {
     "tallystick.models.similarity.model": ("tests/models/test_similarity.py", "build_label_model"),
     "tallystick.monitoring.monitor": ("tests/monitoring/test_monitor.py", '"monitor"'),
     "tallystick.monitoring.prometheus": ("tests/monitoring/test_monitor.py", '"--prometheus"'),
-    "tallystick.online.aligned_rows": ("tests/online/test_feature_party_asks.py", "agreed-batch"),
     "tallystick.online.clients": ("tests/online/test_feature_party_asks.py", "embedding"),
     "tallystick.online.feature_party_asks": ("tests/online/test_feature_party_asks.py", "embedding"),
     "tallystick.online.home": ("tests/online/test_switching.py", "serving/*/*"),
