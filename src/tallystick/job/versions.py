@@ -119,9 +119,7 @@ class Versions:
         """Promote a finished run, by id, folder name or path; raises ConfigError where it is the newest already or none."""
         folder = self._finished(name, option="promote")
         with self._changing() as before:
-            newest = next(filter(self._is_ours, before.promoted), None)
-            if newest is not None and newest.run_id == folder.run_id:
-                raise ConfigError(f"promote {name}: run {folder.run_id} is the newest promotion of {self.party.party} already")
+            self._require_not_newest(folder, before, f"promote {name}", "already")
             made = before.with_run(folder.run_id) or _made(folder)
             is_candidate = before.candidate is not None and before.candidate.run_id == made.run_id
             self._write(
@@ -137,9 +135,7 @@ class Versions:
         """Let a finished run be scored beside the one in use; raises ConfigError where it is the newest promotion, or none."""
         folder = self._finished(name, option="shadow")
         with self._changing() as before:
-            newest = next(filter(self._is_ours, before.promoted), None)
-            if newest is not None and newest.run_id == folder.run_id:
-                raise ConfigError(f"shadow {name}: run {folder.run_id} is the newest promotion; name a run that is not in use")
+            self._require_not_newest(folder, before, f"shadow {name}", "and cannot be a candidate, too; name another run")
             made = before.with_run(folder.run_id) or _made(folder)
             self._write(msgspec.structs.replace(before, candidate=made))
         return made
@@ -149,6 +145,11 @@ class Versions:
         with self._changing() as before:
             self._write(msgspec.structs.replace(before, candidate=None))
         return before.candidate
+
+    def _require_not_newest(self, folder: RunFolder, kept: _Kept, command: str, helps: str) -> None:
+        newest = next(filter(self._is_ours, kept.promoted), None)
+        if newest is not None and newest.run_id == folder.run_id:
+            raise ConfigError(f"{command}: run {folder.run_id} is the newest promotion of {self.party.party} {helps}")
 
     def _finished(self, name: str, *, option: str) -> RunFolder:
         folder = named_run(self.contract, self.party, name, option=option)

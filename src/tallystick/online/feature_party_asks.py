@@ -51,7 +51,7 @@ def serve_feature_party_that_asks(
     the extra ``serve`` is not installed.
     """
     try:
-        from tallystick.online.http import application, run_server
+        from tallystick.online.http import ScoreServer, application, run_server
         from tallystick.online.metrics import Metrics
         from tallystick.online.served_runs import ServedRun, ServedRuns
     except ImportError as error:
@@ -80,7 +80,7 @@ def serve_feature_party_that_asks(
         batcher.serve({run_id: asking}, label_party, stopped.is_set)
         label_party.leave()
 
-    server = run_server(application(options, batcher, served, metrics, say=watcher.say), options)
+    server = run_server(application(ScoreServer(options, batcher, served, metrics, say=watcher.say)), options)
     try:
         with side.home.locked():
             answer_clients(side, server, work, stopped=stopped)

@@ -62,7 +62,7 @@ class _Rows:
 
 
 class ScoreServer:
-    """POST /v1/score and what stands around it."""
+    """POST /v1/score and what stands around it; ``shadow`` takes in what was answered, for a candidate to score it, too."""
 
     def __init__(
         self,
@@ -121,10 +121,10 @@ class ScoreServer:
         scores = {name: [value for part in parts for value in _values(part, name)] for name in names}
         scored_by: list[str | None] = [JOINT if why == "joint" else None for why in why_B]
         others = [place for place, why in enumerate(why_B) if why not in ("joint", "unknown")]
-        if others and run.scorer.scores_alone:
-            alone, places = await _alone(run, asked, others, until)
-            if alone is not None:
-                for name, values in run.scorer.alone(alone).items():
+        if others and (score_alone := run.scorer.alone) is not None:
+            own, places = await _own(run, asked, others, until)
+            if own is not None:
+                for name, values in score_alone(own).items():
                     for place, value in zip(places, values.tolist(), strict=True):
                         scores[name][place], scored_by[place] = value, ALONE
         times = max((part.times for part in parts if part.times is not None), key=lambda each: each.ended, default=None)
@@ -153,7 +153,7 @@ class ScoreServer:
             return
         columns: dict[int, tuple[tuple[float, ...], tuple[int, ...]]] = {}
         if answers.samples():
-            own, places = await _alone(run, asked, list(range(len(asked.keys))), until)
+            own, places = await _own(run, asked, list(range(len(asked.keys))), until)
             columns = {place: kept_columns(own, at) for at, place in enumerate(places)} if own is not None else {}
         kept = []
         for place, (key, why, by) in enumerate(zip(asked.keys, rows.why_B, rows.scored_by, strict=True)):
@@ -181,7 +181,7 @@ class ScoreServer:
 
     async def ready(self, request: Request) -> Response:  # noqa: ARG002
         """Whether the partners answer; by own columns alone a server is ready, too, where the contract has that."""
-        if self._batcher.ready or self._runs.now.current.scorer.scores_alone:
+        if self._batcher.ready or self._runs.now.current.scorer.alone is not None:
             return Response("ready\n" if self._batcher.ready else "ready, by own columns alone\n", media_type="text/plain")
         return Problem.later(503, "the partners are not here; scores follow when they are").response()
 
@@ -212,17 +212,8 @@ class ScoreServer:
         return Response(PAGE, media_type="text/html")
 
 
-def application(
-    options: ServingOptions,
-    batcher: Batcher,
-    runs: ServedRuns,
-    metrics: Metrics,
-    *,
-    say: Callable[[str], None],
-    shadow: Shadow | None = None,
-) -> Starlette:
-    """The ASGI application; ``shadow`` takes in what was answered, for a candidate to score it, too."""
-    scores = ScoreServer(options, batcher, runs, metrics, say=say, shadow=shadow)
+def application(scores: ScoreServer) -> Starlette:
+    """The ASGI application."""
     routes: list[tuple[str, Callable[[Request], Awaitable[Response]], str]] = [
         ("/v1/score", scores.score, "POST"),
         ("/v1/runs", scores.runs, "GET"),
@@ -264,7 +255,7 @@ def run_server(app: Starlette, options: ServingOptions) -> uvicorn.Server:
     return uvicorn.Server(config)
 
 
-async def _alone(run: ServedRun, asked: RowsAsked, places: list[int], until: float) -> tuple[Features | None, list[int]]:
+async def _own(run: ServedRun, asked: RowsAsked, places: list[int], until: float) -> tuple[Features | None, list[int]]:
     """Own columns of some rows, and which rows these are: those whose columns are known by then."""
     if asked.own is not None:
         return _picked(asked.own, places), places

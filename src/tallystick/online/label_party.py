@@ -35,7 +35,7 @@ def serve_label_party(contract: Contract, party: PartyFile, *, table: str | None
     no serving, and ConfigError where the extra ``serve`` is not installed, or another process serves the same.
     """
     try:
-        from tallystick.online.http import application, run_server
+        from tallystick.online.http import ScoreServer, application, run_server
         from tallystick.online.metrics import Metrics
         from tallystick.online.served_runs import ServedRun, ServedRuns
         from tallystick.online.shadow import Shadow
@@ -75,7 +75,8 @@ def serve_label_party(contract: Contract, party: PartyFile, *, table: str | None
             batcher.serve(switching.askings, partners, stopped.is_set, between=between)
             partners.leave()
 
-        server = run_server(application(options, batcher, served, metrics, say=watcher.say, shadow=shadow), options)
+        scores = ScoreServer(options, batcher, served, metrics, say=watcher.say, shadow=shadow)
+        server = run_server(application(scores), options)
         try:
             answer_clients(side, server, work, stopped=stopped)
         finally:

@@ -197,18 +197,14 @@ def _put_together(members: Sequence[NDArray[np.int64]], answers: Sequence[Answer
 
 
 class ScoresAsTheyCame:
-    """The Scorer of a feature party: the numbers that it was answered are scores already."""
+    """The Scorer of a feature party: the numbers that it was answered are scores already, and it has no labels to score by."""
 
     names = (SCORE,)
-    scores_alone = False
+    alone = None
 
     def joint(self, scores_B1: Sequence[Tensor], own_B: Features | None) -> Columns:  # noqa: ARG002
         """The scores."""
         return {SCORE: scores_B1[0][:, 0].numpy()}
-
-    def alone(self, own_B: Features) -> Columns:
-        """None: a feature party alone has no labels to score by."""
-        raise NotImplementedError
 
 
 # The label party

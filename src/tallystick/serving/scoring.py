@@ -3,7 +3,7 @@
 Shapes: B rows, D cut width.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -23,13 +23,11 @@ Columns = dict[str, NDArray[np.float32]]
 """A score per row: ``score``, or one column per class."""
 
 
+ByOwnColumns = Callable[[Features], Columns]
+
+
 class Scoring(Protocol):
     """What makes scores of what the other sides answer."""
-
-    @property
-    def scores_alone(self) -> bool:
-        """Whether rows without a partner's row have a score."""
-        ...
 
     @property
     def names(self) -> Sequence[str]:
@@ -40,8 +38,9 @@ class Scoring(Protocol):
         """By all parties' columns."""
         ...
 
-    def alone(self, own_B: Features) -> Columns:
-        """By own columns."""
+    @property
+    def alone(self) -> ByOwnColumns | None:
+        """Scores rows by own columns; None where only joint scores are given."""
         ...
 
 
@@ -58,9 +57,9 @@ class Scorer:
         return cls(trained=trained)
 
     @property
-    def scores_alone(self) -> bool:
-        """Whether rows without a partner's row have a score."""
-        return self.trained.alone is not None
+    def alone(self) -> ByOwnColumns | None:
+        """Scores rows by own columns, calibrated as the joint scores are; None where the contract has no method for that."""
+        return self._alone if self.trained.alone is not None else None
 
     @property
     def names(self) -> list[str]:
@@ -77,8 +76,7 @@ class Scorer:
         return score_columns(self.trained.coder, self.trained.calibration.prediction_logits(logits)[: len(cuts_BD[0])])
 
     @torch.inference_mode()
-    def alone(self, own_B: Features) -> Columns:
-        """By own columns, calibrated as the joint scores are."""
+    def _alone(self, own_B: Features) -> Columns:
         assert self.trained.alone is not None
         assert isinstance(self.trained.model, BranchedModel)
         logits = self.trained.model.score_alone(own_B.rows(whole_tiles(torch.arange(len(own_B)))))[: len(own_B)]
