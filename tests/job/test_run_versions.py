@@ -110,6 +110,23 @@ def test_another_half_under_the_name_of_an_agreed_run_is_refused(job, ids):
     assert f"the promoted run {new} of bank is gone, or another than was promoted" in str(error)
 
 
+def test_a_candidate_that_one_side_took_back_is_the_same_version_when_it_is_promoted_or_named_again(job, ids):
+    old, new = ids
+    bank, shop = (versions(job, name) for name in PARTIES)
+    first = bank.name_candidate(old).commitment
+    shop.name_candidate(old)
+    for each in (bank, shop):
+        each.agree(old, "1" * 64, "peer")
+    bank.drop_candidate()
+    assert bank.name_candidate(old).commitment == first
+    bank.name_candidate(new)
+    again = bank.promote(old)
+    assert (again.commitment, again.version) == (first, "1" * 64)
+    bank.drop_candidate()
+    assert bank.drop_candidate() is None
+    assert bank.candidate() is None
+
+
 def test_the_commands_list_promote_and_roll_back(job, ids):
     old, new = ids
     home = job.home("bank")

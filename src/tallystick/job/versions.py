@@ -67,6 +67,10 @@ class _Kept(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         known = [*self.promoted, *([self.candidate] if self.candidate is not None else []), *self.withdrawn]
         return next((each for each in known if each.run_id == run_id), None)
 
+    def withdrawing(self, gone: Promotion | None) -> list[Promotion]:
+        """What was withdrawn, and now this as well, if it is anything."""
+        return [gone, *_without(gone, self.withdrawn)][:MOST_PROMOTED] if gone is not None else self.withdrawn
+
 
 @dataclass(frozen=True, kw_only=True)
 class Versions:
@@ -137,13 +141,14 @@ class Versions:
         with self._changing() as before:
             self._require_not_newest(folder, before, f"shadow {name}", "and cannot be a candidate, too; name another run")
             made = before.with_run(folder.run_id) or _made(folder)
-            self._write(msgspec.structs.replace(before, candidate=made))
+            withdrawn = _without(made, before.withdrawing(before.candidate))
+            self._write(msgspec.structs.replace(before, candidate=made, withdrawn=withdrawn))
         return made
 
     def drop_candidate(self) -> Promotion | None:
         """Let no run be scored beside any more; gives the one that was."""
         with self._changing() as before:
-            self._write(msgspec.structs.replace(before, candidate=None))
+            self._write(msgspec.structs.replace(before, candidate=None, withdrawn=before.withdrawing(before.candidate)))
         return before.candidate
 
     def _require_not_newest(self, folder: RunFolder, kept: _Kept, command: str, helps: str) -> None:
@@ -165,8 +170,7 @@ class Versions:
             if not ours:
                 raise ConfigError(f"rollback: {self.party.party} has promoted no run of contract {self.contract.name}")
             left = [each for each in before.promoted if each is not ours[0]]
-            withdrawn = [ours[0], *_without(ours[0], before.withdrawn)][:MOST_PROMOTED]
-            self._write(msgspec.structs.replace(before, promoted=left, withdrawn=withdrawn))
+            self._write(msgspec.structs.replace(before, promoted=left, withdrawn=before.withdrawing(ours[0])))
         return ours[0], ours[1] if len(ours) > 1 else None
 
     def intact(self) -> list[Promotion]:
