@@ -119,16 +119,23 @@ def test_a_pace_out_of_turn_or_out_of_range_is_refused(far, said):
 
 def test_a_run_that_goes_on_keeps_its_pace(far):
     shop = far[1]["shop"]
-    settled = pace.paced_feature_party(*parts(shop, answered([*PROBES, Pace(staleness=7)])), goes_on=True)
+    settled = pace.paced_feature_party(*parts(shop, answered([Pace(staleness=7)])), goes_on=True)
     assert (settled.mode, settled.staleness) == ("pipelined", 7)
     with pytest.raises(ProtocolError, match="bank goes on with 8 batches in flight; the run began with 7"):
-        pace.paced_feature_party(*parts(shop, answered([*PROBES, Pace(staleness=8)])), goes_on=True)
+        pace.paced_feature_party(*parts(shop, answered([Pace(staleness=8)])), goes_on=True)
+
+
+def test_the_label_party_of_a_run_that_goes_on_tells_its_pace_and_measures_nothing(far):
+    ours, theirs = memory_channels("bank", "shop", timeout_s=5)
+    settled = pace.paced_label_party(*parts(far[1]["bank"], ours), goes_on=True)
+    assert (settled.mode, settled.staleness) == ("pipelined", 7)
+    assert theirs.receive(Pace) == Pace(staleness=7)
 
 
 def test_a_pace_that_is_lost_is_not_made_up(far, tmp_path):
     empty = RunFolder.new(tmp_path, parse_contract(contract_values(PARTIES)), "shop", key=None)
     with pytest.raises(DamagedFile, match=r"pace\.json"):
-        pace.paced_feature_party(*parts(empty, answered([*PROBES, Pace(staleness=7)])), goes_on=True)
+        pace.paced_feature_party(*parts(empty, answered([Pace(staleness=7)])), goes_on=True)
 
 
 @pytest.mark.parametrize(

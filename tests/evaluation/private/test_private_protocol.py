@@ -74,7 +74,8 @@ def split(labels, scores, clients=CLIENTS):
 
 # The noise comes from the operating system. The tolerances of an AUC are at least 41 of its predicted standard deviations, plus
 # the paper grid's error: Laplace tails pass them with a chance below exp(-41 sqrt(2)) < 1e-25. What is asserted of messages,
-# counts and errors holds whatever the noise, the keys and the masks are, except where a test says its chance.
+# counts and errors holds whatever the noise, the keys and the masks are, except where a test says its chance, and but for noise
+# that takes all positives away, so that no AUC is released: 100 or more of them at an epsilon of 5, a chance below exp(-100).
 MECHANISMS = {
     "thresholds": (ThresholdCounts(epsilon=2000), 0.01),
     "thresholds-gaussian": (ThresholdCounts(epsilon=200, kind="gaussian", delta=1e-6), 0.01),

@@ -5,7 +5,8 @@
                                            <-      an answer to each
     Pace                                   ->
 
-The label party decides by the farthest feature party and tells all, so all train alike. A run that goes on keeps its pace.
+The label party decides by the farthest feature party and tells all, so all train alike. A run that goes on keeps its pace, and
+nothing is measured.
 """
 
 from tallystick.artifacts.folder import PACE
@@ -23,13 +24,16 @@ def paced_label_party(job: Job, dataset: Dataset, *, goes_on: bool) -> TrainingC
     training = dataset.resolved(job.contract.training)
     if training.mode != "auto":
         return training
-    line = max((measure_line(channel) for channel in job.feature_channels), key=lambda each: each.round_trip_s)
-    batches = -(-len(dataset.train_N) // training.batch_size)
-    fitting = fitting_staleness(line.round_trip_s, batch_size=training.batch_size, batches=batches)
-    staleness = _kept(job) if goes_on else fitting
+    if goes_on:
+        staleness, why = _kept(job), "as the run began"
+    else:
+        line = max((measure_line(channel) for channel in job.feature_channels), key=lambda each: each.round_trip_s)
+        batches = -(-len(dataset.train_N) // training.batch_size)
+        staleness = fitting_staleness(line.round_trip_s, batch_size=training.batch_size, batches=batches)
+        why = f"by {line}"
     for channel in job.feature_channels:
         channel.send(Pace(staleness=staleness))
-    job.logbook.watcher.say(f"training.mode = auto: {_in_words(staleness)}, by {line}")
+    job.logbook.watcher.say(f"training.mode = auto: {_in_words(staleness)}, {why}")
     return _settled(job, training, staleness)
 
 
@@ -39,13 +43,14 @@ def paced_feature_party(job: Job, dataset: Dataset, *, goes_on: bool) -> Trainin
     if training.mode != "auto":
         return training
     channel = job.channels[job.contract.label_party]
-    answer_probes(channel)
+    if not goes_on:
+        answer_probes(channel)
     staleness = channel.receive(Pace).staleness
     if goes_on and staleness != _kept(job):
         raise ProtocolError(
             channel.peer, f"{channel.peer} goes on with {staleness} batches in flight; the run began with {_kept(job)}"
         )
-    job.logbook.watcher.say(f"training.mode = auto: {_in_words(staleness)}, as {channel.peer} measured")
+    job.logbook.watcher.say(f"training.mode = auto: {_in_words(staleness)}, as {channel.peer} says")
     return _settled(job, training, staleness)
 
 
