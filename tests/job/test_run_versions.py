@@ -22,6 +22,7 @@ from tallystick.job.promotion import decide_promotion
 from tallystick.job.runs import complete_ids
 from tallystick.job.versions import Versions, listed
 from tallystick.network.channel import memory_channels
+from tallystick.online.side import ServingSide
 from tallystick.report.compare import read_run
 from tallystick.watcher import Silent
 
@@ -48,7 +49,7 @@ def predicted(job, file, **chosen):
 @pytest.fixture(scope="module")
 def two_runs(tmp_path_factory):
     """Two complete runs."""
-    changes = {"training__epochs": 1, "evaluation": {"bootstrap": 0, "own_columns_baseline": False}}
+    changes = {"training__epochs": 1, "evaluation": {"bootstrap": 0, "own_columns_baseline": False}, "serving": {"ways": ["key"]}}
     job = lay_out(tmp_path_factory.mktemp("versions"), PARTIES, contract_values(PARTIES, **changes), rows=150)
     for _ in range(2):
         ended = both(lambda name: run_process(*files_of(job, name), watcher=Silent()))
@@ -113,18 +114,32 @@ def test_another_half_under_the_name_of_an_agreed_run_is_refused(job, ids):
 def test_a_candidate_that_one_side_took_back_is_the_same_version_when_it_is_promoted_or_named_again(job, ids):
     old, new = ids
     bank, shop = (versions(job, name) for name in PARTIES)
-    first = bank.name_candidate(old).commitment
-    shop.name_candidate(old)
+    assert "bank has promoted no run; promote the one in use first" in str(error_of(lambda: bank.name_candidate(old)))
+    for each in (bank, shop):
+        each.promote(new)
+        each.name_candidate(old)
+    first = bank.candidate().commitment
     for each in (bank, shop):
         each.agree(old, "1" * 64, "peer")
     bank.drop_candidate()
     assert bank.name_candidate(old).commitment == first
-    bank.name_candidate(new)
-    again = bank.promote(old)
-    assert (again.commitment, again.version) == (first, "1" * 64)
     bank.drop_candidate()
     assert bank.drop_candidate() is None
-    assert bank.candidate() is None
+    again = bank.promote(old)
+    assert (again.commitment, again.version) == (first, "1" * 64)
+    assert bank.name_candidate(new).commitment == bank.promoted()[1].commitment
+
+
+def test_a_candidate_is_not_served_where_nothing_is_promoted_any_more(job, ids):
+    old, new = ids
+    shop = versions(job, "shop")
+    shop.promote(old)
+    shop.name_candidate(new)
+    shop.roll_back()  # the latest complete run is the candidate
+    contract, party = files_of(job, "shop")
+    error = error_of(lambda: ServingSide.of(contract, party, table=None, run=None, watcher=Silent()))
+    assert f"run {new} is a candidate here and answers nobody" in str(error)
+    assert ServingSide.of(contract, party, table=None, run=new, watcher=Silent()).first.run_id == new
 
 
 def test_the_commands_list_promote_and_roll_back(job, ids):

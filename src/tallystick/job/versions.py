@@ -123,7 +123,9 @@ class Versions:
         """Promote a finished run, by id, folder name or path; raises ConfigError where it is the newest already or none."""
         folder = self._finished(name, option="promote")
         with self._changing() as before:
-            self._require_not_newest(folder, before, f"promote {name}", "already")
+            newest = self._newest(before)
+            if newest is not None and newest.run_id == folder.run_id:
+                raise ConfigError(f"promote {name}: run {folder.run_id} is the newest promotion of {self.party.party} already")
             made = before.with_run(folder.run_id) or _made(folder)
             is_candidate = before.candidate is not None and before.candidate.run_id == made.run_id
             self._write(
@@ -136,10 +138,17 @@ class Versions:
         return made
 
     def name_candidate(self, name: str) -> Promotion:
-        """Let a finished run be scored beside the one in use; raises ConfigError where it is the newest promotion, or none."""
+        """Let a finished run be scored beside the one in use.
+
+        Raises ConfigError where it is the newest promotion or not finished, or nothing is promoted.
+        """
         folder = self._finished(name, option="shadow")
         with self._changing() as before:
-            self._require_not_newest(folder, before, f"shadow {name}", "and cannot be a candidate, too; name another run")
+            newest = self._newest(before)
+            if newest is None:  # the latest complete run would be in use then, and so perhaps this one
+                raise ConfigError(f"shadow {name}: {self.party.party} has promoted no run; promote the one in use first")
+            if newest.run_id == folder.run_id:
+                raise ConfigError(f"shadow {name}: run {folder.run_id} is the newest promotion; name a run that is not in use")
             made = before.with_run(folder.run_id) or _made(folder)
             withdrawn = _without(made, before.withdrawing(before.candidate))
             self._write(msgspec.structs.replace(before, candidate=made, withdrawn=withdrawn))
@@ -151,10 +160,8 @@ class Versions:
             self._write(msgspec.structs.replace(before, candidate=None, withdrawn=before.withdrawing(before.candidate)))
         return before.candidate
 
-    def _require_not_newest(self, folder: RunFolder, kept: _Kept, command: str, helps: str) -> None:
-        newest = next(filter(self._is_ours, kept.promoted), None)
-        if newest is not None and newest.run_id == folder.run_id:
-            raise ConfigError(f"{command}: run {folder.run_id} is the newest promotion of {self.party.party} {helps}")
+    def _newest(self, kept: _Kept) -> Promotion | None:
+        return next(filter(self._is_ours, kept.promoted), None)
 
     def _finished(self, name: str, *, option: str) -> RunFolder:
         folder = named_run(self.contract, self.party, name, option=option)

@@ -111,6 +111,12 @@ class ServingSide:
         versions = Versions(contract=contract, party=party)
         promoted = versions.halves()[:1] if run is None else ()
         folder = chosen_run(contract, party, promoted[0].run_id if promoted else run, say=watcher.say)
+        candidate = versions.candidate() if run is None and not promoted else None
+        if candidate is not None and candidate.run_id == folder.run_id:
+            raise ConfigError(
+                f"run {folder.run_id} is a candidate here and answers nobody, and no run is promoted; promote the one that is to "
+                "be in use on all sides, or name one with --run"
+            )
         frame = _read(source, contract, party)
         return cls(
             contract=contract,
