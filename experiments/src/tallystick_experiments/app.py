@@ -1,4 +1,7 @@
-"""bench: the figures that the documentation quotes, each by one command."""
+"""bench: the figures that the documentation quotes, each by one command.
+
+What all share (--out, --resume, --json) is added by ``command.py``; the other options are a command's own, a parameter each.
+"""
 
 from importlib.metadata import entry_points
 from pathlib import Path

@@ -1,6 +1,7 @@
 """The commands of the command line: every one stands in this table.
 
-These modules hold options and help alone; a command imports what it needs when it runs.
+These modules hold options and help alone; a command imports what it needs when it runs. A command has a parameter for each of
+its options, however many these are: Typer reads them off its signature, and knows no group of options.
 """
 
 import sys

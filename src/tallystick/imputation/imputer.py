@@ -107,7 +107,10 @@ class FeatureImputer(Imputer):
     def made_up(
         self, numeric_NF: Tensor, categorical_NG: Tensor, count: int, *, generator: torch.Generator
     ) -> tuple[Tensor, Tensor]:
-        """Give the numbers and codes of ``count`` rows, to be embedded as real ones are; made of the side's own rows."""
+        """Give the numbers and codes of ``count`` rows, to be embedded as real ones are; made of the side's own rows.
+
+        Not abstract: an imputer that makes no rows has nothing to say here, and is never asked.
+        """
         raise NotImplementedError(f"{self.name} makes no rows")
 
     def cut(self, cut_BD: Tensor, present_B: Tensor, *, moments: MovingMoments, generator: torch.Generator) -> Tensor:  # noqa: ARG002

@@ -39,7 +39,10 @@ class StepRule:
         index_N: Tensor,
         cuts_ND: Tensor,
     ) -> None:
-        """Take what was embedded before an epoch (``Schedule.embeds_before``): every training position's cut embedding."""
+        """Take what was embedded before an epoch (``Schedule.embeds_before``): every training position's cut embedding.
+
+        Not abstract: the plain rule goes with schedules that embed nothing before an epoch, and is never asked.
+        """
         raise NotImplementedError("this schedule embeds nothing before an epoch")
 
 

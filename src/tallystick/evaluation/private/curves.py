@@ -71,8 +71,6 @@ def release_curves(
     dataset: str,
     rng: NoiseSource | None = None,
     count: int | None = None,
-    assumed_positive_rate: float = ASSUMED_POSITIVE_RATE,
-    assumed_auc: float = ASSUMED_AUC,
 ) -> tuple[PrivateAuc, BinnedCurves]:
     """Release AUC and curves of one label party's test set by one label histogram of ``count`` bins (default: 20 to 100 by size).
 
@@ -88,6 +86,6 @@ def release_curves(
     means_B = np.bincount(owner_N, weights=scores, minlength=len(bins)) / np.maximum(bins.totals(), 1)
     ledger.spend(dataset, mechanism.event, what=f"AUC and curves by {mechanism.name}")
     total_B = bins.count_classes(labels, scores)[0] + mechanism.noise(bins, source=rng if rng is not None else SecureNoise())
-    assumed = Population(rows=len(labels), positive_rate=assumed_positive_rate, auc=assumed_auc)
+    assumed = Population(rows=len(labels), positive_rate=ASSUMED_POSITIVE_RATE, auc=ASSUMED_AUC)
     result = estimate_auc(mechanism, total_B, bins, rows=len(labels), clients=1, assumed=assumed)
     return result, curves(total_B, bins, means_B)

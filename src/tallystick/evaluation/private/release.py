@@ -54,8 +54,6 @@ def release_private_auc(
     rng: NoiseSource | None = None,
     unit: Unit = "label",
     mechanism: CountingMechanism | None = None,
-    assumed_positive_rate: float = ASSUMED_POSITIVE_RATE,
-    assumed_auc: float = ASSUMED_AUC,
     what: str = "AUC",
     check_classes: bool = True,
 ) -> PrivateAuc:
@@ -67,13 +65,14 @@ def release_private_auc(
     as known, so they must not depend on these labels. ``check_classes=False`` leaves the classes to the noisy count: for
     callers whose errors others see.
     ``labels_N`` are 0 or 1, ``scores_N`` in [0, 1]. ``rng`` is SecureNoise unless a simulation says otherwise. The mechanism
-    is the one of least predicted error for the assumed class balance and AUC, which must not come from these labels.
+    is the one of least predicted error for a quarter of positives and an AUC of 0.75; whoever knows better, and not from these
+    labels, passes the one that ``choose`` picks for what they know.
     Raises DataError, ConfigError, BudgetExceeded or StorageError before spending, NothingReleased (a DataError) after it.
     """
     labels, scores = check_scores(labels_N, scores_N)
     if check_classes:
         check_both_classes(labels)
-    assumed = Population(rows=len(labels), positive_rate=assumed_positive_rate, auc=assumed_auc)
+    assumed = Population(rows=len(labels), positive_rate=ASSUMED_POSITIVE_RATE, auc=ASSUMED_AUC)
     if mechanism is not None:
         _check_mechanism(mechanism, epsilon, unit)
     chosen = choose(epsilon, assumed, unit=unit)[0] if mechanism is None else mechanism
