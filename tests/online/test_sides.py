@@ -1,11 +1,15 @@
 """What a party file may say of serving, by who has the clients."""
 
+import threading
+from types import SimpleNamespace
+
 import pytest
 
 from tallystick.config.contract import parse_contract
 from tallystick.config.party import PartyFile
-from tallystick.errors import ConfigError
-from tallystick.online.side import check_serving
+from tallystick.errors import ConfigError, DataError, PeerLost
+from tallystick.online import side
+from tallystick.online.side import ServingSide, check_serving
 
 CLIENTS = {"listen": "127.0.0.1:8443", "token_file": "tokens"}
 STORE = {"store": {"method": "redis", "url": "redis://localhost:6379/0"}}
@@ -63,3 +67,31 @@ def test_a_store_is_refused_where_rows_are_those_of_the_table(tmp_path, name, wa
         return
     with pytest.raises(ConfigError, match=f"serving.store: by {ways[0]} rows of {name} are those of its table"):
         checked(tmp_path, name, ways, method=method, **clients, **STORE)
+
+
+@pytest.mark.parametrize(
+    ("errors", "rounds"),
+    [
+        ([DataError("the tables do not go together")], 1),
+        ([PeerLost("shop", "gone"), DataError("shop has 0 ids"), PeerLost("shop", "gone"), ConfigError("a certificate")], 4),
+    ],
+)
+def test_a_partner_that_brings_another_table_ends_nobodys_service(monkeypatch, errors, rounds):
+    left, said = list(errors), []
+
+    def session(_contract, _party, _work, *, watcher):
+        raise left.pop(0)
+
+    monkeypatch.setattr(side, "with_sessions", session)
+    monkeypatch.setattr(side, "AGAIN_S", 0.0)
+    monkeypatch.setattr(side.gc, "freeze", lambda: None)
+    network = SimpleNamespace(model_copy=lambda update: update)
+    one = SimpleNamespace(
+        party=SimpleNamespace(threads=1),
+        contract=SimpleNamespace(network=network, model_copy=lambda update: update),
+        watcher=SimpleNamespace(say=said.append),
+    )
+    with pytest.raises(type(errors[-1]), match=str(errors[-1])):
+        ServingSide.in_rounds(one, None, stopped=threading.Event())
+    assert len(errors) - len(left) == rounds
+    assert len(said) == rounds - 1

@@ -267,22 +267,28 @@ class ServingSide:
         return alignment
 
     def in_rounds(self, work: Work[None], *, stopped: threading.Event) -> None:
-        """Do the work over fresh sessions, again and again: a partner that goes away comes back to a new round."""
+        """Do the work over fresh sessions, again and again: a partner that goes away comes back to a new round.
+
+        Tables that do not go together end it in the first round alone: after that a partner has brought another one, and may
+        bring the former back.
+        """
         use_threads(self.party.threads or 1)
         # What stands by now stays. To go through it for garbage takes a tenth of a second, in which nobody is answered.
         gc.collect()
         gc.freeze()
         contract = self.contract.model_copy(update={"network": self.contract.network.model_copy(update={"wait_s": _FOR_EVER_S})})
         said = ""
+        for_good: tuple[type[TallystickError], ...] = (ConfigError, DataError)
         while not stopped.is_set():
             try:
                 with_sessions(contract, self.party, work, watcher=self.watcher)
             except TallystickError as error:
-                if _for_good(error):
+                if isinstance(error, for_good):
                     raise
                 if str(error) != said:
                     said = str(error)
                     self.watcher.say(f"{error}; serving goes on, and the sessions are made again")
+            for_good = (ConfigError,)
             stopped.wait(AGAIN_S)
 
 
@@ -291,11 +297,6 @@ _FOR_EVER_S = 604_800.0
 
 def _read(source: TableConfig, contract: Contract, party: PartyFile) -> Frame:
     return with_summaries(read_table(source, text=party.text_columns), party, contract.alignment)
-
-
-def _for_good(error: TallystickError) -> bool:
-    """Whether no new session helps."""
-    return isinstance(error, ConfigError | DataError)
 
 
 _OF_ANY_SIDE = {"store", "refresh_s", "journal"}
