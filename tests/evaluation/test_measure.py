@@ -1,4 +1,4 @@
-"""Intervals cover what they should; measure and compare are ready for JSON."""
+"""Intervals cover what they should; comparisons are ready for JSON."""
 
 import json
 import math
@@ -9,13 +9,19 @@ import pytest
 
 from tallystick.errors import DataError
 from tallystick.evaluation.intervals import bootstrap, percentile_interval
-from tallystick.evaluation.measure import CURVE_POINTS, compare_models, measure
+from tallystick.evaluation.measure import CURVE_POINTS, compare_models
 from tallystick.metrics import auc, auc_statistic, mean_statistic, metric, sigmoid
 
 
 def binormal(rng: np.random.Generator, rows: int, shift: float) -> tuple[np.ndarray, np.ndarray]:
     labels = (rng.random(rows) < 0.3).astype(float)
     return labels, rng.normal(size=rows) + shift * labels
+
+
+def measure(target, labels, logits, **how):  # type: ignore[no-untyped-def]
+    """One model alone."""
+    found = compare_models(target, labels, logits, None, **how)
+    return {"metrics": found["joint"], "curves": found["curves"]["joint"]}
 
 
 def normal_cdf(x: float) -> float:

@@ -58,59 +58,19 @@ class MetricCurves(TypedDict):
     precision_recall: NotRequired[PrecisionRecallCurve | None]
 
 
-class Measurement(TypedDict):
-    """One model on one set of rows."""
+class Comparison(TypedDict):
+    """Two models on the same rows; ``local_baseline`` and ``difference`` (joint - local_baseline) are None without a baseline."""
 
     target: TargetType
     rows: int
     label_mean: float | None  # share of positives (binary), mean (regression), None for classes
     calibration_bins: int
     bootstrap: dict[str, Any]  # method, resamples, level
-    metrics: dict[str, MetricValue]
-    curves: MetricCurves
-
-
-class Comparison(TypedDict):
-    """Two models on the same rows; ``local_baseline`` and ``difference`` (joint - local_baseline) are None without a baseline."""
-
-    target: TargetType
-    rows: int
-    label_mean: float | None
-    calibration_bins: int
-    bootstrap: dict[str, Any]
     joint: dict[str, MetricValue]
     local_baseline: dict[str, MetricValue] | None
     difference: dict[str, MetricValue] | None
     curves: dict[str, MetricCurves]  # "joint", "local_baseline"
     weighted: NotRequired[bool]  # each row counts by its sample weight, in all of the above but ``rows``
-
-
-def measure(
-    target: TargetType,
-    labels_N: ArrayLike,
-    logits: ArrayLike,
-    *,
-    weights: ArrayLike | None = None,
-    bins: int = 20,
-    resamples: int = 200,
-    generator: np.random.Generator,
-) -> Measurement:
-    """Give every metric of the target's table with a bootstrap interval, and the curves.
-
-    ``labels_N`` are 0/1, class numbers or real numbers; ``logits`` are (N,) or, for classes, (N, C), and for
-    regression the predictions in the label's unit; ``weights`` are per row. Raises DataError for labels, weights
-    or shapes that do not fit; logits that are not finite give metrics without a value.
-    """
-    both = compare_models(target, labels_N, logits, None, weights=weights, bins=bins, resamples=resamples, generator=generator)
-    return Measurement(
-        target=target,
-        rows=both["rows"],
-        label_mean=both["label_mean"],
-        calibration_bins=both["calibration_bins"],
-        bootstrap=both["bootstrap"],
-        metrics=both["joint"],
-        curves=both["curves"]["joint"],
-    )
 
 
 def compare_models(
@@ -125,11 +85,14 @@ def compare_models(
     resamples: int = 200,
     generator: np.random.Generator,
 ) -> Comparison:
-    """Measure the joint model and the own-columns-only model on the same rows and resamples (arguments as in measure).
+    """Measure the joint model and the own-columns-only model on the same rows and resamples: metrics, intervals and curves.
 
     The interval of a difference comes from the paired bootstrap: both models see the same resampled rows, so what
     makes a draw of rows easy or hard for both cancels out. ``keys_N`` says which key each row has: those of one are drawn
-    together.
+    together. ``labels_N`` are 0/1, class numbers or real numbers; logits are (N,) or, for classes, (N, C), and for regression
+    the predictions in the label's unit; without ``own_logits`` the joint model is measured alone. ``weights`` are per row.
+
+    Raises DataError for labels, weights or shapes that do not fit; logits that are not finite give metrics without a value.
     """
     labels = np.asarray(labels_N).reshape(-1)
     weights_N = metrics.row_weights(weights, len(labels))
