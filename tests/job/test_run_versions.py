@@ -163,6 +163,17 @@ def test_the_commands_list_promote_and_roll_back(job, ids):
     assert "there is no such run" in said("promote", "0123456789abcdef", code=2)["error"]["message"]
 
 
+def test_a_run_without_a_trained_model_is_neither_promoted_nor_made_the_candidate(job, ids):
+    folder, of_bank = job.runs("bank")[-1], versions(job, "bank")
+    model = folder / "model.safetensors"
+    away = model.rename(folder / "away")
+    errors = [error_of(change, name) for change in (of_bank.promote, of_bank.name_candidate) for name in (folder.name, ids[-1])]
+    away.rename(model)
+    assert ["holds no trained model" in str(error) for error in errors] == [True] * 4
+    assert of_bank.promoted() == []
+    assert of_bank.candidate() is None
+
+
 def result_with(job, **metrics):
     """The newest result with these values of metrics."""
     found = read_run(job.runs("bank")[-1])

@@ -1,6 +1,7 @@
 """runs: the trained runs of a contract, and which of them is in use."""
 
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -46,7 +47,7 @@ def runs(
         check_party(agreed, own, network=False)
         versions = Versions(contract=agreed, party=own)
         if action != Action.shadow and (action == Action.promote) != (run is not None):
-            raise ConfigError("runs: `promote` takes a run, by its id; `list` and `rollback` take none")
+            raise ConfigError("runs: `promote` needs a run, by its id; `list` and `rollback` take none")
         if action == Action.shadow:
             candidate = versions.name_candidate(run).run_id if run is not None else None
             if candidate is None:
@@ -88,7 +89,7 @@ def _show(console: Console, rows: list[dict[str, object]]) -> None:
         if row.get("candidate"):
             state += ", candidate"
         cells = (
-            row["run_id"],
+            row["run_id"] or Path(str(row["folder"])).name,
             str(row.get("began") or "")[:16],
             f"{value:.4f}" if isinstance(value, float) else "",
             row.get("started_from") or "",

@@ -19,12 +19,17 @@ def chosen_run(contract: Contract, party: PartyFile, name: str | None, *, say: C
     Raises ConfigError if there is none, StorageError for a damaged one.
     """
     folder = _latest_complete(contract, party, say) if name is None else named_run(contract, party, name)
+    require_trained(folder)
+    return folder
+
+
+def require_trained(folder: RunFolder) -> None:
+    """Raise ConfigError if the run holds no trained model."""
     if not folder.trained:
         raise ConfigError(
             f"{folder.path} holds no trained model: its training was not finished; go on with it by `tallystick run --resume` on "
-            "all sides, or choose another run with --run"
+            "all sides, or name another run"
         )
-    return folder
 
 
 def offered(

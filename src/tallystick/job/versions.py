@@ -27,7 +27,7 @@ from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
 from tallystick.errors import ConfigError, PeerError, StorageError
 from tallystick.job.handshake import PromotedHalf
-from tallystick.job.runs import named_run
+from tallystick.job.runs import named_run, require_trained
 from tallystick.results import read_result
 from tallystick.storage import locked, read_own, write_bytes
 
@@ -165,6 +165,7 @@ class Versions:
 
     def _finished(self, name: str, *, option: str) -> RunFolder:
         folder = named_run(self.contract, self.party, name, option=option)
+        require_trained(folder)
         folder.check(trained=True)
         for damage in folder.damage():
             raise damage
