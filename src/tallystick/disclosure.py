@@ -69,7 +69,7 @@ def serving_lines(contract: Contract) -> list[str]:
     lines.append(
         f"`tallystick serve`: a row that is asked of two versions has two embeddings, which tell {label} more of it than one; so "
         "has a row that a candidate scores beside (`tallystick runs ... shadow`, on all sides). Both count in questions_a_day "
-        "and questions_a_day_per_row, and with gaussian-embeddings each version is charged. By way ahead all rows cross once more"
+        "and questions_a_day_per_row, and with gaussian-embeddings each version is charged. By ahead, all rows cross once more"
     )
     return lines
 

@@ -74,7 +74,7 @@ def private_coverage(
 def retraining(
     rows: Annotated[int, typer.Option(help="Flights of each month.", min=200)] = 4_000,
     months: Annotated[int, typer.Option(help="Months that are retrained for.", min=1)] = 6,
-    epochs: Annotated[int, typer.Option(help="Of a training, at most, before its refit.", min=1)] = 12,
+    epochs: Annotated[int, typer.Option(help="Most epochs of a training, before its refit.", min=1)] = 12,
     seeds: SeedsPerRow = 2,
     *,
     keeping: "Keeping",
@@ -164,7 +164,7 @@ def label_defenses(
     seeds: Annotated[int, typer.Option(help="Runs per cell.", min=1)] = 5,
     first_seed: Annotated[int, typer.Option(help="The first seed; others than those that a setting was chosen by.", min=0)] = 1,
     epochs: Annotated[int, typer.Option(help="Of every training run.", min=1)] = 8,
-    rows: Annotated[int, typer.Option(help="Of a larger table so many rows are drawn.", min=100)] = 30_000,
+    rows: Annotated[int, typer.Option(help="Rows that are drawn from a larger table.", min=100)] = 30_000,
     only: Annotated[
         str, typer.Option(help="Defences with their strengths, with semicolons between; all of labels if empty.")
     ] = "",
@@ -313,7 +313,7 @@ def far(
     tables: Annotated[str, typer.Option(help="Tables of bench quality, with commas between.")] = "breast,flights",
     trainings: Annotated[str, typer.Option(help="default, int8, in-flight-64 …, with commas between; all if left out.")] = "",
     seeds: Annotated[int, typer.Option(help="Seeds per table and training.", min=1)] = 5,
-    rows: Annotated[int, typer.Option(help="Of a larger table so many rows are drawn.", min=100)] = 12_000,
+    rows: Annotated[int, typer.Option(help="Rows that are drawn from a larger table.", min=100)] = 12_000,
     *,
     keeping: "Keeping",
 ) -> "ExperimentResult":
@@ -361,7 +361,7 @@ def quality(
     time: Annotated[str | None, typer.Option(help="The column of --table by which rows are split, the newest for test.")] = None,
     methods: Annotated[str, typer.Option(help="Methods, with commas between; all if left out.")] = "",
     seeds: Annotated[int, typer.Option(help="Seeds per table and method.", min=1)] = 5,
-    rows: Annotated[int, typer.Option(help="Of a larger table so many rows are drawn.", min=100)] = 30_000,
+    rows: Annotated[int, typer.Option(help="Rows that are drawn from a larger table.", min=100)] = 30_000,
     leaks: Annotated[
         bool, typer.Option("--leaks", help="Audit the default with gradients and without, or --methods, on --tables instead.")
     ] = False,

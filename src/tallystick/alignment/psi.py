@@ -89,7 +89,7 @@ def intersect_label_party(
         taken = by_rule(protocol, security, len(ids) + sizes[0], several=len(channels) > 1)
         if taken is None:
             taken, line = choose_protocol(channels[0], len(ids), sizes[0])
-            local.say(f"the line to {channels[0].peer} has {line}: {taken}")
+            local.say(f"the line to {channels[0].peer} has {line}; the alignment takes {taken}")
         match_with, _ = _ROLES[taken]
         side = Side(ids=checked, prints_N16=fingerprints(checked), rng=rng, local=local)
         found, multiplications = match_with(side, channels, sizes)

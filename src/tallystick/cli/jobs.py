@@ -62,7 +62,7 @@ def predict(
         Path | None, typer.Option(help="Where scores go, .csv or .parquet: the label party's, on a union both sides'.")
     ] = None,
     explain: Annotated[
-        Path | None, typer.Option(help="Where it goes what moved the first scores, .csv or .parquet: the label party's.")
+        Path | None, typer.Option(help="What moved the first scores is written here, .csv or .parquet: the label party's.")
     ] = None,
     explain_rows: Annotated[int, typer.Option(help="How many scores are explained.", min=1, max=10_000)] = 20,
     run: RunName = None,

@@ -92,7 +92,7 @@ def _with_columns(asked: "Asked") -> "Asked":
     try:
         frame = read_table(validate(TableConfig, {"path": str(asked.table.absolute())}, source="--table"))
     except DataError as error:  # there is no party file yet in which anything could be wrong
-        raise DataError(str(error).replace("check table.path in the party file", "check --table")) from None
+        raise DataError(str(error).replace("check table.path, or the option that names it", "check --table")) from None
     return replace(asked, columns=guess_columns(frame, similar=asked.facts.similar, is_label=asked.role == "label"))
 
 

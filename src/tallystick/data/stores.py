@@ -94,7 +94,9 @@ class Store:
                 found = self.files.get_file_info(FileSelector(self.key, allow_not_found=True))
         files = [StoredFile(f"{base}/{each.base_name}", each.path, self.files) for each in found if each.type == FileType.File]
         if not files:
-            raise DataError(f"{self.address}: the store has no such file, folder or pattern; check table.path in the party file")
+            raise DataError(
+                f"{self.address}: the store has no such file, folder or pattern; check table.path, or the option that names it"
+            )
         return sorted(files, key=str)
 
     @contextmanager

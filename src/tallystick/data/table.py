@@ -134,9 +134,9 @@ def _files(path: Path) -> list[Path]:
         anchor = Path(path.anchor)
         found = [each for each in anchor.glob(str(path.relative_to(anchor))) if each.is_file() and _ending(each)]
         if not found and any(sign in str(path) for sign in "*?["):
-            raise DataError(f"{path}: no file fits this pattern; check table.path in the party file")
+            raise DataError(f"{path}: no file fits this pattern; check table.path, or the option that names it")
         if not found:
-            raise DataError(f"{path}: there is no such file; check table.path in the party file")
+            raise DataError(f"{path}: there is no such file; check table.path, or the option that names it")
     return sorted(found)
 
 

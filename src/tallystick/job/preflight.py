@@ -427,8 +427,8 @@ def _check_listen(listen: str) -> None:
             listener.listen(1)
     except OSError as error:
         raise ConfigError(
-            f"listen = {listen}: cannot listen there ({error.strerror or error}); is the port taken, or is it not this "
-            "machine's address?"
+            f"listen = {listen}: cannot listen there ({error.strerror or error}); is the port taken, as by `tallystick serve`, "
+            "or is it not this machine's address?"
         ) from None
 
 

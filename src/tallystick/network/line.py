@@ -28,7 +28,7 @@ class MeasuredLine:
     bytes_per_s: float
 
     def __str__(self) -> str:
-        return f"a round trip of {1000 * self.round_trip_s:.2g} ms and {self.bytes_per_s / 1e6:.2g} MB/s"
+        return f"a round trip of {1000 * self.round_trip_s:.2g} ms and {float(f'{self.bytes_per_s / 1e6:.2g}'):,g} MB/s"
 
 
 class LineProbe(Message, frozen=True):

@@ -45,9 +45,7 @@ _PROBLEMS: dict[Why, Problem] = {
     "budget": Problem.later(
         429, "this row was asked for as often as the contract allows in a day; come again tomorrow", after_s=3600
     ),
-    "away": Problem.later(
-        503, "the partners do not answer in time, and the contract scores no row by own columns alone; come again"
-    ),
+    "away": Problem.later(503, "the partners do not answer in time, and no row is scored here by own columns alone; come again"),
 }
 
 

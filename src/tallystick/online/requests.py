@@ -203,7 +203,7 @@ def _keys_only(contract: Contract, party: PartyFile) -> str:
 def _reason(error: Exception) -> str:
     """What is wrong with JSON, without a word of it: msgspec names types and places, and fields that it does not know."""
     if not isinstance(error, msgspec.ValidationError):
-        return type(error).__name__
+        return "it is malformed or nested too deeply"
     before, unknown, _ = str(error).partition("unknown field")
     return f"{before}a field that is not known" if unknown else str(error)
 

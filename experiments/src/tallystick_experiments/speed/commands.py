@@ -46,10 +46,10 @@ def training(
 def serve(
     parts: Annotated[str, typer.Option(help="load, faults or memory, with commas between.")] = "load",
     rows: Annotated[int, typer.Option(help="Rows of each side's table.", min=1000)] = 20_000,
-    seconds: Annotated[int, typer.Option(help="Of each load.", min=2)] = 20,
+    seconds: Annotated[int, typer.Option(help="Length of each load.", min=2)] = 20,
     rates: Annotated[str, typer.Option(help="Requests a second, with commas between.")] = "100,500",
     way: Annotated[str, typer.Option(help="How the partner is asked: key, position, window or ahead.")] = "key",
-    minutes: Annotated[float, typer.Option(help="Of the part memory.", min=0.5)] = 20.0,
+    minutes: Annotated[float, typer.Option(help="Length of the part memory.", min=0.5)] = 20.0,
     *,
     progress: "Progress",
 ) -> "ExperimentResult":
