@@ -110,7 +110,12 @@ PROBES = [LineProbe(data=b"")] * 3
 
 @pytest.mark.parametrize(
     "said",
-    [[Pace(staleness=4)], [*PROBES[:2], Pace(staleness=4)], [*PROBES, Pace(staleness=-1)], [*PROBES, Pace(staleness=17)]],
+    [
+        [Pace(staleness=4)],
+        [*PROBES[:2], Pace(staleness=4)],
+        [*PROBES, LineProbe(data=b"")],
+        *([*PROBES, Pace(staleness=staleness)] for staleness in (-1, 1025, 1 << 63)),
+    ],
 )
 def test_a_pace_out_of_turn_or_out_of_range_is_refused(far, said):
     with pytest.raises(ProtocolError):

@@ -225,6 +225,10 @@ WRONG_ANSWERS = {
     "absent": answer(state=np.zeros(1, np.uint8), values=torch.zeros(0, 1)),
     "an unknown state": answer(state=np.full(1, 255, np.uint8), values=torch.zeros(0, 1)),
     "more states": answer(state=np.ones(2, np.uint8), values=torch.zeros(2, 1)),
+    "endless": answer(values=torch.full((1, 1), torch.inf)),
+    "the largest": answer(values=torch.full((1, 1), torch.finfo(torch.float32).max)),
+    "the largest number": answer(number=(1 << 64) - 1),
+    "nothing": answer(state=np.zeros(0, np.uint8), values=torch.zeros(0, 0)),
 }
 
 
@@ -237,7 +241,7 @@ def test_an_answer_that_does_not_fit_the_question_ends_the_session(what):
 
 
 def question(values, **more):
-    return ScoreQuestion(number=0, run=RUN, values=Array.of(values), **more)
+    return ScoreQuestion(**{"number": 0, "run": RUN, **more}, values=Array.of(values))
 
 
 FIRST = len(batches().members[0])
@@ -257,6 +261,20 @@ WRONG_QUESTIONS = {
     "not finite": (False, question(torch.full((1, WIDTH), torch.inf))),
     "too many rows": (False, question(torch.zeros(1025, WIDTH))),
 }
+MALFORMED = {
+    "a batch below 0": question(torch.zeros(FIRST, WIDTH), batch=-1),
+    "a number below 0": question(torch.zeros(1, WIDTH), number=-1),
+    "a long run": question(torch.zeros(1, WIDTH), run="0" * 17),
+}
+MALFORMED_ANSWERS = {"a number below 0": answer(number=-1), "another refusal": answer(refusal="later")}
+
+
+@pytest.mark.parametrize("wrong", [*MALFORMED.values(), *MALFORMED_ANSWERS.values()], ids=[*MALFORMED, *MALFORMED_ANSWERS])
+def test_what_does_not_match_its_schema_ends_the_session(wrong):
+    own, theirs = memory_channels("shop", "bank", timeout_s=5)
+    own.send(wrong)
+    with pytest.raises(ProtocolError, match=r"does not match its schema"):
+        theirs.receive(type(wrong))
 
 
 @pytest.mark.parametrize("what", WRONG_QUESTIONS)
