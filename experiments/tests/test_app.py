@@ -28,11 +28,23 @@ def test_a_command_that_does_not_exist_is_named():
     assert "No such command 'flroist'" in shown.output
 
 
-def test_an_option_that_is_refused_leaves_no_folder_behind(tmp_path):
-    for wrong in (["--table", "5"], ["--table", "4", "--by-users"]):
-        shown = CliRunner().invoke(app, ["fedads", "--data", "x", *wrong, "--out", str(tmp_path / "out")])
-        assert shown.exit_code == 2
-        assert not (tmp_path / "out").exists()
+@pytest.mark.parametrize(
+    ("command", "named"),
+    [
+        (["fedads", "--data", "x", "--table", "5"], "--table 5"),
+        (["fedads", "--data", "x", "--table", "4", "--by-users"], "--by-users"),
+        (["fedads", "--data", "x", "--table", "3", "--epochs", "2"], "--epochs"),
+        (["fedads", "--data", "x", "--table", "leaks", "--swapped"], "--swapped"),
+        (["fedads", "--data", "x", "--table", "4", "--only", "none"], "--only none"),
+        (["quality", "--label", "y"], "--label"),
+        (["quality", "--leaks", "--table", "own.csv", "--label", "y"], "--table own.csv"),
+    ],
+)
+def test_an_option_that_would_do_nothing_is_refused_and_leaves_no_folder_behind(tmp_path, command, named):
+    shown = CliRunner().invoke(app, [*command, "--out", str(tmp_path / "out")])
+    assert shown.exit_code == 2
+    assert named in shown.output
+    assert not (tmp_path / "out").exists()
 
 
 def test_where_it_is_not_installed_one_line_says_what_to_install(monkeypatch):

@@ -297,6 +297,10 @@ def fedads(
         raise ConfigError(f"--table {table}: expected 3, 4 or leaks")
     if table != "3" and (by_users or paper_networks or aligned != ALIGNED):
         raise ConfigError("--by-users, --paper-networks, --aligned: go with --table 3 only; leave them out")
+    if table != "4" and (swapped or epochs != 1):
+        raise ConfigError("--swapped, --epochs: go with --table 4 only; leave them out")
+    if table == "4" and only:
+        raise ConfigError(f"--only {only}: goes with --table 3 or leaks; leave it out")
     names = _parts(only, ";")
     how: dict[str, Any] = {"data": data, "seeds": range(1, seeds + 1), "limit": limit, "keeping": keeping}
     if table == "leaks":
@@ -374,6 +378,10 @@ def quality(
     from tallystick_experiments.quality import sweep as benchmark
     from tallystick_experiments.quality.methods import METHODS
 
+    if table is None and (label or key or time):
+        raise ConfigError("--label, --id, --time: name columns of --table; give a table, or leave them out")
+    if leaks and table is not None:
+        raise ConfigError(f"--leaks: audits tables of the catalogue; leave --table {table} out, or --leaks")
     names = _parts(methods)
     how: dict[str, Any] = {"seeds": range(1, seeds + 1), "most_rows": rows, "keeping": keeping}
     if leaks:
