@@ -16,7 +16,7 @@ from tallystick.artifacts.starting_point import FILE, put_starting_weights
 from tallystick.config.contract import parse_contract
 from tallystick.config.party import parse_party
 from tallystick.data.categories import UNSEEN
-from tallystick.errors import ConfigError, LabelError, TallystickError
+from tallystick.errors import ConfigError, DataError, LabelError, TallystickError
 from tallystick.job.handshake import ResumeState, shake_hands, shake_hands_label_party
 from tallystick.job.starting import run_to_start_from
 from tallystick.network.channel import memory_channels
@@ -152,6 +152,8 @@ def test_what_a_run_started_from_is_read_from_its_own_folder_or_refused(first):
     folder, contract, last_month, frames = first
     simulated(folder, contract, frames, start_from=last_month.run_id)
     newest = RunFolder.open(sorted(folder.glob("shop/*"))[-1])
+    with pytest.raises(DataError, match=r"of another network than .* \(these parts differ: bias, columns, layers, weight\)"):
+        put_starting_weights(newest, torch.nn.Linear(1, 1))
     (newest.path / FILE).write_bytes((newest.path / FILE).read_bytes()[:-1] + b"x")
     with pytest.raises(TallystickError, match=r"starting-point.safetensors.*training would start from others"):
         put_starting_weights(newest, torch.nn.Linear(1, 1))

@@ -5,10 +5,11 @@ not among it. Its moments belong to the last step's weights, while a finished ru
 the learning rate has fallen to its least; and new categories have none. A new optimizer finds its moments in some hundred steps.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import msgspec
-from torch import nn
+from torch import Tensor, nn
 
 from tallystick.artifacts.folder import RunFolder
 from tallystick.artifacts.trained import kept_encoder
@@ -107,6 +108,13 @@ def put_starting_weights(folder: RunFolder, module: nn.Module) -> None:
     except DataError:
         run_id = msgspec.json.decode(metadata["facts"], type=prepared(_Facts)).run_id
         raise DataError(
-            f"run {run_id} is of another network than the contract, the columns and the other parties' cut widths give now: "
-            "nothing can start from it; start a new run on all sides, without --start-from"
+            f"run {run_id} is of another network than the contract, the columns and the other parties' cut widths give now "
+            f"(these parts differ: {', '.join(_differing(module, weights))}): nothing can start from it; start a new run on all "
+            "sides, without --start-from"
         ) from None
+
+
+def _differing(module: nn.Module, weights: Mapping[str, Tensor]) -> list[str]:
+    """Top-level parts whose weights only one of the two networks has, or has in another shape."""
+    shapes = [{name: each.shape for name, each in found.items()} for found in (module.state_dict(), grown(module, weights))]
+    return sorted({name.partition(".")[0] for name, _ in shapes[0].items() ^ shapes[1].items()})
