@@ -1,7 +1,9 @@
 """A tiny job that is trained once, and its parties as processes that serve."""
 
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import httpx
 import polars as pl
@@ -79,8 +81,28 @@ class Served:
 
     def close(self):
         self.client.close()
-        for process in self.running.values():
+        for process in self.job.started:
             process.close()
+
+
+@contextmanager
+def clients(served, count, ask):
+    """Have so many clients ``ask(client, number, over)`` at the same time, each until it is over, which it is when this ends."""
+    over = threading.Event()
+
+    def work(number):
+        with httpx.Client(base_url=served.client.base_url, headers=dict(served.client.headers), timeout=20) as client:
+            ask(client, number, over)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join(30)
 
 
 def predicted(job, *, shared=False):

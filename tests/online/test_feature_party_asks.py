@@ -52,8 +52,6 @@ def test_on_a_union_the_scores_of_its_own_rows_are_those_of_a_prediction_and_sta
         assert bits(again) == bits(scores[:200])
     finally:
         served.close()
-        for party in job.started:
-            party.close()
 
 
 @pytest.mark.long
@@ -80,5 +78,3 @@ def test_on_an_intersection_the_scores_of_common_rows_are_those_of_a_prediction(
         assert served.ask({"id": alone.filter(~alone.is_in(expected["id"].to_list()))[0]}).status_code == 404
     finally:
         served.close()
-        for party in job.started:
-            party.close()

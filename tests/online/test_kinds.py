@@ -53,8 +53,6 @@ def test_several_partners_sequences_classes_and_rows_that_only_some_partners_hav
         assert {served.ask({"id": key}).status_code for key in lonely[:20]} == {404}
     finally:
         served.close()
-        for party in job.started:
-            party.close()
 
 
 @pytest.mark.long
@@ -82,5 +80,3 @@ def test_a_union_is_asked_ahead_and_what_crosses_is_the_same_whatever_is_asked(t
         assert served.ask({"id": "nobody"}).status_code == 404
     finally:
         served.close()
-        for party in job.started:
-            party.close()

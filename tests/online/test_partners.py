@@ -2,13 +2,11 @@
 
 import os
 import signal
-import threading
 import time
 from contextlib import contextmanager
 
-import httpx
 import pytest
-from serving_job import Served, predicted
+from serving_job import Served, clients, predicted
 from tiny import contract_values, lay_out, within
 
 DEADLINE_MS = 400.0
@@ -18,28 +16,18 @@ JOINT, ALONE = "joint model", "own columns"
 @contextmanager
 def load(served, ids):
     """Ask all the time from two threads; gives what came: (status, scored by, seconds)."""
-    came, over = [], threading.Event()
+    came = []
 
-    def ask(first):
-        headers = dict(served.client.headers)
-        with httpx.Client(base_url=served.client.base_url, headers=headers, timeout=20) as client:
-            number = first
-            while not over.is_set():
-                began = time.monotonic()
-                response = client.post("/v1/score", json={"rows": [{"id": ids[number % len(ids)]}]})
-                by = response.json()["scores"][0]["scored_by"] if response.status_code == 200 else response.text
-                came.append((response.status_code, by, time.monotonic() - began))
-                number += 2
+    def ask(client, number, over):
+        while not over.is_set():
+            began = time.monotonic()
+            response = client.post("/v1/score", json={"rows": [{"id": ids[number % len(ids)]}]})
+            by = response.json()["scores"][0]["scored_by"] if response.status_code == 200 else response.text
+            came.append((response.status_code, by, time.monotonic() - began))
+            number += 2
 
-    threads = [threading.Thread(target=ask, args=(first,)) for first in (0, 1)]
-    for thread in threads:
-        thread.start()
-    try:
+    with clients(served, 2, ask):
         yield came
-    finally:
-        over.set()
-        for thread in threads:
-            thread.join(30)
 
 
 def scored_by(came, name, seconds=60):
@@ -137,5 +125,3 @@ def test_a_row_that_was_asked_for_too_often_today_is_not_asked_for_again(tmp_pat
         assert served.ask({"id": ids[1]}).status_code == 200
     finally:
         served.close()
-        for party in job.started:
-            party.close()

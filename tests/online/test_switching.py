@@ -1,15 +1,13 @@
 """Versions switched under load: each answer has the bits of the one run that it names, and none is missing."""
 
 import secrets
-import threading
 from contextlib import contextmanager
 from functools import partial
 
-import httpx
 import numpy as np
 import polars as pl
 import pytest
-from serving_job import Served, files, in_threads, promote, versions
+from serving_job import Served, clients, files, in_threads, promote, versions
 from test_serve import bits
 from tiny import contract_values, lay_out, within
 
@@ -67,34 +65,25 @@ def load(served, expected, *, threads=3):
     keys = list(next(iter(expected.values())))
     table = pl.read_parquet(served.job.home("bank") / "table.parquet").select("id", "x", "noise", "kind")
     own = {row["id"]: row for row in table.to_dicts()}
-    came, over = [], threading.Event()
+    came = []
 
-    def ask(seed):
+    def ask(client, seed, over):
         rng = np.random.default_rng(seed)
-        with httpx.Client(base_url=served.client.base_url, headers=dict(served.client.headers), timeout=20) as client:
-            while not over.wait(0.03):  # often enough to meet each switch, and cheap
-                asked = rng.choice(keys, size=rng.choice([1, 1, 1, 5, 40])).tolist()
-                rows = [own[key] for key in asked] if rng.integers(2) else [{"id": key} for key in asked]
-                response = client.post("/v1/score", json={"rows": rows})
-                if response.status_code != 200:
-                    came.append((response.status_code, None, response.text, False))
-                    continue
-                body = response.json()
-                for key, row in zip(asked, body["scores"], strict=True):
-                    score, by = expected[body["run_id"]][key]
-                    came.append(
-                        (200, body["run_id"], row["scored_by"], by != row["scored_by"] or bits([score]) == bits([row["score"]]))
-                    )
+        while not over.wait(0.03):  # often enough to meet each switch, and cheap
+            asked = rng.choice(keys, size=rng.choice([1, 1, 1, 5, 40])).tolist()
+            rows = [own[key] for key in asked] if rng.integers(2) else [{"id": key} for key in asked]
+            response = client.post("/v1/score", json={"rows": rows})
+            if response.status_code != 200:
+                came.append((response.status_code, None, response.text, False))
+                continue
+            body = response.json()
+            for key, row in zip(asked, body["scores"], strict=True):
+                score, by = expected[body["run_id"]][key]
+                is_right = by != row["scored_by"] or bits([score]) == bits([row["score"]])
+                came.append((200, body["run_id"], row["scored_by"], is_right))
 
-    asking = [threading.Thread(target=ask, args=(seed,)) for seed in range(threads)]
-    for thread in asking:
-        thread.start()
-    try:
+    with clients(served, threads, ask):
         yield came
-    finally:
-        over.set()
-        for thread in asking:
-            thread.join(30)
 
 
 def scored_by_run(came, run_id, seconds=60):
@@ -272,5 +261,3 @@ def test_encrypted_run_folders_are_switched_too_and_a_second_server_of_a_party_i
         assert not any(word in content for content in written for word in (b"secret", new.encode()))
     finally:
         served.close()
-        for party in job.started:
-            party.close()
