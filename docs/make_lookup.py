@@ -50,15 +50,18 @@ CONTRACT = {
     "union": "[Unions](../explanation/unions.md) says what each strategy leaks. A union goes with `binary` targets and "
     "`split.method: hash`. Both strategies together use one of `-tr`, `-te` and `-fit` at most, and `-fit` needs "
     "`split.validation` above 0.",
-    "unaligned": "[Rows without a partner](../explanation/unaligned-rows.md) says which method to choose. A contract that "
+    "unaligned": "[Rows without a partner](../howto/use-rows-without-a-partner.md) says which method to choose. A contract that "
     "`tallystick init` writes has `warm-start`.",
     "target": "`classes` is for `multiclass` only.",
     "split": "`validation` and `test` together are below 1. With `validation: 0`, `training.patience` must be `null`.",
     "model": "`cut_after` is at most the number of layers in `hidden`. [Numbers](data.md#numbers) and "
     "[normalisation](data.md#normalisation-of-layers) explain two of the keys.",
     "model.merge": "[Linking](../explanation/linking.md#how-links-become-one-row) explains these keys.",
-    "training": "`warm_up` goes with `schedule: cosine` only. What `gradients: none` costs is measured in [training without "
-    "gradients](../explanation/no-gradients.md).",
+    "training": "`warm_up` goes with `schedule: cosine` only. [Training without "
+    "gradients](../explanation/what-crosses-the-cut.md#training-without-gradients) says what `gradients: none` promises. It is "
+    "refused beside what would tell of labels in another way (`evaluation.privacy`, `share_metrics`, `tuning.keys`, "
+    "`importance.feature_columns`), what needs gradients (unions, `fedhssl`, `vfl-mpd`, penalties on embeddings, `mode` other "
+    "than `synchronous`, `compression`), and defences of labels, which would only cost accuracy.",
     "defense": "[Defences](../explanation/defenses.md) explains each method, its targets and its guarantee. An entry has a "
     "`method` and that method's keys. No method is given twice. Each method fits certain targets, and `check` names what "
     "does not fit. At most one method replaces labels (`label-dp`, `label-dp-prior`, `gaussian-labels`, `ladsg`), and only on an "
@@ -122,7 +125,7 @@ def configuration() -> str:
     parts = [
         "# Configuration, from the code",
         "`make reference` makes this page from the classes that read the files, so no key is missing here. "
-        "[The contract and the party file](../explanation/contract.md) explains what the two files are and how they are written. "
+        "[The contract and the party file](../explanation/a-run.md#the-contract-and-the-party-file) explains the two files. "
         "A `[]` after a key says that its value is a list. A method in brackets, as in `defense[].(marvell).power`, says that "
         "the key goes with this method only.",
     ]

@@ -271,8 +271,11 @@ def methods() -> str:
         "[Which alignment to choose](../explanation/alignments.md) explains them; `alignment.method` names one.",
         _table(("method", "feature parties", "helper", "rests on", "what a peer gains that deviates"), linkages),
         "## Rows without a partner's row",
-        "[Rows without a partner's row](../explanation/unaligned-rows.md) says which to choose; `unaligned.method` names one. "
-        "With `none`, unaligned rows are left out.",
+        "[Use rows without a partner's row](../howto/use-rows-without-a-partner.md) says which to choose; `unaligned.method` "
+        "names one. With `none`, they are left out. Their scores come from a model of the label party's own columns, which is "
+        "trained last, on all own rows. With `average` they get the mean of its logit and those of that method's two branches. A "
+        "line that is fitted on unaligned validation rows makes these scores probabilities. The training loss in the report "
+        "contains the loss of tops that a method adds, so do not compare it with the validation loss.",
         _table(("method", "what it does with them"), ((f"`{name}`", _inline(f.what)) for name, f in UNALIGNED_METHODS.items())),
     ]
     for name, module in unaligned.items():

@@ -130,7 +130,7 @@ def test_padding_is_small_where_buckets_are_large():
 
 @pytest.mark.parametrize(("others", "stored", "binned"), [(10**6, 5.3, 2.8), (10**7, 27.6, 13.6)])
 def test_a_cheater_with_few_ids_beside_many_has_so_many_times_the_room(others, stored, binned):
-    """The figures of docs/explanation/cheating-peers.md, and what bins a label party has that deviates by oblivious transfer."""
+    """The figures of docs/explanation/threat-model.md, and what bins a label party has that deviates by oblivious transfer."""
     of_stores = Buckets(label_ids=1000, feature_ids=others, per_bucket=65_536)
     of_bins = Buckets(label_ids=1000, feature_ids=others, per_bucket=262_144)
     assert of_stores.count * psi_malicious.store_shape(of_stores, 1000).slots / 1000 == pytest.approx(stored, rel=0.01)

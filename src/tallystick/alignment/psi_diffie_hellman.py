@@ -9,6 +9,14 @@
                                <-          the tags, in the order of the x
     equal tags: same id
 
+The feature party's ids come in random order, because in table order the places of matches would tell of the rows between. A tag
+that the other side will also find can only be made with an id that both have (under computational Diffie-Hellman), or copied. So
+the only feature party settles on its tags by a digest before it sees the label party's. This does not prove which row a tag
+belongs to: a side that shuffles its tags moves its matches to other rows, and labels and columns of different people then meet.
+Two feature parties that put their views together see the same random list twice.
+
+Cost: 2 (|A| + |B|) scalar multiplications with one feature party, and |A| + 2 |B| more with each further one.
+
 Shapes: N rows of a list; K common ids; B rows of a chunk.
 """
 

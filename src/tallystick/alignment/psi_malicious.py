@@ -111,7 +111,7 @@ def match_against_cheaters(side: Side, channels: Sequence[Channel], sizes: Seque
     ristretto255, AES-128 as a pseudorandom function and BLAKE2b as a random oracle, each side learns which of the ids in its
     store the other brought, and nothing else; each side's common ids are ones that the other brought, and settled on before it
     knew any common id. Nobody outside has reviewed this. Not protected: any side may lie about its ids, bring more than it says
-    (docs/explanation/cheating-peers.md has the bound), or end the run when it knows its outcome; with several feature parties
+    (docs/explanation/threat-model.md has the bound), or end the run when it knows its outcome; with several feature parties
     the label party may leave out matches.
 
     Raises ProtocolError, naming peer and step, for what the protocol does not allow.

@@ -11,6 +11,22 @@
     at the end, with places of common ids, a proof:    ->      does the label party have these ids?
     one hash of them all
 
+It takes 512 operations with public keys, whatever the number of ids, and hashing for the rest. A million ids on either side take
+114 MB of messages.
+
+- Outputs are cut to 40 + log2(|A| |B|) bits, so a wrong match has a chance of 2^-40. To the label party at least 128 bits of what
+  is hashed are unknown, except at its own id.
+- The table has three regions of 1.27 bins for each id, and some spare ones. If there is no table, the next key is tried, and the
+  feature party sees that. The chance is below 2^-40 for small obstacles, which a test sums; for large ones that is known in the
+  limit and by trial.
+- The order is the same in all three regions. Which of its bins held a common id would tell the feature party of the label
+  party's other ids, so the label party names a place only, never the region.
+- The proof keeps the label party from claiming a match. One wrong guess ends the run.
+- Nothing checks the corrections. A label party that flips bits of them learns the secret choices from a dozen ids that it knows
+  to be common, unnoticed. Then it can test any guess at the feature party's ids.
+- Reads at secret places do not take constant time. They happen in the process of whoever owns the secret; the other side sees
+  messages of fixed sizes in a fixed order.
+
 Shapes: N ids of the label party, M of the feature party; K common ids; S bytes of an output; P pairs of an id and a bin.
 """
 

@@ -1,7 +1,8 @@
 """Private set union by Diffie-Hellman on ristretto255.
 
-FLORIST's Algorithm 1 with fewer exponentiations: 5 |A| + 2 |B| + |A u B| instead of 5 |A| + 5 |B| + 2 |A u B|. The side
-with fewer ids takes the part of A.
+FLORIST's Algorithm 1 with fewer exponentiations: 5 |A| + 2 |B| + |A u B| in place of 5 |A| + 5 |B| + 2 |A u B|, so 8.5 n in
+place of 13 n for n ids each, half in common. Every member gets the same universal id as in the paper, with a = s1, a' = s2 s3,
+b = t1, b' = t2 t3. The side with fewer ids takes the part of A.
 
     A, keys a, a'                                  B, keys b, b'
     X = H(x)^a of its ids, shuffled     ->

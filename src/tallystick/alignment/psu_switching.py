@@ -33,6 +33,9 @@ Why equality is not decided by S's shares in the clear, or by their hashes: thei
 for the three bins of every pseudonym that it takes. So it would know in which bins these stand, and that no other id of S's
 stands there.
 
+Each switch takes one oblivious transfer: 26 million for a million ids. Pseudonyms are tags of ``psi_malicious``, so even a side
+that deviates learns nothing of ids that it did not bring.
+
 Two ids have one pseudonym with a chance below 2^-80 for 10^7 ids on either side. Two values that differ pass as equal with a
 chance of 2^-64 a place, below 2^-40 for as many.
 

@@ -1,5 +1,9 @@
 """From distances to similarities, and FedSim's noise on them.
 
+A similarity is minus the distance, standardised over all links of the training's linkage, with noise if asked for, and scaled to
+variance 1. New rows at prediction are measured on the same scale. Both sides are told mean and deviation of the distances, exact
+whatever tau says. With several feature parties each is linked by itself, under a secret of its own.
+
 Shapes: N positions, K neighbours, L links of a position in the end.
 """
 

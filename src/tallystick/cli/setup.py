@@ -38,7 +38,8 @@ def init(
     party: Annotated[str | None, typer.Option(help="Which of several feature parties this is.")] = None,
     table: Annotated[Path | None, typer.Option(help="This party's table, whose header tells key and label where plain.")] = None,
     gradients: Annotated[
-        str, typer.Option(help="sent, or none: then nothing that depends on a label is sent (docs/explanation/no-gradients.md).")
+        str,
+        typer.Option(help="sent, or none: nothing that depends on a label (docs/explanation/what-crosses-the-cut.md)."),
     ] = "sent",
     as_json: JsonFlag = False,
 ) -> None:
