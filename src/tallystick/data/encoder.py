@@ -17,10 +17,11 @@ from tallystick.data.bins import bin_edges
 from tallystick.data.categories import ENCODED_AT_A_TIME, CategoricalColumn, fit_categorical, usual_count
 from tallystick.data.common_values import CommonValues
 from tallystick.data.features import FeatureShape, Numbers, PackedFeatures, Packing
-from tallystick.data.lazy import Frame
+from tallystick.data.lazy import Frame, in_order, slices_of
+from tallystick.data.records import fits_memory, mapped, rows_of_a_piece
 from tallystick.data.sequences import SequenceColumn, fit_sequence
 from tallystick.data.table import require_column
-from tallystick.data.text import as_number
+from tallystick.data.text import as_number, as_text
 from tallystick.errors import DataError, FeatureError
 
 RANK_KNOTS = 1000
@@ -146,13 +147,44 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
             f"{column.name} is missing" for column in self.numeric if column.indicator
         )
 
-    def encode(self, frame: Frame) -> PackedFeatures:
-        """Encode rows, a column at a time; raises DataError for an absent column or infinite numbers."""
-        packing = Packing(
+    @property
+    def packing(self) -> Packing:
+        """Where each column stands in a row of what encode gives."""
+        return Packing(
             numbers=len(self.numeric),
             indicators=sum(column.indicator for column in self.numeric),
             cardinalities=self.feature_shape.codes,
         )
+
+    def encode(self, frame: Frame) -> PackedFeatures:
+        """Encode rows, a column at a time; where they are too many for memory, some rows at a time, into a file.
+
+        Raises DataError for an absent column or infinite numbers, StorageError where the disk is full.
+        """
+        packing = self.packing
+        if fits_memory(frame.height, packing.row_bytes):
+            return PackedFeatures(records_MR=torch.from_numpy(self._records(frame, packing)), packing=packing)
+        ordered, place_M = in_order(frame)
+        pieces = slices_of(ordered, rows_of_a_piece(packing.row_bytes))
+        records_SR = mapped((self._records(piece, packing) for piece in pieces), row_bytes=packing.row_bytes)
+        return PackedFeatures(
+            records_MR=torch.from_numpy(records_SR),
+            packing=packing,
+            place_M=torch.from_numpy(place_M) if place_M is not None else None,
+        )
+
+    def check(self, frame: Frame) -> None:
+        """Refuse what encode would, without encoding anything."""
+        for column in self.numeric:
+            numbers_of(frame, column.name)
+        for categorical in self.categorical:
+            as_text(require_column(frame, categorical.name, use="feature").head(0))
+        for sequence in self.sequences:
+            for _ in sequence.encode(frame):
+                pass
+
+    def _records(self, frame: Frame, packing: Packing) -> NDArray[np.uint8]:
+        """Packed rows, in the order of the frame's."""
         records_NR = np.empty((frame.height, packing.row_bytes), dtype=np.uint8)
         chunks = [slice(start, start + ENCODED_AT_A_TIME) for start in range(0, frame.height, ENCODED_AT_A_TIME)]
         indicator = 0
@@ -173,7 +205,7 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
                 for index, codes_N in enumerate(codes_NL.T):
                     packing.write_codes(records_NR[chunk], place + index, codes_N)
             place += sequence.shape.columns
-        return PackedFeatures(records_MR=torch.from_numpy(records_NR), packing=packing)
+        return records_NR
 
     def to_json(self) -> str:
         """Write as JSON; numbers read back exactly."""

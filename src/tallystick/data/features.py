@@ -192,8 +192,9 @@ class PackedFeatures:
     """Encoded rows as a party keeps them, in a third to a half of the bytes that a model takes them in.
 
     Args:
-        records_MR: the packed rows (M, R), bytes.
+        records_MR: the packed rows (M, R), bytes, in memory or in a file that is mapped into it.
         packing: what stands where in one.
+        place_M: where each of the M rows stands among the records, whose order and number may be others; its own if left out.
         rows_N: which of them these N rows are, in this order; all of them if left out.
         who_M: a number for each packed row that tells it from others, in another table too; its place if left out.
     """
@@ -202,14 +203,16 @@ class PackedFeatures:
     packing: Packing
     rows_N: Tensor | None = None
     who_M: Tensor | None = None
+    place_M: Tensor | None = None
 
     def __len__(self) -> int:
-        return len(self.records_MR if self.rows_N is None else self.rows_N)
+        return len(next(each for each in (self.rows_N, self.place_M, self.records_MR) if each is not None))
 
     def rows(self, index_B: Tensor) -> Features:
         """Pick rows, in the order of the index, unpacked."""
-        place_B = index_B if self.rows_N is None else self.rows_N.index_select(0, index_B)
-        who_B = place_B if self.who_M is None else self.who_M.index_select(0, place_B)
+        row_B = index_B if self.rows_N is None else self.rows_N.index_select(0, index_B)
+        who_B = row_B if self.who_M is None else self.who_M.index_select(0, row_B)
+        place_B = row_B if self.place_M is None else self.place_M.index_select(0, row_B)
         return replace(self.packing.unpack(self.records_MR.index_select(0, place_B)), who_N=who_B)
 
     def picked(self, index_N: Tensor) -> "PackedFeatures":
@@ -222,9 +225,8 @@ class PackedFeatures:
 
     def to(self, device: torch.device) -> "PackedFeatures":
         """Move to a device."""
-        rows_N = None if self.rows_N is None else self.rows_N.to(device)
-        who_M = None if self.who_M is None else self.who_M.to(device)
-        return replace(self, records_MR=self.records_MR.to(device), rows_N=rows_N, who_M=who_M)
+        rows_N, who_M, place_M = (each if each is None else each.to(device) for each in (self.rows_N, self.who_M, self.place_M))
+        return replace(self, records_MR=self.records_MR.to(device), rows_N=rows_N, who_M=who_M, place_M=place_M)
 
 
 def _bytes_of(values_N: NDArray[np.generic]) -> NDArray[np.uint8]:

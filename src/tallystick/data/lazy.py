@@ -135,6 +135,35 @@ Frame: TypeAlias = pl.DataFrame | LazyTable
 """A table in memory or one that is read by column: what reads columns takes either."""
 
 
+def in_order(frame: Frame) -> tuple[Frame, "NDArray[np.int32] | None"]:
+    """The distinct rows in the order in which they lie, and where each of the frame's rows stands among them.
+
+    None where the frame has them so. Rows in another order could be read by column only, each column whole.
+    """
+    if not isinstance(frame, LazyTable) or frame.rows is None or bool((np.diff(frame.rows) > 0).all()):
+        return frame, None
+    whole = replace(frame, rows=None)
+    is_taken = np.zeros(whole.height, dtype=bool)
+    is_taken[frame.rows] = True
+    place = (np.cumsum(is_taken, dtype=np.int32) - 1)[frame.rows]
+    return (whole if is_taken.all() else whole[np.flatnonzero(is_taken)]), place
+
+
+def slices_of(frame: Frame, rows: int) -> Iterator[Frame]:
+    """A frame whose rows are in the order in which they lie, in parts of at most so many rows."""
+    if isinstance(frame, pl.DataFrame):
+        yield from frame.iter_slices(rows)
+        return
+    whole = replace(frame, rows=None)
+    for start in range(0, whole.height, rows):
+        piece = LazyTable(whole.source.slice(start, rows), held=frame.held)
+        if frame.rows is not None:
+            first, last = np.searchsorted(frame.rows, [start, start + rows])
+            piece = piece[frame.rows[first:last] - start]
+        if piece.height:
+            yield piece
+
+
 def store(source: pl.LazyFrame, folder: Path | None = None) -> LazyTable:
     """Read a source piece by piece into a file, and give it as a table.
 

@@ -139,7 +139,7 @@ def require_to_predict(
         is_label = contract.role_of(party.party) == "label"
         found.tried(lambda: _check_ids(contract, keys, is_label=is_label))
         if encoder is not None:
-            found.tried(lambda: encoder.encode(frame[keys.rows_R]))  # all columns, and nothing infinite in them
+            found.tried(lambda: encoder.check(frame[keys.rows_R]))  # all columns, and nothing infinite in them
     ahead = Ahead(contract=contract, party=party, folder=folder, predicts=True, keys=keys)
     if charges:
         found.tried(lambda: check_budget(ahead))

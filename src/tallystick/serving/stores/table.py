@@ -3,7 +3,7 @@
 import hashlib
 import threading
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -35,13 +35,13 @@ class Snapshot:
         packed = encoder.encode(frame[keys.rows_R])
         if noisy:
             who_R = torch.from_numpy(who_of(keys.ids_of(np.arange(len(keys.id_R)))))
-            packed = PackedFeatures(records_MR=packed.records_MR, packing=packed.packing, who_M=who_R)
+            packed = replace(packed, who_M=who_R)
         return cls(places=places, packed=packed)
 
     def digest(self) -> str:
         """What tells these rows from others: their columns, and which row each is."""
         assert self.packed is not None
-        digest = hashlib.blake2b(self.packed.records_MR.numpy().tobytes(), digest_size=16)
+        digest = hashlib.blake2b(self.packed.records_MR.numpy().reshape(-1).data, digest_size=16)
         if self.packed.who_M is not None:
             digest.update(self.packed.who_M.numpy().tobytes())
         return digest.hexdigest()
