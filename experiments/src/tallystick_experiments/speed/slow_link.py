@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 
 CHUNK = 1 << 14
 START_S = 10.0
+QUEUED_S = 0.01
+"""Seconds of bytes that wait before the line: more than a sleep can last too long, so the line never stands idle for that."""
 
 
 @dataclass(kw_only=True)
@@ -48,6 +50,8 @@ class SlowLink:
                 return
             try:
                 await asyncio.gather(self._carry(near_reader, far), self._carry(far_reader, near))
+            except asyncio.CancelledError:  # the line ends; asyncio would log that its callback was cancelled
+                return
             finally:
                 for writer in (near, far):
                     writer.close()
@@ -66,8 +70,8 @@ class SlowLink:
         with contextlib.suppress(OSError):
             while data := await reader.read(CHUNK):
                 free = max(free, loop.time()) + len(data) * 8 / (self.mbit_per_s * 1e6)
-                await asyncio.sleep(free - loop.time())
                 on_the_line.put_nowait((free + self.round_trip_ms / 2000, data))
+                await asyncio.sleep(free - loop.time() - QUEUED_S)
         on_the_line.put_nowait((loop.time() + self.round_trip_ms / 2000, b""))
         await delivering
 
