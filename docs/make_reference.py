@@ -109,6 +109,19 @@ RULES = {
     "Files": ("storage", "encryption"),
     "What an audit records": ("audit.recording", "artifacts.recorder", "artifacts.row_recorder"),
     "What noisy embeddings cost": ("artifacts.embedding_charge",),
+    "Serving": (
+        "job.versions",
+        "online.switching",
+        "online.shadow",
+        "serving.meeting",
+        "serving.windows",
+        "serving.journal",
+        "serving.batching",
+        "serving.feature_party_asks",
+        "online.connections",
+    ),
+    "Retraining": ("data.extension", "models.growth", "artifacts.starting_point"),
+    "Monitoring": ("monitoring.drift",),
 }
 FEW_WORDS = 25
 
@@ -125,7 +138,8 @@ def reference() -> str:
         "`LINKAGES`, for the contract's `alignment.method`: " + ", ".join(f"`{name}`" for name in tallystick.LINKAGES) + ".",
         "## Defences",
         "`DEFENSES`, by the `method` of an entry of the contract's `defense`. [Defences](../explanation/defenses.md) says which "
-        "to choose, and [defences in a run](defenses.md) what a run adds.",
+        "to choose, [the measurements](../results/defenses.md) what each stops and costs, and "
+        "[what noisy embeddings cost](rules.md#what-noisy-embeddings-cost) what a ledger is charged for them.",
         _table(
             ("method", "of", "changes", "targets"),
             (

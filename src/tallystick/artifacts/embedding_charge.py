@@ -1,7 +1,9 @@
 """What a feature party's noisy embeddings cost: one count of what was sent, which the ledger, the audit and the report read.
 
 A row is of one part of the split, so the most that any row was sent is the most of the parts. The count is noted in the run
-folder before the rows leave: what a crash kept here is counted all the same.
+folder before the rows leave: what a crash kept here is counted all the same. It counts training, with phases before it and what
+a resumed run sent again, validation, test, predictions, and shuffled columns twice: for the row, and for the one that got its
+cell.
 """
 
 from dataclasses import dataclass, replace

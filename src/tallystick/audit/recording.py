@@ -1,7 +1,9 @@
 """What a run records for its audits: which steps of which peer's cut, and running sums per row.
 
 With ``audit: true`` the label party keeps, for each feature party, the cut embeddings that it received and the cut gradients
-that it sent. Recording changes no bit of the training.
+that it sent. Recording changes no bit of the training. What an interrupted run recorded can be attacked. A quick audit keeps
+sums over the training only, of at most 8,192 rows for labels and 2,000 for columns; labels that are numbers are recorded as with
+``audit: true``.
 
 - Steps, for attacks that look at a batch (``PEER/epoch-*.safetensors``): at most five epochs, the first and the last trained
   among them (with ``union.audit`` six, the second among them); together about 32,768 rows, in batches spread evenly (with

@@ -33,6 +33,9 @@ class DistanceCorrelation(Defense):
     it works against linear and clustering attacks, in training, as far as the optimiser goes. Not protected: cut gradients, which
     the penalty makes depend on the labels even more (chain a gradient defence, whose noise then covers the sum).
 
+    The log form has a narrow range of weights between doing nothing and keeping the network from learning. Attackers who know
+    some labels are not stopped: an embedding that is independent of labels would be of no use.
+
     A batch of one class, or of embeddings that are all the same, has no distance correlation: its penalty is 0 and has no
     gradient.
     On n independent rows dCor^2 is not 0 but grows as 1 / n (.013 at n = 300): small batches push against chance.

@@ -26,7 +26,8 @@ class FeatureDistanceCorrelation(Defense):
     numbers one deviation apart.
 
     Threat model: an honest-but-curious label party. Guarantee: no formal guarantee; dCor is 0 for independent vectors only, but
-    on a batch, in training, as far as the optimiser goes. Not protected: whatever the label needs of the columns.
+    on the first 512 rows of a batch, in training, as far as the optimiser goes. Not protected: whatever the label needs of the
+    columns. Narrow cuts need small weights.
 
     Args:
         weight: of the penalty beside the mean loss, above 0.

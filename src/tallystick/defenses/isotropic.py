@@ -20,7 +20,9 @@ class Isotropic(Defense):
 
     Threat model: a feature party that follows the protocol and studies norms and directions of the cut gradients.
     Guarantee: no formal guarantee. The noise is in units of the batch's largest gradient and no gradient is clipped.
-    Not protected: cut embeddings; labels against an adversary who averages over many epochs.
+    Not protected: cut embeddings; labels against an adversary who averages over many epochs. The noise lies in all D directions,
+    of which one matters: where both classes have the same spread it takes D times the power of Marvell for the same sum of KL
+    divergences.
 
     The labels are not read, so any target will do, and a batch of one class, one row or equal gradients needs no special
     case. A batch whose gradients are all zero is sent as it is: its rows are alike.

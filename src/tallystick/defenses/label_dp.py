@@ -79,8 +79,9 @@ class LabelDPPrior(Defense):
     Threat model, guarantee and what is not protected: as ``LabelDP``. Epsilon holds for any choice of k classes that sees
     the second stage's labels not at all and the first stage's only as replaced: given the classes, a label among them is
     reported with e^eps / (e^eps + k - 1) and each other of them with 1 / (e^eps + k - 1), a label outside as each with 1 / k,
-    and no two of these differ by more than the factor e^eps. A class outside the top k never appears among the labels of the
-    second stage, so the model hardly learns it.
+    and no two of these differ by more than the factor e^eps. No epsilon-label-DP mechanism keeps more labels, which tests check
+    by linear programming. A class outside the top k never appears among the labels of the second stage, so the model hardly
+    learns it.
 
     Args:
         epsilon: budget, 1e-6 to 100.

@@ -37,7 +37,8 @@ class Ladsg(Defense):
     formal guarantee. Not protected: a soft label still tells its label, which moves it by 1 - ``soft``; the most similar row is
     mostly of the same class, so the projection keeps what tells classes apart; it changes nothing at all where all gradients
     lie on one line, as below a linear top model, or where a row has a twin; cut embeddings. It draws nothing, so there is
-    nothing to average away. A batch of one row, which has no other, is sent as zeros.
+    nothing to average away. A batch of one row, which has no other, is sent as zeros. It is refused on a union, and where a half
+    of the training rows lacks a class.
 
     Args:
         soft: the teacher's weight in a label, above 0 and below 1.

@@ -80,7 +80,8 @@ class Marvell(Defense):
 
     Threat model: a feature party that follows the protocol, models one batch's gradients as two Gaussians and scores its rows.
     Guarantee: no formal guarantee. The error bound of ``MarvellNoise`` holds for the Gaussian model of one batch; rows come
-    again in every epoch. Not protected: cut embeddings.
+    again in every epoch. Not protected: cut embeddings; labels, because one class gets noise in all directions and the other none
+    where real gradients are silent, so a row's energy there names its class: do not count on it.
 
     What the paper leaves open: a batch of one class, or whose class means are equal, has no difference to take the power
     from, so every row gets isotropic noise of power times the batch's largest squared gradient norm instead (in dynamic mode,

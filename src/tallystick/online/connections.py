@@ -1,7 +1,10 @@
 """Connections of clients: each has so long and so many bytes for the head of a request, and so many there are at most.
 
 Whoever can reach the port can call, before any token is asked for. uvicorn itself waits for the first request of a connection for
-ever, takes a header of any size, and any number of connections. Not bounded: calls whose TLS handshake does not end.
+ever, takes a header of any size, and any number of connections. Here a connection has 5 seconds and 64 KiB for the head of a
+request, and 5 seconds for its body. One that waits for the next request is kept for 75 seconds. There are at most 4,096
+connections, and at most a quarter of the process's file descriptors; the one that has said nothing for longest makes room. Not
+bounded: calls whose TLS handshake does not end.
 """
 
 import asyncio

@@ -5,6 +5,16 @@ with the hash of all halves, and hears what they promoted and what they have loa
 beside the one in use, and once it is on all sides, requests that come from then on are for it. What came before is answered by
 the run that it came for. So no batch is of two runs, and nothing has to happen at one moment on all sides.
 
+- At most three runs are loaded: the one in use, the promoted one before it, and a candidate. While a switch is under way, the
+  next one takes the place of the one before.
+- A request may name one of the first two: ``run_id`` beside ``rows``, or the header ``x-run-id`` with Arrow. Another id is a 404.
+  A run that waits for a side, or a candidate, is a 409. Both say which runs are served.
+- A feature party that takes a run back answers for it 30 seconds more, so that the label party can go over to the one before.
+- The alignment and the windows are the same for all runs. By ``ahead``, the new run's embeddings cross in pieces, between
+  batches, before it scores.
+- A run of another contract text is no version. With ``--run``, and where the feature party asks, a side keeps the run that it
+  began with.
+
 Threat model: honest-but-curious parties. Not protected: a partner can say that a run is loaded, and answer with another one's
 embeddings; nothing in an embedding shows whose it is.
 """

@@ -1,5 +1,8 @@
 """The Gaussian mechanism on a grid: vectors of bounded norm, rounded to integers, with integer noise.
 
+The grid is at most 1/256 of the clip over sqrt(D), and makes the noise larger by at most 1/200. The sensitivity includes the
+rounding.
+
 Shapes: R rows, D coordinates.
 """
 
