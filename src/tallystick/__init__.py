@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from tallystick.errors import (
+    ComputeError,
     ConfigError,
     ContractMismatch,
     DamagedFile,
@@ -63,6 +64,7 @@ __all__ = [
     "MEMBERSHIP_ATTACKS",
     "METRICS",
     "BudgetExceeded",
+    "ComputeError",
     "ConfigError",
     "Contract",
     "ContractMismatch",

@@ -82,6 +82,10 @@ class StoreError(TallystickError):
     """A store that rows are looked up in cannot be reached, or its answer is not usable."""
 
 
+class ComputeError(TallystickError):
+    """The engine that runs a party's tasks cannot be had, or lost them."""
+
+
 class StorageError(TallystickError, OSError):
     """A file of ours could not be written or read back; what was there before is still there."""
 
@@ -153,6 +157,7 @@ _CATEGORIES: tuple[tuple[type[BaseException], str], ...] = (  # the first that f
     (DataError, "its table or its run folder is not usable"),
     (ConfigError, "its settings, or what is left of its earlier runs, do not fit this job"),
     (StoreError, "its store of rows cannot be used"),
+    (ComputeError, "its workers cannot be had, or were lost"),
     (StorageError, "one of its files could not be written or read back"),
     (MemoryError, "it ran out of memory"),
 )

@@ -61,6 +61,8 @@ def test_paths_start_from_the_party_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
+        ({"compute": {"workers": 0}}, "party.yaml: compute.workers = 0: must be at least 1"),
+        ({"compute": {"engine": "spark", "workers": 2}}, 'party.yaml: compute.engine = "spark": must be local'),
         ({"report": {"smallest_group": 3}}, "report.smallest_group = 3: must be at least 20"),
         (
             {"report": {"cost_false_positive": 0, "cost_false_negative": 0}},

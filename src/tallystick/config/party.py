@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from tallystick.config.compute import ComputeConfig
 from tallystick.config.secret import Secret, SecretInFile
 from tallystick.config.serving import ServingOptions
 from tallystick.config.table import TableConfig
@@ -254,6 +255,9 @@ class PartyFile(Model):
     )
     threads: Annotated[int, Field(strict=True, ge=1, le=1024)] | None = Field(
         default=None, description="threads for training, alignment and audits; null is all cores"
+    )
+    compute: ComputeConfig | None = Field(
+        default=None, description="what runs independent tasks; null does one after the other in the command's own process"
     )
 
     @model_validator(mode="after")

@@ -1,0 +1,172 @@
+"""Tasks on worker processes of this machine."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Pipe, wait
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+
+from tallystick.compute.memory import free_memory, gibibytes
+from tallystick.compute.task import ATTEMPTS, FACTS, Work, facts_in, output_of, own_version
+from tallystick.compute.worker import GRACE_S
+from tallystick.errors import ComputeError
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalEngine:
+    """Worker processes, begun as tasks come and ended after the last; each has a Python of its own.
+
+    A worker that is killed costs its task, which another one does again. Workers end with this process, however it ends.
+
+    Args:
+        workers: processes at a time.
+        threads: that each computes with.
+    """
+
+    workers: int
+    threads: int = 1
+
+    def map(self, work: Work, inputs: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
+        """Give the number and the output of each input, as they are done; see ``Engine``."""
+        with _Pool(self, work) as pool:
+            yield from pool.outputs(inputs)
+
+    def check(self) -> str:
+        """Run one task that does nothing; raises ComputeError for more workers than there is memory for."""
+        ((_, output),) = self.map(FACTS, [b""])
+        each, free, cores = facts_in(output).peak_bytes, free_memory(), os.cpu_count() or 1
+        if free is not None and self.workers * each > free:
+            raise ComputeError(
+                f"compute.workers = {self.workers}: they take {gibibytes(self.workers * each)} before any data, and "
+                f"{gibibytes(free)} are free here; have at most {free // each}"
+            )
+        found = f"a local worker answers, and takes {gibibytes(each)} before any data; {self.workers} are asked for"
+        crowded = f"; {self.workers * self.threads} threads are more than the {cores} cores here, which makes nothing faster"
+        return found + (crowded if self.workers * self.threads > cores else "")
+
+
+@dataclass(kw_only=True)
+class _Task:
+    """A task that is not done, and how often it was begun."""
+
+    number: int
+    given: bytes = field(repr=False)
+    begun: int = 0
+
+
+class _Worker:
+    """A process, this side of its connection, and the task that it is at."""
+
+    def __init__(self, work: Work, threads: int) -> None:
+        self.connection, theirs = Pipe()
+        self.task: _Task | None = None
+        command = [sys.executable, "-P", "-m", "tallystick.compute.worker", str(theirs.fileno())]
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            pass_fds=[theirs.fileno()],
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(each for each in sys.path if each)},
+            start_new_session=True,  # so that Ctrl-C reaches this process alone, which ends the workers
+        )
+        theirs.close()
+        with suppress(OSError):  # whoever waits for an answer finds out that it is dead
+            self.connection.send_bytes(msgspec.msgpack.encode((work.prepare, threads, own_version())))
+            self.connection.send_bytes(work.shared)
+
+    def begin(self, task: _Task) -> None:
+        """Hand it a task."""
+        task.begun += 1
+        self.task = task
+        with suppress(OSError):
+            self.connection.send_bytes(task.given)
+
+    def answer(self) -> bytes | None:
+        """What it answers; None if it died."""
+        try:
+            return self.connection.recv_bytes()
+        except (EOFError, OSError):
+            return None
+
+
+class _Pool:
+    """The workers of one map, and the tasks that lost theirs."""
+
+    def __init__(self, engine: LocalEngine, work: Work) -> None:
+        self._engine, self._work = engine, work
+        self._workers: list[_Worker] = []
+        self._again: deque[_Task] = deque()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        _end(self._workers)
+
+    def outputs(self, inputs: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
+        """Give what comes back, as it comes."""
+        fresh = (_Task(number=number, given=given) for number, given in enumerate(inputs))
+        while busy := self._hand_out(fresh):
+            for ready in wait(list(busy)):
+                worker = busy[ready]
+                task, worker.task = worker.task, None
+                assert task is not None, "only workers with a task are waited for"
+                answer = worker.answer()
+                if answer is None:
+                    self._lose(worker, task)
+                else:
+                    yield task.number, output_of(answer, task.number)
+
+    def _hand_out(self, fresh: Iterator[_Task]) -> dict[Any, _Worker]:
+        """Give every worker that may be had a task, those first that lost theirs; the workers that have one."""
+        busy = {worker.connection: worker for worker in self._workers if worker.task is not None}
+        while len(busy) < self._engine.workers:
+            task = self._again.popleft() if self._again else next(fresh, None)
+            if task is None:
+                break
+            worker = next((each for each in self._workers if each.task is None), None) or self._start()
+            worker.begin(task)
+            busy[worker.connection] = worker
+        return busy
+
+    def _start(self) -> _Worker:
+        worker = _Worker(self._work, self._engine.threads)
+        self._workers.append(worker)
+        return worker
+
+    def _lose(self, worker: _Worker, task: _Task) -> None:
+        """Put away a dead worker and note its task to be begun again; raises ComputeError for one that was begun too often."""
+        self._workers.remove(worker)
+        _end([worker])
+        if task.begun >= ATTEMPTS:
+            code = worker.process.returncode
+            how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+            raise ComputeError(
+                f"task {task.number} was begun {task.begun} times, and each time its worker died, the last by {how}; SIGKILL "
+                "often means too little memory: have fewer workers"
+            )
+        self._again.append(task)
+
+
+def _end(workers: list[_Worker]) -> None:
+    """End processes, with a moment to clean up after a task that is interrupted."""
+    for worker in workers:
+        worker.connection.close()
+    until = time.monotonic() + GRACE_S
+    try:
+        for worker in workers:
+            with suppress(subprocess.TimeoutExpired):
+                worker.process.wait(max(until - time.monotonic(), 0.0))
+    finally:
+        for worker in workers:
+            if worker.process.poll() is None:
+                os.killpg(worker.process.pid, signal.SIGKILL)
+                worker.process.wait()

@@ -1,0 +1,161 @@
+"""One task, the same on every engine: a named function makes a worker ready, and what it gives turns bytes into bytes.
+
+What crosses between processes is names and bytes of ours, and no pickle. A worker runs nothing but what the names say.
+"""
+
+import importlib
+import json
+import os
+import platform
+import resource
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from importlib import metadata
+from typing import Protocol, cast
+
+import msgspec
+from threadpoolctl import threadpool_limits
+
+from tallystick.errors import ComputeError, ConfigError, DataError, StorageError, StoreError, TallystickError
+
+ATTEMPTS = 3
+"""How often a task is begun whose worker dies, before it is given up."""
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "POLARS_MAX_THREADS", "RAYON_NUM_THREADS")
+_DONE, _FAILED = b"\0", b"\1"
+_PASSED_ON: dict[str, type[TallystickError]] = {
+    kind.__name__: kind for kind in (ComputeError, ConfigError, DataError, StorageError, StoreError)
+}
+
+TaskFunction = Callable[[bytes], bytes]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What all tasks of one kind share.
+
+    Args:
+        prepare: ``module:function``, which a worker calls once with ``shared``; it gives the function from input to output.
+        shared: what each worker is made ready with; it may be private.
+    """
+
+    prepare: str
+    shared: bytes = field(default=b"", repr=False)
+
+
+class Engine(Protocol):
+    """Where tasks run."""
+
+    @property
+    def workers(self) -> int:
+        """How many tasks run at a time."""
+        ...
+
+    def map(self, work: Work, inputs: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
+        """Give the number and the output of each input, as they are done; an input is taken when a worker is free for it.
+
+        A task whose worker dies is begun again, up to ``ATTEMPTS`` times in all. Once the iterator is closed, nothing runs.
+
+        Raises what a task raised, or ComputeError for an engine that is lost, or a task that lost its worker too often.
+        """
+        ...
+
+    def check(self) -> str:
+        """Try the engine with tasks that do nothing, and say what was found; raises ComputeError where no work can run."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerFacts:
+    """What a worker says of itself.
+
+    Args:
+        python: its version, as is ``torch``.
+        peak_bytes: most memory that it had so far, with everything loaded that training needs and no data.
+    """
+
+    python: str
+    torch: str
+    peak_bytes: int
+
+    def differs(self, other: "WorkerFacts") -> str:
+        """Which versions differ from another's, in words; empty if none do."""
+        pairs = (("Python", self.python, other.python), ("PyTorch", self.torch, other.torch))
+        return ", ".join(f"{name} {theirs} there and {own} here" for name, own, theirs in pairs if own != theirs)
+
+
+def own_version() -> str:
+    """The version of tallystick in this process."""
+    return metadata.version("tallystick")
+
+
+FACTS = Work(prepare="tallystick.compute.task:prepare_facts")
+
+
+def prepare_facts(_shared: bytes) -> TaskFunction:
+    """Make the task ready that does nothing but tell of its worker."""
+    return lambda _: json.dumps(vars(own_facts())).encode()
+
+
+def own_facts() -> WorkerFacts:
+    """What this process says of itself; it loads what training needs."""
+    import torch
+
+    importlib.import_module("tallystick.simulation")  # by name, as a task is: it stands far above
+    unit = 1 if sys.platform == "darwin" else 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    return WorkerFacts(python=platform.python_version(), torch=torch.__version__, peak_bytes=peak)
+
+
+def facts_in(output: bytes) -> WorkerFacts:
+    """What a worker said of itself."""
+    return msgspec.json.decode(output, type=WorkerFacts)
+
+
+def perform(work: Work, given: bytes, *, threads: int, version: str) -> bytes:
+    """Run one task in a worker that has so many threads; the answer is its output, or what it raised, for ``output_of``.
+
+    ``version`` is of tallystick where the task comes from.
+    """
+    try:
+        return _DONE + _prepared(work, threads, version)(given)
+    except Exception as error:
+        name = next((kind.__name__ for kind in type(error).__mro__ if kind.__name__ in _PASSED_ON), "")
+        said = str(error) if name else f"{type(error).__name__}: {error}"
+        return _FAILED + msgspec.msgpack.encode((name, said, traceback.format_exc()))
+
+
+def output_of(answer: bytes, number: int) -> bytes:
+    """What a task came to; raises what it raised."""
+    if answer[:1] == _DONE:
+        return answer[1:]
+    name, said, trace = msgspec.msgpack.decode(answer[1:], type=tuple[str, str, str])
+    error = _PASSED_ON[name](said) if name else ComputeError(f"task {number} failed: {said}")
+    error.add_note(trace)
+    raise error
+
+
+@lru_cache(maxsize=1)
+def _prepared(work: Work, threads: int, version: str) -> TaskFunction:
+    """Load and call what prepares the work, once in a worker."""
+    if version != (own := own_version()):
+        raise ComputeError(f"a worker has tallystick {own}, and this is {version}; install one version on all machines")
+    _limit_threads(threads)
+    module, _, name = work.prepare.partition(":")
+    prepare = cast(Callable[[bytes], TaskFunction], getattr(importlib.import_module(module), name))
+    function = prepare(work.shared)
+    _limit_threads(threads)  # of the libraries too that this loaded
+    return function
+
+
+def _limit_threads(threads: int) -> None:
+    """Let every library have so many threads, those too that are loaded later: workers share a machine.
+
+    Sums of floats follow the number of threads, so it is the same on every engine.
+    """
+    os.environ.update(dict.fromkeys(_THREADS, str(threads)))
+    if "torch" in sys.modules:  # else it heeds the environment when it is loaded
+        sys.modules["torch"].set_num_threads(threads)
+    threadpool_limits(threads)

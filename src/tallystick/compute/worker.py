@@ -1,0 +1,51 @@
+"""A worker process of this machine: it takes tasks from the process that began it, one by one, and ends when that one does."""
+
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+from multiprocessing.connection import Connection
+
+import msgspec
+
+from tallystick.compute.task import Work, perform
+
+GRACE_S = 3.0
+"""How long a task has to clean up once nobody waits for it any more."""
+
+
+def main() -> None:
+    """Serve the connection whose file descriptor is the argument, until its other end is closed."""
+    os.dup2(2, 1)  # standard output is for the results of the command that began this
+    connection = Connection(int(sys.argv[1]))
+    prepare, threads, version = msgspec.msgpack.decode(connection.recv_bytes(), type=tuple[str, int, str])
+    work = Work(prepare=prepare, shared=connection.recv_bytes())
+    given: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+    busy = threading.Event()
+    threading.Thread(target=_receive, args=(connection, given, busy), daemon=True).start()
+    try:
+        while (task := given.get()) is not None:
+            busy.set()
+            connection.send_bytes(perform(work, task, threads=threads, version=version))
+            busy.clear()
+    except (KeyboardInterrupt, OSError):  # nobody waits for it
+        return
+
+
+def _receive(connection: Connection, given: "queue.SimpleQueue[bytes | None]", busy: threading.Event) -> None:
+    """Take tasks, and end this process once the other end is closed or dead: a task that runs is interrupted, and cleans up."""
+    try:
+        while True:
+            given.put(connection.recv_bytes())
+    except (EOFError, OSError):
+        given.put(None)
+    if busy.is_set():
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+    time.sleep(GRACE_S)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()

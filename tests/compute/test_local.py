@@ -1,0 +1,147 @@
+"""Tasks on processes of this machine: outputs, errors, killed workers, and that nothing is left behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import closing
+
+import pytest
+from tiny import PATIENCE_S
+
+from tallystick.compute import memory
+from tallystick.compute.local import LocalEngine
+from tallystick.compute.memory import free_memory
+from tallystick.compute.task import ATTEMPTS, Work
+from tallystick.errors import ComputeError, ConfigError, DataError
+
+
+def chores(folder, *asked, workers=2):
+    """The outputs of chores, as they come."""
+    work = Work(prepare="chores:prepare", shared=str(folder).encode())
+    given = (json.dumps(each).encode() for each in asked)
+    return ((number, json.loads(output)) for number, output in LocalEngine(workers=workers).map(work, given))
+
+
+def begun(path):
+    """The process that wrote its number there."""
+    until = time.monotonic() + PATIENCE_S
+    while not (path.exists() and (text := path.read_text())):
+        assert time.monotonic() < until, f"{path.name} was never begun"
+        time.sleep(0.02)
+    return int(text)
+
+
+def ended(number):
+    """Whether a process ends, in time."""
+    until = time.monotonic() + PATIENCE_S
+    while time.monotonic() < until:
+        try:
+            os.kill(number, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_every_input_gets_its_output_from_few_workers(tmp_path):
+    found = dict(chores(tmp_path, *(["square", number] for number in range(20))))
+    assert [found[number][0] for number in range(20)] == [number**2 for number in range(20)]
+    workers = {worker for _, worker in found.values()}
+    assert 1 <= len(workers) <= 2
+    assert os.getpid() not in workers
+    assert all(map(ended, workers))
+    assert list(chores(tmp_path)) == []
+
+
+def test_a_worker_has_the_threads_that_it_is_given():
+    ((_, found),) = LocalEngine(workers=1, threads=3).map(Work(prepare="chores:prepare_torch"), [b""])
+    assert json.loads(found) == [3, "3"]
+
+
+def test_a_killed_worker_costs_its_task_which_is_done_again(tmp_path):
+    asked = [["square", 1], ["die", ATTEMPTS - 1, "often"], ["square", 2]]
+    found = dict(chores(tmp_path, *asked))
+    assert (found[0][0], found[1], found[2][0]) == (1, "survived", 4)
+    assert len(list(tmp_path.glob("often-*"))) == ATTEMPTS
+
+
+def test_a_task_that_keeps_losing_its_worker_is_given_up(tmp_path):
+    with pytest.raises(
+        ComputeError, match=f"task 0 was begun {ATTEMPTS} times, and each time its worker died, the last by SIGKILL"
+    ):
+        list(chores(tmp_path, ["die", 99, "always"], workers=1))
+
+
+def test_what_a_task_raises_is_raised_here_as_what_it_is(tmp_path):
+    with pytest.raises(DataError, match="the column 'x' has no values") as caught:
+        list(chores(tmp_path, ["raise", "data"]))
+    assert "chores.py" in caught.value.__notes__[0]
+    with pytest.raises(ComputeError, match="task 1 failed: ZeroDivisionError: a bug"):
+        list(chores(tmp_path, ["square", 1], ["raise", "bug"]))
+    with pytest.raises(ConfigError, match=r"compute.test = x: cannot be prepared"):
+        list(LocalEngine(workers=1).map(Work(prepare="chores:unusable", shared=b"x"), [b""]))
+    with pytest.raises(ComputeError, match="No module named 'nowhere'"):
+        list(LocalEngine(workers=1).map(Work(prepare="nowhere:prepare"), [b""]))
+
+
+def test_an_input_is_taken_when_a_worker_is_free_for_it(tmp_path):
+    taken = []
+
+    def inputs():
+        for number in range(4):
+            taken.append(number)
+            yield json.dumps(["square", number]).encode()
+
+    work = Work(prepare="chores:prepare", shared=str(tmp_path).encode())
+    with closing(LocalEngine(workers=1).map(work, inputs())) as outputs:
+        for done, _ in enumerate(outputs):
+            assert taken == list(range(done + 1))
+
+
+def test_an_early_end_interrupts_what_runs_and_leaves_no_process(tmp_path):
+    outputs = chores(tmp_path, ["square", 1], ["sleep", 600, "long"])
+    assert next(outputs)[0] == 0
+    worker = begun(tmp_path / "long")
+    outputs.close()
+    assert ended(worker)
+    assert not (tmp_path / "long-tidy").exists()  # the task could clean up
+
+
+PARENT = """
+import json, sys
+from tallystick.compute.local import LocalEngine
+from tallystick.compute.task import Work
+work = Work(prepare="chores:prepare", shared=sys.argv[1].encode())
+list(LocalEngine(workers=2).map(work, [json.dumps(["sleep", 600, name]).encode() for name in ("one", "two")]))
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_workers_end_with_the_process_that_began_them(tmp_path, how):
+    surroundings = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    parent = subprocess.Popen([sys.executable, "-c", PARENT, str(tmp_path)], env=surroundings, stderr=subprocess.PIPE)
+    workers = [begun(tmp_path / name) for name in ("one", "two")]
+    parent.send_signal(how)
+    parent.communicate(timeout=PATIENCE_S)
+    assert parent.returncode == -how
+    assert all(map(ended, workers))
+    assert not list(tmp_path.glob("*-tidy"))
+
+
+def test_a_check_names_the_workers_that_memory_allows():
+    with pytest.raises(ComputeError, match=r"compute.workers = 4096: they take .* GiB are free here; have at most [1-9][0-9]*$"):
+        LocalEngine(workers=4096).check()
+
+
+def test_free_memory_is_what_the_machine_and_the_container_allow(tmp_path, monkeypatch):
+    of_machine = free_memory()
+    assert of_machine is not None
+    for name, text in {"max": "3000000", "current": "2500000", "stat": "anon 5\ninactive_file 100000\n"}.items():
+        (tmp_path / f"memory.{name}").write_text(text)
+    monkeypatch.setattr(memory, "_CGROUP", tmp_path)
+    assert free_memory() == 600_000
+    (tmp_path / "memory.max").write_text("max\n")
+    assert free_memory() == pytest.approx(of_machine, rel=0.9)
