@@ -1,11 +1,29 @@
 """Training over a long line: both benches' rows and pages, and lines that are none."""
 
+from types import SimpleNamespace
+
 import pytest
 
+from tallystick.attacks.findings import AttackResult
 from tallystick.errors import ConfigError
+from tallystick.results import Audit, FeatureAudit
+from tallystick.results.leaks import MeanRebuilt
 from tallystick_experiments.far import line, price
 from tallystick_experiments.far.line import WAYS, LongLine
 from tallystick_experiments.grid import Keeping
+
+COLUMNS = FeatureAudit(party="feature", by="label", means=[MeanRebuilt(known=0, value=0.9), MeanRebuilt(known=200, value=0.5)])
+ATTACKS = [
+    AttackResult(name="norm", view="feature, from cut gradients", auc=0.75),
+    AttackResult(name="probe", view="feature, from cut embeddings", auc=1.0, upper_bound=True),
+]
+AUDITED = {
+    gradients: SimpleNamespace(
+        joint={"auc": {"value": 0.9}}, label_audit=Audit(attacks=attacks), sections=SimpleNamespace(features=[COLUMNS])
+    )
+    for gradients, attacks in (("sent", ATTACKS), ("none", ()))
+}
+"""Results of a run by what its contract says of gradients: a bound that nobody can reach, and fewer known rows, do not count."""
 
 
 def test_the_default_and_a_changed_key_are_trained_on_the_same_rows():
@@ -16,6 +34,15 @@ def test_the_default_and_a_changed_key_are_trained_on_the_same_rows():
     assert figures.rows[0][:2] == changes.rows[0][:2] == ["breast", "AUC"]
     expected = sum(rows["top-k", seed] - rows["default", seed] for seed in (1, 2)) / 2
     assert changes.rows[0][2].value == pytest.approx(expected)
+
+
+def test_an_audit_sets_what_was_found_beside_the_price(monkeypatch):
+    monkeypatch.setattr(price, "audited", lambda *_, contract, **__: AUDITED[contract["training"].get("gradients", "sent")])
+    found = price.run(
+        ["breast"], None, trainings=["default", "no-gradients"], seeds=(1, 2), most_rows=200, audit=True, keeping=Keeping()
+    )
+    *_, labels, columns = found.page(command="x").tables
+    assert [[cell.value for cell in table.rows[0][1:]] for table in (labels, columns)] == [[0.75, 0.5], [0.5, 0.5]]
 
 
 def test_an_unknown_training_is_named():

@@ -318,6 +318,7 @@ def far(
     trainings: Annotated[str, typer.Option(help="default, int8, in-flight-64 …, with commas between; all if left out.")] = "",
     seeds: Annotated[int, typer.Option(help="Seeds per table and training.", min=1)] = 5,
     rows: Annotated[int, typer.Option(help="Rows that are drawn from a larger table.", min=100)] = 12_000,
+    audit: Annotated[bool, typer.Option(help="Attack each run as well.")] = False,
     *,
     keeping: "Keeping",
 ) -> "ExperimentResult":
@@ -330,6 +331,7 @@ def far(
         trainings=_parts(trainings) or list(price.TRAININGS),
         seeds=range(1, seeds + 1),
         most_rows=rows,
+        audit=audit,
         keeping=keeping,
     )
 

@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from tallystick.errors import ConfigError
+from tallystick.report.leaks import strength
+from tallystick.results import Result
 from tallystick_experiments.audited import audited
 from tallystick_experiments.catalogue.public import load_table
 from tallystick_experiments.grid import Keeping, grid, run_cases
@@ -22,14 +24,40 @@ TRAININGS: dict[str, dict[str, Any]] = {
     "in-flight-32": {"mode": "pipelined", "staleness": 32},
     "in-flight-64": {"mode": "pipelined", "staleness": 64},
     "int8-in-flight-64": {"compression": "int8", "mode": "pipelined", "staleness": 64},
+    "no-gradients": {"gradients": "none"},
 }
 """What each contract's ``training`` says that is not the default's."""
 
 
+LEAKS = (
+    (
+        "What the audit finds of labels",
+        "labels",
+        "By the strongest attack that somebody could run: .5 is a guess, 1 all.",
+    ),
+    (
+        "What the audit finds of columns",
+        "columns",
+        "The mean over columns, by an attacker who knows most rows: 0 is a guess.",
+    ),
+)
+"""Tables of what was found, their figures' names in a row, and what they say."""
+
+
 def run(
-    tables: Sequence[str], data: Path | None, *, trainings: Sequence[str], seeds: Sequence[int], most_rows: int, keeping: Keeping
+    tables: Sequence[str],
+    data: Path | None,
+    *,
+    trainings: Sequence[str],
+    seeds: Sequence[int],
+    most_rows: int,
+    audit: bool = False,
+    keeping: Keeping,
 ) -> ExperimentResult:
-    """Train each table with each of these by simulated jobs; one line of a log each. Raises ConfigError for an unknown one."""
+    """Train each table with each of these by simulated jobs; one line of a log each. Raises ConfigError for an unknown one.
+
+    ``audit`` has each run attacked as well.
+    """
     if unknown := [name for name in trainings if name not in TRAININGS]:
         raise ConfigError(f"--trainings {', '.join(unknown)}: must be of {', '.join(TRAININGS)}")
     loaded = {name: load_table(name, data, most=most_rows) for name in tables}
@@ -38,14 +66,27 @@ def run(
         of = loaded[table]
         own, theirs = of.halves(seed)
         target = {"type": of.target} | ({"classes": of.classes} if of.target == "multiclass" else {})
-        contract = {"target": target, "seed": seed, "training": TRAININGS[training], "audit": False}
-        joint = audited(of.frame, of.label, {"label": own, "feature": theirs}, contract=contract).joint
-        return {"value": joint["rmse" if of.target == "regression" else "auc"]["value"]}
+        contract = {"target": target, "seed": seed, "training": TRAININGS[training], "audit": audit}
+        result = audited(of.frame, of.label, {"label": own, "feature": theirs}, contract=contract)
+        value = result.joint["rmse" if of.target == "regression" else "auc"]["value"]
+        return {"value": value} | (_found(result) if audit else {})
 
     cases = grid(seed=seeds, table=tables, training=trainings)
-    rows = run_cases(cases, trial, keeping, {"benchmark": "far", "most_rows": most_rows})
+    rows = run_cases(cases, trial, keeping, {"benchmark": "far", "most_rows": most_rows, "audit": audit})
     metrics = {name: "RMSE" if table.target == "regression" else "AUC" for name, table in loaded.items()}
     return ExperimentResult(experiment="far", about={"metrics": metrics}, rows=rows, page_of=page_of)
+
+
+def _found(result: Result) -> Row:
+    """What the strongest attacks found: of labels 0.5 is a guess and 1 all, of columns 0 and 1."""
+    labels = [strength(attack) for attack in result.label_audit.attacks if not attack.upper_bound]
+    columns = [mean for each in result.sections.features for mean in each.means]
+    most_known = max((mean.known for mean in columns), default=0)
+    return {
+        "labels": 0.5 + max(labels, default=0.0),
+        "columns": max((mean.value for mean in columns if mean.known == most_known), default=0.0),
+        "known": most_known,
+    }
 
 
 def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
@@ -57,6 +98,19 @@ def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
         others = [training for training in trainings if training != "default"]
         changes.append([name, metric, *(change(found[training], found.get("default", []), "value") for training in others)])
     others = [training for training in trainings if training != "default"]
+    leaks = [
+        ResultTable(
+            name=name,
+            columns=["table", *trainings],
+            rows=[
+                [table, *(over_seeds(of, figure) for of in groups(found, "training").values())]
+                for table, found in groups(rows, "table").items()
+            ],
+            note=note,
+        )
+        for name, figure, note in LEAKS
+        if all(figure in row for row in rows)
+    ]
     return Benchmark(
         title="What fewer bytes and more batches in flight cost",
         tables=[
@@ -67,6 +121,7 @@ def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
                 rows=changes,
                 note="By seeds, which share rows and halves. A larger AUC is better, and a smaller RMSE.",
             ),
+            *leaks,
         ],
         notes=["The contract's default network and training, by simulated jobs; columns are shared out at random, by the seed."],
         facts={"seeds": seeds_of(rows)},
