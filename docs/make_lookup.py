@@ -17,6 +17,7 @@ from tallystick import errors
 from tallystick.cli.app import app
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
+from tallystick.config.tuning import TUNABLE
 from tallystick.network.messages import Message
 
 FOLDER = Path(__file__).with_name("reference")
@@ -73,7 +74,9 @@ CONTRACT = {
     " under a guarantee: exact figures of validation labels would undo the promise.",
     "network": "[The network](network.md) has the rules behind these keys. `heartbeat_s` is below `deadline_s`.",
     "tuning": "[Tune a contract](../howto/tune.md) says what a search discloses. Each value and bound is one that the contract "
-    "could have in its own place, and `split.validation` is above 0.",
+    "could have in its own place, and `split.validation` is above 0. What may be tuned: "
+    + ", ".join(f"`{key}`" for key in TUNABLE)
+    + ".",
 }
 COMMANDS = {
     "init": (

@@ -99,7 +99,7 @@ def test_with_several_feature_parties_made_up_places_are_caught_by_their_order(p
 
 
 def test_with_several_feature_parties_a_single_made_up_row_is_not_caught():
-    """What remains, as docs/explanation/alignments.md says: one row alone stands in every order."""
+    """What remains, as docs/results/deviations.md says: one row alone stands in every order."""
     found = against(lambda channel: label_party(channel, places=lambda *_: np.array([55]), sole=False), one_of_several=True)
     assert len(found) == 1
 
@@ -135,7 +135,7 @@ def test_a_feature_party_that_makes_up_matches_once_it_knows_the_tags_is_caught(
 
 
 def test_a_feature_party_that_shuffles_its_tags_has_other_rows_count_as_common_unnoticed():
-    """What remains, as docs/explanation/alignments.md says: the number of matches is proven, not whose they are."""
+    """What remains, as docs/results/deviations.md says: the number of matches is proven, not whose they are."""
 
     def cheat(channel):
         key = RNG.scalar()
@@ -230,7 +230,7 @@ def test_a_union_named_in_another_order_is_refused():
 
 
 def test_a_union_whose_active_side_puts_others_in_place_of_its_own_is_not_caught():
-    """What remains, as docs/explanation/alignments.md says: the own ids that are still named are those that both have."""
+    """What remains, as docs/results/deviations.md says: the own ids that are still named are those that both have."""
     label, feature = memory_channels("bank", "shop", timeout_s=20)
     kept = {}
 

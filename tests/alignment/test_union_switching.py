@@ -177,7 +177,7 @@ def test_hidden_pseudonyms_that_are_too_many_or_alike_are_refused(monkeypatch, c
 
 
 def test_a_merging_side_that_takes_every_row_learns_which_ids_are_common_unnoticed(monkeypatch):
-    """What remains, as docs/explanation/alignments.md says."""
+    """What remains, as docs/results/deviations.md says."""
     honest, taken = psu_switching.receive_hidden_rows, []
 
     def everything(channel, transfers, equal_J):

@@ -69,7 +69,7 @@ def intersect_label_party(
     ``security`` "malicious" peers that deviate as they like.
     Guarantee: that of the protocol; nothing is learnt beyond ``learnt``. Not protected: with several feature parties this side
     learns its intersection with each of them, not only the joint one; any side may lie about its ids, and so ask whether the
-    others have them; docs/explanation/alignments.md says what else a peer gains that deviates.
+    others have them; docs/results/deviations.md says what else a peer gains that deviates.
 
     Args:
         ids: this party's ids, unique.

@@ -13,6 +13,21 @@
 
 F_label is known at any id to the feature party, which has its choices, and at its own ids to the label party; F_feature the other
 way round. So each side can make the tag of an id only if it had the id in its store, when it could not know yet which are common.
+This is why each side can trust its own outcome, and why the two directions need not be compared.
+
+What it rests on, in the order in which an auditor may read it:
+
+- base transfers (``oprf.base_transfers``);
+- the code (``oprf.linear_code``): two words differ in 128 places or more. This is a theorem, and tests check it;
+- the check (``oprf.checked_extension``): a cheater passes with a chance below 2^-97, but for bits that it guesses. One column
+  passes by a chance of a half and tells one bit, of which 128 are needed;
+- the store (``oprf.key_value``): an honest side finds none with a chance below 2^-40; a test adds it up over all sizes of sets.
+  That elimination never has more than 2,000 ids left is known in the limit, and by trial;
+- the tags: somebody without the id's store lacks 128 bits of the input. A wrong match has a chance below 2^-40 for up to 2^44 ids
+  on either side.
+
+AES-128, BLAKE2b, GHASH and the group are those of OpenSSL, hashlib and libsodium. Gathers at secret places do not take constant
+time, in the process of whoever owns the secret. How long a side takes to find its store depends on its ids, and is not hidden.
 
 Shapes: N ids of this side; B of them in a bucket; M slots of a store; K common ids.
 """

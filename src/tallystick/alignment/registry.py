@@ -84,7 +84,7 @@ class Linkage:
         protocols: ``alignment.protocol`` says how it is done.
         similar: keys are compared by similarity, and a position has several candidate rows of a feature party.
         guarantee: what the alignment rests on.
-        deviation: what a peer gains that does not follow the protocol (docs/explanation/alignments.md).
+        deviation: what a peer gains that does not follow the protocol (docs/results/deviations.md).
         deviation_of_several: the same where there are several feature parties, if it differs.
         against_cheaters: what it is where the contract says ``alignment.security: malicious``, if there is that.
     """
