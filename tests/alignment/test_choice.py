@@ -58,7 +58,7 @@ def test_the_line_is_measured():
     ours, theirs = memory_channels("label", "feature", timeout_s=20)
 
     def answers():
-        for _ in range(3):
+        for _ in range(5):
             theirs.receive(LineProbe)
             theirs.send(ProbeAnswer())
 
@@ -99,7 +99,7 @@ def test_both_sides_take_what_the_label_party_chose(delay, rows, expected, probe
     [
         [Choice(protocol="oblivious-transfer")],
         [LineProbe(data=bytes(65_537))],
-        [*[LineProbe(data=b"")] * 3, Choice(protocol="none")],
+        [*[LineProbe(data=b"")] * 5, Choice(protocol="none")],
     ],
     ids=["chosen before it is measured", "a large probe", "an unknown protocol"],
 )

@@ -222,8 +222,8 @@ def test_templates_load_and_fit_together(tmp_path: Path, role: Any) -> None:
     check_party(agreed, load_party(tmp_path / "party.yaml"))
     yours = {"name": agreed.name, "parties": {"bank": {"role": "label"}, "shop": {"role": "feature"}}}
     keys = {"alignment": {"keys": [{"name": "customer", "normalise": ["trim", "lower"]}]}}
-    best = {"unaligned": {"method": "warm-start"}}  # the template says what the default is
-    assert agreed == parse_contract(yours | keys | best), "the template says every other key is at its default"
+    best = {"unaligned": {"method": "warm-start"}, "training": {"mode": "auto"}}
+    assert agreed == parse_contract(yours | keys | best), "the template says every other key's default"
 
 
 def test_the_default_ledger_lies_beside_the_party_file(tmp_path: Path) -> None:

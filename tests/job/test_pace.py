@@ -105,7 +105,7 @@ def answered(messages):
     return ours
 
 
-PROBES = [LineProbe(data=b"")] * 3
+PROBES = [LineProbe(data=b"")] * 5
 
 
 @pytest.mark.parametrize(
@@ -169,3 +169,8 @@ def test_messages_are_bounded_before_the_line_is_known():
     assert most_batches_per_message(settled) == 8
     assert most_batches_per_message(settled.model_copy(update={"batch_size": 1024})) == 4
     assert most_batches_per_message(settled.model_copy(update={"mode": "synchronous"})) == 1
+
+
+def test_where_no_gradient_is_sent_nobody_waits_and_nothing_is_measured():
+    settings = TrainingSettings(mode="auto", gradients="none")
+    assert settings.resolved(1000) == TrainingSettings(mode="synchronous", gradients="none").resolved(1000)

@@ -36,7 +36,7 @@ def no_gradient_problems(contract: "Contract") -> list[str]:
             f"{where}, unaligned.method = {contract.unaligned.method}: trains the feature parties' bottom models by cut "
             "gradients; choose another method, or send gradients"
         )
-    if training.mode != "synchronous":
+    if training.mode == "pipelined":
         problems.append(f"{where}, training.mode = {training.mode}: nobody waits for a gradient; leave training.mode out")
     if training.compression != "none":
         problems.append(f"{where}, training.compression = {training.compression}: each row crosses once, whole; leave it out")

@@ -282,7 +282,8 @@ class TrainingSettings(Model):
         """Settle what is ``auto`` by the number of training rows, which every party knows once rows are linked."""
         batch_size = fitting_batch_size(rows) if self.batch_size == "auto" else self.batch_size
         epochs = fitting_epochs(rows, batch_size) if self.epochs == "auto" else self.epochs
-        return TrainingConfig.model_validate({**self.model_dump(), "batch_size": batch_size, "epochs": epochs})
+        mode = "synchronous" if self.mode == "auto" and self.gradients == "none" else self.mode  # nobody waits for the line
+        return TrainingConfig.model_validate({**self.model_dump(), "batch_size": batch_size, "epochs": epochs, "mode": mode})
 
     def resolved_notes(self, rows: int) -> list[str]:
         """What ``auto`` comes to for so many training rows, in words."""

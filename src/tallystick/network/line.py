@@ -1,7 +1,7 @@
 """The line between two sides, as messages over it find it: one side probes, the other answers.
 
 prober                                         answerer
-two empty probes, then a large one     ->
+four empty probes, then a large one    ->
                                        <-      an answer to each
 """
 
@@ -17,7 +17,8 @@ from tallystick.network.messages import Message
 PROBE_BYTES = 65_536
 FASTEST = 1e9
 """Bytes a second: no line counts as faster."""
-_EMPTY = 2
+_EMPTY = 4
+"""Probes of the round trip: a machine at work delays some, and the shortest counts."""
 
 
 @dataclass(frozen=True, kw_only=True)
