@@ -97,7 +97,7 @@ def test_what_the_log_has_is_not_made_again_and_the_order_is_that_of_the_cases(t
     assert made == [("b", 1), ("b", 2), ("a", 1), ("a", 2)]
     assert [(row["name"], row["seed"]) for row in rows] == [("a", 1), ("b", 1), ("a", 2), ("b", 2)]
     assert [row for row in rows if row["name"] == "b"] == some
-    assert said[:2] == [("name = a, seed = 1", 1, 4), ("name = b, seed = 1", 2, 4)]
+    assert said[:2] == [("name = b, seed = 1", 1, 4), ("name = b, seed = 2", 2, 4)]
     assert [line[1:] for line in said] == [(done, 4) for done in range(1, 5)]
 
 

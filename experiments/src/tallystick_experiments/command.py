@@ -15,12 +15,15 @@ from tallystick.errors import ConfigError, TallystickError
 
 if TYPE_CHECKING:
     from tallystick.watcher import Watcher
-    from tallystick_experiments.grid import Keeping
+    from tallystick_experiments.grid import Keeping, Maker
     from tallystick_experiments.page import Benchmark, Cell, ExperimentResult
 
 SHOWN_ROWS = 24  # of a table on the terminal
 OutFolder = Annotated[Path | None, typer.Option("--out", help="Write result.json and report.html into this folder.")]
 ResumeFlag = Annotated[bool, typer.Option("--resume", help="Go on with the runs that --out holds.")]
+WorkersOption = Annotated[
+    int | None, typer.Option(help="Make so many runs at a time, in processes of one thread each; the same rows.", min=1, max=4096)
+]
 LOADS = (*LIBRARIES, "tallystick_experiments.output", "tallystick.cli.watch")
 
 
@@ -31,31 +34,49 @@ def automatic_watcher() -> "Watcher":
     return watcher_of(Style.auto)
 
 
-def keeping_in(out: Path | None, *, resume: bool) -> "Keeping":
+def keeping_in(out: Path | None, *, resume: bool, made: "Maker | None" = None) -> "Keeping":
     """Keep a sweep's rows in ``out``; nowhere if it is left out. Progress shows as the terminal allows."""
     if resume and out is None:
         raise ConfigError("--resume needs --out FOLDER, where the runs of the earlier sweep are")
-    from tallystick_experiments.grid import Keeping
+    from tallystick_experiments.grid import Keeping, made_here
 
-    return Keeping(log=out and out / "runs.jsonl", resume=resume, progress=automatic_watcher().progress)
+    return Keeping(log=out and out / "runs.jsonl", resume=resume, progress=automatic_watcher().progress, made=made or made_here)
+
+
+def _made_on(workers: int | None, work: Callable[..., Any], options: Mapping[str, Any]) -> "Maker | None":
+    """Who makes the cases of a sweep, where that is asked for."""
+    if workers is None:
+        return None
+    from tallystick.compute.local import LocalEngine
+    from tallystick_experiments.tasks import MadeByTasks
+
+    return MadeByTasks(engine=LocalEngine(workers=workers), command=f"{work.__module__}:{work.__name__}", options=options)
 
 
 def experiment(work: Callable[..., "ExperimentResult"]) -> Callable[..., None]:
     """Make a command of a function that runs an experiment, which imports what it needs when it runs.
 
-    --out and --resume take the place of its ``keeping``. One that keeps no log takes ``progress`` alone, and has no --resume.
+    --out, --resume and --workers take the place of its ``keeping``. One that keeps no log takes ``progress`` alone, and has
+    neither of the latter.
     """
     resumes = "keeping" in inspect.signature(work).parameters
 
-    def command(*, out: OutFolder = None, resume: ResumeFlag = False, as_json: JsonFlag = False, **options: Any) -> None:
+    def command(
+        *,
+        out: OutFolder = None,
+        resume: ResumeFlag = False,
+        workers: WorkersOption = None,
+        as_json: JsonFlag = False,
+        **options: Any,
+    ) -> None:
         def run() -> None:
-            keeping = keeping_in(out, resume=resume)
+            keeping = keeping_in(out, resume=resume, made=_made_on(workers, work, options))
             found = work(**options, **{"keeping": keeping} if resumes else {"progress": keeping.progress})
             finish_bench(found, out=out, as_json=as_json)
 
         guarded(run, as_json=as_json, loads=LOADS)
 
-    return _with_options_of(work, command, without=() if resumes else ("resume",))
+    return _with_options_of(work, command, without=() if resumes else ("resume", "workers"))
 
 
 def measurement(work: Callable[..., Mapping[str, object]]) -> Callable[..., None]:
@@ -79,6 +100,7 @@ def _with_options_of(
     hidden = ("keeping", "progress", "options", *without)
     options = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in (*own, *shared) if each.name not in hidden]
     command.__name__, command.__doc__ = work.__name__, work.__doc__
+    command.__wrapped__ = work  # type: ignore[attr-defined]
     command.__annotations__ = {each.name: each.annotation for each in options}
     command.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
     return command

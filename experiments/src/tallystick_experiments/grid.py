@@ -5,22 +5,22 @@ A case is plain data: its fields tell it from the others of the sweep, and its l
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any, Generic, ParamSpec, TypeVar
 
-import torch
-
 from tallystick import __version__
+from tallystick.compute.threads import limited_threads
 from tallystick.errors import ConfigError, DataError, StorageError
 from tallystick.network.channel import Progress, no_progress
 from tallystick_experiments.stats import Row
 
 Made = TypeVar("Made")
 Given = ParamSpec("Given")
+Trial = Callable[..., Mapping[str, Any]]
+Maker = Callable[[Trial, Sequence[Row], Sequence[int], Row], Iterator[tuple[int, Row]]]
 
 
 def grid(**fields: Iterable[Any]) -> list[Row]:
@@ -30,42 +30,52 @@ def grid(**fields: Iterable[Any]) -> list[Row]:
 
 def run_cases(
     cases: Iterable[Row],
-    trial: Callable[..., Mapping[str, Any]],
+    trial: Trial,
     keeping: "Keeping",
     setting: Row,
     *,
     usual: Mapping[str, Any] | None = None,
 ) -> list[Row]:
-    """Make every case that the log lacks, on one thread, and give the rows of all in the order of the cases.
+    """Make every case that the log lacks, on one thread each, and give the rows of all in the order of the cases.
 
     Args:
         cases: what tells each run from the others, as plain data: the first fields of its row; all have the same.
         trial: takes a case's fields by their names and makes the rest of its row.
-        keeping: of the rows.
+        keeping: of the rows, and who makes them.
         setting: what the rows of one log have to agree on.
         usual: values of fields that older logs leave out.
 
     Raises ConfigError for a case that is declared twice, DataError for a log that lacks a field or holds a run twice, and as
-    SweepLog does.
+    SweepLog and the trial do.
     """
     cases, log = list(cases), keeping.open(setting)
     known = _by_key(log, tuple(cases[0]), usual or {}) if log is not None and cases else {}
-    rows: list[Row] = []
-    seen: set[str] = set()
-    with one_thread():
-        for case in cases:
-            place = json.dumps(list(case.values()))
-            if place in seen:
-                raise ConfigError(f"this sweep has the run {_in_words(case)} twice; name each case once")
-            seen.add(place)
-            row = known.get(place)
-            if row is None:
-                row = {**case, **trial(**case)}
-                if log is not None:
-                    log.add(row)
-            rows.append(row)
-            keeping.progress(_in_words(case), len(rows), len(cases))
-    return rows
+    places: dict[str, int] = {}
+    for number, case in enumerate(cases):
+        if places.setdefault(place_of(case), number) != number:
+            raise ConfigError(f"this sweep has the run {_in_words(case)} twice; name each case once")
+    rows = {number: known[place] for place, number in places.items() if place in known}
+    for done, number in enumerate(rows, start=1):
+        keeping.progress(_in_words(cases[number]), done, len(cases))
+    missing = [number for number in range(len(cases)) if number not in rows]
+    for number, made in keeping.made(trial, cases, missing, setting):
+        rows[number] = {**cases[number], **made}
+        if log is not None:
+            log.add(rows[number])
+        keeping.progress(_in_words(cases[number]), len(rows), len(cases))
+    return [rows[number] for number in range(len(cases))]
+
+
+def made_here(trial: Trial, cases: Sequence[Row], missing: Sequence[int], _setting: Row) -> Iterator[tuple[int, Row]]:
+    """Make cases one after the other in this process."""
+    with limited_threads(1):  # the papers' layers are too small for more
+        for number in missing:
+            yield number, dict(trial(**cases[number]))
+
+
+def place_of(case: Row) -> str:
+    """What tells a case from the others of its sweep, as a key."""
+    return json.dumps(list(case.values()))
 
 
 def _by_key(log: "SweepLog", fields: tuple[str, ...], usual: Mapping[str, Any]) -> dict[str, Row]:
@@ -78,7 +88,7 @@ def _by_key(log: "SweepLog", fields: tuple[str, ...], usual: Mapping[str, Any]) 
                 f"{log.path}: line {number} has no {', '.join(lacking)}; it is of another sweep: choose another --out"
             )
         key = {name: row.get(name, usual.get(name)) for name in fields}
-        place = json.dumps(list(key.values()))
+        place = place_of(key)
         if place in found:
             raise DataError(
                 f"{log.path}: line {number} has the run {_in_words(key)} of line {lines[place]} again; delete one, then --resume"
@@ -105,17 +115,6 @@ class Latest(Generic[Given, Made]):
             self._kept.clear()  # before the next is made
             self._kept.append((asked, self._make(*given, **named)))
         return self._kept[0][1]
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Train on one thread within the block: the papers' layers are too small for more."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 class SweepLog:
@@ -203,11 +202,13 @@ class Keeping:
         log: the file; nowhere if left out.
         resume: take the runs that it already holds from there.
         progress: called after every run.
+        made: makes the cases of these numbers, and gives each with its row as it is done.
     """
 
     log: Path | None = None
     resume: bool = False
     progress: Progress = no_progress
+    made: Maker = made_here
 
     def open(self, setting: Row, *, mark: str = "") -> SweepLog | None:
         """Start the log, or read it back; ``mark`` tells those of one folder apart. Raises as SweepLog does."""

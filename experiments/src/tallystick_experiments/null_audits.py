@@ -4,7 +4,9 @@ The truth is shuffled among the rows of a recorded run, so labels and columns ha
 are the product's. Shapes: N rows.
 """
 
+import shutil
 import tempfile
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -23,11 +25,12 @@ from tallystick.attacks.scoring import AttackEvaluator, Bootstrap
 from tallystick.attacks.view import Scores
 from tallystick.audit.columns import Truth, audit_features, load_columns, save_columns
 from tallystick.audit.labels import KeptLabels, audit_labels, load_labels, save_labels
+from tallystick.compute.threads import limited_threads
 from tallystick.config.contract import Contract, parse_contract
 from tallystick.report.leaks import feature_headline, leak_headline
 from tallystick.simulation import simulate
 from tallystick.watcher import Silent
-from tallystick_experiments.grid import NOWHERE, Keeping, Latest, one_thread, run_cases
+from tallystick_experiments.grid import NOWHERE, Keeping, Latest, run_cases
 from tallystick_experiments.page import Benchmark, Cell, ExperimentResult, ResultTable
 from tallystick_experiments.stats import Row, Spread, groups
 
@@ -85,15 +88,14 @@ SIMULATED = (
 def run(*, audits: int, rows: int = 600, epochs: int = 4, draws: int = DRAWS, keeping: Keeping = NOWHERE) -> ExperimentResult:
     """Make so many audits, in turn of all settings, and so many draws of each kind of simulated scores."""
     places = ((name, training, shuffle) for training in count() for name in SETTINGS for shuffle in range(SHUFFLES))
-    with tempfile.TemporaryDirectory(prefix="tallystick-") as scratch:
-        trained = Latest(partial(_trained, scratch=Path(scratch), rows=rows, epochs=epochs))
+    trained = Latest(partial(_trained, rows=rows, epochs=epochs))
 
-        def trial(setting: str, training: int, shuffle: int) -> Row:
-            return trained(setting, training).audited(training, shuffle)
+    def trial(setting: str, training: int, shuffle: int) -> Row:
+        return trained(setting, training).audited(training, shuffle)
 
-        cases = [dict(zip(("setting", "training", "shuffle"), place, strict=True)) for place in islice(places, audits)]
-        found = run_cases(cases, trial, keeping, {"rows": rows, "epochs": epochs})
-    with one_thread():
+    cases = [dict(zip(("setting", "training", "shuffle"), place, strict=True)) for place in islice(places, audits)]
+    found = run_cases(cases, trial, keeping, {"rows": rows, "epochs": epochs})
+    with limited_threads(1):
         covered = {str(each): simulated_coverage(each, draws=draws) for each in SIMULATED}
     about = {"draws": draws, "coverage": covered, "rows": rows, "epochs": epochs}
     return ExperimentResult(experiment="null-audits", about=about, rows=found, page_of=page_of)
@@ -144,20 +146,26 @@ def contract_of_setting(setting: AuditSetting, training: int, *, epochs: int) ->
     return parse_contract({**values, **setting.contract})
 
 
-def _trained(name: str, training: int, *, scratch: Path, rows: int, epochs: int) -> Recorded:
-    """Run the job, and read what it left."""
+def _trained(name: str, training: int, *, rows: int, epochs: int) -> Recorded:
+    """Run the job, and read what it left in a folder that goes with what is given."""
     columns: dict[str, dict[str, Any]] = {
         party: {"keys": {"id": "id"}, "features": {"numeric": ["x", "noise"], "categorical": ["kind"]}}
         for party in (LABEL, FEATURE)
     }
     columns[LABEL]["label"] = "y"
-    setting, folder = SETTINGS[name], scratch / f"{name}-{training}"
+    setting, folder = SETTINGS[name], Path(tempfile.mkdtemp(prefix="tallystick-"))
     contract = contract_of_setting(setting, training, epochs=epochs)
     frames = _tables(rows, np.random.default_rng([training, 98]), setting.target)
-    simulate(contract, frames, columns, folder=folder, watcher=Silent(), secret_seed=training)
-    bank, shop = (RunFolder.open(next((folder / party).glob("null-*"))) for party in (LABEL, FEATURE))
-    truth, _, run_id = load_columns(shop, contract)
-    return Recorded(bank=bank, shop=shop, labels=load_labels(bank, contract), truth=truth, run_id=run_id)
+    try:
+        simulate(contract, frames, columns, folder=folder, watcher=Silent(), secret_seed=training)
+        bank, shop = (RunFolder.open(next((folder / party).glob("null-*"))) for party in (LABEL, FEATURE))
+        truth, _, run_id = load_columns(shop, contract)
+        recorded = Recorded(bank=bank, shop=shop, labels=load_labels(bank, contract), truth=truth, run_id=run_id)
+    except BaseException:
+        shutil.rmtree(folder)
+        raise
+    weakref.finalize(recorded, shutil.rmtree, folder)
+    return recorded
 
 
 def _tables(rows: int, rng: np.random.Generator, target: str) -> dict[str, pl.DataFrame]:

@@ -5,7 +5,6 @@ What crosses between processes is names and bytes of ours, and no pickle. A work
 
 import importlib
 import json
-import os
 import platform
 import resource
 import sys
@@ -17,13 +16,12 @@ from importlib import metadata
 from typing import Protocol, cast
 
 import msgspec
-from threadpoolctl import threadpool_limits
 
+from tallystick.compute.threads import limit_threads
 from tallystick.errors import ComputeError, ConfigError, DataError, StorageError, StoreError, TallystickError
 
 ATTEMPTS = 3
 """How often a task is begun whose worker dies, before it is given up."""
-_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "POLARS_MAX_THREADS", "RAYON_NUM_THREADS")
 _DONE, _FAILED = b"\0", b"\1"
 _PASSED_ON: dict[str, type[TallystickError]] = {
     kind.__name__: kind for kind in (ComputeError, ConfigError, DataError, StorageError, StoreError)
@@ -142,20 +140,9 @@ def _prepared(work: Work, threads: int, version: str) -> TaskFunction:
     """Load and call what prepares the work, once in a worker."""
     if version != (own := own_version()):
         raise ComputeError(f"a worker has tallystick {own}, and this is {version}; install one version on all machines")
-    _limit_threads(threads)
+    limit_threads(threads)
     module, _, name = work.prepare.partition(":")
     prepare = cast(Callable[[bytes], TaskFunction], getattr(importlib.import_module(module), name))
     function = prepare(work.shared)
-    _limit_threads(threads)  # of the libraries too that this loaded
+    limit_threads(threads)  # of the libraries too that this loaded
     return function
-
-
-def _limit_threads(threads: int) -> None:
-    """Let every library have so many threads, those too that are loaded later: workers share a machine.
-
-    Sums of floats follow the number of threads, so it is the same on every engine.
-    """
-    os.environ.update(dict.fromkeys(_THREADS, str(threads)))
-    if "torch" in sys.modules:  # else it heeds the environment when it is loaded
-        sys.modules["torch"].set_num_threads(threads)
-    threadpool_limits(threads)

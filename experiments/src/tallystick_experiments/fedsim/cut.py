@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from tallystick.compute.threads import limited_threads
 from tallystick.dataset.similarity import AllCandidates, DistinctCandidates
 from tallystick.demo.localhost import LABEL, PAIR, PartyContext, run_parties
 from tallystick.models.build import width_of
@@ -22,7 +23,6 @@ from tallystick.training.run import TrainingRun
 from tallystick_experiments.catalogue.pairs import READERS
 from tallystick_experiments.fedsim.methods import METHODS
 from tallystick_experiments.fedsim.runs import RECIPES, link_pair, network_of
-from tallystick_experiments.grid import one_thread
 from tallystick_experiments.speed.lossless import keep_weights, kept_weights, largest_difference
 
 FORMS = {"distinct rows": DistinctCandidates, "every link": AllCandidates}
@@ -39,7 +39,7 @@ def measure_cut(folder: Path, *, name: str, neighbors: int, steps: int, timeout_
             results = run_parties(Path(scratch), __name__, PAIR, arguments, timeout_s=timeout_s).results
             found = {role: kept_weights(Path(scratch) / role) for role in results}
         network, _ = _network(arguments, FORMS["distinct rows"])
-        with one_thread():  # as the parties train: more threads add up in another order
+        with limited_threads(1):  # as the parties train: more threads add up in another order
             for _ in network.epoch(0):
                 pass
         here = {role: dict((network.model if role == LABEL else network.bottoms[0]).state_dict()) for role in results}

@@ -49,15 +49,11 @@ def run(
         loaded[own.name] = drawn(own, most=most_rows)
 
     def trial(seed: int, table: str, method: str) -> Row:
-        return vars(METHODS[method](loaded[table], seed))
+        with np.errstate(all="ignore"):
+            return vars(METHODS[method](loaded[table], seed))
 
-    with np.errstate(all="ignore"):
-        rows = run_cases(
-            grid(seed=seeds, table=loaded, method=methods),
-            trial,
-            keeping,
-            {"benchmark": "quality", "most_rows": most_rows},
-        )
+    cases = grid(seed=seeds, table=loaded, method=methods)
+    rows = run_cases(cases, trial, keeping, {"benchmark": "quality", "most_rows": most_rows})
     facts = {
         name: {"rows": table.frame.height, "columns": len(table.columns.numeric + table.columns.categorical),
                "target": table.target, "source": table.source, "by_time": table.times is not None}

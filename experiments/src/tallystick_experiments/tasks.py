@@ -1,0 +1,94 @@
+"""A sweep's cases as tasks: a worker declares the same sweep, by the command's name and options, and makes the cases asked for.
+
+So no sweep knows of workers. What a worker loads and encodes, it keeps for its next case.
+"""
+
+import importlib
+import inspect
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from pydantic import TypeAdapter
+from pydantic_core import to_jsonable_python
+
+from tallystick.compute.task import Engine, TaskFunction, Work
+from tallystick.errors import ComputeError, DataError
+from tallystick_experiments.grid import Keeping, Trial, place_of
+from tallystick_experiments.stats import Row
+
+SAME_FILES = "each machine needs the same files at the same path"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MadeByTasks:
+    """Makes the cases of a sweep on an engine: the ``made`` of a ``Keeping``.
+
+    Args:
+        engine: where.
+        command: the function of the sweep's options, ``module:function``.
+        options: what it was given, by name.
+    """
+
+    engine: Engine
+    command: str
+    options: Mapping[str, Any]
+
+    def __call__(self, _trial: Trial, cases: Sequence[Row], missing: Sequence[int], setting: Row) -> Iterator[tuple[int, Row]]:
+        """Make the cases of these numbers, as workers are free."""
+        options = {name: to_jsonable_python(_whole(value)) for name, value in self.options.items()}
+        shared = json.dumps({"command": self.command, "options": options, "setting": setting})
+        work = Work(prepare=f"{__name__}:{prepare.__name__}", shared=shared.encode())
+        inputs = (json.dumps([number, place_of(cases[number])]).encode() for number in missing)
+        for number, output in self.engine.map(work, inputs):
+            yield missing[number], json.loads(output)
+
+
+class _Declared(Exception):
+    def __init__(self, trial: Trial, cases: Sequence[Row], setting: Row) -> None:
+        super().__init__("a sweep was declared")
+        self.trial, self.cases, self.setting = trial, cases, setting
+
+
+def prepare(shared: bytes) -> TaskFunction:
+    """Declare the sweep in a worker; raises DataError where it finds other data there than whoever began it."""
+    told = json.loads(shared)
+    sweep = _declared(told["command"], told["options"])
+    if (own := json.loads(json.dumps(sweep.setting))) != told["setting"]:
+        differing = sorted(key for key in {*own, *told["setting"]} if own.get(key) != told["setting"].get(key))
+        raise DataError(
+            f"a worker finds another sweep: {', '.join(differing)} differ; each machine needs the same files at the same path"
+        )
+
+    def make(given: bytes) -> bytes:
+        number, place = json.loads(given)
+        if number >= len(sweep.cases) or place_of(sweep.cases[number]) != place:
+            raise DataError(f"a worker finds other cases in this sweep; {SAME_FILES}")
+        return json.dumps(dict(sweep.trial(**sweep.cases[number]))).encode()
+
+    return make
+
+
+def _declared(command: str, options: Mapping[str, Any]) -> _Declared:
+    module, _, name = command.partition(":")
+    work: Callable[..., object] = inspect.unwrap(getattr(importlib.import_module(module), name))
+    wanted = inspect.signature(work).parameters
+    given = {name: TypeAdapter(wanted[name].annotation).validate_python(value) for name, value in options.items()}
+    try:
+        work(**given, keeping=Keeping(made=_declare))
+    except _Declared as found:
+        return found
+    raise ComputeError(f"{command} declares no sweep")
+
+
+def _declare(trial: Trial, cases: Sequence[Row], _missing: Sequence[int], setting: Row) -> NoReturn:
+    raise _Declared(trial, cases, setting)
+
+
+def _whole(value: Any) -> Any:
+    """Paths from the root on: a worker may stand in another folder."""
+    if isinstance(value, list):
+        return [_whole(each) for each in value]
+    return value.absolute() if isinstance(value, Path) else value

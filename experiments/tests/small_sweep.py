@@ -1,0 +1,45 @@
+"""A sweep for the tests of tasks: cheap figures that hang on each case alone, and a folder by which a case can go wrong."""
+
+import os
+import signal
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+
+from tallystick.errors import DataError
+from tallystick_experiments.command import experiment
+from tallystick_experiments.grid import Keeping, grid, run_cases
+from tallystick_experiments.page import Benchmark, ExperimentResult, ResultTable
+
+app = typer.Typer()
+
+
+@app.command()
+@experiment
+def small(
+    data: Annotated[Path, typer.Option(help="Folder: rows.csv; kill-SEED, by which a process dies once; wrong-SEED.")],
+    seeds: Annotated[int, typer.Option(help="Runs.")] = 6,
+    *,
+    keeping: Keeping,
+):
+    """Sums of random numbers."""
+    values = np.loadtxt(data / "rows.csv")
+
+    def trial(seed, scale):
+        if (mark := data / f"kill-{seed}").exists():
+            mark.unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+        if (data / f"wrong-{seed}").exists():
+            raise DataError(f"seed {seed} has no rows")
+        draws = np.random.default_rng(seed).normal(size=(100, len(values))) * scale
+        return {"sum": float((draws @ values).sum()), "parts": [float(each) for each in draws[0, :3]], "process": os.getpid()}
+
+    rows = run_cases(grid(seed=range(seeds), scale=(1.0, 0.1)), trial, keeping, {"rows": len(values)})
+    return ExperimentResult(experiment="small", about={}, rows=rows, page_of=page_of)
+
+
+def page_of(_about, rows):
+    cells = [[f"{row['seed']}, {row['scale']:g}", row["sum"]] for row in rows]
+    return Benchmark(title="Small", tables=[ResultTable(name="sums", columns=["case", "sum"], rows=cells)])
