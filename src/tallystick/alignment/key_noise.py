@@ -32,7 +32,8 @@ def noisy_keys(keys: SimilarKeys, terms: SimilarityConfig, *, secret: bytes) -> 
     (epsilon, delta)-DP for one key that moves by at most ``radius``. Both are drawn in integers (``privacy/exact.py``). Noisy
     keys outside the contract's range are moved to its edge. A key is protected with all rows that have it.
     Not protected: which rows have the same key, to within the grid (equal stays equal), also beside earlier tables; that a
-    row is there; what its features, labels, embeddings or gradients tell of its place.
+    row is there; what its features, labels, embeddings or gradients tell of its place. The radius is measured after ``scale``:
+    with degrees it is an ellipse on the ground, narrower eastwards, unless ``scale`` makes both axes alike.
 
     Args:
         keys: numbers only.

@@ -46,9 +46,10 @@ def sigma_of_tau(tau: float, deviation: float) -> float:
 
     FedSim, theorem 2, solved for sigma: 1 / sqrt(8 sigma_0^2 a^2 - 1) with a = erfinv(tau).
 
-    No formal guarantee: tau bounds one guess of one distance. Whoever averages the guesses of many distances to one row, or asks
-    how near he came and not whether he hit, does far better (``attacks/linkage``); a small tau protects less than
-    it seems to.
+    No formal guarantee: tau bounds one guess of one distance. The choice of the K nearest is not noisy at all, and the paper's
+    theorem 1 is only a necessary condition for differential privacy. Whoever averages the guesses of many distances to one row,
+    or asks how near he came and not whether he hit, does far better (``attacks/linkage``); a small tau protects less than it
+    seems to.
 
     Raises DataError for a tau that no noise brings about, with the smallest that one does.
     """
