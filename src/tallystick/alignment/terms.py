@@ -77,7 +77,8 @@ class SimilarityConfig(Model):
         default=None,
         description="links whose keys are less alike are left out: 1 is equal, 0 has nothing in common, as numbers have from "
         "twice their window on; texts by Dice's coefficient of their filters, or by Levenshtein's; several dimensions by their "
-        "weighted mean; a row without any link is scored by the label party's own columns; null links every row to its nearest, however unlike",
+        "weighted mean; a row without any link is scored by the label party's own columns; null links every row to its nearest, "
+        "however unlike",
     )
     helper_sees: Sees = Field(
         default="ranks",
