@@ -32,6 +32,7 @@ REACHED = {
     "tallystick.cli.runs": ("tests/job/test_run_versions.py", '"runs"'),
     "tallystick.cli.signals": ("tests/cli/test_signals.py", "SIGINT"),
     "tallystick.cli.watch": ("tests/job/test_simulate.py", "terminal"),
+    "tallystick.compute.threads": ("tests/compute/test_local.py", "threads=3"),
     "tallystick.compute.worker": ("tests/compute/test_local.py", "killed_worker"),
     "tallystick.config.compute": ("tests/config/test_party.py", '"compute"'),
     "tallystick.config.defense": ("tests/config/test_contract.py", "defense"),
