@@ -21,6 +21,8 @@ class SecureSum(CountingMechanism):
     at most K - 1; nor from a server that invents clients, unless ``honest`` is as low as the number that it does not invent.
     ``honest`` makes every share large enough for that many to be the whole noise; with 2 clients nothing helps.
     The error does not depend on the number of clients (it grows as sqrt(K / honest) where ``honest`` is set).
+
+    An epsilon whose noise is too wide for shares (below about 2e-4 for ``two-statistics``) is refused before anything is sent.
     """
 
     name: ClassVar[str] = "secure-sum"

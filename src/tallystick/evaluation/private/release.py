@@ -67,6 +67,7 @@ def release_private_auc(
     ``labels_N`` are 0 or 1, ``scores_N`` in [0, 1]. ``rng`` is SecureNoise unless a simulation says otherwise. The mechanism
     is the one of least predicted error for a quarter of positives and an AUC of 0.75; whoever knows better, and not from these
     labels, passes the one that ``choose`` picks for what they know.
+    ``epsilon`` is from 1e-9 to 1e9. The samplers' time is not protected.
     Raises DataError, ConfigError, BudgetExceeded or StorageError before spending, NothingReleased (a DataError) after it.
     """
     labels, scores = check_scores(labels_N, scores_N)
