@@ -55,6 +55,7 @@ REACHED = {
     "tallystick.job.phases.importance": ("tests/job/test_no_gradients.py", "importance"),
     "tallystick.job.phases.once": ("tests/job/test_no_gradients.py", "goes_on_to_the_same_bits"),
     "tallystick.job.phases.report": ("tests/job/test_report_contents.py", "sections"),
+    "tallystick.job.phases.workers": ("tests/job/test_training_workers.py", "training_workers"),
     "tallystick.job.tune": ("tests/job/test_tuning.py", '"tune"'),
     "tallystick.metrics.statistics": ("tests/evaluation/test_model_metrics.py", "METRICS"),
     "tallystick.models.similarity.model": ("tests/models/test_similarity.py", "build_label_model"),
@@ -74,6 +75,7 @@ REACHED = {
     "tallystick.results.parts": ("tests/report/test_page.py", "PartyInfo"),
     "tallystick.results.result": ("tests/report/test_result.py", "read_result"),
     "tallystick.serving.explain": ("tests/job/test_explained_scores.py", "most_explained"),
+    "tallystick.training.kept_weights": ("tests/training/test_pipelined.py", "pipelined"),
     "tallystick.training.step_rule": ("tests/training/test_step.py", "step"),
     "tallystick.training.unaligned.average": ("tests/training/test_unaligned_bottoms.py", "METHODS"),
     "tallystick.training.unaligned.fedhssl": ("tests/training/test_unaligned_bottoms.py", "fedhssl"),
@@ -83,6 +85,8 @@ REACHED = {
     "tallystick.training.unaligned.ss_vfl": ("tests/training/test_unaligned_bottoms.py", "ss-vfl"),
     "tallystick.training.unaligned.synthesis": ("tests/training/test_unaligned_generators.py", "synthe"),
     "tallystick.training.unaligned.vfl_mpd": ("tests/training/test_unaligned_bottoms.py", "vfl-mpd"),
+    "tallystick.training.workers.process": ("tests/training/test_workers.py", "Team("),
+    "tallystick.training.workers.shard": ("tests/training/test_workers.py", "Team("),
 }
 """Of each module that no test imports: the file of its test, and words of that file that lead to it."""
 

@@ -34,6 +34,7 @@ from tallystick.errors import (
     StorageError,
     StoreError,
     TallystickError,
+    WorkerLost,
 )
 
 if TYPE_CHECKING:
@@ -97,6 +98,7 @@ __all__ = [
     "TallystickError",
     "View",
     "Watcher",
+    "WorkerLost",
     "__version__",
     "load_contract",
     "load_party",

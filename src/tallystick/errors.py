@@ -99,6 +99,10 @@ class DamagedFile(StorageError):
         self.why = why
 
 
+class WorkerLost(TallystickError):
+    """A process that shares this party's training has ended."""
+
+
 class PeerError(TallystickError):
     """Something that the other side did, or failed to do; ``peer`` names it.
 
@@ -159,6 +163,7 @@ _CATEGORIES: tuple[tuple[type[BaseException], str], ...] = (  # the first that f
     (StoreError, "its store of rows cannot be used"),
     (ComputeError, "its workers cannot be had, or were lost"),
     (StorageError, "one of its files could not be written or read back"),
+    (WorkerLost, "a process that shares its training has ended"),
     (MemoryError, "it ran out of memory"),
 )
 _OF_THE_SYSTEM: dict[int | None, str] = {

@@ -14,7 +14,7 @@ class ComputeConfig(Model):
 
     engine: Literal["local"] = Field(default="local", description="local: worker processes of this machine")
     workers: Annotated[int, Field(strict=True, ge=1, le=4096)] = Field(
-        description="tasks at a time; how many processes train for a party is another number, which the contract has"
+        description="tasks at a time; how many processes train for a party is another number, training_workers"
     )
     threads: Annotated[int, Field(strict=True, ge=1, le=1024)] = Field(
         default=1, description="threads of each task; the last bits of a figure follow them, and no engine changes these"

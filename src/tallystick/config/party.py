@@ -259,6 +259,14 @@ class PartyFile(Model):
     compute: ComputeConfig | None = Field(
         default=None, description="what runs independent tasks; null does one after the other in the command's own process"
     )
+    training_workers: int = Field(
+        default=1,
+        strict=True,
+        ge=1,
+        le=64,
+        description="processes of this machine that share the rows of each training batch, with `threads` threads each; the "
+        "other parties need not know of them, and may have other numbers; Linux only",
+    )
 
     @model_validator(mode="after")
     def _columns_have_one_use(self) -> "PartyFile":

@@ -1,5 +1,6 @@
 """Whether a party file fits the contract: tables, columns and units, certificates and addresses."""
 
+import os
 from typing import TYPE_CHECKING
 
 from tallystick.config.party import PartyFile
@@ -19,7 +20,7 @@ def check_party(contract: "Contract", party: PartyFile, *, network: bool = True,
         raise ConfigError(
             f"{source}: party = {shown(party.party)}: is not in the contract; {did_you_mean(party.party, contract.parties)}"
         )
-    problems = _table_problems(contract, party)
+    problems = _table_problems(contract, party) + _worker_problems(contract, party)
     if network:
         problems += _network_problems(contract, party)
     if problems:
@@ -73,6 +74,36 @@ def _table_problems(contract: "Contract", party: PartyFile) -> list[str]:
             problems.append(
                 f"{use} = {shown(getattr(party, use))}: only the label party has one; leave it out (role here: {role})"
             )
+    return problems
+
+
+def _worker_problems(contract: "Contract", party: PartyFile) -> list[str]:
+    """What a batch cannot be shared out for: whatever would then be another training, or none."""
+    if party.training_workers == 1:
+        return []
+    name, model, role = party.party, contract.model, contract.role_of(party.party)
+    where = f"training_workers = {party.training_workers}"
+    problems = []
+    if not hasattr(os, "memfd_create"):
+        problems.append(f"{where}: the processes share memory as Linux has it, and this is another system; leave it out")
+    if role == "helper":
+        problems.append(f"{where}: a helper trains nothing; leave it out")
+    if party.device != "cpu":
+        problems.append(f"{where}: device = {shown(party.device)} trains in one process; leave one of the two out")
+    if contract.linkage.imputes or contract.linkage.similar:
+        problems.append(
+            f"{where}: alignment.method = {contract.alignment.method} trains in one process; leave training_workers out"
+        )
+    if contract.unaligned.used:
+        problems.append(f"{where}: unaligned.method = {contract.unaligned.method} trains in one process; leave it out")
+    if model.normalization == "batch":
+        problems.append(f"{where}: model.normalization = batch is over the whole batch; agree on none, or leave it out")
+    own = [f"model.bottoms.{name}"] * (name in model.bottoms) + ["model.top"] * (role == "label" and model.top is not None)
+    problems += [
+        f"{where}: {each} is a module of your own, which may mix rows of a batch; leave one of the two out" for each in own
+    ]
+    if role == "feature" and not contract.sends_gradients:
+        problems.append(f"{where}: with training.gradients = none this party sends each row once; leave it out")
     return problems
 
 

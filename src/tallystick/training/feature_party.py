@@ -3,12 +3,10 @@
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import saved_tensors_hooks
 
 from tallystick.config.sections import TrainingConfig
 from tallystick.cut.forward import FeatureSource, Sending, send_embeddings, uncounted
@@ -17,6 +15,7 @@ from tallystick.data.features import Features
 from tallystick.network.channel import Channel
 from tallystick.training.checkpoint import TrainingState
 from tallystick.training.finite import refuse_lost_weights
+from tallystick.training.kept_weights import weights_kept
 from tallystick.training.messages import receive_decision
 from tallystick.training.parallel_embedding import parallel_embedding_lookup
 from tallystick.training.plan import Batch, commits, staleness_of
@@ -167,7 +166,6 @@ class _Loop:
         self._batches_in_flight = 0
         self.answered = 0  # the last step whose gradients came back
         self._unseen: list[tuple[Batch, Tensor, Tensor]] = []  # by the observer
-        self._weights = {parameter.untyped_storage().data_ptr() for parameter in bottom.parameters()}
 
     def forward(self, group: Sequence[Batch], features: Sequence[Features], *, meanwhile: Callable[[], None]) -> None:
         """Embed and send a message's batches, then apply gradients until no more than the staleness are in flight.
@@ -215,13 +213,4 @@ class _Loop:
 
     def _stash(self) -> AbstractContextManager[object]:
         """When weights change between a batch's forward and its backward, keep the ones that its forward used."""
-        if self.staleness == 0:
-            return nullcontext()
-        # The graph keeps the hook and what it gives: one that held this loop, or a tensor that still knows how it was made, would
-        # be a circle that Python cannot collect.
-        return saved_tensors_hooks(partial(_copy_of_weights, self._weights), lambda tensor: tensor)
-
-
-def _copy_of_weights(weights: set[int], tensor: Tensor) -> Tensor:
-    kept = tensor.detach()
-    return kept.clone() if tensor.untyped_storage().data_ptr() in weights else kept
+        return weights_kept(self.bottom) if self.staleness else nullcontext()

@@ -33,6 +33,7 @@ from tallystick.job.phases.once import send_once
 from tallystick.job.phases.pace import paced_feature_party, paced_label_party
 from tallystick.job.phases.settling import settling
 from tallystick.job.phases.starts import start_of
+from tallystick.job.phases.workers import feature_workers, label_workers
 from tallystick.models.branches import BranchedModel
 from tallystick.models.build import build_bottom, try_bottom, try_top, width_of
 from tallystick.models.similarity.model import SimilarityLabelModel
@@ -167,7 +168,8 @@ def train_as_label_party(
         return state
 
     keep_first = partial(keep_before_refit, job.folder, model)
-    state = train_and_refit(model, run, refit_schedule(job, defended), train, between=keep_first)
+    with label_workers(job, model, dataset, widths, run.training):
+        state = train_and_refit(model, run, refit_schedule(job, defended), train, between=keep_first)
     scores_alone = method is not None and method.scores_alone
     if isinstance(model, BranchedModel) and (own := model.alone if isinstance(model, SimilarityLabelModel) else model.own_rows):
         _train_alone(job, defended, own)
@@ -275,7 +277,8 @@ def train_as_feature_party(job: Job, dataset: Dataset, agreement: Agreement) -> 
         return state
 
     keep_first = partial(keep_before_refit, job.folder, bottom)
-    state = train_and_refit(bottom, run, refit_schedule(job, dataset), train, between=keep_first)
+    with feature_workers(job, bottom, dataset, run.training):
+        state = train_and_refit(bottom, run, refit_schedule(job, dataset), train, between=keep_first)
     if "evaluation" not in job.phases:
         charge.settle()
     trained = TrainedFeatureParty(bottom=bottom, encoder=dataset.known_encoder, state=state)

@@ -1,0 +1,60 @@
+"""The processes that share a party's training, where its file asks for several."""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import nn
+
+from tallystick.config.sections import TrainingConfig
+from tallystick.data.features import FeatureShape
+from tallystick.dataset.dataset import Dataset
+from tallystick.errors import ConfigError
+from tallystick.job.job import Job
+from tallystick.models.split import LabelModel
+from tallystick.training.defended_bottom import DefendedBottom
+from tallystick.training.plan import batches_per_message, staleness_of
+from tallystick.training.workers.plan import WorkerPlan
+from tallystick.training.workers.team import Team
+
+
+def label_workers(
+    job: Job, model: LabelModel, dataset: Dataset, widths: Sequence[int], training: TrainingConfig
+) -> AbstractContextManager[object]:
+    """Within this block the label party's model trains by all of the party's workers."""
+    own = dataset.encoder.feature_shape if dataset.encoder is not None else None
+    return _shared(job, model, own, training, cut_widths=tuple(widths))
+
+
+def feature_workers(job: Job, bottom: nn.Module, dataset: Dataset, training: TrainingConfig) -> AbstractContextManager[object]:
+    """Within this block a feature party's bottom model does; what defends its embeddings sees the whole batch."""
+    inner = bottom.bottom if isinstance(bottom, DefendedBottom) else bottom
+    return _shared(job, inner, dataset.known_encoder.feature_shape, training, cut_widths=None)
+
+
+def _shared(
+    job: Job, module: nn.Module, own: FeatureShape | None, training: TrainingConfig, *, cut_widths: tuple[int, ...] | None
+) -> AbstractContextManager[object]:
+    workers, target = job.party.training_workers, job.contract.target
+    if workers == 1:
+        return nullcontext()
+    if job.bottom is not None or job.top is not None:
+        raise ConfigError(
+            f"training_workers = {workers}: simulate was given a module of your own, which may mix a batch's rows; leave one of "
+            "the two out"
+        )
+    late = staleness_of(training) if cut_widths is None else 0
+    plan = WorkerPlan(
+        network=job.architecture.model.model_dump_json(),
+        party=job.name,
+        own=own,
+        cut_widths=cut_widths,
+        outputs=target.classes if target.type == "multiclass" else 1,
+        batch_rows=training.batch_size,
+        in_flight=late + batches_per_message(training) if late else 1,
+        workers=workers,
+        threads=job.party.threads or max(1, torch.get_num_threads() // workers),
+        late=late > 0,
+    )
+    job.logbook.watcher.say(f"training in {workers} processes, which share the rows of each batch")
+    return Team(module, plan)

@@ -1,0 +1,20 @@
+"""Weights as they were at a batch's forward pass, for a backward pass after they have changed."""
+
+from contextlib import AbstractContextManager
+from functools import partial
+
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+
+
+def weights_kept(module: nn.Module) -> AbstractContextManager[object]:
+    """Within this block a forward pass keeps copies of the module's weights, where its backward pass will read them."""
+    # The graph keeps the hook and what it gives: one that held a loop, or a tensor that still knows how it was made, would be a
+    # circle that Python cannot collect.
+    weights = {parameter.untyped_storage().data_ptr() for parameter in module.parameters()}
+    return saved_tensors_hooks(partial(_copy_of_weights, weights), lambda tensor: tensor)
+
+
+def _copy_of_weights(weights: set[int], tensor: Tensor) -> Tensor:
+    kept = tensor.detach()
+    return kept.clone() if tensor.untyped_storage().data_ptr() in weights else kept

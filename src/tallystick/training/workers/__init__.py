@@ -1,0 +1,1 @@
+"""Several processes of one party that share the rows of each training batch."""

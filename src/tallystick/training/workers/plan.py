@@ -1,0 +1,130 @@
+"""What every process of a party knows of a training that they share: the module, the sizes, and where in memory what lies.
+
+Shapes: B rows of a batch, F numeric columns, G columns of codes, D cut width, O outputs, W workers, E width of all embeddings.
+"""
+
+from dataclasses import dataclass
+
+import msgspec
+import torch
+from torch import Tensor, nn
+
+from tallystick.config.sections import NetworkModel
+from tallystick.data.features import FeatureShape
+from tallystick.models.build import build_bottom, build_label_model, width_of
+from tallystick.models.tabular import Columns
+from tallystick.msgspec_threads import prepared
+
+ALIGNED = 64
+"""Bytes at whose multiples a tensor begins: kernels may round otherwise elsewhere."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerPlan:
+    """A party's part of the network as the contract says it, and how its workers share a batch.
+
+    Args:
+        network: the contract's model section, in JSON.
+        party: whose part it is.
+        own: its columns; None for a label party without any.
+        cut_widths: of the feature parties, for the label party's model; None for a feature party's bottom.
+        outputs: 1, or the number of classes.
+        batch_rows: most rows of a batch.
+        in_flight: most batches that are embedded while the gradients of the first are not back.
+        workers: W, this process included.
+        threads: of each.
+        late: whether weights change between a batch's forward pass and its backward pass.
+    """
+
+    network: str
+    party: str
+    own: FeatureShape | None
+    cut_widths: tuple[int, ...] | None
+    outputs: int = 1
+    batch_rows: int
+    in_flight: int = 1
+    workers: int
+    threads: int
+    late: bool = False
+
+    def to_json(self) -> str:
+        """Written for another process."""
+        return msgspec.json.encode(self).decode()
+
+    @classmethod
+    def from_json(cls, text: str) -> "WorkerPlan":
+        """Read what ``to_json`` wrote."""
+        return msgspec.json.decode(text, type=prepared(cls))
+
+    def module(self) -> nn.Module:
+        """The module, at weights of no meaning."""
+        model = NetworkModel.model_validate_json(self.network)
+        if self.cut_widths is not None:
+            return build_label_model(model, self.party, self.own, self.cut_widths, outputs=self.outputs, seed=0)
+        assert self.own is not None, "a feature party has columns"
+        return build_bottom(model, self.party, self.own, seed=0, cut_width=model.cut_width)
+
+    def part(self, worker: int, rows: int) -> slice:
+        """The rows of a batch that are a worker's; the first ones have one more where they cannot be alike."""
+        each, more = divmod(rows, self.workers)
+        start = worker * each + min(worker, more)
+        return slice(start, start + each + (worker < more))
+
+    def output_width(self, module: nn.Module) -> int:
+        """Numbers that the module gives for a row in training."""
+        model = NetworkModel.model_validate_json(self.network)
+        return width_of(module) if self.cut_widths is None else self.outputs * model.ensemble
+
+
+def columns_of(module: nn.Module) -> Columns | None:
+    """The module's columns that have embedding tables; None if there are none."""
+    found = [part for part in module.modules() if isinstance(part, Columns) and len(part.embeddings)]
+    assert len(found) <= 1, "a party's part of the network has one bottom"
+    return found[0] if found else None
+
+
+def tables_and_others(module: nn.Module) -> tuple[dict[str, nn.Parameter], dict[str, nn.Parameter]]:
+    """The weights by name: the embedding tables of its columns, in their order, and the others."""
+    columns = columns_of(module)
+    tables = [columns.table(place) for place in range(len(columns.embeddings))] if columns is not None else []
+    names = {id(weight): name for name, weight in module.named_parameters()}
+    found = {names[id(table)]: table for table in tables}
+    return found, {name: weight for name, weight in module.named_parameters() if name not in found}
+
+
+class Layout:
+    """Where each tensor lies in the memory that the workers share: the same in every process, by plan and module alone."""
+
+    def __init__(self, plan: WorkerPlan, module: nn.Module) -> None:
+        self.size = 0
+        self._places: dict[str, tuple[int, tuple[int, ...], torch.dtype]] = {}
+        tables, others = tables_and_others(module)
+        for name, weight in module.named_parameters():
+            self._add(f"weight/{name}", tuple(weight.shape))
+        for name, table in tables.items():
+            self._add(f"gradient/{name}", tuple(table.shape))
+        for name, weight in others.items():
+            for worker in range(plan.workers):
+                self._add(f"gradient/{name}/{worker}", tuple(weight.shape))
+        rows, own = plan.batch_rows, plan.own or FeatureShape(numeric=0, cardinalities=())
+        self._add("numeric", (rows, own.numeric))
+        self._add("codes", (plan.in_flight, len(own.codes), rows), torch.int64)
+        for place, width in enumerate(plan.cut_widths or ()):
+            self._add(f"cut/{place}", (rows, width))
+            self._add(f"cut gradient/{place}", (rows, width))
+        for what in ("output", "output gradient"):
+            self._add(what, (rows, plan.output_width(module)))
+        self._add("embeddings' gradient", (rows, sum(table.shape[1] for table in tables.values())))
+
+    def _add(self, name: str, shape: tuple[int, ...], kind: torch.dtype = torch.float32) -> None:
+        self._places[name] = self.size, shape, kind
+        self.size += -(-torch.Size(shape).numel() * kind.itemsize // ALIGNED) * ALIGNED
+
+    def tensors(self, memory: memoryview) -> dict[str, Tensor]:
+        """The tensors in this memory, of ``size`` bytes."""
+        return {
+            name: torch.frombuffer(memory, dtype=kind, count=torch.Size(shape).numel(), offset=start).view(shape)
+            if torch.Size(shape).numel()
+            else torch.empty(shape, dtype=kind)
+            for name, (start, shape, kind) in self._places.items()
+        }

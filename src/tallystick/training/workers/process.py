@@ -1,0 +1,55 @@
+"""One of a party's further training processes: it is told the plan, then which batch to take forward or back, line by line.
+
+Its standard input and output are pipes to the party's own process, and the memory is an open file that it was given. It ends when
+its input does: with the party's own process, however that ends.
+"""
+
+import json
+import mmap
+import os
+import signal
+import sys
+from collections.abc import Iterable
+from typing import BinaryIO
+
+import torch
+
+from tallystick.training.workers.plan import Layout, WorkerPlan
+from tallystick.training.workers.shard import Shard
+
+
+def main() -> None:
+    """Work until there is nothing more to do."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the party's own process answers the operator, and then ends this one
+    answers = os.fdopen(os.dup(1), "wb", buffering=0)
+    os.dup2(2, 1)  # what a library prints is no answer
+    try:
+        _work(sys.stdin.buffer, answers)
+    except BrokenPipeError:
+        return
+    except Exception as error:
+        answers.write(json.dumps(f"{type(error).__name__}: {error}").encode() + b"\n")
+
+
+def _work(orders: Iterable[bytes], answers: BinaryIO) -> None:
+    lines = iter(orders)
+    if (first := next(lines, None)) is None:
+        return
+    told = json.loads(first)
+    plan = WorkerPlan.from_json(told["plan"])
+    torch.set_num_threads(plan.threads)
+    module = plan.module().train()
+    layout = Layout(plan, module)
+    memory = memoryview(mmap.mmap(told["file"], layout.size))
+    os.close(told["file"])
+    shard = Shard(module, plan, layout.tensors(memory), worker=told["worker"])
+    does = {b"forward": shard.forward, b"backward": shard.backward, b"add": shard.add_up}
+    answers.write(b"\n")
+    for line in lines:
+        what, number, rows = line.split()
+        does[what](int(number), int(rows))
+        answers.write(b"\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""One worker's share of each batch, in the party's own process as in the others.
+
+Weights lie once, in memory that all workers share, and every worker reads them. A worker takes its rows forward and back, and
+writes its gradients beside those of the others. The gradient of an embedding table is no sum over workers: one of them adds it up
+from the rows of the whole batch, in their order, so that it is never written more than once.
+
+Shapes: B rows of a batch, P of this worker's part, O outputs, E width of a row's embeddings.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+import torch
+from torch import Tensor, nn
+
+from tallystick.data.features import Features
+from tallystick.models.split import LabelModel
+from tallystick.models.tabular import Columns
+from tallystick.training.kept_weights import weights_kept
+from tallystick.training.workers.plan import WorkerPlan, columns_of, tables_and_others
+
+
+@dataclass(kw_only=True)
+class _InFlight:
+    """A batch between its forward and its backward pass: what gradients are taken of, and what they come back to."""
+
+    output_PO: Tensor
+    cuts_PD: list[Tensor]
+    embeddings_PE: list[Tensor] = field(default_factory=list)  # none where the module has no table
+
+
+class Shard:
+    """A worker's module and its share of the work, over the shared memory.
+
+    Args:
+        module: from now on its weights are those in the memory.
+        plan: of the training.
+        memory: the tensors of the plan's Layout.
+        worker: which one this is, from 0.
+    """
+
+    def __init__(self, module: nn.Module, plan: WorkerPlan, memory: Mapping[str, Tensor], *, worker: int) -> None:
+        self.module, self._plan, self._memory, self._worker = module, plan, memory, worker
+        self._columns = columns_of(module)
+        self._in_flight: dict[int, _InFlight] = {}
+        self.tables, self.dense = tables_and_others(module)
+        sizes = [table.numel() + plan.batch_rows * table.shape[1] for table in self.tables.values()]
+        self._adds_up = shared_out(sizes, plan.workers)
+        for name, weight in module.named_parameters():
+            weight.data = memory[f"weight/{name}"]
+
+    def forward(self, number: int, rows: int) -> tuple[int, ...]:
+        """Take this worker's rows of a batch forward; gives the shape of a row's output. ``number`` names the batch later."""
+        part, memory = self._plan.part(self._worker, rows), self._memory
+        if part.start == part.stop:
+            return ()
+        # Copies begin where every tensor of PyTorch does, so that no bit hangs on where a part begins.
+        codes_GP = memory["codes"][number % self._plan.in_flight, :, part].clone()
+        own = Features(numeric_NF=memory["numeric"][part].clone(), categorical_NG=codes_GP.t())
+        widths = self._plan.cut_widths or ()
+        cuts_PD = [memory[f"cut/{place}"][part].clone().requires_grad_() for place in range(len(widths))]
+        with torch.enable_grad(), self._embedding() as embeddings_PE, self._keeping():
+            # Not by attribute: where this is the party's own process, the loops' calls come here.
+            kind = type(self.module)
+            if isinstance(self.module, LabelModel):
+                output_PO = kind.finish(self.module, cuts_PD, own)  # type: ignore[attr-defined]
+            else:
+                output_PO = kind.forward(self.module, own)
+        memory["output"][part] = output_PO.detach().flatten(1) if output_PO.ndim > 1 else output_PO.detach()[:, None]
+        self._in_flight[number] = _InFlight(output_PO=output_PO, cuts_PD=cuts_PD, embeddings_PE=embeddings_PE)
+        return tuple(output_PO.shape[1:])
+
+    def backward(self, number: int, rows: int) -> list[str]:
+        """Take the output's gradient back: to the own weights, beside those of other workers, to the cut and the embeddings.
+
+        Gives the names of the weights, other than tables, that have one.
+        """
+        part, memory = self._plan.part(self._worker, rows), self._memory
+        if part.start == part.stop:
+            return []
+        batch = self._in_flight.pop(number)
+        torch.autograd.backward(batch.output_PO, memory["output gradient"][part].clone().view_as(batch.output_PO))
+        taught = {name: weight.grad for name, weight in self.dense.items() if weight.grad is not None}
+        for name, gradient in taught.items():
+            memory[f"gradient/{name}/{self._worker}"].copy_(gradient)
+            self.dense[name].grad = None
+        for place, cut_PD in enumerate(batch.cuts_PD):
+            assert cut_PD.grad is not None
+            memory[f"cut gradient/{place}"][part] = cut_PD.grad
+        for embeddings_PE in batch.embeddings_PE:
+            assert embeddings_PE.grad is not None
+            memory["embeddings' gradient"][part] = embeddings_PE.grad
+        return list(taught)
+
+    def add_up(self, number: int, rows: int) -> None:
+        """Make the gradients of this worker's tables, once all workers have gone back."""
+        codes_GB = self._memory["codes"][number % self._plan.in_flight, :, :rows]
+        gradient_BE = self._memory["embeddings' gradient"][:rows]
+        ends = list(accumulate((table.shape[1] for table in self.tables.values()), initial=0))
+        for place, name in enumerate(self.tables):
+            if self._adds_up[place] == self._worker:
+                part_BE = gradient_BE[:, ends[place] : ends[place + 1]]
+                self._memory[f"gradient/{name}"].zero_().index_add_(0, codes_GB[place], part_BE)
+
+    @contextmanager
+    def _embedding(self) -> Iterator[list[Tensor]]:
+        """Within this block rows of the tables are where the graph begins; they are in the list, once there are some."""
+        found: list[Tensor] = []
+        if self._columns is None:
+            yield found
+            return
+
+        def embed(columns: Columns, features: Features) -> Tensor:
+            with torch.no_grad():
+                rows = [columns.table(g).index_select(0, features.categorical_NG[:, g]) for g in range(len(columns.embeddings))]
+                embeddings_PE = torch.cat(rows, dim=1)
+            found.append(embeddings_PE.requires_grad_())
+            return torch.cat([features.numeric_NF, embeddings_PE], dim=1)
+
+        before, self._columns.embed = self._columns.embed, embed
+        try:
+            yield found
+        finally:
+            self._columns.embed = before
+
+    def _keeping(self) -> AbstractContextManager[object]:
+        return weights_kept(self.module) if self._plan.late else nullcontext()
+
+
+def shared_out(sizes: Sequence[int], workers: int) -> list[int]:
+    """Who takes which piece of work: the largest goes first, each to the worker who has least so far."""
+    loads, taken = [0] * workers, [0] * len(sizes)
+    for place in sorted(range(len(sizes)), key=lambda place: -sizes[place]):
+        taken[place] = loads.index(min(loads))
+        loads[taken[place]] += sizes[place]
+    return taken

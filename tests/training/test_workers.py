@@ -1,0 +1,92 @@
+"""Several processes that share each batch: the bits of one process that takes the parts one after the other."""
+
+from contextlib import ExitStack
+
+import pytest
+import torch
+from loops import BATCH, Setting, assert_same_bits, training, weights_of
+
+from tallystick.models.split import LabelModel
+from tallystick.models.tabular import Columns, one_by_one
+from tallystick.training.plan import batches_per_message, staleness_of
+from tallystick.training.workers.plan import WorkerPlan
+from tallystick.training.workers.team import Team
+
+
+def plan_of(setting, how, name, workers):
+    late = staleness_of(how) if name != "bank" else 0
+    return WorkerPlan(
+        network=setting.model.model_dump_json(),
+        party=name,
+        own=setting.own_shape if name == "bank" else setting.shapes[name],
+        cut_widths=tuple(8 for _ in setting.parties) if name == "bank" else None,
+        outputs=3 if setting.kind == "multiclass" else 1,
+        batch_rows=BATCH,
+        in_flight=late + batches_per_message(how) if late else 1,
+        workers=workers,
+        threads=1,
+        late=late > 0,
+    )
+
+
+class InParts:
+    """Within this block a module's layers take a batch in parts, in this process; table rows are looked up for all of it at once.
+
+    Autograd goes back first over what was computed last. So the last part goes forward first, and gradients add up in order.
+    """
+
+    def __init__(self, module, workers):
+        self._module, self._workers = module, workers
+        self._method = "finish" if isinstance(module, LabelModel) else "forward"
+        (self._columns,) = [part for part in module.modules() if isinstance(part, Columns)]
+
+    def __enter__(self):
+        setattr(self._module, self._method, self._call)
+
+    def __exit__(self, *error):
+        delattr(self._module, self._method)
+
+    def _call(self, *given):
+        *cuts, own = given
+        of_kind = getattr(type(self._module), self._method)
+        if not torch.is_grad_enabled():
+            return of_kind(self._module, *given)
+        split = [self._split(tensor) for tensor in (one_by_one(self._columns, own), *(cuts[0] if cuts else ()))]
+        outputs = []
+        for index_P, joined, *of_cuts in reversed(list(zip(self._split(torch.arange(len(own))), *split, strict=True))):
+            self._columns.embed = lambda *_, joined=joined: joined.clone()
+            outputs.insert(0, of_kind(self._module, *([[cut.clone() for cut in of_cuts]] if cuts else []), own.rows(index_P)))
+            self._columns.embed = one_by_one
+        return torch.cat(outputs)
+
+    def _split(self, tensor):
+        return torch.tensor_split(tensor, min(self._workers, len(tensor)))
+
+
+CASES = {
+    "label party": (
+        {"parties": ("club", "shop"), "kind": "multiclass", "wide": True},
+        {"optimizer": "adamw", "clip": 0.1, "ema": 0.9, "schedule": "cosine"},
+        {"bank": 2},
+    ),
+    "pipelined feature party": ({"sequences": True}, {"mode": "pipelined", "staleness": 4}, {"shop": 3}),
+}
+
+
+@pytest.mark.parametrize(("setting", "how", "workers"), CASES.values(), ids=CASES.keys())
+def test_workers_have_the_bits_of_one_process_that_takes_their_parts(setting, how, workers, tmp_path):
+    setting, how = Setting(**setting, validation=40), training(**how)
+    found = []
+    for kind in ("workers", "parts"):
+        bottoms, label = modules = setting.modules()
+        with ExitStack() as stack:
+            for name, number in workers.items():
+                module = label if name == "bank" else bottoms[name]
+                by_workers = kind == "workers"
+                stack.enter_context(Team(module, plan_of(setting, how, name, number)) if by_workers else InParts(module, number))
+            setting.train(how, tmp_path / kind, modules=modules)
+        found.append(weights_of(modules))
+    alone, _ = setting.train(how, tmp_path / "alone")
+    assert_same_bits(*found)
+    for name, weight in weights_of(alone).items():
+        torch.testing.assert_close(found[0][name], weight, rtol=1e-2, atol=1e-3)
