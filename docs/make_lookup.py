@@ -61,8 +61,8 @@ CONTRACT = {
     "training": "`warm_up` goes with `schedule: cosine` only. [Training without "
     "gradients](../explanation/what-crosses-the-cut.md#training-without-gradients) says what `gradients: none` promises. It is "
     "refused beside what would tell of labels in another way (`evaluation.privacy`, `share_metrics`, `tuning.keys`, "
-    "`importance.feature_columns`), what needs gradients (unions, `fedhssl`, `vfl-mpd`, penalties on embeddings, `mode` other "
-    "than `synchronous`, `compression`), and defences of labels, which would only cost accuracy.",
+    "`importance.feature_columns`), what needs gradients (unions, `fedhssl`, `vfl-mpd`, penalties on embeddings, "
+    "`mode: pipelined`, `compression`), and defences of labels, which would only cost accuracy.",
     "defense": "[Defences](../explanation/defenses.md) explains each method, its targets and its guarantee. An entry has a "
     "`method` and that method's keys. No method is given twice. Each method fits certain targets, and `check` names what "
     "does not fit. At most one method replaces labels (`label-dp`, `label-dp-prior`, `gaussian-labels`, `ladsg`), and only on an "
