@@ -45,16 +45,23 @@ for measured in (
 @app.command()
 @experiment
 def dpauc(
-    data: Annotated[Path | None, typer.Option(help="CSV or Parquet with columns score, label; a simulation if left out.")] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="CSV or Parquet with columns score, label; with --table the folder of public files. Else a"),
+    ] = None,
+    table: Annotated[str | None, typer.Option(help="Table of bench quality whose test rows a trained network scores.")] = None,
+    rows: Annotated[int, typer.Option(help="Rows that are drawn from a larger table.", min=500)] = 100_000,
     repeats: Annotated[int, typer.Option(help="Draws per row.", min=2)] = 100,
     seed: Annotated[int, typer.Option(help="Seed of simulation and noise.")] = 0,
     *,
     progress: "Progress",
 ) -> "ExperimentResult":
     """DPAUC's Tables 1 to 5 beside the paper's numbers, with the mechanisms that do better."""
+    from tallystick_experiments.catalogue.public import load_table
     from tallystick_experiments.dpauc import tables as benchmark
 
-    return benchmark.run(data, repeats=repeats, seed=seed, progress=progress)
+    given = load_table(table, data, most=rows) if table is not None else None
+    return benchmark.run(data if table is None else None, table=given, repeats=repeats, seed=seed, progress=progress)
 
 
 @app.command("private-coverage")

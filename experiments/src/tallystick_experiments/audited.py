@@ -1,6 +1,7 @@
 """A simulated job of a table that two parties share, with ``audit: true``: what attackers find in all that crossed the cut."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -22,6 +23,7 @@ def audited(
     party: Mapping[str, Any] | None = None,
     has_partner: pl.Series | None = None,
     sequences: Mapping[str, Mapping[str, SequenceConfig]] | None = None,
+    folder: Path | None = None,
 ) -> Result:
     """Run the job of a label party and a feature party.
 
@@ -33,6 +35,7 @@ def audited(
         party: what both party files say besides.
         has_partner: the rows that the feature party has too; all if left out.
         sequences: of the parties, their columns of lists; none if left out.
+        folder: where the run folders go; a temporary one if left out.
     """
     numbered = frame.with_row_index(KEY)
     agreed = {
@@ -62,4 +65,4 @@ def audited(
         "label": numbered.select(KEY, label, *columns["label"].numeric, *columns["label"].categorical, *lists["label"]),
         "feature": theirs.select(KEY, *columns["feature"].numeric, *columns["feature"].categorical, *lists["feature"]),
     }
-    return simulate(agreed, tables, parties, watcher=Silent())
+    return simulate(agreed, tables, parties, folder=folder, watcher=Silent())

@@ -8,11 +8,12 @@ import pytest
 from sklearn.metrics import roc_auc_score
 from tiny import columns, contract_values, tables
 
-from tallystick.errors import DataError
+from tallystick.errors import ConfigError, DataError
 from tallystick.evaluation.private.bins import Population, ScoreBins
 from tallystick.evaluation.private.histogram import LabelHistogram
 from tallystick.evaluation.private.release import release_private_auc
 from tallystick.simulation import simulate
+from tallystick_experiments.catalogue.public import load_table
 from tallystick_experiments.dpauc import paper
 from tallystick_experiments.dpauc import tables as dpauc
 
@@ -39,12 +40,34 @@ def test_a_file_gives_every_table_and_the_same_numbers_twice(small_file):
         "table_3": 13,
         "table_4": 4,
         "table_5": 5,
-        "mechanisms": 24,
+        "mechanisms": 26,
+        "figure_3": 100,
     }
     assert first.about["rows"] == 3000
     assert all(row["paper_mean"] is None for row in first.rows if row["in"] == "table_4")
     at_epsilon_1 = first.page().tables[0]
     assert {row[1] for row in at_epsilon_1.rows} == {10, 1000}
+    gaussian = next(row for row in first.rows if row.get("accounting") == "Gaussian, delta 1e-06" and row["clients"] == 1000)
+    published = next(row for row in first.rows if row["in"] == "table_4" and row["clients"] == 1000)
+    assert gaussian["predicted_sd"] < published["predicted_sd"]
+
+
+def test_densities_of_scores_are_those_of_each_class(small_file):
+    labels, scores = dpauc.read_scores(small_file / "scores.csv")
+    rows = dpauc._densities(dpauc._scenarios((labels, scores), iter(np.random.SeedSequence(0).spawn(1)))[0])
+    for name, of_class in (("positives", scores[labels]), ("negatives", scores[~labels])):
+        densities = [row["density"] for row in rows if row["class"] == name]
+        assert sum(densities) / len(densities) == pytest.approx(1)
+        assert densities[20] == pytest.approx(np.mean((of_class >= 0.4) & (of_class < 0.42)) / 0.02)
+
+
+def test_a_network_that_is_trained_on_a_shared_table_gives_the_scores():
+    """Breast has 569 rows, of which some fifth are scored; a label that is a number has no AUC."""
+    labels, scores = dpauc._trained(load_table("breast", None, most=300), seed=1)
+    assert len(labels) == pytest.approx(300 / 5, rel=0.4)
+    assert roc_auc_score(labels, scores) > 0.9
+    with pytest.raises(ConfigError, match="--table diabetes: its label is regression"):
+        dpauc.run(table=load_table("diabetes", None))
 
 
 BAD_FILES = ["score,label\n0.5,1\n", "score\n0.5\n", "score,label\n0.5,yes\n", "score,label\n1.5,1\n0.2,0\n", ""]

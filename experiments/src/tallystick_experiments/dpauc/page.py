@@ -30,7 +30,7 @@ def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
             _table("Table 5", "As published, 10 clients, by the number of thresholds.", tables["table_5"], "thresholds"),
             _table("Mechanisms", "What the same epsilon buys otherwise.", tables["mechanisms"], "partition", "clients"),
         ],
-        curves=[_curve(known, clients) for clients in (10, 1000)],
+        curves=[_curve(known, clients) for clients in (10, 1000)] + _densities(tables["figure_3"]),
         notes=[
             f"Source: {about['source']}. Means and sds are over {about['repeats']} draws of the noise, on fixed data; bias, and "
             f"the ratio of predicted to measured sd, over {about['check_repeats']}.",
@@ -45,7 +45,7 @@ def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
 
 
 def _named(row: Row) -> str:
-    return f"{row['mechanism']} ({row['accounting']} accounting)" if row["accounting"] else str(row["mechanism"])
+    return f"{row['mechanism']} ({row['accounting']})" if row["accounting"] else str(row["mechanism"])
 
 
 def _table(name: str, note: str, rows: Sequence[Row], *settings: str) -> ResultTable:
@@ -86,6 +86,22 @@ def _noisy_scores(rows: Sequence[Row]) -> ResultTable:
             for row in rows
         ],
     )
+
+
+def _densities(rows: Sequence[Row]) -> list[Curve]:
+    """Figure 3: a picture for each set of scores."""
+    return [
+        Curve(
+            name=f"Figure 3, {scenario}",
+            x="score",
+            y="density",
+            series=[
+                Series.of(name, [(row["score"], row["density"]) for row in of_class])
+                for name, of_class in groups(of, "class").items()
+            ],
+        )
+        for scenario, of in groups(rows, "scenario").items()
+    ]
 
 
 def _curve(rows: Sequence[Row], clients: int) -> Curve:

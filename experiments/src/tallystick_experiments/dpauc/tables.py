@@ -1,8 +1,8 @@
 """``tallystick bench dpauc``: Tables 1 to 5 of DPAUC beside its numbers, and what the other mechanisms give for the same epsilon.
 
-Scores come from a file with columns ``score`` and ``label``, or from the paper's setting as a binormal simulation: M =
-458,407 rows, P = 117,317 positives, and the AUC of its three epochs. The data are fixed and the noise is drawn anew in every
-repeat, as in the paper.
+Scores come from a file with columns ``score`` and ``label``, from a network that is trained on a public table, or from the
+paper's setting as a binormal simulation: M = 458,407 rows, P = 117,317 positives, and the AUC of its three epochs. The data are
+fixed and the noise is drawn anew in every repeat, as in the paper.
 
 A mechanism's noise is drawn from the distribution of its sum over the clients (mechanism.simulate), so a thousand clients
 cost what one does. Rows are dealt to clients as the paper says and their counts added up again: IID and non-IID differ in nothing
@@ -22,7 +22,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from tallystick.errors import DataError
+from tallystick.errors import ConfigError, DataError
 from tallystick.evaluation.private.bins import (
     Floats,
     Ints,
@@ -38,9 +38,12 @@ from tallystick.evaluation.private.mechanism import CountingMechanism, simulate_
 from tallystick.evaluation.private.registry import COUNTING, counting
 from tallystick.evaluation.private.release import release_private_auc
 from tallystick.evaluation.private.scores import NoisyScores, top_k_attack
+from tallystick.evaluation.private.thresholds import ThresholdCounts
 from tallystick.network.channel import Progress, no_progress
 from tallystick.privacy.ledger import Ledger
 from tallystick.privacy.noise import SimulatedNoise
+from tallystick_experiments.audited import audited
+from tallystick_experiments.catalogue.public import PublicTable
 from tallystick_experiments.dpauc import paper
 from tallystick_experiments.dpauc.page import page_of
 from tallystick_experiments.dpauc.paper import EPSILONS
@@ -48,6 +51,8 @@ from tallystick_experiments.page import ExperimentResult
 from tallystick_experiments.stats import Row
 
 SCORES = "scores.parquet"  # in a run folder
+GAUSSIAN_DELTA = 1e-6
+DENSITY_BINS = 50
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +88,7 @@ class Case:
 def run(
     data: Path | None = None,
     *,
+    table: PublicTable | None = None,
     repeats: int = 100,
     check_repeats: int = 1000,
     seed: int = 0,
@@ -93,13 +99,15 @@ def run(
     """Measure every row: of Tables 1 to 5 and of the table of mechanisms; and how far the predictions are off.
 
     Means and standard deviations are over ``repeats`` draws. The prediction is compared with a standard deviation over
-    ``check_repeats`` draws, which is itself within 5 % (2 sd) for 1,000. Raises DataError for a file without usable scores
-    and labels.
+    ``check_repeats`` draws, which is itself within 5 % (2 sd) for 1,000. The scores are those of ``data``, or of the test rows
+    of a ``table`` that two parties share. Raises DataError for a file without usable scores and labels.
     """
     started = time.perf_counter()
     seeds = iter(np.random.SeedSequence(seed).spawn(2000))
-    scenarios = _scenarios(data, seeds)
+    scored = read_scores(data) if data is not None else _trained(table, seed) if table is not None else None
+    scenarios = _scenarios(scored, seeds)
     cases = [case for scenario in scenarios for case in _cases(scenario, epsilons)]
+    cases += [_gaussian(scenario, epsilon, clients) for scenario in scenarios for epsilon in epsilons for clients in (10, 1000)]
     # The longest first, so that the workers end together.
     jobs: list[tuple[str, Callable[[], list[Row]]]] = [
         ("table_3", partial(_measure_noisy_scores, scenario, repeats, np.random.default_rng(next(seeds))))
@@ -108,16 +116,17 @@ def run(
     jobs += [(case.table, partial(_measure, case, repeats, check_repeats, np.random.default_rng(next(seeds)))) for case in cases]
     tables: dict[str, list[Row]] = {name: [] for name in (*(f"table_{number}" for number in range(1, 6)), "mechanisms")}
     with ThreadPoolExecutor(workers) as pool:
-        results = [(table, pool.submit(job)) for table, job in jobs]
-        for done, (table, result) in enumerate(results, 1):
-            tables[table].extend(result.result())
+        results = [(name, pool.submit(job)) for name, job in jobs]
+        for done, (name, result) in enumerate(results, 1):
+            tables[name].extend(result.result())
             progress("rows", done, len(results))
     _pool_predictions(tables["table_3"])
     tables["table_2"] = _top_k(scenarios[0])
-    rows = [{"in": table, **row} for table, of in tables.items() for row in of]
+    tables["figure_3"] = [row for scenario in scenarios for row in _densities(scenario)]
+    rows = [{"in": name, **row} for name, of in tables.items() for row in of]
     ratios = [ratio for row in rows if (ratio := row.get("predicted_ratio")) is not None]
     about = {
-        "source": str(data) if data is not None else "binormal simulation of the paper's setting",
+        "source": _source(data, table),
         "rows": len(scenarios[0].labels_N),
         "positives": int(scenarios[0].labels_N.sum()),
         "repeats": repeats,
@@ -184,13 +193,31 @@ def read_scores(path: Path) -> tuple[NDArray[np.bool_], Floats]:
     return checked
 
 
-def _scenarios(data: Path | None, seeds: Iterator[np.random.SeedSequence]) -> list[ScoredSet]:
-    if data is not None:
-        labels, scores = read_scores(data)
+def _source(data: Path | None, table: PublicTable | None) -> str:
+    if table is None:
+        return str(data) if data is not None else "binormal simulation of the paper's setting"
+    return f"test rows of {table.name}, scored by the contract's default network, its columns shared out at random"
+
+
+def _trained(table: PublicTable, seed: int) -> tuple[NDArray[np.bool_], Floats]:
+    """Train on a table that two parties share, and give its test rows' labels and scores."""
+    if table.target != "binary":
+        raise ConfigError(f"--table {table.name}: its label is {table.target}; an AUC needs two classes")
+    own, theirs = table.halves(seed)
+    with TemporaryDirectory() as folder:
+        contract = {"target": {"type": "binary"}, "seed": seed, "audit": False}
+        audited(table.frame, table.label, {"label": own, "feature": theirs}, contract=contract, folder=Path(folder))
+        (run_folder,) = (Path(folder) / "label").iterdir()
+        return read_scores(run_folder)
+
+
+def _scenarios(scored: tuple[NDArray[np.bool_], Floats] | None, seeds: Iterator[np.random.SeedSequence]) -> list[ScoredSet]:
+    if scored is not None:
+        labels, scores = scored
         # A public sample is what a file does not have: the population's own model stands in for it.
         rate = float(labels.mean())
         population = Population(rows=len(labels), positive_rate=rate, auc=min(max(_exact_auc(labels, scores), 0.01), 0.99))
-        return [_scenario("file", None, labels, scores, population, _draw(population, np.random.default_rng(next(seeds)))[1])]
+        return [_scenario("given", None, labels, scores, population, _draw(population, np.random.default_rng(next(seeds)))[1])]
     made = []
     for epoch, auc in enumerate(paper.PAPER_AUC):
         population = Population(rows=paper.PAPER_ROWS, positive_rate=paper.PAPER_POSITIVES / paper.PAPER_ROWS, auc=auc)
@@ -266,6 +293,12 @@ def _cases(scenario: ScoredSet, epsilons: Sequence[float]) -> Iterator[Case]:
                     yield Case(table="mechanisms", scenario=scenario, mechanism=mechanism, clients=clients, partition=partition)
 
 
+def _gaussian(scenario: ScoredSet, epsilon: float, clients: int) -> Case:
+    """The published mechanism with Gaussian noise in place of Laplace's."""
+    mechanism = counting("thresholds", epsilon=epsilon, kind="gaussian", delta=GAUSSIAN_DELTA)
+    return Case(table="mechanisms", scenario=scenario, mechanism=mechanism, clients=clients)
+
+
 def _better(scenario: ScoredSet, epsilon: float) -> list[CountingMechanism]:
     """List what else the same epsilon buys."""
     ranks = COUNTING["two-statistics"].tuned(epsilon, scenario.population)
@@ -299,7 +332,7 @@ def _measure(case: Case, repeats: int, check_repeats: int, rng: np.random.Genera
     row = {
         "scenario": scenario.name,
         "mechanism": mechanism.title,
-        "accounting": getattr(mechanism, "accounting", None),
+        "accounting": accounting_of(mechanism),
         "epsilon": mechanism.epsilon,
         "clients": case.clients,
         "partition": case.partition,
@@ -314,6 +347,13 @@ def _measure(case: Case, repeats: int, check_repeats: int, rng: np.random.Genera
         "paper_sd": paper_sd,
     }
     return [row]
+
+
+def accounting_of(mechanism: CountingMechanism) -> str | None:
+    """How a mechanism's epsilon is counted, where there are several ways."""
+    if not isinstance(mechanism, ThresholdCounts):
+        return None
+    return f"Gaussian, delta {mechanism.delta:g}" if mechanism.kind == "gaussian" else f"{mechanism.accounting} accounting"
 
 
 def _dealt_counts(scenario: ScoredSet, bins: ScoreBins, case: Case, rng: np.random.Generator) -> tuple[Ints, Ints]:
@@ -373,6 +413,20 @@ def _pool_predictions(rows: list[Row]) -> None:
         measured = np.sqrt(np.mean([other["sd"] ** 2 for other in alike]))
         predicted = np.sqrt(np.mean([other["predicted_sd"] ** 2 for other in alike]))
         row["predicted_ratio"] = float(predicted / measured) if measured > 0 else None  # well separated: noise changes nothing
+
+
+def _densities(scenario: ScoredSet) -> list[Row]:
+    """Figure 3: how each class's scores are spread."""
+    of_class = {"negatives": scenario.scores_N[~scenario.labels_N], "positives": scenario.scores_N[scenario.labels_N]}
+    rows = list[Row]()
+    for name, scores_N in of_class.items():
+        density_B, edges = np.histogram(scores_N, bins=DENSITY_BINS, range=(0, 1), density=True)
+        middles_B = (edges[1:] + edges[:-1]) / 2
+        rows += [
+            {"scenario": scenario.name, "class": name, "score": float(score), "density": float(density)}
+            for score, density in zip(middles_B, density_B, strict=True)
+        ]
+    return rows
 
 
 def _top_k(scenario: ScoredSet) -> list[Row]:
