@@ -14,7 +14,7 @@ from tallystick.imputation.settled_labels import SettledLabels
 from tallystick.models.build import seeded
 from tallystick.models.tabular import TabularBottom, TabularTop
 from tallystick_experiments.catalogue.table import SplitData
-from tallystick_experiments.florist import paper
+from tallystick_experiments.florist import convergence, paper
 from tallystick_experiments.florist import sweep as florist
 from tallystick_experiments.florist.runs import BOTH, FloristSetting, Membership, Trained, Treatment
 from tallystick_experiments.grid import Keeping
@@ -192,3 +192,22 @@ def test_the_page_shows_every_table_and_curve_beside_the_paper(file: Path) -> No
     assert list(line.xs) == [0.25, 0.5]
     assert list(line.ys) == [spread(each["auc"] for each in by_key["labels", "majority", ratio]).value for ratio in (0.25, 0.5)]
     assert "2 seeds" in benchmark_html(page)
+
+
+def test_the_course_of_a_training_is_looked_at_every_twenty_steps(file: Path) -> None:
+    setting = replace(SMALL, fixed_batch_size=16)
+    how: dict[str, Any] = {"data": file, "seeds": (1,), "ratios": (0.5,), "setting": setting}
+    found = convergence.run(**how, strategy="florist-te")
+    (course,) = (row["course"] for row in found.rows)
+    assert len(course) > 1
+    assert [each["step"] for each in course] == list(range(20, course[-1]["step"] + 1, 20))
+    table = found.page(command="x").tables[0]
+    assert table.rows[0][0] == 0.5
+    with pytest.raises(ConfigError, match="--strategy majority: must be of florist-vanilla"):
+        convergence.run(**how, strategy="majority")
+
+
+def test_an_auc_is_stable_from_the_step_after_the_last_one_that_is_below() -> None:
+    course = [{"step": step, "auc": auc} for step, auc in ((20, 0.60), (40, 0.71), (60, 0.69), (80, 0.70), (100, 0.701))]
+    assert convergence.stable_step(course) == 80
+    assert convergence.stable_step(course[-1:]) == 100

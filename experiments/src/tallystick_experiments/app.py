@@ -128,6 +128,25 @@ def florist(
     )
 
 
+@app.command("florist-convergence")
+@experiment
+def florist_convergence(
+    data: Annotated[Path, typer.Option(help="Kaggle's Criteo or Avazu file.")],
+    seeds: SeedsPerRow = 5,
+    ratios: Annotated[str, typer.Option(help="Shares of rows that a side lacks, with commas between.")] = "0.05,0.5,0.95",
+    strategy: Annotated[str, typer.Option(help="Where both sides lack rows.")] = "florist-te",
+    limit: RowLimit = None,
+    *,
+    keeping: "Keeping",
+) -> "ExperimentResult":
+    """FLORIST's Figure 2 h to j: losses and test AUC in the course of training."""
+    from tallystick_experiments.florist import convergence as benchmark
+
+    return benchmark.run(
+        data=data, seeds=range(1, seeds + 1), ratios=_numbers(ratios), strategy=strategy, limit=limit, keeping=keeping
+    )
+
+
 @app.command("label-leakage")
 @experiment
 def label_leakage(

@@ -24,6 +24,7 @@ from tallystick_experiments.far import price as far
 from tallystick_experiments.feature_leakage import page as feature_leakage
 from tallystick_experiments.fedads import defenses, leaks, unaligned
 from tallystick_experiments.fedsim import page as fedsim
+from tallystick_experiments.florist import convergence
 from tallystick_experiments.florist import page as florist
 from tallystick_experiments.label_leakage import defended, kept
 from tallystick_experiments.label_leakage import page as label_leakage
@@ -46,6 +47,7 @@ PAGES: Mapping[str, PageOf] = {
     "fedads-leaks": leaks.page_of,
     "fedsim": fedsim.page_of,
     "florist": florist.page_of,
+    "florist-convergence": convergence.page_of,
     "line": long_line.page_of,
     "label-leakage": label_leakage.page_of,
     "label-leakage-defenses": defended.page_of,

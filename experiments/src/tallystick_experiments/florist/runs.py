@@ -3,7 +3,7 @@
 Shapes: U rows of the union, N own rows of a side.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from math import log2
@@ -132,7 +132,16 @@ class Treatment:
 class Trained:
     """A finished run of the product's own training: test logits under any calibration, and the recorded views."""
 
-    def __init__(self, treatment: Treatment, data: SplitData, setting: FloristSetting, *, seed: int, record: bool) -> None:
+    def __init__(
+        self,
+        treatment: Treatment,
+        data: SplitData,
+        setting: FloristSetting,
+        *,
+        seed: int,
+        record: bool,
+        watch: "Callable[[Trained, CrossedStep], None] | None" = None,
+    ) -> None:
         self.treatment, self.data, self.setting, self.seed = treatment, data, setting, seed
         self.views: tuple[list[StepView], list[StepView]] = ([], [])
         with seeded(seed, "florist"):
@@ -151,6 +160,8 @@ class Trained:
             for step in self.network.epoch(epoch):
                 if record:
                     self._keep(epoch, step)
+                if watch is not None:
+                    watch(self, step)
 
     def _own_bottom(self) -> TabularBottom | None:
         """What the label party makes of its own columns, if it has any: as wide at the cut as the feature party's."""
@@ -227,17 +238,22 @@ class Trained:
     @torch.no_grad()
     def utility(self, calibration: Calibration = NO_CALIBRATION) -> dict[str, float]:
         """Test AUC and ACE of calibrated predictions."""
-        if calibration.when == "fitted":
-            calibration = self._fitted(calibration)
-        test = self.data.test
-        batches = torch.split(torch.arange(len(test)), PASS)
-        logits = [self.model([self.bottom(test.rows(rows_B))], self.data.own_test(rows_B)) for rows_B in batches]
-        logits_T = calibration.prediction_logits(torch.cat(logits)).double().numpy()
+        logits_T = self.test_logits(calibration).numpy()
         labels_T, weights_T = self.data.test_labels_T.numpy(), np.ones(len(logits_T))
         return {
             "auc": auc_statistic(labels_T, logits_T)(weights_T),
             "ace": ace_statistic(labels_T, sigmoid(logits_T), bins=self.setting.ace_bins)(weights_T),
         }
+
+    @torch.no_grad()
+    def test_logits(self, calibration: Calibration = NO_CALIBRATION) -> Tensor:
+        """Calibrated logits of the test rows: float64 (T,)."""
+        if calibration.when == "fitted":
+            calibration = self._fitted(calibration)
+        test = self.data.test
+        batches = torch.split(torch.arange(len(test)), PASS)
+        logits = [self.model([self.bottom(test.rows(rows_B))], self.data.own_test(rows_B)) for rows_B in batches]
+        return calibration.prediction_logits(torch.cat(logits)).double()
 
     def _fitted(self, calibration: Calibration) -> Calibration:
         """Fit on the label party's own rows among those held out, as it sees them: with a donor's features where they lack."""

@@ -156,7 +156,7 @@ class _Trials:
 
     def _strategy(self, name: str, side: Side, ratio: float, members: Membership, seed: int) -> Row:
         attacked, clicks = ratio == ATTACKED_RATIO, self.encoded(seed=seed)
-        treatment, calibration = _treatment(name, side, members, clicks, seed=seed)
+        treatment, calibration = treatment_of(name, side, members, clicks, seed=seed)
         kinds = [getattr(treatment, kind) for kind in ("labels", "features", "noise", "redraw", "shift")]
         key = repr((seed, side, ratio, kinds, len(treatment.held_out)))
         if key not in self.trained:
@@ -176,7 +176,7 @@ def _leaks(trained: Trained, side: Side) -> dict[str, Row]:
     return found
 
 
-def _treatment(name: str, side: Side, members: Membership, clicks: SplitData, *, seed: int) -> tuple[Treatment, Calibration]:
+def treatment_of(name: str, side: Side, members: Membership, clicks: SplitData, *, seed: int) -> tuple[Treatment, Calibration]:
     """Give what to train, and what prediction does to its logits."""
     base, _, option = name.partition(":")
     labels_name, features_name, when, exact = _strategy(base, side)
