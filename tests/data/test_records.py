@@ -4,6 +4,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -12,8 +13,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tallystick.artifacts.profile import profile_of
 from tallystick.config.party import EncodingConfig, FeatureColumns, SequenceConfig
-from tallystick.data import records
+from tallystick.data import columns, records
 from tallystick.data.encoder import Encoder
 from tallystick.data.lazy import Frame, LazyTable, in_order, slices_of, store
 from tallystick.errors import DataError, StorageError
@@ -88,6 +90,37 @@ def test_a_table_is_taken_apart_in_the_order_in_which_it_lies(rows: list[int], s
     expected = FRAME[np.array(rows)].select("code", "count")
     assert (whole if place is None else whole[place]).equals(expected)
     assert all(piece.height <= size for piece in pieces)
+
+
+@settings(max_examples=25)
+@given(
+    rows=MANY_ROWS,
+    taught=MANY_ROWS,
+    numeric=st.sampled_from(["auto", "standard", "log", "rank"]),
+    numbers=st.sampled_from(["plain", "piecewise-linear"]),
+)
+def test_an_encoder_of_a_large_table_is_that_of_the_same_in_memory(
+    rows: list[int], taught: list[int], numeric: Any, numbers: Any
+) -> None:
+    features = FeatureColumns(numeric=("amount", "count"), categorical=("code", "town"))
+    rows_N, rows_M = np.array(rows), np.array(taught) % len(rows)
+    encoding = EncodingConfig(min_count=1, numeric=numeric)
+    held = Encoder.fit(FRAME[rows_N], features, rows_M, encoding=encoding, numbers=numbers)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(columns, "CELLS_HELD", 16)
+        read = Encoder.fit(STORED[rows_N], features, rows_M, encoding=encoding, numbers=numbers)
+        profile = profile_of(STORED[rows_N], read, rows_M)
+    assert read.to_json() == held.to_json()
+    assert profile == profile_of(FRAME[rows_N], held, rows_M)
+
+
+def test_what_is_wrong_with_a_large_table_is_counted_over_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(columns, "CELLS_HELD", 16)
+    values = [float(row) if row % 100 else np.inf for row in range(ROWS)]
+    table = store(pl.DataFrame({"x": values, "text": [str(row) if row % 10 else "none" for row in range(ROWS)]}).lazy())
+    for name, message in (("x", "has 7 infinite numbers"), ("text", f"70 of {ROWS} cells are text")):
+        with pytest.raises(DataError, match=message):
+            Encoder.fit(table, FeatureColumns(numeric=(name,)), np.arange(9, 20))
 
 
 def test_records_lie_in_a_file_once_they_are_many(on_disk: None) -> None:

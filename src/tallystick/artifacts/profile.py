@@ -3,16 +3,18 @@
 Shapes: N rows.
 """
 
+from collections.abc import Iterable
+
 import msgspec
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from tallystick.artifacts.folder import RunFolder
-from tallystick.data.encoder import Encoder, numbers_of
+from tallystick.data.categories import count_values
+from tallystick.data.columns import TrainingColumns
+from tallystick.data.encoder import Encoder
 from tallystick.data.lazy import Frame
-from tallystick.data.table import require_column
-from tallystick.data.text import as_text
 from tallystick.errors import DataError
 
 POINTS = 2_000  # of a numeric column: its values, or as many evenly spaced quantiles of them
@@ -48,29 +50,29 @@ class TrainingProfile(msgspec.Struct, frozen=True, kw_only=True):
 
 def profile_of(frame: Frame, encoder: Encoder, rows: NDArray[np.int64]) -> TrainingProfile:
     """The encoder's columns in these rows; sequences are left out."""
+    columns = TrainingColumns(frame, rows)
     return TrainingProfile(
         rows=len(rows),
-        numeric=tuple(numeric_profile(column.name, numbers_of(frame, column.name)[rows]) for column in encoder.numeric),
-        categorical=tuple(
-            _categorical(require_column(frame, column.name, use="feature").gather(rows)) for column in encoder.categorical
-        ),
+        numeric=tuple(numeric_profile(column.name, columns.numbers(column.name)) for column in encoder.numeric),
+        categorical=tuple(_categorical(column.name, columns.cells(column.name)) for column in encoder.categorical),
     )
 
 
 def numeric_profile(name: str, values_N: NDArray[np.float64]) -> NumericProfile:
     """Of numbers, NaN for missing."""
-    known = np.sort(values_N[~np.isnan(values_N)])
+    known = values_N[~np.isnan(values_N)]
+    known.sort()
     if len(known) > POINTS:
         known = known[np.linspace(0, len(known) - 1, POINTS).round().astype(np.int64)]
     return NumericProfile(name=name, rows=len(values_N), missing=int(np.isnan(values_N).sum()), points=tuple(known.tolist()))
 
 
-def _categorical(column: pl.Series) -> CategoricalProfile:
-    counts = pl.DataFrame({"text": as_text(column)}).group_by("text").len().sort(["len", "text"], descending=[True, False])
+def _categorical(name: str, cells: Iterable[pl.Series]) -> CategoricalProfile:
+    counts = count_values(cells).sort(["len", "text"], descending=[True, False])
     known = counts.drop_nulls("text")
     named = known.head(CATEGORIES)
     return CategoricalProfile(
-        name=column.name,
+        name=name,
         missing=int(counts.filter(pl.col("text").is_null()).get_column("len").sum()),
         counts=tuple(zip(named.get_column("text").to_list(), named.get_column("len").to_list(), strict=True)),
         others=int(known.get_column("len").sum()) - int(named.get_column("len").sum()),

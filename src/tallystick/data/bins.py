@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 MAX_BINS = 128
 
 
-def bin_edges(values_N: NDArray[np.float64], *, bins: int = MAX_BINS) -> tuple[float, ...]:
+def bin_edges(values_N: NDArray[np.floating], *, bins: int = MAX_BINS) -> tuple[float, ...]:
     """Edges of at most ``bins`` bins, ascending and distinct: heavy values are edges of their own, the rest have equal shares.
 
     Gorishniy, Rubachev and Babenko (2022), "On embeddings for numerical features in tabular deep learning", section 3.2.1, take

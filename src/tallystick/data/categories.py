@@ -72,13 +72,13 @@ def kept_categories(counts: pl.DataFrame, encoding: EncodingConfig, *, cells: in
     return tuple(kept.get_column("text").to_list()), least
 
 
-def fit_categorical(column: pl.Series, encoding: EncodingConfig) -> CategoricalColumn | None:
-    """Fit on the training rows' cells; None for a column that is constant there."""
-    counts = count_values([column])
+def fit_categorical(name: str, cells: Iterable[pl.Series], encoding: EncodingConfig, *, rows: int) -> CategoricalColumn | None:
+    """Fit on the cells of so many training rows, in any order; None for a column that is constant there."""
+    counts = count_values(cells)
     if counts.height == 1:
         return None
-    categories, least = kept_categories(counts, encoding, cells=len(column))
-    return CategoricalColumn(name=column.name, categories=categories, min_count=least)
+    categories, least = kept_categories(counts, encoding, cells=rows)
+    return CategoricalColumn(name=name, categories=categories, min_count=least)
 
 
 def _fitting_count(counts: pl.Series, rows: int) -> int:

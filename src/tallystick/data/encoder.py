@@ -15,20 +15,19 @@ from numpy.typing import NDArray
 from tallystick.config.party import EncodingConfig, FeatureColumns, PartyFile, SequenceConfig
 from tallystick.data.bins import bin_edges
 from tallystick.data.categories import ENCODED_AT_A_TIME, CategoricalColumn, fit_categorical, usual_count
+from tallystick.data.columns import Floats, TrainingColumns, numbers_of
 from tallystick.data.common_values import CommonValues
 from tallystick.data.features import FeatureShape, Numbers, PackedFeatures, Packing
 from tallystick.data.lazy import Frame, in_order, slices_of
 from tallystick.data.records import fits_memory, mapped, rows_of_a_piece
 from tallystick.data.sequences import SequenceColumn, fit_sequence
-from tallystick.data.table import require_column
-from tallystick.data.text import as_number, as_text
+from tallystick.data.table import require_column, require_named
+from tallystick.data.text import as_text
 from tallystick.errors import DataError, FeatureError
 
 RANK_KNOTS = 1000
 ENOUGH_ROWS = 1000  # model.numeric = auto: training rows from which numbers get an embedding
 SKEWED = 1.0  # encoding.numeric = auto ranks columns of a larger absolute skewness
-
-Floats = NDArray[np.float64]
 
 
 class NumericColumn(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,10 +89,10 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
             raise FeatureError("there are no training rows to fit the encoder on; check the split and the alignment")
         encoding = encoding or EncodingConfig()
         # Read one by one, and checked on all rows: an infinite number is not first met in an epoch's validation.
-        numeric = {name: _fit_numeric(name, numbers_of(frame, name)[rows], encoding.numeric) for name in features.numeric}
+        columns = TrainingColumns(frame, rows)
+        numeric = {name: _fit_numeric(name, columns.numbers(name), encoding.numeric) for name in features.numeric}
         categorical = {
-            name: fit_categorical(require_column(frame, name, use="feature").gather(rows), encoding)
-            for name in features.categorical
+            name: fit_categorical(name, columns.cells(name), encoding, rows=len(rows)) for name in features.categorical
         }
         notes = tuple(_left_out(frame, name, rows) for name, fitted in [*numeric.items(), *categorical.items()] if fitted is None)
         notes += _chosen_notes(encoding, numeric, categorical, rows=len(rows))
@@ -102,7 +101,7 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
         kept = tuple(column for column in numeric.values() if column is not None)
         chosen = _fitting_numbers(len(rows)) if numbers == "auto" else numbers
         if chosen != "plain":
-            kept = tuple(_binned(column, numbers_of(frame, column.name)[rows]) for column in kept)
+            kept = tuple(_binned(column, columns.numbers(column.name)) for column in kept)
         if numbers == "auto" and kept:
             notes += (f"model.numeric = auto: {_said(chosen, kept)}, by the {len(rows):,} rows it is fitted on",)
         return cls(
@@ -229,11 +228,11 @@ def feature_columns(frame: Frame, party: PartyFile) -> FeatureColumns:
     """
     if party.features is not None:
         for name in party.features.numeric + party.features.categorical:
-            require_column(frame, name, use="feature")
+            require_named(frame, name, use="feature")
             _refuse_lists(name, frame.schema[name], instead="list it under sequences instead")
         return party.features
     for name in party.drop:
-        require_column(frame, name, use="drop")
+        require_named(frame, name, use="drop")
     taken = {*party.keys.values(), *party.drop, *party.sequences, party.label, party.weight, party.time}
     numeric, categorical = [], []
     for name, kind in frame.schema.items():
@@ -254,16 +253,6 @@ def feature_columns(frame: Frame, party: PartyFile) -> FeatureColumns:
 def _refuse_lists(name: str, kind: pl.DataType, *, instead: str) -> None:
     if isinstance(kind, pl.List | pl.Array):
         raise FeatureError(f"column {name!r} holds lists (type {kind}), which are neither numbers nor categories; {instead}")
-
-
-def numbers_of(frame: Frame, name: str) -> Floats:
-    """Give a column as float64 with NaN for missing."""
-    values_N = as_number(require_column(frame, name, use="feature")).to_numpy()
-    if infinite := int(np.isinf(values_N).sum()):
-        raise FeatureError(
-            f"numeric column {name!r} has {infinite} infinite number{'s' if infinite > 1 else ''}; make them null or clip them"
-        )
-    return values_N
 
 
 def _chosen_notes(
@@ -292,15 +281,19 @@ def _chosen_notes(
 def transformed(values_N: Floats, transform: str, knots: tuple[float, ...], scores: tuple[float, ...]) -> Floats:
     """Numbers before they are standardised."""
     if transform == "log":
-        return np.sign(values_N) * np.log1p(np.abs(values_N))
+        size_N = np.abs(values_N)
+        np.log1p(size_N, out=size_N)
+        return np.multiply(np.sign(values_N), size_N, out=size_N)
     if transform == "rank":
         return np.interp(values_N, knots, scores)
     return values_N
 
 
 def _fit_numeric(name: str, values_N: Floats, asked: Literal["auto", "standard", "log", "rank"]) -> NumericColumn | None:
+    rows = len(values_N)
     known = values_N[~np.isnan(values_N)]
-    missing = len(known) < len(values_N)
+    missing = len(known) < rows
+    del values_N  # of a large table a column is much
     if len(known) == 0 or (known.min() == known.max() and not missing):
         return None
     transform = _fitting_transform(known) if asked == "auto" else asked
@@ -313,14 +306,13 @@ def _fit_numeric(name: str, values_N: Floats, asked: Literal["auto", "standard",
             f"numeric column {name!r}: its numbers are too large to standardise; use encoding.numeric = log or rank"
         )
     deviation = deviation or 1.0  # a constant with missing values keeps its indicator; its value carries nothing
-    scaled = (known_T - mean) / deviation
     return NumericColumn(
         name=name,
         transform=transform,
         mean=mean,
         deviation=deviation,
-        low=float(scaled.min()),
-        high=float(scaled.max()),
+        low=float((known_T.min() - mean) / deviation),
+        high=float((known_T.max() - mean) / deviation),
         indicator=missing,
         knots=knots,
         scores=scores,
@@ -345,8 +337,13 @@ def _fitting_numbers(rows: int) -> Numbers:
 
 def _binned(column: NumericColumn, values_N: Floats) -> NumericColumn:
     """The column with the edges of its bins, over what a model sees of it: numbers in float32."""
-    known = column.encode(values_N[~np.isnan(values_N)]).astype(np.float32).astype(np.float64)
-    return msgspec.structs.replace(column, edges=bin_edges(known))
+    known = values_N[~np.isnan(values_N)]
+    del values_N
+    seen = np.empty(len(known), dtype=np.float32)
+    for start in range(0, len(known), ENCODED_AT_A_TIME):
+        chunk = slice(start, start + ENCODED_AT_A_TIME)
+        seen[chunk] = column.encode(known[chunk])
+    return msgspec.structs.replace(column, edges=bin_edges(seen))
 
 
 def _said(chosen: Numbers, columns: tuple[NumericColumn, ...]) -> str:

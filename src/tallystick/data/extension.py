@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from tallystick.config.party import EncodingConfig, PartyFile
 from tallystick.data.categories import CategoricalColumn, count_values, kept_categories
-from tallystick.data.encoder import Encoder, Floats, NumericColumn, feature_columns, numbers_of, transformed
+from tallystick.data.columns import Floats, numbers_of
+from tallystick.data.encoder import Encoder, NumericColumn, feature_columns, transformed
 from tallystick.data.lazy import Frame
 from tallystick.data.sequences import SequenceColumn, fit_sequence
 from tallystick.data.table import require_column

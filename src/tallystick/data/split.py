@@ -17,6 +17,7 @@ from tallystick.data.text import rows_listed
 from tallystick.errors import DataError
 
 TRAINING, VALIDATION, TEST = 0, 1, 2
+HASHED_AT_A_TIME = 2**16  # ids
 
 Parts = NDArray[np.uint8]
 
@@ -27,12 +28,14 @@ def split_by_hash(ids: Sequence[bytes], split: SplitConfig, *, seed: int) -> Par
     The key is the contract's public seed: the split is reproducible, not secret. BLAKE2b, RFC 7693.
     """
     key = seed.to_bytes(8, "big")
-    hashed = map(partial(hashlib.blake2b, digest_size=8, key=key, person=b"tallystick-split"), ids)
-    hashes = b"".join(map(methodcaller("digest"), hashed))
-    uniform_N = np.frombuffer(hashes, dtype=">u8").astype(np.uint64) / 2.0**64
+    hashed = partial(hashlib.blake2b, digest_size=8, key=key, person=b"tallystick-split")
     parts_N = np.full(len(ids), TRAINING, dtype=np.uint8)
-    parts_N[uniform_N < split.test + split.validation] = VALIDATION
-    parts_N[uniform_N < split.test] = TEST
+    for start in range(0, len(ids), HASHED_AT_A_TIME):
+        piece = slice(start, start + HASHED_AT_A_TIME)
+        hashes = b"".join(map(methodcaller("digest"), map(hashed, ids[piece])))
+        uniform_P = np.frombuffer(hashes, dtype=">u8").astype(np.uint64) / 2.0**64
+        parts_N[piece][uniform_P < split.test + split.validation] = VALIDATION
+        parts_N[piece][uniform_P < split.test] = TEST
     return parts_N
 
 

@@ -33,7 +33,7 @@ def read_party_table(party: PartyFile) -> LazyTable:
     frame = read_table(party.table, text=party.text_columns)
     for use, column in [*(("key", name) for name in party.keys.values()), ("label", party.label), ("weight", party.weight)]:
         if column is not None:
-            require_column(frame, column, use=use)
+            require_named(frame, column, use=use)
     return frame
 
 
@@ -58,10 +58,14 @@ def read_table(table: TableConfig, *, text: Collection[str] = ()) -> LazyTable:
 
 def require_column(frame: Frame, column: str, *, use: str) -> pl.Series:
     """Give a column; raises DataError naming the closest column if it is absent."""
-    try:
-        return frame.get_column(column)
-    except pl.exceptions.ColumnNotFoundError:
-        raise DataError(f"{use} column {column!r} is not in the table; {did_you_mean(column, frame.columns)}") from None
+    require_named(frame, column, use=use)
+    return frame.get_column(column)
+
+
+def require_named(frame: Frame, column: str, *, use: str) -> None:
+    """Raise DataError naming the closest column if there is none of this name; reads nothing."""
+    if column not in frame.schema:
+        raise DataError(f"{use} column {column!r} is not in the table; {did_you_mean(column, frame.columns)}")
 
 
 def require_unique(names: Sequence[str], *, source: str) -> None:

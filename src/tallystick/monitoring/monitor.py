@@ -14,7 +14,7 @@ from tallystick.artifacts.profile import kept_profile, numeric_profile
 from tallystick.artifacts.trained import kept_encoder
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
-from tallystick.data.encoder import numbers_of
+from tallystick.data.columns import numbers_of
 from tallystick.data.keys import Keys, key_of
 from tallystick.data.lazy import Frame
 from tallystick.data.table import require_column

@@ -138,7 +138,7 @@ class Schedule:
         first = self.steps_before(epoch) + 1
         for number, (index_B, is_local) in enumerate(_spread(joint, local)):
             if number >= skip:
-                yield Batch(step=first + number, epoch=epoch, number=number, index_B=index_B, is_local=is_local)
+                yield Batch(step=first + number, epoch=epoch, number=number, index_B=index_B.long(), is_local=is_local)
 
     @property
     def _usual(self) -> EpochPositions:
@@ -166,7 +166,10 @@ class Schedule:
     def _shuffled(self, part_N: Tensor, generator: torch.Generator, *, batches: int | None = None) -> Sequence[Tensor]:
         if not len(part_N) and not batches:
             return ()
-        order_N = part_N[torch.randperm(len(part_N), generator=generator).to(part_N.device)]
+        # An epoch's order is as long as the table. In half of the bytes, where these hold it, it is the same one.
+        kind = torch.int32 if not len(part_N) or int(part_N.max()) < 2**31 else torch.int64
+        place_N = torch.randperm(len(part_N), generator=generator, dtype=kind).to(part_N.device)
+        order_N = part_N.to(kind).index_select(0, place_N)
         return torch.split(order_N, self.batch_size) if batches is None else torch.tensor_split(order_N, batches)
 
     def after(self, first: "Schedule", *, epochs: int) -> "Schedule":

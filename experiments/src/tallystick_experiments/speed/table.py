@@ -1,0 +1,250 @@
+"""A table that does not fit memory: rows of Criteo's shape, generated, read, fitted, encoded, trained on and scored.
+
+Each party is a process that calls the phases of a run (``job/phases``) one after the other, over mutual TLS on loopback, and
+measures each. What is left out is what needs ids: keys and alignment, which ``bench alignment`` measures. In their place both
+parties know their rows by number, and the positions are these in an order drawn from the seed, as an alignment's are.
+"""
+
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from tallystick.alignment.ids import Ids
+from tallystick.alignment.outcome import Alignment
+from tallystick.artifacts.folder import RunFolder
+from tallystick.artifacts.ledger import create_ledger
+from tallystick.artifacts.trained import keep_encoders
+from tallystick.config.contract import Contract, parse_contract
+from tallystick.config.party import PartyFile, parse_party
+from tallystick.data.encoder import Encoder
+from tallystick.data.features import PackedFeatures
+from tallystick.data.keys import KeyReport, Keys
+from tallystick.data.lazy import Frame
+from tallystick.data.table import read_party_table
+from tallystick.dataset.dataset import Dataset
+from tallystick.dataset.own_rows import OwnRows
+from tallystick.dataset.registry import dataset_of
+from tallystick.demo.localhost import FEATURE, LABEL, PAIR, PartyContext, run_parties
+from tallystick.job.handshake import Agreement
+from tallystick.job.job import Job, use_threads
+from tallystick.job.log import Logbook
+from tallystick.job.phases.evaluate import evaluate, take_part
+from tallystick.job.phases.train import train_as_feature_party, train_as_label_party
+from tallystick.network.channel import Channel
+from tallystick.network.session import Limits
+from tallystick.watcher import Silent
+from tallystick_experiments.resident import RESET_PEAK, status_bytes
+from tallystick_experiments.speed.memory import GENERATED_ROWS, OWN_CATEGORICAL, OWN_NUMERIC, CriteoLike
+
+HOURS = 4 * 3600.0
+SAMPLED_S = 0.1
+ROW = "row"
+SHARES = {"test": 0.05, "validation": 0.05}
+
+
+def run(*, rows: int, batch_size: int, seed: int = 1, log: Path | None = None) -> dict[str, Any]:
+    """Measure each phase at both parties.
+
+    Args:
+        rows: of each party's table.
+        batch_size: of training.
+        seed: of rows, positions and weights.
+        log: a file that each party adds its figures to as a phase ends, for a run that is cut short; none if left out.
+
+    Gives, per party and phase, seconds, processor seconds, and in bytes per row the most memory: all that was resident, and of it
+    what is not a file's. Raises TallystickError where a party fails.
+    """
+    arguments = {"rows": rows, "batch_size": batch_size, "seed": seed, "log": str(log.absolute()) if log is not None else None}
+    with tempfile.TemporaryDirectory(prefix="tallystick-table-") as folder:
+        limits = Limits(wait_s=HOURS, deadline_s=HOURS)
+        found = run_parties(Path(folder), __name__, PAIR, arguments, limits=limits, timeout_s=HOURS)
+    return {"rows": rows, "batch_size": batch_size, "cores": len(os.sched_getaffinity(0)), "parties": found.results}
+
+
+@dataclass(kw_only=True)
+class Phases:
+    """What each phase of this process took.
+
+    Args:
+        rows: of the table.
+        log: where figures go as they come.
+        name: of the party.
+    """
+
+    rows: int
+    log: Path | None
+    name: str
+    found: dict[str, dict[str, float]] = field(default_factory=dict)
+
+    @contextmanager
+    def during(self, phase: str) -> Iterator[None]:
+        """Measure what happens within this block."""
+        RESET_PEAK.write_text("5")
+        wall, busy, most, over = time.perf_counter(), time.process_time(), [0], threading.Event()
+
+        def watch() -> None:
+            while not over.is_set():
+                most[0] = max(most[0], status_bytes("RssAnon"))
+                over.wait(SAMPLED_S)
+
+        watcher = threading.Thread(target=watch, daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            over.set()
+            watcher.join()
+        self.found[phase] = {
+            "seconds": round(time.perf_counter() - wall, 1),
+            "processor_s": round(time.process_time() - busy, 1),
+            "peak_mib": round(status_bytes("VmHWM") / 2**20),
+            "anonymous_mib": round(most[0] / 2**20),
+        }
+        if self.log is not None:
+            with self.log.open("a") as file:
+                file.write(f"{time.strftime('%H:%M:%S')} {self.name}, {self.rows:,} rows, {phase}: {self.found[phase]}\n")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredRows(OwnRows):
+    """A party's rows, whose encoder is fitted and used by the clock."""
+
+    phases: Phases
+    encoding: ExitStack = field(default_factory=ExitStack)
+
+    def fit_encoder(self, frame: Frame, training_rows: NDArray[np.int64]) -> Encoder | None:
+        """Fit as a run does; what comes then is the encoding, of labels first."""
+        with self.phases.during("fit"):
+            encoder = super().fit_encoder(frame, training_rows)
+        self.encoding.enter_context(self.phases.during("encode"))
+        return encoder
+
+    def named(self, packed: PackedFeatures, rows_M: NDArray[np.int64], contract: Contract) -> PackedFeatures:
+        """The same; the rows are encoded by now."""
+        self.encoding.close()
+        return super().named(packed, rows_M, contract)
+
+
+def party(stage: PartyContext, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """One party's process: what it measured, and the bytes that an encoded row takes."""
+    rows, seed, (channel,) = arguments["rows"], arguments["seed"], stage.channels.values()
+    log = Path(arguments["log"]) if arguments["log"] is not None else None
+    phases = Phases(rows=rows, log=log, name=stage.name)
+    file = stage.home / "table.parquet"
+    with phases.during("generate"):
+        file_bytes = _write(file, rows, seed, is_label=stage.name == LABEL)
+    own = parse_party(_party_file(stage.name), folder=stage.home, source=stage.name)
+    contract = parse_contract(_contract(arguments))
+    use_threads(own.threads)
+    with phases.during("read"):
+        frame = read_party_table(own)
+    file.unlink()  # the copy is what a run reads
+    job = _job(contract, own, frame, channel)
+    with phases.during("number"):
+        known = _rows(job, rows, seed, phases)
+    dataset = dataset_of(contract.linkage).of(contract, known, [channel], secret_seed=job.folder.secret_seed)
+    keep_encoders(job.folder, dataset)
+    agreement = Agreement(run_id="table", align=False, resume_from=0, train=True)
+    _train_and_evaluate(job, known, dataset, agreement, phases)
+    assert dataset.encoder is not None
+    return {"phases": phases.found, "encoded_row_bytes": dataset.encoder.packing.row_bytes, "file_row_bytes": file_bytes / rows}
+
+
+def _train_and_evaluate(job: Job, rows: OwnRows, dataset: Dataset, agreement: Agreement, phases: Phases) -> None:
+    if job.is_label:
+        with phases.during("epoch"):
+            trained = train_as_label_party(job, dataset, agreement)
+        with phases.during("evaluation"):
+            evaluate(job, rows, trained, dataset, run_id=agreement.run_id)
+        return
+    with phases.during("epoch"):
+        embedding = train_as_feature_party(job, dataset, agreement)
+    with phases.during("evaluation"):
+        take_part(job, embedding, dataset, run_id=agreement.run_id)
+
+
+def _write(path: Path, rows: int, seed: int, *, is_label: bool) -> int:
+    """Write this party's columns of the generated rows, a piece at a time; gives the file's bytes."""
+    import pyarrow as pa
+    from pyarrow.parquet import ParquetWriter
+
+    with ExitStack() as held:
+        file = None
+        for number, piece in enumerate(CriteoLike(seed).pieces(rows)):
+            first = number * GENERATED_ROWS
+            numbered = piece.with_columns(pl.int_range(first, first + piece.height, dtype=pl.Int32).alias(ROW))
+            own = ["label", *OWN_NUMERIC, *OWN_CATEGORICAL]
+            table = (numbered.select(ROW, *own) if is_label else numbered.drop(own)).to_arrow(
+                compat_level=pl.CompatLevel.oldest()
+            )
+            file = file or held.enter_context(ParquetWriter(path, table.schema, compression="zstd", compression_level=1))
+            assert isinstance(table, pa.Table)
+            file.write_table(table)
+    return path.stat().st_size
+
+
+def _party_file(name: str) -> dict[str, Any]:
+    values = {
+        "party": name,
+        "threads": 1,
+        "table": {"path": "table.parquet", "max_rows": 10**10},
+        "encoding": {"numeric": "log", "min_count": 10},
+        "keys": {"row": ROW},
+    }
+    return values | ({"label": "label"} if name == LABEL else {})
+
+
+def _contract(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "name": "table",
+        "parties": {LABEL: {"role": "label"}, FEATURE: {"role": "feature"}},
+        "alignment": {"method": "intersection", "keys": [{"name": "row"}]},
+        "target": {"type": "binary"},
+        "split": SHARES,
+        "training": {"epochs": 1, "batch_size": arguments["batch_size"], "mode": "synchronous"},
+        "evaluation": {"own_columns_baseline": False, "bootstrap": 0},
+        "audit": "quick",
+        "network": {"wait_s": HOURS, "deadline_s": HOURS},
+        "seed": arguments["seed"],
+    }
+
+
+def _job(contract: Contract, own: PartyFile, frame: Frame, channel: Channel) -> Job:
+    if contract.role_of(own.party) == "label":
+        create_ledger(own)
+    return Job(
+        contract=contract,
+        party=own,
+        frame=frame,
+        keys=None,
+        channels={channel.peer: channel},
+        folder=RunFolder.new(own.runs, contract, own.party, key=None),
+        logbook=Logbook(party=own.party, watcher=Silent()),
+    )
+
+
+def _rows(job: Job, rows: int, seed: int, phases: Phases) -> MeasuredRows:
+    """All rows, known by their number, at positions whose order is drawn."""
+    row_R = np.arange(rows)
+    report = KeyReport(rows=rows, null_rows=0, duplicated_keys=0, duplicate_rows=0, used=rows)
+    ids = Ids(pl.Series(row_R).cast(pl.String).cast(pl.Binary), distinct=True)
+    order_N = np.random.default_rng(seed).permutation(rows)
+    return MeasuredRows(
+        party=job.party,
+        is_label=job.is_label,
+        frame=job.frame,
+        keys=Keys(ids=ids, rows_R=row_R, id_R=row_R, report=report),
+        alignment=Alignment(method="intersection", rows_N=order_N, sizes={"own": rows, "intersection": rows}, learnt=[]),
+        numbers=job.contract.model.numeric,
+        phases=phases,
+    )

@@ -1,0 +1,74 @@
+"""What a process may still take: memory that the machine and its control groups have left, and room for temporary files.
+
+Control groups are what containers, and batch systems, bound a process with; beyond its bound it is killed without a word.
+"""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path("/")
+_V2 = ("memory.max", "memory.current", ("inactive_file", "active_file"))
+_V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file", "total_active_file"))
+
+
+def free_memory(root: Path = ROOT) -> int | None:
+    """Bytes that this process may still take, those that files' pages would give up among them; None if nothing says."""
+    found = list(_left_of_groups(root))
+    if (meminfo := _numbers(root / "proc/meminfo")) and "MemAvailable:" in meminfo:
+        found.append(1024 * meminfo["MemAvailable:"])
+    return max(0, min(found)) if found else None
+
+
+def temporary_folder(root: Path = ROOT) -> tuple[Path, int, bool]:
+    """Where temporary files go, the bytes that are free there, and whether these are bytes of memory."""
+    folder = Path(tempfile.gettempdir()).resolve()
+    return folder, shutil.disk_usage(folder).free, _kind_of(folder, root) in ("tmpfs", "ramfs")
+
+
+def _left_of_groups(root: Path) -> Iterator[int]:
+    """What each of the groups that this process is in, one in the other, has left."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        top, names = (root / "sys/fs/cgroup/memory", _V1) if controllers else (root / "sys/fs/cgroup", _V2)
+        group = top / path.strip("/")
+        for folder in (group, *group.parents):
+            if folder == top.parent:
+                break
+            yield from _left_of(folder, *names)
+
+
+def _left_of(folder: Path, most: str, used: str, cached: tuple[str, ...]) -> Iterator[int]:
+    try:
+        limit, now = (folder / most).read_text().strip(), int((folder / used).read_text())
+    except (OSError, ValueError):
+        return
+    if limit.isdecimal():
+        pages = _numbers(folder / "memory.stat")
+        yield int(limit) - now + sum(pages.get(name, 0) for name in cached)
+
+
+def _numbers(path: Path) -> dict[str, int]:
+    """The numbers of a file whose lines are a name and a number."""
+    try:
+        words = [line.split() for line in path.read_text().splitlines()]
+    except OSError:
+        return {}
+    return {each[0]: int(each[1]) for each in words if len(each) > 1 and each[1].isdecimal()}
+
+
+def _kind_of(folder: Path, root: Path) -> str:
+    """The kind of file system that a folder lies on; empty where nothing says."""
+    try:
+        mounts = [line.split() for line in (root / "proc/mounts").read_text().splitlines()]
+    except OSError:
+        return ""
+    over = {Path(each[1]): each[2] for each in mounts if len(each) > 2}  # of one place the last counts
+    return next((over[place] for place in (folder, *folder.parents) if place in over), "")
