@@ -62,7 +62,7 @@ class LazyTable:
     """
 
     source: pl.LazyFrame
-    rows: NDArray[np.int64] | None = None
+    rows: NDArray[np.int64] | NDArray[np.int32] | None = None
     held: "_Held | None" = None
     block: _Block = field(default_factory=_Block, repr=False, compare=False)
 
@@ -112,9 +112,11 @@ class LazyTable:
         read = self.source.select(cs.by_name(*names[first : first + many])).collect()
         return {column.name: column for column in read}
 
-    def __getitem__(self, rows: "NDArray[np.int64] | pl.Series") -> "LazyTable":
+    def __getitem__(self, rows: "NDArray[np.int64] | NDArray[np.int32] | pl.Series") -> "LazyTable":
         """The rows of these numbers, in this order."""
         picked = rows.to_numpy() if isinstance(rows, pl.Series) else rows
+        if len(picked) > CELLS_HELD and picked.max() < 2**31:
+            picked = picked.astype(np.int32)
         return replace(self, rows=picked if self.rows is None else self.rows[picked])
 
     def select(self, names: Iterable[str]) -> pl.DataFrame:

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tallystick.config.sections import TargetConfig
+from tallystick.data.categories import cells_at_a_time
 from tallystick.data.text import as_number, as_text, rows_listed
 from tallystick.errors import DataError, LabelError
 from tallystick.msgspec_threads import prepared
@@ -60,7 +61,7 @@ class LabelCoder(msgspec.Struct, frozen=True, kw_only=True):
                 f"label column {column.name!r} has {len(values)} distinct value{'s' if len(values) != 1 else ''}; "
                 f"target.type = {target.type} needs exactly {target.classes}"
             )
-        if not hidden and as_text(column.gather(training_rows)).n_unique() < 2:
+        if not hidden and as_text(column.gather(training_rows).unique()).n_unique() < 2:
             raise LabelError(f"label column {column.name!r} is constant on the training rows; there is nothing to learn")
         return cls(type=target.type, classes=values)
 
@@ -73,12 +74,20 @@ class LabelCoder(msgspec.Struct, frozen=True, kw_only=True):
         if self.type == "regression":
             values = torch.from_numpy(_finite(column).to_numpy().copy())
             return ((values - self.mean) / self.deviation).to(torch.float32)
-        text = as_text(column)
-        codes = text.replace_strict(self.classes, list(range(len(self.classes))), default=None, return_dtype=pl.Int64)
-        if codes.null_count():
-            raise LabelError(f"label column {column.name!r}: values never seen before in {rows_listed(codes.is_null())} rows")
-        labels = torch.from_numpy(codes.to_numpy().copy())
-        return labels.to(torch.float32) if self.type == "binary" else labels
+        labels = torch.empty(len(column), dtype=torch.float32 if self.type == "binary" else torch.int64)
+        first = 0
+        for piece in cells_at_a_time(column):
+            codes = self._codes(piece)
+            if codes.null_count():
+                unknown = self._codes(column).is_null()
+                raise LabelError(f"label column {column.name!r}: values never seen before in {rows_listed(unknown)} rows")
+            labels[first : first + len(piece)].numpy()[:] = codes.to_numpy()
+            first += len(piece)
+        return labels
+
+    def _codes(self, column: pl.Series) -> pl.Series:
+        """Each label's class, null for one that was not there at fitting."""
+        return as_text(column).replace_strict(self.classes, list(range(len(self.classes))), default=None, return_dtype=pl.Int64)
 
     def in_units(self, values: NDArray[Any]) -> NDArray[Any]:
         """Encoded labels or outputs in the label's own units: regression is learnt standardised, classes stay as they are."""

@@ -41,6 +41,7 @@ from tallystick.job.log import Logbook
 from tallystick.job.phases.evaluate import evaluate, take_part
 from tallystick.job.phases.train import train_as_feature_party, train_as_label_party
 from tallystick.network.channel import Channel
+from tallystick.network.messages import Message
 from tallystick.network.session import Limits
 from tallystick.watcher import Silent
 from tallystick_experiments.resident import RESET_PEAK, status_bytes
@@ -48,6 +49,7 @@ from tallystick_experiments.speed.memory import GENERATED_ROWS, OWN_CATEGORICAL,
 
 HOURS = 4 * 3600.0
 SAMPLED_S = 0.1
+MINUTE_S = 60.0
 ROW = "row"
 SHARES = {"test": 0.05, "validation": 0.05}
 
@@ -149,10 +151,14 @@ def party(stage: PartyContext, arguments: Mapping[str, Any]) -> dict[str, Any]:
     with phases.during("read"):
         frame = read_party_table(own)
     file.unlink()  # the copy is what a run reads
-    job = _job(contract, own, frame, channel)
+    job = _job(contract, own, frame, channel, log)
     with phases.during("number"):
         known = _rows(job, rows, seed, phases)
+    if stage.name == FEATURE:
+        channel.receive(Encoded)
     dataset = dataset_of(contract.linkage).of(contract, known, [channel], secret_seed=job.folder.secret_seed)
+    if stage.name == LABEL:
+        channel.send(Encoded())
     keep_encoders(job.folder, dataset)
     agreement = Agreement(run_id="table", align=False, resume_from=0, train=True)
     _train_and_evaluate(job, known, dataset, agreement, phases)
@@ -171,6 +177,44 @@ def _train_and_evaluate(job: Job, rows: OwnRows, dataset: Dataset, agreement: Ag
         embedding = train_as_feature_party(job, dataset, agreement)
     with phases.during("evaluation"):
         take_part(job, embedding, dataset, run_id=agreement.run_id)
+
+
+class Encoded(Message, frozen=True):
+    """The label party has encoded its rows: it is the feature party's turn, for both share this machine."""
+
+
+class Numbered(Ids):
+    """Ids that are numbers, and take no memory beside them: what ids take is not measured here."""
+
+    def __init__(self, number_N: NDArray[np.int64]) -> None:
+        self._number_N = number_N
+
+    def __len__(self) -> int:
+        return len(self._number_N)
+
+    def __getitem__(self, index: Any) -> Any:
+        return Numbered(self._number_N[index]) if isinstance(index, slice) else b"%d" % self._number_N[index]
+
+    def __iter__(self) -> Iterator[bytes]:
+        return (b"%d" % number for number in self._number_N.tolist())
+
+    def gather(self, rows_M: NDArray[Any]) -> "Numbered":
+        """These of the ids (M)."""
+        return Numbered(self._number_N[rows_M])
+
+
+class Progress(Silent):
+    """Adds the steps of the epoch to the log, every minute."""
+
+    def __init__(self, log: Path | None, name: str) -> None:
+        self._log, self._name, self._said = log, name, time.monotonic()
+
+    def progress(self, what: str, done: int, total: int) -> None:
+        """Say it once a minute."""
+        if self._log is not None and time.monotonic() - self._said > MINUTE_S:
+            self._said = time.monotonic()
+            with self._log.open("a") as file:
+                file.write(f"{time.strftime('%H:%M:%S')} {self._name}, {what}: {done:,} of {total:,}\n")
 
 
 def _write(path: Path, rows: int, seed: int, *, is_label: bool) -> int:
@@ -219,7 +263,7 @@ def _contract(arguments: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _job(contract: Contract, own: PartyFile, frame: Frame, channel: Channel) -> Job:
+def _job(contract: Contract, own: PartyFile, frame: Frame, channel: Channel, log: Path | None) -> Job:
     if contract.role_of(own.party) == "label":
         create_ledger(own)
     return Job(
@@ -229,7 +273,7 @@ def _job(contract: Contract, own: PartyFile, frame: Frame, channel: Channel) -> 
         keys=None,
         channels={channel.peer: channel},
         folder=RunFolder.new(own.runs, contract, own.party, key=None),
-        logbook=Logbook(party=own.party, watcher=Silent()),
+        logbook=Logbook(party=own.party, watcher=Progress(log, own.party)),
     )
 
 
@@ -237,13 +281,12 @@ def _rows(job: Job, rows: int, seed: int, phases: Phases) -> MeasuredRows:
     """All rows, known by their number, at positions whose order is drawn."""
     row_R = np.arange(rows)
     report = KeyReport(rows=rows, null_rows=0, duplicated_keys=0, duplicate_rows=0, used=rows)
-    ids = Ids(pl.Series(row_R).cast(pl.String).cast(pl.Binary), distinct=True)
     order_N = np.random.default_rng(seed).permutation(rows)
     return MeasuredRows(
         party=job.party,
         is_label=job.is_label,
         frame=job.frame,
-        keys=Keys(ids=ids, rows_R=row_R, id_R=row_R, report=report),
+        keys=Keys(ids=Numbered(row_R), rows_R=row_R, id_R=row_R, report=report),
         alignment=Alignment(method="intersection", rows_N=order_N, sizes={"own": rows, "intersection": rows}, learnt=[]),
         numbers=job.contract.model.numeric,
         phases=phases,
