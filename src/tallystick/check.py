@@ -45,6 +45,8 @@ def check_party_file(party_path: Path, contract_path: Path | None) -> dict[str, 
     shown: dict[str, Any] = {"party": party.party, "problems": [], "warnings": list(found.warnings), "peers": []}
     if found.notes:
         shown["encoding"] = list(found.notes)
+    if found.room is not None:
+        shown["room"] = found.room.describe()
     if contract is not None:
         _add_contract(shown, found, contract)
     if contract is not None and contract.linkage.similar and party.party in contract.parties:

@@ -1,6 +1,7 @@
 """What one side can find alone ends its command with 2 before a peer is called, and `check` lists the same."""
 
 import socket
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -18,11 +19,21 @@ from tallystick.config.party import load_party, parse_party
 from tallystick.config.sections import SplitConfig
 from tallystick.data.keys import read_keys
 from tallystick.data.split import TRAINING, VALIDATION, split_by_hash, split_positions
-from tallystick.errors import ConfigError, ContractMismatch, DataError, IdentityError, PeerLost, PeerStopped, ProtocolError
+from tallystick.errors import (
+    ConfigError,
+    ContractMismatch,
+    DataError,
+    IdentityError,
+    PeerLost,
+    PeerStopped,
+    ProtocolError,
+    StorageError,
+)
 from tallystick.job.phases import defense
 from tallystick.job.phases.align import low_match, max_rows, require_match_rate
 from tallystick.job.preflight import require
 from tallystick.job.process import run_process, way_on
+from tallystick.job.room import Room
 from tallystick.privacy.ledger import BudgetExceeded
 from tallystick.simulation import simulate
 from tallystick.watcher import Silent
@@ -453,6 +464,30 @@ def test_what_the_machine_cannot_give(lay_out_job):
     assert "the cut embeddings of 190 rows and width 8192 take 6 MiB, over network.max_message_mib = 1" in both_say(large)
 
 
+def test_a_table_that_is_too_large_for_this_machine(lay_out_job, monkeypatch):
+    job = lay_out_job(PARTIES, rows=200)
+    room = f"table: its 190 rows take some {'{}'} of memory in a run, and 1 MiB are free; use a machine with more"
+    monkeypatch.setattr("tallystick.job.room.free_memory", lambda: 2**20)
+    assert room.format("600 MiB") in both_say(job)
+    monkeypatch.setattr("tallystick.job.room.free_memory", lambda: 2**40)
+    monkeypatch.setattr("tallystick.data.records.IN_MEMORY_BYTES", 0)
+    for free, is_memory, words in ((2**40, False, "in a file under /place"), (2**40, True, "which lies in memory itself")):
+        monkeypatch.setattr("tallystick.job.room.temporary_folder", lambda: (Path("/place"), free, is_memory))  # noqa: B023
+        home = job.home("bank")
+        assert words in check_party_file(home / "party.yaml", home / "contract.yaml")["room"]
+    monkeypatch.setattr("tallystick.job.room.temporary_folder", lambda: (Path("/place"), 5, False))
+    contract, own = load_contract(job.home("bank") / "contract.yaml"), load_party(job.home("bank") / "party.yaml")
+    with pytest.raises(StorageError, match="/place: 190 encoded rows take 1 MiB there in a run, and 1 MiB are free; make room"):
+        run_process(contract, own, watcher=Silent())
+
+
+def test_encoded_rows_take_disk_once_they_are_many():
+    small, large = Room.of(1_000_000, row_bytes=55), Room.of(100_000_000, row_bytes=55)
+    assert (small.disk, large.disk) == (0, 5_500_000_000)
+    assert "once encoded they stay in memory" in small.describe()
+    assert large.memory < 17 * 2**30
+
+
 def test_check_lists_what_does_not_fit_instead_of_failing(lay_out_job):
     job = lay_out_job(PARTIES, rows=200)
     job.change("bank", keys={"other": "id"})
@@ -672,7 +707,7 @@ def test_mutated_files_give_an_error_that_names_them_or_a_list_of_problems(lay_o
         if read % 10 == 0:  # reading the table and the certificates takes longer
             found = check_party_file(home / "party.yaml", home / "contract.yaml")
             if not found["problems"]:
-                frame, keys = require(contract, party)
+                frame, keys = require(contract, party, say=Silent().say)
                 assert frame.height == len(keys.rows_R) == 38
     assert read > 10, "some are still valid"
 

@@ -161,7 +161,7 @@ def check(
 
 
 def _show(console: Console, found: dict[str, Any]) -> None:
-    for name in ("party", "contract_hash", "table", "keys", "alignment", "alignment_cost", "certificate", "budget"):
+    for name in ("party", "contract_hash", "table", "keys", "alignment", "alignment_cost", "room", "certificate", "budget"):
         if found.get(name):
             console.print(f"[bold]{name.replace('_', ' ')}[/bold]: {found[name]}")
     for line in found.get("encoding", []):

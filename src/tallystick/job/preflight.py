@@ -48,6 +48,7 @@ from tallystick.job.loggers.facts import loggers_of
 from tallystick.job.phases.align import max_rows
 from tallystick.job.phases.budget import Ahead, check_budget
 from tallystick.job.phases.defense import check_teacher
+from tallystick.job.room import WORTH_SAYING, Room, least_room, room_of
 from tallystick.models.build import (
     TRIED_ROWS,
     build_bottom,
@@ -82,6 +83,7 @@ class Preflight:
     frame: Frame | None = None
     keys: Keys | None = None
     identity: Identity | None = None
+    room: Room | None = None  # what a run will take, of a party with columns
     budget: Sequence[Outlook] = ()  # what the job would bring each of this party's budgets to
     measured_columns: int = 0  # those that may be shuffled to be measured
     own_columns: bool | None = None  # of a label party: whether it has any of use; None where that was not found out
@@ -102,10 +104,11 @@ def require(
     folder: RunFolder | None = None,
     trials: int | None = None,
     point: StartingPoint | None = None,
+    say: Callable[[str], None],
 ) -> tuple[Frame, Keys | None]:
     """Give this party's table and its keys, once all checks have passed; ``trials`` are those of a search.
 
-    ``point`` is what the run starts from, where that is not scratch.
+    ``point`` is what the run starts from, where that is not scratch. ``say`` hears what a large table will take.
 
     A helper has neither: its table is empty.
 
@@ -113,6 +116,8 @@ def require(
     """
     found = preflight(contract, party, folder=folder, trials=trials, point=point)
     _raise(found)
+    if found.room is not None and found.room.rows >= WORTH_SAYING:
+        say(found.room.describe())
     return found.frame if found.frame is not None else pl.DataFrame(), found.keys
 
 
@@ -139,6 +144,7 @@ def require_to_predict(
         is_label = contract.role_of(party.party) == "label"
         found.tried(lambda: _check_ids(contract, keys, is_label=is_label))
         if encoder is not None:
+            found.tried(lambda: room_of(encoder, rows=frame.height).require())
             found.tried(lambda: encoder.check(frame[keys.rows_R]))  # all columns, and nothing infinite in them
     ahead = Ahead(contract=contract, party=party, folder=folder, predicts=True, keys=keys)
     if charges:
@@ -337,6 +343,7 @@ def _check_features(
 ) -> None:
     """Fit and try what a run would, on this side's rows for training; notes what it came to, and what may yet change it."""
     is_label = contract.role_of(party.party) == "label"
+    least_room(here, party).require()
     check_separators(here, party.sequences)
     if before is not None:
         encoder = extended_encoder(before, here, party, training)
@@ -349,6 +356,8 @@ def _check_features(
         if not contract.hides_labels:
             check_classes(contract.unaligned, *labels)
     if encoder is not None:
+        found.room = room_of(encoder, rows=here.height)
+        found.room.require()
         found.measured_columns = len(column_places(encoder))
         _check_model(contract, party, encoder, here)
         if labels is not None and contract.defense and contract.defense[0].defense.asks_teacher:  # of labels as they are

@@ -79,7 +79,7 @@ def run_process(
     Raises JobFailed for whatever ends the job after the sessions stand, and ConfigError or DataError before; BudgetExceeded, a
     ConfigError, for a label party whose privacy budget the run would pass.
     """
-    started = _Start.of(contract, party, command=command, resume=resume, start_from=start_from, phases=phases)
+    started = _Start.of(contract, party, command=command, resume=resume, start_from=start_from, phases=phases, say=watcher.say)
     folder = started.folder
     if {"training", "tuning"} & {*phases}:
         load_optimizers()
@@ -131,7 +131,15 @@ class _Start:
 
     @classmethod
     def of(
-        cls, contract: Contract, party: PartyFile, *, command: str, resume: bool, start_from: str | None, phases: tuple[str, ...]
+        cls,
+        contract: Contract,
+        party: PartyFile,
+        *,
+        command: str,
+        resume: bool,
+        start_from: str | None,
+        phases: tuple[str, ...],
+        say: Callable[[str], None],
     ) -> "_Start":
         """Find and read it, and check all that can be checked before a session stands."""
         tunes, folder = "tuning" in phases, None
@@ -144,7 +152,7 @@ class _Start:
             raise ConfigError("--start-from, --resume: a run that goes on knows what it started from; give one of the two")
         earlier = run_to_start_from(contract, party, start_from) if start_from is not None else None
         trials = trials_left(contract, party, folder) if tunes else None
-        frame, keys = require(contract, party, folder=folder, trials=trials, point=starting_point(folder, earlier))
+        frame, keys = require(contract, party, folder=folder, trials=trials, point=starting_point(folder, earlier), say=say)
         return cls(contract=contract, party=party, use=use, folder=folder, earlier=earlier, frame=frame, keys=keys)
 
     def begun(self, hold: Callable[[RunFolder], RunFolder]) -> RunFolder:

@@ -54,23 +54,27 @@ ROW = "row"
 SHARES = {"test": 0.05, "validation": 0.05}
 
 
-def run(*, rows: int, batch_size: int, seed: int = 1, log: Path | None = None) -> dict[str, Any]:
+def run(*, rows: int, batch_size: int, alone: bool = False, seed: int = 1, log: Path | None = None) -> dict[str, Any]:
     """Measure each phase at both parties.
 
     Args:
         rows: of each party's table.
         batch_size: of training.
+        alone: measure the label party only, up to its rows encoded, and then batches of them for a minute.
         seed: of rows, positions and weights.
         log: a file that each party adds its figures to as a phase ends, for a run that is cut short; none if left out.
 
     Gives, per party and phase, seconds, processor seconds, and in bytes per row the most memory: all that was resident, and of it
     what is not a file's. Raises TallystickError where a party fails.
     """
-    arguments = {"rows": rows, "batch_size": batch_size, "seed": seed, "log": str(log.absolute()) if log is not None else None}
+    arguments = {"rows": rows, "batch_size": batch_size, "seed": seed, "log": str(log.absolute()) if log else None}
+    about = {"rows": rows, "batch_size": batch_size, "cores": len(os.sched_getaffinity(0))}
     with tempfile.TemporaryDirectory(prefix="tallystick-table-") as folder:
+        if alone:
+            return about | {"parties": {LABEL: _measured(LABEL, Path(folder), arguments | {"seconds": MINUTE_S}, [])}}
         limits = Limits(wait_s=HOURS, deadline_s=HOURS)
         found = run_parties(Path(folder), __name__, PAIR, arguments, limits=limits, timeout_s=HOURS)
-    return {"rows": rows, "batch_size": batch_size, "cores": len(os.sched_getaffinity(0)), "parties": found.results}
+    return about | {"parties": found.results}
 
 
 @dataclass(kw_only=True)
@@ -138,32 +142,52 @@ class MeasuredRows(OwnRows):
 
 
 def party(stage: PartyContext, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """One party's process: what it measured, and the bytes that an encoded row takes."""
-    rows, seed, (channel,) = arguments["rows"], arguments["seed"], stage.channels.values()
+    """One party's process: what it measured, and the bytes that a row takes."""
+    return _measured(stage.name, stage.home, arguments, list(stage.channels.values()))
+
+
+def _measured(name: str, home: Path, arguments: Mapping[str, Any], channels: list[Channel]) -> dict[str, Any]:
+    rows, seed = arguments["rows"], arguments["seed"]
     log = Path(arguments["log"]) if arguments["log"] is not None else None
-    phases = Phases(rows=rows, log=log, name=stage.name)
-    file = stage.home / "table.parquet"
+    phases = Phases(rows=rows, log=log, name=name)
+    file = home / "table.parquet"
     with phases.during("generate"):
-        file_bytes = _write(file, rows, seed, is_label=stage.name == LABEL)
-    own = parse_party(_party_file(stage.name), folder=stage.home, source=stage.name)
+        file_bytes = _write(file, rows, seed, is_label=name == LABEL)
+    own = parse_party(_party_file(name), folder=home, source=name)
     contract = parse_contract(_contract(arguments))
     use_threads(own.threads)
     with phases.during("read"):
         frame = read_party_table(own)
     file.unlink()  # the copy is what a run reads
-    job = _job(contract, own, frame, channel, log)
+    job = _job(contract, own, frame, channels, log)
     with phases.during("number"):
         known = _rows(job, rows, seed, phases)
-    if stage.name == FEATURE:
-        channel.receive(Encoded)
-    dataset = dataset_of(contract.linkage).of(contract, known, [channel], secret_seed=job.folder.secret_seed)
-    if stage.name == LABEL:
-        channel.send(Encoded())
+    if name == FEATURE:
+        channels[0].receive(Encoded)
+    dataset = dataset_of(contract.linkage).of(contract, known, channels, secret_seed=job.folder.secret_seed)
+    if channels and name == LABEL:
+        channels[0].send(Encoded())
     keep_encoders(job.folder, dataset)
-    agreement = Agreement(run_id="table", align=False, resume_from=0, train=True)
-    _train_and_evaluate(job, known, dataset, agreement, phases)
+    if channels:
+        agreement = Agreement(run_id="table", align=False, resume_from=0, train=True)
+        _train_and_evaluate(job, known, dataset, agreement, phases)
+    else:
+        _read_batches(job, dataset, phases, seconds=arguments["seconds"])
     assert dataset.encoder is not None
     return {"phases": phases.found, "encoded_row_bytes": dataset.encoder.packing.row_bytes, "file_row_bytes": file_bytes / rows}
+
+
+def _read_batches(job: Job, dataset: Dataset, phases: Phases, *, seconds: float) -> None:
+    """Take batches of the first epoch as training would, for so long at the most."""
+    schedule = dataset.schedule(dataset.resolved(job.contract.training), seed=job.contract.seed)
+    with phases.during("batches"):
+        until = time.monotonic() + seconds
+        for batch in schedule.epoch(0):
+            dataset.features_at(batch.index_B)
+            job.logbook.watcher.progress("batches", batch.step, schedule.steps_per_epoch)
+            if time.monotonic() > until:
+                break
+    phases.found["batches"] |= {"batches": batch.step, "of": schedule.steps_per_epoch}
 
 
 def _train_and_evaluate(job: Job, rows: OwnRows, dataset: Dataset, agreement: Agreement, phases: Phases) -> None:
@@ -263,7 +287,7 @@ def _contract(arguments: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _job(contract: Contract, own: PartyFile, frame: Frame, channel: Channel, log: Path | None) -> Job:
+def _job(contract: Contract, own: PartyFile, frame: Frame, channels: list[Channel], log: Path | None) -> Job:
     if contract.role_of(own.party) == "label":
         create_ledger(own)
     return Job(
@@ -271,7 +295,7 @@ def _job(contract: Contract, own: PartyFile, frame: Frame, channel: Channel, log
         party=own,
         frame=frame,
         keys=None,
-        channels={channel.peer: channel},
+        channels={channel.peer: channel for channel in channels},
         folder=RunFolder.new(own.runs, contract, own.party, key=None),
         logbook=Logbook(party=own.party, watcher=Progress(log, own.party)),
     )

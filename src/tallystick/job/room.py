@@ -1,0 +1,89 @@
+"""What memory and disk a party's run will take, predicted by rows and columns, so that it is refused before hours are spent."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tallystick.config.party import PartyFile
+from tallystick.data.encoder import Encoder, feature_columns
+from tallystick.data.features import NUMBER_BYTES
+from tallystick.data.lazy import Frame
+from tallystick.data.machine import free_memory, temporary_folder
+from tallystick.data.records import IN_MEMORY_BYTES, fits_memory
+from tallystick.errors import DataError, StorageError
+
+LIBRARIES = 600 * 2**20
+"""Bytes of a process without rows: libraries, a network, a few batches."""
+ROW_BYTES = 160
+"""Bytes of memory for a row, of which ids and their alignment take the most (``bench alignment``), and less once that is over."""
+WORTH_SAYING = 1_000_000
+"""Rows from which a run says what it will take."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Room:
+    """What a run takes for so many rows.
+
+    Args:
+        rows: that take part.
+        memory: bytes.
+        disk: bytes of its encoded rows, in a temporary file; 0 where they stay in memory.
+    """
+
+    rows: int
+    memory: int
+    disk: int
+
+    @classmethod
+    def of(cls, rows: int, *, row_bytes: int) -> "Room":
+        """By the bytes that an encoded row takes."""
+        disk = 0 if fits_memory(rows, row_bytes) else rows * row_bytes
+        held = IN_MEMORY_BYTES if disk else rows * row_bytes
+        return cls(rows=rows, memory=LIBRARIES + ROW_BYTES * rows + held, disk=disk)
+
+    def require(self) -> None:
+        """Raise DataError where this machine has less memory left, and StorageError where there is less room on disk."""
+        folder, room, is_memory = temporary_folder()
+        left = free_memory()
+        memory = self.memory + self.disk * is_memory
+        if left is not None and memory > left:
+            where = f" ({folder} lies in memory: set TMPDIR to a folder on a disk)" if self.disk and is_memory else ""
+            raise DataError(
+                f"table: its {self.rows:,} rows take some {_size(memory)} of memory in a run, and {_size(left)} are free"
+                f"{where}; use a machine with more, or bring fewer rows"
+            )
+        if self.disk > room:
+            raise _too_full(self, folder, room)
+
+    def describe(self) -> str:
+        """The prediction beside what is free, in a sentence."""
+        folder, room, is_memory = temporary_folder()
+        left = free_memory()
+        of = f" (free: {_size(left)})" if left is not None else ""
+        lines = f"{self.rows:,} rows take some {_size(self.memory)} of memory at most{of}"
+        if not self.disk:
+            return f"{lines}; once encoded they stay in memory"
+        where = f"{folder}, which lies in memory itself" if is_memory else str(folder)
+        return f"{lines}, and encoded {_size(self.disk)} in a file under {where} (free: {_size(room)})"
+
+
+def least_room(frame: Frame, party: PartyFile) -> Room:
+    """What a run takes at the least, before anything is read of the columns: a byte for each category."""
+    columns = feature_columns(frame, party)
+    items = sum(each.length for each in party.sequences.values())
+    return Room.of(frame.height, row_bytes=NUMBER_BYTES * len(columns.numeric) + len(columns.categorical) + items)
+
+
+def room_of(encoder: Encoder, *, rows: int) -> Room:
+    """The same by what the encoder came to."""
+    return Room.of(rows, row_bytes=encoder.packing.row_bytes)
+
+
+def _too_full(room: Room, folder: Path, free: int) -> StorageError:
+    return StorageError(
+        f"{folder}: {room.rows:,} encoded rows take {_size(room.disk)} there in a run, and {_size(free)} are free; make room, "
+        "or name a folder with more by setting TMPDIR"
+    )
+
+
+def _size(count: int) -> str:
+    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{max(1, round(count / 2**20))} MiB"

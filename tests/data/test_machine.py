@@ -1,0 +1,59 @@
+"""What is left of memory, by files as Linux writes them."""
+
+from pathlib import Path
+
+import pytest
+
+from tallystick.data import machine
+
+GIB = 2**30
+
+
+def _write(root: Path, **files: str) -> Path:
+    for name, text in files.items():
+        path = root / name.replace("__", "/").replace("_dot_", ".")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+def _machine(root: Path, cgroup: str, available_gib: int = 9) -> Path:
+    meminfo = f"MemTotal: 99999999 kB\nMemAvailable: {available_gib * 2**20} kB\nHugePages_Total: 0\n"
+    return _write(root, proc__meminfo=meminfo, proc__self__cgroup=cgroup)
+
+
+def test_without_a_group_the_machine_tells(tmp_path: Path) -> None:
+    assert machine.free_memory(_machine(tmp_path, "0::/\n")) == 9 * GIB
+    assert machine.free_memory(tmp_path / "absent") is None
+
+
+def test_the_tightest_group_tells_and_gives_up_files_pages(tmp_path: Path) -> None:
+    root = _machine(tmp_path, "0::/box/inner\n")
+    group = "sys__fs__cgroup__box__"
+    _write(root, **{f"{group}memory_dot_max": f"{4 * GIB}\n", f"{group}memory_dot_current": f"{3 * GIB}\n"})
+    _write(root, **{f"{group}memory_dot_stat": f"anon 5\ninactive_file {GIB}\nactive_file 7\n"})
+    _write(root, **{f"{group}inner__memory_dot_max": "max\n", f"{group}inner__memory_dot_current": "12\n"})
+    assert machine.free_memory(root) == 2 * GIB + 7
+
+
+@pytest.mark.parametrize("path", ["/box", "/"])
+def test_groups_of_the_first_version(tmp_path: Path, path: str) -> None:
+    root = _machine(tmp_path, f"4:memory:{path}\n1:cpu,cpuacct:/box\n")
+    group = "sys__fs__cgroup__memory__"
+    _write(root, **{f"{group}memory_dot_limit_in_bytes": f"{GIB}\n", f"{group}memory_dot_usage_in_bytes": "100\n"})
+    assert machine.free_memory(root) == GIB - 100
+
+
+def test_a_group_that_is_full_leaves_nothing(tmp_path: Path) -> None:
+    root = _machine(tmp_path, "0::/\n")
+    _write(root, sys__fs__cgroup__memory_dot_max="10\n", sys__fs__cgroup__memory_dot_current="99\n")
+    assert machine.free_memory(root) == 0
+
+
+def test_a_temporary_folder_in_memory_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine.tempfile, "gettempdir", lambda: str(tmp_path))
+    for kind, in_memory in (("ext4", False), ("tmpfs", True)):
+        root = _write(tmp_path / kind, proc__mounts=f"/dev/vda / ext4 rw 0 0\nnone {tmp_path} {kind} rw 0 0\n")
+        folder, free, is_memory = machine.temporary_folder(root)
+        assert (folder, is_memory) == (tmp_path.resolve(), in_memory)
+        assert free > 0
