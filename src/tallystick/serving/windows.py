@@ -1,4 +1,16 @@
-"""Windows: which rows are always asked for together. Shapes: N rows."""
+"""Windows: which rows are always asked for together. Shapes: N rows.
+
+A hash of the keys cuts windows and batches, whatever the contract's text, run or day. What makes them tell more:
+
+- A partner may leave out half of its rows of a window and see whether its window is still asked for. A window of 32 is down to
+  one row in six alignments. Nothing prevents this.
+- A union whose keys or contract change gets new positions, batches and stand-ins. A row that is asked for before and after stands
+  in two batches that can be compared, and one whose embedding or score changed is likely to be made up. Budgets count positions,
+  so a new alignment renews none.
+- Another ``runs`` folder, or a contract of another name, has another secret of its windows and budgets of its own. A row that is
+  asked for from two such folders is in two windows that have little else in common.
+- By ``position`` a row is named, and whoever then sees its window can guess which row is wanted: a contract should allow one way.
+"""
 
 import hashlib
 from collections.abc import Sequence
