@@ -123,7 +123,6 @@ def test_the_reference_is_what_the_docstrings_say():
 
 SAME = {
     "a command of the command line, and the function behind it": {"align", "evaluate", "monitor", "predict", "run"},
-    "a command, and bench's that measures it": {"serve"},
     "the same role in several files: a demo's, a process's, one party's process, an experiment's page": {
         "main",
         "prepare",

@@ -9,21 +9,17 @@ import numpy as np
 import typer
 
 from tallystick.errors import DataError
-from tallystick_experiments.command import experiment
+from tallystick_experiments.command import command_of
 from tallystick_experiments.grid import Keeping, grid, run_cases
 from tallystick_experiments.page import Benchmark, ExperimentResult, ResultTable
 
-app = typer.Typer()
 
-
-@app.command()
-@experiment
 def small(
     data: Annotated[Path, typer.Option(help="Folder: rows.csv; kill-SEED, by which a process dies once; wrong-SEED.")],
     seeds: Annotated[int, typer.Option(help="Runs.")] = 6,
     *,
     keeping: Keeping,
-):
+) -> ExperimentResult:
     """Sums of random numbers."""
     values = np.loadtxt(data / "rows.csv")
 
@@ -43,3 +39,7 @@ def small(
 def page_of(_about, rows):
     cells = [[f"{row['seed']}, {row['scale']:g}", row["sum"]] for row in rows]
     return Benchmark(title="Small", tables=[ResultTable(name="sums", columns=["case", "sum"], rows=cells)])
+
+
+app = typer.Typer()
+app.command()(command_of(small))

@@ -10,14 +10,12 @@ from tallystick_experiments.label_leakage import defended
 from tallystick_experiments.page import render_benchmark
 from tallystick_experiments.stats import spread
 
-SHORT = defended.MatrixPlan(epochs=1)
-
 
 @pytest.mark.long
 def test_a_table_of_several_classes_is_attacked_and_gone_on_with(tmp_path: Path) -> None:
     log = tmp_path / "runs.jsonl"
-    chosen = {"tables": ["wine"], "data": None, "terms": SHORT}
-    found = defended.run(**chosen, seeds=[1], only=["none"], keeping=Keeping(log=log))
+    chosen = {"tables": ["wine"], "epochs": 1}
+    found = defended.run(**chosen, seeds=1, only=["none"], keeping=Keeping(log=log))
     (run,) = found.rows
     assert run["attacks"]["direction-5"]["symmetric_auc"] > 0.9
     assert run["attacks"]["direction-5"]["told"]
@@ -26,13 +24,13 @@ def test_a_table_of_several_classes_is_attacked_and_gone_on_with(tmp_path: Path)
     assert run["attacks"]["completion-fine-tuned"]["symmetric_auc"] > 0.8  # a simulation has both sides
     assert run["attacks"]["completion-both"]["reads"] == "cut gradients and cut embeddings"
     assert run["attacks"]["direction-5"]["reads"] == "cut gradients"
-    again = defended.run(**chosen, seeds=[1], only=["none"], keeping=Keeping(log=log, resume=True))
+    again = defended.run(**chosen, seeds=1, only=["none"], keeping=Keeping(log=log, resume=True))
     assert again == found  # its seconds too: not run anew
     assert "wine: the strongest attack of each view" in render_benchmark(found.page(), tmp_path / "page.html").read_text()
 
 
 def test_a_table_of_numbers_is_ranked_and_its_columns_are_rebuilt(tmp_path: Path) -> None:
-    found = defended.run(tables=["diabetes"], data=None, terms=SHORT, seeds=[1], only=["none"])
+    found = defended.run(tables=["diabetes"], epochs=1, seeds=1, only=["none"])
     strongest, columns, _ = ({**dict(zip(table.columns, table.rows[0], strict=True))} for table in found.page().tables)
     assert strongest["Spearman"].value > 0.8  # of everything, by the first steps
     assert columns["20 rows known"].value > 0.5
@@ -44,7 +42,7 @@ def test_a_table_of_numbers_is_ranked_and_its_columns_are_rebuilt(tmp_path: Path
 def test_what_is_tried_follows_from_the_target() -> None:
     found = {}
     for name in ("wine", "breast"):
-        _, tried = defended.trials(defended.load_table(name, None), terms=SHORT, seed=1)
+        _, tried = defended.trials(defended.load_table(name, None), terms=defended.MatrixPlan(), seed=1)
         found[name] = {each.defense for each in tried.values()}
         assert [each.contract.model.cut_after for each in tried.values() if each.defense == "cut-after"] == [2, 3]
         assert {each.contract.model.cut_after for each in tried.values() if each.defense != "cut-after"} == {1}
@@ -87,6 +85,6 @@ def test_the_strongest_attack_of_each_view_is_one_that_somebody_could_run() -> N
 
 def test_tables_and_defences_that_cannot_be_tried_are_named() -> None:
     with pytest.raises(ConfigError, match="--only marvell 8: no such defence of diabetes; choose from none, isotropic 1"):
-        defended.run(tables=["diabetes"], data=None, seeds=[1], only=["marvell 8"])
+        defended.run(tables=["diabetes"], seeds=1, only=["marvell 8"])
     with pytest.raises(ConfigError, match="--only marvell 7: no such defence of breast_cancer; choose from none, marvell 8"):
-        defended.run(tables=["breast"], data=None, seeds=[1], only=["marvell 7"])
+        defended.run(tables=["breast"], seeds=1, only=["marvell 7"])

@@ -10,7 +10,6 @@ from tallystick.results import Audit, FeatureAudit
 from tallystick.results.leaks import MeanRebuilt
 from tallystick_experiments.far import line, price
 from tallystick_experiments.far.line import WAYS, LongLine
-from tallystick_experiments.grid import Keeping
 
 COLUMNS = FeatureAudit(party="feature", by="label", means=[MeanRebuilt(known=0, value=0.9), MeanRebuilt(known=200, value=0.5)])
 ATTACKS = [
@@ -27,7 +26,7 @@ AUDITED = {
 
 
 def test_the_default_and_a_changed_key_are_trained_on_the_same_rows():
-    found = price.run(["breast"], None, trainings=["default", "top-k"], seeds=(1, 2), most_rows=200, keeping=Keeping())
+    found = price.run(tables=["breast"], trainings=["default", "top-k"], seeds=(1, 2), rows=200)
     rows = {(row["training"], row["seed"]): row["value"] for row in found.rows}
     assert all(0.5 < value <= 1 for value in rows.values())
     figures, changes = found.page(command="x").tables
@@ -38,16 +37,14 @@ def test_the_default_and_a_changed_key_are_trained_on_the_same_rows():
 
 def test_an_audit_sets_what_was_found_beside_the_price(monkeypatch):
     monkeypatch.setattr(price, "audited", lambda *_, contract, **__: AUDITED[contract["training"].get("gradients", "sent")])
-    found = price.run(
-        ["breast"], None, trainings=["default", "no-gradients"], seeds=(1, 2), most_rows=200, audit=True, keeping=Keeping()
-    )
+    found = price.run(tables=["breast"], trainings=["default", "no-gradients"], seeds=(1, 2), rows=200, audit=True)
     *_, labels, columns = found.page(command="x").tables
     assert [[cell.value for cell in table.rows[0][1:]] for table in (labels, columns)] == [[0.75, 0.5], [0.5, 0.5]]
 
 
 def test_an_unknown_training_is_named():
     with pytest.raises(ConfigError, match="--trainings int4: must be of default, bfloat16"):
-        price.run(["breast"], None, trainings=["int4"], seeds=(1,), most_rows=200, keeping=Keeping())
+        price.run(tables=["breast"], trainings=["int4"], rows=200)
 
 
 @pytest.mark.parametrize("text", ["50", "50:", "50:100:1", "-1:100", "50:0", "50:nan", "near:far"])

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tallystick.errors import ConfigError, DataError
-from tallystick_experiments.experiment import TrainingPlan
 from tallystick_experiments.feature_leakage import sweep
 from tallystick_experiments.feature_leakage.page import PICTURES, unbeaten
 from tallystick_experiments.feature_leakage.runs import AIDED, ALONE, ANY, EMBEDDINGS
@@ -36,8 +35,7 @@ def files(tmp_path):
 
 @pytest.mark.long
 def test_what_comes_back_and_what_it_costs(files, tmp_path):
-    plan = TrainingPlan(epochs=1, batch_size=64)
-    how = {**files, "seeds": (1,), "only": CHOSEN, "plan": plan}
+    how = {**files, "seeds": 1, "only": CHOSEN, "epochs": 1, "batch_size": 64}
     found = sweep.run(**how, keeping=Keeping(log=tmp_path / "runs.jsonl"))
     page = found.page()
     prices = page.tables[0]
@@ -83,7 +81,7 @@ def test_the_frontier_is_what_nothing_beats(points):
 
 def test_what_was_not_measured_is_no_low_figure(files):
     """Of 130 rows no attack can know 200: no figure, and a sentence that says so."""
-    found = sweep.run(**files, seeds=(1,), only=CHOSEN[:2], plan=TrainingPlan(epochs=1, batch_size=64), limit=130)
+    found = sweep.run(**files, seeds=1, only=CHOSEN[:2], epochs=1, batch_size=64, limit=130)
     page = found.page()
     rows = [dict(zip(page.tables[0].columns, row, strict=True)) for row in page.tables[0].rows]
     for column in ("strongest of all, 200 rows", "strongest on embeddings", "half for .01"):

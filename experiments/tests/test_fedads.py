@@ -169,7 +169,7 @@ def test_ijcai_rows_marked_as_test_are_test_rows(tmp_path: Path) -> None:
 def test_table_4_beside_the_paper(criteo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ladders = {name: fedads.LADDERS[name] for name in ("marvell", "mixpro")}
     monkeypatch.setattr(fedads, "LADDERS", ladders)
-    found = fedads.run(data=criteo, seeds=(1,), plan=fedads.TrainingPlan(epochs=1, batch_size=64), limit=400)
+    found = fedads.run(data=criteo, seeds=(1,), batch_size=64, limit=400)
     _, table = found.page().tables[:2]  # of the linear fusion
     columns = {name: place for place, name in enumerate(table.columns)}
     rows = {row[0]: row for row in table.rows}

@@ -65,7 +65,7 @@ STRATEGIES = ["majority", "majority-te", "majority-tr", "sampling", "florist-tr"
 
 @pytest.fixture(scope="module")
 def swept(file: Path) -> ExperimentResult:
-    return florist.run(data=file, seeds=(1, 2), ratios=(0.25, 0.5), strategies=STRATEGIES, setting=SMALL)
+    return florist.run(data=file, seeds=(1, 2), ratios=(0.25, 0.5), strategies=STRATEGIES, epochs=2, setting=SMALL)
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +101,7 @@ def test_both_parties_attack_at_the_papers_ratio_alone(by_key) -> None:
 
 def test_majority_labels_leak_by_direction_in_a_real_run(file: Path) -> None:
     """End to end: the feature party's share of certain finds is near the rate of positives. Seeded."""
-    found = florist.run(data=file, seeds=(1,), ratios=(0.5,), sides=("labels",), strategies=["majority"], setting=SMALL)
+    found = florist.run(data=file, seeds=(1,), ratios=(0.5,), sides=("labels",), strategies=["majority"], epochs=2, setting=SMALL)
     attacks = next(each["attacks"] for each in found.rows if each["strategy"] == "majority")
     assert attacks["feature party/direction"]["tpr_at_fpr"] == pytest.approx(found.about["positive_rate"], abs=0.1)
 
@@ -128,8 +128,9 @@ def test_labels_settled_before_training_never_change_in_a_run(clicks: SplitData)
 def test_own_columns_of_the_label_party_join_the_network_and_the_attacks(file: Path) -> None:
     """Made-up columns are independent of each other, so they tell nothing of it; the attack's own test plants a leak."""
     how: dict[str, Any] = {"data": file, "seeds": (1,), "ratios": (0.5,), "sides": ("features",), "strategies": ["splice-tr"]}
-    found = florist.run(**how, setting=replace(SMALL, own_columns=4))
-    alone = florist.run(**how, setting=SMALL)
+    how |= {"epochs": 2, "setting": SMALL}
+    found = florist.run(**how, own_columns=4)
+    alone = florist.run(**how)
     attacks, without = ({each["strategy"]: each for each in runs.rows}["splice-tr"]["attacks"] for runs in (found, alone))
     assert set(attacks) - set(without) == {"label party/agreement-own"}
     assert 0.5 <= attacks["label party/agreement-own"]["symmetric_auc"] < 0.6  # 630 rows: a standard error of .023
@@ -138,7 +139,7 @@ def test_own_columns_of_the_label_party_join_the_network_and_the_attacks(file: P
     with pytest.raises(
         ConfigError, match="own columns are for the side features, where the label party has every row; found both"
     ):
-        florist.run(**{**how, "sides": ("both",)}, setting=replace(SMALL, own_columns=4))
+        florist.run(**{**how, "sides": ("both",)}, own_columns=4)
 
 
 def test_unusable_arguments_are_refused(file: Path) -> None:
@@ -152,7 +153,7 @@ def test_unusable_arguments_are_refused(file: Path) -> None:
 
 def test_a_sweep_that_is_cut_short_goes_on_and_ends_the_same(file: Path, tmp_path: Path) -> None:
     log = tmp_path / "runs.jsonl"
-    how: dict[str, Any] = {"data": file, "seeds": (1,), "ratios": (0.5,), "setting": SMALL}
+    how: dict[str, Any] = {"data": file, "seeds": (1,), "ratios": (0.5,), "epochs": 2, "setting": SMALL}
     how |= {"sides": ("labels",), "strategies": ["majority", "majority-te", "random-pos"]}
 
     def cut(what: str, done: int, total: int) -> None:
@@ -173,13 +174,13 @@ def test_a_sweep_that_is_cut_short_goes_on_and_ends_the_same(file: Path, tmp_pat
     assert len(log.read_text().splitlines()) == 1 + len(made) == 1 + len(whole.rows)
     assert [told[1:] for told in made] == [(done, len(made)) for done in range(1, len(made) + 1)]
     with pytest.raises(ConfigError, match="epochs differ"):
-        florist.run(**{**how, "setting": replace(SMALL, epochs=SMALL.epochs + 1)}, keeping=Keeping(log=log, resume=True))
+        florist.run(**{**how, "epochs": 3}, keeping=Keeping(log=log, resume=True))
 
 
 @pytest.mark.long
 def test_the_page_shows_every_table_and_curve_beside_the_paper(file: Path) -> None:
     wanted = ["majority", "sampling", "florist-vanilla", "random-pred:k=2"]
-    found = florist.run(data=file, seeds=(1, 2), ratios=(0.25, 0.5), strategies=wanted, setting=SMALL)
+    found = florist.run(data=file, seeds=(1, 2), ratios=(0.25, 0.5), strategies=wanted, epochs=2, setting=SMALL)
     page = found.page(command="tallystick bench florist")
     tables = {table.name: table for table in page.tables}
     by_key = groups(found.rows, "side", "strategy", "ratio")

@@ -14,7 +14,6 @@ from tallystick.attacks.view import StepView
 from tallystick.cli.app import app
 from tallystick.cli.output import EXIT_USAGE
 from tallystick.results import ContractInfo, PhaseRecord, Result
-from tallystick_experiments.experiment import TrainingPlan
 from tallystick_experiments.label_leakage import kept
 from tallystick_experiments.page import benchmark_html
 
@@ -29,7 +28,7 @@ def test_where_everything_fits_the_audit_has_everything(monkeypatch: pytest.Monk
     chosen = ("ridge-looks", "known-start")  # the latter cannot be made: weights start from a secret
     monkeypatch.setattr(kept.embeddings, "ATTACKS", {name: kept.embeddings.ATTACKS[name] for name in chosen})
     monkeypatch.setattr(kept, "MEASURED", {**kept.MEASURED, "features": ("none",)})
-    found = kept.run(rows=600, seeds=[1], plan=TrainingPlan(epochs=2, batch_size=128), priced=False)
+    found = kept.run(rows=600, seeds=[1], epochs=2, batch_size=128, priced=False)
     labels, features = found.page().tables
     assert [tuple(row[:2]) for row in labels.rows] == [(name, attack) for name in ("none", "marvell 8") for attack in CHOSEN]
     names = [f"{name}, {known} rows" for name in ("ridge-looks", "the strongest per column") for known in (20, 200)]

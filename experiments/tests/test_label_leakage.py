@@ -129,10 +129,10 @@ def test_every_part_knows_its_scenarios() -> None:
 @pytest.mark.long
 def test_the_sweep_is_resumed_and_sets_ours_beside_the_paper(file: Path, tmp_path: Path) -> None:
     log = tmp_path / "runs.jsonl"
-    training = leakage.WantedPlan(epochs=1, batch_size=128)
-    first = leakage.run(data=file, seeds=(1,), only=["table-3"], training=training, keeping=Keeping(log=log))
+    training = {"epochs": 1, "batch_size": 128}
+    first = leakage.run(data=file, seeds=(1,), only=["table-3"], **training, keeping=Keeping(log=log))
     again = Keeping(log=log, resume=True)
-    found = leakage.run(data=file, seeds=(1, 2), only=["table-3"], training=training, keeping=again)
+    found = leakage.run(data=file, seeds=(1, 2), only=["table-3"], **training, keeping=again)
     assert first.rows == [each for each in found.rows if each["seed"] == 1]
     assert len(found.rows) == 6
     (table,) = (each for each in found.page().tables if each.name == "Table 3")
@@ -146,13 +146,13 @@ def test_the_sweep_is_resumed_and_sets_ours_beside_the_paper(file: Path, tmp_pat
 
 
 def test_a_scenario_is_run_alone_and_unknown_ones_are_named(file: Path) -> None:
-    training = leakage.WantedPlan(epochs=1, batch_size=128)
+    training = {"epochs": 1, "batch_size": 128}
     with pytest.raises(ConfigError, match="unknown part table-9"):
         leakage.run(data=file, only=["table-9"])
-    (alone,) = leakage.run(data=file, seeds=(1,), named=["none"], training=training).rows
+    (alone,) = leakage.run(data=file, seeds=(1,), scenario=["none"], **training).rows
     assert alone["name"] == "none"
     with pytest.raises(ConfigError, match="unknown scenario nobody; choose from none, "):
-        leakage.run(data=file, named=["nobody"])
+        leakage.run(data=file, scenario=["nobody"])
 
 
 def test_a_last_batch_of_one_row_is_left_out_and_a_long_epoch_keeps_evenly_spread_steps(

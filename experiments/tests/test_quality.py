@@ -88,9 +88,9 @@ def test_verdicts_go_by_the_bounds(metric, ours, theirs, within, far):
 def test_what_is_not_there_is_named(tmp_path):
     assert sweep.tables_in(None) == list(PACKAGED)
     assert sweep.tables_in(tmp_path) == [name for name in TABLES if name not in (*HELD_OUT, *BY_TIME)]
-    assert sweep.tables_of("by-time", None) == list(BY_TIME)
-    assert sweep.tables_of("held-out", None) == list(HELD_OUT)
-    assert sweep.tables_of("wine,digits", None) == ["wine", "digits"]
+    assert sweep.tables_of(["by-time"], None) == list(BY_TIME)
+    assert sweep.tables_of(["held-out"], None) == list(HELD_OUT)
+    assert sweep.tables_of(["wine", "digits"], None) == ["wine", "digits"]
     with pytest.raises(ConfigError, match="--tables ale: must be of wine, diabetes"):
         sweep.run(data=None, tables=["ale"])
     with pytest.raises(ConfigError, match="--methods luck: must be of boosting"):

@@ -16,10 +16,10 @@ from tallystick_experiments.speed.slow_link import SlowLink
         ({"rows": 10, "protocol": "guess"}, "expected one of intersection"),
         ({"rows": 10, "others": 1}, "expected both sides to share some"),
         (
-            {"rows": 10, "peer_python": sys.executable, "peer_protocols": ["RR22", "RSA"]},
+            {"rows": 10, "peer": "spu", "peer_python": sys.executable, "peer_protocols": ["RR22", "RSA"]},
             "'RSA': expected some of RR22,KKRT,ECDH",
         ),
-        ({"rows": 10, "peer_python": "/no/such/python"}, "pip install spu"),
+        ({"rows": 10, "peer": "spu", "peer_python": "/no/such/python"}, "pip install spu"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(options, said):

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from tallystick.config.sections import NetworkModel
 from tallystick.errors import ConfigError
 from tallystick.network.channel import memory_channels
-from tallystick_experiments.app import app
+from tallystick_experiments.app import command_line
 from tallystick_experiments.speed import unaligned
 from tallystick_experiments.speed.training import SCENARIOS
 
@@ -62,6 +62,6 @@ def test_a_method_that_there_is_not_and_options_that_exclude_each_other() -> Non
         with pytest.raises(ConfigError, match=f"--unaligned {name}: expected one of warm-start, offset"):
             unaligned.run(method=name)
     for other in (["--scenario", "criteo"], ["--scenario", "criteo", "--turns", "2"]):
-        refused = CliRunner().invoke(app, ["training", "--unaligned", "warm-start", *other])
+        refused = CliRunner().invoke(command_line(["training"]), ["training", "--unaligned", "warm-start", *other])
         assert refused.exit_code == 2
         assert "--unaligned: goes by itself" in refused.output

@@ -1,9 +1,12 @@
-"""What every command with a page shares: its options, its folder, and how it ends."""
+"""A command made of an experiment's function: its parameters are the options, and what all commands share is added to them."""
 
+import importlib
 import inspect
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 from rich.console import Console
@@ -24,7 +27,68 @@ ResumeFlag = Annotated[bool, typer.Option("--resume", help="Go on with the runs 
 WorkersOption = Annotated[
     int | None, typer.Option(help="Make so many runs at a time, in processes of one thread each; the same rows.", min=1, max=4096)
 ]
-LOADS = (*LIBRARIES, "tallystick_experiments.output", "tallystick.cli.watch")
+
+
+class Command(NamedTuple):
+    """A command that is not loaded yet.
+
+    Its function has an option for each parameter that is annotated with ``typer.Option`` or ``ReadOption``. A function that
+    gives an ExperimentResult gets --out and, if it takes ``keeping``, --resume and --workers; ``progress`` and ``keeping`` are
+    handed to it.
+    """
+
+    place: str  # module:function
+    says: str  # what it measures, in a sentence
+
+    def load(self) -> Callable[..., None]:
+        """Import its module, and make the command."""
+        module, _, name = self.place.partition(":")
+        guarded(lambda: None, as_json="--json" in sys.argv, loads=(*LIBRARIES, module))
+        return command_of(getattr(importlib.import_module(module), name))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadOption:
+    """An option whose value is made of what the command line says.
+
+    Args:
+        help: of the option.
+        kind: what Typer takes.
+        read: makes the value; raises ValueError for what is none.
+        said: gives what would have said a value, which the help shows of the default.
+        wanted: what an error asks for.
+        least: of a number.
+    """
+
+    help: str
+    kind: type
+    read: Callable[[Any], Any]
+    said: Callable[[Any], Any]
+    wanted: str = ""
+    least: int | None = None
+
+    def value(self, name: str, said: Any) -> Any:
+        """The value; raises ConfigError for what is none."""
+        try:
+            return self.read(said)
+        except ValueError:
+            raise ConfigError(f"--{name} {said}: must be {self.wanted}") from None
+
+
+def several(help: str, *, of: Callable[[str], Any] = str, separator: str = ",", wanted: str = "") -> ReadOption:
+    """An option that lists values between separators."""
+    return ReadOption(
+        help=help,
+        kind=str,
+        read=lambda text: [of(part.strip()) for part in text.split(separator) if part.strip()],
+        said=lambda values: separator.join(map(str, values)),
+        wanted=wanted,
+    )
+
+
+def seeds_option(help: str = "Runs per row.") -> ReadOption:
+    """An option that says how many seeds, from 1 on."""
+    return ReadOption(help=help, kind=int, read=lambda count: list(range(1, count + 1)), said=len, least=1)
 
 
 def automatic_watcher() -> "Watcher":
@@ -53,13 +117,14 @@ def _made_on(workers: int | None, work: Callable[..., Any], options: Mapping[str
     return MadeByTasks(engine=LocalEngine(workers=workers), command=f"{work.__module__}:{work.__name__}", options=options)
 
 
-def experiment(work: Callable[..., "ExperimentResult"]) -> Callable[..., None]:
-    """Make a command of a function that runs an experiment, which imports what it needs when it runs.
+def command_of(work: Callable[..., Any]) -> Callable[..., None]:
+    """Make a command of an experiment's function, or of one that gives figures, which are printed."""
+    from tallystick_experiments.page import ExperimentResult
 
-    --out, --resume and --workers take the place of its ``keeping``. One that keeps no log takes ``progress`` alone, and has
-    neither of the latter.
-    """
-    resumes = "keeping" in inspect.signature(work).parameters
+    parameters = inspect.signature(work).parameters
+    options = {name: option for name, each in parameters.items() if (option := _option(each)) is not None}
+    is_experiment = inspect.signature(work).return_annotation is ExperimentResult
+    shared = (*(("out",) if is_experiment else ()), *(("resume", "workers") if "keeping" in parameters else ()), "as_json")
 
     def command(
         *,
@@ -67,43 +132,48 @@ def experiment(work: Callable[..., "ExperimentResult"]) -> Callable[..., None]:
         resume: ResumeFlag = False,
         workers: WorkersOption = None,
         as_json: JsonFlag = False,
-        **options: Any,
+        **said: Any,
     ) -> None:
         def run() -> None:
-            keeping = keeping_in(out, resume=resume, made=_made_on(workers, work, options))
-            found = work(**options, **{"keeping": keeping} if resumes else {"progress": keeping.progress})
-            finish_bench(found, out=out, as_json=as_json)
+            given = {name: _read(options[name], name, value) for name, value in said.items()}
+            if "keeping" in parameters:
+                given["keeping"] = keeping_in(out, resume=resume, made=_made_on(workers, work, dict(given)))
+            elif "progress" in parameters:
+                given["progress"] = automatic_watcher().progress
+            found = work(**given)
+            if is_experiment:
+                finish_bench(found, out=out, as_json=as_json)
+            else:
+                finish(found, as_json=as_json)
 
-        guarded(run, as_json=as_json, loads=LOADS)
+        guarded(run, as_json=as_json, loads=("tallystick_experiments.output", "tallystick.cli.watch"))
 
-    return _with_options_of(work, command, without=() if resumes else ("resume", "workers"))
-
-
-def measurement(work: Callable[..., Mapping[str, object]]) -> Callable[..., None]:
-    """Make a command of a function that gives figures: it prints them, as JSON by --json."""
-    progresses = "progress" in inspect.signature(work).parameters
-
-    def command(*, as_json: JsonFlag = False, **options: Any) -> None:
-        def run() -> None:
-            finish(work(**options, **{"progress": automatic_watcher().progress} if progresses else {}), as_json=as_json)
-
-        guarded(run, as_json=as_json, loads=LOADS)
-
-    return _with_options_of(work, command)
-
-
-def _with_options_of(
-    work: Callable[..., object], command: Callable[..., None], *, without: Sequence[str] = ()
-) -> Callable[..., None]:
-    """The command by the function's name and words, with its options before the command's own."""
-    own, shared = (list(inspect.signature(each).parameters.values()) for each in (work, command))
-    hidden = ("keeping", "progress", "options", *without)
-    options = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in (*own, *shared) if each.name not in hidden]
-    command.__name__, command.__doc__ = work.__name__, work.__doc__
-    command.__wrapped__ = work  # type: ignore[attr-defined]
-    command.__annotations__ = {each.name: each.annotation for each in options}
-    command.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
+    own = [_shown(parameters[name], option) for name, option in options.items()]
+    signature = inspect.Signature([*own, *(inspect.signature(command).parameters[name] for name in shared)])
+    command.__annotations__ = {each.name: each.annotation for each in signature.parameters.values()}
+    command.__signature__ = signature  # type: ignore[attr-defined]
     return command
+
+
+def _option(parameter: inspect.Parameter) -> Any:
+    """What a parameter is annotated with, if that makes it an option."""
+    stated = getattr(parameter.annotation, "__metadata__", ())
+    return next((each for each in stated if isinstance(each, ReadOption | typer.models.OptionInfo)), None)
+
+
+def _shown(parameter: inspect.Parameter, option: Any) -> inspect.Parameter:
+    """A parameter as Typer reads it."""
+    if isinstance(option, ReadOption):
+        has_default = parameter.default is not inspect.Parameter.empty
+        parameter = parameter.replace(
+            annotation=Annotated[option.kind, typer.Option(help=option.help, min=option.least)],
+            default=option.said(parameter.default) if has_default else parameter.default,
+        )
+    return parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+
+
+def _read(option: Any, name: str, said: Any) -> Any:
+    return option.value(name.replace("_", "-"), said) if isinstance(option, ReadOption) else said
 
 
 def finish_bench(found: "ExperimentResult", *, out: Path | None, as_json: bool) -> None:

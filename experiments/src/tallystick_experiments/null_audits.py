@@ -12,12 +12,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count, islice
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import polars as pl
 import torch
 from scipy.stats import beta, norm
+from typer import Option
 
 from tallystick.artifacts.folder import RunFolder
 from tallystick.artifacts.found_folders import contract_of
@@ -36,7 +37,6 @@ from tallystick_experiments.stats import Row, Spread, groups
 
 LABEL, FEATURE = "bank", "shop"
 SHUFFLES = 4  # of the truth of one training
-DRAWS = 400  # of simulated scores
 LEVEL = 0.95
 VERDICTS = {"yes": ", yes:", "a little": ", a little:", "no": "no attack here found more", "not measured": "not measured"}
 PROMISED = {"yes": 0.01, "a little": 0.05}
@@ -85,7 +85,14 @@ SIMULATED = (
 )
 
 
-def run(*, audits: int, rows: int = 600, epochs: int = 4, draws: int = DRAWS, keeping: Keeping = NOWHERE) -> ExperimentResult:
+def run(
+    *,
+    audits: Annotated[int, Option(help="Each of other shuffled labels and columns.", min=1)] = 200,
+    rows: Annotated[int, Option(help="Of the made-up table of each training.", min=200)] = 600,
+    epochs: Annotated[int, Option(help="Of every training run.", min=1)] = 4,
+    draws: Annotated[int, Option(help="Of each kind of simulated scores, for coverage.", min=10)] = 400,
+    keeping: Keeping = NOWHERE,
+) -> ExperimentResult:
     """Make so many audits, in turn of all settings, and so many draws of each kind of simulated scores."""
     places = ((name, training, shuffle) for training in count() for name in SETTINGS for shuffle in range(SHUFFLES))
     trained = Latest(partial(_trained, rows=rows, epochs=epochs))

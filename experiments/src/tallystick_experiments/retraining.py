@@ -5,15 +5,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Annotated, Any
 
 import polars as pl
+from typer import Option
 
 from tallystick.data.flights import CARRIER_FEATURES, KEY, LABEL, WEATHER_FEATURES, write_flights
 from tallystick.errors import ConfigError
 from tallystick.simulation import simulate
 from tallystick.watcher import Silent
-from tallystick_experiments.grid import Keeping, grid, run_cases
+from tallystick_experiments.command import seeds_option
+from tallystick_experiments.grid import NOWHERE, Keeping, grid, run_cases
 from tallystick_experiments.page import Benchmark, Cell, ExperimentResult, ResultTable, seeds_of
 from tallystick_experiments.stats import Row, change, groups, over_seeds
 
@@ -42,7 +44,14 @@ WAYS: Mapping[str, Way] = {
 }
 
 
-def run(*, rows: int, months: int, epochs: int, seeds: int, keeping: Keeping | None = None) -> ExperimentResult:
+def run(
+    *,
+    rows: Annotated[int, Option(help="Flights of each month.", min=200)] = 4_000,
+    months: Annotated[int, Option(help="Months that are retrained for.", min=1)] = 6,
+    epochs: Annotated[int, Option(help="Most epochs of a training, before its refit.", min=1)] = 12,
+    seeds: Annotated[Sequence[int], seeds_option()] = range(1, 3),
+    keeping: Keeping = NOWHERE,
+) -> ExperimentResult:
     """Train on three months and test on the next, then go on a month at a time, each way.
 
     Args:
@@ -62,8 +71,7 @@ def run(*, rows: int, months: int, epochs: int, seeds: int, keeping: Keeping | N
         return {"months": _chain(WAYS[way], rows=rows, months=months, epochs=epochs, seed=seed)}
 
     about = {"rows": rows, "months": months, "epochs": epochs}
-    cases = grid(seed=range(1, seeds + 1), way=WAYS)
-    found = run_cases(cases, trial, keeping or Keeping(), {"benchmark": "retraining", **about})
+    found = run_cases(grid(seed=seeds, way=WAYS), trial, keeping, {"benchmark": "retraining", **about})
     return ExperimentResult(experiment="retraining", about=about, rows=found, page_of=page_of)
 
 

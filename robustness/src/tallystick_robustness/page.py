@@ -1,12 +1,34 @@
 """What the campaigns found, as a page: a table per campaign, and every way to fail with how to see it again."""
 
 from collections.abc import Sequence
+from typing import Annotated
 
-from tallystick_experiments.page import Benchmark, Cell, ResultTable
-from tallystick_robustness.campaign import CAMPAIGNS, Figures
+from typer import Option
+
+from tallystick_experiments.grid import NOWHERE, Keeping
+from tallystick_experiments.page import Benchmark, Cell, ExperimentResult, ResultTable
+from tallystick_robustness.campaign import CAMPAIGNS, Figures, run
 from tallystick_robustness.worker import WARM_CASES
 
 COLUMNS = ("withstood", "refused", "accepted", "failed")
+
+
+def faults(
+    *,
+    campaign: Annotated[str, Option(help="messages, methods, files, folders, kills, network or all.")] = "all",
+    count: Annotated[
+        int | None, Option(help="Cases; 100,000, 10,000, 10,000, 1,000, 200, 100 of the six campaigns if left out.", min=1)
+    ] = None,
+    seed: Annotated[int, Option(help="What the cases are drawn from.")] = 0,
+    jobs: Annotated[int | None, Option(help="Cases at a time; one per core if left out.", min=1)] = None,
+    case: Annotated[int | None, Option(help="Run this case alone, by its number.", min=0)] = None,
+    keeping: Keeping = NOWHERE,
+) -> ExperimentResult:
+    """Run campaigns; fails where a case did."""
+    rows = run(campaign=campaign, count=count, seed=seed, jobs=jobs, case=case, keeping=keeping)
+    failed = sum(figures["ended"].get("failed", 0) for figures in rows)
+    said = f"{failed} cases failed; the report of --out names each kind and how to see it again" if failed else ""
+    return ExperimentResult(experiment="faults", about={"seed": seed}, rows=rows, page_of=page_of, failed=said)
 
 
 def page_of(about: Figures, rows: Sequence[Figures]) -> Benchmark:

@@ -5,6 +5,7 @@ its options, however many these are: Typer reads them off its signature, and kno
 """
 
 import sys
+from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -103,7 +104,7 @@ def bench(context: typer.Context) -> None:
     found = list(entry_points(group="tallystick.commands", name="bench"))
     if not found:
         guarded(_no_bench, as_json="--json" in context.args)
-    command: typer.Typer = found[0].load()
+    command: Callable[..., None] = found[0].load()
     command(args=context.args, prog_name="tallystick bench")
 
 

@@ -67,7 +67,7 @@ def test_a_network_that_is_trained_on_a_shared_table_gives_the_scores():
     assert len(labels) == pytest.approx(300 / 5, rel=0.4)
     assert roc_auc_score(labels, scores) > 0.9
     with pytest.raises(ConfigError, match="--table diabetes: its label is regression"):
-        dpauc.run(table=load_table("diabetes", None))
+        dpauc.run(table="diabetes")
 
 
 BAD_FILES = ["score,label\n0.5,1\n", "score\n0.5\n", "score,label\n0.5,yes\n", "score,label\n1.5,1\n0.2,0\n", ""]

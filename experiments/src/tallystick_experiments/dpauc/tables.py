@@ -16,11 +16,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
+from typer import Option
 
 from tallystick.errors import ConfigError, DataError
 from tallystick.evaluation.private.bins import (
@@ -43,7 +44,7 @@ from tallystick.network.channel import Progress, no_progress
 from tallystick.privacy.ledger import Ledger
 from tallystick.privacy.noise import SimulatedNoise
 from tallystick_experiments.audited import audited
-from tallystick_experiments.catalogue.public import PublicTable
+from tallystick_experiments.catalogue.public import PublicTable, load_table
 from tallystick_experiments.dpauc import paper
 from tallystick_experiments.dpauc.page import page_of
 from tallystick_experiments.dpauc.paper import EPSILONS
@@ -86,12 +87,16 @@ class Case:
 
 
 def run(
-    data: Path | None = None,
+    data: Annotated[
+        Path | None,
+        Option(help="CSV or Parquet with columns score, label; with --table the folder of public files. Else a simulation."),
+    ] = None,
     *,
-    table: PublicTable | None = None,
-    repeats: int = 100,
+    table: Annotated[str | None, Option(help="Table of bench quality whose test rows a trained network scores.")] = None,
+    rows: Annotated[int, Option(help="Rows that are drawn from a larger table.", min=500)] = 100_000,
+    repeats: Annotated[int, Option(help="Draws per row.", min=2)] = 100,
+    seed: Annotated[int, Option(help="Seed of simulation and noise.")] = 0,
     check_repeats: int = 1000,
-    seed: int = 0,
     epsilons: Sequence[float] = EPSILONS,
     workers: int = 2,
     progress: Progress = no_progress,
@@ -104,7 +109,8 @@ def run(
     """
     started = time.perf_counter()
     seeds = iter(np.random.SeedSequence(seed).spawn(2000))
-    scored = read_scores(data) if data is not None else _trained(table, seed) if table is not None else None
+    shared = load_table(table, data, most=rows) if table is not None else None
+    scored = _trained(shared, seed) if shared is not None else read_scores(data) if data is not None else None
     scenarios = _scenarios(scored, seeds)
     cases = [case for scenario in scenarios for case in _cases(scenario, epsilons)]
     cases += [_gaussian(scenario, epsilon, clients) for scenario in scenarios for epsilon in epsilons for clients in (10, 1000)]
@@ -123,10 +129,10 @@ def run(
     _pool_predictions(tables["table_3"])
     tables["table_2"] = _top_k(scenarios[0])
     tables["figure_3"] = [row for scenario in scenarios for row in _densities(scenario)]
-    rows = [{"in": name, **row} for name, of in tables.items() for row in of]
-    ratios = [ratio for row in rows if (ratio := row.get("predicted_ratio")) is not None]
+    found = [{"in": name, **row} for name, of in tables.items() for row in of]
+    ratios = [ratio for row in found if (ratio := row.get("predicted_ratio")) is not None]
     about = {
-        "source": _source(data, table),
+        "source": _source(data, shared),
         "rows": len(scenarios[0].labels_N),
         "positives": int(scenarios[0].labels_N.sum()),
         "repeats": repeats,
@@ -136,15 +142,15 @@ def run(
         "predictions": {"rows": len(ratios), "ratio_min": min(ratios), "ratio_max": max(ratios)},
         "seconds": time.perf_counter() - started,
     }
-    return ExperimentResult(experiment="dpauc", about=about, rows=rows, page_of=page_of)
+    return ExperimentResult(experiment="dpauc", about=about, rows=found, page_of=page_of)
 
 
 def coverage(
     labels_N: NDArray[Any] | None = None,
     scores_N: NDArray[Any] | None = None,
     *,
-    epsilon: float = 1.0,
-    runs: int = 100,
+    runs: Annotated[int, Option(help="Seeded releases.", min=10)] = 100,
+    epsilon: Annotated[float, Option(help="Label-DP epsilon of each.")] = 1.0,
     seed: int = 0,
 ) -> Row:
     """Release one AUC ``runs`` times with seeded noise and count how often the exact AUC lies in the 95 % interval."""

@@ -11,20 +11,22 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from typer import Option
 
 from tallystick.config.sections import CompressionName, TrainingConfig
 from tallystick.cut.compression import COMPRESSIONS
 from tallystick.data.features import FeatureShape
 from tallystick.demo.localhost import FEATURE, PAIR, PartyContext, run_parties
 from tallystick.errors import ConfigError
-from tallystick.network.channel import Progress
+from tallystick.network.channel import Progress, no_progress
 from tallystick.network.line import answer_probes, measure_line
 from tallystick.network.messages import Message
 from tallystick.storage import scratch_folder
 from tallystick.training.plan import fitting_staleness
+from tallystick_experiments.command import several
 from tallystick_experiments.experiment import PLAIN_ADAM
 from tallystick_experiments.page import Benchmark, Cell, ExperimentResult, ResultTable
 from tallystick_experiments.speed.slow_link import SlowLink
@@ -66,6 +68,10 @@ class LongLine:
             raise ConfigError(f"--lines {text.strip()}: must be ms:Mbit/s, as 50:100")
         return cls(mbit_per_s=mbit_per_s, round_trip_ms=round_trip_ms)
 
+    def __str__(self) -> str:
+        """As the command line says it."""
+        return f"{self.round_trip_ms:g}:{self.mbit_per_s:g}"
+
     @property
     def name(self) -> str:
         """In words."""
@@ -106,7 +112,18 @@ WAYS = (
 )
 
 
-def run(lines: Sequence[LongLine], *, turns: int, progress: Progress, timeout_s: float = 900) -> ExperimentResult:
+def run(
+    *,
+    lines: Annotated[
+        Sequence[LongLine],
+        several(
+            "Round trip in ms and rate in Mbit/s, as 50:100, with commas between; one machine comes first.", of=LongLine.parse
+        ),
+    ] = (LongLine(round_trip_ms=10, mbit_per_s=1000), LongLine(round_trip_ms=50, mbit_per_s=100)),
+    turns: Annotated[int, Option(help="Repetitions.", min=1)] = 3,
+    progress: Progress = no_progress,
+    timeout_s: float = 900,
+) -> ExperimentResult:
     """Measure steps a second of every way on one machine and through these lines, in turns."""
     rows, everywhere = list[Row](), [LongLine(), *lines]
     for turn in range(turns):

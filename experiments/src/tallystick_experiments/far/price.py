@@ -2,14 +2,17 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from typer import Option
 
 from tallystick.errors import ConfigError
 from tallystick.report.leaks import strength
 from tallystick.results import Result
 from tallystick_experiments.audited import audited
 from tallystick_experiments.catalogue.public import load_table
-from tallystick_experiments.grid import Keeping, grid, run_cases
+from tallystick_experiments.command import seeds_option, several
+from tallystick_experiments.grid import NOWHERE, Keeping, grid, run_cases
 from tallystick_experiments.page import Benchmark, Cell, ExperimentResult, ResultTable, seeds_of
 from tallystick_experiments.stats import Row, change, distinct, groups, over_seeds
 
@@ -45,14 +48,14 @@ LEAKS = (
 
 
 def run(
-    tables: Sequence[str],
-    data: Path | None,
     *,
-    trainings: Sequence[str],
-    seeds: Sequence[int],
-    most_rows: int,
-    audit: bool = False,
-    keeping: Keeping,
+    data: Annotated[Path | None, Option(help="Folder of public files (docs/results/boosting.md).")] = None,
+    tables: Annotated[Sequence[str], several("Tables of bench quality, with commas between.")] = ("breast", "flights"),
+    trainings: Annotated[Sequence[str], several("default, int8, in-flight-64 …, with commas between; all if left out.")] = (),
+    seeds: Annotated[Sequence[int], seeds_option("Seeds per table and training.")] = range(1, 6),
+    rows: Annotated[int, Option(help="Rows that are drawn from a larger table.", min=100)] = 12_000,
+    audit: Annotated[bool, Option(help="Attack each run as well.")] = False,
+    keeping: Keeping = NOWHERE,
 ) -> ExperimentResult:
     """Train each table with each of these by simulated jobs; one line of a log each. Raises ConfigError for an unknown one.
 
@@ -60,7 +63,7 @@ def run(
     """
     if unknown := [name for name in trainings if name not in TRAININGS]:
         raise ConfigError(f"--trainings {', '.join(unknown)}: must be of {', '.join(TRAININGS)}")
-    loaded = {name: load_table(name, data, most=most_rows) for name in tables}
+    loaded = {name: load_table(name, data, most=rows) for name in tables}
 
     def trial(seed: int, table: str, training: str) -> Row:
         of = loaded[table]
@@ -71,10 +74,10 @@ def run(
         value = result.joint["rmse" if of.target == "regression" else "auc"]["value"]
         return {"value": value} | (_found(result) if audit else {})
 
-    cases = grid(seed=seeds, table=tables, training=trainings)
-    rows = run_cases(cases, trial, keeping, {"benchmark": "far", "most_rows": most_rows, "audit": audit})
+    cases = grid(seed=seeds, table=tables, training=trainings or TRAININGS)
+    made = run_cases(cases, trial, keeping, {"benchmark": "far", "most_rows": rows, "audit": audit})
     metrics = {name: "RMSE" if table.target == "regression" else "AUC" for name, table in loaded.items()}
-    return ExperimentResult(experiment="far", about={"metrics": metrics}, rows=rows, page_of=page_of)
+    return ExperimentResult(experiment="far", about={"metrics": metrics}, rows=made, page_of=page_of)
 
 
 def _found(result: Result) -> Row:

@@ -6,10 +6,14 @@ attack of all, those that read the label party's own columns included.
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
+
+from typer import Option
 
 from tallystick.errors import ConfigError
 from tallystick_experiments.catalogue.ads import read_pair
 from tallystick_experiments.catalogue.table import column_names
+from tallystick_experiments.command import several
 from tallystick_experiments.experiment import TrainingPlan
 from tallystick_experiments.feature_leakage.data import split_and_encode
 from tallystick_experiments.feature_leakage.page import page_of
@@ -19,35 +23,36 @@ from tallystick_experiments.grid import NOWHERE, Keeping, Latest, grid, run_case
 from tallystick_experiments.page import ExperimentResult
 from tallystick_experiments.stats import Row
 
-PLAN = TrainingPlan(epochs=8)
-
 
 def run(
     *,
-    data: Path,
-    partner: Path | None = None,
-    seeds: Sequence[int] = (1, 2, 3, 4, 5),
-    only: Sequence[str] = (),
-    plan: TrainingPlan = PLAN,
-    limit: int | None = None,
+    data: Annotated[Path, Option(help="The label party's CSV file (id, y), the IJCAI-18 sample, or Kaggle's Criteo file.")],
+    partner: Annotated[Path | None, Option(help="The feature party's CSV file (id), beside the label party's.")] = None,
+    seeds: Annotated[int, Option(help="Runs per row.", min=1)] = 5,
+    first_seed: Annotated[int, Option(help="The first seed; others than those that a setting was chosen by.", min=0)] = 1,
+    epochs: Annotated[int, Option(help="Of every training run.", min=1)] = 8,
+    only: Annotated[Sequence[str], several("Settings, with semicolons between; all if empty.", separator=";")] = (),
+    limit: Annotated[int | None, Option(help="Read no more rows than this of each file.")] = None,
+    batch_size: int = 512,
     keeping: Keeping = NOWHERE,
 ) -> ExperimentResult:
     """Train every setting once per seed, on one thread, and attack what the label party received.
 
     Raises DataError for data that is absent or of another format, ConfigError for an unknown setting.
     """
+    plan = TrainingPlan(epochs=epochs, batch_size=batch_size)
     known = {setting.name: setting for setting in settings()}
     if unknown := [name for name in only if name not in known]:
         raise ConfigError(f"--only {unknown[0]}: is no setting; known are: {'; '.join(known)}")
     table = read_pair(data, partner, limit=limit)
     # A log of runs that noted fewer figures is not gone on with.
-    about = {"figures": 2, "data": table.name, "rows": table.frame.height, "epochs": plan.epochs}
-    about |= {"batch": plan.batch_size, "rate": plan.learning_rate}
+    about = {"figures": 2, "data": table.name, "rows": table.frame.height, "epochs": epochs}
+    about |= {"batch": batch_size, "rate": plan.learning_rate}
     encoded = Latest(split_and_encode)
 
     def trial(seed: int, name: str) -> Row:
         return run_setting(known[name], *encoded(table, seed=seed), plan, seed=seed)
 
-    rows = run_cases(grid(seed=seeds, name=only or known), trial, keeping, about)
+    rows = run_cases(grid(seed=range(first_seed, first_seed + seeds), name=only or known), trial, keeping, about)
     about["columns"] = len(column_names(table.feature_party))
     return ExperimentResult(experiment="feature-leakage", about=about, rows=rows, page_of=page_of)

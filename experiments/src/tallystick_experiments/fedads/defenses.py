@@ -33,14 +33,11 @@ from tallystick_experiments.grid import NOWHERE, Keeping, Latest, grid, run_case
 from tallystick_experiments.page import Benchmark, Cell, Curve, ExperimentResult, ResultTable, Series, seeds_of
 from tallystick_experiments.stats import Row, Spread, at, groups, over_seeds, paired, spread
 
-_SEEDS = (1, 2, 3, 4, 5)
 _LEAK = "clusters-embedding"
 BESIDE = ("spectral-embedding", "completion", "norm", "direction-1", "spectral-gradient", "completion-gradient")
 """On the last epoch's steps; *completion* is told 40 labels, *direction-1* one positive row per batch."""
 PRICE = 0.018  # test AUC that the paper's defences cost
 NONE = "no defence"
-PLAN = TrainingPlan(epochs=1, batch_size=256, learning_rate=1e-3)
-"""The paper's batch; one pass is usual for such models, and the paper names neither passes nor optimiser."""
 ON_TOP = {"linear": "a single linear layer, as in the paper", "one layer": "one hidden layer of 64"}
 FUSIONS = {"linear": (), "one layer": (64,)}  # widths between [h_N, h_L] and the output; the paper has none
 EMBEDDING_WIDTH = 8
@@ -109,8 +106,9 @@ def methods() -> tuple[DefenseRow, ...]:
 def run(
     *,
     data: Path,
-    seeds: Sequence[int] = _SEEDS,
-    plan: TrainingPlan = PLAN,
+    seeds: Sequence[int],
+    epochs: int = 1,
+    batch_size: int = 256,
     swapped: bool = False,
     min_count: int = 4,
     limit: int | None = None,
@@ -118,9 +116,10 @@ def run(
 ) -> ExperimentResult:
     """Train every method in both fusions, once per seed, on one thread.
 
+    The batch of 256 rows is the paper's; one pass is usual for such models, and the paper names neither passes nor optimiser.
     Raises DataError for data that is absent or of another format.
     """
-    table = read_ads(data, limit=limit, swapped=swapped)
+    table, plan = read_ads(data, limit=limit, swapped=swapped), TrainingPlan(epochs=epochs, batch_size=batch_size)
     encoded, named = Latest(encode_ads), {method.name: method for method in methods()}
 
     def trial(seed: int, fusion: str, method: str) -> Row:

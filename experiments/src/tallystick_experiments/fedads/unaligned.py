@@ -43,7 +43,6 @@ from tallystick_experiments.grid import NOWHERE, Keeping, Latest, grid, run_case
 from tallystick_experiments.page import Benchmark, Cell, ExperimentResult, ResultTable, seeds_of
 from tallystick_experiments.stats import Row, at, change, groups, over_seeds, spread
 
-SEEDS = (1, 2, 3, 4, 5)
 CHECKS = 4  # looks at the validation rows for each pass over the joint batches
 PATIENCE = 12  # looks without a better loss
 MOST_EPOCHS = 60
@@ -164,7 +163,7 @@ def rows(*, group: str | None = None) -> tuple[MethodRow, ...]:
 def run(
     *,
     data: Path,
-    seeds: Sequence[int] = SEEDS,
+    seeds: Sequence[int],
     only: Sequence[str] = (),
     aligned: float = ALIGNED,
     limit: int | None = None,

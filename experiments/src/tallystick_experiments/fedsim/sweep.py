@@ -4,13 +4,16 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from typer import Option
 
 from tallystick.alignment.improvement import estimated_improvement
 from tallystick.alignment.nearest import nearest
 from tallystick.alignment.outcome import Candidates
 from tallystick.errors import ConfigError
 from tallystick_experiments.catalogue.pairs import GENERATED, READERS, Pair, recognise
+from tallystick_experiments.command import seeds_option, several
 from tallystick_experiments.fedsim import cut, paper
 from tallystick_experiments.fedsim.located import link_places, noise_settings
 from tallystick_experiments.fedsim.methods import METHODS, TREES
@@ -60,11 +63,14 @@ class FedSimRun:
 
 def run(
     *,
-    data: Sequence[Path],
-    seeds: Sequence[int],
-    only: Sequence[str] = (),
-    methods: Sequence[str] = (),
-    split: SplitKind = "varied",
+    data: Annotated[list[Path] | None, Option(help="Folder of a set's files (hdb, bike, frogs); may be repeated.")] = None,
+    seeds: Annotated[Sequence[int], seeds_option()] = range(1, 6),
+    only: Annotated[
+        Sequence[str],
+        several("Parts, with commas: table-1, -2, -6, -10, neighbors, tau, frontier, synthetic, cut, delta."),
+    ] = (),
+    methods: Annotated[Sequence[str], several("Methods of table-1 and the frontier, with commas between; all if empty.")] = (),
+    fixed_split: Annotated[bool, Option("--fixed-split", help="The paper's one split for every seed.")] = False,
     keeping: Keeping = NOWHERE,
 ) -> ExperimentResult:
     """Make the runs of the asked parts on one thread.
@@ -73,7 +79,8 @@ def run(
     """
     _check(only, methods)
     started = time.perf_counter()
-    folders = {recognise(folder): folder for folder in data}
+    split: SplitKind = "fixed" if fixed_split else "varied"
+    folders = {recognise(folder): folder for folder in data or []}
     parts = [part for part in PARTS if part in only] if only else [part for part in PARTS if folders or part in WITHOUT_FILES]
     plans = {part: _planned(part, folders, seeds, methods, split) for part in parts}
     keys = list(dict.fromkeys(key for plan in plans.values() for key in plan))  # parts share runs

@@ -3,16 +3,19 @@
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 from torch.nn.functional import binary_cross_entropy_with_logits
+from typer import Option
 
 from tallystick.errors import ConfigError
 from tallystick.metrics import auc_statistic
 from tallystick.training.in_process import CrossedStep
 from tallystick_experiments.catalogue.clicks import encode_clicks, read_clicks
-from tallystick_experiments.florist.runs import BOTH, FloristSetting, Membership, Trained
-from tallystick_experiments.florist.sweep import treatment_of
+from tallystick_experiments.command import seeds_option, several
+from tallystick_experiments.florist.runs import BOTH, PAPERS, FloristSetting, Membership, Trained
+from tallystick_experiments.florist.sweep import NUMBERS, treatment_of
 from tallystick_experiments.grid import NOWHERE, Keeping, grid, run_cases
 from tallystick_experiments.page import Benchmark, Cell, Curve, ExperimentResult, ResultTable, Series, seeds_of
 from tallystick_experiments.stats import Row, groups, spread
@@ -26,18 +29,19 @@ PANELS = (("h: training loss", "training_loss"), ("i: test loss", "test_loss"), 
 
 def run(
     *,
-    data: Path,
-    seeds: Sequence[int],
-    ratios: Sequence[float],
-    strategy: str = "florist-te",
-    setting: FloristSetting | None = None,
-    limit: int | None = None,
+    data: Annotated[Path, Option(help="Kaggle's Criteo or Avazu file.")],
+    seeds: Annotated[Sequence[int], seeds_option()] = range(1, 6),
+    ratios: Annotated[
+        Sequence[float], several("Shares of rows that a side lacks, with commas between.", of=float, wanted=NUMBERS)
+    ] = (0.05, 0.5, 0.95),
+    strategy: Annotated[str, Option(help="Where both sides lack rows.")] = "florist-te",
+    limit: Annotated[int | None, Option(help="Draw so many rows at random.")] = None,
+    setting: FloristSetting = PAPERS,
     keeping: Keeping = NOWHERE,
 ) -> ExperimentResult:
     """Train one strategy at each ratio and seed; raises ConfigError for an unknown one."""
     if strategy not in BOTH:
         raise ConfigError(f"--strategy {strategy}: must be of {', '.join(BOTH)}")
-    setting = setting or FloristSetting()
     table = read_clicks(data, limit=limit)
 
     def trial(seed: int, ratio: float) -> Row:

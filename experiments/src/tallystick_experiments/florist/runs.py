@@ -77,6 +77,9 @@ class FloristSetting:
         return {name: value for name, value in asdict(self).items() if name != "own_columns" or value}
 
 
+PAPERS = FloristSetting()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Membership:
     """Which rows of the union each side has."""

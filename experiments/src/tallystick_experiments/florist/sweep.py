@@ -6,11 +6,14 @@ sets the rows beside the paper's numbers.
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import torch
+from typer import Option
 
 from tallystick.defenses.gaussian_embeddings import GaussianEmbeddings
 from tallystick.errors import ConfigError
@@ -22,16 +25,17 @@ from tallystick.imputation.spliced_features import SplicedFeatures
 from tallystick.training.calibration import Calibration, LogitShift
 from tallystick_experiments.catalogue.clicks import encode_clicks, give_columns, read_clicks
 from tallystick_experiments.catalogue.table import SplitData, TwoPartyTable
+from tallystick_experiments.command import seeds_option, several
 from tallystick_experiments.florist.page import page_of
 from tallystick_experiments.florist.paper import ATTACKED_RATIO
-from tallystick_experiments.florist.runs import BOTH, FloristSetting, Membership, Side, Trained, Treatment
+from tallystick_experiments.florist.runs import BOTH, PAPERS, FloristSetting, Membership, Side, Trained, Treatment
 from tallystick_experiments.grid import NOWHERE, Keeping, Latest, run_cases
 from tallystick_experiments.page import ExperimentResult
 from tallystick_experiments.stats import Row
 
 RATIOS = (0.05, 0.1, 0.25, 0.5, 0.6, 0.75, 0.8, 0.9, 0.95)
-_SEEDS = (1, 2, 3, 4, 5)
 BASELINES = ("baseline-partial", "baseline-full")
+NUMBERS = "numbers with commas between, such as 0.25,0.5"
 HELD_OUT = 0.1  # share of rows on which a calibration is fitted and nothing trained
 ONCE = ":once"  # drawn once per row instead of anew each step; not in the paper
 FIT = ":fit"  # plain training, calibration fitted; "-fit" has the shift in training
@@ -55,13 +59,24 @@ EXTRAS: dict[Side, tuple[str, ...]] = {  # run only when asked for by name
 
 def run(
     *,
-    data: Path,
-    seeds: Sequence[int] = _SEEDS,
-    ratios: Sequence[float] = RATIOS,
-    sides: Sequence[str] = ("labels", "features", "both"),
-    strategies: Sequence[str] | None = None,
-    setting: FloristSetting | None = None,
-    limit: int | None = None,
+    data: Annotated[Path, Option(help="Kaggle's Criteo or Avazu file.")],
+    seeds: Annotated[Sequence[int], seeds_option()] = range(1, 6),
+    ratios: Annotated[
+        Sequence[float],
+        several(
+            "Shares of rows that a side lacks, with commas between; the paper's nine if empty.",
+            of=float,
+            wanted=NUMBERS,
+        ),
+    ] = (),
+    sides: Annotated[Sequence[str], several("Who lacks rows: labels, features, both; with commas between.")] = tuple(STRATEGIES),
+    strategies: Annotated[Sequence[str], several("Strategies, with commas between; all if empty.")] = (),
+    epochs: Annotated[int, Option(help="Of every training run; the paper's table 5 has 2.", min=1)] = 3,
+    own_columns: Annotated[
+        int, Option(help="Columns that the label party has, of the file's; for --sides features. The paper: none.", min=0)
+    ] = 0,
+    limit: Annotated[int | None, Option(help="Draw so many rows at random.")] = None,
+    setting: FloristSetting = PAPERS,
     keeping: Keeping = NOWHERE,
 ) -> ExperimentResult:
     """Run the sweep on one thread.
@@ -70,9 +85,9 @@ def run(
         ConfigError: an unknown side or strategy, a ratio outside (0, 1), own columns beside absent labels, or another log.
         DataError: the file is not in Kaggle's format.
     """
-    setting = setting or FloristSetting()
+    setting, ratios = replace(setting, epochs=epochs, own_columns=own_columns), ratios or RATIOS
     _check(ratios, sides, strategies)
-    if setting.own_columns and any(side != "features" for side in sides):
+    if own_columns and any(side != "features" for side in sides):
         raise ConfigError(
             f"bench florist: own columns are for the side features, where the label party has every row; found {', '.join(sides)}"
         )
@@ -103,7 +118,7 @@ def _encoded(table: TwoPartyTable, setting: FloristSetting, *, seed: int) -> Spl
     return encode_clicks(give_columns(table, setting.own_columns), seed=seed, min_count=setting.min_count)
 
 
-def _check(ratios: Sequence[float], sides: Sequence[str], strategies: Sequence[str] | None) -> None:
+def _check(ratios: Sequence[float], sides: Sequence[str], strategies: Sequence[str]) -> None:
     for ratio in ratios:
         if not 0 < ratio < 1:
             raise ConfigError(
@@ -112,13 +127,13 @@ def _check(ratios: Sequence[float], sides: Sequence[str], strategies: Sequence[s
     if strange := [side for side in sides if side not in STRATEGIES]:
         raise ConfigError(f"--sides {strange[0]}: must be labels, features or both")
     known = {name for names in (*STRATEGIES.values(), *EXTRAS.values()) for name in names}
-    unknown = sorted(set(strategies or ()) - known)
+    unknown = sorted(set(strategies) - known)
     if unknown:
         raise ConfigError(f"bench florist: unknown strategies {', '.join(unknown)}; expected some of {', '.join(sorted(known))}")
 
 
-def _chosen(side: Side, strategies: Sequence[str] | None) -> list[str]:
-    if strategies is None:
+def _chosen(side: Side, strategies: Sequence[str]) -> list[str]:
+    if not strategies:
         return [name for name in STRATEGIES[side] if name not in BASELINES]
     return [name for name in (*STRATEGIES[side], *EXTRAS[side]) if name not in BASELINES and name in strategies]
 

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from functools import partial
 from math import log2
 from pathlib import Path
-from typing import get_args
+from typing import Annotated, get_args
 
 import numpy as np
+from typer import Option
 
 from tallystick.config.contract import Contract, parse_contract
 from tallystick.config.party import parse_party
@@ -26,6 +27,7 @@ from tallystick.results import AttackResult, CutReads, Result, above_guess
 from tallystick.simulation import simulate
 from tallystick.watcher import Silent
 from tallystick_experiments.catalogue.public import MOST_ROWS, PublicTable, load_table
+from tallystick_experiments.command import several
 from tallystick_experiments.grid import NOWHERE, Keeping, Latest, run_cases
 from tallystick_experiments.label_leakage.own_model import attacked_with_model
 from tallystick_experiments.page import Benchmark, Cell, ExperimentResult, ResultTable, counted, seed_count, seeds_of
@@ -94,18 +96,25 @@ class MatrixPlan:
 
 def run(
     *,
-    tables: Sequence[str],
-    data: Path | None,
-    seeds: Sequence[int],
-    terms: MatrixPlan | None = None,
-    only: Sequence[str] = (),
+    data: Annotated[
+        Path | None, Option(help="Folder of public files (docs/results/boosting.md); without it, packages' tables.")
+    ] = None,
+    tables: Annotated[Sequence[str], several("Tables, with commas between.")] = (CREDIT, "criteo", "frogs"),
+    seeds: Annotated[int, Option(help="Runs per cell.", min=1)] = 5,
+    first_seed: Annotated[int, Option(help="The first seed; others than those that a setting was chosen by.", min=0)] = 1,
+    epochs: Annotated[int, Option(help="Of every training run.", min=1)] = 8,
+    rows: Annotated[int, Option(help="Rows that are drawn from a larger table.", min=100)] = MOST_ROWS,
+    only: Annotated[
+        Sequence[str],
+        several("Defences with their strengths, with semicolons between; all of labels if empty.", separator=";"),
+    ] = (),
     keeping: Keeping = NOWHERE,
 ) -> ExperimentResult:
     """Train every table with every defence, once per seed, on one thread, and attack what crossed the cut.
 
     Raises ConfigError for an unknown defence or one that a table's target does not allow, DataError for data that is absent.
     """
-    terms = terms or MatrixPlan()
+    terms = MatrixPlan(epochs=epochs, most_rows=rows)
     loaded = {table.name: table for name in tables for table in [load_table(name, data, most=terms.most_rows)]}
 
     shared_out = Latest(partial(trials, terms=terms, only=only))
@@ -116,18 +125,18 @@ def run(
 
     cases = [
         {"table": name, "seed": seed, "defense": defense}
-        for seed in seeds  # seed after seed, so that what was interrupted is a whole picture
+        for seed in range(first_seed, first_seed + seeds)  # seed after seed, so that what was interrupted is a whole picture
         for name, table in loaded.items()
         for defense in trials(table, seed=seed, terms=terms, only=only)[1]
     ]
     setting = {"epochs": terms.epochs} | ({} if terms.most_rows == MOST_ROWS else {"most_rows": terms.most_rows})
-    rows = run_cases(cases, trial, keeping, setting)
+    found = run_cases(cases, trial, keeping, setting)
     facts = {
         name: {"rows": table.frame.height, "classes": table.classes, "target": table.target, "source": table.source}
         for name, table in loaded.items()
     }
     about = {"data": facts, "epochs": terms.epochs}
-    return ExperimentResult(experiment="label-leakage-defenses", about=about, rows=rows, page_of=page_of)
+    return ExperimentResult(experiment="label-leakage-defenses", about=about, rows=found, page_of=page_of)
 
 
 def trials(

@@ -8,11 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import polars as pl
 import torch
+from typer import Option
 
 from tallystick.artifacts.recorder import RecordingPlan
 from tallystick.artifacts.row_recorder import most_rows
@@ -32,6 +33,7 @@ from tallystick.results import read_result
 from tallystick_experiments.catalogue.ads import read_pair
 from tallystick_experiments.catalogue.clicks import CRITEO_CATEGORICAL, CRITEO_NUMERIC
 from tallystick_experiments.catalogue.table import TwoPartyTable, split_columns
+from tallystick_experiments.command import seeds_option, several
 from tallystick_experiments.experiment import PLAIN_EVALUATOR, TrainingPlan, summed_epoch, view_of_step
 from tallystick_experiments.feature_leakage import kept as embeddings
 from tallystick_experiments.feature_leakage.kept import split_experiment
@@ -164,13 +166,14 @@ def _phases(home: Path, party: str) -> dict[str, float]:
 
 def run(
     *,
-    data: Path | None = None,
-    partner: Path | None = None,
-    rows: int = 200_000,
-    seeds: Sequence[int] = (1, 2, 3),
-    plan: TrainingPlan | None = None,
-    sides: Sequence[str] = ("labels", "features"),
-    priced: bool = True,
+    data: Annotated[Path | None, Option(help="The label party's CSV file (id, y); a generated table if left out.")] = None,
+    partner: Annotated[Path | None, Option(help="The feature party's CSV file (id).")] = None,
+    rows: Annotated[int, Option(help="Of the generated table, and of the run that is timed.", min=1000)] = 200_000,
+    seeds: Annotated[Sequence[int], seeds_option("Runs per defence.")] = range(1, 4),
+    epochs: Annotated[int, Option(help="Of the training that is attacked.", min=1)] = 4,
+    sides: Annotated[Sequence[str], several("Whose secret: labels, features, or both with a comma.")] = tuple(MEASURED),
+    priced: Annotated[bool, Option("--cost/--no-cost", help="Time a run of two processes, with an audit and without.")] = True,
+    batch_size: int = 512,
     keeping: Keeping = NOWHERE,
 ) -> ExperimentResult:
     """Compare the audits' figures with those of whoever kept everything, and say what an audit takes in a run.
@@ -179,8 +182,8 @@ def run(
     """
     if unknown := [side for side in sides if side not in MEASURED]:
         raise ConfigError(f"--sides {unknown[0]!r}: must be {' or '.join(MEASURED)}, or both with a comma between")
-    plan = plan or TrainingPlan(epochs=4, batch_size=512)
-    about = {"data": str(data) if data else "generated", "rows": rows, "epochs": plan.epochs, "batch_size": plan.batch_size}
+    plan = TrainingPlan(epochs=epochs, batch_size=batch_size)
+    about = {"data": str(data) if data else "generated", "rows": rows, "epochs": epochs, "batch_size": batch_size}
 
     def trial(seed: int, side: str, defense: str) -> Row:
         table = read_pair(data, partner) if data is not None else generated_table(rows, seed=seed)

@@ -5,13 +5,16 @@ prints.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import log2
 from pathlib import Path
+from typing import Annotated
+
+from typer import Option
 
 from tallystick.errors import ConfigError
 from tallystick_experiments.catalogue.clicks import encode_clicks, read_clicks
 from tallystick_experiments.catalogue.table import SplitData, TwoPartyTable
+from tallystick_experiments.command import seeds_option, several
 from tallystick_experiments.experiment import TrainingPlan
 from tallystick_experiments.grid import NOWHERE, Keeping, Latest, grid, run_cases
 from tallystick_experiments.label_leakage import paper
@@ -21,32 +24,21 @@ from tallystick_experiments.label_leakage.scenarios import LARGE_BATCH, parts, s
 from tallystick_experiments.page import ExperimentResult
 from tallystick_experiments.stats import Row
 
-_SEEDS = (1, 2, 3, 4, 5)
 _PAPER_ROWS = 1_000_000  # from here on the paper's own batch and step size
 UPDATES_PER_EPOCH = 140
 
 
-@dataclass(frozen=True, kw_only=True)
-class WantedPlan:
-    """What is asked of every training but those at a batch of 8,192; None is scaled to the file."""
-
-    epochs: int = 3
-    batch_size: int | None = None
-    learning_rate: float | None = None
-
-
-def plan_for(rows: int, wanted: WantedPlan | None = None) -> TrainingPlan:
-    """Give the paper's plan (3 epochs, batch 8,192, Adam 1e-4), scaled to a sample.
+def plan_for(rows: int, *, epochs: int = 3, batch_size: int | None = None, learning_rate: float | None = None) -> TrainingPlan:
+    """Give the paper's plan (3 epochs, batch 8,192, Adam 1e-4), scaled to a sample where it is not said.
 
     A tenth of Criteo gives 500 updates an epoch. A sample of 72,000 rows would give 9; it gets batches of about a 140th of its
     rows and ten times the step size.
     """
-    large, wanted = rows >= _PAPER_ROWS, wanted or WantedPlan()
-    scaled = min(LARGE_BATCH, max(16, 2 ** round(log2(rows / UPDATES_PER_EPOCH))))
+    large, scaled = rows >= _PAPER_ROWS, min(LARGE_BATCH, max(16, 2 ** round(log2(rows / UPDATES_PER_EPOCH))))
     return TrainingPlan(
-        epochs=wanted.epochs,
-        batch_size=(LARGE_BATCH if large else scaled) if wanted.batch_size is None else wanted.batch_size,
-        learning_rate=(1e-4 if large else 1e-3) if wanted.learning_rate is None else wanted.learning_rate,
+        epochs=epochs,
+        batch_size=(LARGE_BATCH if large else scaled) if batch_size is None else batch_size,
+        learning_rate=(1e-4 if large else 1e-3) if learning_rate is None else learning_rate,
     )
 
 
@@ -57,13 +49,18 @@ def large_plan(rows: int) -> TrainingPlan:
 
 def run(
     *,
-    data: Path,
-    seeds: Sequence[int] = _SEEDS,
-    only: Sequence[str] = (),
-    named: Sequence[str] = (),
-    training: WantedPlan | None = None,
+    data: Annotated[Path, Option(help="Kaggle's Criteo or Avazu file.")],
+    seeds: Annotated[Sequence[int], seeds_option("Runs per scenario.")] = range(1, 6),
+    only: Annotated[
+        Sequence[str],
+        several("Parts, with commas between: table-1 to -5, figure-2 to -7, frontier, frontier-large, depth, choices, claims."),
+    ] = (),
+    scenario: Annotated[list[str] | None, Option(help="One scenario by its name, such as none; may be repeated.")] = None,
+    epochs: Annotated[int, Option(help="Of every training run but those at batch 8,192.", min=1)] = 3,
+    batch_size: Annotated[int | None, Option(help="Rows per step; scaled to the file if left out.", min=2)] = None,
+    learning_rate: Annotated[float | None, Option(help="Of Adam; scaled to the file if left out.")] = None,
+    limit: Annotated[int | None, Option(help="Draw so many rows at random.")] = None,
     min_count: int = 10,
-    limit: int | None = None,
     keeping: Keeping = NOWHERE,
 ) -> ExperimentResult:
     """Run the benchmark on one thread.
@@ -72,10 +69,10 @@ def run(
         ConfigError: an unknown part, or a log of another sweep.
         DataError: the file is not in Kaggle's format.
     """
-    table = read_clicks(data, limit=limit)
+    table, named = read_clicks(data, limit=limit), scenario or []
     chosen = [] if named else _chosen(only, table.name)
     rows = table.frame.height
-    plan = plan_for(rows, training)
+    plan = plan_for(rows, epochs=epochs, batch_size=batch_size, learning_rate=learning_rate)
     about = {
         "name": table.name,
         "rows": rows,
@@ -87,7 +84,7 @@ def run(
     every = scenarios(large_plan(rows))
     if unknown := sorted(set(named) - set(every)):
         raise ConfigError(f"bench label-leakage: unknown scenario {', '.join(unknown)}; choose from {', '.join(every)}")
-    names = list(dict.fromkeys(name for part in chosen for name in parts()[part])) or list(named)
+    names = list(dict.fromkeys(name for part in chosen for name in parts()[part])) or named
     encoded = Latest(_encoded)
 
     def trial(name: str, seed: int) -> Row:

@@ -20,11 +20,10 @@ def tables_in(data: Path | None) -> list[str]:
     return [name for name in TABLES if name not in (*HELD_OUT, *BY_TIME) and (data is not None or name in PACKAGED)]
 
 
-def tables_of(asked: str, data: Path | None) -> list[str]:
-    """The tables that a word of the command line names: names, ``held-out``, ``by-time``, or all that can be had."""
-    if asked in (groups := {"held-out": list(HELD_OUT), "by-time": list(BY_TIME)}):
-        return groups[asked]
-    return asked.split(",") if asked else tables_in(data)
+def tables_of(asked: Sequence[str], data: Path | None) -> list[str]:
+    """The tables that the command line names: by names, as ``held-out`` or ``by-time``, or all that can be had."""
+    groups = {"held-out": HELD_OUT, "by-time": BY_TIME}
+    return [name for word in asked for name in groups.get(word, [word])] or tables_in(data)
 
 
 def run(

@@ -10,6 +10,7 @@ import itertools
 import multiprocessing
 import os
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,10 +18,11 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import polars as pl
+from typer import Option
 
 from tallystick.alignment.group import hash_to_group, multiply
 from tallystick.alignment.outcome import Alignment
@@ -36,6 +38,7 @@ from tallystick.data.table import read_table
 from tallystick.demo.localhost import FEATURE, LABEL, PAIR, PartyContext, Peers, run_parties
 from tallystick.errors import ConfigError, TallystickError
 from tallystick.job.phases.align import align, help_align
+from tallystick_experiments.command import several
 from tallystick_experiments.resident import memory_mib
 from tallystick_experiments.speed import secretflow
 from tallystick_experiments.speed.slow_link import SlowLink
@@ -65,14 +68,19 @@ PARTY_TIMEOUT_S = 1800.0
 
 def run(
     *,
-    rows: int,
-    others: int | None = None,
-    protocol: str = "intersection",
-    turns: int | None = None,
-    peer_python: str | None = None,
-    peer_protocols: Sequence[str] = secretflow.PROTOCOLS,
-    link_mbit: float | None = None,
-    link_ms: float = 0.0,
+    rows: Annotated[int, Option(help="Rows of the label party.", min=1)] = 100_000,
+    others: Annotated[int | None, Option(help="Rows of the feature party; as many if left out.", min=1)] = None,
+    protocol: Annotated[
+        str, Option(help="intersection, diffie-hellman, malicious, union or union-with-helper.")
+    ] = "intersection",
+    turns: Annotated[int | None, Option(help="Repetitions; 3 if left out, 1 above 400,000 rows in all.", min=1)] = None,
+    peer: Annotated[str | None, Option(help="spu: SecretFlow's intersections in the same run, too.")] = None,
+    peer_python: Annotated[str, Option(help="The Python that has the peer installed.")] = sys.executable,
+    peer_protocols: Annotated[Sequence[str], several("Which of the peer's.")] = secretflow.PROTOCOLS,
+    link_mbit: Annotated[
+        float | None, Option(help="Mbit/s each way of a slow line between the parties; loopback if left out.", min=0.1)
+    ] = None,
+    link_ms: Annotated[float, Option(help="Milliseconds of its round trip.", min=0)] = 0.0,
 ) -> Figures:
     """Align two tables that share half of the ids of the shorter one, and check the result.
 
@@ -82,8 +90,8 @@ def run(
     ``seconds`` (None where the protocol hardly multiplies); per party ``peak_mib``, ``peak_over_baseline_mib`` and seconds of
     each part. The bare loop runs before and after every turn, for a machine that others use too, or that slows down under load,
     is not equally fast all the time: a turn's efficiency takes the mean of the two, and the medians over the turns are given. By
-    default three turns, one above 200,000 rows. With ``peer_python``, a Python that has SecretFlow's spu, each turn runs
-    ``peer_protocols`` on tables of the same ids, too. ``link_mbit`` puts a line of so many Mbit/s each way, and a round trip of
+    default three turns, one above 200,000 rows. With the peer ``spu`` each turn runs SecretFlow's ``peer_protocols`` on tables of
+    the same ids, too, by a Python that has it. ``link_mbit`` puts a line of so many Mbit/s each way, and a round trip of
     ``link_ms``, between every two parties (``slow_link.py``).
 
     Raises ConfigError for an unknown protocol, sizes that cannot be aligned, or a ``peer_python`` without spu.
@@ -94,14 +102,16 @@ def run(
     common = round(min(rows, others) * OVERLAP)
     if not 0 < common < min(rows, others):
         raise ConfigError(f"rows = {rows}, others = {others}: expected both sides to share some of their ids, but not all")
-    if peer_python is not None:
+    if peer not in (None, "spu"):
+        raise ConfigError(f"--peer = {peer!r}: expected spu")
+    if peer is not None:
         secretflow.check_peer(peer_python, peer_protocols)
     line = {"link_mbit": link_mbit, "link_ms": link_ms}
     job = {"protocol": protocol, "rows": rows, "others": others, "common": common, **line}
     measured = _repeat(
         job,
         turns or (3 if rows + others <= 400_000 else 1),
-        peer=None if peer_python is None else partial(secretflow.run, peer_python, peer_protocols, common=common),
+        peer=None if peer is None else partial(secretflow.run, peer_python, peer_protocols, common=common),
     )
     sizes = {"protocol": protocol, "rows": rows, "others": others, "overlap": OVERLAP}
     return {**sizes, **line, "cores": os.cpu_count(), **measured}

@@ -15,11 +15,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
+from typer import Option
 
 from tallystick.config.sections import TargetConfig
 from tallystick.data.features import Features, FeatureShape
@@ -48,7 +49,13 @@ CASES: dict[str, tuple[dict[str, Any], TargetConfig]] = {
 PEAK_TIMEOUT_S = 120
 
 
-def run(*, rows: int = 8_192, width: int = 128, turns: int = 5, seed: int = 1) -> dict[str, Any]:
+def run(
+    *,
+    rows: Annotated[int, Option(help="Rows of a batch.", min=2)] = 8_192,
+    width: Annotated[int, Option(help="Width of the cut.", min=1)] = 128,
+    turns: Annotated[int, Option(help="Repetitions; medians are shown.", min=1)] = 5,
+    seed: int = 1,
+) -> dict[str, Any]:
     """Measure milliseconds per batch of the step and of every defence, and the distance correlation against its definition."""
     step = _training_step(rows, width, seed)
     step_ms = _milliseconds(step, turns)

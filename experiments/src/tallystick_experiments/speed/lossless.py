@@ -4,10 +4,11 @@ import hashlib
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
+from typer import Option
 
 from tallystick.config.sections import NetworkModel, TrainingConfig, TrainingSettings
 from tallystick.data.features import Features, FeatureShape
@@ -31,7 +32,7 @@ _WIDTH = NETWORK.hidden[NETWORK.cut_after - 1]
 ROWS, BATCH, EPOCHS = 5_000, 250, 10
 
 
-def run(*, seed: int = 1, timeout_s: float = 300) -> dict[str, Any]:
+def run(*, seed: Annotated[int, Option(help="Seed of data and weights.")] = 1, timeout_s: float = 300) -> dict[str, Any]:
     """Train 200 steps as two processes and as one; give the largest difference of any weight, and hashes of the weights."""
     with tempfile.TemporaryDirectory(prefix="tallystick-bench-") as folder:
         run_parties(Path(folder), __name__, PAIR, {"seed": seed}, timeout_s=timeout_s)

@@ -7,13 +7,14 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import polars as pl
 import yaml
+from typer import Option
 
 from tallystick.alignment.registry import LINKAGES
 from tallystick.artifacts.ledger import create_ledger
@@ -45,11 +46,11 @@ _CONTRACT: Mapping[str, Any] = {
 
 def run(
     *,
-    sizes: Sequence[int],
-    leakage: bool = True,
-    job: bool = True,
-    alignment: str = "intersection",
-    aligned: float = 1.0,
+    rows: Annotated[list[int] | None, Option(help="Of the generated file; repeat it for bytes per row.", min=1000)] = None,
+    leakage: Annotated[bool, Option(help="Measure bench label-leakage, one epoch of one scenario.")] = True,
+    job: Annotated[bool, Option(help="Measure all parties of a run.")] = True,
+    alignment: Annotated[str, Option(help="Of the run: intersection, union or union-with-helper.")] = "intersection",
+    aligned: Annotated[float, Option(help="Share of rows that the run's feature party has; the others train too.")] = 1.0,
     seed: int = 1,
 ) -> dict[str, Any]:
     """Measure the peak of every process at each size, and what it grows by per row.
@@ -63,16 +64,16 @@ def run(
         raise ConfigError(f"alignment = {alignment!r}: expected one of {', '.join(LINKAGES)}")
     if not 0 < aligned <= 1:
         raise ConfigError(f"aligned = {aligned}: expected a share of the rows, above 0 and at most 1")
-    found_at: dict[str, list[float]] = {}
-    for rows in sizes:
+    sizes, found_at = sorted(rows or (100_000, 400_000)), dict[str, list[float]]()
+    for size in sizes:
         with tempfile.TemporaryDirectory(prefix="tallystick-memory-") as name:
             folder = Path(name)
-            found = _leakage(folder, rows, seed) if leakage else {}
-            found |= job_peaks(folder, rows, alignment, seed, aligned=aligned) if job else {}
+            found = _leakage(folder, size, seed) if leakage else {}
+            found |= job_peaks(folder, size, alignment, seed, aligned=aligned) if job else {}
         for process, peak in found.items():
             found_at.setdefault(process, []).append(peak)
     return {
-        "rows": list(sizes),
+        "rows": sizes,
         "processes": {
             process: {
                 "peak_mib": [round(peak / 2**20, 1) for peak in found],

@@ -12,9 +12,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import torch
+from typer import Option
 
 from tallystick.artifacts.folder import RunFolder
 from tallystick.artifacts.trained import Architecture, TrainedFeatureParty, TrainedLabelParty, kept_encoder
@@ -23,11 +25,13 @@ from tallystick.config.party import load_party
 from tallystick.data.keys import keys_of
 from tallystick.data.table import read_party_table
 from tallystick.dataset.intersection import IntersectionDataset
+from tallystick.errors import ConfigError
 from tallystick.network.addresses import free_port
-from tallystick.network.channel import Progress
+from tallystick.network.channel import Progress, no_progress
 from tallystick.serving.answering import embedded
 from tallystick.serving.scoring import Scorer
 from tallystick.serving.stores.table import Snapshot
+from tallystick_experiments.command import several
 from tallystick_experiments.page import ExperimentResult
 from tallystick_experiments.speed import serving_faults, serving_memory
 from tallystick_experiments.speed.serving_clients import CLIENTS, ask, require_clients
@@ -44,13 +48,15 @@ GATHER_MS = 5
 
 def run(
     *,
-    parts: Sequence[str] = ("load",),
-    rows: int = 20_000,
-    seconds: int = 20,
-    rates: Sequence[int] = (100, 500),
-    way: str = "key",
-    minutes: float = 20.0,
-    progress: Progress,
+    parts: Annotated[Sequence[str], several("load, faults or memory, with commas between.")] = ("load",),
+    rows: Annotated[int, Option(help="Rows of each side's table.", min=1000)] = 20_000,
+    seconds: Annotated[int, Option(help="Length of each load.", min=2)] = 20,
+    rates: Annotated[
+        Sequence[int], several("Requests a second, with commas between.", of=int, wanted="whole numbers with commas between")
+    ] = (100, 500),
+    way: Annotated[str, Option(help="How the partner is asked: key, position, window or ahead.")] = "key",
+    minutes: Annotated[float, Option(help="Length of the part memory.", min=0.5)] = 20.0,
+    progress: Progress = no_progress,
 ) -> ExperimentResult:
     """Train, serve, and ask.
 
@@ -64,8 +70,12 @@ def run(
         minutes: of the part ``memory``.
         progress: told of each step.
 
-    Raises ConfigError where a client is not installed, or the training fails.
+    Raises ConfigError for another part or rate, where a client is not installed, or the training fails.
     """
+    if not set(parts) <= set(PARTS):
+        raise ConfigError(f"--parts {','.join(parts)}: must be of {', '.join(PARTS)}, with commas between")
+    if not rates or min(rates) < 1:
+        raise ConfigError(f"--rates {','.join(map(str, rates))}: must be whole numbers above 0, with commas between")
     require_clients()
     load_before, found = os.getloadavg()[0], list[Row]()
     steps = 1 + ("load" in parts) * (3 * len(CLIENTS) * len(rates) + 1) + ("faults" in parts) * len(serving_faults.FAULTS)

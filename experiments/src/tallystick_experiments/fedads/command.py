@@ -1,0 +1,65 @@
+"""bench fedads: which of the tables, and the options that go with it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+from typer import Option
+
+from tallystick.errors import ConfigError
+from tallystick_experiments.command import seeds_option, several
+from tallystick_experiments.fedads import defenses, leaks, unaligned
+from tallystick_experiments.fedads.unaligned_data import ALIGNED
+from tallystick_experiments.grid import NOWHERE, Keeping
+from tallystick_experiments.page import ExperimentResult
+
+
+def run(
+    *,
+    data: Annotated[
+        Path,
+        Option(
+            help="FedAds' folder, the IJCAI-18 sample, Kaggle's Criteo or Avazu file, or the folder of FATE's credit-card files."
+        ),
+    ],
+    table: Annotated[
+        str, Option(help="Which of the paper's tables: 3, unaligned rows, or 4, defences; or leaks, audits of both.")
+    ] = "4",
+    seeds: Annotated[Sequence[int], seeds_option()] = range(1, 6),
+    only: Annotated[
+        Sequence[str],
+        several("Table 3: rows, with semicolons between; all but probes if empty. Leaks: methods.", separator=";"),
+    ] = (),
+    epochs: Annotated[int, Option(help="Table 4: of every training run.", min=1)] = 1,
+    swapped: Annotated[bool, Option("--swapped", help="Table 4: give each party the other's columns.")] = False,
+    by_users: Annotated[bool, Option("--by-users", help="Table 3: draw test and aligned rows by whole users.")] = False,
+    aligned: Annotated[float, Option(help="Table 3: share of the training rows that both parties have.")] = ALIGNED,
+    paper_networks: Annotated[
+        bool, Option("--paper-networks", help="Table 3: the paper's networks, as FedAds' own data always gets.")
+    ] = False,
+    limit: Annotated[int | None, Option(help="Draw so many rows of each file at random.")] = None,
+    keeping: Keeping = NOWHERE,
+) -> ExperimentResult:
+    """Make the table; raises ConfigError for an option of another one."""
+    if table not in ("3", "4", "leaks"):
+        raise ConfigError(f"--table {table}: expected 3, 4 or leaks")
+    if table != "3" and (by_users or paper_networks or aligned != ALIGNED):
+        raise ConfigError("--by-users, --paper-networks, --aligned: go with --table 3 only; leave them out")
+    if table != "4" and (swapped or epochs != 1):
+        raise ConfigError("--swapped, --epochs: go with --table 4 only; leave them out")
+    if table == "4" and only:
+        raise ConfigError(f"--only {';'.join(only)}: goes with --table 3 or leaks; leave it out")
+    if table == "leaks":
+        return leaks.run(data=data, seeds=seeds, methods=only or leaks.METHODS, limit=limit, keeping=keeping)
+    if table == "3":
+        return unaligned.run(
+            data=data,
+            seeds=seeds,
+            only=only,
+            by_users=by_users,
+            paper_networks=paper_networks,
+            aligned=aligned,
+            limit=limit,
+            keeping=keeping,
+        )
+    return defenses.run(data=data, seeds=seeds, epochs=epochs, swapped=swapped, limit=limit, keeping=keeping)
