@@ -39,6 +39,7 @@ def seed_count(rows: Sequence[Row]) -> str:
 
 
 Cell = str | bool | int | float | Spread | None
+Shown = str | Callable[[Row], Cell]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +55,12 @@ class ResultTable:
         for row in self.rows:
             if len(row) != len(self.columns):
                 raise DataError(f"table {self.name!r}: a row of {len(row)} cells under {len(self.columns)} columns: {list(row)}")
+
+    @classmethod
+    def of(cls, name: str, rows: Iterable[Row], columns: Mapping[str, Shown], *, note: str = "") -> "ResultTable":
+        """A line for each row; each column has its head and, of a row, a field by its name or what a function makes of it."""
+        cells = [[row.get(shown) if isinstance(shown, str) else shown(row) for shown in columns.values()] for row in rows]
+        return cls(name=name, columns=list(columns), rows=cells, note=note)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from tallystick_experiments.page import Benchmark, Cell, Curve, ResultTable, Series
+from tallystick_experiments.page import Benchmark, Curve, ResultTable, Series, Shown
 from tallystick_experiments.stats import Row, groups
 
 
@@ -13,15 +13,11 @@ def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
     return Benchmark(
         title=f"DPAUC: {about['rows']:,} rows, {about['positives']:,} positives",
         tables=[
-            ResultTable(
-                name="Every mechanism at epsilon 1",
+            ResultTable.of(
+                "Every mechanism at epsilon 1",
+                [row for row in known if row["epsilon"] == 1],
+                {"mechanism": _named, "clients": "clients", "sd": "sd_many", "bias": "bias", "predicted sd": "predicted_sd"},
                 note=f"{first}; sd and bias over {max(about['repeats'], about['check_repeats']):,} draws of the noise.",
-                columns=["mechanism", "clients", "sd", "bias", "predicted sd"],
-                rows=[
-                    [_named(row), row["clients"], row["sd_many"], row["bias"], row["predicted_sd"]]
-                    for row in known
-                    if row["epsilon"] == 1
-                ],
             ),
             _table("Table 1", "Randomised response, 200 thresholds.", tables["table_1"]),
             _top_k(tables["table_2"], first),
@@ -50,42 +46,32 @@ def _named(row: Row) -> str:
 
 def _table(name: str, note: str, rows: Sequence[Row], *settings: str) -> ResultTable:
     """Means and sds beside the paper's, where it has any."""
-    mechanisms = len({_named(row) for row in rows}) > 1
-    known = any(row["paper_mean"] is not None for row in rows)
+    columns: dict[str, Shown] = {"scores": "scenario"}
+    if len({_named(row) for row in rows}) > 1:
+        columns |= {"mechanism": _named}
+    columns |= {setting: _in_words(setting) for setting in (*settings, "epsilon")}
+    if any(row["paper_mean"] is not None for row in rows):
+        columns |= {"paper, mean": "paper_mean", "paper, sd": "paper_sd"}
+    columns |= {"mean": "mean", "sd": "sd", "bias": "bias", "predicted sd": "predicted_sd"}
+    return ResultTable.of(name, rows, columns, note=note)
 
-    def cells(row: Row) -> list[Cell]:
-        of_paper = [row["paper_mean"], row["paper_sd"]] if known else []
-        what = [_named(row)] if mechanisms else []
-        where = [str(row[setting]) for setting in settings]
-        ours = [row["mean"], row["sd"], row["bias"], row["predicted_sd"]]
-        return [row["scenario"], *what, *where, f"{row['epsilon']:g}", *of_paper, *ours]
 
-    columns = ["scores", *(["mechanism"] if mechanisms else []), *settings, "epsilon"]
-    columns += ["paper, mean", "paper, sd"] if known else []
-    return ResultTable(
-        name=name, note=note, columns=[*columns, "mean", "sd", "bias", "predicted sd"], rows=[cells(row) for row in rows]
-    )
+def _in_words(field: str) -> Shown:
+    """A setting, which is no figure."""
+    return lambda row: row[field] if isinstance(row[field], str) else f"{row[field]:g}"
 
 
 def _top_k(rows: Sequence[Row], scenario: str) -> ResultTable:
-    return ResultTable(
-        name="Table 2",
-        note=f"{scenario}: positives among the k rows of highest score, which shared scores give away.",
-        columns=["k", "paper, positives", "positives", "precision", "recall"],
-        rows=[[str(row["k"]), row["paper_positives"], row["positives"], row["precision"], row["recall"]] for row in rows],
-    )
+    columns: dict[str, Shown] = {"k": _in_words("k"), "paper, positives": "paper_positives"}
+    columns |= {field: field for field in ("positives", "precision", "recall")}
+    note = f"{scenario}: positives among the k rows of highest score, which shared scores give away."
+    return ResultTable.of("Table 2", rows, columns, note=note)
 
 
 def _noisy_scores(rows: Sequence[Row]) -> ResultTable:
-    return ResultTable(
-        name="Table 3",
-        note="Laplace noise on the scores, labels in the clear: for comparison only.",
-        columns=["scores", "epsilon", "paper, mean", "mean", "sd", "predicted mean"],
-        rows=[
-            [row["scenario"], f"{row['epsilon']:g}", row["paper_mean"], row["mean"], row["sd"], row["predicted_mean"]]
-            for row in rows
-        ],
-    )
+    columns: dict[str, Shown] = {"scores": "scenario", "epsilon": _in_words("epsilon"), "paper, mean": "paper_mean"}
+    columns |= {"mean": "mean", "sd": "sd", "predicted mean": "predicted_mean"}
+    return ResultTable.of("Table 3", rows, columns, note="Laplace noise on the scores, labels in the clear: for comparison only.")
 
 
 def _densities(rows: Sequence[Row]) -> list[Curve]:

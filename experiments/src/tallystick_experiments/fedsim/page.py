@@ -6,8 +6,8 @@ from tallystick.models.similarity.model import LOOKED_AT
 from tallystick_experiments.fedsim import paper
 from tallystick_experiments.fedsim.methods import TREES
 from tallystick_experiments.fedsim.runs import RECIPES
-from tallystick_experiments.page import Benchmark, Cell, Curve, ResultTable, Series, counted
-from tallystick_experiments.stats import Row, distinct, groups, over_seeds, paired, spread
+from tallystick_experiments.page import Benchmark, Cell, Curve, ResultTable, Series, Shown, counted
+from tallystick_experiments.stats import Row, at, distinct, groups, over_seeds, paired, spread
 
 PAIRED = (
     ("FedSim", "Top1Sim"),
@@ -168,24 +168,25 @@ def _differences(rows: Sequence[Row]) -> ResultTable:
 
 
 def _cut(rows: Sequence[Row]) -> ResultTable:
-    fields = ("form", "neighbors", "batch_size", "bytes_per_step", "steps_per_s", "difference")
-    return ResultTable(
-        name="The cut: each distinct row once, or every link",
+    return ResultTable.of(
+        "The cut: each distinct row once, or every link",
+        rows,
+        {
+            "what crosses": "form",
+            "K": "neighbors",
+            "batch": "batch_size",
+            "bytes a step": lambda row: round(row["bytes_per_step"]),
+            "steps a second": "steps_per_s",
+            "largest difference to one process": "difference",
+        },
         note="Two processes over mutual TLS on this machine, the weights of FedSim after the last step.",
-        columns=["what crosses", "K", "batch", "bytes a step", "steps a second", "largest difference to one process"],
-        rows=[[round(row[field]) if field == "bytes_per_step" else row[field] for field in fields] for row in rows],
     )
 
 
 def _deltas(rows: Sequence[Row]) -> ResultTable:
-    return ResultTable(
-        name="The estimate of Table 1: what FedSim may bring, without training",
-        columns=["set", "rows", "K", "paper, over Top1Sim", "over Top1Sim", "over AvgSim"],
-        rows=[
-            [row["set"], row["rows"], row["neighbors"], row["paper"], row["delta"]["Top1Sim"], row["delta"]["AvgSim"]]
-            for row in rows
-        ],
-    )
+    columns: dict[str, Shown] = {"set": "set", "rows": "rows", "K": "neighbors", "paper, over Top1Sim": "paper"}
+    columns |= {f"over {method}": at("delta", method) for method in ("Top1Sim", "AvgSim")}
+    return ResultTable.of("The estimate of Table 1: what FedSim may bring, without training", rows, columns)
 
 
 def _by_neighbors(rows: Sequence[Row]) -> Iterator[Curve]:

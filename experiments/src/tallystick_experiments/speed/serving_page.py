@@ -1,8 +1,8 @@
 """The page of what serving was measured to do."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from tallystick_experiments.page import Benchmark, Cell, ResultTable
+from tallystick_experiments.page import Benchmark, ResultTable, Shown
 from tallystick_experiments.speed.serving_clients import CLIENTS
 from tallystick_experiments.stats import Row
 
@@ -33,83 +33,80 @@ _NOTES = (
 
 
 def _load(rows: Sequence[Row]) -> ResultTable:
-    cells: list[list[Cell]] = [
-        [
-            f"{row['what']}, {row['rate']}/s, {CLIENTS[row['client']]} ({row['client']})",
-            row["per_second"],
-            row["failed"],
-            row["p50_ms"],
-            row["p99_ms"],
-            AIMS_MS.get(row["rate"]) if row["what"].startswith("serve") else None,
-            row["label_cpu_ms"],
-            row.get("feature_cpu_ms"),
-            row["cpu_ms"],
-        ]
-        for row in rows
-    ]
-    columns = ["server", "requests a second", "failed", "p50, ms", "p99, ms", "aim, p99, ms"]
-    return ResultTable(
-        name="Times and CPU of a request",
-        columns=[*columns, "CPU of the label party, ms", "CPU of the feature party, ms", "CPU together, ms"],
-        rows=cells,
+    return ResultTable.of(
+        "Times and CPU of a request",
+        rows,
+        {
+            "server": lambda row: f"{row['what']}, {row['rate']}/s, {CLIENTS[row['client']]} ({row['client']})",
+            "requests a second": "per_second",
+            "failed": "failed",
+            "p50, ms": "p50_ms",
+            "p99, ms": "p99_ms",
+            "aim, p99, ms": lambda row: AIMS_MS.get(row["rate"]) if row["what"].startswith("serve") else None,
+            "CPU of the label party, ms": "label_cpu_ms",
+            "CPU of the feature party, ms": "feature_cpu_ms",
+            "CPU together, ms": "cpu_ms",
+        },
     )
 
 
 def _one_process(rows: Sequence[Row]) -> ResultTable:
-    cells: list[list[Cell]] = [[f"{row['rate']} a second" if row["rate"] else "without a pause", row["cpu_ms"]] for row in rows]
-    return ResultTable(name="The same network in one process", columns=["one row at a time", "CPU, ms"], rows=cells)
+    columns: Mapping[str, Shown] = {"one row at a time": _pace, "CPU, ms": "cpu_ms"}
+    return ResultTable.of("The same network in one process", rows, columns)
 
 
 def _round_trip(rows: Sequence[Row]) -> ResultTable:
-    return ResultTable(
-        name="A bare round trip of the session",
-        columns=["empty messages at random times", "CPU of both parties, ms"],
-        rows=[[f"{row['rate']} a second", row["cpu_ms"]] for row in rows],
-        note="A request costs at least this, the scoring of one process at its pace, and a constant answer: what is asked of a "
-        "partner for one row alone cannot cost less.",
+    columns: Mapping[str, Shown] = {"empty messages at random times": _pace, "CPU of both parties, ms": "cpu_ms"}
+    note = (
+        "A request costs at least this, the scoring of one process at its pace, and a constant answer: what is asked of a "
+        "partner for one row alone cannot cost less."
     )
+    return ResultTable.of("A bare round trip of the session", rows, columns, note=note)
+
+
+def _pace(row: Row) -> str:
+    return f"{row['rate']} a second" if row["rate"] else "without a pause"
 
 
 def _faults(rows: Sequence[Row]) -> ResultTable:
-    cells: list[list[Cell]] = [
-        [
-            row["fault"],
-            row["requests"],
-            row["failed"],
-            row["p50_ms"],
-            row["p99_ms"],
-            row["slowest_ms"],
-            row["alone"],
-            row["back_s"],
-        ]
-        for row in rows
-    ]
-    columns = ["fault", "requests", "failed", "p50, ms", "p99, ms", "slowest, ms"]
-    return ResultTable(
-        name="Faults under a load of 100 a second",
-        columns=[*columns, "by own columns while it lasts", "seconds until joint scores are back"],
-        rows=cells,
+    return ResultTable.of(
+        "Faults under a load of 100 a second",
+        rows,
+        {
+            "fault": "fault",
+            "requests": "requests",
+            "failed": "failed",
+            "p50, ms": "p50_ms",
+            "p99, ms": "p99_ms",
+            "slowest, ms": "slowest_ms",
+            "by own columns while it lasts": "alone",
+            "seconds until joint scores are back": "back_s",
+        },
         note="The deadline of a request is 200 ms. Seconds count from the moment in which the fault is over: the partner's "
         "process goes on, or is started and has to load first.",
     )
 
 
 def _memory(rows: Sequence[Row]) -> ResultTable:
-    cells: list[list[Cell]] = [
-        [
-            row["process"],
-            row["minutes"],
-            row["mib_first"],
-            row["mib_last"],
-            row["mib_a_minute"],
-            f"{row['descriptors_first']:g}, {row['descriptors_last']:g}, {row['descriptors_most']:g}",
-            f"{row['threads_first']:g}, {row['threads_last']:g}, {row['threads_most']:g}",
-        ]
-        for row in rows
-    ]
-    columns = ["process", "minutes", "MiB, first", "MiB, last", "MiB a minute", "descriptors: first, last, most"]
-    asked = f"{rows[0]['requests']:,.0f} requests at 100 a second, {rows[0]['failed']:g} failed; the partner is restarted midway."
-    return ResultTable(name="What the processes hold", columns=[*columns, "threads: first, last, most"], rows=cells, note=asked)
+    return ResultTable.of(
+        "What the processes hold",
+        rows,
+        {
+            "process": "process",
+            "minutes": "minutes",
+            "MiB, first": "mib_first",
+            "MiB, last": "mib_last",
+            "MiB a minute": "mib_a_minute",
+            "descriptors: first, last, most": _first_last_most("descriptors"),
+            "threads: first, last, most": _first_last_most("threads"),
+        },
+        note=f"{rows[0]['requests']:,.0f} requests at 100 a second, {rows[0]['failed']:g} failed; the partner is restarted "
+        "midway.",
+    )
+
+
+def _first_last_most(what: str) -> Shown:
+    return lambda row: ", ".join(f"{row[f'{what}_{which}']:g}" for which in ("first", "last", "most"))
 
 
 _TABLES = {"load": _load, "one process": _one_process, "round trip": _round_trip, "faults": _faults, "memory": _memory}
