@@ -69,9 +69,13 @@ def test_a_page_sets_each_way_beside_one_machine_and_what_the_rate_allows():
         for each in (LongLine(), far)
         for way in WAYS
     ]
-    (table,) = line.page_of({"cores": 2}, rows).tables
+    table, epochs = line.page_of({"cores": 2}, rows).tables
     shown = {(row[0], row[1], row[2]): row[3:] for row in table.rows}
     # 100 Mbit/s are 12.5 MB/s; a batch is 64 rows of 128 numbers, of four bytes whole and one and a share compressed.
     assert shown[far.name, "synchronous", "none"] == [0, 200.0, 0.5, pytest.approx(12.5e6 / (64 * 128 * 4))]
     assert shown[far.name, "auto", "int8"][3] == pytest.approx(12.5e6 / (64 * 132))
     assert shown[LongLine().name, "auto", "none"][2:] == [1.0, None]
+    # 1,000,000 rows are 15,625 batches, 78 s at 200 a second. Both ways cross 128 numbers of four bytes; once, half of that.
+    taken = {(row[1], row[2]): row[3:] for row in epochs.rows}
+    assert taken["synchronous", "none"] == [pytest.approx(1024.0), pytest.approx(15_625 / 200 / 60)]
+    assert taken["gradients: none", "none"] == [pytest.approx(512.0), pytest.approx(512e6 / 12.5e6 / 60)]

@@ -48,6 +48,7 @@ SCENARIO = SpeedScenario(
 )
 WAITING_STEPS, WAITING_WARM_UP = 120, 20
 """Of synchronous training through a long line, whose every step waits for it."""
+EPOCH_ROWS = 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,10 +151,36 @@ def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
                 note="Batches of 64 rows, a cut of 128, two processes over mutual TLS on one thread each; medians over "
                 f"{len(distinct(rows, 'turn'))} turns. The share is of synchronous training on one machine. The last column is "
                 "what the line's bytes a second allow.",
-            )
+            ),
+            ResultTable(
+                name="An epoch of a million rows",
+                columns=["line", "training", "compression", "MB, both ways", "minutes"],
+                rows=_epochs(rows),
+                note="By the steps a second above. With training.gradients: none embeddings cross once for the whole training, "
+                "and not in each epoch; its minutes are those that the rate allows.",
+            ),
         ],
         notes=[f"{about['cores']} cores; a relay between the processes has the line's rate and its delay."],
     )
+
+
+def _epochs(rows: Sequence[Row]) -> list[list[Cell]]:
+    """What a million rows take through each line."""
+    cells = list[list[Cell]]()
+    steps = EPOCH_ROWS / SCENARIO.batch_size
+    for name, of_line in groups([row for row in rows if row["most_steps_per_s"] is not None], "line").items():
+        for (way, compression), of in groups(of_line, "way", "compression").items():
+            mega = 2 * EPOCH_ROWS * _row_bytes(compression) / 1e6
+            cells.append([name, way, compression, mega, steps / median(row["steps_per_s"] for row in of) / 60])
+        most = next(row["most_steps_per_s"] for row in of_line if row["compression"] == "none")
+        cells.append([name, "gradients: none", "none", EPOCH_ROWS * _row_bytes("none") / 1e6, steps / most / 60])
+    return cells
+
+
+def _row_bytes(compression: CompressionName) -> int:
+    """Bytes of a row's cut embedding, or of its gradient."""
+    written, width = COMPRESSIONS[compression], SCENARIO.bottom[-1]
+    return written.row_bytes(width) if written is not None else 4 * width
 
 
 def _measure(line: LongLine, *, timeout_s: float) -> list[Row]:
@@ -176,9 +203,7 @@ def most_steps(line: LongLine, way: TrainingWay) -> float | None:
     """Steps a second that the line's rate allows, by the bytes of a batch one way."""
     if line.mbit_per_s is None:
         return None
-    compression, width = COMPRESSIONS[way.compression], SCENARIO.bottom[-1]
-    row_bytes = compression.row_bytes(width) if compression is not None else 4 * width
-    return line.mbit_per_s * 1e6 / 8 / (SCENARIO.batch_size * row_bytes)
+    return line.mbit_per_s * 1e6 / 8 / (SCENARIO.batch_size * _row_bytes(way.compression))
 
 
 def party(stage: PartyContext, arguments: dict[str, Any]) -> list[Row]:
