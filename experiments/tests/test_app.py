@@ -41,10 +41,14 @@ def test_a_command_that_does_not_exist_is_named():
         (["fedads", "--data", "x", "--table", "leaks", "--swapped"], "--swapped"),
         (["fedads", "--data", "x", "--table", "4", "--only", "none"], "--only none"),
         (["quality", "--label", "y"], "--label"),
+        (["florist", "--data", "x", "--ratios", "half"], "--ratios half: must be numbers with commas between, such as 0.25,0.5"),
+        (["line", "--lines", "50"], "--lines 50: must be ms:Mbit/s, as 50:100"),
+        (["serve", "--rates", "0"], "--rates 0: must be whole numbers above 0"),
+        (["serve", "--rates", "1,x"], "--rates 1,x: must be whole numbers above 0"),
         (["quality", "--leaks", "--table", "own.csv", "--label", "y"], "--table own.csv"),
     ],
 )
-def test_an_option_that_would_do_nothing_is_refused_and_leaves_no_folder_behind(tmp_path, command, named):
+def test_an_option_that_is_none_or_would_do_nothing_is_refused_and_leaves_no_folder_behind(tmp_path, command, named):
     shown = CliRunner().invoke(command_line(command[:1]), [*command, "--out", str(tmp_path / "out")])
     assert shown.exit_code == 2
     assert named in shown.output

@@ -71,6 +71,8 @@ class ReadOption:
         """The value; raises ConfigError for what is none."""
         try:
             return self.read(said)
+        except ConfigError:
+            raise
         except ValueError:
             raise ConfigError(f"--{name} {said}: must be {self.wanted}") from None
 

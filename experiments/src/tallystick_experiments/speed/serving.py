@@ -52,7 +52,8 @@ def run(
     rows: Annotated[int, Option(help="Rows of each side's table.", min=1000)] = 20_000,
     seconds: Annotated[int, Option(help="Length of each load.", min=2)] = 20,
     rates: Annotated[
-        Sequence[int], several("Requests a second, with commas between.", of=int, wanted="whole numbers with commas between")
+        Sequence[int],
+        several("Requests a second, with commas between.", of=int, wanted="whole numbers above 0, with commas between"),
     ] = (100, 500),
     way: Annotated[str, Option(help="How the partner is asked: key, position, window or ahead.")] = "key",
     minutes: Annotated[float, Option(help="Length of the part memory.", min=0.5)] = 20.0,
