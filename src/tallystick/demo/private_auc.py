@@ -5,7 +5,6 @@ flights from July on. A flight's score is the share of late ones among the same 
 from January to June, which all may know. The server learns the AUC over all clients' flights, and no client's labels or scores.
 """
 
-from collections.abc import Callable
 from datetime import datetime
 from io import BytesIO
 from pathlib import Path
@@ -37,9 +36,7 @@ LIMITS = Limits(heartbeat_s=1.0, deadline_s=5.0)
 TIMEOUT_S = 180.0
 
 
-def run_private_auc(
-    folder: Path, *, clients: int = 3, epsilon: float = 1.0, on_start: Callable[[dict[str, int]], None] = lambda _pids: None
-) -> dict[str, Any]:
+def run_private_auc(folder: Path, *, clients: int = 3, epsilon: float = 1.0) -> dict[str, Any]:
     """Split the flights among ``clients`` clients, run everybody, and give what came out beside the exact AUC.
 
     DPAUC's workflow with a securely summed two-statistics release. Threat model: a server that
@@ -52,7 +49,6 @@ def run_private_auc(
         folder: the run folder goes here; each party has its own home in it.
         clients: 3 to 12.
         epsilon: of each label holder's guarantee.
-        on_start: called with the process ids.
 
     Raises:
         ConfigError: not that many clients, or an epsilon that is none.
@@ -72,7 +68,6 @@ def run_private_auc(
     tables = prepare(run, names)
     everything = pl.concat(tables.values())
     with PartyProcesses(run, __name__, peers_of(names), arguments | {"rows": everything.height}, limits=LIMITS) as parties:
-        on_start(parties.pids)
         outcome = parties.run(timeout_s=TIMEOUT_S)
         pids = parties.pids
     released = outcome.results[SERVER]

@@ -5,6 +5,7 @@ computed from labels and stays with the label party; no formal guarantee protect
 Shapes: N rows, C classes.
 """
 
+from collections.abc import Mapping
 from typing import Any, NotRequired, TypedDict
 
 import numpy as np
@@ -113,11 +114,6 @@ def compare_models(
         }
         for model in models
     }
-    paired = {
-        name: replicates["joint", name] - replicates["local_baseline", name]
-        for name in table
-        if ("joint", name) in replicates and ("local_baseline", name) in replicates
-    }
     own = found.get("local_baseline")
     label_mean = np.nan if target == "multiclass" else metrics.mean_statistic(labels)(weights_N)
     return Comparison(
@@ -130,7 +126,7 @@ def compare_models(
         local_baseline=own,
         difference=None
         if own is None
-        else {name: _difference(found["joint"][name], own[name], paired.get(name)) for name in table},
+        else {name: _difference(found["joint"][name], own[name], _paired(replicates, name)) for name in table},
         curves={model: each.curves() for model, each in models.items()},
         weighted=weights is not None,
     )
@@ -190,6 +186,12 @@ def _with_interval(model: _Model, name: str, chosen: Metric, replicates_R: Float
     if name not in model.values or replicates_R is None:
         return MetricValue(value=None, low=None, high=None, reason=model.reasons[name])
     return valued(model.values[name], replicates_R, chosen.low, chosen.high)
+
+
+def _paired(replicates: Mapping[tuple[str, str], Floats], name: str) -> Floats | None:
+    """Of each resample, how much more of a metric the joint model has; None where one of the two has none."""
+    joint_R, own_R = (replicates.get((model, name)) for model in ("joint", "local_baseline"))
+    return None if joint_R is None or own_R is None else joint_R - own_R
 
 
 def _difference(joint: MetricValue, own: MetricValue, replicates_R: Floats | None) -> MetricValue:

@@ -73,15 +73,9 @@ def _latest_complete(contract: Contract, party: PartyFile, say: Callable[[str], 
 
 def named_run(contract: Contract, party: PartyFile, name: str, *, option: str = "--run") -> RunFolder:
     """The run of that id, folder name or path; raises ConfigError that names the option if there is none."""
-    for path in (Path(name), party.runs / name):
-        if (path / "contract.json").is_file():
-            folder = RunFolder.open(path, key=party.run_key)
-            folder.require(contract)
-            if folder.origin.party != party.party:
-                raise ConfigError(
-                    f"{option} {name}: is a run of {folder.origin.party}; give one of {party.party}, under {party.runs}"
-                )
-            return folder
+    if (at_hand := run_at(party, name, option=option)) is not None:
+        at_hand.require(contract)
+        return at_hand
     for folder in RunFolder.all(party.runs, contract, party.party, unusable=False, key=party.run_key):
         with suppress(StorageError):
             if folder.run_id == name:
@@ -91,3 +85,14 @@ def named_run(contract: Contract, party: PartyFile, name: str, *, option: str = 
         f"{option} {name}: there is no such run of contract {contract.name} ({contract.hash[:8]}) in {party.runs}; give the id "
         f"of a complete run ({known}), or the name or path of its folder"
     )
+
+
+def run_at(party: PartyFile, name: str, *, option: str) -> RunFolder | None:
+    """The run whose path or folder name this is; raises ConfigError that names the option for another party's."""
+    path = next((path for path in (Path(name), party.runs / name) if (path / "contract.json").is_file()), None)
+    if path is None:
+        return None
+    folder = RunFolder.open(path, key=party.run_key)
+    if folder.origin.party != party.party:
+        raise ConfigError(f"{option} {name}: is a run of {folder.origin.party}; give one of {party.party}, under {party.runs}")
+    return folder

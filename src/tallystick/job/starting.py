@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from tallystick.artifacts.folder import RunFolder
@@ -10,6 +9,7 @@ from tallystick.artifacts.found_folders import contract_of
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
 from tallystick.errors import ConfigError, StorageError
+from tallystick.job.runs import run_at
 from tallystick.reading import shown
 
 _SCRATCH = "start from scratch, without --start-from on all sides"
@@ -33,14 +33,8 @@ def run_to_start_from(contract: Contract, party: PartyFile, name: str) -> RunFol
 
 
 def _found(party: PartyFile, name: str) -> RunFolder:
-    for path in (Path(name), party.runs / name):
-        if (path / "contract.json").is_file():
-            folder = RunFolder.open(path, key=party.run_key)
-            if folder.origin.party != party.party:
-                raise ConfigError(
-                    f"--start-from {name}: is a run of {folder.origin.party}; give one of {party.party}, under {party.runs}"
-                )
-            return folder
+    if (at_hand := run_at(party, name, option="--start-from")) is not None:
+        return at_hand
     for folder in _all(party):
         with suppress(StorageError):
             if folder.run_id == name:

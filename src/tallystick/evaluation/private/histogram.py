@@ -16,8 +16,26 @@ FINE_BINS = 256
 """Where one noise serves for all, more bins cost less than the half credit within fewer."""
 
 
+class _LaplaceCounts(CountingMechanism):
+    """Counts per score bin, each with as much discrete Laplace noise."""
+
+    shares_scores: ClassVar[bool] = False
+    interval_from_noise: ClassVar[bool] = True
+    picked: ClassVar[bool] = True
+
+    @property
+    def scale(self) -> float:
+        """Scale of the noise on each count."""
+        return self.sensitivity / self.epsilon
+
+    @property
+    def widest_scale(self) -> float:
+        """All counts get the same."""
+        return self.scale
+
+
 @dataclass(frozen=True, kw_only=True)
-class LabelHistogram(CountingMechanism):
+class LabelHistogram(_LaplaceCounts):
     """Positives per score bin with discrete Laplace noise of scale 1/epsilon; how many rows a bin holds is public.
 
     Threat model: a server that sees each client's noisy counts. Guarantee: epsilon label DP, once for all bins (a label lies
@@ -30,10 +48,7 @@ class LabelHistogram(CountingMechanism):
     name: ClassVar[str] = "label-histogram"
     protects: ClassVar[str] = "labels"
     reveals: ClassVar[str] = "the score histogram (per client; in sum with secure aggregation) and noisy positives per bin"
-    shares_scores: ClassVar[bool] = False
-    interval_from_noise: ClassVar[bool] = True
     needs_totals: ClassVar[bool] = True
-    picked: ClassVar[bool] = True
 
     epsilon: float
     count: int = 100
@@ -52,16 +67,6 @@ class LabelHistogram(CountingMechanism):
     def sensitivity(self) -> float:
         """A flipped label moves one count by one."""
         return 1.0
-
-    @property
-    def scale(self) -> float:
-        """Scale of the noise on each count."""
-        return self.sensitivity / self.epsilon
-
-    @property
-    def widest_scale(self) -> float:
-        """All counts get the same."""
-        return self.scale
 
     @property
     def event(self) -> Event:
@@ -100,7 +105,7 @@ class LabelHistogram(CountingMechanism):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecordHistogram(CountingMechanism):
+class RecordHistogram(_LaplaceCounts):
     """Positives and negatives per score bin, both with discrete Laplace noise of scale 2/epsilon, on bins fixed beforehand.
 
     Threat model: a server that sees each client's noisy counts. Guarantee: epsilon DP for whole records, score and label
@@ -112,10 +117,7 @@ class RecordHistogram(CountingMechanism):
     name: ClassVar[str] = "record-histogram"
     protects: ClassVar[str] = "whole records (scores and labels)"
     reveals: ClassVar[str] = "noisy positives and negatives per bin"
-    shares_scores: ClassVar[bool] = False
-    interval_from_noise: ClassVar[bool] = True
     needs_totals: ClassVar[bool] = False
-    picked: ClassVar[bool] = True
 
     epsilon: float
     edges: tuple[float, ...] = field(default_factory=lambda: tuple((1 / (1 + np.exp(-np.linspace(-8.0, 4.0, 127)))).tolist()))
@@ -128,16 +130,6 @@ class RecordHistogram(CountingMechanism):
     def sensitivity(self) -> float:
         """A replaced record leaves one cell and enters another."""
         return 2.0
-
-    @property
-    def scale(self) -> float:
-        """Scale of the noise on each count."""
-        return self.sensitivity / self.epsilon
-
-    @property
-    def widest_scale(self) -> float:
-        """All counts get the same."""
-        return self.scale
 
     @property
     def event(self) -> Event:
