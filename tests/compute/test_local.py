@@ -11,9 +11,7 @@ from contextlib import closing
 import pytest
 from tiny import PATIENCE_S
 
-from tallystick.compute import memory
 from tallystick.compute.local import LocalEngine
-from tallystick.compute.memory import free_memory
 from tallystick.compute.task import ATTEMPTS, Work
 from tallystick.errors import ComputeError, ConfigError, DataError
 
@@ -134,14 +132,3 @@ def test_workers_end_with_the_process_that_began_them(tmp_path, how):
 def test_a_check_names_the_workers_that_memory_allows():
     with pytest.raises(ComputeError, match=r"compute.workers = 4096: they take .* GiB are free here; have at most [1-9][0-9]*$"):
         LocalEngine(workers=4096).check()
-
-
-def test_free_memory_is_what_the_machine_and_the_container_allow(tmp_path, monkeypatch):
-    of_machine = free_memory()
-    assert of_machine is not None
-    for name, text in {"max": "3000000", "current": "2500000", "stat": "anon 5\ninactive_file 100000\n"}.items():
-        (tmp_path / f"memory.{name}").write_text(text)
-    monkeypatch.setattr(memory, "_CGROUP", tmp_path)
-    assert free_memory() == 600_000
-    (tmp_path / "memory.max").write_text("max\n")
-    assert free_memory() == pytest.approx(of_machine, rel=0.9)

@@ -7,9 +7,9 @@ from tallystick.config.party import PartyFile
 from tallystick.data.encoder import Encoder, feature_columns
 from tallystick.data.features import NUMBER_BYTES
 from tallystick.data.lazy import Frame
-from tallystick.data.machine import free_memory, temporary_folder
 from tallystick.data.records import IN_MEMORY_BYTES, fits_memory
 from tallystick.errors import DataError, StorageError
+from tallystick.machine import free_memory, temporary_folder
 
 LIBRARIES = 600 * 2**20
 """Bytes of a process without rows: libraries, a network, a few batches."""

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tallystick.data import machine
+from tallystick import machine
 
 GIB = 2**30
 
