@@ -19,12 +19,19 @@ from tallystick.attacks.feature_inference.network import InversionNetwork, _Loss
 from tallystick.attacks.feature_inference.registry import FEATURE_INFERENCE_ATTACKS
 from tallystick.attacks.feature_inference.simulator import SimulatorDecoding
 from tallystick.attacks.feature_inference.surrogate import _Surrogate
-from tallystick.attacks.feature_inference.view import ColumnValues, FeatureView, FirstBatch
+from tallystick.attacks.feature_inference.view import ColumnValues, FeatureView, FirstBatch, SentEmbeddings
 from tallystick.attacks.kernels import PENALTIES
 from tallystick.errors import ConfigError, DataError
 
 ROWS = 1200
 WITH_KNOWN_ROWS = [name for name, row in FEATURE_INFERENCE_ATTACKS.items() if not row.knows_no_row]
+
+
+def rebuilt(last_ND, mean_ND, truth, *, looks_NE=None, looks_at_NL=None, **how):
+    """What is rebuilt from such embeddings; of the last look alone, if no more are given."""
+    looks_NE = last_ND if looks_NE is None else looks_NE
+    sent = SentEmbeddings(last_BD=last_ND, mean_BD=mean_ND, looks_BE=looks_NE, looks_at_BL=looks_at_NL)
+    return evaluate_feature_inference(sent, truth, **how)
 
 
 def drawn(*shape, seed=0):
@@ -62,7 +69,7 @@ def test_each_attack_rebuilds_planted_columns(name):
     """With 200 known rows all of a linear map comes back to all attacks; seeded."""
     truth = columns()
     z_ND = planted(truth)
-    found = evaluate_feature_inference(z_ND, z_ND, truth, own_NA=drawn(ROWS, 2, seed=8), attacks=one_attack(name), known=(200,))
+    found = rebuilt(z_ND, z_ND, truth, own_NA=drawn(ROWS, 2, seed=8), attacks=one_attack(name), known=(200,))
     assert min(column.value for column in found.columns) > 0.85
     assert {column.name for column in found.columns} == {"a", "b", "c", "kind"}
     assert found.mean(200) > 0.9
@@ -72,7 +79,7 @@ def test_each_attack_rebuilds_planted_columns(name):
 @pytest.mark.parametrize("name", WITH_KNOWN_ROWS)
 def test_no_attack_rebuilds_what_is_not_there(name):
     """Independent embeddings: R² of a fit to 200 rows is below 0, a guess's accuracy near the majority's. Seeded."""
-    found = evaluate_feature_inference(
+    found = rebuilt(
         drawn(ROWS, 8, seed=3), drawn(ROWS, 8, seed=4), columns(), own_NA=drawn(ROWS, 2, seed=8), attacks=one_attack(name)
     )
     assert max(column.value for column in found.columns) < 0.05
@@ -84,20 +91,20 @@ def test_luck_is_what_the_best_of_many_reaches_where_nothing_is_to_be_found():
     lucky = beyond = 0
     for seed in range(100):
         z_ND, truth = drawn(150, 4, seed=100 + seed), columns(150)
-        found = evaluate_feature_inference(z_ND, z_ND, truth, attacks=attacks, known=(50,), draws=1)
+        found = rebuilt(z_ND, z_ND, truth, attacks=attacks, known=(50,), draws=1)
         lucky += any(column.value > 0.01 for column in found.columns)
         beyond += any(column.value > column.luck for column in found.columns if column.attack != "a guess")
     assert lucky > 20
     assert beyond < 5
     truth = columns()
-    found = evaluate_feature_inference(planted(truth), planted(truth), truth, attacks=attacks, known=(200,))
+    found = rebuilt(planted(truth), planted(truth), truth, attacks=attacks, known=(200,))
     assert all(column.value > 4 * column.luck for column in found.columns)
 
 
 def test_a_bent_map_is_told_better_by_a_curve():
     truth = columns()
     z_ND = planted(truth, bent=True)
-    found = evaluate_feature_inference(z_ND, z_ND, truth, known=(200,), attacks=PLAIN)
+    found = rebuilt(z_ND, z_ND, truth, known=(200,), attacks=PLAIN)
     assert found.by_attack["kernel", 200] > found.by_attack["ridge", 200] + 0.02
 
 
@@ -105,7 +112,7 @@ def test_noise_of_every_epoch_averages_out_of_the_mean_embedding():
     truth = columns()
     z_ND = planted(truth)
     last_ND, mean_ND = z_ND + 6 * drawn(ROWS, 8, seed=6), z_ND + 6 / 30**0.5 * drawn(ROWS, 8, seed=7)
-    found = evaluate_feature_inference(last_ND, mean_ND, truth, known=(200,), attacks=PLAIN)
+    found = rebuilt(last_ND, mean_ND, truth, known=(200,), attacks=PLAIN)
     assert found.by_attack["ridge-mean", 200] > found.by_attack["ridge", 200] + 0.2
 
 
@@ -113,7 +120,7 @@ def test_a_narrow_cut_that_turns_while_it_learns_shows_the_columns_from_every_si
     """Four epochs of a cut two wide: each shows two directions of the columns, all together every one. Seeded."""
     truth = columns()
     looks = [truth.numeric_NF @ drawn(3, 2, seed=seed) for seed in range(4)]
-    found = evaluate_feature_inference(
+    found = rebuilt(
         looks[-1], torch.stack(looks).mean(dim=0), truth, looks_NE=torch.cat(looks, dim=1), known=(200,), attacks=PLAIN
     )
     assert found.by_attack["ridge-looks", 200] > 0.7
@@ -142,18 +149,16 @@ def test_what_moves_between_the_batches_of_an_epoch_is_taken_off():
     looks, at_NL = moving(truth)
     given = {"looks_NE": torch.cat(looks, dim=1), "known": (200,), "draws": 1}
     given["attacks"] = {name: FEATURE_INFERENCE_ATTACKS[name] for name in ("ridge-looks", "kernel-looks", "network", "course")}
-    found = evaluate_feature_inference(looks[-1], torch.stack(looks).mean(dim=0), truth, looks_at_NL=at_NL, **given).by_attack
+    found = rebuilt(looks[-1], torch.stack(looks).mean(dim=0), truth, looks_at_NL=at_NL, **given).by_attack
     assert found["course", 200] > max(found[name, 200] for name in given["attacks"] if name != "course") + 0.1
     other_NL = at_NL[torch.randperm(3000, generator=torch.Generator().manual_seed(1))]
-    other = evaluate_feature_inference(looks[-1], torch.stack(looks).mean(dim=0), truth, looks_at_NL=other_NL, **given)
+    other = rebuilt(looks[-1], torch.stack(looks).mean(dim=0), truth, looks_at_NL=other_NL, **given)
     assert found["course", 200] > other.by_attack["course", 200] + 0.1
 
 
 def test_steps_that_do_not_fit_the_looks_are_refused():
     with pytest.raises(DataError, match="do not fit"):
-        evaluate_feature_inference(
-            drawn(50, 2), drawn(50, 2), columns(50), looks_NE=drawn(50, 6), looks_at_NL=torch.zeros(50, 4), known=(20,)
-        )
+        rebuilt(drawn(50, 2), drawn(50, 2), columns(50), looks_NE=drawn(50, 6), looks_at_NL=torch.zeros(50, 4), known=(20,))
 
 
 def test_own_columns_help_whoever_has_them():
@@ -161,8 +166,8 @@ def test_own_columns_help_whoever_has_them():
     z_ND = drawn(ROWS, 8, seed=3)
     own_NA = truth.numeric_NF[:, :1] + 0.5 * drawn(ROWS, 1, seed=8)
     with_own = {name: row for name, row in FEATURE_INFERENCE_ATTACKS.items() if row.own_columns}
-    without = evaluate_feature_inference(z_ND, z_ND, truth, known=(200,), draws=1)
-    found = evaluate_feature_inference(z_ND, z_ND, truth, own_NA=own_NA, known=(200,), attacks=with_own, draws=1)
+    without = rebuilt(z_ND, z_ND, truth, known=(200,), draws=1)
+    found = rebuilt(z_ND, z_ND, truth, own_NA=own_NA, known=(200,), attacks=with_own, draws=1)
     assert not any(FEATURE_INFERENCE_ATTACKS[name].own_columns for name, _ in without.by_attack)
     assert {column.name: column.value for column in found.columns}["a"] > 0.7
     assert max(column.value for column in without.columns) < 0.05
@@ -195,7 +200,7 @@ def test_ridge_is_the_textbooks_with_the_penalty_that_leaving_one_out_prefers():
 
 def test_a_categorys_figure_is_how_far_accuracy_rises_from_the_majority():
     truth = columns()
-    found = evaluate_feature_inference(planted(truth), planted(truth), truth, known=(200,), attacks=PLAIN, draws=1)
+    found = rebuilt(planted(truth), planted(truth), truth, known=(200,), attacks=PLAIN, draws=1)
     (kind,) = [column for column in found.columns if column.kind == "categorical"]
     assert kind.value == pytest.approx((kind.accuracy - kind.majority) / (1 - kind.majority))
     assert kind.majority == pytest.approx(1 / 3, abs=0.06)
@@ -204,9 +209,7 @@ def test_a_categorys_figure_is_how_far_accuracy_rises_from_the_majority():
 @pytest.mark.long
 def test_one_seed_gives_the_same_bits():
     truth = columns(400)
-    one, again, other = (
-        evaluate_feature_inference(planted(truth), planted(truth), truth, known=(20,), seed=seed) for seed in (1, 1, 2)
-    )
+    one, again, other = (rebuilt(planted(truth), planted(truth), truth, known=(20,), seed=seed) for seed in (1, 1, 2))
     assert one == again
     assert one.columns != other.columns
 
@@ -215,7 +218,7 @@ def test_one_seed_gives_the_same_bits():
 
 
 def test_without_a_known_row_nothing_is_said_of_an_attacker_without_one():
-    found = evaluate_feature_inference(drawn(100, 2), drawn(100, 2), columns(100), known=(0,))
+    found = rebuilt(drawn(100, 2), drawn(100, 2), columns(100), known=(0,))
     assert found.columns == ()
     assert found.mean(0) is None
     assert "nothing is known of what an attacker without one finds" in found.not_measured[0]
@@ -226,7 +229,7 @@ def test_without_a_known_row_nothing_is_said_of_an_attacker_without_one():
 
 
 def test_too_few_rows_to_judge_by_are_not_measured():
-    found = evaluate_feature_inference(drawn(60, 2), drawn(60, 2), columns(60))
+    found = rebuilt(drawn(60, 2), drawn(60, 2), columns(60))
     assert {column.known for column in found.columns} == {20}
     assert found.not_measured == ("200 known rows of 60: fewer than 10 are left to judge by",)
 
@@ -238,7 +241,7 @@ def test_a_constant_column_is_not_measured_and_lowers_no_mean():
         numeric_NF=torch.cat([truth.numeric_NF[:, :2], torch.full((ROWS, 1), 7.0)], dim=1),
         categorical_NG=torch.ones_like(truth.categorical_NG),
     )
-    found = evaluate_feature_inference(planted(truth), planted(truth), flat, known=(200,), attacks=PLAIN)
+    found = rebuilt(planted(truth), planted(truth), flat, known=(200,), attacks=PLAIN)
     assert {column.name for column in found.columns} == {"a", "b"}
     assert any("'c' is constant" in line for line in found.not_measured)
     assert any("'kind' has one category" in line for line in found.not_measured)
@@ -247,7 +250,7 @@ def test_a_constant_column_is_not_measured_and_lowers_no_mean():
 
 def test_a_column_with_more_categories_than_known_rows_is_named():
     truth = columns(categories=40)
-    found = evaluate_feature_inference(planted(truth), planted(truth), truth, known=(20,), attacks=PLAIN)
+    found = rebuilt(planted(truth), planted(truth), truth, known=(20,), attacks=PLAIN)
     (line,) = found.not_measured
     assert line.startswith("column 'kind' has 40 categories and 20 rows are known: those that none of them has cannot be guessed")
 
@@ -257,7 +260,7 @@ def test_a_training_that_diverged_is_an_error_and_not_a_guess():
     broken_ND[7, 1] = torch.inf
     for last_ND, mean_ND in ((broken_ND, drawn(100, 2)), (drawn(100, 2), broken_ND)):
         with pytest.raises(DataError, match="training diverged"):
-            evaluate_feature_inference(last_ND, mean_ND, columns(100), known=(20,))
+            rebuilt(last_ND, mean_ND, columns(100), known=(20,))
 
 
 def test_equations_without_a_solution_cost_their_own_attack():
@@ -266,8 +269,8 @@ def test_equations_without_a_solution_cost_their_own_attack():
 
     truth, row = columns(), FEATURE_INFERENCE_ATTACKS["ridge"]
     attacks = {"ridge": row, "unsolved": replace(row, attack=unsolved)}
-    found = evaluate_feature_inference(planted(truth), planted(truth), truth, known=(20,), attacks=attacks)
-    alone = evaluate_feature_inference(planted(truth), planted(truth), truth, known=(20,), attacks={"ridge": row})
+    found = rebuilt(planted(truth), planted(truth), truth, known=(20,), attacks=attacks)
+    alone = rebuilt(planted(truth), planted(truth), truth, known=(20,), attacks={"ridge": row})
     assert found.columns == alone.columns
     assert "the attack unsolved, knowing 20 rows, could not be run: not positive-definite" in found.not_measured
 
@@ -275,26 +278,26 @@ def test_equations_without_a_solution_cost_their_own_attack():
 def test_embeddings_that_do_not_vary_tell_nothing_and_fail_nothing(monkeypatch):
     short_trainings(monkeypatch)
     same_ND = torch.ones(ROWS, 4)
-    found = evaluate_feature_inference(same_ND, same_ND, columns())
+    found = rebuilt(same_ND, same_ND, columns())
     assert max(column.value for column in found.columns) < 0.05
 
 
 def test_one_known_row_is_a_guess(monkeypatch):
     short_trainings(monkeypatch)
     truth = columns(100)
-    found = evaluate_feature_inference(planted(truth), planted(truth), truth, known=(1,))
+    found = rebuilt(planted(truth), planted(truth), truth, known=(1,))
     assert all(column.value < 0.2 for column in found.columns)
 
 
 def test_shapes_and_counts_that_do_not_fit_are_errors():
     with pytest.raises(DataError, match="embeddings of 5 rows, but columns of 100"):
-        evaluate_feature_inference(drawn(5, 2), drawn(5, 2), columns(100))
+        rebuilt(drawn(5, 2), drawn(5, 2), columns(100))
     with pytest.raises(ConfigError, match="draws=0"):
-        evaluate_feature_inference(drawn(100, 2), drawn(100, 2), columns(100), draws=0)
+        rebuilt(drawn(100, 2), drawn(100, 2), columns(100), draws=0)
     with pytest.raises(DataError, match="give as many columns as names"):
         replace(columns(5), numeric=("a",))
     with pytest.raises(DataError, match="expected the same"):
-        evaluate_feature_inference(drawn(100, 2), drawn(100, 3), columns(100))
+        rebuilt(drawn(100, 2), drawn(100, 3), columns(100))
     for make in (lambda: KernelRidge(bandwidths=(0.0,)), lambda: InversionNetwork(hidden=0)):
         with pytest.raises(ConfigError):
             make()
@@ -348,7 +351,7 @@ def test_whoever_knows_more_rows_is_told_no_less_by_the_network():
     """The tables' bent map, which the network fits to 1,000 known rows in batches; seeded."""
     truth = columns(2500)
     attacks = {"network": FEATURE_INFERENCE_ATTACKS["network"]}
-    found = evaluate_feature_inference(*2 * [planted(truth, bent=True)], truth, attacks=attacks, known=(100, 1000), draws=1)
+    found = rebuilt(*2 * [planted(truth, bent=True)], truth, attacks=attacks, known=(100, 1000), draws=1)
     assert found.by_attack["network", 1000] > found.by_attack["network", 100]
 
 
@@ -382,7 +385,7 @@ def test_a_known_start_gives_the_first_batch_exactly_and_the_rest_by_it_with_no_
     exact = read_off(first, solved(first), truth)
     torch.testing.assert_close(exact.numeric_NF, truth.numeric_NF[first.rows_B], atol=2e-5, rtol=0)
     assert torch.equal(exact.categorical_NG, truth.categorical_NG[first.rows_B])
-    found = evaluate_feature_inference(z_ND, z_ND, truth, first=first, known=())
+    found = rebuilt(z_ND, z_ND, truth, first=first, known=())
     assert {column.known for column in found.columns} == {0}
     assert min(column.value for column in found.columns if column.kind == "numeric") > 0.6
 
@@ -397,7 +400,7 @@ def test_a_known_start_of_two_layers_gives_most_rows_exactly():
 def test_behind_a_secret_start_no_column_comes_out_of_the_first_batch():
     truth = columns(categories=5)
     z_ND, first = first_batch(truth, secret=True)
-    found = evaluate_feature_inference(z_ND, z_ND, truth, first=first, known=())
+    found = rebuilt(z_ND, z_ND, truth, first=first, known=())
     assert max(column.value for column in found.columns) < 0.1
 
 
@@ -443,7 +446,7 @@ def test_columns_are_told_by_their_distributions_with_no_known_row_and_not_from_
     found = {}
     for told in (True, False):
         cut_ND, columns = distributed(told=told)
-        leaks = evaluate_feature_inference(cut_ND, cut_ND, columns, marginals=True, known=(), attacks=marginals)
+        leaks = rebuilt(cut_ND, cut_ND, columns, marginals=True, known=(), attacks=marginals)
         assert {(column.known, column.attack) for column in leaks.columns} <= {(0, name), (0, "a guess")}
         found[told] = {column.name: column.value for column in leaks.columns}
     assert min(found[True].values()) > 0.6
@@ -469,7 +472,7 @@ def test_other_peoples_rows_tell_what_distributions_leave_open(monkeypatch) -> N
     )
     means = {}
     for name in ("marginals", "simulator"):
-        found = evaluate_feature_inference(cut_ND, cut_ND, truth, marginals=True, known=(), attacks=one_attack(name))
+        found = rebuilt(cut_ND, cut_ND, truth, marginals=True, known=(), attacks=one_attack(name))
         means[name] = found.mean(0)
     assert means["simulator"] > means["marginals"] + 0.15, means
 
@@ -496,7 +499,7 @@ def test_a_party_of_categories_alone_can_be_attacked_by_distributions() -> None:
     cut_ND, columns = distributed(told=True)
     flags = replace(columns, numeric_NF=columns.numeric_NF[:, :0], numeric=())
     marginals = {"marginals": FEATURE_INFERENCE_ATTACKS["marginals"]}
-    leaks = evaluate_feature_inference(cut_ND, cut_ND, flags, marginals=True, known=(), attacks=marginals)
+    leaks = rebuilt(cut_ND, cut_ND, flags, marginals=True, known=(), attacks=marginals)
     assert {(column.name, column.known) for column in leaks.columns} == {("flag", 0)}
     assert ("marginals", 0) in leaks.by_attack
     assert not leaks.not_measured

@@ -8,9 +8,10 @@ import torch
 from tiny import columns, contract_values, tables
 from typer.testing import CliRunner
 
+from tallystick.attacks.feature_inference.view import SentEmbeddings
 from tallystick.attacks.label_inference.evaluate import evaluate_label_inference
 from tallystick.attacks.label_inference.registry import LABEL_INFERENCE_ATTACKS
-from tallystick.attacks.several_runs import SentEmbeddings, pooled_runs
+from tallystick.attacks.several_runs import pooled_runs
 from tallystick.attacks.view import StepView, View
 from tallystick.audit.recorded import audit_recorded
 from tallystick.cli.app import app

@@ -23,9 +23,8 @@ from tallystick.artifacts.starting_point import StartingPoint
 from tallystick.artifacts.trained import kept_encoder
 from tallystick.attacks.feature_inference.evaluate import KNOWN, MOST_ROWS, FeatureLeaks, evaluate_feature_inference
 from tallystick.attacks.feature_inference.registry import FEATURE_INFERENCE_ATTACKS, FeatureInferenceAttack
-from tallystick.attacks.feature_inference.view import ColumnValues, FirstBatch
+from tallystick.attacks.feature_inference.view import ColumnValues, FirstBatch, SentEmbeddings
 from tallystick.attacks.row_sums import RowSums, epochs_in_words
-from tallystick.attacks.several_runs import SentEmbeddings
 from tallystick.audit.known_start import first_batch
 from tallystick.audit.other_run import OtherRun, runs_in_words
 from tallystick.config.contract import Contract
@@ -247,11 +246,8 @@ def _rebuilt(
 ) -> FeatureLeaks:
     """What these attacks make of one view."""
     return evaluate_feature_inference(
-        view.last_BD,
-        view.mean_BD,
+        view,
         columns,
-        looks_NE=view.looks_BE,
-        looks_at_NL=view.looks_at_BL,
         first=first,
         known=known,
         marginals=True,
@@ -319,15 +315,11 @@ def _stronger(alone: FeatureLeaks, together: Sequence[FeatureLeaks], *, runs: in
 def _embeddings(sums: RowSums, rows_R: Tensor) -> SentEmbeddings:
     """What was sent of these rows, each of which was recorded."""
     (step,) = sums.view().steps
-    assert step.mean_BD is not None
-    assert step.looks_BE is not None
-    assert step.looks_at_BL is not None
     place_N = torch.full((int(step.rows_B.max()) + 1,), -1, dtype=torch.int64)
     place_N[step.rows_B] = torch.arange(len(step.rows_B))
     if len(rows_R) and (int(rows_R.max()) >= len(place_N) or int(place_N[rows_R].min()) < 0):
         raise DataError("the recorded columns are of other rows than the recorded sums; run the contract again")
-    every = SentEmbeddings(last_BD=step.received_BD, mean_BD=step.mean_BD, looks_BE=step.looks_BE, looks_at_BL=step.looks_at_BL)
-    return every.rows(place_N[rows_R])
+    return SentEmbeddings.of(step).rows(place_N[rows_R])
 
 
 def _first(folder: RunFolder, contract: Contract, party: str, truth: Truth, sums: RowSums, look_RD: Tensor) -> FirstBatch | None:

@@ -19,7 +19,7 @@ from tallystick.attacks.feature_inference.evaluate import (
     evaluate_feature_inference,
 )
 from tallystick.attacks.feature_inference.registry import FEATURE_INFERENCE_ATTACKS
-from tallystick.attacks.feature_inference.view import ColumnValues
+from tallystick.attacks.feature_inference.view import ColumnValues, SentEmbeddings
 from tallystick.attacks.row_sums import RowSums, chosen_rows
 from tallystick.attacks.view import Received
 from tallystick.config.sections import NetworkModel
@@ -87,12 +87,7 @@ class KeptEmbeddings:
 
 def _leaks(sums: RowSums, columns: ColumnValues, **told: Any) -> FeatureLeaks:
     (step,) = sums.view().steps
-    assert step.mean_BD is not None
-    truth = columns.rows(step.rows_B)
-    looks_NE, at_NL = step.looks_BE, step.looks_at_BL
-    return evaluate_feature_inference(
-        step.received_BD, step.mean_BD, truth, looks_NE=looks_NE, looks_at_NL=at_NL, attacks=ATTACKS, **told
-    )
+    return evaluate_feature_inference(SentEmbeddings.of(step), columns.rows(step.rows_B), attacks=ATTACKS, **told)
 
 
 def embeddings_kept_and_all(table: TwoPartyTable, defense: str, plan: TrainingPlan, *, seed: int) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import torch
 
 from tallystick.attacks.feature_inference.evaluate import KNOWN, MOST_ROWS, FeatureLeaks, evaluate_feature_inference
 from tallystick.attacks.feature_inference.registry import FEATURE_INFERENCE_ATTACKS
-from tallystick.attacks.feature_inference.view import ColumnValues
+from tallystick.attacks.feature_inference.view import ColumnValues, SentEmbeddings
 from tallystick.attacks.findings import RebuiltColumn
 from tallystick.attacks.row_sums import RowSums, chosen_rows
 from tallystick.config.sections import NetworkModel
@@ -103,19 +103,9 @@ class _Silent(torch.nn.Module):
 def _leaks(sums: RowSums, columns: ColumnValues, data: SplitData, *, seed: int) -> dict[str, FeatureLeaks]:
     """What comes back from embeddings alone, as a feature party's audit measures it, and with the label party's own columns."""
     (step,) = sums.view().steps
-    assert step.mean_BD is not None
     own_NA = as_numbers(data.own_training(step.rows_B))
-    truth = columns.rows(step.rows_B)
     aided = {name: row for name, row in FEATURE_INFERENCE_ATTACKS.items() if row.own_columns}
-    attacked = partial(
-        evaluate_feature_inference,
-        step.received_BD,
-        step.mean_BD,
-        truth,
-        looks_NE=step.looks_BE,
-        looks_at_NL=step.looks_at_BL,
-        seed=seed,
-    )
+    attacked = partial(evaluate_feature_inference, SentEmbeddings.of(step), columns.rows(step.rows_B), seed=seed)
     alone, own = attacked(), attacked(own_NA=own_NA, attacks=aided)
     return {EMBEDDINGS: alone, AIDED: own, ANY: _strongest_of(alone, own)}
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from tallystick.attacks.feature_inference.marginals import marginals_of
 from tallystick.attacks.feature_inference.registry import FEATURE_INFERENCE_ATTACKS, FeatureInferenceAttack
 from tallystick.attacks.feature_inference.simulator import LEAST_PEOPLE
-from tallystick.attacks.feature_inference.view import ColumnValues, FeatureView, FirstBatch, Reconstruction
+from tallystick.attacks.feature_inference.view import ColumnValues, FeatureView, FirstBatch, Reconstruction, SentEmbeddings
 from tallystick.attacks.findings import RebuiltColumn
 from tallystick.attacks.matrix import UNSOLVED
 from tallystick.errors import ConfigError, DataError
@@ -48,12 +48,9 @@ class FeatureLeaks:
 
 
 def evaluate_feature_inference(
-    last_ND: Tensor,
-    mean_ND: Tensor,
+    sent: SentEmbeddings,
     columns: ColumnValues,
     *,
-    looks_NE: Tensor | None = None,
-    looks_at_NL: Tensor | None = None,
     own_NA: Tensor | None = None,
     first: FirstBatch | None = None,
     marginals: bool = False,
@@ -69,11 +66,8 @@ def evaluate_feature_inference(
     are known: then all are.
 
     Args:
-        last_ND: each row's last cut embedding.
-        mean_ND: its mean over the training.
+        sent: each row's cut embeddings.
         columns: the truth, row by row.
-        looks_NE: its embeddings of several epochs side by side; None: the last one alone.
-        looks_at_NL: of each of these epochs the step that the row was embedded in.
         own_NA: the label party's own columns, where they are at hand.
         first: the first batch and the bottom model that embedded it, as far as the contract tells; its attacks know no row.
         marginals: whether attackers are measured, too, who know no row, but how each column of these rows is distributed, or
@@ -85,16 +79,21 @@ def evaluate_feature_inference(
 
     Raises DataError if shapes do not fit or an embedding is not finite, ConfigError for no draw.
     """
-    _check(draws, len(last_ND), len(columns))
+    _check(draws, len(sent.last_BD), len(columns))
     if attacks is None:
         attacks = {name: row for name, row in FEATURE_INFERENCE_ATTACKS.items() if own_NA is not None or not row.own_columns}
     told = known if isinstance(known, Mapping) else draws_of_known(len(columns), known=known, draws=draws, seed=seed)
     chosen = torch.arange(len(columns)) if told is known else attacked_rows(len(columns))
-    last_ND, mean_ND, columns = last_ND[chosen], mean_ND[chosen], columns.rows(chosen)
+    sent, columns = sent.rows(chosen), columns.rows(chosen)
     first = _among(first, chosen) if first is not None else None
-    looks_NE = last_ND if looks_NE is None else looks_NE[chosen]
-    own_NA, looks_at_NL = (None if each is None else each[chosen] for each in (own_NA, looks_at_NL))
-    view_of = partial(FeatureView, last_ND=last_ND, mean_ND=mean_ND, looks_NE=looks_NE, looks_at_NL=looks_at_NL, own_NA=own_NA)
+    view_of = partial(
+        FeatureView,
+        last_ND=sent.last_BD,
+        mean_ND=sent.mean_BD,
+        looks_NE=sent.looks_BE,
+        looks_at_NL=sent.looks_at_BL,
+        own_NA=None if own_NA is None else own_NA[chosen],
+    )
     attacked = _Attacks(view_of=view_of, columns=columns, seed=seed)
     without = {name: row for name, row in attacks.items() if row.knows_no_row}
     attacked.knowing_no_row(

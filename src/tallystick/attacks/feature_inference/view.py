@@ -1,6 +1,7 @@
 """What a label party has that would rebuild a feature party's columns: received cut embeddings, and a few rows that it knows.
 
-Shapes: N rows, K known rows, D cut width, F numeric columns, G categorical columns, A columns of its own, C categories.
+Shapes: N rows, K known rows, D cut width, F numeric columns, G categorical columns, A columns of its own, C categories,
+L looks, E = L D.
 """
 
 from collections.abc import Callable
@@ -9,7 +10,9 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
+from tallystick.attacks.view import StepView
 from tallystick.errors import DataError
 
 
@@ -84,6 +87,60 @@ class Marginals:
 
     quantile_QF: Tensor
     shares: tuple[Tensor, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SentEmbeddings:
+    """What a label party was sent of the same rows, in one training or in several.
+
+    Args:
+        last_BD: each row's last embedding.
+        mean_BD: its mean one.
+        looks_BE: those of several epochs, side by side.
+        looks_at_BL: the step of each of these epochs that the row was embedded in; None where that is not known.
+    """
+
+    last_BD: Tensor
+    mean_BD: Tensor
+    looks_BE: Tensor
+    looks_at_BL: Tensor | None
+
+    @classmethod
+    def of(cls, step: StepView) -> "SentEmbeddings":
+        """What sums by row show as a step."""
+        assert step.mean_BD is not None
+        assert step.looks_BE is not None
+        return cls(last_BD=step.received_BD, mean_BD=step.mean_BD, looks_BE=step.looks_BE, looks_at_BL=step.looks_at_BL)
+
+    def rows(self, kept_K: Tensor) -> "SentEmbeddings":
+        """Those of some rows."""
+        return SentEmbeddings(
+            last_BD=self.last_BD[kept_K],
+            mean_BD=self.mean_BD[kept_K],
+            looks_BE=self.looks_BE[kept_K],
+            looks_at_BL=None if self.looks_at_BL is None else self.looks_at_BL[kept_K],
+        )
+
+    def beside(self, other: "SentEmbeddings") -> "SentEmbeddings":
+        """Both trainings' embeddings: further columns; looks at the same steps are one wider look, others are further looks.
+
+        Of further looks the narrower cut's are filled up with zeros.
+        """
+        at = [each.looks_at_BL for each in (self, other) if each.looks_at_BL is not None]
+        assert len(at) == 2, "sums by row say when each look was"
+        mine_BLD, theirs_BLD = (each.looks_BE.reshape(*at_BL.shape, -1) for each, at_BL in zip((self, other), at, strict=True))
+        if torch.equal(*at):
+            looks_BE, looks_at_BL = torch.cat([mine_BLD, theirs_BLD], dim=2).flatten(1), at[0]
+        else:
+            width = max(mine_BLD.shape[2], theirs_BLD.shape[2])
+            looks_BE = torch.cat([pad(each, (0, width - each.shape[2])).flatten(1) for each in (mine_BLD, theirs_BLD)], dim=1)
+            looks_at_BL = torch.cat(at, dim=1)
+        return SentEmbeddings(
+            last_BD=torch.cat([self.last_BD, other.last_BD], dim=1),
+            mean_BD=torch.cat([self.mean_BD, other.mean_BD], dim=1),
+            looks_BE=looks_BE,
+            looks_at_BL=looks_at_BL,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
