@@ -33,6 +33,11 @@ COMMANDS: Mapping[str, Command] = {
         ),
         ("memory", "speed.memory:run", "Peak memory of a Criteo-shaped file, generated, and bytes per row."),
         (
+            "table",
+            "speed.table:run",
+            "A table that does not fit memory: seconds and memory of reading, fitting, encoding, an epoch and an evaluation.",
+        ),
+        (
             "defenses",
             "speed.defenses:run",
             "Milliseconds per batch of every defence beside the training step, and distance correlation against its definition.",

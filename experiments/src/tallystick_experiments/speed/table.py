@@ -13,11 +13,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
+from typer import Option
 
 from tallystick.alignment.ids import Ids
 from tallystick.alignment.outcome import Alignment
@@ -54,18 +55,20 @@ ROW = "row"
 SHARES = {"test": 0.05, "validation": 0.05}
 
 
-def run(*, rows: int, batch_size: int, alone: bool = False, seed: int = 1, log: Path | None = None) -> dict[str, Any]:
+def run(
+    *,
+    rows: Annotated[int, Option(help="Of each party's generated table.", min=1000)] = 10_000_000,
+    batch_size: Annotated[int, Option(help="Of training.", min=32)] = 8192,
+    alone: Annotated[
+        bool, Option("--alone", help="The label party only, up to its rows encoded; then batches of them for a minute.")
+    ] = False,
+    log: Annotated[Path | None, Option(help="A file that gets the figures of each phase as it ends.")] = None,
+    seed: int = 1,
+) -> dict[str, Any]:
     """Measure each phase at both parties.
 
-    Args:
-        rows: of each party's table.
-        batch_size: of training.
-        alone: measure the label party only, up to its rows encoded, and then batches of them for a minute.
-        seed: of rows, positions and weights.
-        log: a file that each party adds its figures to as a phase ends, for a run that is cut short; none if left out.
-
-    Gives, per party and phase, seconds, processor seconds, and in bytes per row the most memory: all that was resident, and of it
-    what is not a file's. Raises TallystickError where a party fails.
+    Gives, per party and phase, seconds, processor seconds and the most memory: all that was resident, what of it is no file's,
+    and by how many bytes a row that rose. Raises TallystickError where a party fails.
     """
     arguments = {"rows": rows, "batch_size": batch_size, "seed": seed, "log": str(log.absolute()) if log else None}
     about = {"rows": rows, "batch_size": batch_size, "cores": len(os.sched_getaffinity(0))}
@@ -78,7 +81,7 @@ def run(*, rows: int, batch_size: int, alone: bool = False, seed: int = 1, log: 
 
 
 @dataclass(kw_only=True)
-class Phases:
+class _Phases:
     """What each phase of this process took.
 
     Args:
@@ -96,7 +99,9 @@ class Phases:
     def during(self, phase: str) -> Iterator[None]:
         """Measure what happens within this block."""
         RESET_PEAK.write_text("5")
-        wall, busy, most, over = time.perf_counter(), time.process_time(), [0], threading.Event()
+        wall, busy, over = time.perf_counter(), time.process_time(), threading.Event()
+        before = status_bytes("RssAnon")
+        most = [before]
 
         def watch() -> None:
             while not over.is_set():
@@ -115,6 +120,7 @@ class Phases:
             "processor_s": round(time.process_time() - busy, 1),
             "peak_mib": round(status_bytes("VmHWM") / 2**20),
             "anonymous_mib": round(most[0] / 2**20),
+            "bytes_per_row": round((most[0] - before) / self.rows, 1),
         }
         if self.log is not None:
             with self.log.open("a") as file:
@@ -122,10 +128,10 @@ class Phases:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeasuredRows(OwnRows):
+class _MeasuredRows(OwnRows):
     """A party's rows, whose encoder is fitted and used by the clock."""
 
-    phases: Phases
+    phases: _Phases
     encoding: ExitStack = field(default_factory=ExitStack)
 
     def fit_encoder(self, frame: Frame, training_rows: NDArray[np.int64]) -> Encoder | None:
@@ -149,7 +155,7 @@ def party(stage: PartyContext, arguments: Mapping[str, Any]) -> dict[str, Any]:
 def _measured(name: str, home: Path, arguments: Mapping[str, Any], channels: list[Channel]) -> dict[str, Any]:
     rows, seed = arguments["rows"], arguments["seed"]
     log = Path(arguments["log"]) if arguments["log"] is not None else None
-    phases = Phases(rows=rows, log=log, name=name)
+    phases = _Phases(rows=rows, log=log, name=name)
     file = home / "table.parquet"
     with phases.during("generate"):
         file_bytes = _write(file, rows, seed, is_label=name == LABEL)
@@ -163,10 +169,10 @@ def _measured(name: str, home: Path, arguments: Mapping[str, Any], channels: lis
     with phases.during("number"):
         known = _rows(job, rows, seed, phases)
     if name == FEATURE:
-        channels[0].receive(Encoded)
+        channels[0].receive(EncodedInTurn)
     dataset = dataset_of(contract.linkage).of(contract, known, channels, secret_seed=job.folder.secret_seed)
     if channels and name == LABEL:
-        channels[0].send(Encoded())
+        channels[0].send(EncodedInTurn())
     keep_encoders(job.folder, dataset)
     if channels:
         agreement = Agreement(run_id="table", align=False, resume_from=0, train=True)
@@ -177,7 +183,7 @@ def _measured(name: str, home: Path, arguments: Mapping[str, Any], channels: lis
     return {"phases": phases.found, "encoded_row_bytes": dataset.encoder.packing.row_bytes, "file_row_bytes": file_bytes / rows}
 
 
-def _read_batches(job: Job, dataset: Dataset, phases: Phases, *, seconds: float) -> None:
+def _read_batches(job: Job, dataset: Dataset, phases: _Phases, *, seconds: float) -> None:
     """Take batches of the first epoch as training would, for so long at the most."""
     schedule = dataset.schedule(dataset.resolved(job.contract.training), seed=job.contract.seed)
     with phases.during("batches"):
@@ -190,7 +196,7 @@ def _read_batches(job: Job, dataset: Dataset, phases: Phases, *, seconds: float)
     phases.found["batches"] |= {"batches": batch.step, "of": schedule.steps_per_epoch}
 
 
-def _train_and_evaluate(job: Job, rows: OwnRows, dataset: Dataset, agreement: Agreement, phases: Phases) -> None:
+def _train_and_evaluate(job: Job, rows: OwnRows, dataset: Dataset, agreement: Agreement, phases: _Phases) -> None:
     if job.is_label:
         with phases.during("epoch"):
             trained = train_as_label_party(job, dataset, agreement)
@@ -203,11 +209,11 @@ def _train_and_evaluate(job: Job, rows: OwnRows, dataset: Dataset, agreement: Ag
         take_part(job, embedding, dataset, run_id=agreement.run_id)
 
 
-class Encoded(Message, frozen=True):
+class EncodedInTurn(Message, frozen=True):
     """The label party has encoded its rows: it is the feature party's turn, for both share this machine."""
 
 
-class Numbered(Ids):
+class _Numbered(Ids):
     """Ids that are numbers, and take no memory beside them: what ids take is not measured here."""
 
     def __init__(self, number_N: NDArray[np.int64]) -> None:
@@ -217,17 +223,17 @@ class Numbered(Ids):
         return len(self._number_N)
 
     def __getitem__(self, index: Any) -> Any:
-        return Numbered(self._number_N[index]) if isinstance(index, slice) else b"%d" % self._number_N[index]
+        return _Numbered(self._number_N[index]) if isinstance(index, slice) else b"%d" % self._number_N[index]
 
     def __iter__(self) -> Iterator[bytes]:
         return (b"%d" % number for number in self._number_N.tolist())
 
-    def gather(self, rows_M: NDArray[Any]) -> "Numbered":
+    def gather(self, rows_M: NDArray[Any]) -> "_Numbered":
         """These of the ids (M)."""
-        return Numbered(self._number_N[rows_M])
+        return _Numbered(self._number_N[rows_M])
 
 
-class Progress(Silent):
+class _EpochLog(Silent):
     """Adds the steps of the epoch to the log, every minute."""
 
     def __init__(self, log: Path | None, name: str) -> None:
@@ -297,20 +303,20 @@ def _job(contract: Contract, own: PartyFile, frame: Frame, channels: list[Channe
         keys=None,
         channels={channel.peer: channel for channel in channels},
         folder=RunFolder.new(own.runs, contract, own.party, key=None),
-        logbook=Logbook(party=own.party, watcher=Progress(log, own.party)),
+        logbook=Logbook(party=own.party, watcher=_EpochLog(log, own.party)),
     )
 
 
-def _rows(job: Job, rows: int, seed: int, phases: Phases) -> MeasuredRows:
+def _rows(job: Job, rows: int, seed: int, phases: _Phases) -> _MeasuredRows:
     """All rows, known by their number, at positions whose order is drawn."""
     row_R = np.arange(rows)
     report = KeyReport(rows=rows, null_rows=0, duplicated_keys=0, duplicate_rows=0, used=rows)
     order_N = np.random.default_rng(seed).permutation(rows)
-    return MeasuredRows(
+    return _MeasuredRows(
         party=job.party,
         is_label=job.is_label,
         frame=job.frame,
-        keys=Keys(ids=Numbered(row_R), rows_R=row_R, id_R=row_R, report=report),
+        keys=Keys(ids=_Numbered(row_R), rows_R=row_R, id_R=row_R, report=report),
         alignment=Alignment(method="intersection", rows_N=order_N, sizes={"own": rows, "intersection": rows}, learnt=[]),
         numbers=job.contract.model.numeric,
         phases=phases,
