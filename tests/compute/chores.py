@@ -27,6 +27,10 @@ def prepare(shared):
                 if len(list(folder.glob(f"{name}-*"))) <= times:
                     os.kill(os.getpid(), signal.SIGKILL)
                 return json.dumps("survived").encode()
+            case ["once", seconds, name]:
+                (folder / name).touch()
+                time.sleep(seconds)
+                return json.dumps("done").encode()
             case ["sleep", seconds, name]:
                 with (folder / f"{name}-tidy").open("w"):
                     (folder / name).write_text(str(os.getpid()))

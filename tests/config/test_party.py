@@ -62,7 +62,12 @@ def test_paths_start_from_the_party_file(tmp_path: Path) -> None:
     ("changes", "line"),
     [
         ({"compute": {"workers": 0}}, "party.yaml: compute.workers = 0: must be at least 1"),
-        ({"compute": {"engine": "spark", "workers": 2}}, 'party.yaml: compute.engine = "spark": must be local'),
+        ({"compute": {"engine": "spark", "workers": 2}}, 'party.yaml: compute.engine = "spark": must be local or ray'),
+        ({"compute": {"workers": 2, "address": "auto"}}, "party.yaml: compute.address: goes with engine: ray; leave it out"),
+        (
+            {"compute": {"engine": "ray", "workers": 2, "address": "http://head:1"}},
+            'party.yaml: compute.address = "http://head:1": must be auto, host:port or ray://host:port',
+        ),
         ({"report": {"smallest_group": 3}}, "report.smallest_group = 3: must be at least 20"),
         (
             {"report": {"cost_false_positive": 0, "cost_false_negative": 0}},

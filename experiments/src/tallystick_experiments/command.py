@@ -27,13 +27,14 @@ ResumeFlag = Annotated[bool, typer.Option("--resume", help="Go on with the runs 
 WorkersOption = Annotated[
     int | None, typer.Option(help="Make so many runs at a time, in processes of one thread each; the same rows.", min=1, max=4096)
 ]
+RayOption = Annotated[str | None, typer.Option(help="On a Ray cluster: auto, host:port or ray://host:port.")]
 
 
 class Command(NamedTuple):
     """A command that is not loaded yet.
 
     Its function has an option for each parameter that is annotated with ``typer.Option`` or ``ReadOption``. A function that
-    gives an ExperimentResult gets --out and, if it takes ``keeping``, --resume and --workers; ``progress`` and ``keeping`` are
+    gives an ExperimentResult gets --out and, if it takes ``keeping``, --resume, --workers and --ray; ``progress`` and ``keeping`` are
     handed to it.
     """
 
@@ -109,14 +110,19 @@ def keeping_in(out: Path | None, *, resume: bool, made: "Maker | None" = None) -
     return Keeping(log=out and out / "runs.jsonl", resume=resume, progress=automatic_watcher().progress, made=made or made_here)
 
 
-def _made_on(workers: int | None, work: Callable[..., Any], options: Mapping[str, Any]) -> "Maker | None":
+def _made_on(workers: int | None, ray: str | None, work: Callable[..., Any], options: Mapping[str, Any]) -> "Maker | None":
     """Who makes the cases of a sweep, where that is asked for."""
     if workers is None:
+        if ray is not None:
+            raise ConfigError(f"--ray {ray}: needs --workers N, how many runs to make at a time")
         return None
-    from tallystick.compute.local import LocalEngine
+    from tallystick.config.compute import ComputeConfig
+    from tallystick.reading import validate
     from tallystick_experiments.tasks import MadeByTasks
 
-    return MadeByTasks(engine=LocalEngine(workers=workers), command=f"{work.__module__}:{work.__name__}", options=options)
+    values = {"workers": workers} if ray is None else {"engine": "ray", "address": ray, "workers": workers}
+    engine = validate(ComputeConfig, values, source="--workers, --ray").made()
+    return MadeByTasks(engine=engine, command=f"{work.__module__}:{work.__name__}", options=options)
 
 
 def command_of(work: Callable[..., Any]) -> Callable[..., None]:
@@ -126,20 +132,21 @@ def command_of(work: Callable[..., Any]) -> Callable[..., None]:
     parameters = inspect.signature(work).parameters
     options = {name: option for name, each in parameters.items() if (option := _option(each)) is not None}
     is_experiment = inspect.signature(work).return_annotation is ExperimentResult
-    shared = (*(("out",) if is_experiment else ()), *(("resume", "workers") if "keeping" in parameters else ()), "as_json")
+    shared = (*(("out",) if is_experiment else ()), *(("resume", "workers", "ray") if "keeping" in parameters else ()), "as_json")
 
     def command(
         *,
         out: OutFolder = None,
         resume: ResumeFlag = False,
         workers: WorkersOption = None,
+        ray: RayOption = None,
         as_json: JsonFlag = False,
         **said: Any,
     ) -> None:
         def run() -> None:
             given = {name: _read(options[name], name, value) for name, value in said.items()}
             if "keeping" in parameters:
-                given["keeping"] = keeping_in(out, resume=resume, made=_made_on(workers, work, dict(given)))
+                given["keeping"] = keeping_in(out, resume=resume, made=_made_on(workers, ray, work, dict(given)))
             elif "progress" in parameters:
                 given["progress"] = automatic_watcher().progress
             found = work(**given)

@@ -58,9 +58,7 @@ def prepare(shared: bytes) -> TaskFunction:
     sweep = _declared(told["command"], told["options"])
     if (own := json.loads(json.dumps(sweep.setting))) != told["setting"]:
         differing = sorted(key for key in {*own, *told["setting"]} if own.get(key) != told["setting"].get(key))
-        raise DataError(
-            f"a worker finds another sweep: {', '.join(differing)} differ; each machine needs the same files at the same path"
-        )
+        raise DataError(f"a worker finds another sweep: {', '.join(differing)} differ; {SAME_FILES}")
 
     def make(given: bytes) -> bytes:
         number, place = json.loads(given)

@@ -1,0 +1,214 @@
+"""Tasks on a Ray cluster that is there already: this joins it, and never begins one.
+
+Whoever reaches a Ray cluster's ports can run code on it, and whoever runs its machines sees what the tasks see. It has to be the
+party's own, in a network of its own.
+"""
+
+import importlib.util
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from tallystick.compute.memory import gibibytes
+from tallystick.compute.task import (
+    ATTEMPTS,
+    FACTS,
+    Work,
+    WorkerFacts,
+    facts_in,
+    output_of,
+    own_facts,
+    own_version,
+    perform,
+)
+from tallystick.errors import ComputeError, ConfigError
+
+ANSWER_S = 10.0
+"""How long a cluster may take to answer."""
+LOST_S = 120.0
+"""How long a task waits for a machine while the cluster has none for it."""
+_LOOK_S = 2.0
+_CLIENT = "ray://"
+
+Ray: TypeAlias = Any  # the library, which is loaded where it is used
+
+
+@dataclass(frozen=True, kw_only=True)
+class RayEngine:
+    """Tasks of a Ray cluster; Ray does a task again, on another machine if need be, whose worker or machine died.
+
+    Args:
+        address: of the cluster: auto for the one that this machine belongs to; host:port of its head, on a machine that belongs
+            to it; ray://host:port of its head, on one that does not.
+        workers: tasks at a time.
+        threads: that each computes with, and as many of the cluster's CPUs.
+        resources: Ray's resources that each task needs besides, by name.
+    """
+
+    address: str = "auto"
+    workers: int
+    threads: int = 1
+    resources: Mapping[str, float] = field(default_factory=dict)
+
+    def map(self, work: Work, inputs: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
+        """Give the number and the output of each input, as they are done; see ``Engine``."""
+        with self._joined() as ray:
+            if not self._room(ray):
+                raise ComputeError(self._no_room(ray))
+            shared = ray.put(work.shared)
+            remote = self._remote(ray)
+            begun = (remote.remote(work.prepare, shared, given, self.threads, own_version()) for given in inputs)
+            yield from self._outputs(ray, begun)
+
+    def check(self) -> str:
+        """Run a task that does nothing on every machine; raises ComputeError for a cluster that cannot do the work."""
+        with self._joined() as ray:
+            if self._room(ray) < self.workers:
+                raise ComputeError(self._no_room(ray))
+            machines = self._machines(ray)
+            memory = int(ray.cluster_resources().get("memory", 0))
+        own = own_facts()
+        for machine, facts in machines.items():
+            if differs := own.differs(facts):
+                raise ComputeError(f"compute: Ray's machine {machine} has {differs}; install the same versions on all machines")
+        each = max(facts.peak_bytes for facts in machines.values())
+        if self.workers * each > memory:
+            raise ComputeError(
+                f"compute.workers = {self.workers}: they take {gibibytes(self.workers * each)} before any data, and the Ray "
+                f"cluster has {gibibytes(memory)}; have at most {memory // each}"
+            )
+        return (
+            f"the Ray cluster at {self.address} answers with {len(machines)} machine(s), each with the versions of this one; "
+            f"a task takes {gibibytes(each)} before any data"
+        )
+
+    def _machines(self, ray: Ray) -> dict[str, WorkerFacts]:
+        """What a worker on each machine says of itself."""
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        names, begun = [], []
+        for node in _alive(ray):
+            there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+            remote = self._remote(ray, num_cpus=0, resources={}, scheduling_strategy=there)
+            begun.append(remote.remote(FACTS.prepare, FACTS.shared, b"", self.threads, own_version()))
+            names.append(f"{node['NodeManagerHostname']} ({node['NodeID'][:8]})")
+        return {names[number]: facts_in(output) for number, output in self._outputs(ray, iter(begun), at_once=len(begun))}
+
+    def _remote(self, ray: Ray, **options: Any) -> Any:
+        usual = {"num_cpus": self.threads, "resources": dict(self.resources), "max_retries": ATTEMPTS - 1}
+        return ray.remote(**usual | options)(_perform_on_ray)
+
+    def _outputs(self, ray: Ray, begun: Iterator[Any], *, at_once: int | None = None) -> Iterator[tuple[int, bytes]]:
+        """Have so many tasks at a time, and give their outputs as they come; what still runs at the end is ended."""
+        waiting: dict[Any, int] = {}
+        numbered = enumerate(begun)
+        lost_since: float | None = None
+        try:
+            while True:
+                while len(waiting) < (at_once or self.workers) and (task := next(numbered, None)) is not None:
+                    waiting[task[1]] = task[0]
+                if not waiting:
+                    return
+                done, _ = ray.wait(list(waiting), num_returns=1, timeout=_LOOK_S)
+                lost_since = None if done or self._room(ray) else lost_since or time.monotonic()
+                if lost_since is not None and time.monotonic() - lost_since > LOST_S:
+                    raise ComputeError(self._no_room(ray))
+                for each in done:
+                    number = waiting.pop(each)
+                    yield number, output_of(_got(ray, each, number), number)
+        finally:
+            for each in waiting:
+                with suppress(Exception):  # it may be over, or the cluster gone
+                    ray.cancel(each, force=True)
+
+    @contextmanager
+    def _joined(self) -> Iterator[Ray]:
+        """Belong to the cluster within the block."""
+        if importlib.util.find_spec("ray") is None:
+            raise ConfigError("compute.engine = ray: Ray is not installed; run: pip install 'tallystick[ray]'")
+        if self.address != "auto":
+            _require_answer(self.address)
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # before it is loaded: it tells nobody
+        import ray
+
+        try:
+            with _signals_kept():
+                ray.init(address=self.address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
+        except (Exception, SystemExit) as error:  # of many kinds: no cluster here, another version, no machine of it
+            raise ComputeError(f"compute.address = {self.address}: Ray could not join: {_in_a_line(error)}") from None
+        try:
+            yield ray
+        except ConnectionError as error:
+            raise ComputeError(f"compute.address = {self.address}: the Ray cluster is lost: {_in_a_line(error)}") from None
+        finally:
+            with _signals_kept():
+                ray.shutdown()
+
+    def _room(self, ray: Ray) -> int:
+        """For how many tasks at a time the cluster has room."""
+        needs = {"CPU": float(self.threads), **self.resources}
+        return sum(
+            int(min(node["Resources"].get(name, 0.0) / need for name, need in needs.items() if need)) for node in _alive(ray)
+        )
+
+    def _no_room(self, ray: Ray) -> str:
+        needs = ", ".join(f"{name} {need:g}" for name, need in {"CPU": self.threads, **self.resources}.items())
+        return (
+            f"compute.workers = {self.workers}: the Ray cluster at {self.address} has {len(_alive(ray))} machine(s), with room "
+            f"for {self._room(ray)} tasks at a time, each with {needs}; begin more machines, or have fewer workers"
+        )
+
+
+def _perform_on_ray(prepare: str, shared: bytes, given: bytes, threads: int, version: str) -> bytes:
+    """What Ray's workers run: names and bytes, as every engine's do."""
+    return perform(Work(prepare=prepare, shared=shared), given, threads=threads, version=version)
+
+
+def _got(ray: Ray, answer: Any, number: int) -> bytes:
+    """What a task answered; raises ComputeError where Ray gave it up."""
+    try:
+        return bytes(ray.get(answer))
+    except ray.exceptions.RayError as error:
+        raise ComputeError(f"task {number} was given up by Ray: {type(error).__name__}: {_in_a_line(error)}") from None
+
+
+def _alive(ray: Ray) -> list[dict[str, Any]]:
+    return [node for node in ray.nodes() if node["Alive"]]
+
+
+def _require_answer(address: str) -> None:
+    """Raise ComputeError for an address at which nothing speaks Ray's protocol: Ray itself would try for minutes."""
+    import grpc
+
+    if os.environ.get("RAY_USE_TLS") == "1":
+        return
+    with grpc.insecure_channel(address.removeprefix(_CLIENT)) as channel:
+        try:
+            grpc.channel_ready_future(channel).result(timeout=ANSWER_S)
+        except grpc.FutureTimeoutError:
+            raise ComputeError(
+                f"compute.address = {address}: no Ray cluster answered within {ANSWER_S:g} s; is its head up (ray status), and "
+                "is this the port of its head (6379 for host:port, 10001 for ray://)?"
+            ) from None
+
+
+@contextmanager
+def _signals_kept() -> Iterator[None]:
+    """Ray sets handlers of its own; Ctrl-C and SIGTERM stay this command's."""
+    numbers = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
+    before = {number: signal.getsignal(number) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _in_a_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:600]

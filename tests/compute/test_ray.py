@@ -1,0 +1,95 @@
+"""Tasks on a Ray cluster of two machines, both of which are this one."""
+
+import importlib.util
+import json
+import os
+import signal
+import socket
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+from test_local import begun, ended
+
+from tallystick.compute import ray_cluster
+from tallystick.compute.ray_cluster import RayEngine
+from tallystick.compute.task import ATTEMPTS, Work
+from tallystick.errors import ComputeError, ConfigError, DataError
+
+
+def chores(engine, folder, *asked):
+    """The outputs of chores, as they come."""
+    work = Work(prepare="chores:prepare", shared=str(folder).encode())
+    return ((number, json.loads(output)) for number, output in engine.map(work, (json.dumps(each).encode() for each in asked)))
+
+
+def test_without_ray_a_line_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
+    with pytest.raises(ConfigError, match=r"compute.engine = ray: Ray is not installed; run: pip install 'tallystick\[ray\]'"):
+        list(chores(RayEngine(workers=1), tmp_path, ["square", 1]))
+
+
+@pytest.mark.parametrize("scheme", ["", "ray://"])
+def test_an_address_that_does_not_answer_is_given_up_in_time(tmp_path, monkeypatch, scheme):
+    pytest.importorskip("ray")
+    monkeypatch.setattr(ray_cluster, "ANSWER_S", 0.3)
+    with closing(socket.create_server(("127.0.0.1", 0))) as silent:  # it takes connections, and speaks no protocol
+        address = f"{scheme}127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(ComputeError, match=rf"compute.address = {address}: no Ray cluster answered within 0.3 s"):
+            RayEngine(address=address, workers=1).check()
+
+
+@contextmanager
+def two_machines():
+    ray = pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    try:
+        second = cluster.add_node(num_cpus=1, resources={"second": 1})
+        yield cluster, second
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
+def test_a_cluster_does_tasks_again_that_lost_their_worker_or_their_machine(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))  # of the machines' workers, which find the chores there
+    with two_machines() as (cluster, second):
+        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        engine = RayEngine(address=cluster.address, workers=2)
+        assert "answers with 2 machine(s)" in engine.check()
+        asked = [["square", 1], ["die", ATTEMPTS - 1, "often"], *(["square", number] for number in range(2, 8))]
+        found = dict(chores(engine, tmp_path, *asked))
+        assert found.pop(1) == "survived"
+        assert [found[number][0] for number in (0, *range(2, 8))] == [number**2 for number in range(1, 8)]
+        assert os.getpid() not in {worker for _, worker in found.values()}
+
+        with pytest.raises(ComputeError, match="task 0 was given up by Ray: WorkerCrashedError"):
+            list(chores(engine, tmp_path, ["die", 99, "always"]))
+        with pytest.raises(DataError, match="the column 'x' has no values"):
+            list(chores(engine, tmp_path, ["raise", "data"]))
+        with pytest.raises(ComputeError, match=r"compute.workers = 3: .* 2 machine.*, with room for 2 tasks at a time"):
+            RayEngine(address=cluster.address, workers=3).check()
+        with pytest.raises(ComputeError, match="with room for 0 tasks at a time, each with CPU 1, gpu 1; begin more machines"):
+            list(chores(RayEngine(address=cluster.address, workers=1, resources={"gpu": 1}), tmp_path, ["square", 1]))
+
+        outputs = chores(engine, tmp_path, ["square", 1], ["sleep", 600, "early"])
+        assert next(outputs)[0] == 0
+        worker = begun(tmp_path / "early")
+        outputs.close()
+        assert ended(worker)
+
+        asked = [["once", 4.0, "one"], ["once", 4.0, "two"], ["square", 3]]
+        outputs = chores(engine, tmp_path, *asked)
+        first = next(outputs)
+        cluster.remove_node(second, allow_graceful=False)
+        found = dict([first, *outputs])
+        assert (found[0], found[1], found[2][0]) == ("done", "done", 9)
+
+        lost = RayEngine(address=cluster.address, workers=1, threads=2)
+        with pytest.raises(ComputeError, match=r"has 1 machine.*, with room for 0 tasks at a time, each with CPU 2"):
+            list(chores(lost, tmp_path, ["square", 1]))
+        assert {number: signal.getsignal(number) for number in before} == before
