@@ -18,7 +18,7 @@ from tallystick.cli.app import app
 from tallystick.config.contract import load_contract, parse_contract
 from tallystick.config.party import load_party
 from tallystick.data.lazy import LazyTable
-from tallystick.defense_trials import trials
+from tallystick.defense_trials import runs
 from tallystick.defense_trials.partner import SimulatedPartner
 from tallystick.defense_trials.trials import candidate_trials, estimate, parse_sweep
 from tallystick.defenses.registry import DEFENSES
@@ -398,14 +398,14 @@ def test_regression_and_feature_parties_are_refused(home):
 @pytest.mark.long
 def test_a_trial_that_fails_is_noted_and_the_others_stay(home, monkeypatch):
     """The trial is made to fail: whether noise lets training diverge depends on what is drawn."""
-    run = trials._run
+    run = runs._run
 
-    def diverging(candidate, partner, *, seed, baseline):
+    def diverging(*given, baseline, **named):
         if not baseline:
             raise Diverged("training diverged by step 3")
-        return run(candidate, partner, seed=seed, baseline=baseline)
+        return run(*given, baseline=baseline, **named)
 
-    monkeypatch.setattr(trials, "_run", diverging)
+    monkeypatch.setattr(runs, "_run", diverging)
     values = found(swept(home, "--seeds", 1, "--rows", 300, "--sweep", "isotropic=1e12", "--json"))
     assert [trial["strength"] for trial in values["sweep"]["trials"]] == [""]
     assert values["notes"] == ["isotropic 1e+12, seed 1: training diverged by step 3"]

@@ -185,6 +185,7 @@ def _sweep(contract: Path, party: Path, options: _Options, *, watcher: "Watcher"
         sweep=parsed,
         seeds=3 if options.seeds is None else options.seeds,
         minutes=30.0 if options.minutes is None else options.minutes,
+        engine=own.compute.made() if own.compute is not None else None,
         watcher=watcher,
     )
 

@@ -4,7 +4,7 @@ Every trial is a whole run, through the code of a real one: alignment, training,
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -14,16 +14,17 @@ from scipy.special import stdtrit
 
 from tallystick import results
 from tallystick.attacks.feature_inference.evaluate import KNOWN
+from tallystick.compute.task import Engine
 from tallystick.config.contract import Contract, parse_contract
 from tallystick.config.gradients import WIDE_CUT
 from tallystick.defense_trials.partner import SimulatedPartner
+from tallystick.defense_trials.runs import Outcome, made_here, made_on
 from tallystick.defenses.registry import DEFENSES
 from tallystick.errors import ConfigError, DataError
 from tallystick.job.phases.report import contract_info, versions
 from tallystick.metrics import METRICS
 from tallystick.reading import did_you_mean
 from tallystick.report.formats import duration
-from tallystick.simulation import simulate
 from tallystick.watcher import Watcher
 
 _LEVEL = 0.95
@@ -140,8 +141,7 @@ class _Tally:
 
     def add(self, result: results.Result, metric: str) -> None:
         measured = result.joint[metric]
-        if measured["value"] is None:
-            raise DataError(f"the test rows have no {metric}: {measured['reason']}; try more --rows")
+        assert measured["value"] is not None, "a result without the metric is no outcome"
         self.utility.append(_within(measured["value"], measured["low"], measured["high"]))
         for attack in result.label_audit.attacks:
             self.leaks.setdefault(attack.name, []).append(attack)
@@ -214,6 +214,7 @@ def sweep_defenses(
     sweep: Sequence[tuple[str, Sequence[float]]] | None = None,
     seeds: int = 3,
     minutes: float = 30.0,
+    engine: Engine | None = None,
     watcher: Watcher,
 ) -> results.Result:
     """Simulate the contract without a defence and with each of a sweep, attack every run, and set utility beside leakage.
@@ -227,6 +228,7 @@ def sweep_defenses(
         sweep: methods and their strengths; by default a first look.
         seeds: runs of every candidate, which differ in split, weights, batches and noise; at least 1.
         minutes: no run is begun after that, though the first of every candidate; above 0.
+        engine: makes several runs at a time; left out, one is made after the other in this process.
         watcher: shown the progress.
 
     Raises ConfigError and DataError for unusable input, before the first run where that can be known, and Interrupted for a
@@ -244,7 +246,11 @@ def sweep_defenses(
     tried = candidate_trials(contract, partner, default_sweep(contract) if sweep is None else sweep)
     metric = next(iter(METRICS[contract.target.type]))
     watcher.say(_announced(tried, seeds, minutes))
-    found = _run_all(tried, partner, metric, seeds=seeds, until=began + 60 * minutes, watcher=watcher)
+    numbers = _begun_until(began + 60 * minutes, len(tried), seeds)
+    contracts = [candidate.contract for candidate in tried]
+    runs = made_here(contracts, partner, numbers) if engine is None else made_on(engine, contracts, partner, numbers)
+    pace = _Pace(runs=seeds * len(tried), of=len(tried), until=began + 60 * minutes, at_once=engine.workers if engine else 1)
+    found = _run_all(tried, runs, metric, pace=pace, watcher=watcher)
     if found.seeds < seeds and not found.interrupted:
         found.notes.append(f"Stopped after {minutes:g} minutes: some defences were tried with {found.seeds} of {seeds} seeds.")
     if not partner.kept:
@@ -307,60 +313,76 @@ def _result(
     )
 
 
+def _begun_until(until: float, candidates: int, seeds: int) -> Iterator[int]:
+    """Seed after seed through all candidates, so that the result is a whole picture at any time; the first of each always."""
+    for number in range(seeds * candidates):
+        if number >= candidates and time.monotonic() > until:
+            return
+        yield number
+
+
 def _run_all(
-    tried: Sequence[Candidate], partner: SimulatedPartner, metric: str, *, seeds: int, until: float, watcher: Watcher
+    tried: Sequence[Candidate], runs: Iterator[tuple[int, Outcome]], metric: str, *, pace: "_Pace", watcher: Watcher
 ) -> _Found:
     """Whatever time, or an interrupt once a trial is over, allows."""
-    found = _Found(tallies=[_Tally() for _ in tried])
+    over: dict[int, Outcome] = {}
+    interrupted = False
     try:
-        _run_into(found, tried, partner, metric, seeds=seeds, until=until, watcher=watcher)
+        watcher.progress("trials", 0, pace.runs)
+        for number, outcome in runs:
+            over[number] = _measured(outcome, metric)
+            _tell(over, number, tried, metric, pace=pace, watcher=watcher)
     except KeyboardInterrupt:
-        if found.leakage is None:
+        if 0 not in over:
             raise
-        found.interrupted = True
-        over = sum(len(tally.utility) for tally in found.tallies)
-        found.notes.append(f"Interrupted: {over} of {seeds * len(tried)} trials were over.")
-    return found
+        interrupted = True
+    finally:
+        if isinstance(runs, Generator):
+            runs.close()  # now, so that no worker is left when this ends
+    return _put_together(over, tried, metric, of=pace.runs, interrupted=interrupted)
 
 
-def _run_into(
-    found: _Found,
-    tried: Sequence[Candidate],
-    partner: SimulatedPartner,
-    metric: str,
-    *,
-    seeds: int,
-    until: float,
-    watcher: Watcher,
+def _measured(outcome: Outcome, metric: str) -> Outcome:
+    """The outcome, unless it is a result without the metric."""
+    if isinstance(outcome, results.Result) and outcome.joint[metric]["value"] is None:
+        return DataError(f"the test rows have no {metric}: {outcome.joint[metric]['reason']}; try more --rows")
+    return outcome
+
+
+def _tell(
+    over: Mapping[int, Outcome], number: int, tried: Sequence[Candidate], metric: str, *, pace: "_Pace", watcher: Watcher
 ) -> None:
-    """Seed after seed through all candidates, so that the result is a whole picture at any time."""
-    began = time.monotonic()
-    for number in range(seeds * len(tried)):
-        done, which = divmod(number, len(tried))
-        found.seeds = done
-        watcher.progress("trials", number, seeds * len(tried))
-        if done and time.monotonic() > until:
-            return
-        candidate = tried[which]
-        seed = candidate.contract.seed + done
-        try:
-            result = _run(candidate, partner, seed=seed, baseline=which == 0)
-            found.tallies[which].add(result, metric)
-        except (ConfigError, DataError) as error:
-            if which == 0:
-                raise
-            found.notes.append(f"{candidate.name}, seed {seed}: {error}")
+    """Say what a run came to; raises what was wrong with one that has no defence."""
+    outcome, candidate = over[number], tried[number % len(tried)]
+    if not isinstance(outcome, results.Result):
+        if number % len(tried) == 0:
+            raise outcome
+        return
+    if len(over) == 1:
+        watcher.say(pace.left())
+    seed = candidate.contract.seed + number // len(tried)
+    watcher.say(f"{candidate.name}, seed {seed}: test {metric} {outcome.joint[metric]['value']:.3f}")
+    watcher.progress("trials", len(over), pace.runs)
+
+
+def _put_together(over: Mapping[int, Outcome], tried: Sequence[Candidate], metric: str, *, of: int, interrupted: bool) -> _Found:
+    """What the runs came to, in their order, whichever was over first."""
+    found = _Found(tallies=[_Tally() for _ in tried], seeds=len(over) // len(tried), interrupted=interrupted)
+    for number, outcome in sorted(over.items()):
+        later, which = divmod(number, len(tried))
+        if not isinstance(outcome, results.Result):
+            found.notes.append(f"{tried[which].name}, seed {tried[which].contract.seed + later}: {outcome}")
             continue
+        found.tallies[which].add(outcome, metric)
         if which == 0:
-            if found.leakage is None:
-                found.columns_not_measured = [line for audit in result.sections.features for line in audit.not_measured]
-            found.leakage = found.leakage or result.label_audit
-            found.local_baseline += _local_baseline(result, metric)
+            found.local_baseline += _local_baseline(outcome, metric)
         if number == 0:
-            watcher.say(_left(began, 1, len(tried), seeds * len(tried), until))
-        watcher.say(f"{candidate.name}, seed {seed}: test {metric} {found.tallies[which].utility[-1][0]:.3f}")
-    watcher.progress("trials", seeds * len(tried), seeds * len(tried))
-    found.seeds = seeds
+            found.columns_not_measured = [line for audit in outcome.sections.features for line in audit.not_measured]
+            found.leakage = outcome.label_audit
+    if interrupted:
+        whole = sum(len(tally.utility) for tally in found.tallies)
+        found.notes.append(f"Interrupted: {whole} of {of} trials were over.")
+    return found
 
 
 def _announced(tried: Sequence[Candidate], seeds: int, minutes: float) -> str:
@@ -370,23 +392,28 @@ def _announced(tried: Sequence[Candidate], seeds: int, minutes: float) -> str:
     return f"{runs}; {until}: {', '.join(candidate.name for candidate in tried)}"
 
 
-def _left(began: float, over: int, of: int, runs: int, until: float) -> str:
-    """How long it may take, by the runs so far; a first round is always finished, and the rest as far as time allows."""
-    each = (time.monotonic() - began) / over
-    first, rest = each * (of - over), each * (runs - over)
-    most = max(first, min(rest, until - time.monotonic() + each))
-    return f"a run takes about {duration(each)}: about {duration(max(most, 0.0))} to go"
+@dataclass(frozen=True, kw_only=True)
+class _Pace:
+    """How long it may take: so many runs, the first of so many candidates in any case, the others until then."""
+
+    runs: int
+    of: int
+    until: float
+    at_once: int
+    began: float = field(default_factory=time.monotonic)
+
+    def left(self) -> str:
+        """What is to be said after the first run."""
+        one = time.monotonic() - self.began
+        each = one / self.at_once
+        first, rest = each * (self.of - 1), each * (self.runs - 1)
+        most = max(first, min(rest, self.until - time.monotonic() + one))
+        return f"a run takes about {duration(one)}: about {duration(max(most, 0.0))} to go"
 
 
 def _counted(seeds: Sequence[int]) -> str:
     fewest, most = min(seeds, default=0), max(seeds, default=0)
     return f"{fewest} to {most} seeds" if fewest < most else f"{most} seed{'' if most == 1 else 's'}"
-
-
-def _run(candidate: Candidate, partner: SimulatedPartner, *, seed: int, baseline: bool) -> results.Result:
-    values = candidate.contract.model_dump(mode="json")
-    values |= {"seed": seed, "evaluation": values["evaluation"] | {"own_columns_baseline": baseline}}
-    return simulate(values, partner.tables, partner.columns)
 
 
 def _local_baseline(result: results.Result, metric: str) -> list[tuple[float, float, float]]:
