@@ -34,8 +34,8 @@ class Command(NamedTuple):
     """A command that is not loaded yet.
 
     Its function has an option for each parameter that is annotated with ``typer.Option`` or ``ReadOption``. A function that
-    gives an ExperimentResult gets --out and, if it takes ``keeping``, --resume, --workers and --ray; ``progress`` and ``keeping`` are
-    handed to it.
+    gives an ExperimentResult gets --out and, if it takes ``keeping``, --resume, --workers and --ray; ``progress`` and ``keeping``
+    are handed to it.
     """
 
     place: str  # module:function

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 import msgspec
 
-from tallystick.compute.task import ATTEMPTS, FACTS, Work, facts_in, output_of, own_version
+from tallystick.compute.task import ATTEMPTS, FACTS, Work, facts_in, gibibytes, output_of, own_version
 from tallystick.compute.worker import GRACE_S
 from tallystick.errors import ComputeError
 from tallystick.machine import free_memory
@@ -46,16 +46,12 @@ class LocalEngine:
         each, free, cores = facts_in(output).peak_bytes, free_memory(), os.cpu_count() or 1
         if free is not None and self.workers * each > free:
             raise ComputeError(
-                f"compute.workers = {self.workers}: they take {_gibibytes(self.workers * each)} before any data, and "
-                f"{_gibibytes(free)} are free here; have at most {free // each}"
+                f"compute.workers = {self.workers}: they take {gibibytes(self.workers * each)} before any data, and "
+                f"{gibibytes(free)} are free here; have at most {free // each}"
             )
-        found = f"a local worker answers, and takes {_gibibytes(each)} before any data; {self.workers} are asked for"
+        found = f"a local worker answers, and takes {gibibytes(each)} before any data; {self.workers} are asked for"
         crowded = f"; {self.workers * self.threads} threads are more than the {cores} cores here, which makes nothing faster"
         return found + (crowded if self.workers * self.threads > cores else "")
-
-
-def _gibibytes(count: int) -> str:
-    return f"{count / 2**30:.1f} GiB"
 
 
 @dataclass(kw_only=True)

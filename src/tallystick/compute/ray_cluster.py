@@ -15,13 +15,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from tallystick.compute.memory import gibibytes
 from tallystick.compute.task import (
     ATTEMPTS,
     FACTS,
     Work,
     WorkerFacts,
     facts_in,
+    gibibytes,
     output_of,
     own_facts,
     own_version,

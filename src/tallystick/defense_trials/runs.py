@@ -21,7 +21,9 @@ Outcome: TypeAlias = Result | ConfigError | DataError
 _ERRORS: dict[str, type[ConfigError] | type[DataError]] = {"config": ConfigError, "data": DataError}
 
 
-def made_here(contracts: Sequence[Contract], partner: SimulatedPartner, numbers: Iterable[int]) -> Iterator[tuple[int, Outcome]]:
+def simulated_here(
+    contracts: Sequence[Contract], partner: SimulatedPartner, numbers: Iterable[int]
+) -> Iterator[tuple[int, Outcome]]:
     """Make the runs of these numbers; number n is contract n modulo their count, with the seed that is n over their count on."""
     for number in numbers:
         contract, later = contracts[number % len(contracts)], number // len(contracts)
@@ -32,7 +34,7 @@ def made_here(contracts: Sequence[Contract], partner: SimulatedPartner, numbers:
             yield number, error
 
 
-def made_on(
+def simulated_on(
     engine: Engine, contracts: Sequence[Contract], partner: SimulatedPartner, numbers: Iterable[int]
 ) -> Iterator[tuple[int, Outcome]]:
     """Make the same runs on an engine, and give each as it is done; a number is taken when a worker is free for it."""

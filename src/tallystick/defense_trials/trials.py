@@ -18,7 +18,7 @@ from tallystick.compute.task import Engine
 from tallystick.config.contract import Contract, parse_contract
 from tallystick.config.gradients import WIDE_CUT
 from tallystick.defense_trials.partner import SimulatedPartner
-from tallystick.defense_trials.runs import Outcome, made_here, made_on
+from tallystick.defense_trials.runs import Outcome, simulated_here, simulated_on
 from tallystick.defenses.registry import DEFENSES
 from tallystick.errors import ConfigError, DataError
 from tallystick.job.phases.report import contract_info, versions
@@ -248,7 +248,7 @@ def sweep_defenses(
     watcher.say(_announced(tried, seeds, minutes))
     numbers = _begun_until(began + 60 * minutes, len(tried), seeds)
     contracts = [candidate.contract for candidate in tried]
-    runs = made_here(contracts, partner, numbers) if engine is None else made_on(engine, contracts, partner, numbers)
+    runs = simulated_here(contracts, partner, numbers) if engine is None else simulated_on(engine, contracts, partner, numbers)
     pace = _Pace(runs=seeds * len(tried), of=len(tried), until=began + 60 * minutes, at_once=engine.workers if engine else 1)
     found = _run_all(tried, runs, metric, pace=pace, watcher=watcher)
     if found.seeds < seeds and not found.interrupted:
