@@ -1,0 +1,147 @@
+"""Steps per second by the number of a party's training workers: ``tallystick bench training --workers 2``.
+
+Criteo's columns at the feature party, as in ``training.py``: 26 categoricals of 100,000 values at width 4 and 13 numerics, batch
+8,192, Adam. Both parties have as many workers, of one thread each, beside one process of one thread and one of as many threads.
+A machine that others use gives other seconds in every turn; processor time hangs less on them. So both are given, by process.
+"""
+
+import os
+import statistics
+import tempfile
+import time
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from tallystick.config.sections import NetworkModel, TrainingConfig
+from tallystick.demo.localhost import FEATURE, LABEL, PAIR, PartyContext, run_parties
+from tallystick.models.split import LabelModel
+from tallystick.training.plan import batches_per_message, staleness_of
+from tallystick.training.workers.plan import WorkerPlan
+from tallystick.training.workers.team import Team
+from tallystick_experiments.speed.training import SCENARIOS, Clock, SpeedData, train_feature, train_label
+
+STEPS, WARM_UP = 36, 12
+SHAPE = SCENARIOS["criteo"]
+NETWORKS = {
+    "criteo": NetworkModel(embedding_width=4, hidden=(128, 128, 128, 128), cut_after=2),
+    "larger": NetworkModel(embedding_width=4, hidden=(512, 512, 128, 512, 512), cut_after=3),
+}
+MODES: tuple[Literal["synchronous"], Literal["pipelined"]] = ("synchronous", "pipelined")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Way:
+    """How a party computes: in so many processes, of so many threads."""
+
+    workers: int
+    threads: int
+
+    @property
+    def name(self) -> str:
+        """In words."""
+        return f"{self.workers} workers, {self.threads} threads"
+
+
+def ways_of(workers: int) -> tuple[Way, ...]:
+    """One process of one thread; the workers; one process of as many threads."""
+    return Way(workers=1, threads=1), Way(workers=workers, threads=1), Way(workers=1, threads=workers)
+
+
+def run(*, workers: int, network: str = "criteo", turns: int = 3, timeout_s: float = 1800) -> dict[str, Any]:
+    """Measure all ways and modes in turns; gives medians of steps per second, and processor milliseconds of a step by process."""
+    arguments = {"workers": workers, "network": network, "turns": turns}
+    load = os.getloadavg()[0]
+    with tempfile.TemporaryDirectory(prefix="tallystick-bench-") as folder:
+        results = run_parties(Path(folder), __name__, PAIR, arguments, timeout_s=timeout_s).results
+    found: dict[str, Any] = {"network": network, "workers": workers, "cores": len(os.sched_getaffinity(0)), "load_before": load}
+    one, *_ = (way.name for way in ways_of(workers))
+    for mode in MODES:
+        rates = {way.name: results[FEATURE][f"{mode}, {way.name}"]["steps_per_s"] for way in ways_of(workers)}
+        found[mode] = {
+            name: {
+                "steps_per_s": statistics.median(rate),
+                "times_one": statistics.median(new / old for new, old in zip(rate, rates[one], strict=True)),
+                "processor_ms_per_step": {party: results[party][f"{mode}, {name}"]["processor_ms"] for party in (LABEL, FEATURE)},
+            }
+            for name, rate in rates.items()
+        }
+    return found
+
+
+def party(stage: PartyContext, arguments: dict[str, Any]) -> dict[str, Any]:
+    """One party's process."""
+    (channel,) = stage.channels.values()
+    network, data = NETWORKS[arguments["network"]], SpeedData(SHAPE)
+    schedule = data.long_schedule(STEPS)
+    measured: dict[str, list[_ProcessorClock]] = {}
+    for _ in range(arguments["turns"]):
+        for mode in MODES:
+            training = TrainingConfig(mode=mode, epochs=1, batch_size=SHAPE.batch_size, patience=None, checkpoint_every=1_000_000)
+            for way in ways_of(arguments["workers"]):
+                torch.set_num_threads(way.threads)
+                plan = _plan(network, stage.name, way, training)
+                module, clock = plan.module(), _ProcessorClock(WARM_UP, STEPS)
+                with Team(module, plan) if way.workers > 1 else nullcontext():
+                    if isinstance(module, LabelModel):
+                        train_label(module, data, channel, training, schedule, width=network.built_in_cut_width, clock=clock)
+                    else:
+                        train_feature(module, data, channel, training, schedule, clock)
+                measured.setdefault(f"{mode}, {way.name}", []).append(clock)
+    return {
+        name: {
+            "steps_per_s": [clock.rate() for clock in clocks],
+            "processor_ms": [statistics.median(its) for its in zip(*(clock.processor_ms() for clock in clocks), strict=True)],
+        }
+        for name, clocks in measured.items()
+    }
+
+
+def _plan(network: NetworkModel, name: str, way: Way, training: TrainingConfig) -> WorkerPlan:
+    late = staleness_of(training) if name == FEATURE else 0
+    return WorkerPlan(
+        network=network.model_dump_json(),
+        party=name,
+        own=SHAPE.feature if name == FEATURE else None,
+        cut_widths=(network.built_in_cut_width,) if name == LABEL else None,
+        batch_rows=SHAPE.batch_size,
+        in_flight=late + batches_per_message(training) if late else 1,
+        workers=way.workers,
+        threads=way.threads,
+        late=late > 0,
+    )
+
+
+class _ProcessorClock(Clock):
+    """A clock that also notes the processor time of this process, and of those that it started."""
+
+    def __init__(self, warm_up: int, last: int) -> None:
+        super().__init__(warm_up, last)
+        self._seconds: list[list[float]] = []
+
+    def at(self, step: int) -> None:
+        """Note the first step after the warm-up and the last."""
+        before = len(self._marks)
+        super().at(step)
+        if len(self._marks) > before:
+            self._seconds.append([time.process_time(), *map(_processor_seconds, _children())])
+
+    def processor_ms(self) -> list[float]:
+        """Milliseconds of a step, this process first."""
+        began, ended = self._seconds
+        (first, _), (last, _) = self._marks
+        return [1e3 * (until - since) / (last - first) for since, until in zip(began, ended, strict=True)]
+
+
+def _children() -> list[int]:
+    """The processes that this one started, in their order."""
+    lists = [path.read_text() for path in Path("/proc/self/task").glob("*/children")]
+    return sorted(int(child) for text in lists for child in text.split())
+
+
+def _processor_seconds(process: int) -> float:
+    after_name = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(after_name[11]) + int(after_name[12])) / os.sysconf("SC_CLK_TCK")
