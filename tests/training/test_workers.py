@@ -35,8 +35,8 @@ class InParts:
     Autograd goes back first over what was computed last. So the last part goes forward first, and gradients add up in order.
     """
 
-    def __init__(self, module, workers):
-        self._module, self._workers = module, workers
+    def __init__(self, module, plan):
+        self._module, self._plan = module, plan.balanced(module)
         self._method = "finish" if isinstance(module, LabelModel) else "forward"
         (self._columns,) = [part for part in module.modules() if isinstance(part, Columns)]
 
@@ -60,7 +60,8 @@ class InParts:
         return torch.cat(outputs)
 
     def _split(self, tensor):
-        return torch.tensor_split(tensor, min(self._workers, len(tensor)))
+        parts = [self._plan.part(worker, len(tensor)) for worker in range(self._plan.workers)]
+        return [tensor[part] for part in parts if part.start < part.stop]
 
 
 CASES = {
@@ -82,8 +83,7 @@ def test_workers_have_the_bits_of_one_process_that_takes_their_parts(setting, ho
         with ExitStack() as stack:
             for name, number in workers.items():
                 module = label if name == "bank" else bottoms[name]
-                by_workers = kind == "workers"
-                stack.enter_context(Team(module, plan_of(setting, how, name, number)) if by_workers else InParts(module, number))
+                stack.enter_context({"workers": Team, "parts": InParts}[kind](module, plan_of(setting, how, name, number)))
             setting.train(how, tmp_path / kind, modules=modules)
         found.append(weights_of(modules))
     alone, _ = setting.train(how, tmp_path / "alone")

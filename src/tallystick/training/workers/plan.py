@@ -3,7 +3,7 @@
 Shapes: B rows of a batch, F numeric columns, G columns of codes, D cut width, O outputs, W workers, E width of all embeddings.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 import torch
@@ -17,6 +17,10 @@ from tallystick.msgspec_threads import prepared
 
 ALIGNED = 64
 """Bytes at whose multiples a tensor begins: kernels may round otherwise elsewhere."""
+
+DENSE_S, EMBEDDED_S, CROSSING_S, UPDATE_S = 1e-10, 1.4e-8, 9e-9, 5e-10
+"""Seconds on one core, as measured by ``bench training --workers 2``: forward and back for each weight of a layer and each number
+of an embedding, a row; there and back over the cut for each number; the update of each weight. They balance work, no more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +38,7 @@ class WorkerPlan:
         workers: W, this process included.
         threads: of each.
         late: whether weights change between a batch's forward pass and its backward pass.
+        first_share: share of a batch's rows that the first worker takes.
     """
 
     network: str
@@ -46,6 +51,22 @@ class WorkerPlan:
     workers: int
     threads: int
     late: bool = False
+    first_share: float = 0.5
+
+    def balanced(self, module: nn.Module) -> "WorkerPlan":
+        """The same with the first worker's share by what it has to do besides: it encrypts, decrypts and updates the weights.
+
+        By sizes alone, never by a clock: the bits of a training hang on who takes which rows.
+        """
+        tables, others = tables_and_others(module)
+        embedded = sum(table.shape[1] for table in tables.values())
+        dense = sum(weight.numel() for weight in others.values())
+        row_s = dense * DENSE_S + embedded * EMBEDDED_S
+        crossing = sum(self.cut_widths) if self.cut_widths is not None else width_of(module)
+        besides_s = self.batch_rows * crossing * CROSSING_S + (dense + sum(map(nn.Parameter.numel, tables.values()))) * UPDATE_S
+        others_share = 1 / (self.workers - 1)
+        share = (others_share - besides_s / (self.batch_rows * row_s)) / (1 + others_share)
+        return replace(self, first_share=max(share, 0.0))
 
     def to_json(self) -> str:
         """Written for another process."""
@@ -65,10 +86,13 @@ class WorkerPlan:
         return build_bottom(model, self.party, self.own, seed=0, cut_width=model.cut_width)
 
     def part(self, worker: int, rows: int) -> slice:
-        """The rows of a batch that are a worker's; the first ones have one more where they cannot be alike."""
-        each, more = divmod(rows, self.workers)
-        start = worker * each + min(worker, more)
-        return slice(start, start + each + (worker < more))
+        """The rows of a batch that are a worker's: the first one's by its share, at least one; the others' about alike."""
+        first = min(max(1, round(rows * self.first_share)), rows)
+        if worker == 0:
+            return slice(0, first)
+        each, more = divmod(rows - first, self.workers - 1)
+        start = first + (worker - 1) * each + min(worker - 1, more)
+        return slice(start, start + each + (worker <= more))
 
     def output_width(self, module: nn.Module) -> int:
         """Numbers that the module gives for a row in training."""

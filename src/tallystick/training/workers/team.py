@@ -39,7 +39,7 @@ class Team:
     """
 
     def __init__(self, module: nn.Module, plan: WorkerPlan) -> None:
-        self._module, self._plan = module, plan
+        self._module, self._plan = module, plan.balanced(module)
         self._method = "finish" if isinstance(module, LabelModel) else "forward"
         self._processes: list[subprocess.Popen[bytes]] = []
         self._begun = 0
