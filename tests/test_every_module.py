@@ -83,8 +83,8 @@ REACHED = {
     "tallystick.training.unaligned.ss_vfl": ("tests/training/test_unaligned_bottoms.py", "ss-vfl"),
     "tallystick.training.unaligned.synthesis": ("tests/training/test_unaligned_generators.py", "synthe"),
     "tallystick.training.unaligned.vfl_mpd": ("tests/training/test_unaligned_bottoms.py", "vfl-mpd"),
-    "tallystick.training.workers.process": ("tests/training/test_workers.py", "Team("),
-    "tallystick.training.workers.shard": ("tests/training/test_workers.py", "Team("),
+    "tallystick.training.workers.process": ("tests/training/test_workers.py", "Team"),
+    "tallystick.training.workers.shard": ("tests/training/test_workers.py", "Team"),
 }
 """Of each module that no test imports: the file of its test, and words of that file that lead to it."""
 

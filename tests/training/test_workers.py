@@ -6,8 +6,11 @@ import pytest
 import torch
 from loops import BATCH, Setting, assert_same_bits, training, weights_of
 
+from tallystick.defenses.chain import chain
+from tallystick.defenses.marvell import Marvell
 from tallystick.models.split import LabelModel
 from tallystick.models.tabular import Columns, one_by_one
+from tallystick.training.defended import CutDefense
 from tallystick.training.plan import batches_per_message, staleness_of
 from tallystick.training.workers.plan import WorkerPlan
 from tallystick.training.workers.team import Team
@@ -64,19 +67,35 @@ class InParts:
         return [tensor[part] for part in parts if part.start < part.stop]
 
 
+class Rows:
+    """Keeps how many rows crossed in each step."""
+
+    def __init__(self):
+        self.steps = []
+
+    def crossed(self, batch, embedding_BD, gradient_BD):
+        self.steps.append((len(batch.index_B), len(embedding_BD), len(gradient_BD)))
+
+    def epoch_ended(self, epoch):
+        pass
+
+
 CASES = {
     "label party": (
-        {"parties": ("club", "shop"), "kind": "multiclass", "wide": True},
+        {"parties": ("club", "shop"), "wide": True},
         {"optimizer": "adamw", "clip": 0.1, "ema": 0.9, "schedule": "cosine"},
         {"bank": 2},
     ),
-    "pipelined feature party": ({"sequences": True}, {"mode": "pipelined", "staleness": 4}, {"shop": 3}),
+    "pipelined feature party": ({"sequences": True, "kind": "multiclass"}, {"mode": "pipelined", "staleness": 4}, {"shop": 3}),
 }
 
 
 @pytest.mark.parametrize(("setting", "how", "workers"), CASES.values(), ids=CASES.keys())
 def test_workers_have_the_bits_of_one_process_that_takes_their_parts(setting, how, workers, tmp_path):
+    """Defences and whoever watches the cut see whole batches: Marvell's noise follows from all of a batch's gradients."""
     setting, how = Setting(**setting, validation=40), training(**how)
+    defenses, watching = chain([Marvell(power=1.0)] if setting.kind == "binary" else [], target=setting.kind), Rows()
+    defense = CutDefense.of(defenses, secret=bytes(32), steps_per_epoch=setting.schedule.steps_per_epoch)
     found = []
     for kind in ("workers", "parts"):
         bottoms, label = modules = setting.modules()
@@ -84,9 +103,13 @@ def test_workers_have_the_bits_of_one_process_that_takes_their_parts(setting, ho
             for name, number in workers.items():
                 module = label if name == "bank" else bottoms[name]
                 stack.enter_context({"workers": Team, "parts": InParts}[kind](module, plan_of(setting, how, name, number)))
-            setting.train(how, tmp_path / kind, modules=modules)
+            setting.train(how, tmp_path / kind, modules=modules, defense=defense, observers={"bank": watching})
         found.append(weights_of(modules))
-    alone, _ = setting.train(how, tmp_path / "alone")
     assert_same_bits(*found)
+    assert watching.steps
+    assert all(rows == (rows[0],) * 3 for rows in watching.steps)
+    if defense is not None:
+        return  # other last bits of a gradient, other noise
+    alone, _ = setting.train(how, tmp_path / "alone")
     for name, weight in weights_of(alone).items():
         torch.testing.assert_close(found[0][name], weight, rtol=1e-2, atol=1e-3)

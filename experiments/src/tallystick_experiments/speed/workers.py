@@ -34,7 +34,7 @@ MODES: tuple[Literal["synchronous"], Literal["pipelined"]] = ("synchronous", "pi
 
 
 @dataclass(frozen=True, kw_only=True)
-class Way:
+class Processes:
     """How a party computes: in so many processes, of so many threads."""
 
     workers: int
@@ -46,9 +46,9 @@ class Way:
         return f"{self.workers} workers, {self.threads} threads"
 
 
-def ways_of(workers: int) -> tuple[Way, ...]:
+def ways_of(workers: int) -> tuple[Processes, ...]:
     """One process of one thread; the workers; one process of as many threads."""
-    return Way(workers=1, threads=1), Way(workers=workers, threads=1), Way(workers=1, threads=workers)
+    return Processes(workers=1, threads=1), Processes(workers=workers, threads=1), Processes(workers=1, threads=workers)
 
 
 def run(*, workers: int, network: str = "criteo", turns: int = 3, timeout_s: float = 1800) -> dict[str, Any]:
@@ -100,7 +100,7 @@ def party(stage: PartyContext, arguments: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _plan(network: NetworkModel, name: str, way: Way, training: TrainingConfig) -> WorkerPlan:
+def _plan(network: NetworkModel, name: str, way: Processes, training: TrainingConfig) -> WorkerPlan:
     late = staleness_of(training) if name == FEATURE else 0
     return WorkerPlan(
         network=network.model_dump_json(),
