@@ -5,7 +5,6 @@ import json
 import multiprocessing
 import os
 import secrets
-import shutil
 import signal
 import sys
 import threading
@@ -33,12 +32,11 @@ from tallystick.audit import locating
 from tallystick.cli.main import main
 from tallystick.config.contract import load_contract
 from tallystick.config.party import load_party
+from tallystick.demo.homes import write_job
 from tallystick.errors import TallystickError
 from tallystick.job.phases import align
 from tallystick.network.addresses import free_port
-from tallystick.network.certificates import write_test_certificates
 from tallystick.network.session import Limits
-from tallystick.privacy.ledger import Ledger
 
 PATIENCE_S = 240  # a hang, on a machine that is very busy
 QUICK = Limits(heartbeat_s=0.2, deadline_s=1.5, wait_s=10.0, max_message_bytes=32 << 20)
@@ -353,27 +351,19 @@ def lay_out(root, parties, contract, frames=None, *, rows=600):
     frames = frames or tables(parties, rows=rows)
     if not contract.get("defense") and contract["alignment"]["method"] != "union":  # else no two jobs have the same weights
         contract = contract | {"training": {"starts": "public"} | contract["training"]}
-    write_test_certificates(root / "certificates", list(parties))
     address = f"127.0.0.1:{free_port()}"
     label = parties[0]
-    for name in parties:
-        home = root / name
-        home.mkdir()
-        frames[name].write_parquet(home / "table.parquet")
-        for source, target in (("ca.pem", "ca.pem"), (f"{name}.pem", "own.pem"), (f"{name}.key", "own.key")):
-            shutil.copy(root / "certificates" / source, home / target)  # with its mode
-        values = {
-            "party": name,
+    files = {
+        name: {
             "table": {"path": "table.parquet"},
             **columns(parties)[name],
-            "tls": {"ca": "ca.pem", "certificate": "own.pem", "key": "own.key"},
             "threads": 1,
             **({"listen": address} if name == label else {"peers": {label: {"address": address}}}),
         }
-        (home / "party.yaml").write_text(yaml.safe_dump(values, sort_keys=False))
-        (home / "contract.yaml").write_text(yaml.safe_dump(contract, sort_keys=False))
-        if name == label:
-            Ledger.create(home / "privacy-ledger.sqlite", party=name)
+        for name in parties
+    }
+    for name, home in write_job(root, contract, files).items():
+        frames[name].write_parquet(home / "table.parquet")
     return OnDisk(root, tuple(parties))
 
 

@@ -102,10 +102,8 @@ def test_a_stop_of_a_mebibyte_is_passed_on_shortened():
 def test_what_a_peer_says_at_the_end_reaches_terminal_json_log_and_the_third_party_as_data(lay_out_job):
     job = lay_out_job(("bank", "club", "shop"))
     bank, club = job.start("bank"), job.start("club")
-    certificates = job.root / "certificates"
-    identity = load_identity(
-        "shop", **{"ca": certificates / "ca.pem", "certificate": certificates / "shop.pem", "key": certificates / "shop.key"}
-    )
+    home = job.home("shop")
+    identity = load_identity("shop", ca=home / "ca.pem", certificate=home / "own.pem", key=home / "own.key")
     bank.wait_for(lambda event: event.get("what") == "waiting for shop (s)")  # club has joined
     shop = Endpoint(identity, limits=QUICK)
     address = yaml.safe_load((job.home("shop") / "party.yaml").read_text())["peers"]["bank"]["address"]

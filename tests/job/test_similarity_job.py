@@ -18,12 +18,12 @@ from tallystick.config.party import parse_party
 from tallystick.config.party_checks import check_party
 from tallystick.data.frame import as_frame
 from tallystick.data.keys import fingerprint, read_keys
+from tallystick.demo.homes import move_in
 from tallystick.errors import ConfigError, DataError, IdError, PeerLost
 from tallystick.job.job import Job
 from tallystick.job.log import Logbook
 from tallystick.job.phases.align import with_noise
 from tallystick.job.phases.audit import audit_links
-from tallystick.network.certificates import write_test_certificates
 from tallystick.privacy.events import PureDP
 from tallystick.privacy.ledger import BudgetExceeded, Ledger
 from tallystick.report.page import to_html
@@ -187,14 +187,8 @@ def on_disk(tmp_path, parties, contract, frames):
     """Lay out a job with a helper: the label party and the helper listen, the others dial both."""
     tmp_path.mkdir(exist_ok=True)
     job = lay_out(tmp_path, parties, contract, frames)
-    shutil.rmtree(tmp_path / "certificates")
     everyone, address = [*parties, "helper"], f"127.0.0.1:{free_port()}"
-    write_test_certificates(tmp_path / "certificates", everyone)
-    (tmp_path / "helper").mkdir()
-    for name in everyone:
-        home = tmp_path / name
-        for source, target in (("ca.pem", "ca.pem"), (f"{name}.pem", "own.pem"), (f"{name}.key", "own.key")):
-            shutil.copy(tmp_path / "certificates" / source, home / target)
+    for name, home in move_in(tmp_path, everyone).items():
         if name == "helper":
             tls = {"ca": "ca.pem", "certificate": "own.pem", "key": "own.key"}
             (home / "party.yaml").write_text(yaml.safe_dump({"party": "helper", "tls": tls, "listen": address}))

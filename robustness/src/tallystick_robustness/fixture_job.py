@@ -11,8 +11,7 @@ import polars as pl
 import yaml
 from safetensors.torch import load_file, save
 
-from tallystick.network.certificates import write_test_certificates
-from tallystick.privacy.ledger import Ledger
+from tallystick.demo.homes import write_job
 
 LABEL, FEATURE = PARTIES = ("bank", "shop")
 HELPER, HELPER_LISTENS = "helper", "127.0.0.1:7444"
@@ -81,11 +80,7 @@ def contract(**changes: Any) -> Values:
 
 def party_values(name: str, *, address: str) -> Values:
     """Give a party file's values; ``address`` is where the party listens, or where the feature party finds the label party."""
-    values: Values = {
-        "party": name,
-        "tls": {"ca": "ca.pem", "certificate": "own.pem", "key": "own.key"},
-        "threads": 1,
-    }
+    values: Values = {"party": name, "threads": 1}
     if name in PARTIES:
         values |= {
             "table": {"path": "table.parquet"},
@@ -138,18 +133,9 @@ def lay_out(root: Path, values: Values, frames: Mapping[str, pl.DataFrame], *, l
 
     A helper that the contract names listens at HELPER_LISTENS.
     """
-    homes = Homes(root=root)
-    write_test_certificates(root / "certificates", list(values["parties"]))
     addresses = {LABEL: listen, FEATURE: call or listen, HELPER: HELPER_LISTENS}
-    for name in values["parties"]:
-        home = homes.home(name)
-        home.mkdir()
+    parties = {name: party_values(name, address=addresses[name]) for name in values["parties"]}
+    for name, home in write_job(root, values, parties).items():
         if name in frames:
             frames[name].write_parquet(home / "table.parquet")
-        for source, target in (("ca.pem", "ca.pem"), (f"{name}.pem", "own.pem"), (f"{name}.key", "own.key")):
-            (home / target).write_bytes((root / "certificates" / source).read_bytes())
-        (home / "own.key").chmod(0o600)
-        homes.write_party(name, party_values(name, address=addresses[name]))
-        (home / "contract.yaml").write_text(yaml.safe_dump(values, sort_keys=False))
-    Ledger.create(homes.home(LABEL) / LEDGER, party=LABEL)
-    return homes
+    return Homes(root=root)

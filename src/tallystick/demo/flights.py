@@ -14,15 +14,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from shutil import copy
 from typing import IO, Any
 
-import yaml
-
 from tallystick.alignment.registry import LINKAGES
-from tallystick.artifacts.ledger import create_ledger
-from tallystick.config.contract import parse_contract
-from tallystick.config.party import FeatureColumns, load_party
+from tallystick.config.party import FeatureColumns
 from tallystick.data.flights import (
     CARRIER_FEATURES,
     KEY,
@@ -34,9 +29,9 @@ from tallystick.data.flights import (
     write_departures,
     write_flights,
 )
+from tallystick.demo.homes import write_job
 from tallystick.errors import ConfigError, TallystickError
 from tallystick.network.addresses import free_port
-from tallystick.network.certificates import write_test_certificates
 from tallystick.report.compare import read_run
 from tallystick.report.page import render
 from tallystick.results import Result, merge
@@ -163,47 +158,26 @@ def prepare(run: Path, alignment: str) -> dict[str, Path]:
     meeting = MEETINGS.get(alignment)
     if meeting is None:
         raise ConfigError(f"--alignment {alignment}: the demo has no tables for it; must be one of {', '.join(MEETINGS)}")
-    values_of_contract = {**CONTRACT, **meeting.contract, "alignment": {"method": alignment, **meeting.alignment}}
+    values_of_contract: dict[str, Any] = {**CONTRACT, **meeting.contract, "alignment": {"method": alignment, **meeting.alignment}}
     if LINKAGES[alignment].helper:
         values_of_contract["parties"] = {**CONTRACT["parties"], HELPER: {"role": "helper"}}
-    contract = yaml.safe_dump(values_of_contract, sort_keys=False)
-    agreed = parse_contract(values_of_contract)
-    names = list(agreed.parties)
-    tables = meeting.tables(run / "tables")
-    write_test_certificates(run / "certificates", names)
     address, helper_address = (f"127.0.0.1:{free_port()}" for _ in range(2))
-    helper_peer = {HELPER: {"address": helper_address}} if HELPER in names else {}
+    helper_peer = {HELPER: {"address": helper_address}} if HELPER in values_of_contract["parties"] else {}
+    # One machine plays all parties; on one of its own each would take all cores.
+    threads = max(1, (os.cpu_count() or 2) // 2)
+    rows = {"table": {"path": "table.parquet"}, "keys": dict(meeting.keys), "encoding": {"numeric": "rank"}}
+    rows |= {"units": dict(meeting.units)} if meeting.units else {}
     parties: dict[str, dict[str, Any]] = {
-        HELPER: {"listen": helper_address},
         CARRIER: {"peers": helper_peer, "label": LABEL, "listen": address, "features": CARRIER_FEATURES.model_dump(mode="json")},
         WEATHER: {"peers": {CARRIER: {"address": address}, **helper_peer}, "features": meeting.weather.model_dump(mode="json")},
     }
-    homes = {}
-    for party in names:
-        home = homes[party] = run / party
-        home.mkdir()
-        copy(run / "certificates" / "ca.pem", home)
-        for suffix in (".pem", ".key"):
-            (run / "certificates" / f"{party}{suffix}").rename(home / f"own{suffix}")
-        values = {
-            "party": party,
-            "tls": {"ca": "ca.pem", "certificate": "own.pem", "key": "own.key"},
-            # One machine plays all parties; on one of its own each would take all cores.
-            "threads": max(1, (os.cpu_count() or 2) // 2),
-            **parties[party],
-        }
-        if party != HELPER:
-            (tables.carrier if party == CARRIER else tables.weather).rename(home / "table.parquet")
-            keys = {"keys": dict(meeting.keys), **({"units": dict(meeting.units)} if meeting.units else {})}
-            values |= {"table": {"path": "table.parquet"}, **keys, "encoding": {"numeric": "rank"}}
-        (home / "party.yaml").write_text(yaml.safe_dump(values, sort_keys=False))
-        (home / "contract.yaml").write_text(contract)
-        if party == CARRIER:
-            create_ledger(load_party(home / "party.yaml"))
+    files = {name: {"threads": threads, **rows, **values} for name, values in parties.items()}
+    files |= {HELPER: {"threads": threads, "listen": helper_address}} if helper_peer else {}
+    homes = write_job(run, values_of_contract, files)
+    tables = meeting.tables(run / "tables")
+    for name, table in ((CARRIER, tables.carrier), (WEATHER, tables.weather)):
+        table.rename(homes[name] / "table.parquet")
     (run / "tables").rmdir()
-    for name in ("ca.pem", "ca.key"):
-        (run / "certificates" / name).unlink()
-    (run / "certificates").rmdir()
     return homes
 
 

@@ -24,8 +24,9 @@ from typing import IO, Any, Self
 
 import msgspec
 
+from tallystick.demo.homes import move_in
 from tallystick.errors import PeerError, TallystickError
-from tallystick.network.certificates import load_identity, write_test_certificates
+from tallystick.network.certificates import load_identity
 from tallystick.network.channel import Channel
 from tallystick.network.endpoint import Endpoint
 from tallystick.network.session import Limits
@@ -103,8 +104,7 @@ class PartyProcesses:
         self._lines: queue.Queue[tuple[str, dict[str, Any] | None]] = queue.Queue()
         self._processes: dict[str, PartyProcess] = {}
         self._threads: list[threading.Thread] = []
-        write_test_certificates(folder / "certificates", list(peers))
-        homes = {name: _move_in(folder, name) for name in peers}
+        homes = move_in(folder, list(peers))
         with contextlib.ExitStack() as unfinished:
             unfinished.callback(self._end)
             for name, home in homes.items():
@@ -256,16 +256,6 @@ def run_parties(
     """Start the parties, wait for their results and end them."""
     with PartyProcesses(folder, module, peers, arguments, limits=limits, route=route) as parties:
         return parties.run(timeout_s=timeout_s)
-
-
-def _move_in(folder: Path, name: str) -> Path:
-    """Give a party its certificate, its key and the authority's certificate, and nobody else's."""
-    home = folder / name
-    home.mkdir(exist_ok=True)
-    (home / "ca.pem").write_bytes((folder / "certificates" / "ca.pem").read_bytes())
-    for suffix in ("pem", "key"):
-        (folder / "certificates" / f"{name}.{suffix}").rename(home / f"own.{suffix}")
-    return home
 
 
 # --- in the party's process

@@ -13,15 +13,12 @@ from typing import Annotated, Any
 
 import numpy as np
 import polars as pl
-import yaml
 from typer import Option
 
 from tallystick.alignment.registry import LINKAGES
-from tallystick.artifacts.ledger import create_ledger
-from tallystick.config.party import load_party
+from tallystick.demo.homes import write_job
 from tallystick.errors import ConfigError, TallystickError
 from tallystick.network.addresses import free_port
-from tallystick.network.certificates import write_test_certificates
 from tallystick_experiments.catalogue.clicks import CRITEO_CATEGORICAL, CRITEO_NUMERIC
 
 LABEL, FEATURE, HELPER = "bank", "shop", "post"
@@ -153,47 +150,31 @@ def _leakage(folder: Path, rows: int, seed: int) -> dict[str, float]:
 def job_peaks(folder: Path, rows: int, alignment: str, seed: int, *, aligned: float = 1.0, **changes: Any) -> dict[str, float]:
     """Run a job of generated tables, a process per party, its contract changed by ``changes``; gives each one's peak in bytes."""
     helper = (HELPER,) if LINKAGES[alignment].helper else ()
-    homes = {name: folder / name for name in (LABEL, FEATURE, *helper)}
-    for home in homes.values():
-        home.mkdir()
-    write_tables(homes, rows, aligned=aligned, seed=seed)
-    write_test_certificates(folder / "certificates", list(homes))
     addresses = {name: f"127.0.0.1:{free_port()}" for name in (LABEL, *helper)}
+    dialled = {LABEL: helper, FEATURE: (LABEL, *helper), **dict.fromkeys(helper, ())}
     roles = {LABEL: "label", FEATURE: "feature", HELPER: "helper"}
     contract = {
         **_CONTRACT,
-        "parties": {name: {"role": roles[name]} for name in homes},
+        "parties": {name: {"role": roles[name]} for name in dialled},
         "alignment": {"method": alignment, "keys": [{"name": "id"}]},
         "unaligned": {"method": "none"} if aligned == 1 else {"method": "warm-start", "epochs": 1},
         **changes,
     }
-    (folder / "contract.yaml").write_text(yaml.safe_dump(contract))
-    dialled = {LABEL: helper, FEATURE: (LABEL, *helper), HELPER: ()}
-    for name, home in homes.items():
-        values: dict[str, Any] = {
-            "party": name,
+    columns = {"table": {"path": "table.csv"}, "keys": {"id": "id"}, "encoding": {"numeric": "log", "min_count": 10}}
+    of_party = {LABEL: columns | {"label": "label"}, FEATURE: columns, HELPER: {}}
+    parties = {
+        name: {
             "threads": 1,
-            "tls": {kind: f"../certificates/{file}" for kind, file in _files_of(name).items()},
-            "peers": {peer: {"address": addresses[peer]} for peer in dialled[name]},
+            "peers": {peer: {"address": addresses[peer]} for peer in peers},
+            **({"listen": addresses[name]} if name in addresses else {}),
+            **of_party[name],
         }
-        if name in addresses:
-            values["listen"] = addresses[name]
-        if name != HELPER:
-            values |= {
-                "table": {"path": "table.csv"},
-                "keys": {"id": "id"},
-                "encoding": {"numeric": "log", "min_count": 10},
-            }
-        if name == LABEL:
-            values["label"] = "label"
-        (home / "party.yaml").write_text(yaml.safe_dump(values))
-    create_ledger(load_party(homes[LABEL] / "party.yaml"))
-    command = ["run", "../contract.yaml", "--party", "party.yaml", "--progress", "none", "--json"]
+        for name, peers in dialled.items()
+    }
+    homes = write_job(folder, contract, parties)
+    write_tables(homes, rows, aligned=aligned, seed=seed)
+    command = ["run", "contract.yaml", "--party", "party.yaml", "--progress", "none", "--json"]
     return peaks({f"run, {roles[name]}": (command, home) for name, home in homes.items()})
-
-
-def _files_of(name: str) -> dict[str, str]:
-    return {"ca": "ca.pem", "certificate": f"{name}.pem", "key": f"{name}.key"}
 
 
 def peaks(commands: Mapping[str, tuple[list[str], Path]]) -> dict[str, float]:

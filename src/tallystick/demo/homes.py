@@ -1,0 +1,44 @@
+"""A job's files for parties that share one machine: each has a home, with its own key, its party file and the contract."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import yaml
+
+from tallystick.artifacts.ledger import create_ledger
+from tallystick.config.party import load_party
+from tallystick.network.certificates import write_test_certificates
+
+
+def move_in(root: Path, names: Sequence[str]) -> dict[str, Path]:
+    """Make homes, each with a certificate and a key that nobody else has; what could issue more certificates is removed."""
+    homes = {name: root / name for name in names}
+    root.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=root) as issued:
+        write_test_certificates(Path(issued), list(names))
+        for name, home in homes.items():
+            home.mkdir(exist_ok=True)
+            (home / "ca.pem").write_bytes((Path(issued) / "ca.pem").read_bytes())
+            for suffix in (".pem", ".key"):
+                (Path(issued) / f"{name}{suffix}").replace(home / f"own{suffix}")
+    return homes
+
+
+def write_job(root: Path, contract: Mapping[str, Any], parties: Mapping[str, Mapping[str, Any]]) -> dict[str, Path]:
+    """Write what ``tallystick run contract.yaml --party party.yaml`` needs in each home, but for tables; gives the homes.
+
+    Args:
+        root: where the homes go.
+        contract: its values.
+        parties: by name, what each party file says beside the party's name and its certificate. The label party gets a ledger.
+    """
+    homes = move_in(root, list(parties))
+    for name, home in homes.items():
+        tls = {"ca": "ca.pem", "certificate": "own.pem", "key": "own.key"}
+        (home / "party.yaml").write_text(yaml.safe_dump({"party": name, "tls": tls, **parties[name]}, sort_keys=False))
+        (home / "contract.yaml").write_text(yaml.safe_dump(dict(contract), sort_keys=False))
+        if contract["parties"][name]["role"] == "label":
+            create_ledger(load_party(home / "party.yaml"))
+    return homes
