@@ -73,6 +73,8 @@ def check_party_file(party_path: Path, contract_path: Path | None) -> dict[str, 
         proxy = found.tried(lambda: proxy_of(party))
         if contract is not None and party.party in contract.parties and (proxy or party.proxy is None):
             _add_peers(shown, contract, party, found, proxy)
+    if party.compute is not None:
+        shown["compute"] = found.tried(party.compute.made().check)
     # Config has a line for each.
     shown["problems"] = [line for error in found.problems for line in str(error).splitlines()] + shown["problems"]
     return shown

@@ -161,7 +161,18 @@ def check(
 
 
 def _show(console: Console, found: dict[str, Any]) -> None:
-    for name in ("party", "contract_hash", "table", "keys", "alignment", "alignment_cost", "room", "certificate", "budget"):
+    for name in (
+        "party",
+        "contract_hash",
+        "table",
+        "keys",
+        "alignment",
+        "alignment_cost",
+        "room",
+        "certificate",
+        "budget",
+        "compute",
+    ):
         if found.get(name):
             console.print(f"[bold]{name.replace('_', ' ')}[/bold]: {found[name]}")
     for line in found.get("encoding", []):

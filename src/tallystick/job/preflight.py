@@ -41,7 +41,7 @@ from tallystick.dataset.intersection import check_classes, check_unaligned
 from tallystick.dataset.own_rows import Before, extended_encoder, known_labels
 from tallystick.defenses.gaussian import GaussianGradients
 from tallystick.defenses.gaussian_embeddings import GaussianEmbeddings
-from tallystick.errors import ConfigError, DataError, StorageError, TallystickError
+from tallystick.errors import ComputeError, ConfigError, DataError, StorageError, TallystickError
 from tallystick.evaluation.boosting import check_halves
 from tallystick.evaluation.importance import column_places
 from tallystick.job.loggers.facts import loggers_of
@@ -92,7 +92,7 @@ class Preflight:
         """Do one check; what it finds is kept, and the other checks go on."""
         try:
             return work()
-        except (ConfigError, DataError, StorageError) as error:
+        except (ComputeError, ConfigError, DataError, StorageError) as error:
             self.problems.append(error)
             return None
 
