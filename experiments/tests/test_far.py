@@ -36,7 +36,7 @@ def test_the_default_and_a_changed_key_are_trained_on_the_same_rows():
 
 
 def test_an_audit_sets_what_was_found_beside_the_price(monkeypatch):
-    monkeypatch.setattr(price, "audited", lambda *_, contract, **__: AUDITED[contract["training"].get("gradients", "sent")])
+    monkeypatch.setattr(price, "audited_table", lambda *_, training, **__: AUDITED[training.get("gradients", "sent")])
     found = price.run(tables=["breast"], trainings=["default", "no-gradients"], seeds=(1, 2), rows=200, audit=True)
     *_, labels, columns = found.page(command="x").tables
     assert [[cell.value for cell in table.rows[0][1:]] for table in (labels, columns)] == [[0.75, 0.5], [0.5, 0.5]]

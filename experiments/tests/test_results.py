@@ -7,7 +7,7 @@ import pytest
 from tallystick.errors import DataError
 from tallystick_experiments.output import write_folder
 from tallystick_experiments.page import Benchmark, ExperimentResult, ResultTable
-from tallystick_experiments.results import PAGES, PAGES_FOLDER, RUNS, drawings, keep, markdown, page
+from tallystick_experiments.results import PAGES_FOLDER, RUNS, drawings, keep, markdown, page, page_maker
 from tallystick_experiments.stats import Spread
 
 
@@ -47,7 +47,7 @@ def test_a_kept_sweep_gives_its_page_and_a_damaged_line_is_named(tmp_path):
     out.mkdir()
     row = {"table": "wine", "method": "default", "seed": 1, "value": 1 / 3, "seconds": 1.0, "crossing_bytes": None}
     about = {"data": {"wine": {"rows": 178, "columns": 13, "target": "multiclass", "source": "here"}}}
-    found = ExperimentResult(experiment="quality", about=about, rows=[row], page_of=PAGES["quality"])
+    found = ExperimentResult(experiment="quality", about=about, rows=[row], page_of=page_maker("quality"))
     write_folder(out, found.as_json(found.page()), found.page())
     keep(out, path, commit="abc", command="tallystick bench quality")
     assert "0.3333" in page(path)

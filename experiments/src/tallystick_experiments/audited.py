@@ -10,6 +10,7 @@ from tallystick.config.party import FeatureColumns, SequenceConfig
 from tallystick.results import Result
 from tallystick.simulation import simulate
 from tallystick.watcher import Silent
+from tallystick_experiments.catalogue.public import PublicTable
 
 KEY = "row"
 
@@ -66,3 +67,10 @@ def audited(
         "feature": theirs.select(KEY, *columns["feature"].numeric, *columns["feature"].categorical, *lists["feature"]),
     }
     return simulate(agreed, tables, parties, folder=folder, watcher=Silent())
+
+
+def audited_table(table: PublicTable, seed: int, *, folder: Path | None = None, **more: Any) -> Result:
+    """The same of a public table whose columns a seed shares out; ``more`` is what the contract says besides."""
+    own, theirs = table.halves(seed)
+    contract = {"target": table.contract_target, "seed": seed, **more}
+    return audited(table.frame, table.label, {"label": own, "feature": theirs}, contract=contract, folder=folder)

@@ -12,51 +12,45 @@ import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from tallystick.errors import DataError
 from tallystick.storage import write_bytes
-from tallystick_experiments import null_audits, retraining
-from tallystick_experiments.dpauc import page as dpauc
-from tallystick_experiments.far import line as long_line
-from tallystick_experiments.far import price as far
-from tallystick_experiments.feature_leakage import page as feature_leakage
-from tallystick_experiments.fedads import defenses, leaks, unaligned
-from tallystick_experiments.fedsim import page as fedsim
-from tallystick_experiments.florist import convergence
-from tallystick_experiments.florist import page as florist
-from tallystick_experiments.label_leakage import defended, kept
-from tallystick_experiments.label_leakage import page as label_leakage
 from tallystick_experiments.page import Benchmark, PageOf, ResultTable, cell, pictures, within
-from tallystick_experiments.quality import leaks as quality_leaks
-from tallystick_experiments.quality import page as quality
-from tallystick_experiments.speed import serving_page
 from tallystick_experiments.stats import Row
 
 ROOT = Path(__file__).parents[3]
 RUNS, PAGES_FOLDER = ROOT / "experiments" / "runs", ROOT / "docs" / "results"
 DIGITS = 6  # of a row's figures
-PAGES: Mapping[str, PageOf] = {
-    "audit": kept.page_of,
-    "dpauc": dpauc.page_of,
-    "feature-leakage": feature_leakage.page_of,
-    "far": far.page_of,
-    "fedads-3": unaligned.page_of,
-    "fedads-4": defenses.page_of,
-    "fedads-leaks": leaks.page_of,
-    "fedsim": fedsim.page_of,
-    "florist": florist.page_of,
-    "florist-convergence": convergence.page_of,
-    "line": long_line.page_of,
-    "label-leakage": label_leakage.page_of,
-    "label-leakage-defenses": defended.page_of,
-    "null-audits": null_audits.page_of,
-    "quality": quality.page_of,
-    "quality-leaks": quality_leaks.page_of,
-    "retraining": retraining.page_of,
-    "serve": serving_page.page_of,
+PAGES: Mapping[str, str] = {
+    "audit": "label_leakage.kept",
+    "dpauc": "dpauc.page",
+    "feature-leakage": "feature_leakage.page",
+    "far": "far.price",
+    "fedads-3": "fedads.unaligned",
+    "fedads-4": "fedads.defenses",
+    "fedads-leaks": "fedads.leaks",
+    "fedsim": "fedsim.page",
+    "florist": "florist.page",
+    "florist-convergence": "florist.convergence",
+    "line": "far.line",
+    "label-leakage": "label_leakage.page",
+    "label-leakage-defenses": "label_leakage.defended",
+    "null-audits": "null_audits",
+    "quality": "quality.page",
+    "quality-leaks": "quality.leaks",
+    "retraining": "retraining",
+    "serve": "speed.serving_page",
 }
+"""By experiment, the module whose ``page_of`` makes its page."""
+
+
+def page_maker(experiment: str) -> PageOf:
+    """What makes the page of an experiment's rows."""
+    made: PageOf = import_module(f"tallystick_experiments.{PAGES[experiment]}").page_of
+    return made
 
 
 def keep(out: Path, path: Path, *, commit: str, command: str) -> None:
@@ -113,7 +107,7 @@ def _read(path: Path) -> tuple[Row, Benchmark]:
     if not lines or lines[0].get("benchmark") not in PAGES:
         raise DataError(f"{path}: the first line names no benchmark that has a page; they are {', '.join(PAGES)}")
     head, *rows = lines
-    return head, replace(PAGES[head["benchmark"]](head["about"], rows), command=head["command"])
+    return head, replace(page_maker(head["benchmark"])(head["about"], rows), command=head["command"])
 
 
 def markdown(found: Benchmark, made: str, *, drawn: Mapping[str, str] | None = None) -> str:

@@ -41,6 +41,11 @@ class PublicTable:
         """Number of classes; 2 where there are none."""
         return self.frame.get_column(self.label).n_unique() if self.target == "multiclass" else 2
 
+    @property
+    def contract_target(self) -> dict[str, Any]:
+        """What a contract says of it."""
+        return {"type": self.target} | ({"classes": self.classes} if self.target == "multiclass" else {})
+
     def halves(self, seed: int) -> tuple[FeatureColumns, FeatureColumns]:
         """The columns shared out at random: the label party's half, and the feature party's, which is larger by one if odd."""
         names = column_names(self.columns)

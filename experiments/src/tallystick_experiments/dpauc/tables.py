@@ -43,7 +43,7 @@ from tallystick.evaluation.private.thresholds import ThresholdCounts
 from tallystick.network.channel import Progress, no_progress
 from tallystick.privacy.ledger import Ledger
 from tallystick.privacy.noise import SimulatedNoise
-from tallystick_experiments.audited import audited
+from tallystick_experiments.audited import audited_table
 from tallystick_experiments.catalogue.public import PublicTable, load_table
 from tallystick_experiments.dpauc import paper
 from tallystick_experiments.dpauc.page import page_of
@@ -209,10 +209,8 @@ def _trained(table: PublicTable, seed: int) -> tuple[NDArray[np.bool_], Floats]:
     """Train on a table that two parties share, and give its test rows' labels and scores."""
     if table.target != "binary":
         raise ConfigError(f"--table {table.name}: its label is {table.target}; an AUC needs two classes")
-    own, theirs = table.halves(seed)
     with TemporaryDirectory() as folder:
-        contract = {"target": {"type": "binary"}, "seed": seed, "audit": False}
-        audited(table.frame, table.label, {"label": own, "feature": theirs}, contract=contract, folder=Path(folder))
+        audited_table(table, seed, folder=Path(folder), audit=False)
         (run_folder,) = (Path(folder) / "label").iterdir()
         return read_scores(run_folder)
 

@@ -9,7 +9,7 @@ from typer import Option
 from tallystick.errors import ConfigError
 from tallystick.report.leaks import strength
 from tallystick.results import Result
-from tallystick_experiments.audited import audited
+from tallystick_experiments.audited import audited_table
 from tallystick_experiments.catalogue.public import load_table
 from tallystick_experiments.command import seeds_option, several
 from tallystick_experiments.grid import NOWHERE, Keeping, grid, run_cases
@@ -67,10 +67,7 @@ def run(
 
     def trial(seed: int, table: str, training: str) -> Row:
         of = loaded[table]
-        own, theirs = of.halves(seed)
-        target = {"type": of.target} | ({"classes": of.classes} if of.target == "multiclass" else {})
-        contract = {"target": target, "seed": seed, "training": TRAININGS[training], "audit": audit}
-        result = audited(of.frame, of.label, {"label": own, "feature": theirs}, contract=contract)
+        result = audited_table(of, seed, training=TRAININGS[training], audit=audit)
         value = result.joint["rmse" if of.target == "regression" else "auc"]["value"]
         return {"value": value} | (_found(result) if audit else {})
 

@@ -80,14 +80,13 @@ class MatrixPlan:
 
     def contract(self, table: PublicTable) -> Contract:
         """A contract of two parties without a defence."""
-        several = {"classes": table.classes} if table.target == "multiclass" else {}
         batch_size = min(max(2 ** round(log2(0.7 * table.frame.height / STEPS)), 16), 512)
         return parse_contract(
             {
                 "name": "leaks",
                 "parties": {LABEL: {"role": "label"}, FEATURE: {"role": "feature"}},
                 "alignment": {"keys": [{"name": KEY}]},
-                "target": {"type": table.target, **several},
+                "target": table.contract_target,
                 "training": {"epochs": self.epochs, "batch_size": batch_size, "patience": None},
                 "evaluation": {"own_columns_baseline": False, "importance": {"own_columns": False}},
             }

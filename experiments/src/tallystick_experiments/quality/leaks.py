@@ -9,8 +9,8 @@ from typing import Any
 
 from tallystick.errors import ConfigError
 from tallystick.results import Result
-from tallystick_experiments.audited import audited
-from tallystick_experiments.catalogue.public import MOST_ROWS, PublicTable, load_table
+from tallystick_experiments.audited import audited_table
+from tallystick_experiments.catalogue.public import MOST_ROWS, load_table
 from tallystick_experiments.grid import NOWHERE, Keeping, grid, run_cases
 from tallystick_experiments.page import Benchmark, Cell, ExperimentResult, ResultTable, seeds_of
 from tallystick_experiments.stats import Row, at, distinct, groups, over_seeds
@@ -71,7 +71,7 @@ def run(
         raise ConfigError(f"--tables {', '.join(numbers)}: attacks tell classes apart, which a number to predict does not have")
 
     def trial(seed: int, table: str, method: str) -> Row:
-        return _figures(_run(loaded[table], seed, method))
+        return _figures(audited_table(loaded[table], seed, **CONTRACTS[method]))
 
     cases = grid(seed=seeds, table=tables, method=methods)
     rows = run_cases(cases, trial, keeping, {"benchmark": "quality-leaks", "most_rows": most_rows})
@@ -99,12 +99,6 @@ def page_of(_about: Row, rows: Sequence[Row]) -> Benchmark:
         notes=["A floor: what these attackers found, never that nothing else can be found."],
         facts={"seeds": seeds_of(rows)},
     )
-
-
-def _run(table: PublicTable, seed: int, method: str) -> Result:
-    own, theirs = table.halves(seed)
-    contract: dict[str, Any] = {"target": {"type": table.target}, "seed": seed, **CONTRACTS[method]}
-    return audited(table.frame, table.label, {"label": own, "feature": theirs}, contract=contract)
 
 
 def _figures(result: Result) -> Row:

@@ -23,7 +23,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from typer import Option
 
 from tallystick.config.sections import TargetConfig
-from tallystick.data.features import Features, FeatureShape
+from tallystick.data.features import FeatureShape
 from tallystick.defenses.chain import Defenses, EmbeddingDefenses, chain, embedding_chain
 from tallystick.defenses.distance_correlation import squared_distance_correlation
 from tallystick.defenses.noise import NoiseStream
@@ -32,6 +32,7 @@ from tallystick.errors import TallystickError
 from tallystick.models.build import seeded
 from tallystick.models.tabular import TabularBottom, TabularTop
 from tallystick_experiments.resident import RESET_PEAK, memory_mib
+from tallystick_experiments.speed.training import drawn_features
 
 POSITIVE_SHARE = 0.256  # Criteo's
 SHAPE = FeatureShape(numeric=13, cardinalities=(1_000,) * 26)
@@ -83,13 +84,12 @@ def run(
 def _hiding(made: EmbeddingDefenses, rows: int, width: int, seed: int) -> Callable[[], object]:
     """A feature party's defence, forward and back."""
     generator = torch.Generator().manual_seed(seed)
-    numeric_BF = torch.randn(rows, SHAPE.numeric, generator=generator)
-    codes_BG = torch.stack([torch.randint(0, size, (rows,), generator=generator) for size in SHAPE.cardinalities], dim=1)
+    features = drawn_features(SHAPE, rows, generator)
     cut_BD = torch.randn(rows, width, generator=generator).relu()
 
     def work() -> None:
         leaf_BD = cut_BD.clone().requires_grad_()
-        penalty = made.penalty(leaf_BD, numeric_BF, codes_BG)
+        penalty = made.penalty(leaf_BD, features.numeric_NF, features.categorical_NG)
         sent_BD = made.defend(leaf_BD, NoiseStream(bytes(32)))
         (sent_BD.sum() if penalty is None else sent_BD.sum() + penalty).backward()  # type: ignore[no-untyped-call]
 
@@ -102,10 +102,7 @@ def _training_step(rows: int, width: int, seed: int) -> Callable[[], object]:
         top = TabularTop(width, hidden=(width,) * ABOVE, outputs=1)
         model = nn.Sequential(bottom, top)
     generator = torch.Generator().manual_seed(seed)
-    features = Features(
-        numeric_NF=torch.randn(rows, SHAPE.numeric, generator=generator),
-        categorical_NG=torch.stack([torch.randint(0, size, (rows,), generator=generator) for size in SHAPE.cardinalities], dim=1),
-    )
+    features = drawn_features(SHAPE, rows, generator)
     labels_B = (torch.rand(rows, generator=generator) < POSITIVE_SHARE).float()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
 

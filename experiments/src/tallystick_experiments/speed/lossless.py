@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from typer import Option
 
 from tallystick.config.sections import NetworkModel, TrainingConfig, TrainingSettings
-from tallystick.data.features import Features, FeatureShape
+from tallystick.data.features import FeatureShape
 from tallystick.demo.localhost import FEATURE, LABEL, PAIR, PartyContext, run_parties
 from tallystick.models.build import build_bottom, build_label_model
 from tallystick.models.split import CentralizedModel, LabelModel
@@ -23,6 +23,7 @@ from tallystick.training.label_party import FeaturePeer, train_label_party
 from tallystick.training.objective import Supervised
 from tallystick.training.plan import Schedule
 from tallystick.training.run import TrainingRun
+from tallystick_experiments.speed.training import drawn_features
 
 EDGES = tuple(x / 8 for x in range(-16, 17))
 FEATURE_SHAPE = FeatureShape(numeric=6, cardinalities=(50, 7, 300), numbers="piecewise-linear", edges=(EDGES,) * 6)
@@ -100,17 +101,12 @@ def largest_difference(some: Weights, others: Weights) -> float:
 class _Data:
     def __init__(self, seed: int) -> None:
         generator = torch.Generator().manual_seed(seed)
-        self.feature = _features(FEATURE_SHAPE, generator)
-        self.own = _features(OWN_SHAPE, generator)
+        self.feature = drawn_features(FEATURE_SHAPE, ROWS, generator)
+        self.own = drawn_features(OWN_SHAPE, ROWS, generator)
         logit_N = self.feature.numeric_NF.sum(dim=1) + self.own.numeric_NF.sum(dim=1)
         self.objective = Supervised("binary", (torch.rand(ROWS, generator=generator) < torch.sigmoid(logit_N)).float())
         empty = torch.empty(0, dtype=torch.int64)
         self.schedule = Schedule(train_N=torch.arange(ROWS), validation_N=empty, batch_size=BATCH, seed=seed)
-
-
-def _features(shape: FeatureShape, generator: torch.Generator) -> Features:
-    codes = [torch.randint(0, size, (ROWS,), generator=generator) for size in shape.cardinalities]
-    return Features(numeric_NF=torch.randn(ROWS, shape.numeric, generator=generator), categorical_NG=torch.stack(codes, dim=1))
 
 
 def _modules(seed: int) -> tuple[nn.Module, LabelModel]:

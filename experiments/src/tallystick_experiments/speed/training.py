@@ -303,8 +303,8 @@ class SpeedData:
         generator = torch.Generator().manual_seed(7)
         rows = scenario.rows * (2 if scenario.quality_epochs else 1)
         self._scenario = scenario
-        self.feature = _columns(scenario.feature, rows, generator)
-        self.own = _columns(scenario.own, rows, generator) if scenario.own is not None else None
+        self.feature = drawn_features(scenario.feature, rows, generator)
+        self.own = drawn_features(scenario.own, rows, generator) if scenario.own is not None else None
         signal_N = _signal(self.feature, generator) + (_signal(self.own, generator) if self.own is not None else 0)
         self.target_N = (torch.rand(rows, generator=generator) < torch.sigmoid(signal_N)).float()
         self.test_N = torch.arange(scenario.rows, rows)
@@ -330,7 +330,8 @@ class SpeedData:
         return Schedule(train_N=train_N, validation_N=empty, batch_size=self._scenario.batch_size, seed=1)
 
 
-def _columns(shape: FeatureShape, rows: int, generator: torch.Generator) -> Features:
+def drawn_features(shape: FeatureShape, rows: int, generator: torch.Generator) -> Features:
+    """Numbers and codes at random."""
     codes = [torch.randint(0, size, (rows,), generator=generator) for size in shape.cardinalities]
     return Features(
         numeric_NF=torch.randn(rows, shape.numeric, generator=generator),
