@@ -59,3 +59,10 @@ def test_few_rows_tell_nothing_by_their_order() -> None:
     values = pl.Series(np.arange(59.0) ** 3)
     assert telling(values, label) is None
     assert telling(pl.concat([values - 1, values]), pl.concat([label, label])) is not None
+
+
+@pytest.mark.parametrize(("by", "words"), [(8.0, "tells the label alone"), (0.0, None)])
+def test_of_many_rows_some_are_looked_at(monkeypatch: pytest.MonkeyPatch, by: float, words: str | None) -> None:
+    monkeypatch.setattr("tallystick.data.telling.MOST_ROWS", ROWS // 4)
+    found = telling(pl.Series("x", shifted(by)), pl.Series("y", LABEL))
+    assert found is None if words is None else words in str(found)

@@ -59,7 +59,7 @@ class Room:
         folder, room, is_memory = temporary_folder()
         left = free_memory()
         of = f" (free: {_size(left)})" if left is not None else ""
-        lines = f"{self.rows:,} rows take some {_size(self.memory)} of memory at most{of}"
+        lines = f"{self.rows:,} rows take some {_size(self.memory)} of memory in a run{of}"
         if not self.disk:
             return f"{lines}; once encoded they stay in memory"
         where = f"{folder}, which lies in memory itself" if is_memory else str(folder)
