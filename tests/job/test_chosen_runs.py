@@ -8,6 +8,7 @@ import pytest
 from tiny import error_of, files_of, of_each
 
 from tallystick import predict
+from tallystick.data import records
 from tallystick.errors import ConfigError, DamagedFile, PeerStopped, TallystickError
 from tallystick.job.process import run_process
 from tallystick.watcher import Silent
@@ -93,6 +94,16 @@ def test_the_latest_complete_run_or_the_chosen_one_scores_and_says_so(job):
     shutil.copytree(shops, party.runs / shops.name, dirs_exist_ok=True)
     with pytest.raises(ConfigError, match="is a run of shop; give one of bank"):
         predict(contract, party, output=job.home("bank") / "none.csv", run=shops.name, watcher=Silent())
+
+
+def test_rows_get_the_same_scores_wherever_they_lie(job, monkeypatch):
+    predicted(job, "held.parquet")
+    for name, value in (("IN_MEMORY_BYTES", 0), ("PIECE_BYTES", 1), ("LEAST_ROWS", 50)):
+        monkeypatch.setattr(records, name, value)
+    predicted(job, "files.parquet")
+    held, files = (pl.read_parquet(job.home("bank") / f"{name}.parquet") for name in ("held", "files"))
+    assert held.height > 100
+    assert files.equals(held)
 
 
 def test_sides_with_different_runs_hear_who_has_which_and_what_helps_before_anything_crosses(job):
