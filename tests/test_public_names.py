@@ -123,11 +123,11 @@ def test_the_reference_is_what_the_docstrings_say():
 
 SAME = {
     "a command of the command line, and the function behind it": {"align", "evaluate", "monitor", "predict", "run"},
-    "the same role in several files: a demo's, a process's, one party's process, an experiment's page": {
+    "the same role in several files: a process's, one party's process, an experiment's page, what a worker makes ready for tasks": {
         "main",
-        "prepare",
         "party",
         "page_of",
+        "prepare",
     },
     "the same for attacks of either family": {"per_step"},
 }

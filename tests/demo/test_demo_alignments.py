@@ -47,7 +47,7 @@ def test_departures_and_readings_share_places_and_times_and_no_id(tmp_path):
 def test_the_demo_by_similarity_is_a_job_of_three_that_ends_in_a_report(tmp_path, monkeypatch):
     tables = replace(flights.MEETINGS["similarity"], tables=lambda folder: write_departures(folder, rows=3000))
     monkeypatch.setitem(flights.MEETINGS, "similarity", tables)
-    homes = flights.prepare(tmp_path, "similarity")
+    homes = flights.write_flight_job(tmp_path, "similarity")
     assert set(homes) == {"carrier", "weather", "helper"}
     for home in homes.values():
         assert check_party_file(home / "party.yaml", home / "contract.yaml")["problems"] == []

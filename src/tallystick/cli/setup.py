@@ -160,61 +160,20 @@ def check(
     guarded(work, as_json=as_json, loads=(*LIBRARIES, "tallystick.check"))
 
 
+SHOWN = ("party", "contract_hash", "table", "keys", "alignment", "alignment_cost", "room", "certificate", "budget", "compute")
+LINES = {"encoding": "encoding", "defenses": "defence", "linkage": "linkage", "disclosures": "discloses"}
+"""What a check found that has several lines, and what each of these begins with."""
+
+
 def _show(console: Console, found: dict[str, Any]) -> None:
-    for name in (
-        "party",
-        "contract_hash",
-        "table",
-        "keys",
-        "alignment",
-        "alignment_cost",
-        "room",
-        "certificate",
-        "budget",
-        "compute",
-    ):
+    for name in SHOWN:
         if found.get(name):
             console.print(f"[bold]{name.replace('_', ' ')}[/bold]: {found[name]}")
-    for line in found.get("encoding", []):
-        console.print(f"[bold]encoding[/bold]: {escape(line)}")
-    for line in found.get("defenses", []):
-        console.print(f"[bold]defence[/bold]: {escape(line)}")
-    for line in found.get("linkage", []):
-        console.print(f"[bold]linkage[/bold]: {escape(line)}")
-    for line in found.get("disclosures", []):
-        console.print(f"[bold]discloses[/bold]: {escape(line)}")
-    profile = found.get("profile")
-    if profile is not None:
-        counts = ", ".join(f"{name} {value}" for name, value in profile.items() if isinstance(value, int))
-        table = Table(title=counts, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
-        # Names and uses are what people look for: they stay whole; a value that finds no room goes on in a second line.
-        shown, more = _few(profile["columns"])
-        widest = max((len(column["name"]) for column in shown), default=1)
-        table.add_column("column", overflow="fold", width=min(widest, NAME_WIDTH))
-        for name in ("use", "type", "missing", "distinct"):
-            table.add_column(name, no_wrap=True)
-        for name in ("minimum", "maximum") if console.width >= WIDE else ("min", "max"):
-            table.add_column(name, overflow="fold")
-        for column in shown:
-            kind = column["type"].partition("(")[0]
-            told = (
-                column["use"],
-                kind,
-                f"{column['missing_share']:.1%}",
-                column["distinct"],
-                column["minimum"],
-                column["maximum"],
-            )
-            table.add_row(escape(column["name"]), *(escape(_cell(value)) for value in told))
-        console.print(table)
-        if more:
-            console.print(f"and {more:,} more columns; --json lists all", markup=False)
-        for name, value in profile.items():
-            if isinstance(value, dict):
-                parts = ", ".join(f"{key} {_cell(part)}" for key, part in value.items() if part != "")
-                console.print(f"{name}: {parts}", markup=False)
-        if profile["positive_class"] is not None:
-            console.print(f"positive_class: {profile['positive_class']}; a score is its probability", markup=False)
+    for name, said in LINES.items():
+        for line in found.get(name, []):
+            console.print(f"[bold]{said}[/bold]: {escape(line)}")
+    if (profile := found.get("profile")) is not None:
+        _show_profile(console, profile)
     for line in found["peers"]:
         console.print(line, markup=False)
     for line in found["warnings"]:
@@ -222,6 +181,37 @@ def _show(console: Console, found: dict[str, Any]) -> None:
     console.print("[green]no problems[/green]" if not found["problems"] else "[red]problems[/red]")
     for line in found["problems"]:
         console.print(f"  {line}", markup=False, soft_wrap=True)
+
+
+def _show_profile(console: Console, profile: dict[str, Any]) -> None:
+    counts = ", ".join(f"{name} {value}" for name, value in profile.items() if isinstance(value, int))
+    table = Table(title=counts, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    # Names and uses are what people look for: they stay whole; a value that finds no room goes on in a second line.
+    shown, more = _few(profile["columns"])
+    widest = max((len(column["name"]) for column in shown), default=1)
+    table.add_column("column", overflow="fold", width=min(widest, NAME_WIDTH))
+    for name in ("use", "type", "missing", "distinct"):
+        table.add_column(name, no_wrap=True)
+    for name in ("minimum", "maximum") if console.width >= WIDE else ("min", "max"):
+        table.add_column(name, overflow="fold")
+    for column in shown:
+        kind = column["type"].partition("(")[0]
+        told = (
+            column["use"],
+            kind,
+            f"{column['missing_share']:.1%}",
+            *(column[name] for name in ("distinct", "minimum", "maximum")),
+        )
+        table.add_row(escape(column["name"]), *(escape(_cell(value)) for value in told))
+    console.print(table)
+    if more:
+        console.print(f"and {more:,} more columns; --json lists all", markup=False)
+    for name, value in profile.items():
+        if isinstance(value, dict):
+            parts = ", ".join(f"{key} {_cell(part)}" for key, part in value.items() if part != "")
+            console.print(f"{name}: {parts}", markup=False)
+    if profile["positive_class"] is not None:
+        console.print(f"positive_class: {profile['positive_class']}; a score is its probability", markup=False)
 
 
 def _few(columns: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], int]:

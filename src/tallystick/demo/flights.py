@@ -127,7 +127,7 @@ def run_demo(folder: Path, *, on_event: OnEvent, alignment: str = "intersection"
     run = folder / f"demo-{datetime.now():%Y%m%d-%H%M%S}"
     if run.exists():
         raise ConfigError(f"{run} exists already; wait a second")
-    homes = prepare(run, alignment)
+    homes = write_flight_job(run, alignment)
     processes = {party: _Run(home) for party, home in homes.items()}
     outputs = _watch(processes, on_event)
     failed = {party: process.returncode for party, process in processes.items() if process.returncode}
@@ -153,7 +153,7 @@ def run_demo(folder: Path, *, on_event: OnEvent, alignment: str = "intersection"
     return merged, found
 
 
-def prepare(run: Path, alignment: str) -> dict[str, Path]:
+def write_flight_job(run: Path, alignment: str) -> dict[str, Path]:
     """Lay out one home per party with its own table, certificates, party file and copy of the contract."""
     meeting = MEETINGS.get(alignment)
     if meeting is None:

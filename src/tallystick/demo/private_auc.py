@@ -65,7 +65,7 @@ def run_private_auc(folder: Path, *, clients: int = 3, epsilon: float = 1.0) -> 
     if run.exists():
         raise ConfigError(f"{run} exists already; wait a second")
     names = [f"client-{number}" for number in range(1, clients + 1)]
-    tables = prepare(run, names)
+    tables = deal_out_flights(run, names)
     everything = pl.concat(tables.values())
     with PartyProcesses(run, __name__, peers_of(names), arguments | {"rows": everything.height}, limits=LIMITS) as parties:
         outcome = parties.run(timeout_s=TIMEOUT_S)
@@ -95,7 +95,7 @@ def peers_of(names: list[str]) -> Peers:
     return {SERVER: dict.fromkeys(names, False), **{name: {SERVER: True} for name in names}}
 
 
-def prepare(run: Path, names: list[str]) -> dict[str, pl.DataFrame]:
+def deal_out_flights(run: Path, names: list[str]) -> dict[str, pl.DataFrame]:
     """Write every client's scores and labels into its home: whole carriers, dealt in the order of their size."""
     flights = late_flights()
     history, test = (
