@@ -50,8 +50,16 @@ def test_a_group_that_is_full_leaves_nothing(tmp_path: Path) -> None:
     assert machine.free_memory(root) == 0
 
 
+def test_what_this_process_holds(tmp_path: Path) -> None:
+    root = _write(tmp_path, proc__self__status="Name: x\nVmHWM:    900 kB\nRssAnon:    300 kB\n")
+    assert machine.memory_of_process(root) == 300 * 1024
+    assert machine.memory_of_process(tmp_path / "absent") == 0
+    held = machine.memory_of_process()
+    assert held == 0 or held > 2**20
+
+
 def test_a_temporary_folder_in_memory_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
     for kind, in_memory in (("ext4", False), ("tmpfs", True)):
         root = _write(tmp_path / kind, proc__mounts=f"/dev/vda / ext4 rw 0 0\nnone {tmp_path} {kind} rw 0 0\n")
         folder, free, is_memory = machine.temporary_folder(root)

@@ -467,7 +467,8 @@ def test_what_the_machine_cannot_give(lay_out_job):
 def test_a_table_that_is_too_large_for_this_machine(lay_out_job, monkeypatch):
     job = lay_out_job(PARTIES, rows=200)
     room = f"table: its 190 rows take some {'{}'} of memory in a run, and 1 MiB are free; use a machine with more"
-    monkeypatch.setattr("tallystick.job.room.free_memory", lambda: 2**20)
+    monkeypatch.setattr("tallystick.job.room.memory_of_process", lambda: 2**19)
+    monkeypatch.setattr("tallystick.job.room.free_memory", lambda: 2**19)
     assert room.format("600 MiB") in both_say(job)
     monkeypatch.setattr("tallystick.job.room.free_memory", lambda: 2**40)
     monkeypatch.setattr("tallystick.data.records.IN_MEMORY_BYTES", 0)

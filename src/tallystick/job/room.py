@@ -9,7 +9,7 @@ from tallystick.data.features import NUMBER_BYTES
 from tallystick.data.lazy import Frame
 from tallystick.data.records import IN_MEMORY_BYTES, fits_memory
 from tallystick.errors import DataError, StorageError
-from tallystick.machine import free_memory, temporary_folder
+from tallystick.machine import free_memory, memory_of_process, temporary_folder
 
 LIBRARIES = 600 * 2**20
 """Bytes of a process without rows: libraries, a network, a few batches."""
@@ -43,7 +43,7 @@ class Room:
     def require(self) -> None:
         """Raise DataError where this machine has less memory left, and StorageError where there is less room on disk."""
         folder, room, is_memory = temporary_folder()
-        left = free_memory()
+        left = _memory_of_run()
         memory = self.memory + self.disk * is_memory
         if left is not None and memory > left:
             where = f" ({folder} lies in memory: set TMPDIR to a folder on a disk)" if self.disk and is_memory else ""
@@ -57,7 +57,7 @@ class Room:
     def describe(self) -> str:
         """The prediction beside what is free, in a sentence."""
         folder, room, is_memory = temporary_folder()
-        left = free_memory()
+        left = _memory_of_run()
         of = f" (free: {_size(left)})" if left is not None else ""
         lines = f"{self.rows:,} rows take some {_size(self.memory)} of memory in a run{of}"
         if not self.disk:
@@ -76,6 +76,12 @@ def least_room(frame: Frame, party: PartyFile) -> Room:
 def room_of(encoder: Encoder, *, rows: int) -> Room:
     """The same by what the encoder came to."""
     return Room.of(rows, row_bytes=encoder.packing.row_bytes)
+
+
+def _memory_of_run() -> int | None:
+    """What is free, and what this process has of it by now."""
+    left = free_memory()
+    return left + memory_of_process() if left is not None else None
 
 
 def _too_full(room: Room, folder: Path, free: int) -> StorageError:
