@@ -54,10 +54,26 @@ def test_a_killed_worker_ends_both_parties_and_the_run_resumes_to_the_same_bits(
         )
         assert "to go on: tallystick run contract.yaml --party " in line
         assert f"{victim} had to stop: a process that shares its training has ended" in running[other].error
-    job.run_all("run", "--resume")
+    again = job.run_all("run", "--resume")
+    said = [event["say"] for event in again["bank"].events if "say" in event]
+    assert not [line for line in said if line.startswith("note: training began with training_workers")]
     for party in PARTIES:
         assert job.models(party) == whole.models(party)
         assert len(job.runs(party)) == 1
+
+
+def test_a_run_that_goes_on_with_other_workers_says_so(lay_out_job):
+    job = lay_out_job(PARTIES, rows=600, **CHANGES)
+    running = job.start_all()
+    running["shop"].wait_for(trains)
+    for party in PARTIES:
+        running[party].kill()
+        running[party].end()
+    job.change("bank", training_workers=2)
+    again = job.run_all("run", "--resume")
+    said = {party: [event["say"] for event in again[party].events if "say" in event] for party in PARTIES}
+    line = "note: training began with training_workers = 1 and goes on with 2: its last bits are those of neither"
+    assert [line in said[party] for party in PARTIES] == [True, False]
 
 
 REFUSED = {

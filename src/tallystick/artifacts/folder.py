@@ -55,6 +55,7 @@ START = "start"
 DRAWN = "drawn"
 SETTLED = "settled"
 PACE = "pace"
+WORKERS = "workers"
 NOISY_KEYS = "noisy-keys.safetensors"
 TRIAL = "trial-"
 _RESUME = "`tallystick run` with --resume on all sides makes it again from the last good checkpoint"
@@ -64,6 +65,7 @@ _HELPS = {
     "defense": "the secret in it is lost, and labels or noise drawn anew would be another release: " + ANEW,
     "imputation": "the seed in it is lost, and other rows would be imputed: " + ANEW,
     "settled": "the labels in it, that were imputed before training, are lost, and others would be drawn: " + ANEW,
+    "workers": "the number of workers that training began with is lost: " + ANEW,
     "pace": "the number of batches in flight is lost, and other steps would be taken: " + ANEW,
     "start": "the secret in it is lost, and training would start from other weights: " + ANEW,
     "starting-point": "the weights in it are lost, and training would start from others: " + ANEW,

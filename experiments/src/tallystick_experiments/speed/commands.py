@@ -22,16 +22,16 @@ def training(
         str | None,
         Option(help="Instead: an epoch beside four times as many unaligned rows, by this method, beside one without."),
     ] = None,
-    workers: Annotated[
+    training_workers: Annotated[
         int | None,
         Option(help="Instead: so many training workers a party, of one thread each, beside one; criteo or larger.", min=2),
     ] = None,
 ) -> Figures:
     """Steps per second of one scenario or of all, seconds of epochs beside unaligned rows, or steps by the number of workers."""
-    if workers is not None:
+    if training_workers is not None:
         if unaligned is not None or scenario not in ("all", *shared.NETWORKS):
-            raise ConfigError(f"--workers: goes with --scenario {' or '.join(shared.NETWORKS)}, without --unaligned")
-        return shared.run(workers=workers, network="criteo" if scenario == "all" else scenario, turns=turns or 3)
+            raise ConfigError(f"--training-workers: goes with --scenario {' or '.join(shared.NETWORKS)}, without --unaligned")
+        return shared.run(workers=training_workers, network="criteo" if scenario == "all" else scenario, turns=turns or 3)
     if unaligned is not None:
         if scenario not in ("all", "small"):
             raise ConfigError("--unaligned: goes by itself, with the scenario small; leave the others out")

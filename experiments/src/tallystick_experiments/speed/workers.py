@@ -1,4 +1,4 @@
-"""Steps per second by the number of a party's training workers: ``tallystick bench training --workers 2``.
+"""Steps per second by the number of a party's training workers: ``tallystick bench training --training-workers 2``.
 
 Criteo's columns at the feature party, as in ``training.py``: 26 categoricals of 100,000 values at width 4 and 13 numerics, batch
 8,192, Adam. Both parties have as many workers, of one thread each, beside one process of one thread and one of as many threads.

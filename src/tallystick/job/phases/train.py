@@ -168,7 +168,7 @@ def train_as_label_party(
         return state
 
     keep_first = partial(keep_before_refit, job.folder, model)
-    with label_workers(job, model, dataset, widths, run.training):
+    with label_workers(job, model, dataset, widths, run):
         state = train_and_refit(model, run, refit_schedule(job, defended), train, between=keep_first)
     scores_alone = method is not None and method.scores_alone
     if isinstance(model, BranchedModel) and (own := model.alone if isinstance(model, SimilarityLabelModel) else model.own_rows):
@@ -277,7 +277,7 @@ def train_as_feature_party(job: Job, dataset: Dataset, agreement: Agreement) -> 
         return state
 
     keep_first = partial(keep_before_refit, job.folder, bottom)
-    with feature_workers(job, bottom, dataset, run.training):
+    with feature_workers(job, bottom, dataset, run):
         state = train_and_refit(bottom, run, refit_schedule(job, dataset), train, between=keep_first)
     if "evaluation" not in job.phases:
         charge.settle()

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import nn
 
-from tallystick.config.sections import TrainingConfig
+from tallystick.artifacts.folder import WORKERS
 from tallystick.data.features import FeatureShape
 from tallystick.dataset.dataset import Dataset
 from tallystick.errors import ConfigError
@@ -14,28 +14,30 @@ from tallystick.job.job import Job
 from tallystick.models.split import LabelModel
 from tallystick.training.defended_bottom import DefendedBottom
 from tallystick.training.plan import batches_per_message, staleness_of
+from tallystick.training.run import TrainingRun
 from tallystick.training.workers.plan import WorkerPlan
 from tallystick.training.workers.team import Team
 
 
 def label_workers(
-    job: Job, model: LabelModel, dataset: Dataset, widths: Sequence[int], training: TrainingConfig
+    job: Job, model: LabelModel, dataset: Dataset, widths: Sequence[int], run: TrainingRun
 ) -> AbstractContextManager[object]:
     """Within this block the label party's model trains by all of the party's workers."""
     own = dataset.encoder.feature_shape if dataset.encoder is not None else None
-    return _shared(job, model, own, training, cut_widths=tuple(widths))
+    return _shared(job, model, own, run, cut_widths=tuple(widths))
 
 
-def feature_workers(job: Job, bottom: nn.Module, dataset: Dataset, training: TrainingConfig) -> AbstractContextManager[object]:
+def feature_workers(job: Job, bottom: nn.Module, dataset: Dataset, run: TrainingRun) -> AbstractContextManager[object]:
     """Within this block a feature party's bottom model does; what defends its embeddings sees the whole batch."""
     inner = bottom.bottom if isinstance(bottom, DefendedBottom) else bottom
-    return _shared(job, inner, dataset.known_encoder.feature_shape, training, cut_widths=None)
+    return _shared(job, inner, dataset.known_encoder.feature_shape, run, cut_widths=None)
 
 
 def _shared(
-    job: Job, module: nn.Module, own: FeatureShape | None, training: TrainingConfig, *, cut_widths: tuple[int, ...] | None
+    job: Job, module: nn.Module, own: FeatureShape | None, run: TrainingRun, *, cut_widths: tuple[int, ...] | None
 ) -> AbstractContextManager[object]:
-    workers, target = job.party.training_workers, job.contract.target
+    workers, target, training = job.party.training_workers, job.contract.target, run.training
+    _compare(job, goes_on=run.resume_from > 0)
     if workers == 1:
         return nullcontext()
     if job.bottom is not None or job.top is not None:
@@ -58,3 +60,15 @@ def _shared(
     )
     job.logbook.watcher.say(f"training in {workers} processes, which share the rows of each batch")
     return Team(module, plan)
+
+
+def _compare(job: Job, *, goes_on: bool) -> None:
+    """Say where a run goes on with another number of workers than it began with: the bits hang on it."""
+    workers, noted = job.party.training_workers, job.folder.noted(WORKERS)
+    began = int(str(noted.get("training_workers", 1)))
+    if goes_on and began != workers:
+        job.logbook.watcher.say(
+            f"note: training began with training_workers = {began} and goes on with {workers}: its last bits are those of neither"
+        )
+    elif not goes_on and (noted or workers > 1):
+        job.folder.note(WORKERS, {"training_workers": workers})

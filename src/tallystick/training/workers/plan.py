@@ -19,8 +19,9 @@ ALIGNED = 64
 """Bytes at whose multiples a tensor begins: kernels may round otherwise elsewhere."""
 
 DENSE_S, EMBEDDED_S, CROSSING_S, UPDATE_S = 1e-10, 1.4e-8, 9e-9, 5e-10
-"""Seconds on one core, as measured by ``bench training --workers 2``: forward and back for each weight of a layer and each number
-of an embedding, a row; there and back over the cut for each number; the update of each weight. They balance work, no more."""
+"""Seconds on one core, as measured by ``bench training --training-workers 2``: forward and back for each weight of a layer and
+each number of an embedding, a row; there and back over the cut for each number; the update of each weight. They balance work, no
+more."""
 
 
 @dataclass(frozen=True, kw_only=True)

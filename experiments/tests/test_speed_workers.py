@@ -1,0 +1,35 @@
+"""bench training --training-workers: what it refuses, and that processor time is told by process."""
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+from typer.testing import CliRunner
+
+from tallystick_experiments.app import command_line
+from tallystick_experiments.speed.workers import _ProcessorClock
+
+
+@pytest.mark.parametrize("other", [["--scenario", "small"], ["--unaligned", "warm-start"]])
+def test_options_that_exclude_each_other(other: list[str]) -> None:
+    refused = CliRunner().invoke(command_line(["training"]), ["training", "--training-workers", "2", *other])
+    assert refused.exit_code == 2
+    assert "--training-workers: goes with --scenario criteo or larger" in refused.output
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="Linux only")
+def test_processor_time_is_told_by_process() -> None:
+    """A child that computes all the time, beside a process that sleeps: at least a tenth of its time, on a busy machine."""
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as child:
+        try:
+            clock = _ProcessorClock(1, 2)
+            clock.at(1)
+            time.sleep(0.5)
+            clock.at(2)
+        finally:
+            child.kill()
+    own, *others = clock.processor_ms()
+    assert own < 100
+    assert max(others) > own
