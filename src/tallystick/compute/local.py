@@ -20,6 +20,9 @@ from tallystick.compute.worker import GRACE_S
 from tallystick.errors import ComputeError
 from tallystick.machine import free_memory
 
+LEAST_BYTES = 300 << 20
+"""What a worker takes at the least, once it has loaded what training needs."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class LocalEngine:
@@ -37,21 +40,26 @@ class LocalEngine:
 
     def map(self, work: Work, inputs: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
         """Give the number and the output of each input, as they are done; see ``Engine``."""
+        self._require_memory(LEAST_BYTES)
         with _Pool(self, work) as pool:
             yield from pool.outputs(inputs)
 
     def check(self) -> str:
         """Run one task that does nothing; raises ComputeError for more workers than there is memory for."""
         ((_, output),) = self.map(FACTS, [b""])
-        each, free, cores = facts_in(output).peak_bytes, free_memory(), os.cpu_count() or 1
+        each, cores = facts_in(output).peak_bytes, os.cpu_count() or 1
+        self._require_memory(each)
+        found = f"a local worker answers, and takes {gibibytes(each)} before any data; {self.workers} are asked for"
+        crowded = f"; {self.workers * self.threads} threads are more than the {cores} cores here, which makes nothing faster"
+        return found + (crowded if self.workers * self.threads > cores else "")
+
+    def _require_memory(self, each: int) -> None:
+        free = free_memory()
         if free is not None and self.workers * each > free:
             raise ComputeError(
                 f"compute.workers = {self.workers}: they take {gibibytes(self.workers * each)} before any data, and "
                 f"{gibibytes(free)} are free here; have at most {free // each}"
             )
-        found = f"a local worker answers, and takes {gibibytes(each)} before any data; {self.workers} are asked for"
-        crowded = f"; {self.workers * self.threads} threads are more than the {cores} cores here, which makes nothing faster"
-        return found + (crowded if self.workers * self.threads > cores else "")
 
 
 @dataclass(kw_only=True)
