@@ -486,6 +486,7 @@ def test_encoded_rows_take_disk_once_they_are_many():
     small, large = Room.of(1_000_000, row_bytes=55), Room.of(100_000_000, row_bytes=55)
     assert (small.disk, large.disk) == (0, 5_500_000_000)
     assert "once encoded they stay in memory" in small.describe()
+    assert large.memory < Room.of(100_000_000, row_bytes=55, union=True).memory
     assert large.memory < 17 * 2**30
 
 

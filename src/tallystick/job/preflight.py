@@ -144,7 +144,7 @@ def require_to_predict(
         is_label = contract.role_of(party.party) == "label"
         found.tried(lambda: _check_ids(contract, keys, is_label=is_label))
         if encoder is not None:
-            found.tried(lambda: room_of(encoder, rows=frame.height).require())
+            found.tried(lambda: room_of(contract, encoder, rows=frame.height).require())
             found.tried(lambda: encoder.check(frame[keys.rows_R]))  # all columns, and nothing infinite in them
     ahead = Ahead(contract=contract, party=party, folder=folder, predicts=True, keys=keys)
     if charges:
@@ -343,7 +343,7 @@ def _check_features(
 ) -> None:
     """Fit and try what a run would, on this side's rows for training; notes what it came to, and what may yet change it."""
     is_label = contract.role_of(party.party) == "label"
-    least_room(here, party).require()
+    least_room(contract, party, here).require()
     check_separators(here, party.sequences)
     if before is not None:
         encoder = extended_encoder(before, here, party, training)
@@ -356,7 +356,7 @@ def _check_features(
         if not contract.hides_labels:
             check_classes(contract.unaligned, *labels)
     if encoder is not None:
-        found.room = room_of(encoder, rows=here.height)
+        found.room = room_of(contract, encoder, rows=here.height)
         found.room.require()
         found.measured_columns = len(column_places(encoder))
         _check_model(contract, party, encoder, here)

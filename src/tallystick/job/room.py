@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
 from tallystick.data.encoder import Encoder, feature_columns
 from tallystick.data.features import NUMBER_BYTES
@@ -13,8 +14,9 @@ from tallystick.machine import free_memory, memory_of_process, temporary_folder
 
 LIBRARIES = 600 * 2**20
 """Bytes of a process without rows: libraries, a network, a few batches."""
-ROW_BYTES = 160
-"""Bytes of memory for a row, of which ids and their alignment take the most (``bench alignment``), and less once that is over."""
+ROW_BYTES, UNION_ROW_BYTES = 160, 230
+"""Bytes of memory for a row, in an intersection and in a union: ids and their alignment take the most, and training takes less
+(``bench alignment``, ``bench memory``, ``bench table``)."""
 WORTH_SAYING = 1_000_000
 """Rows from which a run says what it will take."""
 
@@ -34,11 +36,12 @@ class Room:
     disk: int
 
     @classmethod
-    def of(cls, rows: int, *, row_bytes: int) -> "Room":
-        """By the bytes that an encoded row takes."""
+    def of(cls, rows: int, *, row_bytes: int, union: bool = False) -> "Room":
+        """By the bytes that an encoded row takes, and by whether rows are linked in a union."""
         disk = 0 if fits_memory(rows, row_bytes) else rows * row_bytes
         held = IN_MEMORY_BYTES if disk else rows * row_bytes
-        return cls(rows=rows, memory=LIBRARIES + ROW_BYTES * rows + held, disk=disk)
+        linked = (UNION_ROW_BYTES if union else ROW_BYTES) * rows
+        return cls(rows=rows, memory=LIBRARIES + linked + held, disk=disk)
 
     def require(self) -> None:
         """Raise DataError where this machine has less memory left, and StorageError where there is less room on disk."""
@@ -66,16 +69,17 @@ class Room:
         return f"{lines}, and encoded {_size(self.disk)} in a file under {where} (free: {_size(room)})"
 
 
-def least_room(frame: Frame, party: PartyFile) -> Room:
+def least_room(contract: Contract, party: PartyFile, frame: Frame) -> Room:
     """What a run takes at the least, before anything is read of the columns: a byte for each category."""
     columns = feature_columns(frame, party)
     items = sum(each.length for each in party.sequences.values())
-    return Room.of(frame.height, row_bytes=NUMBER_BYTES * len(columns.numeric) + len(columns.categorical) + items)
+    least = NUMBER_BYTES * len(columns.numeric) + len(columns.categorical) + items
+    return Room.of(frame.height, row_bytes=least, union=contract.linkage.imputes)
 
 
-def room_of(encoder: Encoder, *, rows: int) -> Room:
+def room_of(contract: Contract, encoder: Encoder, *, rows: int) -> Room:
     """The same by what the encoder came to."""
-    return Room.of(rows, row_bytes=encoder.packing.row_bytes)
+    return Room.of(rows, row_bytes=encoder.packing.row_bytes, union=contract.linkage.imputes)
 
 
 def _memory_of_run() -> int | None:
