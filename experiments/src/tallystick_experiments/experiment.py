@@ -176,3 +176,21 @@ class Experiment:
     def _train(self, mode: bool) -> None:
         self.bottom.train(mode)
         self.label.train(mode)
+
+
+def best_logits(network: SplitNetwork, test_T: Tensor, *, rows: int) -> tuple[Tensor, int, int]:
+    """Train with the contract's patience, and give the test logits of the epoch that validates best.
+
+    Gives how many epochs it took, too, and how many up to the best one. So many ``rows`` pass at a time where nothing is trained.
+    """
+    training, index_V = network.training, network.schedule.validation_N
+    logits_T, lowest, epochs, best = None, float("inf"), 0, 0
+    while epochs < training.epochs and (training.patience is None or epochs - best < training.patience):
+        for _ in network.epoch(epochs):
+            pass
+        epochs += 1
+        loss = float(network.objective.validation_loss(network.logits(torch.split(index_V, rows)), index_V))
+        if loss < lowest:
+            logits_T, lowest, best = network.logits(torch.split(test_T, rows)), loss, epochs
+    assert logits_T is not None, "some validation loss is finite"
+    return logits_T, epochs, best

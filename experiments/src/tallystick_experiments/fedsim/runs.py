@@ -30,6 +30,7 @@ from tallystick.training.in_process import SplitNetwork
 from tallystick.training.objective import Supervised
 from tallystick.training.plan import Schedule
 from tallystick_experiments.catalogue.pairs import Pair
+from tallystick_experiments.experiment import best_logits
 from tallystick_experiments.fedsim.methods import METHODS, ComparedMethod
 
 Ints = NDArray[np.int64]
@@ -209,18 +210,9 @@ def train_method(linked: LinkedPair, name: str, recipe: Recipe, *, seed: int) ->
     """Train one method and measure it on the test rows, at the epoch that is the best on validation rows."""
     started = time.perf_counter()
     network = network_of(linked, METHODS[name], recipe, seed=seed)
-    validation_N, test_N = (torch.from_numpy(part_N) for part_N in (linked.validation_N, linked.test_N))
-    best_loss, best_epoch, outputs_T = np.inf, -1, torch.empty(0)
-    for epoch in range(recipe.epochs):
-        for _ in network.epoch(epoch):
-            pass
-        logits_V = network.logits(torch.split(validation_N, _PASS))
-        loss = network.objective.validation_loss(logits_V, validation_N).item()
-        if loss < best_loss:
-            best_loss, best_epoch = loss, epoch
-            outputs_T = network.logits(torch.split(test_N, _PASS))
+    outputs_T, _, best_epoch = best_logits(network, torch.from_numpy(linked.test_N), rows=_PASS)
     figures = score_outputs(linked, outputs_T) | {
-        "best_epoch": best_epoch + 1,
+        "best_epoch": best_epoch,
         "seconds": time.perf_counter() - started,
         "parameters": sum(weight.numel() for module in (network.model, *network.bottoms) for weight in module.parameters()),
         "weights": next(iter(learnt_weights(network.model)), None),

@@ -4,7 +4,7 @@ Shapes: N rows, T test rows.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from tallystick import metrics
 from tallystick.config.gradients import still
@@ -31,6 +31,7 @@ from tallystick.training.objective import Supervised
 from tallystick.training.plan import Schedule
 from tallystick.training.run import TrainingRun
 from tallystick_experiments.catalogue.public import PublicTable
+from tallystick_experiments.experiment import best_logits
 
 Ints = NDArray[np.int64]
 MOST_CATEGORIES = 254  # that scikit-learn's boosting takes as such, beside the missing ones
@@ -76,7 +77,7 @@ class NetworkMethod:
         started = time.perf_counter()
         network, coder = self.network(table, seed)
         train, validation, test = table.parts(seed)
-        logits, epochs, best = _best(network, torch.from_numpy(test))
+        logits, epochs, best = best_logits(network, torch.from_numpy(test), rows=4096)
         rows = epochs * (2 * len(train) + len(validation)) + len(validation) + len(test)  # validation again, for importance
         if table.times is not None:  # where the split is by time, a contract refits by default
             network, _ = self.network(table, seed, refit=True)
@@ -163,32 +164,6 @@ class KeptMethod(NetworkMethod):
 def _bytes_of(bottoms: Sequence[nn.Module], rows: int) -> int:
     """Bytes of so many rows at the cut, of four each number."""
     return 4 * rows * sum(map(width_of, bottoms))
-
-
-def validated(network: SplitNetwork) -> Iterator[tuple[int, float, bool]]:
-    """Train with the contract's patience; gives each epoch, its validation loss, and whether it is the best so far."""
-    training, index_V = network.training, network.schedule.validation_N
-    best, since = float("inf"), 0
-    for epoch in range(training.epochs):
-        for _ in network.epoch(epoch):
-            pass
-        loss = float(network.objective.validation_loss(network.logits(torch.split(index_V, 4096)), index_V))
-        since = 0 if loss < best else since + 1
-        yield epoch, loss, loss < best
-        best = min(best, loss)
-        if training.patience is not None and since >= training.patience:
-            return
-
-
-def _best(network: SplitNetwork, test_T: Tensor) -> tuple[Tensor, int, int]:
-    """The test logits of the best epoch, how many epochs it took, and how many up to the best one."""
-    logits_T, epochs, best = None, 0, 0
-    for epoch, _, is_best in validated(network):
-        epochs = epoch + 1
-        if is_best:
-            logits_T, best = network.logits(torch.split(test_T, 4096)), epochs
-    assert logits_T is not None
-    return logits_T, epochs, best
 
 
 @dataclass(frozen=True, kw_only=True)
