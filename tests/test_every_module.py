@@ -54,7 +54,6 @@ REACHED = {
     "tallystick.job.phases.importance": ("tests/job/test_no_gradients.py", "importance"),
     "tallystick.job.phases.once": ("tests/job/test_no_gradients.py", "goes_on_to_the_same_bits"),
     "tallystick.job.phases.report": ("tests/job/test_report_contents.py", "sections"),
-    "tallystick.job.phases.workers": ("tests/job/test_training_workers.py", "training_workers"),
     "tallystick.job.tune": ("tests/job/test_tuning.py", '"tune"'),
     "tallystick.metrics.statistics": ("tests/evaluation/test_model_metrics.py", "METRICS"),
     "tallystick.models.similarity.model": ("tests/models/test_similarity.py", "build_label_model"),

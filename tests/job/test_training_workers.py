@@ -4,14 +4,17 @@ import os
 import re
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tiny import contract_values
 
+from tallystick.artifacts.folder import RunFolder
 from tallystick.config.contract import parse_contract
 from tallystick.config.party import parse_party
 from tallystick.config.party_checks import check_party
 from tallystick.errors import ConfigError
+from tallystick.job.phases.workers import compare_workers
 
 PARTIES = ("bank", "shop")
 CHANGES = {
@@ -35,6 +38,7 @@ def kill_worker(process):
     os.kill(worker, signal.SIGKILL)
 
 
+@pytest.mark.long
 def test_a_killed_worker_ends_both_parties_and_the_run_resumes_to_the_same_bits(lay_out_job):
     """First the feature party's worker is killed, then, after that is resumed, the label party's."""
     whole, job = (lay_out_job(PARTIES, rows=600, **CHANGES) for _ in range(2))
@@ -62,18 +66,21 @@ def test_a_killed_worker_ends_both_parties_and_the_run_resumes_to_the_same_bits(
         assert len(job.runs(party)) == 1
 
 
-def test_a_run_that_goes_on_with_other_workers_says_so(lay_out_job):
-    job = lay_out_job(PARTIES, rows=600, **CHANGES)
-    running = job.start_all()
-    running["shop"].wait_for(trains)
-    for party in PARTIES:
-        running[party].kill()
-        running[party].end()
-    job.change("bank", training_workers=2)
-    again = job.run_all("run", "--resume")
-    said = {party: [event["say"] for event in again[party].events if "say" in event] for party in PARTIES}
-    line = "note: training began with training_workers = 1 and goes on with 2: its last bits are those of neither"
-    assert [line in said[party] for party in PARTIES] == [True, False]
+@pytest.mark.parametrize(("began", "now", "says"), [(1, 2, True), (2, 1, True), (2, 2, False), (1, 1, False)])
+def test_a_run_that_goes_on_with_other_workers_says_so(began, now, says, tmp_path):
+    """Bits hang on the number of workers; a run that begins anew in its folder has forgotten the one before."""
+    said = []
+
+    def job(workers):
+        party = SimpleNamespace(training_workers=workers)
+        return SimpleNamespace(party=party, folder=folder, logbook=SimpleNamespace(watcher=SimpleNamespace(say=said.append)))
+
+    folder = RunFolder.new(tmp_path, parse_contract(contract_values(PARTIES)), "bank", key=None)
+    compare_workers(job(3 - began), goes_on=False)
+    compare_workers(job(began), goes_on=False)
+    compare_workers(job(now), goes_on=True)
+    line = f"note: training began with training_workers = {began} and goes on with {now}: its last bits are those of neither"
+    assert said == [line] * says
 
 
 REFUSED = {

@@ -1,6 +1,9 @@
 """Several processes that share each batch: the bits of one process that takes the parts one after the other."""
 
+import os
+import signal
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,8 +11,10 @@ from loops import BATCH, Setting, assert_same_bits, training, weights_of
 
 from tallystick.defenses.chain import chain
 from tallystick.defenses.marvell import Marvell
+from tallystick.errors import WorkerLost
 from tallystick.models.split import LabelModel
 from tallystick.models.tabular import Columns, one_by_one
+from tallystick.training.checkpoint import CheckpointStore
 from tallystick.training.defended import CutDefense
 from tallystick.training.plan import batches_per_message, staleness_of
 from tallystick.training.workers.plan import WorkerPlan
@@ -90,21 +95,24 @@ CASES = {
 }
 
 
+def trained(kind, setting, how, workers, folder, **options):
+    """The weights, where these parties share their batches out by a Team or InParts."""
+    bottoms, label = modules = setting.modules()
+    with ExitStack() as stack:
+        for name, number in workers.items():
+            stack.enter_context(kind(label if name == "bank" else bottoms[name], plan_of(setting, how, name, number)))
+        setting.train(how, folder, modules=modules, **options)
+    return weights_of(modules)
+
+
 @pytest.mark.parametrize(("setting", "how", "workers"), CASES.values(), ids=CASES.keys())
 def test_workers_have_the_bits_of_one_process_that_takes_their_parts(setting, how, workers, tmp_path):
     """Defences and whoever watches the cut see whole batches: Marvell's noise follows from all of a batch's gradients."""
     setting, how = Setting(**setting, validation=40), training(**how)
     defenses, watching = chain([Marvell(power=1.0)] if setting.kind == "binary" else [], target=setting.kind), Rows()
     defense = CutDefense.of(defenses, secret=bytes(32), steps_per_epoch=setting.schedule.steps_per_epoch)
-    found = []
-    for kind in ("workers", "parts"):
-        bottoms, label = modules = setting.modules()
-        with ExitStack() as stack:
-            for name, number in workers.items():
-                module = label if name == "bank" else bottoms[name]
-                stack.enter_context({"workers": Team, "parts": InParts}[kind](module, plan_of(setting, how, name, number)))
-            setting.train(how, tmp_path / kind, modules=modules, defense=defense, observers={"bank": watching})
-        found.append(weights_of(modules))
+    options = {"defense": defense, "observers": {"bank": watching}}
+    found = [trained(kind, setting, how, workers, tmp_path / kind.__name__, **options) for kind in (Team, InParts)]
     assert_same_bits(*found)
     assert watching.steps
     assert all(rows == (rows[0],) * 3 for rows in watching.steps)
@@ -113,3 +121,22 @@ def test_workers_have_the_bits_of_one_process_that_takes_their_parts(setting, ho
     alone, _ = setting.train(how, tmp_path / "alone")
     for name, weight in weights_of(alone).items():
         torch.testing.assert_close(found[0][name], weight, rtol=1e-2, atol=1e-3)
+
+
+def kill_workers(step):
+    """Kill the further training processes of this one, once steps are committed."""
+    children = [int(child) for path in Path("/proc/self/task").glob("*/children") for child in path.read_text().split()]
+    for child in children:
+        if b"training.workers.process" in Path(f"/proc/{child}/cmdline").read_bytes():
+            os.kill(child, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("victim", ["shop", pytest.param("bank", marks=pytest.mark.long)])
+def test_training_whose_worker_was_killed_resumes_to_the_same_bits(victim, tmp_path):
+    setting, how, workers = Setting(validation=40), training(epochs=2), {victim: 2}
+    with pytest.raises(WorkerLost, match=f"worker 1 of the 2 that train for {victim} was ended by signal 9"):
+        trained(Team, setting, how, workers, tmp_path / "cut", committed={victim: kill_workers})
+    common = max(set.intersection(*(set(CheckpointStore(tmp_path / "cut" / party).steps()) for party in ("bank", "shop"))))
+    assert common >= how.checkpoint_every
+    again = trained(Team, setting, how, workers, tmp_path / "cut", resume_from=common)
+    assert_same_bits(again, trained(InParts, setting, how, workers, tmp_path / "whole"))

@@ -37,7 +37,7 @@ def _shared(
     job: Job, module: nn.Module, own: FeatureShape | None, run: TrainingRun, *, cut_widths: tuple[int, ...] | None
 ) -> AbstractContextManager[object]:
     workers, target, training = job.party.training_workers, job.contract.target, run.training
-    _compare(job, goes_on=run.resume_from > 0)
+    compare_workers(job, goes_on=run.resume_from > 0)
     if workers == 1:
         return nullcontext()
     if job.bottom is not None or job.top is not None:
@@ -62,7 +62,7 @@ def _shared(
     return Team(module, plan)
 
 
-def _compare(job: Job, *, goes_on: bool) -> None:
+def compare_workers(job: Job, *, goes_on: bool) -> None:
     """Say where a run goes on with another number of workers than it began with: the bits hang on it."""
     workers, noted = job.party.training_workers, job.folder.noted(WORKERS)
     began = int(str(noted.get("training_workers", 1)))

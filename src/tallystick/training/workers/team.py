@@ -89,11 +89,7 @@ class Team:
                 with contextlib.suppress(BrokenPipeError):  # words that a process that has ended did not hear
                     stream.close()
         for process in self._processes:
-            try:
-                process.wait(_END_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            _ended(process)
         for weight in self._module.parameters():
             weight.data, weight.grad = weight.data.clone(), None
 
@@ -168,9 +164,18 @@ class Team:
         which = f"worker {1 + self._processes.index(process)} of the {self._plan.workers} that train for {self._plan.party}"
         if answer.endswith(b"\n"):
             return WorkerLost(f"{which} failed: {json.loads(answer)}")
-        code = process.wait()
+        code = _ended(process)
         how = f"was ended by signal {-code}; perhaps memory ran out" if code < 0 else f"ended with code {code}"
         return WorkerLost(f"{which} {how}")
+
+
+def _ended(process: "subprocess.Popen[bytes]") -> int:
+    """The exit code of a process that is about to end, or else is ended."""
+    try:
+        return process.wait(_END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
 
 
 class _Together(torch.autograd.Function):
