@@ -93,3 +93,10 @@ def test_a_cluster_does_tasks_again_that_lost_their_worker_or_their_machine(tmp_
         with pytest.raises(ComputeError, match=r"has 1 machine.*, with room for 0 tasks at a time, each with CPU 2"):
             list(chores(lost, tmp_path, ["square", 1]))
         assert {number: signal.getsignal(number) for number in before} == before
+
+        monkeypatch.setattr(ray_cluster, "HEAD_S", 1.0)
+        outputs = chores(RayEngine(address=cluster.address, workers=1), tmp_path, ["square", 1], ["sleep", 600, "late"])
+        assert next(outputs)[0] == 0
+        cluster.head_node.kill_gcs_server()
+        with pytest.raises(ComputeError, match=r"the Ray cluster is lost: its head does not answer; begin it again"):
+            next(outputs)

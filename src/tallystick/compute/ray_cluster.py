@@ -7,7 +7,9 @@ party's own, in a network of its own.
 import importlib.util
 import logging
 import os
+import re
 import signal
+import socket
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -33,6 +35,8 @@ ANSWER_S = 10.0
 """How long a cluster may take to answer."""
 LOST_S = 120.0
 """How long a task waits for a machine while the cluster has none for it."""
+HEAD_S = 20.0
+"""How long a head may be away."""
 _LOOK_S = 2.0
 _CLIENT = "ray://"
 
@@ -108,7 +112,7 @@ class RayEngine:
         """Have so many tasks at a time, and give their outputs as they come; what still runs at the end is ended."""
         waiting: dict[Any, int] = {}
         numbered = enumerate(begun)
-        lost_since: float | None = None
+        patience = _Patience()
         try:
             while True:
                 while len(waiting) < (at_once or self.workers) and (task := next(numbered, None)) is not None:
@@ -116,9 +120,8 @@ class RayEngine:
                 if not waiting:
                     return
                 done, _ = ray.wait(list(waiting), num_returns=1, timeout=_LOOK_S)
-                lost_since = None if done or self._room(ray) else lost_since or time.monotonic()
-                if lost_since is not None and time.monotonic() - lost_since > LOST_S:
-                    raise ComputeError(self._no_room(ray))
+                if not done:
+                    self._look_after(ray, patience)
                 for each in done:
                     number = waiting.pop(each)
                     yield number, output_of(_got(ray, each, number), number)
@@ -126,6 +129,18 @@ class RayEngine:
             for each in waiting:
                 with suppress(Exception):  # it may be over, or the cluster gone
                     ray.cancel(each, force=True)
+
+    def _look_after(self, ray: Ray, patience: "_Patience") -> None:
+        """Raise ComputeError where the cluster has had no head, or no machine for a task, for too long: Ray itself would end this
+        process without a word of ours, or wait for ever.
+        """
+        if not patience.lasts("head", HEAD_S, ok=self.address.startswith(_CLIENT) or _listens(_head_of(ray))):
+            raise ComputeError(self._lost("its head does not answer"))
+        if "head" not in patience.since and not patience.lasts("machine", LOST_S, ok=self._room(ray) > 0):
+            raise ComputeError(self._no_room(ray))
+
+    def _lost(self, why: str) -> str:
+        return f"compute.address = {self.address}: the Ray cluster is lost: {why}; begin it again, and then this command"
 
     @contextmanager
     def _joined(self) -> Iterator[Ray]:
@@ -145,7 +160,7 @@ class RayEngine:
         try:
             yield ray
         except ConnectionError as error:
-            raise ComputeError(f"compute.address = {self.address}: the Ray cluster is lost: {_in_a_line(error)}") from None
+            raise ComputeError(self._lost(_in_a_line(error).rstrip("."))) from None
         finally:
             with _signals_kept():
                 ray.shutdown()
@@ -163,6 +178,33 @@ class RayEngine:
             f"compute.workers = {self.workers}: the Ray cluster at {self.address} has {len(_alive(ray))} machine(s), with room "
             f"for {self._room(ray)} tasks at a time, each with {needs}; begin more machines, or have fewer workers"
         )
+
+
+class _Patience:
+    """Since when what a cluster needs has not been there."""
+
+    def __init__(self) -> None:
+        self.since: dict[str, float] = {}
+
+    def lasts(self, what: str, limit_s: float, *, ok: bool) -> bool:
+        """Note whether it is there; False once it has not been for that long."""
+        if ok:
+            self.since.pop(what, None)
+            return True
+        return time.monotonic() - self.since.setdefault(what, time.monotonic()) <= limit_s
+
+
+def _head_of(ray: Ray) -> str:
+    return str(ray.get_runtime_context().gcs_address)
+
+
+def _listens(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_LOOK_S).close()
+    except OSError:
+        return False
+    return True
 
 
 def _perform_on_ray(prepare: str, shared: bytes, given: bytes, threads: int, version: str) -> bytes:
@@ -211,4 +253,4 @@ def _signals_kept() -> Iterator[None]:
 
 
 def _in_a_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:600]
+    return " ".join(re.sub("\x1b\\[[0-9;]*m", "", str(error)).split())[:400]
