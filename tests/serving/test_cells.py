@@ -57,3 +57,8 @@ def test_what_is_no_such_day_is_refused_without_its_value(cell, kind):
     with pytest.raises(FeatureError, match=r"column 'x': a cell is not of the type") as refused:
         typed_column("x", [cell], kind)
     assert str(cell) not in str(refused.value)
+
+
+def test_a_number_where_text_is_due_is_refused_with_what_to_write() -> None:
+    with pytest.raises(FeatureError, match='write it as text, such as "17"'):
+        typed_column("id", [17], pl.String())

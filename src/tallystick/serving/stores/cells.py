@@ -24,7 +24,8 @@ def typed_column(name: str, cells: Sequence[Cell], kind: pl.DataType) -> pl.Seri
             return pl.Series(name, cells, dtype=pl.List(kind.inner))
         return pl.Series(name, cells, dtype=pl.String, strict=True)
     except (TypeError, ValueError, OverflowError, pl.exceptions.PolarsError):
-        raise FeatureError(f"column {name!r}: a cell is not of the type {kind} that this column has here") from None
+        hint = '; write it as text, such as "17"' if kind == pl.String else ""
+        raise FeatureError(f"column {name!r}: a cell is not of the type {kind} that this column has here{hint}") from None
 
 
 def _moment(cell: Cell, kind: pl.DataType) -> date | datetime | time:
