@@ -138,7 +138,7 @@ def test_both_ways_are_audited_and_a_killed_audit_goes_on(tmp_path, monkeypatch)
         assert any(part in attack for attack in attacks), part
     assert all(0.5 <= row[2].value <= 1 for row in table.rows if not row[1].startswith("columns"))
     assert "no gradient sent" in table.columns
-    monkeypatch.setattr(leaks, "audited", None)  # all is in the log
+    monkeypatch.setattr(leaks, "audited_table", None)  # all is in the log
     assert leaks.run(["breast"], None, seeds=[1], keeping=Keeping(log=log, resume=True)) == found
 
 
