@@ -39,23 +39,6 @@ def test_an_address_that_does_not_answer_is_given_up_in_time(tmp_path, monkeypat
             RayEngine(address=address, workers=1).check()
 
 
-@pytest.mark.parametrize(("mode", "expected"), [(None, "token"), ("disabled", "disabled")])
-def test_a_token_is_shown_where_there_is_one_unless_it_is_turned_off(tmp_path, monkeypatch, mode, expected):
-    for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE"):
-        monkeypatch.setenv(name, "")  # so that it is put back
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    ray_cluster._set_up_surroundings()
-    assert "RAY_AUTH_MODE" not in os.environ
-    (tmp_path / ".ray").mkdir()
-    (tmp_path / ".ray" / "auth_token").write_text("secret")
-    if mode is not None:
-        monkeypatch.setenv("RAY_AUTH_MODE", mode)
-    ray_cluster._set_up_surroundings()
-    assert os.environ["RAY_AUTH_MODE"] == expected
-
-
 @contextmanager
 def two_machines():
     ray = pytest.importorskip("ray")

@@ -15,7 +15,6 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, TypeAlias
 
 from tallystick.compute.task import (
@@ -150,7 +149,7 @@ class RayEngine:
             raise ConfigError("compute.engine = ray: Ray is not installed; run: pip install 'tallystick[ray]'")
         if self.address != "auto":
             _require_answer(self.address)
-        _set_up_surroundings()  # before it is loaded
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # before it is loaded: it tells nobody
         import ray
 
         try:
@@ -179,14 +178,6 @@ class RayEngine:
             f"compute.workers = {self.workers}: the Ray cluster at {self.address} has {len(_alive(ray))} machine(s), with room "
             f"for {self._room(ray)} tasks at a time, each with {needs}; begin more machines, or have fewer workers"
         )
-
-
-def _set_up_surroundings() -> None:
-    """Have Ray tell nobody that it is used, and show the cluster its token: by itself it shows one to ``auto`` alone."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    told = "RAY_AUTH_TOKEN" in os.environ or "RAY_AUTH_TOKEN_PATH" in os.environ
-    if told or (Path.home() / ".ray" / "auth_token").exists():
-        os.environ.setdefault("RAY_AUTH_MODE", "token")
 
 
 class _Patience:
