@@ -66,7 +66,6 @@ REACHED = {
     "tallystick.privacy.exported": ("tests/privacy/test_ledger.py", "export"),
     "tallystick.report.charts": ("tests/report/test_page.py", "svg"),
     "tallystick.report.monitor": ("tests/monitoring/test_monitor.py", '"--html"'),
-    "tallystick.report.templating": ("tests/report/test_page.py", "<script"),
     "tallystick.results.merging": ("tests/report/test_result.py", "merge"),
     "tallystick.results.monitoring": ("tests/monitoring/test_drift.py", "judged"),
     "tallystick.results.parts": ("tests/report/test_page.py", "PartyInfo"),
