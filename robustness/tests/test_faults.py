@@ -31,7 +31,7 @@ from tallystick_robustness.messages import Messages, MethodMessages
 from tallystick_robustness.mutate import BYTE_MUTATIONS, MessageParts, due, spoil_message
 from tallystick_robustness.network import NetworkFaults
 from tallystick_robustness.outcome import CaseOutcome, attempt, broken_weights, unclean
-from tallystick_robustness.page import page_of
+from tallystick_robustness.page import faults, page_of
 from tallystick_robustness.processes import ForkServer
 from tallystick_robustness.proxy import FaultPlan as NetworkPlan
 from tallystick_robustness.scenes import Scene
@@ -302,3 +302,8 @@ def test_a_campaign_goes_on_where_its_log_ends(tmp_path, monkeypatch):
         campaign.run(campaign="kills", count=5, seed=2, keeping=again)
     with pytest.raises(ConfigError, match="--campaign floods: must be"):
         campaign.run(campaign="floods")
+
+
+def test_workers_of_other_sweeps_are_refused():
+    with pytest.raises(ConfigError, match=r"--workers, --ray: .* use --jobs N"):
+        faults(campaign="messages", count=1, keeping=Keeping(made=lambda *_: iter(())))

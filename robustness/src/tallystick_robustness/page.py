@@ -5,7 +5,8 @@ from typing import Annotated
 
 from typer import Option
 
-from tallystick_experiments.grid import NOWHERE, Keeping
+from tallystick.errors import ConfigError
+from tallystick_experiments.grid import NOWHERE, Keeping, made_here
 from tallystick_experiments.page import Benchmark, Cell, ExperimentResult, ResultTable
 from tallystick_robustness.campaign import CAMPAIGNS, Figures, run
 from tallystick_robustness.worker import WARM_CASES
@@ -24,7 +25,9 @@ def faults(
     case: Annotated[int | None, Option(help="Run this case alone, by its number.", min=0)] = None,
     keeping: Keeping = NOWHERE,
 ) -> ExperimentResult:
-    """Run campaigns; fails where a case did."""
+    """Run campaigns; fails where a case did. Raises ConfigError for workers: a campaign has processes of its own."""
+    if keeping.made is not made_here:
+        raise ConfigError("--workers, --ray: a campaign makes its cases in processes of its own; use --jobs N")
     rows = run(campaign=campaign, count=count, seed=seed, jobs=jobs, case=case, keeping=keeping)
     failed = sum(figures["ended"].get("failed", 0) for figures in rows)
     said = f"{failed} cases failed; the report of --out names each kind and how to see it again" if failed else ""
