@@ -28,7 +28,7 @@ def check_output(contract: Contract, party: PartyFile, output: Path | None) -> N
     gets_scores = contract.role_of(party.party) == "label" or contract.linkage.shares_scores
     if gets_scores and (output is None or output.suffix not in (".csv", ".parquet")):
         raise ConfigError(
-            f"output{' is missing' if output is None else f' = {output}'}: name a .csv or .parquet file for the scores"
+            f"output{' is missing' if output is None else f' = {output}'}: name a .csv or .parquet file for the scores (--output)"
         )
     if output is not None and not gets_scores:
         raise ConfigError(f"output = {output}: the scores of an intersection stay with {contract.label_party}; leave it out")
