@@ -77,3 +77,8 @@ def _kind_of(folder: Path, root: Path) -> str:
         return ""
     over = {Path(each[1]): each[2] for each in mounts if len(each) > 2}  # of one place the last counts
     return next((over[place] for place in (folder, *folder.parents) if place in over), "")
+
+
+def size_in_words(count: int) -> str:
+    """A number of bytes, as people read it."""
+    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{max(1, round(count / 2**20))} MiB"

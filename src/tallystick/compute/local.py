@@ -15,10 +15,10 @@ from typing import Any, Self
 
 import msgspec
 
-from tallystick.compute.task import ATTEMPTS, FACTS, Work, facts_in, gibibytes, output_of, own_version
+from tallystick.compute.task import ATTEMPTS, FACTS, Work, facts_in, output_of, own_version
 from tallystick.compute.worker import GRACE_S
 from tallystick.errors import ComputeError
-from tallystick.machine import free_memory
+from tallystick.machine import free_memory, size_in_words
 
 LEAST_BYTES = 300 << 20
 """What a worker takes at the least, once it has loaded what training needs."""
@@ -49,7 +49,7 @@ class LocalEngine:
         ((_, output),) = self.map(FACTS, [b""])
         each, cores = facts_in(output).peak_bytes, os.cpu_count() or 1
         self._require_memory(each)
-        found = f"a local worker answers, and takes {gibibytes(each)} before any data; {self.workers} are asked for"
+        found = f"a local worker answers, and takes {size_in_words(each)} before any data; {self.workers} are asked for"
         crowded = f"; {self.workers * self.threads} threads are more than the {cores} cores here, which makes nothing faster"
         return found + (crowded if self.workers * self.threads > cores else "")
 
@@ -57,8 +57,8 @@ class LocalEngine:
         free = free_memory()
         if free is not None and self.workers * each > free:
             raise ComputeError(
-                f"compute.workers = {self.workers}: they take {gibibytes(self.workers * each)} before any data, and "
-                f"{gibibytes(free)} are free here; have at most {free // each}"
+                f"compute.workers = {self.workers}: they take {size_in_words(self.workers * each)} before any data, and "
+                f"{size_in_words(free)} are free here; have at most {free // each}"
             )
 
 

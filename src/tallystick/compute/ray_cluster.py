@@ -23,13 +23,13 @@ from tallystick.compute.task import (
     Work,
     WorkerFacts,
     facts_in,
-    gibibytes,
     output_of,
     own_facts,
     own_version,
     perform,
 )
 from tallystick.errors import ComputeError, ConfigError
+from tallystick.machine import size_in_words
 
 ANSWER_S = 10.0
 """How long a cluster may take to answer."""
@@ -84,12 +84,12 @@ class RayEngine:
         each = max(facts.peak_bytes for facts in machines.values())
         if self.workers * each > memory:
             raise ComputeError(
-                f"compute.workers = {self.workers}: they take {gibibytes(self.workers * each)} before any data, and the Ray "
-                f"cluster has {gibibytes(memory)}; have at most {memory // each}"
+                f"compute.workers = {self.workers}: they take {size_in_words(self.workers * each)} before any data, and the Ray "
+                f"cluster has {size_in_words(memory)}; have at most {memory // each}"
             )
         return (
             f"the Ray cluster at {self.address} answers with {len(machines)} machine(s), each with the versions of this one; "
-            f"a task takes {gibibytes(each)} before any data"
+            f"a task takes {size_in_words(each)} before any data"
         )
 
     def _machines(self, ray: Ray) -> dict[str, WorkerFacts]:

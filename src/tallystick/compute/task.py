@@ -112,11 +112,6 @@ def facts_in(output: bytes) -> WorkerFacts:
     return msgspec.json.decode(output, type=WorkerFacts)
 
 
-def gibibytes(count: int) -> str:
-    """A number of bytes in words."""
-    return f"{count / 2**30:.1f} GiB"
-
-
 def perform(work: Work, given: bytes, *, threads: int, version: str) -> bytes:
     """Run one task in a worker that has so many threads; the answer is its output, or what it raised, for ``output_of``.
 

@@ -10,7 +10,7 @@ from tallystick.data.features import NUMBER_BYTES
 from tallystick.data.lazy import Frame
 from tallystick.data.records import IN_MEMORY_BYTES, fits_memory
 from tallystick.errors import DataError, StorageError
-from tallystick.machine import free_memory, memory_of_process, temporary_folder
+from tallystick.machine import free_memory, memory_of_process, size_in_words, temporary_folder
 
 LIBRARIES = 600 * 2**20
 """Bytes of a process without rows: libraries, a network, a few batches."""
@@ -51,8 +51,8 @@ class Room:
         if left is not None and memory > left:
             where = f" ({folder} lies in memory: set TMPDIR to a folder on a disk)" if self.disk and is_memory else ""
             raise DataError(
-                f"table: its {self.rows:,} rows take some {_size(memory)} of memory in a run, and {_size(left)} are free"
-                f"{where}; use a machine with more, or bring fewer rows"
+                f"table: its {self.rows:,} rows take some {size_in_words(memory)} of memory in a run, and {size_in_words(left)} are "
+                f"free{where}; use a machine with more, or bring fewer rows"
             )
         if self.disk > room:
             raise _too_full(self, folder, room)
@@ -61,12 +61,12 @@ class Room:
         """The prediction beside what is free, in a sentence."""
         folder, room, is_memory = temporary_folder()
         left = _memory_of_run()
-        of = f" (free: {_size(left)})" if left is not None else ""
-        lines = f"{self.rows:,} rows take some {_size(self.memory)} of memory in a run{of}"
+        of = f" (free: {size_in_words(left)})" if left is not None else ""
+        lines = f"{self.rows:,} rows take some {size_in_words(self.memory)} of memory in a run{of}"
         if not self.disk:
             return f"{lines}; once encoded they stay in memory"
         where = f"{folder}, which lies in memory itself" if is_memory else str(folder)
-        return f"{lines}, and encoded {_size(self.disk)} in a file under {where} (free: {_size(room)})"
+        return f"{lines}, and encoded {size_in_words(self.disk)} in a file under {where} (free: {size_in_words(room)})"
 
 
 def least_room(contract: Contract, party: PartyFile, frame: Frame) -> Room:
@@ -90,10 +90,6 @@ def _memory_of_run() -> int | None:
 
 def _too_full(room: Room, folder: Path, free: int) -> StorageError:
     return StorageError(
-        f"{folder}: {room.rows:,} encoded rows take {_size(room.disk)} there in a run, and {_size(free)} are free; make room, "
-        "or name a folder with more by setting TMPDIR"
+        f"{folder}: {room.rows:,} encoded rows take {size_in_words(room.disk)} there in a run, and {size_in_words(free)} are free; "
+        "make room, or name a folder with more by setting TMPDIR"
     )
-
-
-def _size(count: int) -> str:
-    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{max(1, round(count / 2**20))} MiB"
