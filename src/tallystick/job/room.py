@@ -51,8 +51,8 @@ class Room:
         if left is not None and memory > left:
             where = f" ({folder} lies in memory: set TMPDIR to a folder on a disk)" if self.disk and is_memory else ""
             raise DataError(
-                f"table: its {self.rows:,} rows take some {size_in_words(memory)} of memory in a run, and {size_in_words(left)} are "
-                f"free{where}; use a machine with more, or bring fewer rows"
+                f"table: its {self.rows:,} rows take some {size_in_words(memory)} of memory in a run, and {size_in_words(left)} "
+                f"are free{where}; use a machine with more, or bring fewer rows"
             )
         if self.disk > room:
             raise _too_full(self, folder, room)
@@ -90,6 +90,6 @@ def _memory_of_run() -> int | None:
 
 def _too_full(room: Room, folder: Path, free: int) -> StorageError:
     return StorageError(
-        f"{folder}: {room.rows:,} encoded rows take {size_in_words(room.disk)} there in a run, and {size_in_words(free)} are free; "
-        "make room, or name a folder with more by setting TMPDIR"
+        f"{folder}: {room.rows:,} encoded rows take {size_in_words(room.disk)} there in a run, and {size_in_words(free)} are "
+        "free; make room, or name a folder with more by setting TMPDIR"
     )
