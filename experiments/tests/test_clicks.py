@@ -4,10 +4,11 @@ import gzip
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tallystick.errors import DataError
-from tallystick_experiments.catalogue.clicks import AVAZU_CATEGORICAL, encode_clicks, give_columns, read_clicks
+from tallystick_experiments.catalogue.clicks import AVAZU_CATEGORICAL, CRITEO_NUMERIC, encode_clicks, give_columns, read_clicks
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 AVAZU_HEADER = (
@@ -71,6 +72,19 @@ def test_split_and_encoding(tmp_path: Path, criteo_lines: Callable[[int], str]) 
     assert len(theirs.numeric + theirs.categorical) == 39 - 6
     with pytest.raises(DataError, match="cannot have 30 columns"):
         give_columns(table, 30)
+
+
+def test_numbers_squeezed_into_the_unit_interval(tmp_path: Path, criteo_lines: Callable[[int], str]) -> None:
+    (tmp_path / "train.txt").write_text(criteo_lines(400))
+    table = read_clicks(tmp_path)
+    data = encode_clicks(table, seed=3, unit_numbers=True)
+    order_N = np.random.default_rng(3).permutation(400)  # as the split draws it
+    raw_NF = table.frame.collect().select(CRITEO_NUMERIC).fill_null(0).to_numpy().astype(np.float64)
+    training_NF, test_TF = raw_NF[order_N[40:]], raw_NF[order_N[:40]]
+    low, high = training_NF.min(axis=0), training_NF.max(axis=0)
+    for found, expected in ((data.training, training_NF), (data.test, test_TF)):
+        assert found.unpacked().numeric_NF.shape == expected.shape  # nothing tells that a number was missing
+        assert np.allclose(found.unpacked().numeric_NF.numpy(), np.clip((expected - low) / (high - low), 0, 1), atol=1e-6)
 
 
 @pytest.mark.parametrize(("name", "rows", "rate"), [("criteo", 80_000, 0.2245), ("avazu", 9_999, 0.1706)])

@@ -8,6 +8,7 @@ import torch
 from sklearn.metrics import roc_auc_score
 from torch.nn.functional import binary_cross_entropy_with_logits
 
+from tallystick.attacks.label_inference.spectral import spectral_scores
 from tallystick.defenses.chain import chain
 from tallystick.defenses.distance_correlation import DistanceCorrelation
 from tallystick.defenses.label_dp import LabelDP
@@ -22,9 +23,18 @@ from tallystick_experiments.experiment import TrainingPlan
 from tallystick_experiments.grid import Keeping
 from tallystick_experiments.label_leakage import paper
 from tallystick_experiments.label_leakage import sweep as leakage
-from tallystick_experiments.label_leakage.runs import PaperNetwork, Scenario, balanced, layer_aucs, layer_outputs, run_scenario
+from tallystick_experiments.label_leakage.page import page_of
+from tallystick_experiments.label_leakage.runs import (
+    PaperNetwork,
+    Scenario,
+    balanced,
+    layer_aucs,
+    layer_outputs,
+    row_aucs,
+    run_scenario,
+)
 from tallystick_experiments.label_leakage.scenarios import parts, scenarios
-from tallystick_experiments.stats import spread
+from tallystick_experiments.stats import Spread, spread
 
 SMALL = PaperNetwork(below=2, above=1, width=16)
 SHORT = TrainingPlan(epochs=2, batch_size=64)
@@ -180,5 +190,59 @@ def test_unusable_schedules_are_refused(bad: dict[str, Any]) -> None:
 
 
 def test_a_million_rows_get_the_papers_schedule() -> None:
-    assert leakage.plan_for(4_125_655) == TrainingPlan(epochs=3, batch_size=8192, learning_rate=1e-4)
-    assert leakage.plan_for(80_000).batch_size == 512
+    papers = TrainingPlan(epochs=3, batch_size=8192, learning_rate=1e-4)
+    assert leakage.plan_for(4_125_655) == leakage.plan_for(4_125_655, papers_steps=True) == papers
+    assert leakage.plan_for(80_000) == TrainingPlan(epochs=3, batch_size=512, learning_rate=1e-3)
+
+
+@pytest.mark.parametrize("batch_size", [None, 8192])
+def test_the_papers_steps_are_as_many_and_as_long_on_a_sample(batch_size: int | None) -> None:
+    plan = leakage.plan_for(80_000, papers_steps=True, batch_size=batch_size)
+    updates = plan.epochs * -(-72_000 // plan.batch_size)
+    assert plan.learning_rate == 1e-4
+    assert updates == pytest.approx(1500, rel=0.05)
+
+
+def test_with_the_papers_steps_its_own_network_alone_is_trained(file: Path) -> None:
+    found = leakage.run(data=file, seeds=(1,), only=["table-2"], papers_steps=True, epochs=1, batch_size=128)
+    assert [row["name"] for row in found.rows] == ["none", "dcor 0.03"]
+    page = found.page()
+    (table,) = (each for each in page.tables if each.name == "Table 2")
+    (bare, penalised), tests = table.rows, [row["epochs"][-1]["test_auc"] for row in found.rows]
+    assert not any("normalised" in column for column in table.columns)
+    assert bare[-1] is None
+    assert isinstance(penalised[-1], Spread)
+    assert penalised[-1].value == pytest.approx(tests[1] - tests[0])
+    assert any("1,500 updates" in note for note in page.notes)
+
+
+def test_the_leak_on_rows_that_nobody_learnt_from_stands_beside_that_on_training_rows(clicks: SplitData) -> None:
+    network = SMALL.build(clicks, SHORT, seed=3)
+    list(network.epochs())
+    found = row_aucs(network)
+    assert found["test"]["auc"] == network.test_auc()
+    for which, rows, labels_N in (
+        ("training", clicks.training, clicks.training_labels_N),
+        ("test", clicks.test, clicks.test_labels_T),
+    ):
+        with torch.no_grad():
+            cut_ND = network.bottom(rows.unpacked())
+            logits_N = network.label([cut_ND], [])
+        assert found[which]["auc"] == pytest.approx(roc_auc_score(labels_N, logits_N), abs=1e-9)
+        whole = range(0, len(labels_N) - 63, 64)
+        signed = [roc_auc_score(labels_N[at : at + 64], spectral_scores(cut_ND[at : at + 64])) for at in whole]
+        assert found[which]["leak"] == pytest.approx(sum(max(each, 1 - each) for each in signed) / len(whole), abs=1e-6)
+
+
+def test_the_page_compares_the_leak_with_the_auc_on_the_same_rows(file: Path) -> None:
+    name = "none, by rows"
+    found = leakage.run(data=file, seeds=(1, 2), scenario=[name], epochs=1, batch_size=128)
+    page = page_of({**found.about, "parts": ["bound"]}, found.rows)
+    (table,) = (each for each in page.tables if each.name.startswith("The leak beside"))
+    ((title, leak, auc, less, *_),) = table.rows
+    assert title == "none"
+    assert leak == spread(row["by_rows"]["training"]["leak"] for row in found.rows)
+    assert isinstance(leak, Spread)
+    assert isinstance(auc, Spread)
+    assert isinstance(less, Spread)
+    assert less.value == pytest.approx(leak.value - auc.value)

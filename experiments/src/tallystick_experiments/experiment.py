@@ -20,6 +20,8 @@ from tallystick.attacks.row_sums import RowSums
 from tallystick.attacks.scoring import AttackEvaluator
 from tallystick.attacks.view import StepView, View
 from tallystick.config.sections import TrainingConfig
+from tallystick.cut.forward import FeatureSource
+from tallystick.data.features import PackedFeatures
 from tallystick.defenses.chain import NO_DEFENSE, Defenses
 from tallystick.errors import ConfigError
 from tallystick.metrics import auc_statistic
@@ -152,26 +154,32 @@ class Experiment:
             train_N=train_N, validation_N=torch.empty(0, dtype=torch.int64), batch_size=self.plan.batch_size, seed=self.seed
         )
 
-    @torch.no_grad()
     def test_auc(self) -> float:
         """AUC on the test rows."""
-        self._train(False)
-        data, logits = self.data, []
-        for rows_B in torch.split(torch.arange(len(data.test)), PASS):
-            logits.append(self.label([self.bottom(data.test.rows(rows_B))], data.own_test(rows_B)))
-        labels_T = data.test_labels_T.numpy()
-        return auc_statistic(labels_T, torch.cat(logits).double().numpy())(np.ones(len(labels_T)))
+        return self._auc(self.data.test, self.data.own_test, self.data.test_labels_T)
+
+    def training_auc(self) -> float:
+        """AUC on the training rows."""
+        return self._auc(self.data.training, self.data.own_training, self.data.training_labels_N)
 
     @torch.no_grad()
-    def embed(self, *, most: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
-        """Pass over the training rows without training: rows and their cut embeddings, 8,192 at a time.
+    def _auc(self, rows: PackedFeatures, own: FeatureSource, labels_N: Tensor) -> float:
+        self._train(False)
+        passes = torch.split(torch.arange(len(rows)), PASS)
+        logits = [self.label([self.bottom(rows.rows(rows_B))], own(rows_B)) for rows_B in passes]
+        return auc_statistic(labels_N.numpy(), torch.cat(logits).double().numpy())(np.ones(len(labels_N)))
+
+    @torch.no_grad()
+    def embed(self, *, most: int | None = None, test: bool = False) -> Iterator[tuple[Tensor, Tensor]]:
+        """Pass over the training rows, or the test rows, without training: rows and their cut embeddings, 8,192 at a time.
 
         With ``most`` over no more than so many, at least 8,192, evenly spread: for attacks that need them all at once.
         """
         self._train(False)
-        passes = torch.split(torch.arange(len(self.data.training)), PASS)
+        embedded = self.data.test if test else self.data.training
+        passes = torch.split(torch.arange(len(embedded)), PASS)
         for index in evenly(len(passes), len(passes) if most is None else most // PASS):
-            yield passes[index], self.bottom(self.data.training.rows(passes[index]))
+            yield passes[index], self.bottom(embedded.rows(passes[index]))
 
     def _train(self, mode: bool) -> None:
         self.bottom.train(mode)

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
+from msgspec.structs import replace as replace_fields
 
 from tallystick.config.party import EncodingConfig, FeatureColumns
-from tallystick.data.lazy import is_gzipped, sample, store, unpacked
+from tallystick.data.encoder import Encoder
+from tallystick.data.lazy import LazyTable, is_gzipped, sample, store, unpacked
 from tallystick.errors import DataError
 from tallystick_experiments.catalogue.table import SplitData, TwoPartyTable, encode_split, split_columns
 
@@ -122,13 +124,40 @@ def give_columns(table: TwoPartyTable, count: int) -> TwoPartyTable:
     return replace(table, label_party=own, feature_party=theirs)
 
 
-def encode_clicks(table: TwoPartyTable, *, seed: int, min_count: int = 4) -> SplitData:
+def encode_clicks(table: TwoPartyTable, *, seed: int, min_count: int = 4, unit_numbers: bool = False) -> SplitData:
     """Draw a tenth of the rows for tests and encode.
 
     FLORIST, appendix J, with two repairs: categories and ranges are fitted on the training rows alone (the paper uses the
     whole file), and numbers are log-scaled and standardised rather than squeezed into [0, 1] by their greatest outlier.
     Rare categories (fewer than ``min_count`` training rows) share one code: the sample is 500 times smaller than Criteo.
+
+    ``unit_numbers`` squeezes them, as in the paper: a missing number counts as 0, and the training rows' lie in [0, 1].
     """
     order_N = np.random.default_rng(seed).permutation(table.frame.height)
     tests = int(np.ceil(TEST_SHARE * len(order_N)))
-    return encode_split(table, order_N[tests:], order_N[:tests], EncodingConfig(numeric="log", min_count=min_count))
+    training, test = order_N[tests:], order_N[:tests]
+    if unit_numbers:
+        filled = replace(table, frame=_without_missing(table))
+        return encode_split(filled, training, test, EncodingConfig(numeric="standard", min_count=min_count), finish=_in_unit)
+    return encode_split(table, training, test, EncodingConfig(numeric="log", min_count=min_count))
+
+
+def _without_missing(table: TwoPartyTable) -> LazyTable:
+    numbers = table.label_party.numeric + table.feature_party.numeric
+    filled = table.frame.source.with_columns(pl.col(name).fill_null(0) for name in numbers)
+    return LazyTable(source=filled, rows=table.frame.rows, held=table.frame.held)
+
+
+def _in_unit(encoder: Encoder) -> Encoder:
+    """The least and the greatest number of the training rows become 0 and 1 in place of what standardising makes of them."""
+    numeric = tuple(
+        replace_fields(
+            column,
+            mean=column.mean + column.low * column.deviation,
+            deviation=(column.high - column.low) * column.deviation,
+            low=0.0,
+            high=1.0,
+        )
+        for column in encoder.numeric
+    )
+    return replace_fields(encoder, numeric=numeric)

@@ -3,7 +3,7 @@
 Shapes: N training rows, T test rows.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -64,15 +64,22 @@ class SplitData:
     own_test: FeatureSource = no_columns
 
 
-def encode_split(table: TwoPartyTable, training: Numbers, test: Numbers, encoding: EncodingConfig) -> SplitData:
-    """Encode these rows, in this order; encoders are fitted on the training rows.
+def encode_split(
+    table: TwoPartyTable,
+    training: Numbers,
+    test: Numbers,
+    encoding: EncodingConfig,
+    *,
+    finish: Callable[[Encoder], Encoder] = lambda encoder: encoder,
+) -> SplitData:
+    """Encode these rows, in this order; encoders are fitted on the training rows, and changed by ``finish``.
 
     Raises DataError where there is nothing to train on or to test by.
     """
     labels_N, fitted_on = table.labels, np.sort(training)
     if not (len(test) and len(training) and 0 < float(labels_N[training].mean()) < 1):
         raise DataError(f"{table.name}: {len(training)} training and {len(test)} test rows, or one class only; give more rows")
-    theirs, own = table.encoders(fitted_on, fitted_on, encoding)
+    theirs, own = map(finish, table.encoders(fitted_on, fitted_on, encoding))
     training_rows, test_rows = torch.from_numpy(training), torch.from_numpy(test)
     features = theirs.encode(table.frame)
     data = SplitData(

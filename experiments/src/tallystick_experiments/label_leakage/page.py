@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from tallystick_experiments.label_leakage import paper
 from tallystick_experiments.label_leakage.paper import LEAK
-from tallystick_experiments.label_leakage.scenarios import DEPTHS, FRONTIERS, NORMALISED, PLAIN, depth, point
+from tallystick_experiments.label_leakage.scenarios import BY_ROWS, DEPTHS, FRONTIERS, NORMALISED, PLAIN, depth, point
 from tallystick_experiments.page import Benchmark, Cell, Curve, ResultTable, Series, counted, seed_count, seeds_of
 from tallystick_experiments.stats import Row, Spread, at, change, distinct, groups, over_seeds, spread
 
@@ -17,6 +17,18 @@ METRICS = {
     "layers": "leak AUC, spectral by layer",
 }
 ByName = dict[str, list[Row]]
+_PICTURES = (
+    "The paper's figures are pictures: only what its text states can be set beside ours. Figures 3 and 6 do not say which "
+    "strengths they show.",
+)
+_STEPS = {
+    "scaled": "Batch and step size are scaled to the sample: the paper has 4.1 million rows, batch 8,192 and Adam 1e-4.",
+    "paper": "The paper's steps: Adam 1e-4, 1,500 updates, numbers scaled to [0, 1]. The paper makes them in 3 epochs of 4.1 "
+    "million rows at batch 8,192; a sample is passed over more often, in smaller batches.",
+}
+_NORMALISED = (
+    "Normalised top: batch normalisation where the label party takes the cut embeddings in. The paper does not mention one.",
+)
 
 
 def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
@@ -35,6 +47,7 @@ def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
                 _stated(figures, found),
                 *(table for at in frontiers for table in (_frontier(at, found), _prices(at, found))),
                 *([_depth(found)] if "depth" in parts else []),
+                *([_bound(found)] if "bound" in parts else []),
                 _components(found),
                 _scenarios(found),
             )
@@ -48,11 +61,9 @@ def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
             "Small figures below a mean are Student's 95 % interval of it over seeds."
             + (" One seed gives none." if len(distinct(rows, "seed")) < 2 else ""),
             "Leak AUCs are symmetric per batch, max(a, 1 - a): a pure guess scores about .52 at batch 512.",
-            "The paper's figures are pictures: only what its text states can be set beside ours. Figures 3 and 6 do not say "
-            "which strengths they show.",
-            "Batch and step size are scaled to the sample: the paper has 4.1 million rows, batch 8,192 and Adam 1e-4.",
-            "Normalised top: batch normalisation where the label party takes the cut embeddings in. The paper does not mention "
-            "one.",
+            *(_PICTURES if figures else ()),
+            _STEPS["paper" if data.get("papers_steps") else "scaled"],
+            *(_NORMALISED if any(NORMALISED in name for name in found) else ()),
             "Layers above the cut are the label party's: their AUC is no leak.",
             f"Training and attacks of all runs together took {seconds:,.0f} s on one thread.",
         ],
@@ -115,15 +126,24 @@ def _holds(value: float, relation: str, wanted: float) -> bool:
 
 
 def _paper_table(number: str, found: ByName) -> ResultTable:
+    """The paper's figures beside ours; of test AUC also how far it lies from that at weight 0, with the same seed."""
     table = paper.TABLES[number]
-    metrics = list(table.rows[0].printed)
+    metrics = list(dict.fromkeys(metric for row in table.rows for metric in row.printed))
+    heads = [f"{head}{METRICS[metric]}" for metric in metrics for head in ("paper, ", "here, ", "normalised top, ")]
     rows: list[list[Cell]] = []
     for row in table.rows:
         ours, normalised = (found.get(name, []) for name in (row.scenario, row.scenario + NORMALISED))
-        cells = [cell for metric in metrics for cell in (row.printed[metric], last(ours, metric), last(normalised, metric))]
-        rows.append([row.label, *cells])
-    columns = [f"{head}{METRICS[metric]}" for metric in metrics for head in ("paper, ", "here, ", "normalised top, ")]
-    return ResultTable(name=f"Table {number}", note=f"{table.title}.", columns=["weight", *columns], rows=rows)
+        cells = [cell for metric in metrics for cell in (row.printed.get(metric), last(ours, metric), last(normalised, metric))]
+        less = change(ours, found.get(row.without, []), test_auc) if row.scenario != row.without else None
+        if ours or normalised:
+            rows.append([row.label, *cells, less])
+    shown = [place for place, head in enumerate(heads, start=1) if "normalised" not in head or any(row[place] for row in rows)]
+    return ResultTable(
+        name=f"Table {number}",
+        note=f"{table.title}. The change is of our test AUC against that at weight 0, same seed.",
+        columns=["weight", *(heads[place - 1] for place in shown), "change"],
+        rows=[[row[0], *(row[place] for place in shown), row[-1]] for row in rows],
+    )
 
 
 def _shown(panel: paper.Panel, found: ByName) -> list[str]:
@@ -194,6 +214,27 @@ def _prices(at: str, found: ByName) -> ResultTable:
 def _depth(found: ByName) -> ResultTable:
     cuts = [(below, rows) for below in DEPTHS if (rows := found.get(depth(below)))]
     return _by_scenario("Depth of the cut", "layers below", cuts, "Layers below the cut, of seven and the output; no defence.")
+
+
+def _bound(found: ByName) -> ResultTable:
+    """Whether the network's AUC bounds the leak, on rows that it learnt from and on rows that it did not."""
+    cells: list[list[Cell]] = []
+    for name, rows in ((name, rows) for name, rows in found.items() if "by_rows" in rows[0]):
+        line: list[Cell] = [name.removesuffix(BY_ROWS)]
+        for which in ("training", "test"):
+            leak, auc = (at("by_rows", which, figure) for figure in ("leak", "auc"))
+            line += [over_seeds(rows, leak), over_seeds(rows, auc), spread(leak(row) - auc(row) for row in rows)]
+        cells.append(line)
+    return ResultTable(
+        name="The leak beside the network's AUC, by rows",
+        note="After the last epoch. Leak: the spectral attack on cut embeddings. Training rows are judged by their true labels, "
+        "also where label DP replaced them.",
+        columns=[
+            "scenario",
+            *(f"{which} rows, {what}" for which in ("training", "test") for what in ("leak", "AUC", "leak less AUC")),
+        ],
+        rows=cells,
+    )
 
 
 def _by_place(rows: Sequence[Row], kind: str) -> list[Spread]:

@@ -88,15 +88,16 @@ class Scenario:
     positive_rate: float | None = None  # None: as it is; else negatives are dropped at random to reach it
     by_layer: bool = False  # spectral attack on every layer's output
     every_attack: bool = False  # after the last epoch; else the fast ones
+    by_rows: bool = False  # AUC and spectral attack on training rows beside those on test rows
 
 
 def run_scenario(scenario: Scenario, clicks: SplitData, *, plan: TrainingPlan, seed: int) -> dict[str, Any]:
     """Train once, and measure the feature party's attacks on what it saw of each epoch.
 
     Returns:
-        seconds; per epoch test_auc, loss and leak AUC by fast attack; of the last epoch all figures of every attack,
-        and the AUC of the spectral attack on every layer's output and of the cut's principal components, if asked for. Leak AUCs
-        are max(a, 1 - a) per batch, see ``AttackMetrics.symmetric_auc``.
+        seconds; per epoch test_auc, loss and leak AUC by fast attack; of the last epoch all figures of every attack, and if
+        asked for the AUC of the spectral attack on every layer's output, of the cut's principal components, and on training rows
+        beside test rows. Leak AUCs are max(a, 1 - a) per batch, see ``AttackMetrics.symmetric_auc``.
     """
     started = time.perf_counter()
     plan = scenario.plan or plan
@@ -120,6 +121,7 @@ def run_scenario(scenario: Scenario, clicks: SplitData, *, plan: TrainingPlan, s
         "attacks": found,
         "layers": layer_aucs(network) if scenario.by_layer else [],
         "components": component_aucs(network) if scenario.every_attack else [],
+        **({"by_rows": row_aucs(network)} if scenario.by_rows else {}),
         "seconds": time.perf_counter() - started,
     }
 
@@ -155,6 +157,25 @@ class EmbedsRows(nn.Module):
     def __deepcopy__(self, memo: dict[int, Any]) -> "EmbedsRows":
         """The same columns, another model."""
         return EmbedsRows(copy.deepcopy(self.bottom, memo), self.rows)
+
+
+def row_aucs(network: Experiment) -> dict[str, dict[str, float]]:
+    """Of training rows and of test rows: the network's AUC, and the spectral attack's on their cut embeddings.
+
+    The attack is the sweep's: max(a, 1 - a) per batch of the training's size, the rows in their random order, a rest left out.
+    """
+    data, size = network.data, min(network.plan.batch_size, len(network.data.test))
+
+    def leak(labels_N: Tensor, *, test: bool) -> float:
+        cut_ND = torch.cat([cut_BD for _, cut_BD in network.embed(test=test)])
+        batches = zip(torch.split(labels_N, size), torch.split(cut_ND, size), strict=True)
+        found = [symmetric_auc(labels_B > 0.5, spectral_scores(cut_BD)) for labels_B, cut_BD in batches if len(cut_BD) == size]
+        return float(np.mean(found))
+
+    return {
+        "training": {"auc": network.training_auc(), "leak": leak(data.training_labels_N, test=False)},
+        "test": {"auc": network.test_auc(), "leak": leak(data.test_labels_T, test=True)},
+    }
 
 
 def layer_aucs(network: Experiment) -> list[float]:

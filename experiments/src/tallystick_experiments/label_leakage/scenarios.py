@@ -19,7 +19,7 @@ from tallystick_experiments.experiment import TrainingPlan
 from tallystick_experiments.label_leakage import paper
 from tallystick_experiments.label_leakage.runs import PaperNetwork, Scenario
 
-NORMALISED, WARM_UP = ", normalised", ", warm-up"
+NORMALISED, WARM_UP, BY_ROWS = ", normalised", ", warm-up", ", by rows"
 LARGE_BATCH = 8192
 PLAIN, LOG, LOG_WARM, LOG_NORMALISED = "plain dcor {}", "dcor {}", "dcor {}" + WARM_UP, "dcor {}" + NORMALISED
 FRONTIERS: Mapping[str, Mapping[str, tuple[float, ...]]] = {
@@ -61,15 +61,22 @@ PRINTED: Mapping[str, tuple[str, ...]] = {
         for at, forms in FRONTIERS.items()
     },
     "depth": tuple(map(depth, DEPTHS)),
+    "bound": tuple(name + BY_ROWS for name in ("none", *paper.MARVELLS, *paper.LABEL_DPS)),
 }
 ATTACKED = {name for part in ("claims", "choices", "frontier", "frontier-large", "depth") for name in PRINTED[part]}
 """By every attack there is."""
 
 
-def parts() -> dict[str, tuple[str, ...]]:
-    """What can be asked for with --only, and the scenarios that it needs: of tables and figures in both networks."""
+def parts(*, papers: bool = False) -> dict[str, tuple[str, ...]]:
+    """What can be asked for with --only, and the scenarios that it needs: of tables and figures in both networks.
+
+    ``papers`` leaves the paper's network alone.
+    """
     return {
-        part: tuple(dict.fromkeys(each for name in names for each in _networks(part, name))) for part, names in PRINTED.items()
+        part: tuple(
+            dict.fromkeys(each for name in names for each in _networks(part, name) if not (papers and each.endswith(NORMALISED)))
+        )
+        for part, names in PRINTED.items()
     }
 
 
@@ -111,6 +118,7 @@ def _scenario(name: str, large: TrainingPlan) -> Scenario:
         ),
         plan=large if "batch" in options else None,
         positive_rate=int(rate[1]) / 100 if rate else None,
-        by_layer=not (rate or "batch" in options or name in OTHERS),
+        by_layer=not (rate or "batch" in options or name in OTHERS or BY_ROWS in name),
         every_attack=name in ATTACKED,
+        by_rows=BY_ROWS in name,
     )

@@ -5,14 +5,14 @@ prints.
 """
 
 from collections.abc import Sequence
-from math import log2
+from math import ceil, log2
 from pathlib import Path
 from typing import Annotated
 
 from typer import Option
 
 from tallystick.errors import ConfigError
-from tallystick_experiments.catalogue.clicks import encode_clicks, read_clicks
+from tallystick_experiments.catalogue.clicks import TEST_SHARE, encode_clicks, read_clicks
 from tallystick_experiments.catalogue.table import SplitData, TwoPartyTable
 from tallystick_experiments.command import seeds_option, several
 from tallystick_experiments.experiment import TrainingPlan
@@ -26,19 +26,29 @@ from tallystick_experiments.stats import Row
 
 _PAPER_ROWS = 1_000_000  # from here on the paper's own batch and step size
 UPDATES_PER_EPOCH = 140
+UPDATES = 1500  # of the paper's training: 3 epochs of a tenth of Criteo
 
 
-def plan_for(rows: int, *, epochs: int = 3, batch_size: int | None = None, learning_rate: float | None = None) -> TrainingPlan:
+def plan_for(
+    rows: int,
+    *,
+    papers_steps: bool = False,
+    epochs: int | None = None,
+    batch_size: int | None = None,
+    learning_rate: float | None = None,
+) -> TrainingPlan:
     """Give the paper's plan (3 epochs, batch 8,192, Adam 1e-4), scaled to a sample where it is not said.
 
     A tenth of Criteo gives 500 updates an epoch. A sample of 72,000 rows would give 9; it gets batches of about a 140th of its
-    rows and ten times the step size.
+    rows and ten times the step size. ``papers_steps`` keeps Adam 1e-4, for as many epochs as 1,500 updates take.
     """
     large, scaled = rows >= _PAPER_ROWS, min(LARGE_BATCH, max(16, 2 ** round(log2(rows / UPDATES_PER_EPOCH))))
+    size = (LARGE_BATCH if large else scaled) if batch_size is None else batch_size
+    enough = max(1, round(UPDATES / ceil((1 - TEST_SHARE) * rows / size)))
     return TrainingPlan(
-        epochs=epochs,
-        batch_size=(LARGE_BATCH if large else scaled) if batch_size is None else batch_size,
-        learning_rate=(1e-4 if large else 1e-3) if learning_rate is None else learning_rate,
+        epochs=epochs or (enough if papers_steps and not large else 3),
+        batch_size=size,
+        learning_rate=(1e-4 if large or papers_steps else 1e-3) if learning_rate is None else learning_rate,
     )
 
 
@@ -53,10 +63,19 @@ def run(
     seeds: Annotated[Sequence[int], seeds_option("Runs per scenario.")] = range(1, 6),
     only: Annotated[
         Sequence[str],
-        several("Parts, with commas between: table-1 to -5, figure-2 to -7, frontier, frontier-large, depth, choices, claims."),
+        several(
+            "Parts, with commas between: table-1 to -5, figure-2 to -7, frontier, frontier-large, depth, bound, choices, claims."
+        ),
     ] = (),
     scenario: Annotated[list[str] | None, Option(help="One scenario by its name, such as none; may be repeated.")] = None,
-    epochs: Annotated[int, Option(help="Of every training run but those at batch 8,192.", min=1)] = 3,
+    papers_steps: Annotated[
+        bool,
+        Option(
+            "--papers-steps",
+            help="Adam 1e-4, 1,500 updates and numbers in [0, 1], as in the paper, and its network alone.",
+        ),
+    ] = False,
+    epochs: Annotated[int | None, Option(help="Of every training run but those at batch 8,192; 3 if left out.", min=1)] = None,
     batch_size: Annotated[int | None, Option(help="Rows per step; scaled to the file if left out.", min=2)] = None,
     learning_rate: Annotated[float | None, Option(help="Of Adam; scaled to the file if left out.")] = None,
     limit: Annotated[int | None, Option(help="Draw so many rows at random.")] = None,
@@ -72,7 +91,7 @@ def run(
     table, named = read_clicks(data, limit=limit), scenario or []
     chosen = [] if named else _chosen(only, table.name)
     rows = table.frame.height
-    plan = plan_for(rows, epochs=epochs, batch_size=batch_size, learning_rate=learning_rate)
+    plan = plan_for(rows, papers_steps=papers_steps, epochs=epochs, batch_size=batch_size, learning_rate=learning_rate)
     about = {
         "name": table.name,
         "rows": rows,
@@ -80,15 +99,16 @@ def run(
         "epochs": plan.epochs,
         "batch_size": plan.batch_size,
         "learning_rate": plan.learning_rate,
+        **({"papers_steps": True} if papers_steps else {}),
     }
     every = scenarios(large_plan(rows))
     if unknown := sorted(set(named) - set(every)):
         raise ConfigError(f"bench label-leakage: unknown scenario {', '.join(unknown)}; choose from {', '.join(every)}")
-    names = list(dict.fromkeys(name for part in chosen for name in parts()[part])) or named
+    names = list(dict.fromkeys(name for part in chosen for name in parts(papers=papers_steps)[part])) or named
     encoded = Latest(_encoded)
 
     def trial(name: str, seed: int) -> Row:
-        clicks = encoded(table, every[name].positive_rate, min_count, seed)
+        clicks = encoded(table, every[name].positive_rate, min_count=min_count, unit_numbers=papers_steps, seed=seed)
         return run_scenario(every[name], clicks, plan=plan, seed=seed)
 
     # one share of positives is encoded at a time
@@ -107,6 +127,7 @@ def _chosen(only: Sequence[str], data: str) -> list[str]:
     return [part for part in parts() if (part in only if only else part not in elsewhere)]
 
 
-def _encoded(table: TwoPartyTable, rate: float | None, min_count: int, seed: int) -> SplitData:
+def _encoded(table: TwoPartyTable, rate: float | None, *, seed: int, min_count: int, unit_numbers: bool) -> SplitData:
     """The table with this share of positives, its own if None."""
-    return encode_clicks(table if rate is None else balanced(table, rate, seed=seed), seed=seed, min_count=min_count)
+    drawn = table if rate is None else balanced(table, rate, seed=seed)
+    return encode_clicks(drawn, seed=seed, min_count=min_count, unit_numbers=unit_numbers)
