@@ -12,7 +12,7 @@ from tallystick.alignment.federal import Pivots
 from tallystick.dataset.similarity import AllCandidates
 from tallystick.errors import ConfigError, DataError
 from tallystick_experiments.catalogue.pairs import read_bike, read_frogs, read_hdb, read_independent, read_synthetic
-from tallystick_experiments.fedsim import linkage, runs, sweep
+from tallystick_experiments.fedsim import linkage, runs, sizes, sweep
 from tallystick_experiments.fedsim.located import link_places
 from tallystick_experiments.fedsim.methods import METHODS
 from tallystick_experiments.fedsim.page import method_differences
@@ -156,6 +156,21 @@ def test_the_estimate_without_training_is_that_of_the_definition(hdb, monkeypatc
     assert row["delta"]["Top1Sim"] == pytest.approx(np.mean(lost), rel=1e-4)
     assert found.rows == []
     assert "20.69" in benchmark_html(found.page())
+
+
+def test_the_papers_numbers_of_weights_are_those_of_its_widths_or_of_none():
+    """Table 9: 22 numbers, of which one is below the weights of any network that reads the set's columns."""
+    found = sweep.run(only=["table-9"], seeds=())
+    rows = {(row["set"], row["method"]): row for row in found.about["sizes"]}
+    assert len(rows) == 22
+    assert found.rows == []
+    odd = {key: row["others"] for key, row in rows.items() if row["weights"] != row["paper"]}
+    assert odd.pop(("taxi", "Top1Sim")) == []
+    assert min(sizes.CHOICES) * sum(sizes.SETS["taxi"].columns) > rows["taxi", "Top1Sim"]["paper"]
+    assert all(len(widths) == 1 for widths in odd.values())
+    shown = benchmark_html(found.page())
+    assert "136,601" in shown
+    assert "200-100-400" in shown
 
 
 @pytest.mark.long

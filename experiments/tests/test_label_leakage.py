@@ -1,5 +1,6 @@
 """The label-leakage benchmark on small made-up data: the loop against plain training, the sweep's book-keeping, known leaks."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from tallystick_experiments.catalogue.table import SplitData, TwoPartyTable
 from tallystick_experiments.experiment import TrainingPlan
 from tallystick_experiments.grid import Keeping
 from tallystick_experiments.label_leakage import paper
+from tallystick_experiments.label_leakage import runs as leakage_runs
 from tallystick_experiments.label_leakage import sweep as leakage
 from tallystick_experiments.label_leakage.page import page_of
 from tallystick_experiments.label_leakage.runs import (
@@ -111,6 +113,13 @@ def test_an_undefended_run_leaks_by_direction_and_marvell_hides_it(clicks: Split
     assert leaks["none"]["direction-1-clean"]["auc"] > 0.99
     assert leaks["marvell"]["direction-1"]["symmetric_auc"] < 0.75
     assert {"completion", "probe", "clusters-embedding", "norm-averaged"} <= set(leaks["none"])
+
+
+def test_a_long_training_is_attacked_in_some_epochs_and_the_last(clicks: SplitData, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leakage_runs, "ATTACKED_EPOCHS", 2)
+    found = run_scenario(Scenario(name="none", network=SMALL), clicks, plan=replace(SHORT, epochs=4), seed=1)
+    assert [bool(epoch["leaks"]) for epoch in found["epochs"]] == [True, False, False, True]
+    assert found["epochs"][-1]["leaks"]["norm"] == found["attacks"]["norm"]["symmetric_auc"]
 
 
 def test_balancing_drops_negatives_only(table: TwoPartyTable) -> None:

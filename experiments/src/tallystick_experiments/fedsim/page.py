@@ -48,6 +48,7 @@ def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
                 _differences(parts.get("table-1", [])),
                 _cut(about["cut"]),
                 _deltas(about["delta"]),
+                _sizes(about["sizes"]),
             )
             if table.rows
         ],
@@ -187,6 +188,29 @@ def _deltas(rows: Sequence[Row]) -> ResultTable:
     columns: dict[str, Shown] = {"set": "set", "rows": "rows", "K": "neighbors", "paper, over Top1Sim": "paper"}
     columns |= {f"over {method}": at("delta", method) for method in ("Top1Sim", "AvgSim")}
     return ResultTable.of("The estimate of Table 1: what FedSim may bring, without training", rows, columns)
+
+
+def _sizes(rows: Sequence[Row]) -> ResultTable:
+    def said(widths: Sequence[int]) -> str:
+        return "-".join(map(str, widths))
+
+    return ResultTable.of(
+        "Table 9: numbers of weights",
+        rows,
+        {
+            "set": "set",
+            "method": "method",
+            "paper": "paper",
+            "here": "weights",
+            "same": lambda row: row["weights"] == row["paper"],
+            "widths": lambda row: said(row["widths"]),
+            "other widths that give the paper's": lambda row: (
+                None if row["weights"] == row["paper"] else ", ".join(map(said, row["others"])) or "none"
+            ),
+        },
+        note="Widths of a bottom's two layers and of the layer above the cut. Where the set's own widths give another number, "
+        "all combinations of the paper's widths (50, 100, 200, 400) were tried.",
+    )
 
 
 def _by_neighbors(rows: Sequence[Row]) -> Iterator[Curve]:

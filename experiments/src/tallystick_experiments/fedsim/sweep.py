@@ -19,6 +19,7 @@ from tallystick_experiments.fedsim.located import link_places, noise_settings
 from tallystick_experiments.fedsim.methods import METHODS, TREES
 from tallystick_experiments.fedsim.page import page_of
 from tallystick_experiments.fedsim.runs import RECIPES, LinkedPair, SplitKind, boosted_trees, link_pair, train_method
+from tallystick_experiments.fedsim.sizes import table_9
 from tallystick_experiments.grid import NOWHERE, Keeping, Latest, run_cases
 from tallystick_experiments.page import ExperimentResult
 from tallystick_experiments.stats import Row
@@ -37,11 +38,11 @@ TABLE_1 = (
 )
 NEIGHBORS = {"hdb": (3, 5, 10, 20), "bike": (1, 5, 10, 20, 50)}
 TAUS = (1.0, 0.1, 0.01, 0.001)
-PARTS = ("table-1", "table-2", "table-6", "neighbors", "tau", "frontier", "synthetic", "table-10", "cut", "delta")
+PARTS = ("table-1", "table-2", "table-6", "neighbors", "tau", "frontier", "synthetic", "table-10", "table-9", "cut", "delta")
 """Methods and ablations; either side alone; more feature parties; Figure 9; Figure 6; what noise costs and hides; Figure 5;
-keys that tell nothing; what crosses the cut, and how fast; the estimate without training."""
+keys that tell nothing; numbers of weights; what crosses the cut, and how fast; the estimate without training."""
 PARTIES = ("1+2+3", "1+2", "1+3", "2+3", "1", "2", "3")
-WITHOUT_FILES = ("synthetic", "table-10")
+WITHOUT_FILES = ("synthetic", "table-10", "table-9")
 PLACES = ("hdb",)
 """Sets whose keys are one longitude and latitude: what attackers locate is in metres."""
 
@@ -67,7 +68,7 @@ def run(
     seeds: Annotated[Sequence[int], seeds_option()] = range(1, 6),
     only: Annotated[
         Sequence[str],
-        several("Parts, with commas: table-1, -2, -6, -10, neighbors, tau, frontier, synthetic, cut, delta."),
+        several("Parts, with commas: table-1, -2, -6, -9, -10, neighbors, tau, frontier, synthetic, cut, delta."),
     ] = (),
     methods: Annotated[Sequence[str], several("Methods of table-1 and the frontier, with commas between; all if empty.")] = (),
     fixed_split: Annotated[bool, Option("--fixed-split", help="The paper's one split for every seed.")] = False,
@@ -95,6 +96,7 @@ def run(
         "parts": {part: [keys.index(key) for key in plan] for part, plan in plans.items() if plan},
         "cut": _measure_cut(folders) if "cut" in parts else [],
         "delta": _deltas(folders) if "delta" in parts else [],
+        "sizes": table_9() if "table-9" in parts else [],
         "seconds": time.perf_counter() - started,
     }
     return ExperimentResult(experiment="fedsim", about=about, rows=rows, page_of=page_of)

@@ -86,6 +86,11 @@ def after_epoch(metric: str, epoch: int) -> Callable[[Row], float]:
     return lambda row: float(row["epochs"][epoch]["test_auc"] if metric == "test_auc" else row["epochs"][epoch]["leaks"][metric])
 
 
+def _attacked_epochs(rows: Sequence[Row]) -> list[int]:
+    """Those after which attacks were run: of a long training some."""
+    return [number for number, epoch in enumerate(rows[0]["epochs"]) if epoch["leaks"]]
+
+
 def last(rows: Sequence[Row], metric: str) -> Spread | None:
     """A metric after the last epoch; None for an attack that found no batch to score in some seed."""
     if metric == "test_auc":
@@ -108,7 +113,7 @@ def _claims(found: ByName) -> ResultTable:
         (f"no defence: {attack} on gradients", last(bare, attack), ">=", 0.9)
         for attack in ("norm", "direction-1", "direction-3", "direction-5")
     ]
-    for epoch in range(1, len(bare[0]["epochs"])):
+    for epoch in _attacked_epochs(bare)[1:]:
         what = f"no defence: spectral on embeddings, epoch {epoch + 1}"
         claims.append((what, over_seeds(bare, after_epoch(LEAK, epoch)), ">", 0.6))
     for attack in ("norm", "direction-1", "direction-3", "direction-5", "direction-1-clean", "spectral-gradient"):
@@ -269,9 +274,9 @@ def _panel(number: str, panel: paper.Panel, found: ByName) -> Curve:
         if panel.metric == "layers":
             values = _by_place(rows, "layers")
         else:
-            epochs = range(len(rows[0]["epochs"]))
-            values = [spread(after_epoch(panel.metric, epoch)(row) for row in rows) for epoch in epochs]
-        series.append(Series.of(name, [(place, each.value) for place, each in enumerate(values, start=1)]))
+            values = [spread(after_epoch(panel.metric, epoch)(row) for row in rows) for epoch in _attacked_epochs(rows)]
+        places = range(len(values)) if panel.metric == "layers" else _attacked_epochs(rows)
+        series.append(Series.of(name, [(place + 1, each.value) for place, each in zip(places, values, strict=True)]))
     return Curve(
         name=f"Figure {number}: {panel.title}",
         x="layer (the cut is after the fifth)" if panel.metric == "layers" else "epoch",

@@ -1,0 +1,78 @@
+"""FedSim's Table 9: how many weights the networks of each set have, counted in networks that are built and never trained.
+
+One to one, and where predictions are averaged over links, the network is an ordinary split one: a bottom of two layers on either
+side, a layer and the output above. FeatureSim gets the similarity as one more number; FedSim gets its gates and its merge.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from tallystick.config.merge import MergeConfig
+from tallystick.config.sections import NetworkModel
+from tallystick.data.features import FeatureShape
+from tallystick.models.build import build_bottom, build_label_model, width_of
+from tallystick_experiments.fedsim import paper
+from tallystick_experiments.fedsim.methods import METHODS
+from tallystick_experiments.stats import Row
+
+Widths = tuple[int, int, int]  # of a bottom's two layers, and of the one above the cut
+CHOICES = (50, 100, 200, 400)
+"""Widths that the paper names: 100, 200 and 400 of hidden layers, 50 of a bottom's last one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedSizes:
+    """The network of a set, as the paper and its authors' code have it.
+
+    Args:
+        columns: of the label party and of the feature party, their keys left out.
+        neighbors: K.
+        widths: of the layers.
+        merge: the sizes of FedSim's.
+    """
+
+    columns: tuple[int, int]
+    neighbors: int
+    widths: Widths
+    merge: MergeConfig
+
+
+SETS = {
+    "house": PublishedSizes(columns=(54, 22), neighbors=100, widths=(200, 100, 100), merge=MergeConfig()),
+    "taxi": PublishedSizes(columns=(960, 2), neighbors=50, widths=(100, 50, 100), merge=MergeConfig(kernel=5)),
+    "hdb": PublishedSizes(columns=(68, 8), neighbors=50, widths=(200, 100, 100), merge=MergeConfig()),
+    "game": PublishedSizes(columns=(37, 85), neighbors=50, widths=(100, 50, 100), merge=MergeConfig()),
+    "company": PublishedSizes(columns=(90, 156), neighbors=50, widths=(100, 50, 100), merge=MergeConfig(channels=4, hidden=200)),
+}
+
+
+def weights_of(of: PublishedSizes, method: str, widths: Widths) -> int:
+    """Build both parties' modules of a method at these widths, and count their weights."""
+    linked = method == "FedSim"
+    merge = METHODS[method].merged(of.merge) if linked else None
+    model = NetworkModel(numeric="plain", hidden=widths, cut_after=2, merge=merge if merge is not None else MergeConfig())
+    own, theirs = of.columns
+    bottom = build_bottom(model, "feature", _numbers(theirs + (method == "FeatureSim")), seed=0)
+    candidates = [of.neighbors] if linked else []
+    label_model = build_label_model(model, "label", _numbers(own), [width_of(bottom)], outputs=1, seed=0, candidates=candidates)
+    return sum(weight.numel() for module in (bottom, label_model) for weight in module.parameters())
+
+
+def _numbers(count: int) -> FeatureShape:
+    return FeatureShape(numeric=count, cardinalities=())
+
+
+def table_9() -> list[Row]:
+    """A row per printed number: ours at the set's widths; where it differs, the widths that give the printed one, if any do."""
+    rows: list[Row] = []
+    for method, printed_by_set in paper.TABLE_9.items():
+        for name, printed in printed_by_set.items():
+            of = SETS[name]
+            weights = weights_of(of, method, of.widths)
+            others: Sequence[Widths] = []
+            if weights != printed:
+                others = [widths for widths in product(CHOICES, repeat=3) if weights_of(of, method, widths) == printed]
+            shown = {"set": name, "method": method, "paper": printed, "weights": weights, "widths": list(of.widths)}
+            rows.append(shown | {"others": [list(widths) for widths in others]})
+    return rows
