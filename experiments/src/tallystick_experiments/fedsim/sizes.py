@@ -72,7 +72,7 @@ def table_9() -> list[Row]:
             weights = weights_of(of, method, of.widths)
             others: Sequence[Widths] = []
             if weights != printed:
-                others = [widths for widths in product(CHOICES, repeat=3) if weights_of(of, method, widths) == printed]
+                others = [widths for widths in product(CHOICES, CHOICES, CHOICES) if weights_of(of, method, widths) == printed]
             shown = {"set": name, "method": method, "paper": printed, "weights": weights, "widths": list(of.widths)}
             rows.append(shown | {"others": [list(widths) for widths in others]})
     return rows
