@@ -2,23 +2,31 @@
 
 import json
 import math
+import os
+import random
+import signal
 from pathlib import Path
 
+import polars as pl
 import pytest
 import yaml
-from tiny import contract_values, error_of
+from tiny import contract_values, error_of, tables
 
 from tallystick.artifacts.folder import RunFolder
 from tallystick.check import check_party_file
+from tallystick.config.compute import ComputeConfig
 from tallystick.config.contract import load_contract, parse_contract
 from tallystick.config.party import load_party, parse_party
 from tallystick.config.tuning import TunedKey
 from tallystick.errors import ConfigError, ProtocolError
 from tallystick.job.phases.budget import Ahead, check_budget
-from tallystick.job.phases.search import TrialRecord, best_of, next_values
-from tallystick.job.phases.tuning import NextTrial, TuningTerms, _check_terms, _checked, trials_left
+from tallystick.job.phases.search import STARTUP, TrialOrder, TrialRecord, best_of, next_values
+from tallystick.job.phases.tuning import NOTE, NextTrial, TuningTerms, _check_terms, _checked, trials_left
+from tallystick.job.phases.tuning_alone import prepare
+from tallystick.job.tune import run_tuning
 from tallystick.network.channel import memory_channels
 from tallystick.privacy.ledger import BudgetExceeded, Ledger
+from tallystick.watcher import Silent
 
 optuna = pytest.importorskip("optuna")
 
@@ -73,6 +81,54 @@ def test_nothing_is_tried_twice_and_then_it_ends():
     )
 
 
+def lossy(trial):
+    return trial.ended(abs(math.log(trial.values.get(RATE, 1.0) / 0.005)), epochs=1, rows=(2, 1), seconds=0.0)
+
+
+def side_by_side(at_once, *, workers, order, most=24, found=None):
+    """Values and losses by number, of a search whose workers end in this order: the place of the next among those that run."""
+    search = TrialOrder(
+        keys=tuned_keys(**KEYS, **{HIDDEN: {"values": [[8, 8], [16]]}}),
+        most=most,
+        at_once=at_once,
+        seed=7,
+        problem=lambda values: "cannot be" if values.get(HIDDEN) == [16] and values[WIDTH] != 128 else "",
+        found=found if found is not None else {},
+    )
+    running, due, most_running = [], search.due(), 0
+    while True:
+        while len(running) < workers and (trial := next(due, None)) is not None:
+            running.append(trial)
+        if not running:
+            return [(number, trial.values, trial.loss) for number, trial in sorted(search.found.items())], most_running
+        most_running = max(most_running, len(running))
+        over = lossy(running.pop(order(len(running))))
+        search.found[over.number] = over
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 8])
+def test_what_is_tried_does_not_hang_on_how_many_run_nor_on_which_is_over_first(at_once):
+    alone, _ = side_by_side(at_once, workers=1, order=lambda _: 0)
+    shuffled = random.Random(at_once)
+    for order in (lambda running: running - 1, shuffled.randrange):
+        found, most_running = side_by_side(at_once, workers=8, order=order)
+        assert found == alone
+        assert most_running == 8  # of the first ones, whatever at_once is
+    assert len(alone) == 24
+    assert any(loss is None for _, _, loss in alone)  # what cannot be does not hold up the others
+    # Killed with trials missing in between, it goes on to the same.
+    kept = {number: lossy(TrialRecord(number=number, values=values)) for number, values, loss in alone[:20] if loss is not None}
+    for number in (2, 13, 17):
+        kept.pop(number, None)
+    assert side_by_side(at_once, workers=2, order=lambda _: 0, found=kept)[0] == alone
+
+
+def test_trials_that_run_side_by_side_are_named_in_time_by_what_the_others_came_to():
+    one, many = (side_by_side(at_once, workers=1, order=lambda _: 0)[0] for at_once in (1, 3))
+    assert one[: STARTUP + 1] == many[: STARTUP + 1]  # each before the first that looks has no loss to know
+    assert one != many
+
+
 # --- alone
 
 
@@ -125,6 +181,51 @@ def test_alone_values_are_chosen_by_the_labels_that_a_run_would_train_on_and_cha
     bank = job.start("bank", "tune", "--alone")
     assert bank.end() != 0
     assert "over the cap of 1" in bank.error
+
+
+class InThisProcess:
+    """An engine whose one worker is this process."""
+
+    workers = 1
+
+    def map(self, work, inputs):
+        return enumerate(map(prepare(work.shared), inputs))
+
+
+def tuned_alone(job, **options):
+    home = job.home("bank")
+    contract, party = load_contract(home / "contract.yaml"), load_party(home / "party.yaml")
+    result, folder = run_tuning(contract, party, watcher=Silent(), alone=True, **options)
+    return [(trial.values, trial.loss) for trial in result.sections.tuning.trials], folder
+
+
+def test_a_task_trains_on_the_rows_and_labels_of_its_search(lay_out_job, monkeypatch):
+    """With replaced labels, keys that repeat and their summaries; replaced ones are this folder's own."""
+    frame = tables(PARTIES, rows=300)["bank"]
+    frames = {"bank": pl.concat([frame, frame[:40]]), "shop": frame}
+    defense = [{"method": "label-dp", "epsilon": 1.0}]
+    job = laid_out(lay_out_job, trials=2, frames=frames, defense=defense, training__epochs=1)
+    job.change("bank", repeats={"latest": "day", "aggregate": {"noise": "mean"}}, compute={"workers": 1}, threads=1)
+    monkeypatch.setattr(ComputeConfig, "made", lambda _: InThisProcess())
+    on_engine, folder = tuned_alone(job)
+    folder.note(NOTE, {"trials": []})
+    job.change("bank", compute=None)
+    assert tuned_alone(job, resume=True) == (on_engine, folder)
+
+
+@pytest.mark.long
+def test_trials_on_two_workers_of_which_one_is_killed_come_to_the_same(lay_out_job):
+    job = laid_out(lay_out_job, trials=8, training__epochs=8)
+    job.change("bank", threads=1, tuning={**ALLOW, "at_once": 2})
+    alone = job.start("bank", "tune", "--alone")
+    assert alone.end() == 0, alone.said
+    job.change("bank", compute={"workers": 2})
+    shared = job.start("bank", "tune", "--alone")
+    shared.wait_for(lambda event: "trial " in event.get("say", ""))
+    workers = Path(f"/proc/{shared.process.pid}/task/{shared.process.pid}/children").read_text().split()
+    os.kill(int(workers[0]), signal.SIGKILL)
+    assert shared.end() == 0, shared.said
+    assert trials_of(shared) == trials_of(alone)
 
 
 # --- together

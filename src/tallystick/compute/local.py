@@ -15,7 +15,7 @@ from typing import Any, Self
 
 import msgspec
 
-from tallystick.compute.task import ATTEMPTS, FACTS, Work, facts_in, output_of, own_version
+from tallystick.compute.task import ATTEMPTS, FACTS, Work, facts_in, numbered, output_of, own_version
 from tallystick.compute.worker import GRACE_S
 from tallystick.errors import ComputeError
 from tallystick.machine import free_memory, size_in_words
@@ -38,7 +38,7 @@ class LocalEngine:
     workers: int
     threads: int = 1
 
-    def map(self, work: Work, inputs: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
+    def map(self, work: Work, inputs: Iterable[bytes | None]) -> Iterator[tuple[int, bytes]]:
         """Give the number and the output of each input, as they are done; see ``Engine``."""
         self._require_memory(LEAST_BYTES)
         with _Pool(self, work) as pool:
@@ -119,9 +119,9 @@ class _Pool:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         _end(self._workers)
 
-    def outputs(self, inputs: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
+    def outputs(self, inputs: Iterable[bytes | None]) -> Iterator[tuple[int, bytes]]:
         """Give what comes back, as it comes."""
-        fresh = (_Task(number=number, given=given) for number, given in enumerate(inputs))
+        fresh = (_Task(number=each[0], given=each[1]) if each is not None else None for each in numbered(inputs))
         while busy := self._hand_out(fresh):
             for ready in wait(list(busy)):
                 worker = busy[ready]
@@ -133,7 +133,7 @@ class _Pool:
                 else:
                     yield task.number, output_of(answer, task.number)
 
-    def _hand_out(self, fresh: Iterator[_Task]) -> dict[Any, _Worker]:
+    def _hand_out(self, fresh: Iterator[_Task | None]) -> dict[Any, _Worker]:
         """Give every worker that may be had a task, those first that lost theirs; the workers that have one."""
         busy = {worker.connection: worker for worker in self._workers if worker.task is not None}
         while len(busy) < self._engine.workers:

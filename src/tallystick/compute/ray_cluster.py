@@ -23,6 +23,7 @@ from tallystick.compute.task import (
     Work,
     WorkerFacts,
     facts_in,
+    numbered,
     output_of,
     own_facts,
     own_version,
@@ -60,15 +61,22 @@ class RayEngine:
     threads: int = 1
     resources: Mapping[str, float] = field(default_factory=dict)
 
-    def map(self, work: Work, inputs: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
+    def map(self, work: Work, inputs: Iterable[bytes | None]) -> Iterator[tuple[int, bytes]]:
         """Give the number and the output of each input, as they are done; see ``Engine``."""
         with self._joined() as ray:
             if not self._room(ray):
                 raise ComputeError(self._no_room(ray))
             shared = ray.put(work.shared)
             remote = self._remote(ray)
-            begun = (remote.remote(work.prepare, shared, given, self.threads, own_version()) for given in inputs)
-            yield from self._outputs(ray, begun)
+
+            def begun() -> Iterator[tuple[int, Any] | None]:
+                for each in numbered(inputs):
+                    if each is None:
+                        yield None
+                    else:
+                        yield each[0], remote.remote(work.prepare, shared, each[1], self.threads, own_version())
+
+            yield from self._outputs(ray, begun())
 
     def check(self) -> str:
         """Run a task that does nothing on every machine; raises ComputeError for a cluster that cannot do the work."""
@@ -102,20 +110,21 @@ class RayEngine:
             remote = self._remote(ray, num_cpus=0, resources={}, scheduling_strategy=there)
             begun.append(remote.remote(FACTS.prepare, FACTS.shared, b"", self.threads, own_version()))
             names.append(f"{node['NodeManagerHostname']} ({node['NodeID'][:8]})")
-        return {names[number]: facts_in(output) for number, output in self._outputs(ray, iter(begun), at_once=len(begun))}
+        return {names[number]: facts_in(output) for number, output in self._outputs(ray, enumerate(begun), at_once=len(begun))}
 
     def _remote(self, ray: Ray, **options: Any) -> Any:
         usual = {"num_cpus": self.threads, "resources": dict(self.resources), "max_retries": ATTEMPTS - 1}
         return ray.remote(**usual | options)(_perform_on_ray)
 
-    def _outputs(self, ray: Ray, begun: Iterator[Any], *, at_once: int | None = None) -> Iterator[tuple[int, bytes]]:
+    def _outputs(
+        self, ray: Ray, begun: Iterator[tuple[int, Any] | None], *, at_once: int | None = None
+    ) -> Iterator[tuple[int, bytes]]:
         """Have so many tasks at a time, and give their outputs as they come; what still runs at the end is ended."""
         waiting: dict[Any, int] = {}
-        numbered = enumerate(begun)
         patience = _Patience()
         try:
             while True:
-                while len(waiting) < (at_once or self.workers) and (task := next(numbered, None)) is not None:
+                while len(waiting) < (at_once or self.workers) and (task := next(begun, None)) is not None:
                     waiting[task[1]] = task[0]
                 if not waiting:
                     return

@@ -51,10 +51,11 @@ class Engine(Protocol):
         """How many tasks run at a time."""
         ...
 
-    def map(self, work: Work, inputs: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
+    def map(self, work: Work, inputs: Iterable[bytes | None]) -> Iterator[tuple[int, bytes]]:
         """Give the number and the output of each input, as they are done; an input is taken when a worker is free for it.
 
-        A task whose worker dies is begun again, up to ``ATTEMPTS`` times in all. Once the iterator is closed, nothing runs.
+        Inputs may wait for outputs: None says that the next one is not there before a task that runs is over. A task whose
+        worker dies is begun again, up to ``ATTEMPTS`` times in all. Once the iterator is closed, nothing runs.
 
         Raises what a task raised, or ComputeError for an engine that is lost, or a task that lost its worker too often.
         """
@@ -87,6 +88,14 @@ class WorkerFacts:
 def own_version() -> str:
     """The version of tallystick in this process."""
     return metadata.version("tallystick")
+
+
+def numbered(inputs: Iterable[bytes | None]) -> Iterator[tuple[int, bytes] | None]:
+    """Number the inputs; None stays None, and has no number."""
+    number = 0
+    for given in inputs:
+        yield None if given is None else (number, given)
+        number += given is not None
 
 
 FACTS = Work(prepare="tallystick.compute.task:prepare_facts")

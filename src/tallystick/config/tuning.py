@@ -102,6 +102,11 @@ class TuningPermission(Model):
 
     allow: tuple[Text, ...] = Field(default=(), description="keys of the contract that may be tuned; none if left out")
     trials: Count | None = Field(default=None, description="most trials that this party takes part in; null is the contract's")
+    at_once: Annotated[int, Field(strict=True, ge=1, le=1000)] = Field(
+        default=1,
+        description="with --alone: trials that may run at a time, each named without what the others come to; the values follow "
+        "this number, and not compute, which runs them",
+    )
 
     @model_validator(mode="after")
     def _known(self) -> "TuningPermission":

@@ -16,7 +16,8 @@ from tallystick.job.job import Job, use_threads
 from tallystick.job.log import Logbook, RunLog
 from tallystick.job.phases.report import write_report
 from tallystick.job.phases.search import require_optuna
-from tallystick.job.phases.tuning import allowed_keys, tune_alone
+from tallystick.job.phases.tuning import allowed_keys
+from tallystick.job.phases.tuning_alone import tune_alone
 from tallystick.job.process import run_process
 from tallystick.results import Result
 from tallystick.training.plan import load_optimizers

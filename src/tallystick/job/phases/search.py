@@ -5,7 +5,8 @@ anew for every trial from the trials before, with a seed of its own: a resumed s
 """
 
 import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -14,11 +15,13 @@ import numpy as np
 from tallystick.config.tuning import TUNABLE, TunedKey
 from tallystick.errors import ConfigError
 
+STARTUP = 10
+"""Trials that the estimator needs before it tells good values from bad ones; until then values are drawn blindly."""
 _ATTEMPTS = 50  # draws before all there is to try counts as tried
 
 
 class TrialRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One trial that is over; a feature party knows no loss.
+    """One trial; a feature party knows no loss.
 
     Args:
         values: of the tuned keys; empty for the contract as it is.
@@ -36,24 +39,81 @@ class TrialRecord(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float = 0.0
     problem: str = ""
 
+    @property
+    def is_open(self) -> bool:
+        """Whether its loss is still to come."""
+        return self.loss is None and not self.problem
+
+    def ended(self, loss: float | None, *, epochs: int, rows: tuple[int, int], seconds: float) -> "TrialRecord":
+        """The same trial with what it came to."""
+        return msgspec.structs.replace(self, loss=loss, epochs=epochs, rows=rows, seconds=seconds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialOrder:
+    """The trials of a search of which some run at a time: what each tries does not hang on which one is over first.
+
+    A trial is named by those before it, and of the last ``at_once`` - 1 of them not even by what they came to. The first
+    ``STARTUP`` trials are drawn blindly, so that these may all run at a time.
+
+    Args:
+        keys: what may be tuned.
+        most: trials.
+        at_once: that may run at a time after those first ones; at least 1.
+        seed: the contract's.
+        problem: says why values cannot be together; empty if they can.
+        found: the trials that were named, by number; whoever runs one puts it here again with its loss.
+    """
+
+    keys: Mapping[str, TunedKey]
+    most: int
+    at_once: int
+    seed: int
+    problem: Callable[[Mapping[str, Any]], str]
+    found: dict[int, TrialRecord]
+
+    def due(self) -> Iterator[TrialRecord | None]:
+        """Give one trial after the other to run; None where the next one waits for the loss of one that runs."""
+        for number in range(1, self.most + 1):
+            before = [self.found[earlier] for earlier in range(1, number)]
+            if number in self.found:
+                continue
+            while (known := self._known(before)) is None:
+                yield None
+                before = [self.found[earlier] for earlier in range(1, number)]
+            values = next_values(self.keys, known, seed=self.seed)
+            if values is None:
+                return
+            self.found[number] = TrialRecord(number=number, values=values, problem=self.problem(values))
+            if self.found[number].is_open:
+                yield self.found[number]
+
+    def _known(self, before: Sequence[TrialRecord]) -> list[TrialRecord] | None:
+        """The trials before one, as far as it may know them; None if that is not known yet."""
+        blind = sum(not trial.problem for trial in before) < STARTUP
+        seen = 0 if blind else max(len(before) - (self.at_once - 1), 0)
+        if any(trial.is_open for trial in before[:seen]):
+            return None
+        return [*before[:seen], *(msgspec.structs.replace(trial, loss=None) for trial in before[seen:])]
+
 
 def best_of(finished: Sequence[TrialRecord]) -> TrialRecord | None:
     """The trial of the lowest validation loss, the first of several."""
     return min((trial for trial in finished if trial.loss is not None), key=lambda trial: trial.loss or 0.0, default=None)
 
 
-def next_values(keys: Mapping[str, TunedKey], finished: Sequence[TrialRecord], *, seed: int) -> dict[str, Any] | None:
+def next_values(keys: Mapping[str, TunedKey], before: Sequence[TrialRecord], *, seed: int) -> dict[str, Any] | None:
     """What to try after these trials: the contract as it is, then what Optuna suggests and was not tried yet.
 
     None where nothing is left that was not tried. Raises ConfigError where Optuna is not installed.
     """
-    if not finished:
+    if not before:
         return {}
     require_optuna()
     for attempt in range(_ATTEMPTS):
-        entropy = np.random.SeedSequence([seed, len(finished), attempt])
-        values = _suggested(keys, finished, seed=int(entropy.generate_state(1)[0]))
-        if values not in [trial.values for trial in finished]:
+        entropy = np.random.SeedSequence([seed, len(before), attempt])
+        values = _suggested(keys, before, seed=int(entropy.generate_state(1)[0]))
+        if values not in [trial.values for trial in before]:
             return values
     return None
 
@@ -64,13 +124,17 @@ def require_optuna() -> None:
         raise ConfigError("tallystick tune needs Optuna at the label party; run: pip install 'tallystick[tune]'")
 
 
-def _suggested(keys: Mapping[str, TunedKey], finished: Sequence[TrialRecord], *, seed: int) -> dict[str, Any]:
+def _suggested(keys: Mapping[str, TunedKey], before: Sequence[TrialRecord], *, seed: int) -> dict[str, Any]:
     import optuna
+    from optuna.trial import TrialState
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     spaces = {key: _space(key, tuned) for key, tuned in keys.items()}
-    study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed))
-    for trial in finished:
+    blind = max(STARTUP - sum(trial.is_open for trial in before), 1)
+    # An open trial counts as a bad one, so that the next is named elsewhere.
+    sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=blind, constant_liar=True)
+    study = optuna.create_study(sampler=sampler)
+    for trial in before:
         # Optuna takes numbers and words; of a list of values it is given the place.
         params = {
             key: list(map(_comparable, keys[key].values)).index(value) if keys[key].values else value
@@ -81,7 +145,7 @@ def _suggested(keys: Mapping[str, TunedKey], finished: Sequence[TrialRecord], *,
                 params=params,
                 distributions={key: spaces[key] for key in params},
                 value=trial.loss,
-                state=optuna.trial.TrialState.FAIL if trial.loss is None else optuna.trial.TrialState.COMPLETE,
+                state=TrialState.FAIL if trial.problem else TrialState.RUNNING if trial.is_open else TrialState.COMPLETE,
             )
         )
     asked = study.ask(spaces).params

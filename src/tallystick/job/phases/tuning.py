@@ -6,12 +6,12 @@ No test row is touched. Each trial discloses what a training does, is charged li
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
 import msgspec
-import numpy as np
 import yaml
 
 from tallystick.alignment.outcome import Alignment
@@ -19,30 +19,25 @@ from tallystick.artifacts.embedding_charge import sent_by
 from tallystick.artifacts.folder import RunFolder
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
-from tallystick.config.tuning import ONLY_TOGETHER, TunedKey
-from tallystick.config.unaligned import UnalignedConfig
+from tallystick.config.tuning import TunedKey
 from tallystick.data.keys import Keys
-from tallystick.dataset.intersection import IntersectionDataset
 from tallystick.errors import ConfigError, ProtocolError
 from tallystick.job.handshake import Agreement, ResumeState, shake_hands, shake_hands_label_party
 from tallystick.job.job import Job
-from tallystick.job.phases.defense import RunDefense, training_charged
-from tallystick.job.phases.search import TrialRecord, best_of, next_values, require_optuna
-from tallystick.job.phases.train import encode_rows, own_rows, train_as_feature_party, train_as_label_party
+from tallystick.job.phases.defense import training_charged
+from tallystick.job.phases.search import TrialOrder, TrialRecord, best_of, require_optuna
+from tallystick.job.phases.train import encode_rows, train_as_feature_party, train_as_label_party
 from tallystick.msgspec_threads import prepared
 from tallystick.network.channel import Channel
 from tallystick.network.messages import Message
 from tallystick.storage import write_bytes
-from tallystick.training.checkpoint import TrainingState
-from tallystick.training.label_party import train_label_party
-from tallystick.training.run import TrainingRun
 
 NOTE = "tuning"
 TUNED = "tuned-contract.yaml"
 _MOST_KEYS = 100
 
-Train = Callable[[Job], tuple[TrainingState, tuple[int, int]]]
-"""Trains one trial; gives where it ended, and how many training and validation rows it took."""
+Run = Callable[[Iterator[TrialRecord | None]], Generator[TrialRecord]]
+"""Runs the trials that are due, and gives each with its loss once it is over; None says that the next waits for one that runs."""
 
 
 class TuningTerms(Message, frozen=True):
@@ -109,54 +104,24 @@ def tune_as_label_party(job: Job, keys: Keys, alignment: Alignment, *, run_id: s
     if not tunable:
         raise ConfigError("tuning.allow: no key of the contract's tuning.keys is allowed by all parties; agree on some")
 
-    def train(trial: Job) -> tuple[TrainingState, tuple[int, int]]:
-        dataset = encode_rows(trial, keys, alignment, trial.feature_channels)
-        agreement = shake_hands_label_party(trial.contract, _kept(trial, run_id), dict(_named(trial)))
-        state = train_as_label_party(trial, dataset, _of_trial(agreement, trial)).state
-        return state, (len(dataset.train_N), len(dataset.validation_N))
+    def run(due: Iterator[TrialRecord | None]) -> Generator[TrialRecord]:
+        for record in due:
+            assert record is not None, "each is over before the next is asked for"
+            began, trial = time.monotonic(), trial_of(job, record.number, record.values)
+            announce(record, over=False)
+            dataset = encode_rows(trial, keys, alignment, trial.feature_channels)
+            agreement = shake_hands_label_party(trial.contract, _kept(trial, run_id), dict(_named(trial)))
+            state = train_as_label_party(trial, dataset, _of_trial(agreement, trial)).state
+            rows = len(dataset.train_N), len(dataset.validation_N)
+            yield record.ended(state.best_loss, epochs=state.epoch, rows=rows, seconds=time.monotonic() - began)
 
-    def announce(trial: TrialRecord, over: bool) -> None:
+    def announce(trial: TrialRecord, *, over: bool) -> None:
         for channel in job.feature_channels:
             channel.send(NextTrial(number=trial.number, values=json.dumps(trial.values), over=over))
 
-    return _search(job, tunable, most, train, announce)
-
-
-def tune_alone(job: Job, keys: Keys) -> list[TrialRecord]:
-    """Search on the label party's own columns alone, by the labels that the contract lets train, replaced once for all trials.
-
-    Nothing is sent, but the values that are found stand in a contract that others read: the ledger is charged as for one run.
-    """
-    tunable = allowed_keys(job.contract, job.party)
-    for key in ONLY_TOGETHER:
-        if tunable.pop(key, None) is not None:
-            job.logbook.watcher.say(f"tuning.keys.{key}: makes no difference to own columns alone; left out")
-    if not tunable:
-        raise ConfigError("tuning.keys: what is left makes no difference to own columns alone; tune it with a partner")
-
-    defense = RunDefense.of(job.contract, job.folder)
-
-    def train(trial: Job) -> tuple[TrainingState, tuple[int, int]]:
-        alone = trial.contract.model_copy(update={"unaligned": UnalignedConfig()})
-        rows = own_rows(trial, keys, _every_row(keys))
-        exact = IntersectionDataset.of(alone, rows, [], secret_seed=trial.folder.secret_seed)
-        if exact.encoder is None:
-            raise ConfigError(f"features: {job.name} has no usable column, so there is nothing to tune alone")
-        what = f"tuning of {job.contract.name}, alone, {job.folder.path.name}"
-        defense.spend(job.contract, job.party, job.folder, exact.known_labels.true_N, what=what)
-        own = defense.defended(exact)
-        training, store = own.resolved(trial.contract.training), trial.folder.store()
-        run = TrainingRun(
-            training=training,
-            schedule=own.schedule(training, seed=trial.contract.seed),
-            store=store,
-            resume_from=max(store.intact()[0], default=0),
-            progress=trial.logbook.watcher.progress,
-        )
-        model = trial.architecture.label_model(exact.encoder, [])
-        return train_label_party(model, own.features_at, own.objective(), [], run), (len(own.train_N), len(own.validation_N))
-
-    return _search(job, tunable, most_trials(job.contract, job.party), train, lambda _trial, _over: None)
+    finished = search(job, tunable, most, at_once=1, run=run)
+    announce(keep_best(job, finished), over=True)
+    return finished
 
 
 def tune_as_feature_party(job: Job, keys: Keys, alignment: Alignment, *, run_id: str) -> list[TrialRecord]:
@@ -172,7 +137,7 @@ def tune_as_feature_party(job: Job, keys: Keys, alignment: Alignment, *, run_id:
         if message.over:
             _write_tuned(job, values)
             return finished
-        began, trial = time.monotonic(), _trial_of(job, message.number, values)
+        began, trial = time.monotonic(), trial_of(job, message.number, values)
         dataset = encode_rows(trial, keys, alignment, [channel])
         agreement = shake_hands(trial.contract, _kept(trial, run_id), channel)
         state = train_as_feature_party(trial, dataset, _of_trial(agreement, trial)).state
@@ -194,47 +159,52 @@ def told(values: Mapping[str, Any]) -> str:
     return ", ".join(f"{key} = {value}" for key, value in values.items()) or "the contract as it is"
 
 
-def _search(
-    job: Job, tunable: Mapping[str, TunedKey], most: int, train: Train, announce: Callable[[TrialRecord, bool], None]
-) -> list[TrialRecord]:
-    """Trial after trial, each kept once it is over; then the best one's values go out."""
+def search(job: Job, tunable: Mapping[str, TunedKey], most: int, *, at_once: int, run: Run) -> list[TrialRecord]:
+    """Have all trials run, and keep each once it is over; gives all of them."""
     require_optuna()
-    watcher, finished = job.logbook.watcher, finished_trials(job.folder)
-    while len(finished) < most:
-        watcher.progress("trials", len(finished), most)
-        values = next_values(tunable, finished, seed=job.contract.seed)
-        if values is None:
-            watcher.say(f"all there is to try was tried, in {len(finished)} trials")
-            break
-        began, record = time.monotonic(), TrialRecord(number=len(finished) + 1, values=values)
+    watcher, found = job.logbook.watcher, {trial.number: trial for trial in finished_trials(job.folder)}
+    said = set(found)
+
+    def problem(values: Mapping[str, Any]) -> str:
         try:
-            trial = _trial_of(job, record.number, values)
+            job.contract.tuned(values)
         except ConfigError as error:
-            finished.append(msgspec.structs.replace(record, problem=str(error)))
-        else:
-            announce(record, False)
-            state, rows = train(trial)
-            seconds = time.monotonic() - began
-            record = msgspec.structs.replace(record, loss=state.best_loss, epochs=state.epoch, rows=rows, seconds=seconds)
-            finished.append(record)
-        _note(job, finished)
-        came_to = f"validation loss {record.loss:.5g}" if record.loss is not None else "cannot be"
-        watcher.say(f"trial {record.number}: {told(values)}: {came_to}")
-    watcher.progress("trials", len(finished), len(finished))
+            return str(error)
+        return ""
+
+    def keep() -> list[TrialRecord]:
+        over = [trial for _, trial in sorted(found.items()) if not trial.is_open]
+        _note(job, over)
+        for trial in over:
+            if trial.number not in said:
+                came_to = f"validation loss {trial.loss:.5g}" if trial.loss is not None else "cannot be"
+                watcher.say(f"trial {trial.number}: {told(trial.values)}: {came_to}")
+        said.update(trial.number for trial in over)
+        watcher.progress("trials", len(over), most)
+        return over
+
+    keep()
+    trials = TrialOrder(keys=tunable, most=most, at_once=at_once, seed=job.contract.seed, problem=problem, found=found)
+    with closing(run(trials.due())) as records:
+        for record in records:
+            found[record.number] = record
+            keep()
+    over = keep()
+    if len(over) < most:
+        watcher.say(f"all there is to try was tried, in {len(over)} trials")
+        watcher.progress("trials", len(over), len(over))
+    return over
+
+
+def keep_best(job: Job, finished: Sequence[TrialRecord]) -> TrialRecord:
+    """Write the contract with the values of the best trial, and give that one."""
     best = best_of(finished)
     assert best is not None, "the contract as it is can be trained"
-    announce(best, True)
     _write_tuned(job, best.values)
-    return finished
+    return best
 
 
-def _every_row(keys: Keys) -> Alignment:
-    """The alignment of a party with nobody: each of its rows."""
-    count = len(keys.rows_R)
-    return Alignment(method="none", rows_N=np.arange(count), sizes={"own": count, "intersection": count}, learnt=[])
-
-
-def _trial_of(job: Job, number: int, values: Mapping[str, Any]) -> Job:
+def trial_of(job: Job, number: int, values: Mapping[str, Any]) -> Job:
     """The job of one trial; raises ConfigError for values that the contract cannot have together."""
     contract = job.contract.tuned(values).for_trial()
     return replace(job, contract=contract, folder=job.folder.trial(number), resume=True, phases=("training",))

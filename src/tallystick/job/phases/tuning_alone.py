@@ -1,0 +1,183 @@
+"""A search on the label party's own columns: trials in this process one by one, or as tasks on an engine, to the same losses."""
+
+import json
+import time
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import polars as pl
+
+from tallystick.alignment.outcome import Alignment
+from tallystick.artifacts.trained import Architecture
+from tallystick.compute.task import Engine, TaskFunction, Work
+from tallystick.config.contract import Contract, parse_contract
+from tallystick.config.party import PartyFile, parse_party
+from tallystick.config.tuning import ONLY_TOGETHER
+from tallystick.config.unaligned import UnalignedConfig
+from tallystick.data.keys import Keys, keys_of
+from tallystick.data.lazy import Frame
+from tallystick.dataset.intersection import IntersectionDataset
+from tallystick.dataset.own_rows import OwnRows
+from tallystick.errors import ConfigError
+from tallystick.job.job import Job
+from tallystick.job.phases.defense import RunDefense
+from tallystick.job.phases.search import TrialRecord
+from tallystick.job.phases.tuning import allowed_keys, keep_best, most_trials, search, trial_of
+from tallystick.network.channel import Progress, no_progress
+from tallystick.storage import scratch_folder
+from tallystick.training.checkpoint import CheckpointStore
+from tallystick.training.label_party import train_label_party
+from tallystick.training.plan import load_optimizers
+from tallystick.training.run import TrainingRun
+
+_OF_ROWS = {"party", "keys", "units", "repeats", "label", "weight", "time", "features", "sequences", "drop", "encoding", "device"}
+"""What of a party file says how rows are read."""
+
+
+def tune_alone(job: Job, keys: Keys) -> list[TrialRecord]:
+    """Search on the label party's own columns alone, by the labels that the contract lets train, replaced once for all trials.
+
+    Nothing is sent, but the values that are found stand in a contract that others read: the ledger is charged as for one run.
+    Where the party file has ``compute``, its engine runs the trials.
+    """
+    tunable = allowed_keys(job.contract, job.party)
+    for key in ONLY_TOGETHER:
+        if tunable.pop(key, None) is not None:
+            job.logbook.watcher.say(f"tuning.keys.{key}: makes no difference to own columns alone; left out")
+    if not tunable:
+        raise ConfigError("tuning.keys: what is left makes no difference to own columns alone; tune it with a partner")
+    defense = RunDefense.of(job.contract, job.folder)
+    rows = _Rows(contract=job.contract, party=job.party, frame=job.frame, keys=keys, defense=defense)
+    exact = rows.exact(job.contract)
+    if exact.encoder is None:
+        raise ConfigError(f"features: {job.name} has no usable column, so there is nothing to tune alone")
+    what = f"tuning of {job.contract.name}, alone, {job.folder.path.name}"
+    defense.spend(job.contract, job.party, job.folder, exact.known_labels.true_N, what=what)
+
+    def run(due: Iterator[TrialRecord | None]) -> Generator[TrialRecord]:
+        if job.party.compute is not None:
+            yield from _on(job.party.compute.made(), rows, due)
+            return
+        for record in due:
+            assert record is not None, "each is over before the next is asked for"
+            trial = trial_of(job, record.number, record.values)
+            yield rows.trained(record, trial.folder.store(), progress=trial.logbook.watcher.progress)
+
+    finished = search(job, tunable, most_trials(job.contract, job.party), at_once=job.party.tuning.at_once, run=run)
+    keep_best(job, finished)
+    return finished
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Rows:
+    """What every trial trains on.
+
+    Args:
+        contract: with nothing tuned.
+        party: what its file says of columns.
+        frame: its table.
+        keys: of the table.
+        defense: what replaces labels.
+    """
+
+    contract: Contract
+    party: PartyFile
+    frame: Frame
+    keys: Keys
+    defense: RunDefense
+
+    def exact(self, contract: Contract) -> IntersectionDataset:
+        """Every row that takes part, with its true label."""
+        count = len(self.keys.rows_R)
+        everyone = Alignment(method="none", rows_N=np.arange(count), sizes={"own": count, "intersection": count}, learnt=[])
+        own = OwnRows(
+            party=self.party,
+            is_label=True,
+            frame=self.frame,
+            keys=self.keys,
+            alignment=everyone,
+            numbers=contract.model.numeric,
+        )
+        alone = contract.model_copy(update={"unaligned": UnalignedConfig()})
+        return IntersectionDataset.of(alone, own, [], secret_seed=_imputes_nothing)
+
+    def trained(self, record: TrialRecord, store: CheckpointStore, *, progress: Progress = no_progress) -> TrialRecord:
+        """Train one trial, from its newest checkpoint on; gives it with its loss."""
+        began = time.monotonic()
+        contract = self.contract.tuned(record.values).for_trial()
+        exact = self.exact(contract)
+        own = self.defense.defended(exact)
+        training = own.resolved(contract.training)
+        run = TrainingRun(
+            training=training,
+            schedule=own.schedule(training, seed=contract.seed),
+            store=store,
+            resume_from=max(store.intact()[0], default=0),
+            progress=progress,
+        )
+        model = Architecture.of(contract, self.party.party, device=self.party.device).label_model(exact.encoder, [])
+        state = train_label_party(model, own.features_at, own.objective(), [], run)
+        rows = len(own.train_N), len(own.validation_N)
+        return record.ended(state.best_loss, epochs=state.epoch, rows=rows, seconds=time.monotonic() - began)
+
+
+def _imputes_nothing() -> int:
+    raise AssertionError("own columns alone have nothing to fill in")
+
+
+class _Shared(msgspec.Struct, frozen=True):
+    """What every worker is given: contract and party file as JSON, the table as Arrow, what replaced labels follow from."""
+
+    contract: str
+    party: str
+    table: bytes
+    secret: bytes
+
+    @classmethod
+    def of(cls, rows: _Rows) -> "_Shared":
+        written = BytesIO()
+        (rows.frame if isinstance(rows.frame, pl.DataFrame) else rows.frame.collect()).write_ipc(written)
+        return cls(
+            contract=json.dumps(rows.contract.model_dump(mode="json", exclude_unset=True)),
+            party=rows.party.model_dump_json(exclude_unset=True, include=_OF_ROWS),
+            table=written.getvalue(),
+            secret=rows.defense.secret,
+        )
+
+    def rows(self) -> _Rows:
+        contract = parse_contract(json.loads(self.contract))
+        values: Mapping[str, Any] = json.loads(self.party)
+        party = parse_party(values, folder=Path())  # whose paths are never used
+        frame = pl.read_ipc(BytesIO(self.table))
+        return _Rows(
+            contract=contract,
+            party=party,
+            frame=frame,
+            keys=keys_of(frame, party, contract.alignment),
+            defense=RunDefense(defenses=contract.defenses(), secret=self.secret, classes=contract.target.classes),
+        )
+
+
+def _on(engine: Engine, rows: _Rows, due: Iterator[TrialRecord | None]) -> Generator[TrialRecord]:
+    """Run the trials that are due on an engine."""
+    inputs = (msgspec.json.encode(record) if record is not None else None for record in due)
+    work = Work(prepare=f"{__name__}:{prepare.__name__}", shared=msgspec.msgpack.encode(_Shared.of(rows)))
+    for _, output in engine.map(work, inputs):
+        yield msgspec.json.decode(output, type=TrialRecord)
+
+
+def prepare(shared: bytes) -> TaskFunction:
+    """Read the table in a worker; a task's input is a trial, and its output the same with its loss."""
+    rows = msgspec.msgpack.decode(shared, type=_Shared).rows()
+    load_optimizers()
+
+    def train(given: bytes) -> bytes:
+        with scratch_folder() as folder:
+            return msgspec.json.encode(rows.trained(msgspec.json.decode(given, type=TrialRecord), CheckpointStore(folder)))
+
+    return train
