@@ -29,14 +29,22 @@ TITLES = {
 }
 VARIED = {"table-6": "parties", "neighbors": "neighbors", "tau": "tau", "synthetic": "key_noise", "table-10": "neighbors"}
 """Which setting a part varies besides the method."""
+_NOTES = (
+    "Intervals are Student's 95 % over seeds; with varied splits they include the choice of test rows, with the paper's fixed "
+    "split the randomness of training alone.",
+    "All methods have the same columns; those that give a place away are left out. The paper's hdb and bike are larger files, "
+    "and its Solo saw the coordinates, so its numbers stand beside ours for their order, not their size.",
+    "Boosted trees see the joined table, which no partner would allow: own columns, K rows side by side, similarities.",
+)
 NOISES = {"noise on keys": "keys", "noise from tau": "tau"}  # how the names of their settings begin
 
 
 def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
     """Show the rows of ``sweep.run``; ``about`` says which of them each part is made of."""
     parts = {part: [rows[place] for place in places] for part, places in about["parts"].items()}
+    trained = f"on {', '.join(about['sets'])}: {counted(len(about['seeds']), 'seed')}, {about['split']} split"
     return Benchmark(
-        title=f"FedSim on {', '.join(about['sets'])}: {counted(len(about['seeds']), 'seed')}, {about['split']} split",
+        title=f"FedSim {trained if rows else 'without training'}",
         tables=[
             table
             for table in (
@@ -57,15 +65,9 @@ def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
             *_frontiers(parts.get("frontier", [])),
             *_weights([row for row in rows if row.get("weights")]),
         ],
-        notes=[
-            "Intervals are Student's 95 % over seeds; with varied splits they include the choice of test rows, with the paper's "
-            "fixed split the randomness of training alone.",
-            "All methods have the same columns; those that give a place away are left out. The paper's hdb and bike are larger "
-            "files, and its Solo saw the coordinates, so its numbers stand beside ours for their order, not their size.",
-            "Boosted trees see the joined table, which no partner would allow: own columns, K rows side by side, similarities.",
-        ],
+        notes=_NOTES if rows else (),
         seconds=about["seconds"],
-        facts={"seeds": ", ".join(map(str, about["seeds"])), "split": about["split"]},
+        facts={"seeds": ", ".join(map(str, about["seeds"])), "split": about["split"]} if rows else {},
     )
 
 
