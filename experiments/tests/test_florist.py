@@ -142,7 +142,17 @@ def test_own_columns_of_the_label_party_join_the_network_and_the_attacks(file: P
         florist.run(**{**how, "sides": ("both",)}, own_columns=4)
 
 
+def test_a_step_of_nearly_nothing_leaves_the_network_where_it_began(file: Path) -> None:
+    """One partial baseline after five epochs is that after one, but for steps of 1e-8."""
+    how: dict[str, Any] = {"data": file, "seeds": (1,), "ratios": (0.5,), "sides": ("labels",), "strategies": ["majority-te"]}
+    how |= {"setting": replace(SMALL, ace_bins=5), "learning_rate": 1e-8}
+    short, long = ({row["strategy"]: row["auc"] for row in florist.run(**how, epochs=epochs).rows} for epochs in (1, 5))
+    assert short["baseline-partial"] == pytest.approx(long["baseline-partial"], abs=1e-3)
+
+
 def test_unusable_arguments_are_refused(file: Path) -> None:
+    with pytest.raises(ConfigError, match=r"--learning-rate 0: must be from 1e-9 to 1e6"):
+        florist.run(data=file, learning_rate=0)
     with pytest.raises(ConfigError, match=r"ratio 1\.0"):
         florist.run(data=file, ratios=(1.0,))
     with pytest.raises(ConfigError, match="--sides left: must be labels, features or both"):

@@ -72,6 +72,7 @@ def run(
     sides: Annotated[Sequence[str], several("Who lacks rows: labels, features, both; with commas between.")] = tuple(STRATEGIES),
     strategies: Annotated[Sequence[str], several("Strategies, with commas between; all if empty.")] = (),
     epochs: Annotated[int, Option(help="Of every training run; the paper's table 5 has 2.", min=1)] = 3,
+    learning_rate: Annotated[float, Option(help="Of Adam; the paper's is 0.0001, over 1,500 updates.")] = PAPERS.learning_rate,
     own_columns: Annotated[
         int, Option(help="Columns that the label party has, of the file's; for --sides features. The paper: none.", min=0)
     ] = 0,
@@ -82,11 +83,13 @@ def run(
     """Run the sweep on one thread.
 
     Raises:
-        ConfigError: an unknown side or strategy, a ratio outside (0, 1), own columns beside absent labels, or another log.
+        ConfigError: an unknown side or strategy, a ratio outside (0, 1), an unusable step size, own columns beside absent labels,
+            or another log.
         DataError: the file is not in Kaggle's format.
     """
-    setting, ratios = replace(setting, epochs=epochs, own_columns=own_columns), ratios or RATIOS
-    _check(ratios, sides, strategies)
+    setting = replace(setting, epochs=epochs, learning_rate=learning_rate, own_columns=own_columns)
+    ratios = ratios or RATIOS
+    _check(ratios, sides, strategies, learning_rate)
     if own_columns and any(side != "features" for side in sides):
         raise ConfigError(
             f"bench florist: own columns are for the side features, where the label party has every row; found {', '.join(sides)}"
@@ -118,7 +121,9 @@ def _encoded(table: TwoPartyTable, setting: FloristSetting, *, seed: int) -> Spl
     return encode_clicks(give_columns(table, setting.own_columns), seed=seed, min_count=setting.min_count)
 
 
-def _check(ratios: Sequence[float], sides: Sequence[str], strategies: Sequence[str]) -> None:
+def _check(ratios: Sequence[float], sides: Sequence[str], strategies: Sequence[str], learning_rate: float) -> None:
+    if not 1e-9 <= learning_rate <= 1e6:  # what a contract takes
+        raise ConfigError(f"--learning-rate {learning_rate}: must be from 1e-9 to 1e6")
     for ratio in ratios:
         if not 0 < ratio < 1:
             raise ConfigError(
