@@ -43,7 +43,7 @@ CLEAN_HINT = "direction-1-clean"
 COMPONENTS = 8
 COMPONENT_ROWS = 2**17
 ATTACKED_STEPS = 64  # of an epoch, evenly spread: enough rows for the third decimal
-ATTACKED_EPOCHS = 12  # of a training, evenly spread, the last among them
+ATTACKED_EPOCHS = 4  # of a training, evenly spread, the last among them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +96,7 @@ def run_scenario(scenario: Scenario, clicks: SplitData, *, plan: TrainingPlan, s
     """Train once, and measure the feature party's attacks on what it saw of each epoch.
 
     Returns:
-        seconds; per epoch test_auc and loss, and of up to twelve epochs leak AUC by fast attack; of the last epoch all figures of
+        seconds; per epoch test_auc and loss, and of up to four epochs leak AUC by fast attack; of the last epoch all figures of
         every attack, and if asked for the AUC of the spectral attack on every layer's output, of the cut's principal components,
         and on training rows beside test rows. Leak AUCs are max(a, 1 - a) per batch, see ``AttackMetrics.symmetric_auc``.
     """
