@@ -158,6 +158,15 @@ def test_the_estimate_without_training_is_that_of_the_definition(hdb, monkeypatc
     assert "20.69" in benchmark_html(found.page())
 
 
+def test_random_keys_in_a_table_of_any_size_and_methods_of_choice(quick):
+    found = sweep.run(only=["table-10"], methods=["Solo", "Top1Sim"], rows=400, seeds=(1, 2))
+    assert [row["method"] for row in found.rows] == ["Solo", "Top1Sim"] * 2
+    assert found.about["rows"] == 400
+    page = found.page()
+    assert page.facts["rows of the synthetic tables"] == "400"
+    assert {row[0]: row[2] for row in page.tables[0].rows} == {"Solo": 0.6076, "Top1Sim": 0.9215}
+
+
 def test_the_papers_numbers_of_weights_are_those_of_its_widths_or_of_none():
     """Table 9: 22 numbers, of which one is below the weights of any network that reads the set's columns."""
     found = sweep.run(only=["table-9"], seeds=())

@@ -17,6 +17,7 @@ from tallystick.config.party import FeatureColumns
 from tallystick.errors import ConfigError, DataError
 
 Floats = NDArray[np.float64]
+GENERATED_ROWS = 6000  # of a table that is made up, unless more are asked for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +103,7 @@ def read_frogs(folder: Path) -> Pair:
     return _by_columns("frogs", frogs, columns, keys=16, label="Species", target="multiclass")
 
 
-def read_synthetic(*, rows: int = 6000, seed: int = 0) -> Pair:
+def read_synthetic(*, rows: int = GENERATED_ROWS, seed: int = 0) -> Pair:
     """Two classes of scikit-learn's make_classification, split by columns: 5 keys and 20 columns for each party."""
     try:
         from sklearn.datasets import make_classification
@@ -116,7 +117,7 @@ def read_synthetic(*, rows: int = 6000, seed: int = 0) -> Pair:
     return _by_columns("synthetic", frame, columns, keys=5, label="label", target="binary")
 
 
-def read_independent(*, rows: int = 6000, seed: int = 0) -> Pair:
+def read_independent(*, rows: int = GENERATED_ROWS, seed: int = 0) -> Pair:
     """The same with random keys, which tell of nothing but which rows are one thing (the paper's sklearn-random, Table 10)."""
     pair = read_synthetic(rows=rows, seed=seed)
     key_NP = np.random.default_rng(seed).normal(size=pair.own_key_NP.shape)
@@ -147,7 +148,7 @@ def _by_columns(
 
 READERS: Mapping[str, Callable[[Path], Pair]] = {"hdb": read_hdb, "bike": read_bike, "frogs": read_frogs}
 """A set's name to its reader."""
-GENERATED: Mapping[str, Callable[[], Pair]] = {"synthetic": read_synthetic, "synthetic-random": read_independent}
+GENERATED: Mapping[str, Callable[..., Pair]] = {"synthetic": read_synthetic, "synthetic-random": read_independent}
 """The name of a set that needs no file to what makes it."""
 _FILES = {"hdb": "hdb_with_latlon.csv.gz", "bike": "nyc_taxi_10k.csv.gz", "frogs": "Frogs_MFCCs.csv.gz"}
 

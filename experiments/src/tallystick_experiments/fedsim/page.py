@@ -10,6 +10,7 @@ from tallystick_experiments.page import Benchmark, Cell, Curve, ResultTable, Ser
 from tallystick_experiments.stats import Row, at, distinct, groups, over_seeds, paired, spread
 
 PAIRED = (
+    ("FedSim", "Solo"),
     ("FedSim", "Top1Sim"),
     ("attention", "Top1Sim"),
     ("attention", "FedSim"),
@@ -43,6 +44,7 @@ def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
     """Show the rows of ``sweep.run``; ``about`` says which of them each part is made of."""
     parts = {part: [rows[place] for place in places] for part, places in about["parts"].items()}
     trained = f"on {', '.join(about['sets'])}: {counted(len(about['seeds']), 'seed')}, {about['split']} split"
+    synthetic = {"rows of the synthetic tables": f"{about['rows']:,}"} if "rows" in about else {}
     return Benchmark(
         title=f"FedSim {trained if rows else 'without training'}",
         tables=[
@@ -53,7 +55,7 @@ def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
                     for part, of in parts.items()
                     for name, of_set in groups(of, "set").items()
                 ),
-                _differences(parts.get("table-1", [])),
+                _differences([*parts.get("table-1", []), *(row for row in parts.get("table-10", []) if row["neighbors"] == 30)]),
                 _cut(about["cut"]),
                 _deltas(about["delta"]),
                 _sizes(about["sizes"]),
@@ -67,7 +69,7 @@ def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
         ],
         notes=_NOTES if rows else (),
         seconds=about["seconds"],
-        facts={"seeds": ", ".join(map(str, about["seeds"])), "split": about["split"]} if rows else {},
+        facts={"seeds": ", ".join(map(str, about["seeds"])), "split": about["split"]} | synthetic if rows else {},
     )
 
 

@@ -12,7 +12,7 @@ from tallystick.alignment.improvement import estimated_improvement
 from tallystick.alignment.nearest import nearest
 from tallystick.alignment.outcome import Candidates
 from tallystick.errors import ConfigError
-from tallystick_experiments.catalogue.pairs import GENERATED, READERS, Pair, recognise
+from tallystick_experiments.catalogue.pairs import GENERATED, GENERATED_ROWS, READERS, Pair, recognise
 from tallystick_experiments.command import seeds_option, several
 from tallystick_experiments.fedsim import cut, paper
 from tallystick_experiments.fedsim.located import link_places, noise_settings
@@ -70,7 +70,8 @@ def run(
         Sequence[str],
         several("Parts, with commas: table-1, -2, -6, -9, -10, neighbors, tau, frontier, synthetic, cut, delta."),
     ] = (),
-    methods: Annotated[Sequence[str], several("Methods of table-1 and the frontier, with commas between; all if empty.")] = (),
+    methods: Annotated[Sequence[str], several("Methods of table-1, table-10 and the frontier, with commas; all if empty.")] = (),
+    rows: Annotated[int, Option(help="Of the synthetic tables; the paper has 60,000.", min=100)] = GENERATED_ROWS,
     fixed_split: Annotated[bool, Option("--fixed-split", help="The paper's one split for every seed.")] = False,
     keeping: Keeping = NOWHERE,
 ) -> ExperimentResult:
@@ -86,11 +87,13 @@ def run(
     plans = {part: _planned(part, folders, seeds, methods, split) for part in parts}
     keys = list(dict.fromkeys(key for plan in plans.values() for key in plan))  # parts share runs
     usual = {setting.name: setting.default for setting in fields(FedSimRun) if setting.default is not MISSING}
-    trial = _Trials(folders)
+    trial = _Trials(folders, rows)
     trial.check(keys)
-    rows = run_cases([asdict(key) for key in keys], trial, keeping, {"benchmark": "fedsim"}, usual=usual)
+    drawn = {} if rows == GENERATED_ROWS else {"rows": rows}
+    found = run_cases([asdict(key) for key in keys], trial, keeping, {"benchmark": "fedsim", **drawn}, usual=usual)
     about = {
         "sets": sorted({key.set for key in keys}),
+        **drawn,
         "seeds": list(seeds),
         "split": split,
         "parts": {part: [keys.index(key) for key in plan] for part, plan in plans.items() if plan},
@@ -99,7 +102,7 @@ def run(
         "sizes": table_9() if "table-9" in parts else [],
         "seconds": time.perf_counter() - started,
     }
-    return ExperimentResult(experiment="fedsim", about=about, rows=rows, page_of=page_of)
+    return ExperimentResult(experiment="fedsim", about=about, rows=found, page_of=page_of)
 
 
 def _planned(
@@ -141,15 +144,15 @@ def _settings(
             sets = [*(name for name in folders if name == "frogs"), "synthetic"]
             yield from ((name, {"key_noise": noise}, compared) for name in sets for noise in paper.KEY_NOISE)
         case "table-10":
-            yield "synthetic-random", {"neighbors": 30}, ("Solo", "Top1Sim", "FedSim", "attention", "Combine")
-            yield "synthetic-random", {"neighbors": 50}, ("FedSim", "attention")
+            for count, compared in (30, ("Solo", "Top1Sim", "FedSim", "attention", "Combine")), (50, ("FedSim", "attention")):
+                yield "synthetic-random", {"neighbors": count}, [name for name in compared if not methods or name in methods]
 
 
 class _Trials:
     """Makes a case's row; methods of one linking share it."""
 
-    def __init__(self, folders: Mapping[str, Path]) -> None:
-        self.folders, self.pairs = folders, dict[str, Pair]()
+    def __init__(self, folders: Mapping[str, Path], rows: int) -> None:
+        self.folders, self.rows, self.pairs = folders, rows, dict[str, Pair]()
         self.linked = Latest(lambda linking: _link(self._read(linking.set), linking))
 
     def __call__(self, **case: Any) -> Row:
@@ -168,7 +171,7 @@ class _Trials:
 
     def _read(self, name: str) -> Pair:
         if name not in self.pairs:
-            self.pairs[name] = GENERATED[name]() if name in GENERATED else READERS[name](self.folders[name])
+            self.pairs[name] = GENERATED[name](rows=self.rows) if name in GENERATED else READERS[name](self.folders[name])
         return self.pairs[name]
 
 
