@@ -158,6 +158,20 @@ def test_the_estimate_without_training_is_that_of_the_definition(hdb, monkeypatc
     assert "20.69" in benchmark_html(found.page())
 
 
+def test_an_epochs_time_stands_beside_that_of_one_link(hdb, monkeypatch):
+    monkeypatch.setattr(sweep.paper, "DELTA_NEIGHBORS", 4)
+    found = sweep.run(data=[hdb], only=["table-8"], seeds=(1, 2))
+    assert {row["steps"] for row in found.rows} == {1}  # 210 training rows in batches of 256
+    assert all(row["epoch_s"] > 0 for row in found.rows)
+    (table,) = found.page().tables
+    rows = {row[0]: row for row in table.rows}
+    assert rows["Top1Sim"][3] == spread([1.0, 1.0])
+    assert [rows[method][1] for method in ("FedSim", "attention")] == ["6", None]
+    first = {row["method"]: row["epoch_s"] for row in found.rows if row["seed"] == 1}
+    second = {row["method"]: row["epoch_s"] for row in found.rows if row["seed"] == 2}
+    assert rows["FedSim"][3] == spread([each["FedSim"] / each["Top1Sim"] for each in (first, second)])
+
+
 def test_random_keys_in_a_table_of_any_size_and_methods_of_choice(quick):
     found = sweep.run(only=["table-10"], methods=["Solo", "Top1Sim"], rows=400, seeds=(1, 2))
     assert [row["method"] for row in found.rows] == ["Solo", "Top1Sim"] * 2

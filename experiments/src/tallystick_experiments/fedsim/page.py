@@ -22,6 +22,7 @@ TITLES = {
     "table-1": "Table 1: methods and ablations",
     "table-2": "Table 2: either side alone",
     "table-6": "Table 6: three feature parties that share the columns out, and fewer of them",
+    "table-8": "Table 8: an epoch's training",
     "neighbors": "Figure 9: by the number of links K",
     "tau": "Figure 6: noise on similarities from tau",
     "frontier": "What noise costs and what it hides",
@@ -51,7 +52,7 @@ def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
             table
             for table in (
                 *(
-                    (_noise_table if part == "frontier" else _table)(part, name, of_set)
+                    _TABLES.get(part, _table)(part, name, of_set)
                     for part, of in parts.items()
                     for name, of_set in groups(of, "set").items()
                 ),
@@ -128,6 +129,24 @@ def _noise_table(part: str, name: str, rows: Sequence[Row]) -> ResultTable:
         columns=["noise", *(f"{attack}, m" for attack in attacks), *(f"{method}, rmse" for method in methods)],
         rows=cells,
     )
+
+
+def _time_table(part: str, name: str, rows: Sequence[Row]) -> ResultTable:
+    """What an epoch takes by method, and how many times as long as with the most similar link alone, seed by seed."""
+    cells: list[list[Cell]] = []
+    alone = {row["seed"]: row["epoch_s"] for row in rows if row["method"] == "Top1Sim"}
+    for method, of in groups(rows, "method").items():
+        times = spread(row["epoch_s"] / alone[row["seed"]] for row in of)
+        cells.append([method, paper.TABLE_8[name].get(method), over_seeds(of, "epoch_s"), times, of[0]["steps"]])
+    return ResultTable(
+        name=f"{TITLES[part]}: {name}",
+        note=f"K = {rows[0]['neighbors']}. Here processor seconds on one thread, reckoned from a few steps.",
+        columns=["method", "paper, s on four A100", "here, s", "times Top1Sim's", "steps"],
+        rows=cells,
+    )
+
+
+_TABLES = {"frontier": _noise_table, "table-8": _time_table}  # of what a part shows; else _table
 
 
 def _metres(rows: Sequence[Row], attack: str) -> float:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice
 from typing import Any, Literal
 
 import numpy as np
@@ -36,6 +37,7 @@ from tallystick_experiments.fedsim.methods import METHODS, ComparedMethod
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 _PASS = 1024
+WARM_STEPS, TIMED_STEPS = 3, 12  # where an epoch's time is measured
 FIXED_SPLIT = 0  # the seed of the paper's one split
 
 BITS_PER_UNIT = 4 * np.log(1 / 0.03) / (0.01 * 0.03**2)
@@ -218,6 +220,21 @@ def train_method(linked: LinkedPair, name: str, recipe: Recipe, *, seed: int) ->
         "weights": next(iter(learnt_weights(network.model)), None),
     }
     return TrainedMethod(network=network, figures=figures, outputs_T=outputs_T)
+
+
+def epoch_cost(linked: LinkedPair, name: str, recipe: Recipe, *, seed: int) -> dict[str, float]:
+    """Processor seconds of an epoch, by those of some steps after the first few; and how many steps it has.
+
+    On one thread, whatever else the machine does meanwhile; ``seconds`` is the time that measuring took.
+    """
+    started = time.perf_counter()
+    network = network_of(linked, METHODS[name], recipe, seed=seed)
+    count = network.schedule.steps_per_epoch
+    warm = min(WARM_STEPS, count - 1)
+    ended = [time.process_time(), *(time.process_time() for _ in islice(network.epoch(0), warm + TIMED_STEPS))]
+    marks = ended[warm:]
+    a_step = (marks[-1] - marks[0]) / (len(marks) - 1)
+    return {"epoch_s": a_step * count, "steps": count, "seconds": time.perf_counter() - started}
 
 
 def network_of(

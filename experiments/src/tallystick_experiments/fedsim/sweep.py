@@ -18,7 +18,7 @@ from tallystick_experiments.fedsim import cut, paper
 from tallystick_experiments.fedsim.located import link_places, noise_settings
 from tallystick_experiments.fedsim.methods import METHODS, TREES
 from tallystick_experiments.fedsim.page import page_of
-from tallystick_experiments.fedsim.runs import RECIPES, LinkedPair, SplitKind, boosted_trees, link_pair, train_method
+from tallystick_experiments.fedsim.runs import RECIPES, LinkedPair, SplitKind, boosted_trees, epoch_cost, link_pair, train_method
 from tallystick_experiments.fedsim.sizes import table_9
 from tallystick_experiments.grid import NOWHERE, Keeping, Latest, run_cases
 from tallystick_experiments.page import ExperimentResult
@@ -38,9 +38,20 @@ TABLE_1 = (
 )
 NEIGHBORS = {"hdb": (3, 5, 10, 20), "bike": (1, 5, 10, 20, 50)}
 TAUS = (1.0, 0.1, 0.01, 0.001)
-PARTS = ("table-1", "table-2", "table-6", "neighbors", "tau", "frontier", "synthetic", "table-10", "table-9", "cut", "delta")
-"""Methods and ablations; either side alone; more feature parties; Figure 9; Figure 6; what noise costs and hides; Figure 5;
-keys that tell nothing; numbers of weights; what crosses the cut, and how fast; the estimate without training."""
+PARTS = {
+    "table-1": "methods and ablations",
+    "table-2": "either side alone",
+    "table-6": "more feature parties",
+    "table-8": "an epoch's time",
+    "neighbors": "Figure 9",
+    "tau": "Figure 6",
+    "frontier": "what noise costs and what it hides",
+    "synthetic": "Figure 5",
+    "table-10": "keys that tell nothing",
+    "table-9": "numbers of weights",
+    "cut": "what crosses the cut, and how fast",
+    "delta": "the estimate without training",
+}
 PARTIES = ("1+2+3", "1+2", "1+3", "2+3", "1", "2", "3")
 WITHOUT_FILES = ("synthetic", "table-10", "table-9")
 PLACES = ("hdb",)
@@ -60,6 +71,7 @@ class FedSimRun:
     split: SplitKind = "varied"
     noise: str = ""  # of located.noise_settings: linked as a job does it; "" is by the distances of the keys
     parties: str = ""  # numbers of the feature parties, of three that share the columns out; "" is one that has all
+    timed: bool = False  # an epoch's time in place of training and its figures
 
 
 def run(
@@ -68,7 +80,7 @@ def run(
     seeds: Annotated[Sequence[int], seeds_option()] = range(1, 6),
     only: Annotated[
         Sequence[str],
-        several("Parts, with commas: table-1, -2, -6, -9, -10, neighbors, tau, frontier, synthetic, cut, delta."),
+        several("Parts, with commas: table-1, -2, -6, -8, -9, -10, neighbors, tau, frontier, synthetic, cut, delta."),
     ] = (),
     methods: Annotated[Sequence[str], several("Methods of table-1, table-10 and the frontier, with commas; all if empty.")] = (),
     rows: Annotated[int, Option(help="Of the synthetic tables; the paper has 60,000.", min=100)] = GENERATED_ROWS,
@@ -130,6 +142,9 @@ def _settings(
             yield from ((name, {}, ("Solo", "Secondary")) for name in linked)
         case "table-6":
             yield from ((name, {"parties": parties}, ("FedSim", "attention")) for name in linked for parties in PARTIES)
+        case "table-8":
+            timed: dict[str, Any] = {"neighbors": paper.DELTA_NEIGHBORS, "timed": True}
+            yield from ((name, timed, [*paper.TABLE_8[name], "attention"]) for name in linked)
         case "neighbors":
             compared = ("AvgSim", "FedSim", "attention")
             yield from ((name, {"neighbors": count}, compared) for name in linked for count in NEIGHBORS[name])
@@ -187,6 +202,8 @@ def _figures(linked: LinkedPair, key: FedSimRun) -> Row:
     located = {"located": dict(linked.located)} if linked.located else {}
     if key.method == TREES:
         return boosted_trees(linked, seed=key.seed) | located
+    if key.timed:
+        return epoch_cost(linked, key.method, RECIPES[key.set], seed=key.seed)
     return train_method(linked, key.method, RECIPES[key.set], seed=key.seed).figures | located
 
 
