@@ -5,10 +5,11 @@ import json
 import os
 import signal
 import socket
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from ray_machines import two_machines
 from test_local import begun, ended
 
 from tallystick.compute import ray_cluster
@@ -39,20 +40,6 @@ def test_an_address_that_does_not_answer_is_given_up_in_time(tmp_path, monkeypat
             RayEngine(address=address, workers=1).check()
 
 
-@contextmanager
-def two_machines():
-    ray = pytest.importorskip("ray")
-    from ray.cluster_utils import Cluster
-
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
-    try:
-        second = cluster.add_node(num_cpus=1, resources={"second": 1})
-        yield cluster, second
-    finally:
-        ray.shutdown()
-        cluster.shutdown()
-
-
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
 def test_a_cluster_does_tasks_again_that_lost_their_worker_or_their_machine(tmp_path, monkeypatch):
@@ -71,9 +58,9 @@ def test_a_cluster_does_tasks_again_that_lost_their_worker_or_their_machine(tmp_
             list(chores(engine, tmp_path, ["die", 99, "always"]))
         with pytest.raises(DataError, match="the column 'x' has no values"):
             list(chores(engine, tmp_path, ["raise", "data"]))
-        with pytest.raises(ComputeError, match=r"compute.workers = 3: .* 2 machine.*, with room for 2 tasks at a time"):
+        with pytest.raises(ComputeError, match=r"3 workers at a time are asked for; .* 2 machine.*, with room for 2, each"):
             RayEngine(address=cluster.address, workers=3).check()
-        with pytest.raises(ComputeError, match="with room for 0 tasks at a time, each with CPU 1, gpu 1; begin more machines"):
+        with pytest.raises(ComputeError, match="with room for 0, each with CPU 1, gpu 1; begin more machines"):
             list(chores(RayEngine(address=cluster.address, workers=1, resources={"gpu": 1}), tmp_path, ["square", 1]))
 
         outputs = chores(engine, tmp_path, ["square", 1], ["sleep", 600, "early"])
@@ -90,7 +77,7 @@ def test_a_cluster_does_tasks_again_that_lost_their_worker_or_their_machine(tmp_
         assert (found[0], found[1], found[2][0]) == ("done", "done", 9)
 
         lost = RayEngine(address=cluster.address, workers=1, threads=2)
-        with pytest.raises(ComputeError, match=r"has 1 machine.*, with room for 0 tasks at a time, each with CPU 2"):
+        with pytest.raises(ComputeError, match=r"has 1 machine.*, with room for 0, each with CPU 2"):
             list(chores(lost, tmp_path, ["square", 1]))
         assert {number: signal.getsignal(number) for number in before} == before
 

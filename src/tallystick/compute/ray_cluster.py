@@ -38,7 +38,7 @@ LOST_S = 120.0
 """How long a task waits for a machine while the cluster has none for it."""
 HEAD_S = 20.0
 """How long a head may be away."""
-_LOOK_S = 2.0
+LOOK_S = 2.0
 _CLIENT = "ray://"
 
 Ray: TypeAlias = Any  # the library, which is loaded where it is used
@@ -63,9 +63,8 @@ class RayEngine:
 
     def map(self, work: Work, inputs: Iterable[bytes | None]) -> Iterator[tuple[int, bytes]]:
         """Give the number and the output of each input, as they are done; see ``Engine``."""
-        with self._joined() as ray:
-            if not self._room(ray):
-                raise ComputeError(self._no_room(ray))
+        with self.joined() as ray:
+            self.require_room(ray, 1)
             shared = ray.put(work.shared)
             remote = self._remote(ray)
 
@@ -80,9 +79,8 @@ class RayEngine:
 
     def check(self) -> str:
         """Run a task that does nothing on every machine; raises ComputeError for a cluster that cannot do the work."""
-        with self._joined() as ray:
-            if self._room(ray) < self.workers:
-                raise ComputeError(self._no_room(ray))
+        with self.joined() as ray:
+            self.require_room(ray, self.workers)
             machines = self._machines(ray)
             memory = int(ray.cluster_resources().get("memory", 0))
         own = own_facts()
@@ -92,8 +90,8 @@ class RayEngine:
         each = max(facts.peak_bytes for facts in machines.values())
         if self.workers * each > memory:
             raise ComputeError(
-                f"compute.workers = {self.workers}: they take {size_in_words(self.workers * each)} before any data, and the Ray "
-                f"cluster has {size_in_words(memory)}; have at most {memory // each}"
+                f"compute: {self.workers} workers take {size_in_words(self.workers * each)} before any data, and the Ray cluster "
+                f"has {size_in_words(memory)}; have at most {memory // each}"
             )
         return (
             f"the Ray cluster at {self.address} answers with {len(machines)} machine(s), each with the versions of this one; "
@@ -121,16 +119,16 @@ class RayEngine:
     ) -> Iterator[tuple[int, bytes]]:
         """Have so many tasks at a time, and give their outputs as they come; what still runs at the end is ended."""
         waiting: dict[Any, int] = {}
-        patience = _Patience()
+        patience = Patience()
         try:
             while True:
                 while len(waiting) < (at_once or self.workers) and (task := next(begun, None)) is not None:
                     waiting[task[1]] = task[0]
                 if not waiting:
                     return
-                done, _ = ray.wait(list(waiting), num_returns=1, timeout=_LOOK_S)
+                done, _ = ray.wait(list(waiting), num_returns=1, timeout=LOOK_S)
                 if not done:
-                    self._look_after(ray, patience)
+                    self.look_after(ray, patience)
                 for each in done:
                     number = waiting.pop(each)
                     yield number, output_of(_got(ray, each, number), number)
@@ -139,20 +137,20 @@ class RayEngine:
                 with suppress(Exception):  # it may be over, or the cluster gone
                     ray.cancel(each, force=True)
 
-    def _look_after(self, ray: Ray, patience: "_Patience") -> None:
+    def look_after(self, ray: Ray, patience: "Patience") -> None:
         """Raise ComputeError where the cluster has had no head, or no machine for a task, for too long: Ray itself would end this
         process without a word of ours, or wait for ever.
         """
         if not patience.lasts("head", HEAD_S, ok=self.address.startswith(_CLIENT) or _listens(_head_of(ray))):
             raise ComputeError(self._lost("its head does not answer"))
         if "head" not in patience.since and not patience.lasts("machine", LOST_S, ok=self._room(ray) > 0):
-            raise ComputeError(self._no_room(ray))
+            raise ComputeError(self._no_room(ray, self.workers))
 
     def _lost(self, why: str) -> str:
         return f"compute.address = {self.address}: the Ray cluster is lost: {why}; begin it again, and then this command"
 
     @contextmanager
-    def _joined(self) -> Iterator[Ray]:
+    def joined(self) -> Iterator[Ray]:
         """Belong to the cluster within the block."""
         if importlib.util.find_spec("ray") is None:
             raise ConfigError("compute.engine = ray: Ray is not installed; run: pip install 'tallystick[ray]'")
@@ -165,14 +163,19 @@ class RayEngine:
             with _signals_kept():
                 ray.init(address=self.address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
         except (Exception, SystemExit) as error:  # of many kinds: no cluster here, another version, no machine of it
-            raise ComputeError(f"compute.address = {self.address}: Ray could not join: {_in_a_line(error)}") from None
+            raise ComputeError(f"compute.address = {self.address}: Ray could not join: {in_a_line(error)}") from None
         try:
             yield ray
         except ConnectionError as error:
-            raise ComputeError(self._lost(_in_a_line(error).rstrip("."))) from None
+            raise ComputeError(self._lost(in_a_line(error).rstrip("."))) from None
         finally:
             with _signals_kept():
                 ray.shutdown()
+
+    def require_room(self, ray: Ray, number: int) -> None:
+        """Raise ComputeError for a cluster that has no room for so many tasks at a time."""
+        if self._room(ray) < number:
+            raise ComputeError(self._no_room(ray, number))
 
     def _room(self, ray: Ray) -> int:
         """For how many tasks at a time the cluster has room."""
@@ -181,15 +184,15 @@ class RayEngine:
             int(min(node["Resources"].get(name, 0.0) / need for name, need in needs.items() if need)) for node in _alive(ray)
         )
 
-    def _no_room(self, ray: Ray) -> str:
+    def _no_room(self, ray: Ray, number: int) -> str:
         needs = ", ".join(f"{name} {need:g}" for name, need in {"CPU": self.threads, **self.resources}.items())
         return (
-            f"compute.workers = {self.workers}: the Ray cluster at {self.address} has {len(_alive(ray))} machine(s), with room "
-            f"for {self._room(ray)} tasks at a time, each with {needs}; begin more machines, or have fewer workers"
+            f"compute: {number} workers at a time are asked for; the Ray cluster at {self.address} has {len(_alive(ray))} "
+            f"machine(s), with room for {self._room(ray)}, each with {needs}; begin more machines, or have fewer workers"
         )
 
 
-class _Patience:
+class Patience:
     """Since when what a cluster needs has not been there."""
 
     def __init__(self) -> None:
@@ -210,7 +213,7 @@ def _head_of(ray: Ray) -> str:
 def _listens(address: str) -> bool:
     host, _, port = address.rpartition(":")
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_LOOK_S).close()
+        socket.create_connection((host.strip("[]"), int(port)), timeout=LOOK_S).close()
     except OSError:
         return False
     return True
@@ -226,7 +229,7 @@ def _got(ray: Ray, answer: Any, number: int) -> bytes:
     try:
         return bytes(ray.get(answer))
     except ray.exceptions.RayError as error:
-        raise ComputeError(f"task {number} was given up by Ray: {type(error).__name__}: {_in_a_line(error)}") from None
+        raise ComputeError(f"task {number} was given up by Ray: {type(error).__name__}: {in_a_line(error)}") from None
 
 
 def _alive(ray: Ray) -> list[dict[str, Any]]:
@@ -261,5 +264,6 @@ def _signals_kept() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _in_a_line(error: BaseException) -> str:
+def in_a_line(error: BaseException) -> str:
+    """What an error of Ray says, without colours and line ends."""
     return " ".join(re.sub("\x1b\\[[0-9;]*m", "", str(error)).split())[:400]

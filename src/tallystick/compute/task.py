@@ -27,7 +27,8 @@ _PASSED_ON: dict[str, type[TallystickError]] = {
     kind.__name__: kind for kind in (ComputeError, ConfigError, DataError, StorageError, StoreError)
 }
 
-TaskFunction = Callable[[bytes], bytes]
+TaskFunction = Callable[..., bytes]
+"""From a task's input; a process that stays (``ray_processes``) is given several blocks of bytes, or none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,13 +122,13 @@ def facts_in(output: bytes) -> WorkerFacts:
     return msgspec.json.decode(output, type=WorkerFacts)
 
 
-def perform(work: Work, given: bytes, *, threads: int, version: str) -> bytes:
+def perform(work: Work, *given: bytes, threads: int, version: str) -> bytes:
     """Run one task in a worker that has so many threads; the answer is its output, or what it raised, for ``output_of``.
 
     ``version`` is of tallystick where the task comes from.
     """
     try:
-        return _DONE + _prepared(work, threads, version)(given)
+        return _DONE + _prepared(work, threads, version)(*given)
     except Exception as error:
         name = next((kind.__name__ for kind in type(error).__mro__ if kind.__name__ in _PASSED_ON), "")
         said = str(error) if name else f"{type(error).__name__}: {error}"

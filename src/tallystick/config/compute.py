@@ -18,7 +18,7 @@ def _cluster(text: str) -> str:
 
 
 class ComputeConfig(Model):
-    """What runs the independent tasks of this party, such as the trials of `tallystick audit CONTRACT`."""
+    """What runs this party's independent tasks, such as the trials of `tallystick audit CONTRACT`, and its training workers."""
 
     engine: Literal["local", "ray"] = Field(
         default="local", description="local: worker processes of this machine; ray: a Ray cluster of this party's own"
@@ -47,8 +47,11 @@ class ComputeConfig(Model):
 
     def made(self) -> Engine:
         """The engine."""
-        if self.engine == "local":
-            return LocalEngine(workers=self.workers, threads=self.threads)
-        return RayEngine(
-            address=self.address or "auto", workers=self.workers, threads=self.threads, resources=dict(self.resources)
-        )
+        cluster = self.cluster(workers=self.workers, threads=self.threads)
+        return cluster or LocalEngine(workers=self.workers, threads=self.threads)
+
+    def cluster(self, *, workers: int, threads: int) -> RayEngine | None:
+        """The Ray cluster, for so many workers with so many threads; None where there is none."""
+        if self.engine != "ray":
+            return None
+        return RayEngine(address=self.address or "auto", workers=workers, threads=threads, resources=dict(self.resources))

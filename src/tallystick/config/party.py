@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from tallystick.compute.ray_cluster import RayEngine
 from tallystick.config.compute import ComputeConfig
 from tallystick.config.secret import Secret, SecretInFile
 from tallystick.config.serving import ServingOptions
@@ -264,8 +265,9 @@ class PartyFile(Model):
         strict=True,
         ge=1,
         le=64,
-        description="processes of this machine that share the rows of each training batch, with `threads` threads each; the "
-        "other parties need not know of them, and may have other numbers; Linux only",
+        description="processes that share the rows of each training batch, with `threads` threads each: this one and others of "
+        "this machine, or of the Ray cluster under compute; the other parties need not know of them, and may have other numbers; "
+        "Linux only",
     )
 
     @model_validator(mode="after")
@@ -314,6 +316,13 @@ class PartyFile(Model):
         if self.table is None:
             raise ConfigError("table: the party file names no table; add one")
         return self.table if place is None else self.table.at(place, option=option)
+
+    @property
+    def training_cluster(self) -> RayEngine | None:
+        """The Ray cluster of its further training workers; None where they are of this machine, or there are none."""
+        if self.training_workers == 1 or self.compute is None:
+            return None
+        return self.compute.cluster(workers=self.training_workers - 1, threads=self.threads or self.compute.threads)
 
     @property
     def run_key(self) -> FolderKey | None:

@@ -185,6 +185,8 @@ def preflight(
         found.frame = found.tried(lambda: read_party_table(party))
     if not fits:
         return found
+    if (cluster := party.training_cluster) is not None:
+        found.tried(cluster.check)
     if contract.role_of(party.party) == "label":
         found.tried(lambda: check_teacher(contract))
     if (frame := found.frame) is not None:

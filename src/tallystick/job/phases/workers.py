@@ -45,6 +45,7 @@ def _shared(
             f"training_workers = {workers}: simulate was given a module of your own, which may mix a batch's rows; leave one of "
             "the two out"
         )
+    cluster = job.party.training_cluster
     late = staleness_of(training) if cut_widths is None else 0
     plan = WorkerPlan(
         network=job.architecture.model.model_dump_json(),
@@ -55,11 +56,12 @@ def _shared(
         batch_rows=training.batch_size,
         in_flight=late + batches_per_message(training) if late else 1,
         workers=workers,
-        threads=job.party.threads or max(1, torch.get_num_threads() // workers),
+        threads=cluster.threads if cluster else job.party.threads or max(1, torch.get_num_threads() // workers),
         late=late > 0,
     )
-    job.logbook.watcher.say(f"training in {workers} processes, which share the rows of each batch")
-    return Team(module, plan)
+    where = f", the further ones on the Ray cluster at {cluster.address}" if cluster else ""
+    job.logbook.watcher.say(f"training in {workers} processes, which share the rows of each batch{where}")
+    return Team(module, plan, cluster)
 
 
 def compare_workers(job: Job, *, goes_on: bool) -> None:

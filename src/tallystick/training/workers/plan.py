@@ -95,6 +95,10 @@ class WorkerPlan:
         start = first + (worker - 1) * each + min(worker - 1, more)
         return slice(start, start + each + (worker <= more))
 
+    def named(self, worker: int) -> str:
+        """A worker in words, for errors."""
+        return f"worker {worker} of the {self.workers} that train for {self.party}"
+
     def output_width(self, module: nn.Module) -> int:
         """Numbers that the module gives for a row in training."""
         model = NetworkModel.model_validate_json(self.network)
@@ -126,6 +130,7 @@ class Layout:
         tables, others = tables_and_others(module)
         for name, weight in module.named_parameters():
             self._add(f"weight/{name}", tuple(weight.shape))
+        weights = self.size // torch.float32.itemsize
         for name, table in tables.items():
             self._add(f"gradient/{name}", tuple(table.shape))
         for name, weight in others.items():
@@ -140,6 +145,7 @@ class Layout:
         for what in ("output", "output gradient"):
             self._add(what, (rows, plan.output_width(module)))
         self._add("embeddings' gradient", (rows, sum(table.shape[1] for table in tables.values())))
+        self._places["weights"] = 0, (weights,), torch.float32  # all of them, as one piece
 
     def _add(self, name: str, shape: tuple[int, ...], kind: torch.dtype = torch.float32) -> None:
         self._places[name] = self.size, shape, kind

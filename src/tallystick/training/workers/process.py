@@ -42,7 +42,7 @@ def _work(orders: Iterable[bytes], answers: BinaryIO) -> None:
     layout = Layout(plan, module)
     memory = memoryview(mmap.mmap(told["file"], layout.size))
     os.close(told["file"])
-    shard = Shard(module, plan, layout.tensors(memory), worker=told["worker"])
+    shard = Shard(module, plan, layout.tensors(memory), worker=told["worker"], adding=plan.workers)
     does = {b"forward": shard.forward, b"backward": shard.backward, b"add": shard.add_up}
     answers.write(b"\n")
     for line in lines:

@@ -39,15 +39,16 @@ class Shard:
         plan: of the training.
         memory: the tensors of the plan's Layout.
         worker: which one this is, from 0.
+        adding: how many workers, the first ones, add up the gradients of embedding tables.
     """
 
-    def __init__(self, module: nn.Module, plan: WorkerPlan, memory: Mapping[str, Tensor], *, worker: int) -> None:
+    def __init__(self, module: nn.Module, plan: WorkerPlan, memory: Mapping[str, Tensor], *, worker: int, adding: int) -> None:
         self.module, self._plan, self._memory, self._worker = module, plan, memory, worker
         self._columns = columns_of(module)
         self._in_flight: dict[int, _InFlight] = {}
         self.tables, self.dense = tables_and_others(module)
         sizes = [table.numel() + plan.batch_rows * table.shape[1] for table in self.tables.values()]
-        self._adds_up = shared_out(sizes, plan.workers)
+        self._adds_up = shared_out(sizes, adding)
         for name, weight in module.named_parameters():
             weight.data = memory[f"weight/{name}"]
 

@@ -1,0 +1,129 @@
+"""The further processes of a training on the machines of the party's own Ray cluster, each with a memory of its own.
+
+What a worker reads goes to it with every batch: the weights, and its rows. What it made comes back. So the cluster needs no
+table, and the bits are those of as many workers on one machine, if its processors round alike.
+
+Shapes: P rows of a worker's part of a batch.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+
+import msgspec
+import numpy as np
+from torch import Tensor
+
+from tallystick.compute.ray_cluster import RayEngine
+from tallystick.compute.ray_processes import RayProcesses, ray_processes
+from tallystick.compute.task import TaskFunction
+from tallystick.errors import ComputeError, WorkerLost
+from tallystick.training.workers.plan import Layout, WorkerPlan
+from tallystick.training.workers.shard import Shard
+
+_PREPARE = "tallystick.training.workers.cluster:prepare"
+
+
+class Cluster:
+    """A Crew of processes of a Ray cluster.
+
+    Threat model: the cluster's machines and network are the party's own. They see rows, weights, embeddings and gradients, and
+    Ray encrypts nothing unless it is told to.
+
+    Args:
+        plan: of the training.
+        memory: the tensors of the plan's Layout in this process.
+        engine: of the cluster; with as many threads a process as the plan says.
+    """
+
+    adding = 1
+
+    def __init__(self, plan: WorkerPlan, memory: Mapping[str, Tensor], engine: RayEngine) -> None:
+        self._plan, self._memory = plan, memory
+        self._told: tuple[str, int, int] | None = None
+        self._stack = ExitStack()
+        shared = [msgspec.json.encode((worker, plan.to_json())) for worker in range(1, plan.workers)]
+        self._processes: RayProcesses = self._stack.enter_context(ray_processes(engine, _PREPARE, shared))
+
+    def tell(self, what: str, number: int, rows: int) -> None:
+        """See ``Crew``."""
+        if what == "add":
+            return
+        self._told = what, number, rows
+        line = msgspec.json.encode(self._told)
+        weights = [self._processes.shared(_bytes([self._memory["weights"]]))] if what == "forward" else []
+        for worker in range(1, self._plan.workers):
+            rows_of = _bytes(_read(self._memory, self._plan, worker, *self._told))
+            self._processes.ask(worker - 1, line, rows_of, *weights)
+
+    def hear(self) -> None:
+        """See ``Crew``."""
+        if self._told is None:
+            return
+        (what, _, rows), self._told = self._told, None
+        answers = self._processes.answers()
+        for worker in range(1, self._plan.workers):
+            try:
+                answer = next(answers)
+            except ComputeError as error:
+                raise WorkerLost(f"{self._plan.named(worker)} is lost: {error}") from None
+            _fill(_made(self._memory, self._plan, worker, what, rows), answer)
+
+    def end(self) -> None:
+        """See ``Crew``."""
+        self._stack.close()
+
+
+def prepare(told: bytes) -> TaskFunction:
+    """Make a worker ready; it then takes batches forward and back."""
+    worker, text = msgspec.json.decode(told, type=tuple[int, str])
+    plan = WorkerPlan.from_json(text)
+    module = plan.module().train()
+    layout = Layout(plan, module)
+    memory = layout.tensors(memoryview(bytearray(layout.size)))
+    shard = Shard(module, plan, memory, worker=worker, adding=Cluster.adding)
+    does = {"forward": shard.forward, "backward": shard.backward}
+
+    def work(line: bytes = b"", rows_of: bytes = b"", weights: bytes = b"") -> bytes:
+        if not line:
+            return b""
+        what, number, rows = told = msgspec.json.decode(line, type=tuple[str, int, int])
+        if weights:
+            _fill([memory["weights"]], weights)
+        _fill(_read(memory, plan, worker, *told), rows_of)
+        does[what](number, rows)
+        return _bytes(_made(memory, plan, worker, what, rows))
+
+    return work
+
+
+def _read(memory: Mapping[str, Tensor], plan: WorkerPlan, worker: int, what: str, number: int, rows: int) -> list[Tensor]:
+    """What a worker reads of a batch, beside the weights."""
+    part, cuts = plan.part(worker, rows), range(len(plan.cut_widths or ()))
+    if what == "forward":
+        codes_GP = memory["codes"][number % plan.in_flight, :, part]
+        return [memory["numeric"][part], codes_GP, *(memory[f"cut/{place}"][part] for place in cuts)]
+    return [memory["output gradient"][part]]
+
+
+def _made(memory: Mapping[str, Tensor], plan: WorkerPlan, worker: int, what: str, rows: int) -> list[Tensor]:
+    """What a worker makes of it."""
+    part, cuts = plan.part(worker, rows), range(len(plan.cut_widths or ()))
+    if what == "forward":
+        return [memory["output"][part]]
+    if part.start == part.stop:
+        return []
+    weights = [tensor for name, tensor in memory.items() if name.startswith("gradient/") and name.endswith(f"/{worker}")]
+    return [*weights, *(memory[f"cut gradient/{place}"][part] for place in cuts), memory["embeddings' gradient"][part]]
+
+
+def _bytes(tensors: Sequence[Tensor]) -> bytes:
+    return b"".join(tensor.numpy().tobytes() for tensor in tensors)
+
+
+def _fill(tensors: Sequence[Tensor], given: bytes) -> None:
+    start = 0
+    for tensor in tensors:
+        into = tensor.numpy()
+        into[...] = np.frombuffer(given, into.dtype, into.size, start).reshape(into.shape)
+        start += into.nbytes
+    assert start == len(given), "both sides know the sizes by plan and rows"

@@ -1,0 +1,27 @@
+"""The further processes of a training, wherever they are: what the party's own process asks of them."""
+
+from typing import Protocol
+
+
+class Crew(Protocol):
+    """The further workers, all of which do as they are told, each with its own rows."""
+
+    @property
+    def adding(self) -> int:
+        """How many of the first workers add up the gradients of embedding tables: those that share this process's memory."""
+        ...
+
+    def tell(self, what: str, number: int, rows: int) -> None:
+        """Let all begin with a batch's forward or backward pass, or with adding up; ``number`` names the batch.
+
+        Raises WorkerLost where one is gone.
+        """
+        ...
+
+    def hear(self) -> None:
+        """Wait until all have done it, and what they made is in this process's memory; raises WorkerLost where one is gone."""
+        ...
+
+    def end(self) -> None:
+        """End them."""
+        ...

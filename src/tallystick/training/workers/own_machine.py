@@ -1,0 +1,89 @@
+"""The further processes of a training on the party's own machine, which share its memory."""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+
+from tallystick.errors import WorkerLost
+from tallystick.training.workers.plan import WorkerPlan
+
+_END_S = 5.0  # for a process whose input has ended
+
+
+class OwnMachine:
+    """A Crew of processes of this machine; they end with this process, however it ends.
+
+    Args:
+        plan: of the training.
+        file: of the memory, which they are given open.
+    """
+
+    def __init__(self, plan: WorkerPlan, file: int) -> None:
+        self.adding = plan.workers
+        self._plan = plan
+        self._processes: list[subprocess.Popen[bytes]] = []
+        try:
+            self._start(file)
+        except BaseException:
+            self.end()
+            raise
+
+    def _start(self, file: int) -> None:
+        command = [sys.executable, "-P", "-m", "tallystick.training.workers.process"]
+        pipe, path = subprocess.PIPE, os.pathsep.join(each for each in sys.path if each)
+        for worker in range(1, self._plan.workers):
+            self._processes.append(
+                subprocess.Popen(command, stdin=pipe, stdout=pipe, pass_fds=[file], env=os.environ | {"PYTHONPATH": path})
+            )
+            told = {"plan": self._plan.to_json(), "file": file, "worker": worker}
+            self._write(self._processes[-1], json.dumps(told).encode() + b"\n")
+        self.hear()
+
+    def tell(self, what: str, number: int, rows: int) -> None:
+        """See ``Crew``."""
+        for process in self._processes:
+            self._write(process, f"{what} {number} {rows}\n".encode())
+
+    def hear(self) -> None:
+        """See ``Crew``."""
+        for process in self._processes:
+            assert process.stdout is not None
+            if (answer := process.stdout.readline()) != b"\n":
+                raise self._lost(process, answer)
+
+    def end(self) -> None:
+        """See ``Crew``."""
+        for process in self._processes:
+            for stream in (process.stdin, process.stdout):
+                assert stream is not None
+                with contextlib.suppress(BrokenPipeError):  # words that a process that has ended did not hear
+                    stream.close()
+        for process in self._processes:
+            _ended(process)
+
+    def _write(self, process: "subprocess.Popen[bytes]", line: bytes) -> None:
+        assert process.stdin is not None
+        try:
+            process.stdin.write(line)
+            process.stdin.flush()
+        except BrokenPipeError:
+            raise self._lost(process, b"") from None
+
+    def _lost(self, process: "subprocess.Popen[bytes]", answer: bytes) -> WorkerLost:
+        which = self._plan.named(1 + self._processes.index(process))
+        if answer.endswith(b"\n"):
+            return WorkerLost(f"{which} failed: {json.loads(answer)}")
+        code = _ended(process)
+        how = f"was ended by signal {-code}; perhaps memory ran out" if code < 0 else f"ended with code {code}"
+        return WorkerLost(f"{which} {how}")
+
+
+def _ended(process: "subprocess.Popen[bytes]") -> int:
+    """The exit code of a process that is about to end, or else is ended."""
+    try:
+        return process.wait(_END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
