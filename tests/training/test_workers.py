@@ -1,14 +1,16 @@
 """Several processes that share each batch: the bits of one process that takes the parts one after the other."""
 
+import importlib
 import os
 import signal
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 import torch
 from loops import BATCH, Setting, assert_same_bits, training, weights_of
 
+from tallystick.compute.ray_cluster import RayEngine
 from tallystick.defenses.chain import chain
 from tallystick.defenses.marvell import Marvell
 from tallystick.errors import WorkerLost
@@ -17,6 +19,7 @@ from tallystick.models.tabular import Columns, one_by_one
 from tallystick.training.checkpoint import CheckpointStore
 from tallystick.training.defended import CutDefense
 from tallystick.training.plan import batches_per_message, staleness_of
+from tallystick.training.workers import cluster
 from tallystick.training.workers.plan import WorkerPlan
 from tallystick.training.workers.team import Team
 
@@ -72,6 +75,29 @@ class InParts:
         return [tensor[part] for part in parts if part.start < part.stop]
 
 
+class Here:
+    """Takes the place of a cluster's processes: they answer in this process, from memories of their own."""
+
+    def __init__(self, functions):
+        self._functions, self._answers = functions, []
+
+    @classmethod
+    @contextmanager
+    def begun(cls, _engine, prepare, shared):
+        module, _, name = prepare.partition(":")
+        yield cls([getattr(importlib.import_module(module), name)(each) for each in shared])
+
+    def shared(self, block):
+        return block
+
+    def ask(self, number, *blocks):
+        self._answers.append(self._functions[number](*blocks))
+
+    def answers(self):
+        answers, self._answers = self._answers, []
+        return iter(answers)
+
+
 class Rows:
     """Keeps how many rows crossed in each step."""
 
@@ -121,6 +147,14 @@ def test_workers_have_the_bits_of_one_process_that_takes_their_parts(setting, ho
     alone, _ = setting.train(how, tmp_path / "alone")
     for name, weight in weights_of(alone).items():
         torch.testing.assert_close(found[0][name], weight, rtol=1e-2, atol=1e-3)
+
+
+@pytest.mark.parametrize(("setting", "how", "workers"), CASES.values(), ids=CASES.keys())
+def test_workers_with_memories_of_their_own_have_the_same_bits(setting, how, workers, tmp_path, monkeypatch):
+    monkeypatch.setattr(cluster, "ray_processes", Here.begun)
+    setting, how = Setting(**setting, validation=40), training(**how)
+    kinds = {"cluster": lambda module, plan: Team(module, plan, RayEngine(workers=plan.workers - 1)), "parts": InParts}
+    assert_same_bits(*(trained(kind, setting, how, workers, tmp_path / name) for name, kind in kinds.items()))
 
 
 def kill_workers(step):
