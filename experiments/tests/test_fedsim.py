@@ -246,6 +246,12 @@ def test_ranks_are_checked_against_filters_as_they_are_defined(monkeypatch):
         linkage._check_filters(job, sample=20, others=30, deviation=0.2)
 
 
+def test_the_search_in_the_clear_grows_with_the_rows():
+    """Forty times the rows take far more than twice the time."""
+    few, many = (linkage.clear_cpu_seconds({"rows": rows, "others": 500, "neighbors": 20}) for rows in (500, 20_000))
+    assert many > 2 * few > 0
+
+
 def test_one_table_split_by_columns():
     pair = read_synthetic(rows=400)
     assert not set(pair.own_columns.numeric) & set(pair.their_columns.numeric)
