@@ -5,7 +5,8 @@ Shapes: B batch, F numeric columns, G categorical columns, E embedding width, D 
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Literal
+from contextlib import AbstractContextManager
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,28 @@ from tallystick.models.numbers import embed_numbers
 from tallystick.models.sequences import SequencePooling
 
 MANY_CODES = 800
+
+
+class TableUpdates(Protocol):
+    """Who makes the gradients of a module's embedding tables, and updates them, in place of the party's optimizer."""
+
+    tables: Sequence[nn.Parameter]
+
+    def kept_of(self, table: nn.Parameter) -> dict[str, Tensor]:
+        """What the optimizer keeps of a table, where it is kept."""
+        ...
+
+    def average_of(self, table: nn.Parameter) -> Tensor:
+        """Where its average over the steps is kept."""
+        ...
+
+    def make_gradients(self) -> None:
+        """Leave the gradients of the last batch with the tables."""
+        ...
+
+    def update(self, *, rate: float, decay: float) -> AbstractContextManager[None]:
+        """Update the tables, and their averages, while the block does so with all other weights."""
+        ...
 
 
 class EmbeddingTable(nn.Embedding):
@@ -53,6 +76,7 @@ class Columns(nn.Module):
             pooling.table.weight.data.mul_(embedding_scale)
             self.width += pooling.width
         self.embed: Callable[[Columns, Features], Tensor] = one_by_one  # see training/parallel_embedding.py
+        self.updates: TableUpdates | None = None  # see training/workers/team.py
 
     def table(self, place: int) -> nn.Parameter:
         """The weights of the categorical column at this place."""

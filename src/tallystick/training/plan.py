@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -212,11 +213,24 @@ def optimizer_of(
             groups.setdefault(share, []).append(parameter)
     if not groups:
         return None
-    return _OPTIMIZERS[training.optimizer](
+    return optimizer_over(
+        training,
         [{"params": parameters, SHARE: share, "lr": share * training.learning_rate} for share, parameters in groups.items()],
-        lr=training.learning_rate,
-        weight_decay=training.weight_decay,
     )
+
+
+def optimizer_over(training: TrainingConfig, groups: Iterable[nn.Parameter] | Iterable[dict[str, Any]]) -> torch.optim.Optimizer:
+    """The contract's optimizer over some weights, or groups of them, as PyTorch takes these."""
+    return _OPTIMIZERS[training.optimizer](groups, lr=training.learning_rate, weight_decay=training.weight_decay)
+
+
+def kept_of_a_weight(training: TrainingConfig) -> dict[str, bool]:
+    """What the contract's optimizer keeps of each weight, all of it zeros at first, and whether it has the weight's shape."""
+    weight = nn.Parameter(torch.zeros(1))
+    weight.grad = torch.zeros(1)
+    optimizer = optimizer_over(training, [weight])
+    optimizer.step()
+    return {name: value.ndim > 0 for name, value in optimizer.state[weight].items()}
 
 
 _OPTIMIZERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {

@@ -5,7 +5,7 @@ All of it depends on the contract and the step's number alone, so every party, a
 
 import math
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from tallystick.config.sections import TrainingConfig
 from tallystick.models.normalization import statistics_of
+from tallystick.models.tabular import Columns
 from tallystick.training.plan import SHARE, optimizer_of
 
 
@@ -70,7 +71,11 @@ class Updates:
         self._weights = dict(module.named_parameters())
         # What normalises units follows the weights, so it is averaged as they are.
         self._averaged = {**self._weights, **statistics_of(module)} if training.ema else {}
-        self._averages = {name: weight.detach().clone() for name, weight in self._averaged.items()}
+        self._tables = next((part.updates for part in module.modules() if isinstance(part, Columns) and part.updates), None)
+        shared = [id(table) for table in self._tables.tables] if self._tables is not None else []
+        self._averaged_here = [name for name, weight in self._averaged.items() if id(weight) not in shared]
+        self._averages = {name: self._begin_average(name) for name in self._averaged}
+        self._keep_where_shared()
 
     @property
     def are_none(self) -> bool:
@@ -87,14 +92,19 @@ class Updates:
         if self.optimizer is None:
             return
         if self._training.clip is not None:
+            if self._tables is not None:
+                self._tables.make_gradients()
             nn.utils.clip_grad_norm_(self._weights.values(), self._training.clip)
+        rate = rate_at(self._training, number - self._before, self._steps)
+        decay = decay_at(self._training.ema, number - self._before) if self._training.ema else 0.0
         for group in self.optimizer.param_groups:
-            group["lr"] = group[SHARE] * rate_at(self._training, number - self._before, self._steps)
-        self.optimizer.step()
-        if self._training.ema:
-            with torch.no_grad():
-                decay = decay_at(self._training.ema, number - self._before)
-                torch._foreach_lerp_(list(self._averages.values()), list(self._averaged.values()), 1 - decay)
+            group["lr"] = group[SHARE] * rate
+        with self._tables.update(rate=rate, decay=decay) if self._tables is not None else nullcontext():
+            self.optimizer.step()
+            if self._training.ema:
+                with torch.no_grad():
+                    averages, weights = ([of[name] for name in self._averaged_here] for of in (self._averages, self._averaged))
+                    torch._foreach_lerp_(averages, weights, 1 - decay)
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
@@ -135,6 +145,23 @@ class Updates:
                 _, index, key = name.split("/")
                 state.setdefault(int(index), {})[key] = tensor
         self.optimizer.load_state_dict({"state": state, "param_groups": self.optimizer.state_dict()["param_groups"]})
+        self._keep_where_shared()
+
+    def _begin_average(self, name: str) -> Tensor:
+        weight = self._averaged[name].detach()
+        if self._tables is None or name in self._averaged_here:
+            return weight.clone()
+        return self._tables.average_of(self._weights[name]).copy_(weight)
+
+    def _keep_where_shared(self) -> None:
+        """Have what the optimizer keeps of tables lie where whoever updates them has it."""
+        if self._tables is None or self.optimizer is None:
+            return
+        for table in self._tables.tables:
+            found, kept = self.optimizer.state[table], self._tables.kept_of(table)
+            for name, value in kept.items():
+                value.copy_(found[name] if name in found else torch.zeros_like(value))
+            self.optimizer.state[table] = kept
 
     def _put(self, weights: Mapping[str, Tensor]) -> None:
         """In place: a pipelined party knows its weights by where they lie."""

@@ -104,6 +104,7 @@ def _plan(network: NetworkModel, name: str, way: Processes, training: TrainingCo
     late = staleness_of(training) if name == FEATURE else 0
     return WorkerPlan(
         network=network.model_dump_json(),
+        training=training.model_dump_json(),
         party=name,
         own=SHAPE.feature if name == FEATURE else None,
         cut_widths=(network.built_in_cut_width,) if name == LABEL else None,

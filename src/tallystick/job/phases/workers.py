@@ -49,6 +49,7 @@ def _shared(
     late = staleness_of(training) if cut_widths is None else 0
     plan = WorkerPlan(
         network=job.architecture.model.model_dump_json(),
+        training=training.model_dump_json(),
         party=job.name,
         own=own,
         cut_widths=cut_widths,

@@ -46,7 +46,7 @@ class Cluster:
 
     def tell(self, what: str, number: int, rows: int) -> None:
         """See ``Crew``."""
-        if what == "add":
+        if what in ("add", "update"):
             return
         self._told = what, number, rows
         line = msgspec.json.encode(self._told)

@@ -8,11 +8,11 @@ class Crew(Protocol):
 
     @property
     def adding(self) -> int:
-        """How many of the first workers add up the gradients of embedding tables: those that share this process's memory."""
+        """How many of the first workers make the gradients of embedding tables and update them: those that share this memory."""
         ...
 
     def tell(self, what: str, number: int, rows: int) -> None:
-        """Let all begin with a batch's forward or backward pass, or with adding up; ``number`` names the batch.
+        """Let all begin with a batch's forward or backward pass, with adding up, or with the update; ``number`` names the batch.
 
         Raises WorkerLost where one is gone.
         """

@@ -3,25 +3,21 @@
 Shapes: B rows of a batch, F numeric columns, G columns of codes, D cut width, O outputs, W workers, E width of all embeddings.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import msgspec
 import torch
 from torch import Tensor, nn
 
-from tallystick.config.sections import NetworkModel
+from tallystick.config.sections import NetworkModel, TrainingConfig
 from tallystick.data.features import FeatureShape
 from tallystick.models.build import build_bottom, build_label_model, width_of
 from tallystick.models.tabular import Columns
 from tallystick.msgspec_threads import prepared
+from tallystick.training.plan import kept_of_a_weight
 
 ALIGNED = 64
 """Bytes at whose multiples a tensor begins: kernels may round otherwise elsewhere."""
-
-DENSE_S, EMBEDDED_S, CROSSING_S, UPDATE_S = 1e-10, 1.4e-8, 9e-9, 5e-10
-"""Seconds on one core, as measured by ``bench training --training-workers 2``: forward and back for each weight of a layer and
-each number of an embedding, a row; there and back over the cut for each number; the update of each weight. They balance work, no
-more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +26,7 @@ class WorkerPlan:
 
     Args:
         network: the contract's model section, in JSON.
+        training: the contract's training section, in JSON.
         party: whose part it is.
         own: its columns; None for a label party without any.
         cut_widths: of the feature parties, for the label party's model; None for a feature party's bottom.
@@ -39,10 +36,10 @@ class WorkerPlan:
         workers: W, this process included.
         threads: of each.
         late: whether weights change between a batch's forward pass and its backward pass.
-        first_share: share of a batch's rows that the first worker takes.
     """
 
     network: str
+    training: str
     party: str
     own: FeatureShape | None
     cut_widths: tuple[int, ...] | None
@@ -52,22 +49,6 @@ class WorkerPlan:
     workers: int
     threads: int
     late: bool = False
-    first_share: float = 0.5
-
-    def balanced(self, module: nn.Module) -> "WorkerPlan":
-        """The same with the first worker's share by what it has to do besides: it encrypts, decrypts and updates the weights.
-
-        By sizes alone, never by a clock: the bits of a training hang on who takes which rows.
-        """
-        tables, others = tables_and_others(module)
-        embedded = sum(table.shape[1] for table in tables.values())
-        dense = sum(weight.numel() for weight in others.values())
-        row_s = dense * DENSE_S + embedded * EMBEDDED_S
-        crossing = sum(self.cut_widths) if self.cut_widths is not None else width_of(module)
-        besides_s = self.batch_rows * crossing * CROSSING_S + (dense + sum(map(nn.Parameter.numel, tables.values()))) * UPDATE_S
-        others_share = 1 / (self.workers - 1)
-        share = (others_share - besides_s / (self.batch_rows * row_s)) / (1 + others_share)
-        return replace(self, first_share=max(share, 0.0))
 
     def to_json(self) -> str:
         """Written for another process."""
@@ -87,13 +68,18 @@ class WorkerPlan:
         return build_bottom(model, self.party, self.own, seed=0, cut_width=model.cut_width)
 
     def part(self, worker: int, rows: int) -> slice:
-        """The rows of a batch that are a worker's: the first one's by its share, at least one; the others' about alike."""
-        first = min(max(1, round(rows * self.first_share)), rows)
-        if worker == 0:
-            return slice(0, first)
-        each, more = divmod(rows - first, self.workers - 1)
-        start = first + (worker - 1) * each + min(worker - 1, more)
-        return slice(start, start + each + (worker <= more))
+        """The rows of a batch that are a worker's: as many as any other's, or one more.
+
+        Nobody has fewer for what it does besides: all wait for the last one at every pass, and what only one can do lies between.
+        """
+        each, more = divmod(rows, self.workers)
+        start = worker * each + min(worker, more)
+        return slice(start, start + each + (worker < more))
+
+    @property
+    def settings(self) -> TrainingConfig:
+        """The contract's training section."""
+        return TrainingConfig.model_validate_json(self.training)
 
     def named(self, worker: int) -> str:
         """A worker in words, for errors."""
@@ -131,8 +117,13 @@ class Layout:
         for name, weight in module.named_parameters():
             self._add(f"weight/{name}", tuple(weight.shape))
         weights = self.size // torch.float32.itemsize
+        settings = plan.settings
         for name, table in tables.items():
             self._add(f"gradient/{name}", tuple(table.shape))
+            for what, is_alike in kept_of_a_weight(settings).items():
+                self._add(f"kept/{name}/{what}", tuple(table.shape) if is_alike else ())
+            if settings.ema:
+                self._add(f"average/{name}", tuple(table.shape))
         for name, weight in others.items():
             for worker in range(plan.workers):
                 self._add(f"gradient/{name}/{worker}", tuple(weight.shape))
@@ -145,6 +136,7 @@ class Layout:
         for what in ("output", "output gradient"):
             self._add(what, (rows, plan.output_width(module)))
         self._add("embeddings' gradient", (rows, sum(table.shape[1] for table in tables.values())))
+        self._add("rate and decay", (2,), torch.float64)
         self._places["weights"] = 0, (weights,), torch.float32  # all of them, as one piece
 
     def _add(self, name: str, shape: tuple[int, ...], kind: torch.dtype = torch.float32) -> None:

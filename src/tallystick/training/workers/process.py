@@ -43,7 +43,7 @@ def _work(orders: Iterable[bytes], answers: BinaryIO) -> None:
     memory = memoryview(mmap.mmap(told["file"], layout.size))
     os.close(told["file"])
     shard = Shard(module, plan, layout.tensors(memory), worker=told["worker"], adding=plan.workers)
-    does = {b"forward": shard.forward, b"backward": shard.backward, b"add": shard.add_up}
+    does = {b"forward": shard.forward, b"backward": shard.backward, b"add": shard.add_up, b"update": shard.update}
     answers.write(b"\n")
     for line in lines:
         what, number, rows = line.split()

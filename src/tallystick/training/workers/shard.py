@@ -2,7 +2,7 @@
 
 Weights lie once, in memory that all workers share, and every worker reads them. A worker takes its rows forward and back, and
 writes its gradients beside those of the others. The gradient of an embedding table is no sum over workers: one of them adds it up
-from the rows of the whole batch, in their order, so that it is never written more than once.
+from the rows of the whole batch, in their order, so that it is never written more than once. The same one updates the table.
 
 Shapes: B rows of a batch, P of this worker's part, O outputs, E width of a row's embeddings.
 """
@@ -19,6 +19,7 @@ from tallystick.data.features import Features
 from tallystick.models.split import LabelModel
 from tallystick.models.tabular import Columns
 from tallystick.training.kept_weights import weights_kept
+from tallystick.training.plan import kept_of_a_weight, optimizer_over
 from tallystick.training.workers.plan import WorkerPlan, columns_of, tables_and_others
 
 
@@ -39,18 +40,21 @@ class Shard:
         plan: of the training.
         memory: the tensors of the plan's Layout.
         worker: which one this is, from 0.
-        adding: how many workers, the first ones, add up the gradients of embedding tables.
+        adding: how many workers, the first ones, add up the gradients of embedding tables, and update these.
     """
 
     def __init__(self, module: nn.Module, plan: WorkerPlan, memory: Mapping[str, Tensor], *, worker: int, adding: int) -> None:
         self.module, self._plan, self._memory, self._worker = module, plan, memory, worker
-        self._columns = columns_of(module)
+        self._columns, self._settings = columns_of(module), plan.settings
         self._in_flight: dict[int, _InFlight] = {}
         self.tables, self.dense = tables_and_others(module)
         sizes = [table.numel() + plan.batch_rows * table.shape[1] for table in self.tables.values()]
-        self._adds_up = shared_out(sizes, adding)
+        takes = shared_out(sizes, adding)
+        self._taken = {name: place for place, name in enumerate(self.tables) if takes[place] == worker}
+        self._added_up = 0  # the last batch whose gradients of tables are made
         for name, weight in module.named_parameters():
             weight.data = memory[f"weight/{name}"]
+        self._optimizer = self._begin_optimizer() if self._taken else None
 
     def forward(self, number: int, rows: int) -> tuple[int, ...]:
         """Take this worker's rows of a batch forward; gives the shape of a row's output. ``number`` names the batch later."""
@@ -97,13 +101,41 @@ class Shard:
 
     def add_up(self, number: int, rows: int) -> None:
         """Make the gradients of this worker's tables, once all workers have gone back."""
+        self._added_up = number
         codes_GB = self._memory["codes"][number % self._plan.in_flight, :, :rows]
         gradient_BE = self._memory["embeddings' gradient"][:rows]
         ends = list(accumulate((table.shape[1] for table in self.tables.values()), initial=0))
-        for place, name in enumerate(self.tables):
-            if self._adds_up[place] == self._worker:
-                part_BE = gradient_BE[:, ends[place] : ends[place + 1]]
-                self._memory[f"gradient/{name}"].zero_().index_add_(0, codes_GB[place], part_BE)
+        for name, place in self._taken.items():
+            part_BE = gradient_BE[:, ends[place] : ends[place + 1]]
+            self._memory[f"gradient/{name}"].zero_().index_add_(0, codes_GB[place], part_BE)
+
+    def update(self, number: int, rows: int) -> None:
+        """Update this worker's tables, and their averages, by the rate and the decay in the memory."""
+        if self._optimizer is None:
+            return
+        if self._added_up != number:
+            self.add_up(number, rows)
+        rate, decay = self._memory["rate and decay"].tolist()
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
+        for name in self._taken:
+            self.tables[name].grad = self._memory[f"gradient/{name}"]
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+        if self._settings.ema:
+            with torch.no_grad():
+                averages = [self._memory[f"average/{name}"] for name in self._taken]
+                torch._foreach_lerp_(averages, [self.tables[name] for name in self._taken], 1 - decay)
+
+    def kept_of(self, name: str) -> dict[str, Tensor]:
+        """What the optimizer keeps of a table, in the memory."""
+        return {what: self._memory[f"kept/{name}/{what}"] for what in kept_of_a_weight(self._settings)}
+
+    def _begin_optimizer(self) -> torch.optim.Optimizer:
+        optimizer = optimizer_over(self._settings, [self.tables[name] for name in self._taken])
+        for name in self._taken:
+            optimizer.state[self.tables[name]] = self.kept_of(name)
+        return optimizer
 
     @contextmanager
     def _embedding(self) -> Iterator[list[Tensor]]:

@@ -9,7 +9,8 @@ Shapes: B rows of a batch, D cut width.
 
 import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
 
@@ -22,7 +23,7 @@ from tallystick.models.split import LabelModel
 from tallystick.training.workers.cluster import Cluster
 from tallystick.training.workers.crew import Crew
 from tallystick.training.workers.own_machine import OwnMachine
-from tallystick.training.workers.plan import Layout, WorkerPlan
+from tallystick.training.workers.plan import Layout, WorkerPlan, columns_of
 from tallystick.training.workers.shard import Shard
 
 
@@ -43,9 +44,11 @@ class Team:
     """
 
     def __init__(self, module: nn.Module, plan: WorkerPlan, engine: RayEngine | None = None) -> None:
-        self._module, self._plan, self._engine = module, plan.balanced(module), engine
+        self._module, self._plan, self._engine = module, plan, engine
         self._method = "finish" if isinstance(module, LabelModel) else "forward"
         self._begun = 0
+        self._last = (0, 0)  # the batch that went back last, and its rows
+        self.tables: Sequence[nn.Parameter] = ()
 
     def __enter__(self) -> Self:
         layout = Layout(self._plan, self._module)
@@ -62,6 +65,8 @@ class Team:
         self._threads = torch.get_num_threads()
         torch.set_num_threads(self._plan.threads)
         setattr(self._module, self._method, self._call)
+        if (columns := columns_of(self._module)) is not None:
+            columns.updates, self.tables = self, tuple(self._shard.tables.values())
         return self
 
     def _begin(self, file: int) -> Crew:
@@ -71,6 +76,8 @@ class Team:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         delattr(self._module, self._method)
+        if (columns := columns_of(self._module)) is not None:
+            columns.updates = None
         torch.set_num_threads(self._threads)
         self._crew.end()
         for weight in self._module.parameters():  # back into memory of this process's own
@@ -108,19 +115,45 @@ class Team:
         self._crew.tell("backward", number, rows)
         taught = self._shard.backward(number, rows)
         self._crew.hear()
-        if self._shard.tables:
-            self._crew.tell("add", number, rows)
-            self._shard.add_up(number, rows)
+        self._last = number, rows
         for name in taught:
             total = memory[f"gradient/{name}/0"].clone()
             for worker in range(1, min(plan.workers, rows)):  # fewer rows than workers leave the last ones without any
                 total += memory[f"gradient/{name}/{worker}"]
             self._shard.dense[name].grad = total
-        if self._shard.tables:
-            self._crew.hear()
-        for name, table in self._shard.tables.items():
-            table.grad = memory[f"gradient/{name}"]
         return [memory[f"cut gradient/{place}"][:rows].clone() for place in range(len(plan.cut_widths or ()))]
+
+    # What takes the place of the optimizer, for tables
+
+    def kept_of(self, table: nn.Parameter) -> dict[str, Tensor]:
+        """What the optimizer keeps of a table."""
+        return self._shard.kept_of(self._name_of(table))
+
+    def average_of(self, table: nn.Parameter) -> Tensor:
+        """A table's average over the steps."""
+        return self._memory[f"average/{self._name_of(table)}"]
+
+    def make_gradients(self) -> None:
+        """Leave the gradients of the last batch with the tables."""
+        self._crew.tell("add", *self._last)
+        self._shard.add_up(*self._last)
+        self._crew.hear()
+        for name, table in self._shard.tables.items():
+            table.grad = self._memory[f"gradient/{name}"]
+
+    @contextmanager
+    def update(self, *, rate: float, decay: float) -> Iterator[None]:
+        """Each table is updated by one of the workers, and all other weights by the block."""
+        for table in self.tables:
+            table.grad = None
+        self._memory["rate and decay"].copy_(torch.tensor([rate, decay], dtype=torch.float64))
+        self._crew.tell("update", *self._last)
+        yield
+        self._shard.update(*self._last)
+        self._crew.hear()
+
+    def _name_of(self, table: nn.Parameter) -> str:
+        return next(name for name, its in self._shard.tables.items() if its is table)
 
 
 class _Together(torch.autograd.Function):
