@@ -170,8 +170,13 @@ def test_a_scenario_is_run_alone_and_unknown_ones_are_named(file: Path) -> None:
         leakage.run(data=file, only=["table-9"])
     (alone,) = leakage.run(data=file, seeds=(1,), scenario=["none"], **training).rows
     assert alone["name"] == "none"
+    found = leakage.run(data=file, seeds=(1,), only=["table-1"], scenario=["none"], **training)
+    assert found.rows[0]["epochs"] == alone["epochs"]
+    assert [[row[0] for row in each.rows] for each in found.page().tables if each.name == "Table 1"] == [["weight 0, 3 layers"]]
     with pytest.raises(ConfigError, match="unknown scenario nobody; choose from none, "):
         leakage.run(data=file, scenario=["nobody"])
+    with pytest.raises(ConfigError, match=r"unknown scenario mixpro; choose from none, 1 layer above, "):
+        leakage.run(data=file, only=["table-1"], scenario=["mixpro"])
 
 
 def test_a_last_batch_of_one_row_is_left_out_and_a_long_epoch_keeps_evenly_spread_steps(

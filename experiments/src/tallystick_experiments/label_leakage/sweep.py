@@ -67,7 +67,9 @@ def run(
             "Parts, with commas between: table-1 to -5, figure-2 to -7, frontier, frontier-large, depth, bound, choices, claims."
         ),
     ] = (),
-    scenario: Annotated[list[str] | None, Option(help="One scenario by its name, such as none; may be repeated.")] = None,
+    scenario: Annotated[
+        list[str] | None, Option(help="One scenario by its name, such as none; may be repeated. With --only, of its parts.")
+    ] = None,
     papers_steps: Annotated[
         bool,
         Option(
@@ -89,7 +91,7 @@ def run(
         DataError: the file is not in Kaggle's format.
     """
     table, named = read_clicks(data, limit=limit), scenario or []
-    chosen = [] if named else _chosen(only, table.name)
+    chosen = _chosen(only, table.name) if only or not named else []
     rows = table.frame.height
     plan = plan_for(rows, papers_steps=papers_steps, epochs=epochs, batch_size=batch_size, learning_rate=learning_rate)
     about = {
@@ -102,9 +104,10 @@ def run(
         **({"papers_steps": True} if papers_steps else {}),
     }
     every = scenarios(large_plan(rows))
-    if unknown := sorted(set(named) - set(every)):
-        raise ConfigError(f"bench label-leakage: unknown scenario {', '.join(unknown)}; choose from {', '.join(every)}")
-    names = list(dict.fromkeys(name for part in chosen for name in parts(papers=papers_steps)[part])) or named
+    offered = list(dict.fromkeys(name for part in chosen for name in parts(papers=papers_steps)[part])) or list(every)
+    if unknown := sorted(set(named) - set(offered)):
+        raise ConfigError(f"bench label-leakage: unknown scenario {', '.join(unknown)}; choose from {', '.join(offered)}")
+    names = [name for name in offered if not named or name in named]
     encoded = Latest(_encoded)
 
     def trial(name: str, seed: int) -> Row:
