@@ -139,7 +139,7 @@ def trained(kind, setting, how, workers, folder, **options):
 @pytest.mark.parametrize(("setting", "how", "workers"), CASES.values(), ids=CASES.keys())
 def test_workers_have_the_bits_of_one_process_that_takes_their_parts(setting, how, workers, tmp_path):
     """Defences and whoever watches the cut see whole batches: Marvell's noise follows from all of a batch's gradients."""
-    setting, how = Setting(**setting, validation=40), training(**how)
+    setting, how = Setting(**setting, validation=41), training(**how)  # the last batch has one row
     defenses, watching = chain([Marvell(power=1.0)] if setting.kind == "binary" else [], target=setting.kind), Rows()
     defense = CutDefense.of(defenses, secret=bytes(32), steps_per_epoch=setting.schedule.steps_per_epoch)
     options = {"defense": defense, "observers": {"bank": watching}, "refit": setting.kind == "multiclass"}

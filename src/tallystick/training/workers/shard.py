@@ -4,12 +4,13 @@ Weights lie once, in memory that all workers share, and every worker reads them.
 writes its gradients beside those of the others. The gradient of an embedding table is no sum over workers: one of them adds it up
 from the rows of the whole batch, in their order, so that it is never written more than once. The same one updates the table.
 
-Shapes: B rows of a batch, P of this worker's part, O outputs, E width of a row's embeddings.
+Shapes: B rows of a batch, P of this worker's part, O outputs, D cut width, F numeric columns, E width of a row's embeddings, W of
+both.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import accumulate
 
 import torch
@@ -20,7 +21,7 @@ from tallystick.models.split import LabelModel
 from tallystick.models.tabular import Columns
 from tallystick.training.kept_weights import weights_kept
 from tallystick.training.plan import kept_of_a_weight, optimizer_over
-from tallystick.training.workers.plan import WorkerPlan, columns_of, tables_and_others
+from tallystick.training.workers.plan import ALIGNED, WorkerPlan, columns_of, tables_and_others
 
 
 @dataclass(kw_only=True)
@@ -29,7 +30,7 @@ class _InFlight:
 
     output_PO: Tensor
     cuts_PD: list[Tensor]
-    embeddings_PE: list[Tensor] = field(default_factory=list)  # none where the module has no table
+    joined_PW: list[Tensor]  # numbers beside embeddings; none where the module has no table
 
 
 class Shard:
@@ -56,48 +57,57 @@ class Shard:
             weight.data = memory[f"weight/{name}"]
         self._optimizer = self._begin_optimizer() if self._taken else None
 
-    def forward(self, number: int, rows: int) -> tuple[int, ...]:
-        """Take this worker's rows of a batch forward; gives the shape of a row's output. ``number`` names the batch later."""
+    def forward(self, number: int, rows: int) -> None:
+        """Take this worker's rows of a batch forward, from the memory into it; ``number`` names the batch later."""
         part, memory = self._plan.part(self._worker, rows), self._memory
-        if part.start == part.stop:
-            return ()
-        # Copies begin where every tensor of PyTorch does, so that no bit hangs on where a part begins.
-        codes_GP = memory["codes"][number % self._plan.in_flight, :, part].clone()
-        own = Features(numeric_NF=memory["numeric"][part].clone(), categorical_NG=codes_GP.t())
-        widths = self._plan.cut_widths or ()
-        cuts_PD = [memory[f"cut/{place}"][part].clone().requires_grad_() for place in range(len(widths))]
-        with torch.enable_grad(), self._embedding() as embeddings_PE, self._keeping():
+        if part.start < part.stop:
+            codes_GP = memory["codes"][number % self._plan.in_flight, :, part]
+            own = Features(numeric_NF=memory["numeric"][part].clone(), categorical_NG=codes_GP.t())
+            cuts_PD = [_aligned(memory[f"cut/{place}"][part]) for place in range(len(self._plan.cut_widths or ()))]
+            memory["output"][part] = flat(self.take(number, own, cuts_PD))
+
+    def take(self, number: int, own: Features, cuts_PD: Sequence[Tensor]) -> Tensor:
+        """Take rows of a batch forward; gives the output, by itself."""
+        leaves_PD = [cut_PD.detach().requires_grad_() for cut_PD in cuts_PD]
+        with torch.enable_grad(), self._embedding() as joined_PW, self._keeping():
             # Not by attribute: where this is the party's own process, the loops' calls come here.
             kind = type(self.module)
             if isinstance(self.module, LabelModel):
-                output_PO = kind.finish(self.module, cuts_PD, own)  # type: ignore[attr-defined]
+                output_PO = kind.finish(self.module, leaves_PD, own)  # type: ignore[attr-defined]
             else:
                 output_PO = kind.forward(self.module, own)
-        memory["output"][part] = output_PO.detach().flatten(1) if output_PO.ndim > 1 else output_PO.detach()[:, None]
-        self._in_flight[number] = _InFlight(output_PO=output_PO, cuts_PD=cuts_PD, embeddings_PE=embeddings_PE)
-        return tuple(output_PO.shape[1:])
+        self._in_flight[number] = _InFlight(output_PO=output_PO, cuts_PD=leaves_PD, joined_PW=joined_PW)
+        given: Tensor = output_PO.detach()
+        return given
 
-    def backward(self, number: int, rows: int) -> list[str]:
-        """Take the output's gradient back: to the own weights, beside those of other workers, to the cut and the embeddings.
-
-        Gives the names of the weights, other than tables, that have one.
-        """
+    def backward(self, number: int, rows: int) -> None:
+        """Take the output's gradient back: to the own weights, beside those of other workers, to the cut and the embeddings."""
         part, memory = self._plan.part(self._worker, rows), self._memory
         if part.start == part.stop:
-            return []
-        batch = self._in_flight.pop(number)
-        torch.autograd.backward(batch.output_PO, memory["output gradient"][part].clone().view_as(batch.output_PO))
-        taught = {name: weight.grad for name, weight in self.dense.items() if weight.grad is not None}
+            return
+        taught, cut_grads_PD = self.take_back(number, rows, _aligned(memory["output gradient"][part]))
         for name, gradient in taught.items():
             memory[f"gradient/{name}/{self._worker}"].copy_(gradient)
+        for place, grad_PD in enumerate(cut_grads_PD):
+            memory[f"cut gradient/{place}"][part] = grad_PD
+
+    def take_back(self, number: int, rows: int, grad_PO: Tensor) -> tuple[dict[str, Tensor], list[Tensor]]:
+        """Take a gradient back; gives those of the weights that have one, by name and without tables, and those of the cuts.
+
+        Those of the embeddings go into the memory, where the tables' are made of all workers'.
+        """
+        batch = self._in_flight.pop(number)
+        torch.autograd.backward(batch.output_PO, grad_PO.view_as(batch.output_PO))
+        taught = {name: weight.grad for name, weight in self.dense.items() if weight.grad is not None}
+        for name in taught:
             self.dense[name].grad = None
-        for place, cut_PD in enumerate(batch.cuts_PD):
-            assert cut_PD.grad is not None
-            memory[f"cut gradient/{place}"][part] = cut_PD.grad
-        for embeddings_PE in batch.embeddings_PE:
-            assert embeddings_PE.grad is not None
-            memory["embeddings' gradient"][part] = embeddings_PE.grad
-        return list(taught)
+        for joined_PW in batch.joined_PW:
+            assert joined_PW.grad is not None
+            assert self._columns is not None
+            self._memory["embeddings' gradient"][self._plan.part(self._worker, rows)] = joined_PW.grad[:, self._columns.numeric :]
+        cut_grads_PD = [cut_PD.grad for cut_PD in batch.cuts_PD if cut_PD.grad is not None]
+        assert len(cut_grads_PD) == len(batch.cuts_PD)
+        return taught, cut_grads_PD
 
     def add_up(self, number: int, rows: int) -> None:
         """Make the gradients of this worker's tables, once all workers have gone back."""
@@ -139,18 +149,15 @@ class Shard:
 
     @contextmanager
     def _embedding(self) -> Iterator[list[Tensor]]:
-        """Within this block rows of the tables are where the graph begins; they are in the list, once there are some."""
+        """Within this block the graph begins at numbers beside rows of the tables; they are in the list, once there are some."""
         found: list[Tensor] = []
         if self._columns is None:
             yield found
             return
 
         def embed(columns: Columns, features: Features) -> Tensor:
-            with torch.no_grad():
-                rows = [columns.table(g).index_select(0, features.categorical_NG[:, g]) for g in range(len(columns.embeddings))]
-                embeddings_PE = torch.cat(rows, dim=1)
-            found.append(embeddings_PE.requires_grad_())
-            return torch.cat([features.numeric_NF, embeddings_PE], dim=1)
+            found.append(_looked_up(columns, features).requires_grad_())
+            return found[-1]
 
         before, self._columns.embed = self._columns.embed, embed
         try:
@@ -160,6 +167,29 @@ class Shard:
 
     def _keeping(self) -> AbstractContextManager[object]:
         return weights_kept(self.module) if self._plan.late else nullcontext()
+
+
+def _looked_up(columns: Columns, features: Features) -> Tensor:
+    """Numbers beside the rows of the tables (P, F + E), each written once: ``cat`` takes several times as long."""
+    tables = [columns.table(place) for place in range(len(columns.embeddings))]
+    numeric_PF, ends = features.numeric_NF, list(accumulate((table.shape[1] for table in tables), initial=columns.numeric))
+    joined_PW = numeric_PF.new_empty(len(numeric_PF), ends[-1])
+    joined_PW[:, : ends[0]] = numeric_PF
+    with torch.no_grad():
+        for place, table in enumerate(tables):
+            into_PE = joined_PW[:, ends[place] : ends[place + 1]]
+            torch.index_select(table, 0, features.categorical_NG[:, place], out=into_PE)
+    return joined_PW
+
+
+def _aligned(part: Tensor) -> Tensor:
+    """The same where it begins as every tensor of PyTorch does, or else a copy: no bit hangs on where a part begins."""
+    return part if part.data_ptr() % ALIGNED == 0 else part.clone()
+
+
+def flat(output_PO: Tensor) -> Tensor:
+    """An output, or its gradient, of a row each, as the memory holds it."""
+    return output_PO.flatten(1) if output_PO.ndim > 1 else output_PO[:, None]
 
 
 def shared_out(sizes: Sequence[int], workers: int) -> list[int]:

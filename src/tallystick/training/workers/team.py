@@ -24,7 +24,7 @@ from tallystick.training.workers.cluster import Cluster
 from tallystick.training.workers.crew import Crew
 from tallystick.training.workers.own_machine import OwnMachine
 from tallystick.training.workers.plan import Layout, WorkerPlan, columns_of
-from tallystick.training.workers.shard import Shard
+from tallystick.training.workers.shard import Shard, flat
 
 
 class Team:
@@ -99,29 +99,38 @@ class Team:
         """Take a batch forward by all workers; gives its number and the output."""
         self._begun += 1
         number, rows, memory = self._begun, len(own), self._memory
-        memory["numeric"][:rows] = own.numeric_NF
-        memory["codes"][number % self._plan.in_flight, :, :rows] = own.categorical_NG.t()
+        here, others = self._parts(rows)
+        codes_GB = memory["codes"][number % self._plan.in_flight]
+        memory["numeric"][others] = own.numeric_NF[others]
+        codes_GB[:, others] = own.categorical_NG[others].t()
         for place, cut_BD in enumerate(cuts_BD):
-            memory[f"cut/{place}"][:rows] = cut_BD.detach()
+            memory[f"cut/{place}"][others] = cut_BD[others].detach()
         self._crew.tell("forward", number, rows)
-        shape = self._shard.forward(number, rows)
+        codes_GB[:, here] = own.categorical_NG[here].t()
+        own_here = Features(numeric_NF=own.numeric_NF[here], categorical_NG=codes_GB[:, here].t())
+        output_PO = self._shard.take(number, own_here, [cut_BD[here] for cut_BD in cuts_BD])
         self._crew.hear()
-        return number, memory["output"][:rows].clone().view(rows, *shape)
+        return number, torch.cat([output_PO, memory["output"][others].view(-1, *output_PO.shape[1:])])
 
     def backward(self, number: int, gradient: Tensor) -> list[Tensor]:
         """Take a batch back: leaves the weights' gradients with the module, gives those of the cuts."""
-        rows, memory, plan = len(gradient), self._memory, self._plan
-        memory["output gradient"][:rows] = gradient.reshape(rows, -1)
+        rows, memory = len(gradient), self._memory
+        here, others = self._parts(rows)
+        memory["output gradient"][others] = flat(gradient[others])
         self._crew.tell("backward", number, rows)
-        taught = self._shard.backward(number, rows)
+        taught, cut_grads_PD = self._shard.take_back(number, rows, gradient[here].contiguous())
         self._crew.hear()
         self._last = number, rows
-        for name in taught:
-            total = memory[f"gradient/{name}/0"].clone()
-            for worker in range(1, min(plan.workers, rows)):  # fewer rows than workers leave the last ones without any
+        for name, total in taught.items():
+            for worker in range(1, min(self._plan.workers, rows)):  # fewer rows than workers leave the last ones without any
                 total += memory[f"gradient/{name}/{worker}"]
             self._shard.dense[name].grad = total
-        return [memory[f"cut gradient/{place}"][:rows].clone() for place in range(len(plan.cut_widths or ()))]
+        return [torch.cat([grad_PD, memory[f"cut gradient/{place}"][others]]) for place, grad_PD in enumerate(cut_grads_PD)]
+
+    def _parts(self, rows: int) -> tuple[slice, slice]:
+        """The rows of a batch that this process takes, the first ones, and those of all others."""
+        here = self._plan.part(0, rows)
+        return here, slice(here.stop, rows)
 
     # What takes the place of the optimizer, for tables
 
