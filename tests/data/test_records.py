@@ -1,10 +1,11 @@
 """Packed rows in a file, against the same in memory."""
 
+import mmap
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import polars as pl
@@ -18,6 +19,7 @@ from tallystick.config.party import EncodingConfig, FeatureColumns, SequenceConf
 from tallystick.data import columns, records
 from tallystick.data.encoder import Encoder
 from tallystick.data.lazy import Frame, LazyTable, in_order, slices_of, store
+from tallystick.data.records import RowFile
 from tallystick.errors import DataError, StorageError
 
 ROWS = 700
@@ -124,10 +126,40 @@ def test_what_is_wrong_with_a_large_table_is_counted_over_all_of_it(monkeypatch:
 
 
 def test_records_lie_in_a_file_once_they_are_many(on_disk: None) -> None:
-    assert isinstance(records.mapped([np.ones((2, 3), np.uint8), np.zeros((1, 3), np.uint8)], row_bytes=3), np.memmap)
+    file = records.mapped([np.ones((2, 3), np.uint8), np.zeros((1, 3), np.uint8)], row_bytes=3)
+    assert file.records_NR.tolist() == [[1, 1, 1], [1, 1, 1], [0, 0, 0]]
     packed = ENCODER.encode(STORED[np.arange(ROWS)[::-1]])
     assert packed.place_M is not None
     assert packed.place_M.dtype == torch.int32
+
+
+class Pages(mmap.mmap):
+    """A mapping that notes which of its pages it was told of."""
+
+    read: ClassVar[list[int]] = []
+
+    def madvise(self, option: int, start: int = 0, length: int = 0) -> None:
+        if option == mmap.MADV_WILLNEED:
+            assert (start % mmap.PAGESIZE, length) == (0, mmap.PAGESIZE)
+            self.read.append(start // mmap.PAGESIZE)
+            super().madvise(option, start, length)
+
+
+def test_rows_are_read_ahead_by_their_pages_and_once() -> None:
+    rows, row_bytes = 20_000, 7
+    pages = Pages(-1, rows * row_bytes)
+    file, rng = RowFile(pages, row_bytes=row_bytes), np.random.default_rng(1)
+    batches_BN = [rng.integers(rows, size=40) for _ in range(3)]
+    for place_B in batches_BN:
+        file.announce(place_B)
+        spanned = {byte // mmap.PAGESIZE for row in place_B.tolist() for byte in range(row * row_bytes, (row + 1) * row_bytes)}
+        assert pages.read == sorted(spanned)
+        pages.read.clear()
+    for place_B in reversed(batches_BN):
+        file.require(place_B)
+    assert pages.read == []
+    file.require(np.array([rows - 1, mmap.PAGESIZE // row_bytes]))  # the last one, and one on two pages
+    assert pages.read == [0, 1, (rows * row_bytes - 1) // mmap.PAGESIZE]
 
 
 def test_a_full_disk_says_what_to_do(on_disk: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,8 @@ from tallystick.network.channel import Channel
 
 FeatureSource = Callable[[Tensor], Features]
 """Gives a party's features for a batch of aligned positions; where rows may be absent, it is what imputes them."""
+Announce = Callable[[Tensor], None]
+"""Hears which positions a FeatureSource will be asked for soon, so that it can read them ahead."""
 
 
 TILE = 32
@@ -44,6 +46,10 @@ Sending = Callable[[Part, int], None]
 
 def uncounted(part: Part, times: int) -> None:
     """A Sending that counts nothing."""
+
+
+def ignore_rows(index_B: Tensor) -> None:
+    """The Announce of rows that lie in memory."""
 
 
 def no_columns(index_B: Tensor) -> Features:

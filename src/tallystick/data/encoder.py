@@ -165,10 +165,11 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
             return PackedFeatures(records_MR=torch.from_numpy(self._records(frame, packing)), packing=packing)
         ordered, place_M = in_order(frame)
         pieces = slices_of(ordered, rows_of_a_piece(packing.row_bytes))
-        records_SR = mapped((self._records(piece, packing) for piece in pieces), row_bytes=packing.row_bytes)
+        file = mapped((self._records(piece, packing) for piece in pieces), row_bytes=packing.row_bytes)
         return PackedFeatures(
-            records_MR=torch.from_numpy(records_SR),
+            records_MR=torch.from_numpy(file.records_NR),
             packing=packing,
+            file=file,
             place_M=torch.from_numpy(place_M) if place_M is not None else None,
         )
 

@@ -12,6 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tallystick.data.records import RowFile
+
 Numbers = Literal["plain", "piecewise-linear", "periodic"]
 """How a bottom model takes numeric columns: as they are, or with an embedding of each beside them."""
 
@@ -197,6 +199,7 @@ class PackedFeatures:
         place_M: where each of the M rows stands among the records, whose order and number may be others; its own if left out.
         rows_N: which of them these N rows are, in this order; all of them if left out.
         who_M: a number for each packed row that tells it from others, in another table too; its place if left out.
+        file: of the records, where they lie in one.
     """
 
     records_MR: Tensor
@@ -204,16 +207,28 @@ class PackedFeatures:
     rows_N: Tensor | None = None
     who_M: Tensor | None = None
     place_M: Tensor | None = None
+    file: RowFile | None = None
 
     def __len__(self) -> int:
         return len(next(each for each in (self.rows_N, self.place_M, self.records_MR) if each is not None))
 
     def rows(self, index_B: Tensor) -> Features:
         """Pick rows, in the order of the index, unpacked."""
-        row_B = index_B if self.rows_N is None else self.rows_N.index_select(0, index_B)
+        row_B, place_B = self._places(index_B)
         who_B = row_B if self.who_M is None else self.who_M.index_select(0, row_B)
-        place_B = row_B if self.place_M is None else self.place_M.index_select(0, row_B)
+        if self.file is not None:
+            self.file.require(place_B.numpy())
         return replace(self.packing.unpack(self.records_MR.index_select(0, place_B)), who_N=who_B)
+
+    def announce(self, index_B: Tensor) -> None:
+        """Say that these rows are picked soon, so that they are read from a file meanwhile."""
+        if self.file is not None:
+            self.file.announce(self._places(index_B)[1].numpy())
+
+    def _places(self, index_B: Tensor) -> tuple[Tensor, Tensor]:
+        """Which of the M rows these are, and where they stand among the records."""
+        row_B = index_B if self.rows_N is None else self.rows_N.index_select(0, index_B)
+        return row_B, row_B if self.place_M is None else self.place_M.index_select(0, row_B)
 
     def picked(self, index_N: Tensor) -> "PackedFeatures":
         """These rows still packed, and not copied."""
@@ -226,7 +241,8 @@ class PackedFeatures:
     def to(self, device: torch.device) -> "PackedFeatures":
         """Move to a device."""
         rows_N, who_M, place_M = (each if each is None else each.to(device) for each in (self.rows_N, self.who_M, self.place_M))
-        return replace(self, records_MR=self.records_MR.to(device), rows_N=rows_N, who_M=who_M, place_M=place_M)
+        file = self.file if device.type == "cpu" else None
+        return replace(self, records_MR=self.records_MR.to(device), rows_N=rows_N, who_M=who_M, place_M=place_M, file=file)
 
 
 def _bytes_of(values_N: NDArray[np.generic]) -> NDArray[np.uint8]:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from tallystick.config.sections import TrainingConfig, TrainingSettings
-from tallystick.cut.forward import FeatureSource, a_row_each, no_columns
+from tallystick.cut.forward import Announce, FeatureSource, a_row_each, ignore_rows, no_columns
 from tallystick.data.encoder import Encoder
 from tallystick.data.features import Features
 from tallystick.data.target import LabelCoder
@@ -82,6 +82,7 @@ class Dataset(ABC):
         labels: the label party's.
         unaligned: own rows that are not linked, where the contract's method for them reads them.
         dispensed: that method, where there was no such row to train on and the run does without.
+        announce: hears which positions a batch will pick next, so that a file's rows are read ahead.
     """
 
     encoder: Encoder | None
@@ -92,6 +93,7 @@ class Dataset(ABC):
     labels: Labels | None = None
     unaligned: UnalignedRows = field(default_factory=UnalignedRows)
     dispensed: str | None = None
+    announce: Announce = ignore_rows
 
     def resolved(self, training: TrainingSettings) -> TrainingConfig:
         """The contract's training for so many training positions, which are the same for every party."""

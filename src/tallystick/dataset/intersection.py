@@ -11,6 +11,7 @@ from tallystick.alignment.outcome import Rows
 from tallystick.config.contract import Contract
 from tallystick.config.sections import SplitConfig, TrainingConfig
 from tallystick.config.unaligned import UnalignedConfig
+from tallystick.cut.forward import ignore_rows
 from tallystick.data.encoder import Encoder
 from tallystick.data.split import TEST, TRAINING, VALIDATION, parts_of_other_times, split_by_hash, split_by_time
 from tallystick.data.target import LabelCoder
@@ -76,9 +77,11 @@ class IntersectionDataset(Dataset):
             true_N = coder.encode(own.label().gather(rows_M)).to(device)
             labels = Labels.of(coder, true_N, own.weights(contract, rows_M))
         dispensed = own.is_label and contract.unaligned.facts.dispensable and not len(unaligned.train_N)
+        packed = own.named(encoder.encode(here), rows_M, contract).to(device) if encoder is not None else None
         dataset = cls(
             encoder=encoder,
-            source=own.named(encoder.encode(here), rows_M, contract).to(device).rows if encoder is not None else None,
+            source=packed.rows if packed is not None else None,
+            announce=packed.announce if packed is not None else ignore_rows,
             labels=labels,
             train_N=train_N.to(device),
             validation_N=validation_N.to(device),

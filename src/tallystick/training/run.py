@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from torch import nn
 
 from tallystick.config.sections import TrainingConfig
+from tallystick.cut.forward import Announce, ignore_rows
 from tallystick.network.channel import Progress, no_progress
 from tallystick.training.checkpoint import CheckpointStore, TrainingState
 from tallystick.training.plan import Batch, Committed, Schedule, batches_per_message, ignore_commit
@@ -24,6 +25,7 @@ class TrainingRun:
         resume_from: the step that all parties have committed; 0 starts anew.
         progress: called as steps go by.
         committed: called with a step once all parties are known to have committed it.
+        announce: hears which positions the next message's batches take.
         begins: where it begins; other than at nothing for a refit, whose epochs and steps count on from the first training's.
     """
 
@@ -33,6 +35,7 @@ class TrainingRun:
     resume_from: int = 0
     progress: Progress = no_progress
     committed: Committed = ignore_commit
+    announce: Announce = ignore_rows
     begins: TrainingState = field(default_factory=TrainingState)
 
     @property
@@ -74,4 +77,10 @@ class TrainingRun:
     def messages(self, state: TrainingState) -> Iterator[tuple[Batch, ...]]:
         """What is left of the present epoch: the batches of each message."""
         done = state.step - self.schedule.steps_before(state.epoch)
-        return self.schedule.messages(state.epoch, size=batches_per_message(self.training), skip=done)
+        groups = self.schedule.messages(state.epoch, size=batches_per_message(self.training), skip=done)
+        coming = next(groups, None)
+        while coming is not None:
+            group, coming = coming, next(groups, None)
+            for batch in coming or ():
+                self.announce(batch.index_B)
+            yield group

@@ -339,6 +339,7 @@ def _training_run(job: Job, dataset: Dataset, agreement: Agreement, training: Tr
         resume_from=agreement.resume_from,
         progress=job.logbook.watcher.progress,
         committed=job.logbook.commit,
+        announce=dataset.announce,
     )
 
 
