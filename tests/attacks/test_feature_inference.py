@@ -7,10 +7,12 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from engines import InThisProcess
 from tiny import short_trainings
 from torch.nn.functional import cross_entropy, mse_loss, one_hot
 
-from tallystick.attacks.feature_inference.evaluate import evaluate_feature_inference
+from tallystick.attacks.feature_inference import tasks
+from tallystick.attacks.feature_inference.evaluate import AttackPlan, PlannedAttack, evaluate_feature_inference
 from tallystick.attacks.feature_inference.inputs import Targets
 from tallystick.attacks.feature_inference.kernel import KernelRidge
 from tallystick.attacks.feature_inference.known_start import read_off, solved
@@ -62,6 +64,23 @@ PLAIN = {name: FEATURE_INFERENCE_ATTACKS[name] for name in ("ridge", "ridge-mean
 
 def one_attack(name, **changes):
     return {name: replace(FEATURE_INFERENCE_ATTACKS[name], **changes)}
+
+
+def test_attacks_as_tasks_find_the_same_to_the_last_bit(monkeypatch):
+    """In another order, too, for each draws by a seed of its own."""
+    monkeypatch.setattr(tasks, "WORTH_CELLS", 0)
+    short_trainings(monkeypatch)
+    truth = columns(300)
+    z_ND = planted(truth, bent=True)
+    sent = SentEmbeddings(last_BD=z_ND, mean_BD=z_ND + 0.1 * drawn(300, 8), looks_BE=z_ND, looks_at_BL=None)
+    attacks = {name: row for name, row in FEATURE_INFERENCE_ATTACKS.items() if not row.own_columns}
+    plan = AttackPlan.of(sent, truth, marginals=True, known=(1, 20, 295), attacks=attacks)
+    engine, here = InThisProcess(), plan.leaks(PlannedAttack.__call__)
+    assert tasks.leaks_on(engine, plan) == here
+    assert engine.began == len(list(plan.planned())) > 50
+
+    backwards = {each.key: each() for each in reversed(list(plan.planned()))}
+    assert plan.leaks(lambda each: backwards[each.key]) == here
 
 
 @pytest.mark.parametrize("name", WITH_KNOWN_ROWS)

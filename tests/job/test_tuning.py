@@ -10,6 +10,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 import yaml
+from engines import InThisProcess
 from tiny import contract_values, error_of, tables
 
 from tallystick.artifacts.folder import RunFolder
@@ -22,7 +23,6 @@ from tallystick.errors import ConfigError, ProtocolError
 from tallystick.job.phases.budget import Ahead, check_budget
 from tallystick.job.phases.search import STARTUP, TrialOrder, TrialRecord, best_of, next_values
 from tallystick.job.phases.tuning import NOTE, NextTrial, TuningTerms, _check_terms, _checked, trials_left
-from tallystick.job.phases.tuning_alone import prepare
 from tallystick.job.tune import run_tuning
 from tallystick.network.channel import memory_channels
 from tallystick.privacy.ledger import BudgetExceeded, Ledger
@@ -181,15 +181,6 @@ def test_alone_values_are_chosen_by_the_labels_that_a_run_would_train_on_and_cha
     bank = job.start("bank", "tune", "--alone")
     assert bank.end() != 0
     assert "over the cap of 1" in bank.error
-
-
-class InThisProcess:
-    """An engine whose one worker is this process."""
-
-    workers = 1
-
-    def map(self, work, inputs):
-        return enumerate(map(prepare(work.shared), inputs))
 
 
 def tuned_alone(job, **options):

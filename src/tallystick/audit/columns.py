@@ -21,12 +21,14 @@ from tallystick.artifacts.folder import RunFolder
 from tallystick.artifacts.row_recorder import RowStore
 from tallystick.artifacts.starting_point import StartingPoint
 from tallystick.artifacts.trained import kept_encoder
-from tallystick.attacks.feature_inference.evaluate import KNOWN, MOST_ROWS, FeatureLeaks, evaluate_feature_inference
+from tallystick.attacks.feature_inference.evaluate import KNOWN, MOST_ROWS, AttackPlan, FeatureLeaks, PlannedAttack
 from tallystick.attacks.feature_inference.registry import FEATURE_INFERENCE_ATTACKS, FeatureInferenceAttack
+from tallystick.attacks.feature_inference.tasks import leaks_on
 from tallystick.attacks.feature_inference.view import ColumnValues, FirstBatch, SentEmbeddings
 from tallystick.attacks.row_sums import RowSums, epochs_in_words
 from tallystick.audit.known_start import first_batch
 from tallystick.audit.other_run import OtherRun, runs_in_words
+from tallystick.compute.task import Engine
 from tallystick.config.contract import Contract
 from tallystick.config.party import FeatureColumns
 from tallystick.data.encoder import Encoder, feature_columns
@@ -186,6 +188,7 @@ def audit_features(
     watcher: Watcher,
     known: Sequence[int] = KNOWN,
     also: Sequence[OtherRun] = (),
+    engine: Engine | None = None,
     seed: int = 0,
 ) -> results.FeatureAudit:
     """Attack what this party sent over the whole training, as the label party could, and measure by its own columns.
@@ -209,7 +212,18 @@ def audit_features(
         attacks = {each: row for each, row in _attacks(contract).items() if name == "used" or not row.from_others}
         try:
             alone, *together = [
-                _rebuilt(view, columns, first if name == "used" and place == 0 else None, attacks=attacks, known=known, seed=seed)
+                _rebuilt(
+                    AttackPlan.of(
+                        view,
+                        columns,
+                        first=first if name == "used" and place == 0 else None,
+                        known=known,
+                        marginals=True,
+                        attacks=attacks,
+                        seed=seed,
+                    ),
+                    engine,
+                )
                 for place, view in enumerate(views)
             ]
             found[name] = _stronger(alone, together, runs=1 + len(also))
@@ -235,25 +249,9 @@ def audit_features(
     return with_releases(found_now, folder, contract)
 
 
-def _rebuilt(
-    view: SentEmbeddings,
-    columns: ColumnValues,
-    first: FirstBatch | None,
-    *,
-    attacks: Mapping[str, FeatureInferenceAttack],
-    known: Sequence[int],
-    seed: int,
-) -> FeatureLeaks:
-    """What these attacks make of one view."""
-    return evaluate_feature_inference(
-        view,
-        columns,
-        first=first,
-        known=known,
-        marginals=True,
-        attacks=attacks,
-        seed=seed,
-    )
+def _rebuilt(plan: AttackPlan, engine: Engine | None) -> FeatureLeaks:
+    """What the attacks on one view find."""
+    return plan.leaks(PlannedAttack.__call__) if engine is None else leaks_on(engine, plan)
 
 
 def _attacks(contract: Contract) -> dict[str, FeatureInferenceAttack]:

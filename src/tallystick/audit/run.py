@@ -89,4 +89,5 @@ def _columns(run: AuditedRun, own: OwnRows, watcher: Watcher) -> results.Feature
     truth = own_columns(own, run.dataset, seen_R, first_B=first_B)
     save_columns(run.folder, run.contract, run.party, truth, run_id=run.run_id)
     store.drop_from(0)  # single steps served the audit of membership
-    return audit_features(run.folder, run.contract, watcher=watcher)
+    compute = own.party.compute
+    return audit_features(run.folder, run.contract, watcher=watcher, engine=compute.made() if compute is not None else None)

@@ -6,7 +6,7 @@ The feature party runs it, at home: it sent the embeddings and has the columns, 
 know are the label party's own columns, which would help: a simulation that has both sides measures that too.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal, TypeAlias
@@ -82,90 +82,195 @@ def evaluate_feature_inference(
     _check(draws, len(sent.last_BD), len(columns))
     if attacks is None:
         attacks = {name: row for name, row in FEATURE_INFERENCE_ATTACKS.items() if own_NA is not None or not row.own_columns}
-    told = known if isinstance(known, Mapping) else draws_of_known(len(columns), known=known, draws=draws, seed=seed)
-    chosen = torch.arange(len(columns)) if told is known else attacked_rows(len(columns))
-    sent, columns = sent.rows(chosen), columns.rows(chosen)
-    first = _among(first, chosen) if first is not None else None
-    view_of = partial(
-        FeatureView,
-        last_ND=sent.last_BD,
-        mean_ND=sent.mean_BD,
-        looks_NE=sent.looks_BE,
-        looks_at_NL=sent.looks_at_BL,
-        own_NA=None if own_NA is None else own_NA[chosen],
+    plan = AttackPlan.of(
+        sent, columns, own_NA=own_NA, first=first, marginals=marginals, known=known, draws=draws, attacks=attacks, seed=seed
     )
-    attacked = _Attacks(view_of=view_of, columns=columns, seed=seed)
-    without = {name: row for name, row in attacks.items() if row.knows_no_row}
-    attacked.knowing_no_row(
-        {name: row for name, row in without.items() if (first is not None if row.from_start else marginals)}, first
-    )
-    attacked.knowing_rows({name: row for name, row in attacks.items() if name not in without}, told)
-    return attacked.leaks()
+    return plan.leaks(PlannedAttack.__call__)
 
 
-@dataclass(kw_only=True)
-class _Attacks:
-    """All attacks on one label party's view, by what the attacker knows; gathers what they found."""
+@dataclass(frozen=True, kw_only=True)
+class PlannedAttack:
+    """One attack, with one draw of the rows that it knows: none of the others need be over.
 
-    view_of: Callable[..., FeatureView]
-    columns: ColumnValues
+    Args:
+        known: how many rows it knows.
+        name: the attack's.
+        row: the attack.
+        view: what it reads.
+        truth: the columns of the rows that it is judged by.
+        rest_N: which of the view's rows these are.
+        seed: of its draws.
+    """
+
+    known: int
+    name: str
+    row: FeatureInferenceAttack
+    view: FeatureView
+    truth: ColumnValues
+    rest_N: Tensor
     seed: int
-    measured: list[RebuiltColumn] = field(default_factory=list)
-    unmeasured: list[str] = field(default_factory=list)
-    by_attack: dict[tuple[str, int], float] = field(default_factory=dict)
-    scaled: dict[tuple[str, bool], Tensor] = field(default_factory=dict)
 
-    def knowing_no_row(self, attacks: Mapping[str, FeatureInferenceAttack], first: FirstBatch | None) -> None:
-        """Attack by starting weights, or by how each column is distributed."""
-        columns = self.columns
-        if not attacks or len(columns) < 10 or not (columns.numeric or columns.categorical):
-            return
-        tally, everything_N = _Tally(columns, 0), torch.arange(len(columns))
+    @property
+    def key(self) -> tuple[int, int, str]:
+        """What tells it from the others of its plan."""
+        return self.known, self.seed, self.name
+
+    def __call__(self) -> Reconstruction | str:
+        """Rebuild the columns, or say why that could not be."""
+        try:
+            return self.row.attack(self.view, generator=torch.Generator().manual_seed(self.seed))
+        except UNSOLVED as error:
+            return f"the attack {self.name}, knowing {self.known} rows, could not be run: {error}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Round:
+    """All attacks that know so many rows, or why there are none, and what of columns cannot be measured."""
+
+    known: int
+    attacks: Sequence[PlannedAttack] = ()
+    reason: str = ""
+    missing: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttackPlan:
+    """All attacks on one label party's view, by what the attacker knows; arguments as ``evaluate_feature_inference`` takes them.
+
+    ``told`` names the rows that are known, and ``sent``, ``columns`` and the others are of the rows that are attacked.
+    """
+
+    sent: SentEmbeddings
+    columns: ColumnValues
+    own_NA: Tensor | None
+    first: FirstBatch | None
+    marginals: bool
+    told: Told
+    attacks: Mapping[str, FeatureInferenceAttack]
+    seed: int
+
+    @classmethod
+    def of(
+        cls,
+        sent: SentEmbeddings,
+        columns: ColumnValues,
+        *,
+        own_NA: Tensor | None = None,
+        first: FirstBatch | None = None,
+        marginals: bool = False,
+        known: Sequence[int] | Told = KNOWN,
+        draws: int = DRAWS,
+        attacks: Mapping[str, FeatureInferenceAttack],
+        seed: int = 0,
+    ) -> "AttackPlan":
+        """Choose the rows that are attacked, and those that are known; raises what ``evaluate_feature_inference`` does."""
+        _check(draws, len(sent.last_BD), len(columns))
+        told = known if isinstance(known, Mapping) else draws_of_known(len(columns), known=known, draws=draws, seed=seed)
+        chosen = torch.arange(len(columns)) if told is known else attacked_rows(len(columns))
+        return cls(
+            sent=sent.rows(chosen),
+            columns=columns.rows(chosen),
+            own_NA=None if own_NA is None else own_NA[chosen],
+            first=_among(first, chosen) if first is not None else None,
+            marginals=marginals,
+            told=told,
+            attacks=attacks,
+            seed=seed,
+        )
+
+    def leaks(self, found: Callable[[PlannedAttack], Reconstruction | str]) -> FeatureLeaks:
+        """What the attacks found, measured by the truth."""
+        measured: list[RebuiltColumn] = []
+        unmeasured: list[str] = []
+        by_attack: dict[tuple[str, int], float] = {}
+        for each in self._rounds():
+            if each.reason:
+                unmeasured += [each.reason] if each.known or not measured else []
+                continue
+            tally = _Tally(self.columns, each.known)
+            for attack in each.attacks:
+                rebuilt = found(attack)
+                if isinstance(rebuilt, str):
+                    tally.missing[f"the attack {attack.name}"] = rebuilt
+                else:
+                    tally.add(attack.name, rebuilt, attack.truth, attack.rest_N)
+            tally.missing.update(each.missing)
+            columns, missing = tally.result()
+            measured += columns
+            unmeasured += missing
+            by_attack |= {(name, tally.known): value for name, value in tally.means().items()}
+        return FeatureLeaks(columns=tuple(measured), not_measured=tuple(dict.fromkeys(unmeasured)), by_attack=by_attack)
+
+    def planned(self) -> Iterator[PlannedAttack]:
+        """All attacks, in their order."""
+        for each in self._rounds():
+            yield from each.attacks
+
+    def _rounds(self) -> Iterator[_Round]:
+        view_of = partial(
+            FeatureView,
+            last_ND=self.sent.last_BD,
+            mean_ND=self.sent.mean_BD,
+            looks_NE=self.sent.looks_BE,
+            looks_at_NL=self.sent.looks_at_BL,
+            own_NA=self.own_NA,
+            scaled={},
+        )
+        without = {name: row for name, row in self.attacks.items() if row.knows_no_row}
+        possible = {name: row for name, row in without.items() if (self.first is not None if row.from_start else self.marginals)}
+        if possible and len(self.columns) >= 10 and (self.columns.numeric or self.columns.categorical):
+            yield self._knowing_no_row(view_of, possible)
+        attacks = {name: row for name, row in self.attacks.items() if name not in without}
+        for count in self.told:
+            yield self._knowing_rows(view_of, attacks, count)
+
+    def _knowing_no_row(self, view_of: Callable[..., FeatureView], attacks: Mapping[str, FeatureInferenceAttack]) -> _Round:
+        """Attacks by starting weights, or by how each column is distributed."""
+        columns, everything_N = self.columns, torch.arange(len(self.columns))
         none_K = everything_N[:0]
-        view = self.view_of(known_K=none_K, columns_K=columns.rows(none_K), first=first, marginals=marginals_of(columns))
+        view = view_of(known_K=none_K, columns_K=columns.rows(none_K), first=self.first, marginals=marginals_of(columns))
         all_rows = {name: row for name, row in attacks.items() if not row.from_others}
-        tally.attacked(view, all_rows, columns, everything_N, seed=self.seed)
-        self.scaled = view.scaled
+        planned = self._planned(all_rows, 0, view, columns, everything_N, seed=self.seed)
+        missing: dict[str, str] = {}
         by_others = {name: row for name, row in attacks.items() if row.from_others}
         others_O, rest_N = _other_people(len(columns), seed=self.seed)
         if by_others and len(others_O) < LEAST_PEOPLE:
-            tally.missing["other people"] = (
+            missing["other people"] = (
                 f"{', '.join(by_others)}: half of {len(columns)} rows play other people; {LEAST_PEOPLE} of these are needed"
             )
         elif by_others:
             others = columns.rows(others_O)
             rest = view.of_rows(rest_N, others=others, marginals=marginals_of(others))
-            tally.attacked(rest, by_others, columns.rows(rest_N), torch.arange(len(rest_N)), seed=self.seed)
-        self._keep(tally)
+            planned += self._planned(by_others, 0, rest, columns.rows(rest_N), torch.arange(len(rest_N)), seed=self.seed)
+        return _Round(known=0, attacks=planned, missing=missing)
 
-    def knowing_rows(self, attacks: Mapping[str, FeatureInferenceAttack], told: Told) -> None:
-        """Attack with so many known rows, in each draw of them."""
-        columns = self.columns
-        for count in told:
-            if not count and self.measured:
-                continue
-            if reason := _cannot(count, columns):
-                self.unmeasured.append(reason)
-                continue
-            tally = _Tally(columns, count)
-            for draw, known_K in enumerate(told[count]):
-                rest_N = _others(known_K, len(columns))
-                view = self.view_of(known_K=known_K, columns_K=columns.rows(known_K))
-                view.scaled.update(self.scaled)
-                tally.attacked(view, attacks, columns.rows(rest_N), rest_N, seed=self.seed + draw)
-                self.scaled = view.scaled
-            self._keep(tally)
+    def _knowing_rows(
+        self, view_of: Callable[..., FeatureView], attacks: Mapping[str, FeatureInferenceAttack], count: int
+    ) -> _Round:
+        """Attacks with so many known rows, in each draw of them."""
+        if reason := _cannot(count, self.columns):
+            return _Round(known=count, reason=reason)
+        planned: list[PlannedAttack] = []
+        for draw, known_K in enumerate(self.told[count]):
+            rest_N = _others(known_K, len(self.columns))
+            view = view_of(known_K=known_K, columns_K=self.columns.rows(known_K))
+            planned += self._planned(attacks, count, view, self.columns.rows(rest_N), rest_N, seed=self.seed + draw)
+        return _Round(known=count, attacks=planned)
 
-    def _keep(self, tally: "_Tally") -> None:
-        found, missing = tally.result()
-        self.measured += found
-        self.unmeasured += missing
-        self.by_attack |= {(name, tally.known): value for name, value in tally.means().items()}
-
-    def leaks(self) -> FeatureLeaks:
-        """What was found."""
-        unmeasured = tuple(dict.fromkeys(self.unmeasured))
-        return FeatureLeaks(columns=tuple(self.measured), not_measured=unmeasured, by_attack=self.by_attack)
+    @staticmethod
+    def _planned(
+        attacks: Mapping[str, FeatureInferenceAttack],
+        known: int,
+        view: FeatureView,
+        truth: ColumnValues,
+        rest_N: Tensor,
+        *,
+        seed: int,
+    ) -> list[PlannedAttack]:
+        return [
+            PlannedAttack(known=known, name=name, row=row, view=view, truth=truth, rest_N=rest_N, seed=seed)
+            for name, row in attacks.items()
+        ]
 
 
 def _check(draws: int, embedded: int, rows: int) -> None:
@@ -231,18 +336,6 @@ class _Tally:
         self.accuracies: dict[tuple[str, str], list[float]] = {}
         self.majorities: dict[str, list[float]] = {}
         self.missing: dict[str, str] = {}
-
-    def attacked(
-        self, view: FeatureView, attacks: Mapping[str, FeatureInferenceAttack], truth: ColumnValues, rest_N: Tensor, *, seed: int
-    ) -> None:
-        """Run all attacks on one draw of the known rows; the truth is of the rest."""
-        for name, row in attacks.items():
-            try:
-                found = row.attack(view, generator=torch.Generator().manual_seed(seed))
-            except UNSOLVED as error:
-                self.missing[f"the attack {name}"] = f"the attack {name}, knowing {self.known} rows, could not be run: {error}"
-                continue
-            self.add(name, found, truth, rest_N)
 
     def add(self, attack: str, found: Reconstruction, truth: ColumnValues, rest_N: Tensor) -> None:
         for f, name in enumerate(truth.numeric):

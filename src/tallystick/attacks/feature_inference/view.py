@@ -159,6 +159,7 @@ class FeatureView:
         others: columns of people who are not among the rows, for an attack that knows no row; None where there is no such table.
         looks_at_NL: of each of the looks the step of its epoch that the row was embedded in, from 0: between two steps the bottom
             model moves. None: not known, or there was one look only.
+        scaled: what attacks read of all rows, scaled by the first of them for the others, whichever rows these know.
     """
 
     last_ND: Tensor
@@ -171,8 +172,7 @@ class FeatureView:
     marginals: Marginals | None = None
     others: ColumnValues | None = None
     looks_at_NL: Tensor | None = None
-    scaled: dict[tuple[str, bool], Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """What attacks read of all rows, scaled by the first of them for the others; the same whichever rows are known."""
+    scaled: dict[tuple[str, bool], Tensor] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.last_ND.ndim != 2 or self.last_ND.shape != self.mean_ND.shape:

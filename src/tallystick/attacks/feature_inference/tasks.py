@@ -1,0 +1,112 @@
+"""A plan's attacks as tasks on an engine: each has a seed of its own, so that it finds the same wherever and whenever it runs."""
+
+from collections.abc import Mapping
+
+import msgspec
+from safetensors.torch import load, save
+from torch import Tensor
+
+from tallystick.attacks.feature_inference.evaluate import AttackPlan, FeatureLeaks, PlannedAttack
+from tallystick.attacks.feature_inference.registry import FEATURE_INFERENCE_ATTACKS
+from tallystick.attacks.feature_inference.view import ColumnValues, Reconstruction, SentEmbeddings
+from tallystick.compute.task import Engine, TaskFunction, Work
+
+WORTH_CELLS = 75_000
+"""Rows times columns that are worth a worker: a smaller attack is over before a worker has begun."""
+
+
+def leaks_on(engine: Engine, plan: AttackPlan) -> FeatureLeaks:
+    """What the plan's attacks found, by name those of the table; on the engine where that is quicker.
+
+    An attack by starting weights reads a model that stays in this process.
+    """
+    if len(plan.columns) * (len(plan.columns.numeric) + len(plan.columns.categorical)) < WORTH_CELLS:
+        return plan.leaks(PlannedAttack.__call__)
+    handed = [each.key for each in plan.planned() if not each.row.from_start]
+    work = Work(prepare=f"{__name__}:{prepare.__name__}", shared=_packed(plan))
+    found: dict[tuple[int, int, str], Reconstruction | str] = {}
+    for number, output in engine.map(work, (msgspec.json.encode(key) for key in handed)):
+        found[handed[number]] = _rebuilt(output)
+    return plan.leaks(lambda each: found[each.key] if each.key in found else each())
+
+
+def prepare(shared: bytes) -> TaskFunction:
+    """Make the plan in a worker; a task's input is the key of one of its attacks."""
+    planned = {each.key: each for each in _unpacked(shared).planned()}
+
+    def attack(given: bytes) -> bytes:
+        found = planned[msgspec.json.decode(given, type=tuple[int, int, str])]()
+        if isinstance(found, str):
+            return msgspec.msgpack.encode((found, b""))
+        tensors = {"numeric": found.numeric_NF.contiguous(), "categorical": found.categorical_NG.contiguous()}
+        return msgspec.msgpack.encode(("", save(tensors)))
+
+    return attack
+
+
+def _rebuilt(output: bytes) -> Reconstruction | str:
+    reason, tensors = msgspec.msgpack.decode(output, type=tuple[str, bytes])
+    if reason:
+        return reason
+    rebuilt = load(tensors)
+    return Reconstruction(numeric_NF=rebuilt["numeric"], categorical_NG=rebuilt["categorical"])
+
+
+class _Facts(msgspec.Struct, frozen=True):
+    """What a plan has besides tensors."""
+
+    numeric: tuple[str, ...]
+    categorical: tuple[str, ...]
+    categories: tuple[int, ...]
+    attacks: list[str]
+    told: list[tuple[int, int]]  # known rows, and draws of them
+    marginals: bool
+    seed: int
+
+
+def _packed(plan: AttackPlan) -> bytes:
+    columns, sent = plan.columns, plan.sent
+    tensors: dict[str, Tensor | None] = {
+        "last": sent.last_BD,
+        "mean": sent.mean_BD,
+        "looks": sent.looks_BE,
+        "looks at": sent.looks_at_BL,
+        "own": plan.own_NA,
+        "numeric": columns.numeric_NF,
+        "categorical": columns.categorical_NG,
+        **{f"known {count} {draw}": rows for count, draws in plan.told.items() for draw, rows in enumerate(draws)},
+    }
+    facts = _Facts(
+        numeric=columns.numeric,
+        categorical=columns.categorical,
+        categories=columns.categories,
+        attacks=list(plan.attacks),
+        told=[(count, len(draws)) for count, draws in plan.told.items()],
+        marginals=plan.marginals,
+        seed=plan.seed,
+    )
+    given = {name: tensor.contiguous() for name, tensor in tensors.items() if tensor is not None}
+    return msgspec.msgpack.encode((facts, save(given)))
+
+
+def _unpacked(shared: bytes) -> AttackPlan:
+    facts, given = msgspec.msgpack.decode(shared, type=tuple[_Facts, bytes])
+    tensors: Mapping[str, Tensor] = load(given)
+    return AttackPlan(
+        sent=SentEmbeddings(
+            last_BD=tensors["last"], mean_BD=tensors["mean"], looks_BE=tensors["looks"], looks_at_BL=tensors.get("looks at")
+        ),
+        columns=ColumnValues(
+            numeric_NF=tensors["numeric"],
+            categorical_NG=tensors["categorical"],
+            numeric=facts.numeric,
+            categorical=facts.categorical,
+            categories=facts.categories,
+        ),
+        own_NA=tensors.get("own"),
+        first=None,
+        marginals=facts.marginals,
+        told={count: [tensors[f"known {count} {draw}"] for draw in range(draws)] for count, draws in facts.told},
+        attacks={name: FEATURE_INFERENCE_ATTACKS[name] for name in facts.attacks},
+        seed=facts.seed,
+    )
