@@ -85,8 +85,8 @@ def test_a_run_that_goes_on_with_other_workers_says_so(began, now, says, tmp_pat
 
 REFUSED = {
     'device = "cuda"': ({"device": "cuda"}, {}),
-    "alignment.method = union": ({}, {"alignment__method": "union"}),
-    "unaligned.method = average": ({}, {"unaligned": {"method": "average"}}),
+    "with alignment.method = union the label party": ({}, {"alignment__method": "union"}),
+    "with unaligned.method = average the label party": ({}, {"unaligned": {"method": "average"}}),
     "model.normalization = batch": ({}, {"model__normalization": "batch"}),
     "model.bottoms.bank": ({}, {"model__bottoms": {"bank": "mine:Bottom"}}),
     "model.top": ({}, {"model__top": "mine:Top"}),

@@ -11,14 +11,17 @@ import torch
 from loops import BATCH, Setting, assert_same_bits, training, weights_of
 
 from tallystick.compute.ray_cluster import RayEngine
+from tallystick.dataset.imputed import ImputedFeatures, ImputingBottom
 from tallystick.defenses.chain import chain
 from tallystick.defenses.marvell import Marvell
 from tallystick.errors import WorkerLost
+from tallystick.imputation.gaussian_features import GaussianFeatures
 from tallystick.models.split import LabelModel
 from tallystick.models.tabular import Columns, one_by_one
 from tallystick.training.checkpoint import CheckpointStore
 from tallystick.training.defended import CutDefense
 from tallystick.training.plan import batches_per_message, staleness_of
+from tallystick.training.updates import Updates
 from tallystick.training.workers import cluster
 from tallystick.training.workers.plan import WorkerPlan
 from tallystick.training.workers.team import Team
@@ -160,6 +163,26 @@ def test_workers_with_memories_of_their_own_have_the_same_bits(setting, how, wor
     setting, how = Setting(**setting, validation=40), training(**how)
     kinds = {"cluster": lambda module, plan: Team(module, plan, RayEngine(workers=plan.workers - 1)), "parts": InParts}
     assert_same_bits(*(trained(kind, setting, how, workers, tmp_path / name) for name, kind in kinds.items()))
+
+
+@pytest.mark.long
+def test_what_replaces_the_embeddings_of_absent_rows_sees_whole_batches():
+    setting, how, found = Setting(), training(), []
+    rows_B, present_B = torch.arange(BATCH), torch.arange(BATCH) % 3 > 0
+    picked = setting.columns["shop"].rows(rows_B)
+    features = ImputedFeatures(numeric_NF=picked.numeric_NF, categorical_NG=picked.categorical_NG, present_B=present_B)
+    for kind in (Team, InParts):
+        bottom = setting.modules()[0]["shop"]
+        whole = ImputingBottom(bottom, GaussianFeatures(), generator=torch.Generator().manual_seed(3))
+        with kind(bottom, plan_of(setting, how, "shop", 2)):
+            updates = Updates(how, whole, steps=2)
+            for step in (1, 2):
+                updates.zero_grad()
+                cut_BD = whole(features)
+                torch.autograd.backward(cut_BD, torch.ones_like(cut_BD))
+                updates.step(step)
+        found.append({**whole.state_dict(), "cut": cut_BD.detach()})
+    assert_same_bits(*found)
 
 
 def kill_workers(step):

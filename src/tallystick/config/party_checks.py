@@ -90,12 +90,14 @@ def _worker_problems(contract: "Contract", party: PartyFile) -> list[str]:
         problems.append(f"{where}: a helper trains nothing; leave it out")
     if party.device != "cpu":
         problems.append(f"{where}: device = {shown(party.device)} trains in one process; leave one of the two out")
-    if contract.linkage.imputes or contract.linkage.similar:
+    if role == "label" and (contract.linkage.imputes or contract.linkage.similar):
         problems.append(
-            f"{where}: alignment.method = {contract.alignment.method} trains in one process; leave training_workers out"
+            f"{where}: with alignment.method = {contract.alignment.method} the label party trains in one process; leave it out"
         )
-    if contract.unaligned.used:
-        problems.append(f"{where}: unaligned.method = {contract.unaligned.method} trains in one process; leave it out")
+    if role == "label" and contract.unaligned.used:
+        problems.append(
+            f"{where}: with unaligned.method = {contract.unaligned.method} the label party trains in one process; leave it out"
+        )
     if model.normalization == "batch":
         problems.append(f"{where}: model.normalization = batch is over the whole batch; agree on none, or leave it out")
     own = [f"model.bottoms.{name}"] * (name in model.bottoms) + ["model.top"] * (role == "label" and model.top is not None)

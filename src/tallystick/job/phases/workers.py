@@ -9,6 +9,7 @@ from torch import nn
 from tallystick.artifacts.folder import WORKERS
 from tallystick.data.features import FeatureShape
 from tallystick.dataset.dataset import Dataset
+from tallystick.dataset.imputed import ImputingBottom
 from tallystick.errors import ConfigError
 from tallystick.job.job import Job
 from tallystick.models.split import LabelModel
@@ -24,17 +25,20 @@ def label_workers(
 ) -> AbstractContextManager[object]:
     """Within this block the label party's model trains by all of the party's workers."""
     own = dataset.encoder.feature_shape if dataset.encoder is not None else None
-    return _shared(job, model, own, run, cut_widths=tuple(widths))
+    return _shared(job, model, own, run, cut_widths=tuple(widths), rows=run.training.batch_size)
 
 
 def feature_workers(job: Job, bottom: nn.Module, dataset: Dataset, run: TrainingRun) -> AbstractContextManager[object]:
-    """Within this block a feature party's bottom model does; what defends its embeddings sees the whole batch."""
-    inner = bottom.bottom if isinstance(bottom, DefendedBottom) else bottom
-    return _shared(job, inner, dataset.known_encoder.feature_shape, run, cut_widths=None)
+    """Within this block a feature party's bottom model does; what defends or replaces its embeddings sees the whole batch."""
+    inner = bottom
+    while isinstance(inner, DefendedBottom | ImputingBottom):
+        inner = inner.bottom
+    rows = dataset.most_cut_rows(run.training.batch_size, 0)  # of its own candidates, which are all that it knows
+    return _shared(job, inner, dataset.known_encoder.feature_shape, run, cut_widths=None, rows=rows)
 
 
 def _shared(
-    job: Job, module: nn.Module, own: FeatureShape | None, run: TrainingRun, *, cut_widths: tuple[int, ...] | None
+    job: Job, module: nn.Module, own: FeatureShape | None, run: TrainingRun, *, cut_widths: tuple[int, ...] | None, rows: int
 ) -> AbstractContextManager[object]:
     workers, target, training = job.party.training_workers, job.contract.target, run.training
     compare_workers(job, goes_on=run.resume_from > 0)
@@ -54,7 +58,7 @@ def _shared(
         own=own,
         cut_widths=cut_widths,
         outputs=target.classes if target.type == "multiclass" else 1,
-        batch_rows=training.batch_size,
+        batch_rows=rows,
         in_flight=late + batches_per_message(training) if late else 1,
         workers=workers,
         threads=cluster.threads if cluster else job.party.threads or max(1, torch.get_num_threads() // workers),
