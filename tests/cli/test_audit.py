@@ -11,10 +11,12 @@ import time
 import polars as pl
 import pytest
 import yaml
+from engines import InThisProcess
 from tiny import PATIENCE_S, columns, contract_values, few_column_attacks, seed_system, short_trainings, tables
 from typer.testing import CliRunner
 
 from tallystick.cli.app import app
+from tallystick.config.compute import ComputeConfig
 from tallystick.config.contract import load_contract, parse_contract
 from tallystick.config.party import load_party
 from tallystick.data.lazy import LazyTable
@@ -22,7 +24,7 @@ from tallystick.defense_trials import runs
 from tallystick.defense_trials.partner import SimulatedPartner
 from tallystick.defense_trials.trials import candidate_trials, estimate, parse_sweep
 from tallystick.defenses.registry import DEFENSES
-from tallystick.errors import ConfigError, Diverged
+from tallystick.errors import ComputeError, ConfigError, Diverged
 from tallystick.results import read_result
 from tallystick.simulation import simulate
 
@@ -444,6 +446,26 @@ def test_an_interrupted_sweep_writes_what_is_over_or_nothing(home, tmp_path_fact
     assert result.sections.sweep.trials[0].defense == "none"
     assert result.sections.notes[-1].startswith("Interrupted: ")
     assert "Interrupted: " in (folder / "report.html").read_text()
+
+
+class LostAfterOne(InThisProcess):
+    """An engine that is lost once a task is over."""
+
+    def map(self, work, inputs):
+        yield next(super().map(work, inputs))
+        raise ComputeError("the Ray cluster is lost: its head does not answer")
+
+
+def test_a_sweep_whose_engine_is_lost_keeps_the_trials_that_are_over(tmp_path, monkeypatch):
+    home = home_in(tmp_path)
+    change(home / "party.yaml", compute={"workers": 1})
+    monkeypatch.setattr(ComputeConfig, "made", lambda _: LostAfterOne())
+    done = swept(home, "--seeds", 1, "--rows", 300, "--sweep", "label-dp=2")
+    assert done.exit_code != 0
+    (folder,) = (home / "runs").iterdir()
+    said = " ".join(done.stderr.split())
+    assert f"its head does not answer; the trials that were over are in {folder / 'report.html'}" in said
+    assert [trial.defense for trial in read_result((folder / "result.json").read_bytes()).sections.sweep.trials] == ["none"]
 
 
 def test_estimates_are_those_of_a_t_test():

@@ -13,8 +13,9 @@ import pytest
 from tiny import PATIENCE_S
 
 from tallystick.check import check_party_file
+from tallystick.compute import local
 from tallystick.compute.local import LocalEngine
-from tallystick.compute.task import ATTEMPTS, Work
+from tallystick.compute.task import ATTEMPTS, Work, output_of, perform
 from tallystick.errors import ComputeError, ConfigError, DataError
 
 
@@ -129,6 +130,24 @@ def test_workers_end_with_the_process_that_began_them(tmp_path, how):
     assert parent.returncode == -how
     assert all(map(ended, workers))
     assert not list(tmp_path.glob("*-tidy"))
+
+
+def test_a_worker_of_other_versions_refuses_every_task():
+    work = Work(prepare="chores:prepare", shared=b"/")
+    there = perform(work, b"[]", threads=1, versions="tallystick 0.1.0, Python 3.9.1, PyTorch 2.0.0")
+    with pytest.raises(
+        ComputeError, match=r"a worker on .* has tallystick .*, and here are .*, Python 3\.9\.1, PyTorch 2\.0\.0; install"
+    ):
+        output_of(there, 0)
+
+
+def test_what_workers_are_sent_counts_before_they_begin(tmp_path, monkeypatch):
+    monkeypatch.setattr(local, "free_memory", lambda: 2 * (local.LEAST_BYTES + 3000))
+    engine, work = LocalEngine(workers=2), Work(prepare="chores:prepare", shared=bytes(4000))
+    with pytest.raises(
+        ComputeError, match=r"compute\.workers = 2: they take .* at the least, and .* are free here; have at most 1$"
+    ):
+        list(engine.map(work, [b"[]"]))
 
 
 def test_a_check_names_the_workers_that_memory_allows(tmp_path):

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from tallystick.cli.options import JsonFlag, Style, StyleFlag
 from tallystick.cli.output import LIBRARIES, finish, guarded
-from tallystick.errors import ConfigError
+from tallystick.errors import ComputeError, ConfigError
 
 if TYPE_CHECKING:
     from tallystick.results import Estimate, Leak, Result, Trial
@@ -82,7 +82,7 @@ def audit(
 def _tried(target: Path, party: Path, options: "_Options", watcher: "Watcher", *, as_json: bool) -> None:
     """Try a contract with defences on the label party's own data, and keep what was over where that is interrupted."""
     from tallystick.config.party import load_party
-    from tallystick.defense_trials.trials import Interrupted
+    from tallystick.defense_trials.trials import EngineLost, Interrupted
 
     runs = load_party(party).runs
     try:
@@ -90,6 +90,9 @@ def _tried(target: Path, party: Path, options: "_Options", watcher: "Watcher", *
     except Interrupted as stop:
         report = _keep(stop.result, runs, as_json=as_json)
         raise KeyboardInterrupt(f"interrupted; the trials that were over are in {report}") from None
+    except EngineLost as stop:
+        report = _keep(stop.result, runs, as_json=as_json)
+        raise ComputeError(f"{stop}; the trials that were over are in {report}") from None
     _keep(result, runs, as_json=as_json)
 
 

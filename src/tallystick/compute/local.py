@@ -15,13 +15,15 @@ from typing import Any, Self
 
 import msgspec
 
-from tallystick.compute.task import ATTEMPTS, FACTS, Work, facts_in, numbered, output_of, own_version
+from tallystick.compute.task import ATTEMPTS, IDLE, Work, numbered, output_of, own_versions
 from tallystick.compute.worker import GRACE_S
 from tallystick.errors import ComputeError
 from tallystick.machine import free_memory, size_in_words
 
 LEAST_BYTES = 300 << 20
 """What a worker takes at the least, once it has loaded what training needs."""
+COPIES = 2
+"""Of what all workers share, in each: as it came, and as the work reads it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,24 +42,24 @@ class LocalEngine:
 
     def map(self, work: Work, inputs: Iterable[bytes | None]) -> Iterator[tuple[int, bytes]]:
         """Give the number and the output of each input, as they are done; see ``Engine``."""
-        self._require_memory(LEAST_BYTES)
+        self._require_memory(LEAST_BYTES + COPIES * len(work.shared), "at the least")
         with _Pool(self, work) as pool:
             yield from pool.outputs(inputs)
 
     def check(self) -> str:
         """Run one task that does nothing; raises ComputeError for more workers than there is memory for."""
-        ((_, output),) = self.map(FACTS, [b""])
-        each, cores = facts_in(output).peak_bytes, os.cpu_count() or 1
-        self._require_memory(each)
+        ((_, output),) = self.map(IDLE, [b""])
+        each, cores = int(output), os.cpu_count() or 1
+        self._require_memory(each, "before any data")
         found = f"a local worker answers, and takes {size_in_words(each)} before any data; {self.workers} are asked for"
         crowded = f"; {self.workers * self.threads} threads are more than the {cores} cores here, which makes nothing faster"
         return found + (crowded if self.workers * self.threads > cores else "")
 
-    def _require_memory(self, each: int) -> None:
+    def _require_memory(self, each: int, when: str) -> None:
         free = free_memory()
         if free is not None and self.workers * each > free:
             raise ComputeError(
-                f"compute.workers = {self.workers}: they take {size_in_words(self.workers * each)} before any data, and "
+                f"compute.workers = {self.workers}: they take {size_in_words(self.workers * each)} {when}, and "
                 f"{size_in_words(free)} are free here; have at most {free // each}"
             )
 
@@ -87,7 +89,7 @@ class _Worker:
         )
         theirs.close()
         with suppress(OSError):  # whoever waits for an answer finds out that it is dead
-            self.connection.send_bytes(msgspec.msgpack.encode((work.prepare, threads, own_version())))
+            self.connection.send_bytes(msgspec.msgpack.encode((work.prepare, threads, own_versions())))
             self.connection.send_bytes(work.shared)
 
     def begin(self, task: _Task) -> None:

@@ -19,14 +19,11 @@ from typing import Any, TypeAlias
 
 from tallystick.compute.task import (
     ATTEMPTS,
-    FACTS,
+    IDLE,
     Work,
-    WorkerFacts,
-    facts_in,
     numbered,
     output_of,
-    own_facts,
-    own_version,
+    own_versions,
     perform,
 )
 from tallystick.errors import ComputeError, ConfigError
@@ -73,7 +70,7 @@ class RayEngine:
                     if each is None:
                         yield None
                     else:
-                        yield each[0], remote.remote(work.prepare, shared, each[1], self.threads, own_version())
+                        yield each[0], remote.remote(work.prepare, shared, each[1], self.threads, own_versions())
 
             yield from self._outputs(ray, begun())
 
@@ -83,11 +80,7 @@ class RayEngine:
             self.require_room(ray, self.workers)
             machines = self._machines(ray)
             memory = int(ray.cluster_resources().get("memory", 0))
-        own = own_facts()
-        for machine, facts in machines.items():
-            if differs := own.differs(facts):
-                raise ComputeError(f"compute: Ray's machine {machine} has {differs}; install the same versions on all machines")
-        each = max(facts.peak_bytes for facts in machines.values())
+        each = max(machines)
         if self.workers * each > memory:
             raise ComputeError(
                 f"compute: {self.workers} workers take {size_in_words(self.workers * each)} before any data, and the Ray cluster "
@@ -98,17 +91,16 @@ class RayEngine:
             f"a task takes {size_in_words(each)} before any data"
         )
 
-    def _machines(self, ray: Ray) -> dict[str, WorkerFacts]:
-        """What a worker on each machine says of itself."""
+    def _machines(self, ray: Ray) -> list[int]:
+        """How many bytes a worker on each machine takes before any data."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        names, begun = [], []
+        begun = []
         for node in _alive(ray):
             there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
             remote = self._remote(ray, num_cpus=0, resources={}, scheduling_strategy=there)
-            begun.append(remote.remote(FACTS.prepare, FACTS.shared, b"", self.threads, own_version()))
-            names.append(f"{node['NodeManagerHostname']} ({node['NodeID'][:8]})")
-        return {names[number]: facts_in(output) for number, output in self._outputs(ray, enumerate(begun), at_once=len(begun))}
+            begun.append(remote.remote(IDLE.prepare, IDLE.shared, b"", self.threads, own_versions()))
+        return [int(output) for _, output in self._outputs(ray, enumerate(begun), at_once=len(begun))]
 
     def _remote(self, ray: Ray, **options: Any) -> Any:
         usual = {"num_cpus": self.threads, "resources": dict(self.resources), "max_retries": ATTEMPTS - 1}
@@ -219,9 +211,9 @@ def _listens(address: str) -> bool:
     return True
 
 
-def _perform_on_ray(prepare: str, shared: bytes, given: bytes, threads: int, version: str) -> bytes:
+def _perform_on_ray(prepare: str, shared: bytes, given: bytes, threads: int, versions: str) -> bytes:
     """What Ray's workers run: names and bytes, as every engine's do."""
-    return perform(Work(prepare=prepare, shared=shared), given, threads=threads, version=version)
+    return perform(Work(prepare=prepare, shared=shared), given, threads=threads, versions=versions)
 
 
 def _got(ray: Ray, answer: Any, number: int) -> bytes:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from tallystick.compute.ray_cluster import LOOK_S, Patience, Ray, RayEngine
-from tallystick.compute.task import Work, output_of, own_version, perform
+from tallystick.compute.task import Work, output_of, own_versions, perform
 from tallystick.errors import ComputeError
 
 READY_S = 120.0
@@ -70,7 +70,7 @@ def ray_processes(engine: RayEngine, prepare: str, shared: Sequence[bytes]) -> I
         kept = ray.remote(_Process).options(
             num_cpus=engine.threads, resources=dict(engine.resources), max_restarts=0, scheduling_strategy="SPREAD"
         )
-        actors = [kept.remote(prepare, each, engine.threads, own_version()) for each in shared]
+        actors = [kept.remote(prepare, each, engine.threads, own_versions()) for each in shared]
         processes = RayProcesses(engine, ray, actors)
         for number in range(len(actors)):
             processes.ask(number)
@@ -82,9 +82,9 @@ def ray_processes(engine: RayEngine, prepare: str, shared: Sequence[bytes]) -> I
 class _Process:
     """What Ray keeps on one of its machines."""
 
-    def __init__(self, prepare: str, shared: bytes, threads: int, version: str) -> None:
-        self._work, self._threads, self._version = Work(prepare=prepare, shared=shared), threads, version
+    def __init__(self, prepare: str, shared: bytes, threads: int, versions: str) -> None:
+        self._work, self._threads, self._versions = Work(prepare=prepare, shared=shared), threads, versions
 
     def do(self, *blocks: bytes) -> bytes:
         """Make ready, the first time, and answer."""
-        return perform(self._work, *blocks, threads=self._threads, version=self._version)
+        return perform(self._work, *blocks, threads=self._threads, versions=self._versions)

@@ -4,14 +4,13 @@ What crosses between processes is names and bytes of ours, and no pickle. A work
 """
 
 import importlib
-import json
 import platform
 import resource
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib import metadata
 from typing import Protocol, cast
 
@@ -67,28 +66,10 @@ class Engine(Protocol):
         ...
 
 
-@dataclass(frozen=True, kw_only=True)
-class WorkerFacts:
-    """What a worker says of itself.
-
-    Args:
-        python: its version, as is ``torch``.
-        peak_bytes: most memory that it had so far, with everything loaded that training needs and no data.
-    """
-
-    python: str
-    torch: str
-    peak_bytes: int
-
-    def differs(self, other: "WorkerFacts") -> str:
-        """Which versions differ from another's, in words; empty if none do."""
-        pairs = (("Python", self.python, other.python), ("PyTorch", self.torch, other.torch))
-        return ", ".join(f"{name} {theirs} there and {own} here" for name, own, theirs in pairs if own != theirs)
-
-
-def own_version() -> str:
-    """The version of tallystick in this process."""
-    return metadata.version("tallystick")
+@cache
+def own_versions() -> str:
+    """What figures follow in this process: the versions of tallystick, Python and PyTorch, in words."""
+    return f"tallystick {metadata.version('tallystick')}, Python {platform.python_version()}, PyTorch {metadata.version('torch')}"
 
 
 def numbered(inputs: Iterable[bytes | None]) -> Iterator[tuple[int, bytes] | None]:
@@ -99,36 +80,27 @@ def numbered(inputs: Iterable[bytes | None]) -> Iterator[tuple[int, bytes] | Non
         number += given is not None
 
 
-FACTS = Work(prepare="tallystick.compute.task:prepare_facts")
+IDLE = Work(prepare="tallystick.compute.task:prepare_idle")
 
 
-def prepare_facts(_shared: bytes) -> TaskFunction:
-    """Make the task ready that does nothing but tell of its worker."""
-    return lambda _: json.dumps(vars(own_facts())).encode()
+def prepare_idle(_shared: bytes) -> TaskFunction:
+    """Make the task ready that loads what training needs, and gives the most bytes of memory that its worker had so far."""
+
+    def idle(_: bytes) -> bytes:
+        importlib.import_module("tallystick.simulation")  # by name, as a task is: it stands far above
+        unit = 1 if sys.platform == "darwin" else 1024
+        return str(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit).encode()
+
+    return idle
 
 
-def own_facts() -> WorkerFacts:
-    """What this process says of itself; it loads what training needs."""
-    import torch
-
-    importlib.import_module("tallystick.simulation")  # by name, as a task is: it stands far above
-    unit = 1 if sys.platform == "darwin" else 1024
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-    return WorkerFacts(python=platform.python_version(), torch=torch.__version__, peak_bytes=peak)
-
-
-def facts_in(output: bytes) -> WorkerFacts:
-    """What a worker said of itself."""
-    return msgspec.json.decode(output, type=WorkerFacts)
-
-
-def perform(work: Work, *given: bytes, threads: int, version: str) -> bytes:
+def perform(work: Work, *given: bytes, threads: int, versions: str) -> bytes:
     """Run one task in a worker that has so many threads; the answer is its output, or what it raised, for ``output_of``.
 
-    ``version`` is of tallystick where the task comes from.
+    ``versions`` are those where the task comes from.
     """
     try:
-        return _DONE + _prepared(work, threads, version)(*given)
+        return _DONE + _prepared(work, threads, versions)(*given)
     except Exception as error:
         name = next((kind.__name__ for kind in type(error).__mro__ if kind.__name__ in _PASSED_ON), "")
         said = str(error) if name else f"{type(error).__name__}: {error}"
@@ -146,10 +118,12 @@ def output_of(answer: bytes, number: int) -> bytes:
 
 
 @lru_cache(maxsize=1)
-def _prepared(work: Work, threads: int, version: str) -> TaskFunction:
+def _prepared(work: Work, threads: int, versions: str) -> TaskFunction:
     """Load and call what prepares the work, once in a worker."""
-    if version != (own := own_version()):
-        raise ComputeError(f"a worker has tallystick {own}, and this is {version}; install one version on all machines")
+    if versions != (own := own_versions()):
+        raise ComputeError(
+            f"a worker on {platform.node()} has {own}, and here are {versions}; install the same versions on all machines"
+        )
     limit_threads(threads)
     module, _, name = work.prepare.partition(":")
     prepare = cast(Callable[[bytes], TaskFunction], getattr(importlib.import_module(module), name))

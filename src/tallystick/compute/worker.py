@@ -20,7 +20,7 @@ def main() -> None:
     """Serve the connection whose file descriptor is the argument, until its other end is closed."""
     os.dup2(2, 1)  # standard output is for the results of the command that began this
     connection = Connection(int(sys.argv[1]))
-    prepare, threads, version = msgspec.msgpack.decode(connection.recv_bytes(), type=tuple[str, int, str])
+    prepare, threads, versions = msgspec.msgpack.decode(connection.recv_bytes(), type=tuple[str, int, str])
     work = Work(prepare=prepare, shared=connection.recv_bytes())
     given: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
     busy = threading.Event()
@@ -28,7 +28,7 @@ def main() -> None:
     try:
         while (task := given.get()) is not None:
             busy.set()
-            connection.send_bytes(perform(work, task, threads=threads, version=version))
+            connection.send_bytes(perform(work, task, threads=threads, versions=versions))
             busy.clear()
     except (KeyboardInterrupt, OSError):  # nobody waits for it
         return

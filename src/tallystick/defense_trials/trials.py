@@ -20,7 +20,7 @@ from tallystick.config.gradients import WIDE_CUT
 from tallystick.defense_trials.partner import SimulatedPartner
 from tallystick.defense_trials.runs import Outcome, simulated_here, simulated_on
 from tallystick.defenses.registry import DEFENSES
-from tallystick.errors import ConfigError, DataError
+from tallystick.errors import ComputeError, ConfigError, DataError
 from tallystick.job.phases.report import contract_info, versions
 from tallystick.metrics import METRICS
 from tallystick.reading import did_you_mean
@@ -231,8 +231,8 @@ def sweep_defenses(
         engine: makes several runs at a time; left out, one is made after the other in this process.
         watcher: shown the progress.
 
-    Raises ConfigError and DataError for unusable input, before the first run where that can be known, and Interrupted for a
-    KeyboardInterrupt once a trial is over.
+    Raises ConfigError and DataError for unusable input, before the first run where that can be known, and once a trial is over
+    Interrupted for a KeyboardInterrupt, EngineLost for a ComputeError.
     """
     if seeds < 1:
         raise ConfigError(f"--seeds {seeds}: must be at least 1")
@@ -258,9 +258,19 @@ def sweep_defenses(
             f"All columns went to {partner.feature}: {partner.label} alone has none left, and can only guess without joining."
         )
     result = _result(contract, partner, tried, found, started=started, seconds=time.monotonic() - began)
+    if found.lost is not None:
+        raise EngineLost(result, found.lost) from found.lost
     if found.interrupted:
         raise Interrupted(result)
     return result
+
+
+class EngineLost(ComputeError):
+    """What ran the trials was lost; ``result`` holds those that were over by then, as a whole result."""
+
+    def __init__(self, result: results.Result, why: ComputeError) -> None:
+        super().__init__(str(why))
+        self.result = result
 
 
 class Interrupted(KeyboardInterrupt):
@@ -282,6 +292,7 @@ class _Found:
     leakage: results.Audit | None = None  # of the first candidate's first run
     seeds: int = 0  # that every candidate was tried with
     interrupted: bool = False
+    lost: ComputeError | None = None
 
 
 def _result(
@@ -326,7 +337,7 @@ def _run_all(
 ) -> _Found:
     """Whatever time, or an interrupt once a trial is over, allows."""
     over: dict[int, Outcome] = {}
-    interrupted = False
+    interrupted, lost = False, None
     try:
         watcher.progress("trials", 0, pace.runs)
         for number, outcome in runs:
@@ -336,10 +347,16 @@ def _run_all(
         if 0 not in over:
             raise
         interrupted = True
+    except ComputeError as error:
+        if 0 not in over:
+            raise
+        interrupted, lost = True, error
     finally:
         if isinstance(runs, Generator):
             runs.close()  # now, so that no worker is left when this ends
-    return _put_together(over, tried, metric, of=pace.runs, interrupted=interrupted)
+    found = _put_together(over, tried, metric, of=pace.runs, interrupted=interrupted)
+    found.lost = lost
+    return found
 
 
 def _measured(outcome: Outcome, metric: str) -> Outcome:

@@ -60,6 +60,8 @@ def run_tuning(
 
 def _by_itself(contract: Contract, party: PartyFile, *, watcher: Watcher, resume: bool) -> tuple[Result, RunFolder]:
     check_party(contract, party, network=False)
+    if party.compute is not None:
+        watcher.say(party.compute.made().check())  # before anything is charged for
     frame = with_summaries(read_party_table(party), party, contract.alignment)
     keys = keys_of(frame, party, contract.alignment)
     load_optimizers()
