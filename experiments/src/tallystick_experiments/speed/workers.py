@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import torch
 
+from tallystick.compute.ray_cluster import RayEngine
 from tallystick.config.sections import NetworkModel, TrainingConfig
 from tallystick.demo.localhost import FEATURE, LABEL, PAIR, PartyContext, run_parties
 from tallystick.models.split import LabelModel
@@ -35,32 +36,44 @@ MODES: tuple[Literal["synchronous"], Literal["pipelined"]] = ("synchronous", "pi
 
 @dataclass(frozen=True, kw_only=True)
 class Processes:
-    """How a party computes: in so many processes, of so many threads."""
+    """How a party computes: in so many processes, of so many threads, the further ones here or on a Ray cluster."""
 
     workers: int
     threads: int
+    ray: str | None = None
 
     @property
     def name(self) -> str:
         """In words."""
-        return f"{self.workers} workers, {self.threads} threads"
+        return f"{self.workers} workers, {self.threads} threads" + ", on Ray" * (self.ray is not None)
+
+    @property
+    def engine(self) -> RayEngine | None:
+        """The cluster that the further workers are on."""
+        return RayEngine(address=self.ray, workers=self.workers - 1, threads=self.threads) if self.ray is not None else None
 
 
-def ways_of(workers: int) -> tuple[Processes, ...]:
-    """One process of one thread; the workers; one process of as many threads."""
-    return Processes(workers=1, threads=1), Processes(workers=workers, threads=1), Processes(workers=1, threads=workers)
+def ways_of(workers: int, ray: str | None) -> tuple[Processes, ...]:
+    """One process of one thread; the workers; one process of as many threads; workers on a Ray cluster, where there is one."""
+    here = (Processes(workers=1, threads=1), Processes(workers=workers, threads=1), Processes(workers=1, threads=workers))
+    return here if ray is None else (*here, Processes(workers=workers, threads=1, ray=ray))
 
 
-def run(*, workers: int, network: str = "criteo", turns: int = 3, timeout_s: float = 1800) -> dict[str, Any]:
-    """Measure all ways and modes in turns; gives medians of steps per second, and processor milliseconds of a step by process."""
-    arguments = {"workers": workers, "network": network, "turns": turns}
+def run(
+    *, workers: int, network: str = "criteo", turns: int = 3, ray: str | None = None, timeout_s: float = 1800
+) -> dict[str, Any]:
+    """Measure all ways and modes in turns; gives medians of steps per second, and processor milliseconds of a step by process.
+
+    ``ray`` is the address of a cluster; processor time of its workers is not measured.
+    """
+    arguments = {"workers": workers, "network": network, "turns": turns, "ray": ray}
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="tallystick-bench-") as folder:
         results = run_parties(Path(folder), __name__, PAIR, arguments, timeout_s=timeout_s).results
     found: dict[str, Any] = {"network": network, "workers": workers, "cores": len(os.sched_getaffinity(0)), "load_before": load}
-    one, *_ = (way.name for way in ways_of(workers))
+    one, *_ = (way.name for way in ways_of(workers, ray))
     for mode in MODES:
-        rates = {way.name: results[FEATURE][f"{mode}, {way.name}"]["steps_per_s"] for way in ways_of(workers)}
+        rates = {way.name: results[FEATURE][f"{mode}, {way.name}"]["steps_per_s"] for way in ways_of(workers, ray)}
         found[mode] = {
             name: {
                 "steps_per_s": statistics.median(rate),
@@ -81,11 +94,11 @@ def party(stage: PartyContext, arguments: dict[str, Any]) -> dict[str, Any]:
     for _ in range(arguments["turns"]):
         for mode in MODES:
             training = TrainingConfig(mode=mode, epochs=1, batch_size=SHAPE.batch_size, patience=None, checkpoint_every=1_000_000)
-            for way in ways_of(arguments["workers"]):
+            for way in ways_of(arguments["workers"], arguments["ray"]):
                 torch.set_num_threads(way.threads)
                 plan = _plan(network, stage.name, way, training)
                 module, clock = plan.module(), _ProcessorClock(WARM_UP, STEPS)
-                with Team(module, plan) if way.workers > 1 else nullcontext():
+                with Team(module, plan, way.engine) if way.workers > 1 else nullcontext():
                     if isinstance(module, LabelModel):
                         train_label(module, data, channel, training, schedule, width=network.built_in_cut_width, clock=clock)
                     else:
