@@ -77,7 +77,7 @@ def test_a_cluster_does_tasks_again_that_lost_their_worker_or_their_machine(tmp_
         assert (found[0], found[1], found[2][0]) == ("done", "done", 9)
 
         lost = RayEngine(address=cluster.address, workers=1, threads=2)
-        with pytest.raises(ComputeError, match=r"has 1 machine.*, with room for 0, each with CPU 2"):
+        with pytest.raises(ComputeError, match="with room for 0, each with CPU 2"):
             list(chores(lost, tmp_path, ["square", 1]))
         assert {number: signal.getsignal(number) for number in before} == before
 

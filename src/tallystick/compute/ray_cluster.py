@@ -155,7 +155,9 @@ class RayEngine:
             with _signals_kept():
                 ray.init(address=self.address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
         except (Exception, SystemExit) as error:  # of many kinds: no cluster here, another version, no machine of it
-            raise ComputeError(f"compute.address = {self.address}: Ray could not join: {in_a_line(error)}") from None
+            raise ComputeError(
+                f"compute.address = {self.address}: Ray could not join: {in_a_line(error)}{_advice(error)}"
+            ) from None
         try:
             yield ray
         except ConnectionError as error:
@@ -254,6 +256,10 @@ def _signals_kept() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _advice(error: BaseException) -> str:
+    return "; install the same versions on all machines" if "ersion mismatch" in str(error) else ""
 
 
 def in_a_line(error: BaseException) -> str:
