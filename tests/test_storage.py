@@ -123,17 +123,26 @@ def test_a_seal_says_run_party_and_place_and_another_is_named(tmp_path):
 
 def test_the_best_weights_are_those_of_the_step_that_a_run_goes_on_from(tmp_path):
     store, module = CheckpointStore(tmp_path), torch.nn.Linear(1, 1)
-    for epoch in range(4):
-        torch.nn.init.constant_(module.weight, float(epoch))
-        store.save_best(module, epoch=epoch)
-        store.save(TrainingState(step=10 * epoch + 10, best_epoch=epoch), module, None)
+    for step in (10, 20, 30, 40):
+        torch.nn.init.constant_(module.weight, float(step))
+        store.save_best(module, step=step)
+        store.save(TrainingState(step=step, best_epoch=0, best_step=step), module, None)
     assert store.intact() == ([30, 40], [])
-    assert sorted(path.name for path in tmp_path.glob("best-*")) == ["best-2.safetensors", "best-3.safetensors"]
+    assert sorted(path.name for path in tmp_path.glob("best-*")) == ["best-30.safetensors", "best-40.safetensors"]
     state = store.load(30, module, None)  # the others do not have step 40
     store.drop_after(state)
-    store.load_best(module, epoch=state.best_epoch)
-    assert module.weight.item() == 2.0
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["best-2.safetensors", "step-30.safetensors"]
+    store.load_best(module, step=state.best_step)
+    assert module.weight.item() == 30.0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["best-30.safetensors", "step-30.safetensors"]
+
+
+def test_a_step_whose_best_weights_an_earlier_version_named_by_their_epoch_is_not_offered(tmp_path):
+    store, module = CheckpointStore(tmp_path), torch.nn.Linear(1, 1)
+    store.save_best(module, step=0)
+    store.save(TrainingState(step=10, best_epoch=0), module, None)
+    steps, (error,) = store.intact()
+    assert steps == []
+    assert str(error).endswith("it is of an earlier version, which kept other best weights")
 
 
 def test_sealed_files_stay_plain_json_and_safetensors(tmp_path):
@@ -172,7 +181,7 @@ def test_a_folder_that_was_removed_does_not_come_back_half(tmp_path):
     shutil.rmtree(tmp_path / "run")
     for write in (
         lambda: store.save(TrainingState(step=2), module, None),
-        lambda: store.save_best(module, epoch=0),
+        lambda: store.save_best(module, step=2),
         lambda: write_json(tmp_path / "run" / "training.json", b"{}", origin=Origin(folder=tmp_path / "run")),
     ):
         with pytest.raises(StorageError, match="its folder is gone, removed while it was in use; start a new run"):
@@ -292,23 +301,23 @@ def test_a_temporary_folder_that_a_kill_left_is_removed_by_the_next_and_no_other
 def test_only_steps_whose_files_are_intact_are_offered(tmp_path):
     store, module = CheckpointStore(tmp_path), torch.nn.Linear(2, 2)
     store.save(TrainingState(step=5), module, None)
-    store.save_best(module, epoch=0)
-    store.save(TrainingState(step=10, best_epoch=0), module, None)
+    store.save_best(module, step=10)
+    store.save(TrainingState(step=10, best_epoch=0, best_step=10), module, None)
     (tmp_path / "step-abc.safetensors").write_bytes(b"")
     (tmp_path / "step-007.safetensors").write_bytes(b"")
     assert store.steps() == [5, 10]
     assert store.intact() == ([5, 10], [])
-    flip(tmp_path / "best-0.safetensors")
+    flip(tmp_path / "best-10.safetensors")
     steps, (error,) = store.intact()
-    assert (steps, error.path.name) == ([5], "best-0.safetensors")
-    (tmp_path / "best-0.safetensors").unlink()
+    assert (steps, error.path.name) == ([5], "best-10.safetensors")
+    (tmp_path / "best-10.safetensors").unlink()
     steps, (error,) = store.intact()
     assert steps == [5]
     assert "it is missing" in str(error)
     flip(tmp_path / "step-5.safetensors")
     steps, damaged = store.intact()
     assert steps == []
-    assert [error.path.name for error in damaged] == ["step-5.safetensors", "best-0.safetensors"]
+    assert [error.path.name for error in damaged] == ["step-5.safetensors", "best-10.safetensors"]
 
 
 @pytest.mark.parametrize("shared", [False, True])

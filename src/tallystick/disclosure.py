@@ -11,7 +11,8 @@ def disclosure_lines(contract: Contract) -> list[str]:
     """Everything that is disclosed by a key of the contract, and to whom; no formal guarantee covers any of it."""
     label, features = contract.label_party, " and ".join(contract.feature_parties)
     evaluation = contract.evaluation
-    lines = [*gradient_lines(contract), *start_lines(contract), *refit_lines(contract), *serving_lines(contract)]
+    lines = [*gradient_lines(contract), *start_lines(contract), *validation_lines(contract), *refit_lines(contract)]
+    lines += serving_lines(contract)
     if evaluation.share_metrics:
         lines.append(
             f"{label} sends {features} the exact {', '.join(evaluation.share_metrics)} of the test rows "
@@ -106,6 +107,18 @@ def gradient_lines(contract: Contract) -> list[str]:
     ]
 
 
+def validation_lines(contract: Contract) -> list[str]:
+    """What it costs that the weights are compared on validation rows more than once in an epoch."""
+    times = contract.validations(contract.training) if contract.split.validation else 1
+    if times == 1 or not contract.sends_gradients:
+        return []
+    label, features = contract.label_party, " and ".join(contract.feature_parties)
+    return [
+        f"{label} gets the embedding of each validation row up to {times} times in an epoch (training.validations), and tells "
+        f"{features} each time whether the weights are the best so far: a bit that follows from the validation labels"
+    ]
+
+
 def refit_lines(contract: Contract) -> list[str]:
     """What it costs that training begins anew with the validation rows."""
     if not (contract.refits and contract.sends_gradients):
@@ -113,8 +126,8 @@ def refit_lines(contract: Contract) -> list[str]:
     label, features = contract.label_party, " and ".join(contract.feature_parties)
     why = "true" if contract.training.refit is True else "auto, where the split is by time"
     return [
-        f"once {label}'s validation has said how many epochs are best, training begins anew with the validation rows for as many "
-        f"epochs (training.refit: {why}): {features} get further gradients, of the validation rows' labels too, and {label} "
+        f"once {label}'s validation has said how many passes are best, training begins anew with the validation rows for as many "
+        f"(training.refit: {why}): {features} get further gradients, of the validation rows' labels too, and {label} "
         "further embeddings of every row"
     ]
 

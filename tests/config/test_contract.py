@@ -322,8 +322,8 @@ def test_every_key_is_documented() -> None:
 def test_auto_goes_by_the_number_of_training_rows(rows: int, batch_size: int, epochs: int) -> None:
     terms = parse_contract(BASE).training
     settled = terms.resolved(rows)
-    assert (settled.batch_size, settled.epochs) == (batch_size, epochs)
-    kept = {key: value for key, value in terms.model_dump().items() if key not in ("batch_size", "epochs")}
+    assert (settled.batch_size, settled.epochs, settled.validations) == (batch_size, epochs, 4 if rows < 10_000 else 1)
+    kept = {key: value for key, value in terms.model_dump().items() if key not in ("batch_size", "epochs", "validations")}
     assert {key: getattr(settled, key) for key in kept} == kept
-    given = parse_contract(changed(training={"batch_size": 100, "epochs": 7})).training.resolved(rows)
-    assert (given.batch_size, given.epochs) == (100, 7)
+    given = parse_contract(changed(training={"batch_size": 100, "epochs": 7, "validations": 2})).training.resolved(rows)
+    assert (given.batch_size, given.epochs, given.validations) == (100, 7, 2)

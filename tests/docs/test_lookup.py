@@ -78,7 +78,7 @@ def test_what_an_attacker_knows_stands_beside_the_attack(referred: ModuleType) -
 
 def test_messages_and_errors_have_rows(made: ModuleType) -> None:
     page = made.messages()
-    for name in ("CutEmbedding", "CutGradient", "EpochDecision", "Hello"):
+    for name in ("CutEmbedding", "CutGradient", "ValidationDecision", "Hello"):
         assert f"\n| `{name}` |" in page, name
     assert (
         "\n| `LabelError` | `DataError` | The labels, or their weights, are not usable. | its labels are not usable |"

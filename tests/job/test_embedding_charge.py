@@ -191,7 +191,7 @@ def test_shuffled_columns_are_two_releases_each_and_phases_before_count(tmp_path
     importance = {"feature_columns": "label-party", "repeats": 3}
     contract = parse_contract(contract_values(PARTIES, evaluation__importance=importance, unaligned={"method": "heuristic"}))
     assert evaluation_ahead(contract, columns=4) == Sent(validation=1 + 2 * 3 * 4, test=1)
-    assert training_ahead(contract, contract.training.resolved(100)) == Sent(training=2 + 1 + 1, validation=2 + 1)
+    assert training_ahead(contract, contract.training.resolved(100)) == Sent(training=2 + 1 + 1, validation=2 * 4 + 1)
 
 
 def capped(job, party, **privacy):

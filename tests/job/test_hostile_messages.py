@@ -29,7 +29,7 @@ from tallystick.privacy.noise import SecureNoise
 from tallystick.serving.answering import receive_way
 from tallystick.serving.messages import WayOfAsking
 from tallystick.serving.predict import UnionScores, receive_scores_message
-from tallystick.training.messages import CutWidth, EpochDecision, receive_decision, receive_width
+from tallystick.training.messages import CutWidth, ValidationDecision, receive_decision, receive_width
 
 NAN, INF = math.nan, math.inf
 RUN_ID, OTHER_RUN = "0123456789abcdef", "fedcba9876543210"
@@ -84,11 +84,17 @@ HOSTILE = {
         lambda channel: receive_width(channel, rows=256, max_message_bytes=64 * MEBIBYTE),
         [[CutWidth(width=width)] for width in (0, -1, (1 << 16) + 1, 10**9, 1 << 40, (1 << 63) - 1)],
     ),
-    EpochDecision: (
-        lambda channel: receive_decision(channel, epoch=0, first=True),
+    ValidationDecision: (
+        lambda channel: receive_decision(channel, step=7, first=True, may_stop=False),
         [
-            [EpochDecision(epoch=epoch, improved=improved, stop=False)]
-            for epoch, improved in ((1, True), (-1, True), (1 << 62, True), (0, False))
+            [ValidationDecision(step=step, improved=improved, stop=stop)]
+            for step, improved, stop in (
+                (8, True, False),
+                (-1, True, False),
+                (1 << 62, True, False),
+                (7, False, False),
+                (7, True, True),
+            )
         ],
     ),
     Finished: (
@@ -299,10 +305,10 @@ def test_a_hostile_field_is_refused_by_name_before_it_costs(kind, number):
 
 def test_honest_messages_pass():
     own, theirs = memory_channels("shop", "bank", timeout_s=2)
-    for message in (CutWidth(width=1 << 16), EpochDecision(epoch=0, improved=True, stop=False), Finished(**ENDED)):
+    for message in (CutWidth(width=1 << 16), ValidationDecision(step=7, improved=True, stop=True), Finished(**ENDED)):
         theirs.send(message)
     assert receive_width(own, rows=256, max_message_bytes=64 * MEBIBYTE) == 1 << 16
-    assert receive_decision(own, epoch=0, first=True).improved
+    assert receive_decision(own, step=7, first=True, may_stop=True).improved
     assert receive_finished(own, rows=9, epsilon=1.0) == Finished(**ENDED)
     theirs.send(Finished(rows=9, epsilon=1.0, reveals="\x1b[2Jnothing\u202e" * 999))  # the noise left no AUC
     reveals = receive_finished(own, rows=9, epsilon=1.0).reveals

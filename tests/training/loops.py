@@ -51,6 +51,7 @@ class Setting:
     normalization: str = "none"
     ensemble: int = 1
     validation: int = 0
+    validations: int = 1
 
     def __post_init__(self):
         generator = torch.Generator().manual_seed(5)
@@ -72,7 +73,11 @@ class Setting:
         self.objective = Supervised(self.kind, target_N, weight_N)
         order_N = torch.arange(ROWS)
         self.schedule = Schedule(
-            train_N=order_N[self.validation :], validation_N=order_N[: self.validation], batch_size=BATCH, seed=3
+            train_N=order_N[self.validation :],
+            validation_N=order_N[: self.validation],
+            batch_size=BATCH,
+            seed=3,
+            validations=self.validations,
         )
 
     def modules(self):

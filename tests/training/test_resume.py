@@ -115,9 +115,9 @@ store = CheckpointStore(Path(sys.argv[1]))
 small = torch.nn.Linear(10, 10)
 torch.nn.init.constant_(small.weight, 7.0)
 store.save(TrainingState(step=5), small, None)
-store.save_best(small, epoch=0)
+store.save_best(small, step=5)
 resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
-for save in (lambda m: store.save(TrainingState(step=10), m, None), lambda m: store.save_best(m, epoch=1)):
+for save in (lambda m: store.save(TrainingState(step=10), m, None), lambda m: store.save_best(m, step=10)):
     try:
         save(torch.nn.Linear(300, 300))
     except StorageError as error:
@@ -135,12 +135,12 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(tmp_path):
     assert first.startswith(
         f"cannot write {tmp_path / 'step-10.safetensors'}: File too large; the last good version is untouched"
     )
-    assert "best-1.safetensors" in second
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["best-0.safetensors", "step-5.safetensors"]
+    assert "best-10.safetensors" in second
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["best-5.safetensors", "step-5.safetensors"]
     store, module = CheckpointStore(tmp_path), torch.nn.Linear(10, 10)
     assert store.load(5, module, None).step == 5
     assert module.weight.eq(7.0).all()
-    store.load_best(module, epoch=0)
+    store.load_best(module, step=5)
 
 
 def test_a_damaged_checkpoint_is_a_clear_error(tmp_path):

@@ -187,18 +187,22 @@ class Experiment:
 
 
 def best_logits(network: SplitNetwork, test_T: Tensor, *, rows: int) -> tuple[Tensor, int, int]:
-    """Train with the contract's patience, and give the test logits of the epoch that validates best.
+    """Train with the contract's patience, and give the test logits of the weights that validate best, as a run would keep them.
 
-    Gives how many epochs it took, too, and how many up to the best one. So many ``rows`` pass at a time where nothing is trained.
+    Gives how many epochs it took, too, and after how many steps the weights were best. So many ``rows`` pass at a time where
+    nothing is trained.
     """
-    training, index_V = network.training, network.schedule.validation_N
-    logits_T, lowest, epochs, best = None, float("inf"), 0, 0
-    while epochs < training.epochs and (training.patience is None or epochs - best < training.patience):
-        for _ in network.epoch(epochs):
-            pass
+    training, schedule, index_V = network.training, network.schedule, network.schedule.validation_N
+    logits_T, lowest, epochs, best_epoch, best_step = None, float("inf"), 0, 0, 0
+    while epochs < training.epochs and (training.patience is None or epochs - best_epoch < training.patience):
         epochs += 1
-        loss = float(network.objective.validation_loss(network.logits(torch.split(index_V, rows)), index_V))
-        if loss < lowest:
-            logits_T, lowest, best = network.logits(torch.split(test_T, rows)), loss, epochs
+        for crossed in network.epoch(epochs - 1):
+            step = crossed.batch.step
+            if step != schedule.steps_before(epochs) and not schedule.validates([crossed.batch]):
+                continue
+            loss = float(network.objective.validation_loss(network.logits(torch.split(index_V, rows)), index_V))
+            if loss < lowest:
+                logits_T, lowest, best_epoch, best_step = network.logits(torch.split(test_T, rows)), loss, epochs, step
+            network.train(True)
     assert logits_T is not None, "some validation loss is finite"
-    return logits_T, epochs, best
+    return logits_T, epochs, best_step

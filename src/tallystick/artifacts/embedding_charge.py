@@ -92,7 +92,9 @@ def training_ahead(
     step, refit = begun.step, training.epochs if contract.refits else 0
     epochs = schedule.epochs_before + training.epochs - begun.epoch
     embeds = schedule.embeds_before is not None and (not step or step <= schedule.steps_before(schedule.embeds_before))
-    return Sent(training=epochs + embeds + refit, validation=epochs + refit if contract.split.validation else 0)
+    usual = min(epochs, training.epochs)
+    validated = epochs - usual + usual * contract.validations(training) + refit
+    return Sent(training=epochs + embeds + refit, validation=validated if contract.split.validation else 0)
 
 
 def evaluation_ahead(contract: Contract, *, columns: int) -> Sent:

@@ -32,6 +32,7 @@ from tallystick.config.sections import (
 from tallystick.config.serving import ServingConfig, serving_problems
 from tallystick.config.tuning import TUNABLE, TuningConfig, unknown_key
 from tallystick.config.unaligned import UnalignedConfig, unaligned_problems
+from tallystick.config.validations import validations, validations_problems
 from tallystick.defenses.chain import Defenses, EmbeddingDefenses, chain, embedding_chain
 from tallystick.defenses.gaussian_embeddings import GaussianEmbeddings
 from tallystick.errors import ConfigError
@@ -87,7 +88,9 @@ class Contract(Model):
         Problems.raise_any(
             _party_problems(self) + _value_problems(self) + defense_problems(self.defense, self.target.type, self.linkage)
         )
-        Problems.raise_any(_tuning_problems(self) + no_gradient_problems(self) + refit_problems(self))
+        Problems.raise_any(
+            _tuning_problems(self) + no_gradient_problems(self) + refit_problems(self) + validations_problems(self)
+        )
         return self
 
     @property
@@ -109,6 +112,10 @@ class Contract(Model):
     def refits(self) -> bool:
         """Whether training begins anew with the validation rows, once these have said for how many epochs."""
         return refits(self)
+
+    def validations(self, training: TrainingSettings) -> int:
+        """How often in an epoch of joint training, as it is settled, the weights are compared on validation rows."""
+        return validations(self, training)
 
     def for_trial(self) -> "Contract":
         """The contract as a trial of a search takes it: neither audited nor refitted, for trials are compared by validation."""

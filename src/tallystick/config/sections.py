@@ -32,6 +32,7 @@ else:
 
 Dummies = Annotated[int, Field(strict=True, ge=0, le=1_000_000)]
 Epochs = Annotated[int, Field(strict=True, ge=1, le=65_535)]
+Validations = Annotated[int, Field(strict=True, ge=1, le=64)]
 Rate = Annotated[float, Field(strict=True, ge=1e-9, le=1e6)]
 ReleaseEpsilon = Annotated[float, Field(strict=True, ge=1e-9, le=100)]
 ModulePath = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
@@ -203,6 +204,11 @@ CompressionName: TypeAlias = Literal["none", "bfloat16", "float16", "int8", "top
 """How the numbers of a training step are written for the wire (cut/compression.py)."""
 
 
+WITHIN, SHORT = 4, 100
+"""Comparisons on validation rows in an epoch of fewer than SHORT steps: in longer ones they gained nothing
+(docs/results/boosting.md)."""
+
+
 class TrainingSettings(Model):
     """How the network is trained, as the contract says it: what is ``auto`` hangs on the number of training rows."""
 
@@ -264,9 +270,15 @@ class TrainingSettings(Model):
     patience: Count | None = Field(
         default=5, description="epochs without a better validation loss before stopping; null is never"
     )
+    validations: Validations | Literal["auto"] = Field(
+        default="auto",
+        description="how often in an epoch the validation rows are embedded and the weights compared on them, the last time at "
+        "its end; auto: 4 where an epoch has fewer than 100 steps, and 1 where it has more, with noisy embeddings, on a union, "
+        "and where training is pipelined",
+    )
     refit: Literal["auto", True, False] = Field(
         default="auto",
-        description="whether training then begins anew with the validation rows among the training rows, for as many epochs as "
+        description="whether training then begins anew with the validation rows among the training rows, for as many passes as "
         "validated best; what needs validation rows (thresholds, column importance) is measured by the model before; auto: "
         "where the split is by time, for the newest rows are the validation rows",
     )
@@ -283,7 +295,11 @@ class TrainingSettings(Model):
         batch_size = fitting_batch_size(rows) if self.batch_size == "auto" else self.batch_size
         epochs = fitting_epochs(rows, batch_size) if self.epochs == "auto" else self.epochs
         mode = "synchronous" if self.mode == "auto" and self.gradients == "none" else self.mode  # nobody waits for the line
-        return TrainingConfig.model_validate({**self.model_dump(), "batch_size": batch_size, "epochs": epochs, "mode": mode})
+        validations = self.validations
+        if validations == "auto":
+            validations = WITHIN if steps_of_epoch(rows, batch_size) < SHORT else 1
+        settled = {"batch_size": batch_size, "epochs": epochs, "mode": mode, "validations": validations}
+        return TrainingConfig.model_validate(self.model_dump() | settled)
 
     def resolved_notes(self, rows: int) -> list[str]:
         """What ``auto`` comes to for so many training rows, in words."""
@@ -304,6 +320,7 @@ class TrainingConfig(TrainingSettings):
     schedule: Literal["constant", "cosine"] = "constant"
     ema: float | None = None
     patience: Count | None = 2
+    validations: Validations = 1
     refit: Literal["auto", True, False] = False
 
 
@@ -315,7 +332,12 @@ def fitting_batch_size(rows: int) -> int:
 
 def fitting_epochs(rows: int, batch_size: int) -> int:
     """So many that training takes about 6,000 steps, within 4 to 60."""
-    return min(max(round(6000 / math.ceil(max(rows, 1) / batch_size)), 4), 60)
+    return min(max(round(6000 / steps_of_epoch(rows, batch_size)), 4), 60)
+
+
+def steps_of_epoch(rows: int, batch_size: int) -> int:
+    """Batches of so many training rows."""
+    return math.ceil(max(rows, 1) / batch_size)
 
 
 class PrivateRelease(Model):

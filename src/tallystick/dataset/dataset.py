@@ -122,6 +122,7 @@ class Dataset(ABC):
             batch_size=training.batch_size,
             seed=seed,
             cut_rows=self.cut_rows,
+            validations=training.validations,
         )
 
     def with_validation(self: D) -> D:

@@ -200,7 +200,7 @@ def refit_line(training: TrainingSummary) -> str:
         return ""
     return (
         f": epoch {training.refit_epochs} validated best, and training then began anew with the validation rows for as many "
-        "epochs; thresholds and column importance are by the model before"
+        f"passes ({training.refit_steps:,} steps); thresholds and column importance are by the model before"
     )
 
 
@@ -215,7 +215,7 @@ def dropout_line(training: TrainingSummary) -> str:
     return (
         f"Training loss lies above validation loss at epoch {kept.epoch}. They are not measured alike: training loss while "
         f"dropout leaves out {100 * training.dropout:g} % of what it is applied to, and as a mean over the epoch, in which the "
-        "weights still change; validation loss at the epoch's end, with nothing left out."
+        "weights still change; validation loss between two steps, with nothing left out."
     )
 
 

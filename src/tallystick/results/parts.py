@@ -84,7 +84,7 @@ class EpochRecord(Part, frozen=True, kw_only=True):
 
     epoch: int  # counted from 1
     train_loss: float | None
-    validation_loss: float | None = None
+    validation_loss: float | None = None  # the lowest of the epoch's validations
     seconds: float | None = None
 
 
@@ -94,11 +94,13 @@ class TrainingSummary(Part, frozen=True, kw_only=True):
     mode: str
     steps: int
     best_epoch: int | None = None  # the epoch whose weights were kept
+    best_step: int | None = None  # the step of that epoch after which they were kept
     history: list[EpochRecord] = []
     seconds: float | None = None
     steps_per_s: float | None = None
     resumed_from: int | None = None  # step, if the run was interrupted
     refit_epochs: int = 0  # the last of the history's epochs, which began anew with the validation rows; 0 without a refit
+    refit_steps: int = 0  # of these epochs; the last one may end before all of its steps
     dropout: float = 0.0  # largest share of numbers that a layer of this party's part left out in training
 
 

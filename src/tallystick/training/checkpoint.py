@@ -33,26 +33,36 @@ class TrainingState:
     step: int = 0
     epoch: int = 0
     best_epoch: int | None = None
+    best_step: int | None = None  # after which the weights were the best; it lies in the best epoch
     best_loss: float | None = None
     best_fitted: dict[str, float] = field(default_factory=dict)  # what the best weights' logits need (Objective.fitted)
     epochs_since_best: int = 0
     loss_sum: float = 0.0
+    epoch_loss: float | None = None  # the lowest validation loss of the present epoch so far
     stopped: bool = False
     history: list[dict[str, float]] = field(default_factory=list)
     first_epochs: int = 0  # of the training that was validated, once a refit goes on after it
-    refit_epochs: int = 0  # that the refit takes; 0 where there is none
+    refit_epochs: int = 0  # that the refit takes, the last of them perhaps in part; 0 where there is none
+    refit_steps: int = 0
 
-    def refitting(self) -> "TrainingState":
-        """Where the refit begins after this training, which is over: as many epochs as were the best."""
+    def refitting(self, *, steps: int, more_steps: int) -> "TrainingState":
+        """Where the refit begins after this training, which is over: as many passes over the rows as were the best.
+
+        Args:
+            steps: of an epoch of this training.
+            more_steps: of an epoch of the refit, which has more rows.
+        """
         assert self.best_epoch is not None, "the first epoch is the best so far"
+        assert self.best_step is not None, "it has a step"
         begins = deepcopy(self)
         begins.first_epochs, begins.refit_epochs = self.epoch, self.best_epoch + 1
+        begins.refit_steps = max(1, round(self.best_step * more_steps / steps))
         begins.stopped, begins.epochs_since_best = False, 0
         return begins
 
 
 class CheckpointStore:
-    """A folder of one party's checkpoints and its best weights so far, which are named by their epoch.
+    """A folder of one party's checkpoints and its best weights so far, which are named by their step.
 
     ``origin`` says what run's folder this one lies in; without it files are bound to their names alone.
     """
@@ -68,13 +78,13 @@ class CheckpointStore:
     def intact(self) -> tuple[list[int], list[DamagedFile]]:
         """Steps that can be resumed from, oldest first, and what is wrong with the files of the others.
 
-        A step needs its own file and, once an epoch was the best so far, the best weights.
+        A step needs its own file and, once some weights were the best so far, these.
         """
         good = []
         damaged: dict[Path, DamagedFile] = {}
         for step in self.steps():
             try:
-                best = self.state(step).best_epoch
+                best = self.state(step).best_step
                 if best is None or (path := self._best(best)) not in damaged:
                     if best is not None:
                         check_sealed(path, origin=self._origin)
@@ -92,8 +102,8 @@ class CheckpointStore:
         write_tensors(self._path(state.step), tensors, {"state": json.dumps(vars(state))}, origin=self._origin)
         for step in self.steps()[:-_KEPT]:
             remove(self._path(step))
-        for epoch in self._numbers(_BEST)[:-_KEPT]:  # between two steps at most one epoch is the best so far
-            remove(self._best(epoch))
+        for best in self._numbers(_BEST)[:-_KEPT]:  # whoever finds better weights commits at once
+            remove(self._best(best))
 
     def load(self, step: int, module: nn.Module, updates: Updates | None) -> TrainingState:
         """Put a committed step back into the module and its updates.
@@ -113,23 +123,26 @@ class CheckpointStore:
         for later in self.steps():
             if later > state.step:
                 remove(self._path(later))
-        for epoch in self._numbers(_BEST):
-            if state.best_epoch is None or epoch > state.best_epoch:
-                remove(self._best(epoch))
+        for best in self._numbers(_BEST):
+            if state.best_step is None or best > state.best_step:
+                remove(self._best(best))
 
-    def save_best(self, module: nn.Module, *, epoch: int) -> None:
-        """Keep the module's weights as the best so far."""
+    def save_best(self, module: nn.Module, *, step: int) -> None:
+        """Keep the module's weights, which are those after this step, as the best so far."""
         make_folder(self._folder)
-        write_tensors(self._best(epoch), dict(module.state_dict()), {}, origin=self._origin)
+        write_tensors(self._best(step), dict(module.state_dict()), {}, origin=self._origin)
 
-    def load_best(self, module: nn.Module, *, epoch: int) -> None:
+    def load_best(self, module: nn.Module, *, step: int) -> None:
         """Put the best weights into the module."""
-        load_weights(module, self._best(epoch), origin=self._origin)
+        load_weights(module, self._best(step), origin=self._origin)
 
     def state(self, step: int) -> TrainingState:
         """Where training stood at a committed step; raises DamagedFile."""
         _, metadata = read_tensors(self._path(step), origin=self._origin, only_metadata=True)
-        return TrainingState(**json.loads(metadata["state"]))
+        state = TrainingState(**json.loads(metadata["state"]))
+        if state.best_epoch is not None and state.best_step is None:
+            raise DamagedFile(self._path(step), "it is of an earlier version, which kept other best weights")
+        return state
 
     def _numbers(self, name: re.Pattern[str]) -> list[int]:
         found = (name.fullmatch(path.name) for path in self._folder.glob("*.safetensors"))
@@ -138,8 +151,8 @@ class CheckpointStore:
     def _path(self, step: int) -> Path:
         return self._folder / f"step-{step}.safetensors"
 
-    def _best(self, epoch: int) -> Path:
-        return self._folder / f"best-{epoch}.safetensors"
+    def _best(self, step: int) -> Path:
+        return self._folder / f"best-{step}.safetensors"
 
 
 def write_tensors(

@@ -59,14 +59,20 @@ def train_feature_party(
                 send_embeddings(bottom, source, embedded, channel)
             if schedule.crosses(state.epoch):
                 sending("training", 1)
-            messages = _Messages(run.messages(state), source)
+            messages, ends = _Messages(run.messages(state), source), run.ends(state.epoch)
             for group, joint, features in messages:
                 if joint:
                     loop.forward(joint, features, meanwhile=messages.load)
                 if told < last_commit < loop.answered:
                     run.committed(last_commit)
                     told = last_commit
-                if commits(group, training, schedule, last=last_commit):
+                if schedule.validates(group):
+                    loop.drain()
+                    sending("validation", 1)
+                    state.step = group[-1].step
+                    if _compare(bottom, source, channel, run, updates, state):
+                        last_commit = told = state.step
+                if commits(group, training, ends=ends, last=last_commit):
                     loop.drain()
                     state.step = last_commit = group[-1].step
                     refuse_lost_weights(bottom, updates, step=last_commit)
@@ -75,38 +81,42 @@ def train_feature_party(
             loop.drain()
             if len(schedule.validation_N):
                 sending("validation", 1)
-            _end_epoch(bottom, source, channel, run, updates, state, observer)
+            state.step = ends
+            _compare(bottom, source, channel, run, updates, state, ends_epoch=True, observer=observer)
             last_commit = told = state.step
-    assert state.best_epoch is not None, "the first epoch is the best so far"
-    run.store.load_best(bottom, epoch=state.best_epoch)
+    assert state.best_step is not None, "the first epoch is the best so far"
+    run.store.load_best(bottom, step=state.best_step)
     return state
 
 
-def _end_epoch(
+def _compare(
     bottom: nn.Module,
     source: FeatureSource,
     channel: Channel,
     run: TrainingRun,
     updates: Updates,
     state: TrainingState,
-    observer: CutObserver | None,
-) -> None:
-    """Embed the validation rows, hear what the label party makes of them, and commit the epoch."""
+    *,
+    ends_epoch: bool = False,
+    observer: CutObserver | None = None,
+) -> bool:
+    """Embed the validation rows, hear what the label party makes of them, and commit where it does; gives whether it improved."""
     with updates.averaged():
         send_embeddings(bottom, source, run.schedule.validation(), channel)
-    decision = receive_decision(channel, epoch=state.epoch, first=state.best_epoch is None)
-    state.epoch += 1
-    state.step = run.schedule.steps_before(state.epoch)
-    state.stopped = decision.stop
+    decision = receive_decision(channel, step=state.step, first=state.best_step is None, may_stop=ends_epoch)
     refuse_lost_weights(bottom, updates, step=state.step)
     if decision.improved:
-        state.best_epoch = decision.epoch
+        state.best_epoch, state.best_step = state.epoch, state.step
         with updates.averaged():
-            run.store.save_best(bottom, epoch=decision.epoch)
-    if observer is not None:
-        observer.epoch_ended(decision.epoch)
-    run.store.save(state, bottom, updates)
-    run.committed(state.step)  # the label party commits before its decision
+            run.store.save_best(bottom, step=state.step)
+    if ends_epoch:
+        if observer is not None:
+            observer.epoch_ended(state.epoch)
+        state.epoch, state.stopped = state.epoch + 1, decision.stop
+    if decision.improved or ends_epoch:
+        run.store.save(state, bottom, updates)
+        run.committed(state.step)  # the label party commits before its decision
+    return decision.improved
 
 
 _Message = tuple[tuple[Batch, ...], tuple[Batch, ...], list[Features]]

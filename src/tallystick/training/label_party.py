@@ -17,7 +17,7 @@ from tallystick.network.channel import Channel
 from tallystick.training.checkpoint import TrainingState
 from tallystick.training.defended import CutDefense
 from tallystick.training.finite import refuse_lost_loss, refuse_lost_weights
-from tallystick.training.messages import EpochDecision
+from tallystick.training.messages import ValidationDecision
 from tallystick.training.objective import Objective
 from tallystick.training.parallel_embedding import parallel_embedding_lookup
 from tallystick.training.plan import Batch, commits
@@ -53,8 +53,8 @@ class FeaturePeer:
         """Send it the gradients of the message that began with this step; gives what it reads."""
         return send_gradient(self.channel, step, *grads_BD, compression=self.compression)
 
-    def decided(self, decision: EpochDecision) -> None:
-        """Tell it what was decided on an epoch."""
+    def decided(self, decision: ValidationDecision) -> None:
+        """Tell it what was decided on the weights after a step."""
         self.channel.send(decision)
 
 
@@ -83,7 +83,7 @@ class KeptPeer:
         """Send nothing."""
         return grads_BD
 
-    def decided(self, decision: EpochDecision) -> None:
+    def decided(self, decision: ValidationDecision) -> None:
         """Send nothing."""
 
 
@@ -128,53 +128,63 @@ def train_label_party(
                 step_rule.fit(model, objective, own, schedule.train_N, cuts_ND)
             # Where the losses are: adding one to a sum on the CPU would fail, and fetching each would wait for the device.
             loss_sum = torch.tensor(state.loss_sum, dtype=torch.float64, device=schedule.train_N.device)
+            ends = run.ends(state.epoch)
             for group in run.messages(state):
                 loss_sum += _answer(learner, own, peers, group, cut_rows=schedule.cut_rows)
                 if told < last_commit and any(not batch.is_local for batch in group):
                     run.committed(last_commit)  # the peers commit before they send more
                     told = last_commit
-                if commits(group, training, schedule, last=last_commit):
+                if schedule.validates(group):
+                    state.step, state.loss_sum = group[-1].step, loss_sum.item()
+                    if _compare(learner, own, peers, run, state):
+                        last_commit = state.step
+                if commits(group, training, ends=ends, last=last_commit):
                     state.step, state.loss_sum = group[-1].step, loss_sum.item()
                     last_commit = group[-1].step
                     refuse_lost_weights(model, updates, step=last_commit)
                     run.store.save(state, model, updates)
                 run.progress("training", group[-1].step, run.steps)
-            train_loss = loss_sum.item() / schedule.rows(state.epoch)
-            _end_epoch(learner, own, peers, run, state, train_loss=train_loss, started=started)
+            state.step, state.loss_sum = ends, loss_sum.item()
+            _compare(learner, own, peers, run, state, started=started)
             last_commit = state.step
-    assert state.best_epoch is not None, "the first epoch is the best so far"
-    run.store.load_best(model, epoch=state.best_epoch)
+    assert state.best_step is not None, "the first epoch is the best so far"
+    run.store.load_best(model, step=state.best_step)
     return state
 
 
-def _end_epoch(
+def _compare(
     learner: LabelLearner,
     own: FeatureSource,
     peers: Sequence[Peer],
     run: TrainingRun,
     state: TrainingState,
     *,
-    train_loss: float,
-    started: float,
-) -> None:
-    """Validate by the averaged weights, decide, commit, and tell the peers what was decided."""
+    started: float | None = None,
+) -> bool:
+    """Validate by the averaged weights, commit where they are the best so far, and tell the peers; gives whether they are.
+
+    Where an epoch ends, which ``started`` then, it is noted and committed, and training may stop.
+    """
     model, updates, objective, schedule = learner.model, learner.updates, learner.objective, run.schedule
     cuts = [peer.cuts(place, schedule.cut_rows) for place, peer in enumerate(peers)]
     with updates.averaged():
         logits = logits_over(model, own, schedule.validation(), cuts)
     validation_loss = objective.validation_loss(logits, schedule.validation_N).item() if len(logits) else None
-    decision = _decide(state, train_loss, validation_loss, time.monotonic() - started, run)
-    state.step = schedule.steps_before(state.epoch)
+    epoch, improved = state.epoch, _improves(state, validation_loss, run)
     refuse_lost_weights(model, updates, step=state.step)
-    if decision.improved:
+    if improved:
         with updates.averaged():
-            run.store.save_best(model, epoch=decision.epoch)
+            run.store.save_best(model, step=state.step)
         state.best_fitted = objective.fitted()
-    run.store.save(state, model, updates)
+    if started is not None:
+        _end_epoch(state, run, seconds=time.monotonic() - started)
+    if improved or started is not None:
+        run.store.save(state, model, updates)
     for peer in peers:
-        peer.decided(decision)
-        if peer.observer is not None:
-            peer.observer.epoch_ended(decision.epoch)
+        peer.decided(ValidationDecision(step=state.step, improved=improved, stop=state.stopped))
+        if started is not None and peer.observer is not None:
+            peer.observer.epoch_ended(epoch)
+    return improved
 
 
 def _answer(
@@ -242,32 +252,37 @@ def _refusing(peers: Sequence[Peer], batch: Batch, loss_sum: Tensor) -> Callable
     return check
 
 
-def _decide(
-    state: TrainingState, train_loss: float, validation_loss: float | None, seconds: float, run: TrainingRun
-) -> EpochDecision:
-    """Note the epoch and decide: the best so far? patience at its end? Without validation rows the last epoch is the best.
+def _improves(state: TrainingState, validation_loss: float | None, run: TrainingRun) -> bool:
+    """Note a validation: are these weights the best so far? Without validation rows the last ones are.
 
-    An epoch of a phase before is kept until the next one, and loses to any of the usual ones.
+    Those of a phase before are kept until the next epoch, and lose to any of the usual ones.
     """
-    epoch, patience = state.epoch, run.training.patience
-    if not math.isfinite(train_loss) or (validation_loss is not None and not math.isfinite(validation_loss)):
-        raise Diverged(
-            f"training diverged in epoch {epoch + 1}: loss {train_loss}, validation {validation_loss}; "
-            "lower training.learning_rate"
-        )
-    is_usual = epoch >= run.schedule.epochs_before
-    improved = validation_loss is None or state.best_loss is None or validation_loss < state.best_loss
-    if improved:
-        state.best_epoch, state.epochs_since_best = epoch, 0
-        if validation_loss is not None:  # a refit keeps the loss that its number of epochs was chosen by
-            state.best_loss = validation_loss if is_usual else None
-    else:
-        state.epochs_since_best += 1
-    record = {"epoch": epoch, "train_loss": train_loss, "seconds": seconds}
+    _refuse_divergence(state, validation_loss)
     if validation_loss is not None:
-        record["validation_loss"] = validation_loss
+        state.epoch_loss = min(validation_loss, state.epoch_loss if state.epoch_loss is not None else math.inf)
+        if state.best_loss is not None and validation_loss >= state.best_loss:
+            return False
+        # A refit keeps the loss that its number of steps was chosen by.
+        state.best_loss = validation_loss if state.epoch >= run.schedule.epochs_before else None
+    state.best_epoch, state.best_step = state.epoch, state.step
+    return True
+
+
+def _end_epoch(state: TrainingState, run: TrainingRun, *, seconds: float) -> None:
+    """Note the epoch, and whether patience is at its end."""
+    record = {"epoch": state.epoch, "train_loss": state.loss_sum / run.rows(state.epoch), "seconds": seconds}
+    if state.epoch_loss is not None:
+        record["validation_loss"] = state.epoch_loss
     state.history.append(record)
-    state.epoch += 1
-    state.loss_sum = 0.0
-    state.stopped = patience is not None and state.epochs_since_best >= patience
-    return EpochDecision(epoch=epoch, improved=improved, stop=state.stopped)
+    state.epochs_since_best = 0 if state.best_epoch == state.epoch else state.epochs_since_best + 1
+    state.stopped = run.training.patience is not None and state.epochs_since_best >= run.training.patience
+    state.epoch, state.loss_sum, state.epoch_loss = state.epoch + 1, 0.0, None
+
+
+def _refuse_divergence(state: TrainingState, validation_loss: float | None) -> None:
+    losses = (state.loss_sum, validation_loss) if validation_loss is not None else (state.loss_sum,)
+    if not all(map(math.isfinite, losses)):
+        raise Diverged(
+            f"training diverged in epoch {state.epoch + 1}: loss {state.loss_sum}, summed over its rows, "
+            f"validation {validation_loss}; lower training.learning_rate"
+        )

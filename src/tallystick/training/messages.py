@@ -27,10 +27,10 @@ class Pace(Message, frozen=True):
     staleness: Annotated[int, msgspec.Meta(ge=0, le=MOST_IN_FLIGHT)]
 
 
-class EpochDecision(Message, frozen=True):
-    """Label party to feature parties, after each epoch's validation: keep these weights as the best, and go on or stop."""
+class ValidationDecision(Message, frozen=True):
+    """Label party to feature parties, after each validation: keep the weights after this step as the best, and go on or stop."""
 
-    epoch: int
+    step: int
     improved: bool
     stop: bool
 
@@ -51,14 +51,16 @@ def receive_width(channel: Channel, *, rows: int, max_message_bytes: int) -> int
     return width
 
 
-def receive_decision(channel: Channel, *, epoch: int, first: bool) -> EpochDecision:
-    """Receive the decision on an epoch; ``first`` is the one of a whole run, whose weights are the best so far.
+def receive_decision(channel: Channel, *, step: int, first: bool, may_stop: bool) -> ValidationDecision:
+    """Receive the decision on the weights after a step; ``first`` is the one of a whole run, whose weights are the best so far.
 
-    Raises ProtocolError for another epoch's, or for a first one that keeps nothing.
+    Raises ProtocolError for another step's, for a first one that keeps nothing, and for one that stops where no epoch ends.
     """
-    decision = channel.receive(EpochDecision)
-    if decision.epoch != epoch:
-        raise ProtocolError(channel.peer, f"{channel.peer} decided on epoch {decision.epoch + 1} where {epoch + 1} is due")
+    decision = channel.receive(ValidationDecision)
+    if decision.step != step:
+        raise ProtocolError(channel.peer, f"{channel.peer} decided on step {decision.step} where {step} is due")
     if first and not decision.improved:
-        raise ProtocolError(channel.peer, f"{channel.peer} called epoch {epoch + 1}, the first, no improvement on nothing")
+        raise ProtocolError(channel.peer, f"{channel.peer} called step {step}, its first choice, no improvement on nothing")
+    if decision.stop and not may_stop:
+        raise ProtocolError(channel.peer, f"{channel.peer} ended training at step {step}, where no epoch ends")
     return decision

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any
 
 import torch
@@ -91,6 +91,7 @@ class Schedule:
         before: phases before; training goes on from their weights, and no epoch of theirs is a candidate for the best.
         embeds_before: before this epoch's first step the training positions are embedded once, without training.
         cut_rows: says how many rows of a feature party's cut embedding cross for a joint batch's positions.
+        validations: how often the weights are compared in a usual epoch, evenly spread; the last time is its end.
     """
 
     train_N: Tensor
@@ -102,6 +103,7 @@ class Schedule:
     before: tuple[Phase, ...] = ()
     embeds_before: int | None = None
     cut_rows: CutRows = a_row_each
+    validations: int = 1
 
     @property
     def steps_per_epoch(self) -> int:
@@ -179,11 +181,18 @@ class Schedule:
         assert not len(first.local_N), "a schedule of joint batches alone"
         return replace(self, before=(Phase(epochs=epochs, joint_N=first.train_N), *self.before))
 
-    def messages(self, epoch: int, *, size: int, skip: int = 0) -> Iterator[tuple[Batch, ...]]:
-        """The same batches, ``size`` of them to a message; skip whole messages."""
-        batches = iter(self.epoch(epoch, skip=skip))
+    def messages(self, epoch: int, *, size: int, skip: int = 0, last: int | None = None) -> Iterator[tuple[Batch, ...]]:
+        """The same batches up to the step ``last``, ``size`` of them to a message; skip whole messages."""
+        batches = takewhile(lambda batch: last is None or batch.step <= last, self.epoch(epoch, skip=skip))
         while group := tuple(islice(batches, size)):
             yield group
+
+    def validates(self, group: Sequence[Batch]) -> bool:
+        """Whether the weights are compared after this message, within its epoch: it passes one of the epoch's places for it."""
+        steps, done = self.steps_per_epoch, group[-1].number + 1
+        if not len(self.validation_N) or group[-1].epoch < self.epochs_before or done == steps:
+            return False
+        return done * self.validations // steps > group[0].number * self.validations // steps
 
     def validation(self) -> Sequence[Tensor]:
         """The validation batches."""
@@ -266,15 +275,15 @@ def most_batches_per_message(training: TrainingConfig) -> int:
     return batches_per_message(training)
 
 
-def commits(group: Sequence[Batch], training: TrainingConfig, schedule: Schedule, *, last: int) -> bool:
+def commits(group: Sequence[Batch], training: TrainingConfig, *, ends: int, last: int) -> bool:
     """Whether all parties commit after this message: it passes a multiple of checkpoint_every and does not end the epoch.
 
-    ``last`` is the step that was committed last. Between local steps nobody hears of another, so nobody commits: else one party
-    could run ahead and drop the checkpoints that the others are still at.
+    ``ends`` is the epoch's last step, and ``last`` the step that was committed last. Between local steps nobody hears of another,
+    so nobody commits: else one party could run ahead and drop the checkpoints that the others are still at.
     """
     step = group[-1].step
     passed = step // training.checkpoint_every > last // training.checkpoint_every
-    return passed and any(not batch.is_local for batch in group) and step != schedule.steps_before(group[-1].epoch + 1)
+    return passed and any(not batch.is_local for batch in group) and step != ends
 
 
 def _spread(joint: Sequence[Tensor], local: Sequence[Tensor]) -> list[tuple[Tensor, bool]]:

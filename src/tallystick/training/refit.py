@@ -1,7 +1,8 @@
 """A training, and its refit: it begins anew with the validation rows among the training rows, the same for every role.
 
-The first training is validated, and that says how many epochs are best. The refit takes so many, from the same first weights; its
-weights are the trained model. What needs rows that trained nothing is left to the model before it.
+The first training is validated, and that says how many passes over the rows are best, which need not be whole ones. The refit
+takes so many, from the same first weights; its weights are the trained model. What needs rows that trained nothing is left to
+the model before it.
 """
 
 from collections.abc import Callable
@@ -37,7 +38,8 @@ def train_and_refit(
         return train(run)
     first_weights, begins = deepcopy(module.state_dict()), run.begun()
     if not begins.refit_epochs:
-        begins = train(run).refitting()
+        steps = {"steps": run.schedule.steps_per_epoch, "more_steps": anew.steps_per_epoch}
+        begins = train(run).refitting(**steps)
         between()
         module.load_state_dict(first_weights)
     return train(run.refit(anew, begins))

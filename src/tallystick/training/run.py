@@ -46,7 +46,17 @@ class TrainingRun:
     @property
     def steps(self) -> int:
         """Steps in all, if training is not stopped early."""
-        return self.schedule.steps_before(self.epochs)
+        return self.ends(self.epochs - 1)
+
+    def ends(self, epoch: int) -> int:
+        """The last step of an epoch; a refit's last one may end before all of its batches."""
+        whole = self.schedule.steps_before(epoch + 1)
+        return min(whole, self.begins.step + self.begins.refit_steps) if self.begins.refit_epochs else whole
+
+    def rows(self, epoch: int) -> int:
+        """Positions that an epoch takes."""
+        whole, steps = self.schedule.rows(epoch), self.ends(epoch) - self.schedule.steps_before(epoch)
+        return min(whole, steps * self.training.batch_size) if self.begins.refit_epochs else whole
 
     def updates(self, module: nn.Module, rates: Mapping[str, float] | None = None) -> Updates:
         """The updates of a party's module; ``rates`` as optimizer_of takes it."""
@@ -77,7 +87,8 @@ class TrainingRun:
     def messages(self, state: TrainingState) -> Iterator[tuple[Batch, ...]]:
         """What is left of the present epoch: the batches of each message."""
         done = state.step - self.schedule.steps_before(state.epoch)
-        groups = self.schedule.messages(state.epoch, size=batches_per_message(self.training), skip=done)
+        size, last = batches_per_message(self.training), self.ends(state.epoch)
+        groups = self.schedule.messages(state.epoch, size=size, skip=done, last=last)
         coming = next(groups, None)
         while coming is not None:
             group, coming = coming, next(groups, None)

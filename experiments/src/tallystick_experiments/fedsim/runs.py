@@ -212,9 +212,9 @@ def train_method(linked: LinkedPair, name: str, recipe: Recipe, *, seed: int) ->
     """Train one method and measure it on the test rows, at the epoch that is the best on validation rows."""
     started = time.perf_counter()
     network = network_of(linked, METHODS[name], recipe, seed=seed)
-    outputs_T, _, best_epoch = best_logits(network, torch.from_numpy(linked.test_N), rows=_PASS)
+    outputs_T, _, best_step = best_logits(network, torch.from_numpy(linked.test_N), rows=_PASS)
     figures = score_outputs(linked, outputs_T) | {
-        "best_epoch": best_epoch,
+        "best_epoch": -(-best_step // network.schedule.steps_per_epoch),
         "seconds": time.perf_counter() - started,
         "parameters": sum(weight.numel() for module in (network.model, *network.bottoms) for weight in module.parameters()),
         "weights": next(iter(learnt_weights(network.model)), None),

@@ -3,9 +3,11 @@
 Shapes: N rows, T test rows.
 """
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Literal
 
 import numpy as np
@@ -73,19 +75,22 @@ class NetworkMethod:
         return self.model
 
     def __call__(self, table: PublicTable, seed: int) -> Figure:
-        """Train, keep the epoch that is best on the validation rows, and score the test rows."""
+        """Train, keep the weights that are best on the validation rows, and score the test rows."""
         started = time.perf_counter()
         network, coder = self.network(table, seed)
         train, validation, test = table.parts(seed)
         logits, epochs, best = best_logits(network, torch.from_numpy(test), rows=4096)
-        rows = epochs * (2 * len(train) + len(validation)) + len(validation) + len(test)  # validation again, for importance
+        rows = epochs * (2 * len(train) + network.schedule.validations * len(validation))
+        rows += len(validation) + len(test)  # validation again, for importance
         if table.times is not None:  # where the split is by time, a contract refits by default
+            passes = best / network.schedule.steps_per_epoch
             network, _ = self.network(table, seed, refit=True)
-            for epoch in range(best):
-                for _ in network.epoch(epoch):
-                    pass
+            steps = max(1, round(passes * network.schedule.steps_per_epoch))
+            batches = (crossed for epoch in range(math.ceil(passes)) for crossed in network.epoch(epoch))
+            for _ in islice(batches, steps):
+                pass
             logits = network.logits(torch.split(torch.from_numpy(test), 4096))
-            rows += best * 2 * (len(train) + len(validation))
+            rows += round(passes * 2 * (len(train) + len(validation)))
         value = test_figure(table, coder, test, coder.in_units(logits.numpy()))
         return Figure(
             value=value, seconds=time.perf_counter() - started, epochs=epochs, crossing_bytes=_bytes_of(network.bottoms, rows)
@@ -127,6 +132,7 @@ class NetworkMethod:
                 validation_N=validation_N,
                 batch_size=training.batch_size,
                 seed=seed,
+                validations=training.validations,
             ),
         )
         return network, coder

@@ -343,6 +343,9 @@ def _learnt_by_label_party(contract: Contract, *, rows: tuple[int, int], state: 
     peers = ", ".join(contract.feature_parties)
     both = f"{rows[0]} training and {rows[1]} validation rows" if rows[1] else f"{rows[0]} training rows"
     training = f"A cut embedding per row and epoch from {peers}: {both}, {state.first_epochs or state.epoch} epochs."
+    times = contract.validations(contract.training.resolved(rows[0])) if rows[1] else 1
+    if times > 1:
+        training += f" Of validation rows up to {times} in an epoch (training.validations)."
     if state.refit_epochs:
         training += f" The same of {state.refit_epochs} more epochs, in which training began anew with the validation rows."
     evaluation = "The cut embeddings of the test rows."
@@ -370,7 +373,7 @@ def _learnt_by_feature_party(
 ) -> list[results.Learnt]:
     training = (
         f"A cut gradient per training row and epoch ({rows[0]} rows, {state.first_epochs or state.epoch} epochs), from which "
-        "labels can be estimated, and per epoch whether validation got better."
+        "labels can be estimated, and after each validation whether the weights are the best so far."
     )
     if state.refit_epochs:
         training += f" The same of {sum(rows)} rows, the validation rows among them, for {state.refit_epochs} epochs more."
@@ -466,11 +469,13 @@ def _training(
         mode=contract.training.mode if logbook is not None else "in one process",
         steps=state.step,
         best_epoch=state.best_epoch + 1 if state.best_epoch is not None else None,
+        best_step=state.best_step,
         history=history,
         seconds=seconds,
         steps_per_s=steps / seconds if seconds and steps else None,
         resumed_from=(found.resumed_from or None) if logbook is not None else None,
         refit_epochs=state.refit_epochs,
+        refit_steps=state.refit_steps,
         dropout=_dropout(found.modules) if logbook is not None else 0.0,
     )
 

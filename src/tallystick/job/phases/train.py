@@ -289,14 +289,15 @@ def train_as_feature_party(job: Job, dataset: Dataset, agreement: Agreement) -> 
 def _how_it_ended(state: TrainingState, run: TrainingRun) -> str:
     """After how many epochs, and why: patience ends most trainings long before the last step that progress counts to."""
     if state.refit_epochs:
-        return f"trained anew with the validation rows, for {state.refit_epochs} epochs; these weights are kept"
+        return f"trained anew with the validation rows, for {state.refit_steps} steps; these weights are kept"
     said = f"trained {state.epoch} of at most {run.epochs} epochs"
     if state.best_epoch is None:
         return said
     kept = state.best_epoch + 1  # people count from 1, states from 0
     if state.stopped:
         said += f"; the last {state.epoch - kept} validated no better (training.patience)"
-    return f"{said}; the weights of epoch {kept} are kept"
+    where = f"epoch {kept}" if state.best_step == run.ends(state.best_epoch) else f"step {state.best_step}, in epoch {kept},"
+    return f"{said}; the weights of {where} are kept"
 
 
 def own_part(job: Job, dataset: Dataset, start: Seed) -> OwnPart:
@@ -332,9 +333,10 @@ def receive_widths(job: Job, dataset: Dataset, training: TrainingConfig | None =
 
 
 def _training_run(job: Job, dataset: Dataset, agreement: Agreement, training: TrainingConfig) -> TrainingRun:
+    schedule = dataset.schedule(training, seed=job.contract.seed)
     return TrainingRun(
         training=training,
-        schedule=dataset.schedule(training, seed=job.contract.seed),
+        schedule=replace(schedule, validations=job.contract.validations(training)),
         store=job.folder.store(),
         resume_from=agreement.resume_from,
         progress=job.logbook.watcher.progress,

@@ -1,0 +1,33 @@
+"""How often in an epoch the weights are compared on validation rows that cross (``training.validations``)."""
+
+from typing import TYPE_CHECKING
+
+from tallystick.config.sections import WITHIN
+from tallystick.defenses.gaussian_embeddings import GaussianEmbeddings
+
+if TYPE_CHECKING:
+    from tallystick.config.contract import Contract
+    from tallystick.config.sections import TrainingSettings
+
+
+def validations(contract: "Contract", training: "TrainingSettings") -> int:
+    """How often, or how often at most where ``training``, the contract's, is not settled for its rows and its line yet.
+
+    By itself only once where a further embedding of a row costs more than time: with noisy embeddings each one is charged, on a
+    union each one is another look at made-up rows, and a pipeline runs empty for each.
+    """
+    asked = contract.training.validations
+    if asked != "auto":
+        return asked
+    noisy = GaussianEmbeddings in [entry.defense for entry in contract.defense]
+    if noisy or contract.linkage.imputes or training.mode == "pipelined":
+        return 1
+    return WITHIN if training.validations == "auto" else training.validations
+
+
+def validations_problems(contract: "Contract") -> list[str]:
+    """List what is wrong with the contract's number."""
+    asked = contract.training.validations
+    if asked in ("auto", 1) or contract.split.validation:
+        return []
+    return [f"training.validations = {asked}: split.validation is 0, so there are no validation rows; leave it out"]
