@@ -316,14 +316,20 @@ def test_every_key_is_documented() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "batch_size", "epochs"),
-    [(0, 16, 60), (50, 16, 60), (500, 16, 60), (5_000, 128, 60), (21_000, 128, 36), (234_000, 512, 13), (5_000_000, 1024, 4)],
+    ("rows", "batch_size", "epochs", "patience"),
+    [
+        *((0, 16, 60, 5), (50, 16, 60, 5), (500, 16, 60, 5), (5_000, 128, 60, 5), (8_000, 128, 60, 4), (21_000, 128, 36, 2)),
+        *((234_000, 512, 13, 2), (5_000_000, 1024, 4, 2)),
+    ],
 )
-def test_auto_goes_by_the_number_of_training_rows(rows: int, batch_size: int, epochs: int) -> None:
+def test_auto_goes_by_the_number_of_training_rows(rows: int, batch_size: int, epochs: int, patience: int) -> None:
     terms = parse_contract(BASE).training
     settled = terms.resolved(rows)
-    assert (settled.batch_size, settled.epochs, settled.validations) == (batch_size, epochs, 4 if rows < 10_000 else 1)
-    kept = {key: value for key, value in terms.model_dump().items() if key not in ("batch_size", "epochs", "validations")}
+    assert (settled.batch_size, settled.epochs, settled.patience) == (batch_size, epochs, patience)
+    assert settled.validations == (4 if rows < 10_000 else 1)
+    kept = {
+        key: value for key, value in terms.model_dump().items() if key not in ("batch_size", "epochs", "validations", "patience")
+    }
     assert {key: getattr(settled, key) for key in kept} == kept
     given = parse_contract(changed(training={"batch_size": 100, "epochs": 7, "validations": 2})).training.resolved(rows)
     assert (given.batch_size, given.epochs, given.validations) == (100, 7, 2)

@@ -267,8 +267,10 @@ class TrainingSettings(Model):
         "bytes each; int8 in one and four bytes a row; top-k the largest eighth of a row in four bytes each. What validates, "
         "tests and predicts is written whole. It is no defence",
     )
-    patience: Count | None = Field(
-        default=5, description="epochs without a better validation loss before stopping; null is never"
+    patience: Count | Literal["auto"] | None = Field(
+        default="auto",
+        description="epochs without a better validation loss before stopping; auto: as many as take 200 steps, 2 to 5; null is "
+        "never",
     )
     validations: Validations | Literal["auto"] = Field(
         default="auto",
@@ -298,7 +300,8 @@ class TrainingSettings(Model):
         validations = self.validations
         if validations == "auto":
             validations = WITHIN if steps_of_epoch(rows, batch_size) < SHORT else 1
-        settled = {"batch_size": batch_size, "epochs": epochs, "mode": mode, "validations": validations}
+        patience = fitting_patience(rows, batch_size) if self.patience == "auto" else self.patience
+        settled = {"batch_size": batch_size, "epochs": epochs, "mode": mode, "validations": validations, "patience": patience}
         return TrainingConfig.model_validate(self.model_dump() | settled)
 
     def resolved_notes(self, rows: int) -> list[str]:
@@ -306,7 +309,7 @@ class TrainingSettings(Model):
         settled = self.resolved(rows)
         return [
             f"training.{key} = auto: {getattr(settled, key)}, by {rows:,} training rows"
-            for key in ("batch_size", "epochs")
+            for key in ("batch_size", "epochs", "patience")
             if getattr(self, key) == "auto"
         ]
 
@@ -333,6 +336,11 @@ def fitting_batch_size(rows: int) -> int:
 def fitting_epochs(rows: int, batch_size: int) -> int:
     """So many that training takes about 6,000 steps, within 4 to 60."""
     return min(max(round(6000 / steps_of_epoch(rows, batch_size)), 4), 60)
+
+
+def fitting_patience(rows: int, batch_size: int) -> int:
+    """So many epochs that they take 200 steps, within 2 to 5."""
+    return min(max(math.ceil(200 / steps_of_epoch(rows, batch_size)), 2), 5)
 
 
 def steps_of_epoch(rows: int, batch_size: int) -> int:
