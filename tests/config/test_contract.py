@@ -326,7 +326,7 @@ def test_auto_goes_by_the_number_of_training_rows(rows: int, batch_size: int, ep
     terms = parse_contract(BASE).training
     settled = terms.resolved(rows)
     assert (settled.batch_size, settled.epochs, settled.patience) == (batch_size, epochs, patience)
-    assert settled.validations == (4 if rows < 10_000 else 1)
+    assert settled.validations == (4 if rows < 10_000 else 2)
     kept = {
         key: value for key, value in terms.model_dump().items() if key not in ("batch_size", "epochs", "validations", "patience")
     }

@@ -204,8 +204,8 @@ CompressionName: TypeAlias = Literal["none", "bfloat16", "float16", "int8", "top
 """How the numbers of a training step are written for the wire (cut/compression.py)."""
 
 
-WITHIN, SHORT = 4, 100
-"""Comparisons on validation rows in an epoch of fewer than SHORT steps: in longer ones they gained nothing
+WITHIN, WITHIN_LONG, SHORT = 4, 2, 100
+"""Comparisons on validation rows in an epoch of fewer than SHORT steps, and in a longer one: there four gained nothing over two
 (docs/results/boosting.md)."""
 
 
@@ -275,7 +275,7 @@ class TrainingSettings(Model):
     validations: Validations | Literal["auto"] = Field(
         default="auto",
         description="how often in an epoch the validation rows are embedded and the weights compared on them, the last time at "
-        "its end; auto: 4 where an epoch has fewer than 100 steps, and 1 where it has more, with noisy embeddings, on a union, "
+        "its end; auto: 4 where an epoch has fewer than 100 steps, and 2 where it has more; 1 with noisy embeddings, on a union, "
         "and where training is pipelined",
     )
     refit: Literal["auto", True, False] = Field(
@@ -299,7 +299,7 @@ class TrainingSettings(Model):
         mode = "synchronous" if self.mode == "auto" and self.gradients == "none" else self.mode  # nobody waits for the line
         validations = self.validations
         if validations == "auto":
-            validations = WITHIN if steps_of_epoch(rows, batch_size) < SHORT else 1
+            validations = WITHIN if steps_of_epoch(rows, batch_size) < SHORT else WITHIN_LONG
         patience = fitting_patience(rows, batch_size) if self.patience == "auto" else self.patience
         settled = {"batch_size": batch_size, "epochs": epochs, "mode": mode, "validations": validations, "patience": patience}
         return TrainingConfig.model_validate(self.model_dump() | settled)
