@@ -26,16 +26,18 @@ def training(
         int | None,
         Option(help="Instead: so many training workers a party, of one thread each, beside one; criteo or larger.", min=2),
     ] = None,
-    ray: Annotated[str | None, Option(help="With --training-workers: on the Ray cluster at this address, too.")] = None,
+    training_cluster: Annotated[
+        str | None, Option(help="With --training-workers: also with the further ones on the Ray cluster at this address.")
+    ] = None,
 ) -> Figures:
     """Steps per second of one scenario or of all, seconds of epochs beside unaligned rows, or steps by the number of workers."""
     if training_workers is not None:
         if unaligned is not None or scenario not in ("all", *shared.NETWORKS):
             raise ConfigError(f"--training-workers: goes with --scenario {' or '.join(shared.NETWORKS)}, without --unaligned")
         network = "criteo" if scenario == "all" else scenario
-        return shared.run(workers=training_workers, network=network, turns=turns or 3, ray=ray)
-    if ray is not None:
-        raise ConfigError("--ray: goes with --training-workers; leave it out")
+        return shared.run(workers=training_workers, network=network, turns=turns or 3, ray=training_cluster)
+    if training_cluster is not None:
+        raise ConfigError("--training-cluster: goes with --training-workers; leave it out")
     if unaligned is not None:
         if scenario not in ("all", "small"):
             raise ConfigError("--unaligned: goes by itself, with the scenario small; leave the others out")
