@@ -211,20 +211,10 @@ def audit_features(
             continue
         attacks = {each: row for each, row in _attacks(contract).items() if name == "used" or not row.from_others}
         try:
+            firsts = (first if name == "used" else None, None)  # with other runs beside it, nothing is known of the start
             alone, *together = [
-                _rebuilt(
-                    AttackPlan.of(
-                        view,
-                        columns,
-                        first=first if name == "used" and place == 0 else None,
-                        known=known,
-                        marginals=True,
-                        attacks=attacks,
-                        seed=seed,
-                    ),
-                    engine,
-                )
-                for place, view in enumerate(views)
+                _rebuilt(AttackPlan.of(view, columns, first=its, known=known, marginals=True, attacks=attacks, seed=seed), engine)
+                for view, its in zip(views, firsts, strict=False)
             ]
             found[name] = _stronger(alone, together, runs=1 + len(also))
             notes += alone.not_measured

@@ -54,11 +54,7 @@ def train_feature_party(
     last_commit = told = state.step
     with parallel_embedding_lookup(bottom):
         while state.epoch < run.epochs and not state.stopped:
-            if embedded := schedule.embedded(state.epoch, step=state.step):
-                sending("training", 1)
-                send_embeddings(bottom, source, embedded, channel)
-            if schedule.crosses(state.epoch):
-                sending("training", 1)
+            _begin_epoch(bottom, source, channel, run, state, sending)
             messages, ends = _Messages(run.messages(state), source), run.ends(state.epoch)
             for group, joint, features in messages:
                 if joint:
@@ -87,6 +83,18 @@ def train_feature_party(
     assert state.best_step is not None, "the first epoch is the best so far"
     run.store.load_best(bottom, step=state.best_step)
     return state
+
+
+def _begin_epoch(
+    bottom: nn.Module, source: FeatureSource, channel: Channel, run: TrainingRun, state: TrainingState, sending: Sending
+) -> None:
+    """Embed the training positions where made-up labels are drawn by them, and say how often rows cross in the epoch."""
+    schedule = run.schedule
+    if embedded := schedule.embedded(state.epoch, step=state.step):
+        sending("training", 1)
+        send_embeddings(bottom, source, embedded, channel)
+    if schedule.crosses(state.epoch):
+        sending("training", 1)
 
 
 def _compare(

@@ -107,7 +107,6 @@ def run(
     offered = list(dict.fromkeys(name for part in chosen for name in parts(papers=papers_steps)[part])) or list(every)
     if unknown := sorted(set(named) - set(offered)):
         raise ConfigError(f"bench label-leakage: unknown scenario {', '.join(unknown)}; choose from {', '.join(offered)}")
-    names = [name for name in offered if not named or name in named]
     encoded = Latest(_encoded)
 
     def trial(name: str, seed: int) -> Row:
@@ -115,7 +114,7 @@ def run(
         return run_scenario(every[name], clicks, plan=plan, seed=seed)
 
     # one share of positives is encoded at a time
-    wanted = sorted(names, key=lambda name: every[name].positive_rate or 0)
+    wanted = sorted((name for name in offered if not named or name in named), key=lambda name: every[name].positive_rate or 0)
     found = run_cases(grid(seed=seeds, name=wanted), trial, keeping, about)
     return ExperimentResult(experiment="label-leakage", about={"data": about, "parts": chosen}, rows=found, page_of=page_of)
 
