@@ -79,7 +79,6 @@ def evaluate_feature_inference(
 
     Raises DataError if shapes do not fit or an embedding is not finite, ConfigError for no draw.
     """
-    _check(draws, len(sent.last_BD), len(columns))
     if attacks is None:
         attacks = {name: row for name, row in FEATURE_INFERENCE_ATTACKS.items() if own_NA is not None or not row.own_columns}
     plan = AttackPlan.of(
