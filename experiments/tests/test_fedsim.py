@@ -11,8 +11,8 @@ import torch
 from tallystick.alignment.federal import Pivots
 from tallystick.dataset.similarity import AllCandidates
 from tallystick.errors import ConfigError, DataError
-from tallystick_experiments.catalogue.pairs import read_bike, read_frogs, read_hdb, read_independent, read_synthetic
-from tallystick_experiments.fedsim import linkage, runs, sizes, sweep
+from tallystick_experiments.catalogue.pairs import read_bike, read_frogs, read_hdb, read_house, read_independent, read_synthetic
+from tallystick_experiments.fedsim import inside, linkage, runs, sizes, sweep
 from tallystick_experiments.fedsim.located import link_places
 from tallystick_experiments.fedsim.methods import METHODS
 from tallystick_experiments.fedsim.page import method_differences
@@ -121,11 +121,80 @@ def test_every_link_crosses_or_each_row_once(hdb, quick):
     torch.testing.assert_close(few.logits([index_B]), every.logits([index_B]))
 
 
-def test_noise_from_tau_keeps_the_variance_and_a_smaller_tau_has_more(hdb):
+def test_a_smaller_tau_adds_more_noise_to_the_similarities_of_filters(hdb):
     pair = read_hdb(hdb)
-    plain, little, more = (runs.link_pair(pair, neighbors=3, seed=1, tau=tau).similarity_NK for tau in (1.0, 1e-3, 1e-4))
-    assert np.abs(plain - little).mean() < np.abs(plain - more).mean()
-    assert more.std() == pytest.approx(plain.std(), rel=0.2)
+    names = ("tau 1", "tau 0.001", "tau 0.0005")
+    linked = [link_places(pair, name, neighbors=3, seed=1, locates=False) for name in names]
+    assert all(not each.located for each in linked)
+    spreads = [np.ptp(each.similarity_NK, axis=1).mean() for each in linked]
+    assert all(each.similarity_NK.std() == pytest.approx(1, rel=0.2) for each in linked)
+    assert len({round(float(each), 6) for each in spreads}) == len(names)
+
+
+LIANJIA = """url,id,Lng,Lat,tradeTime,DOM,followers,totalPrice,price,square,livingRoom,drawingRoom,kitchen,bathRoom,floor,\
+buildingType,constructionTime,renovationCondition,buildingStructure,ladderRatio,elevator,fiveYearsProperty,subway,district
+u,1,116.4,39.9,2016-08-09,10,3,415,31680,131,2,1,1,1,\xb8\xdf 26,1,2005,3,6,0.217,1,0,1,7
+u,2,116.5,39.8,2012-07-28,10,3,575,31680,131,2,1,1,1,\xd6\xd0 6,1,2005,3,6,0.217,1,0,1,7
+u,3,116.5,39.8,2014-07-28,,3,575,31680,131,2,1,1,1,\xd6\xd0 6,1,2005,3,6,0.217,1,0,1,7
+u,4,116.5,39.8,2014-07-28,10,3,575,31680,131,2,1,1,1,\xd6\xd0 6,1,\xce\xb4\xd6\xaa,3,6,0.217,1,0,1,7
+u,5,116.5,39.8,2014-07-28,10,3,1000,31680,131,2,1,1,1,\xd6\xd0 6,1,2005,3,6,0.217,1,0,1,7
+"""
+
+
+def test_house_keeps_the_rows_of_the_paper(tmp_path):
+    """One of five: the others are sold before 2013, lack a value or a year of construction, or cost too much."""
+    (tmp_path / "new.csv").write_bytes(LIANJIA.encode("latin-1"))  # as the file itself, whose characters are Chinese in GBK
+    rooms = "lat,lon,price,minimum_nights,number_of_reviews,reviews_per_month,calculated_host_listings_count,availability_365"
+    (tmp_path / "airbnb_clean.csv").write_text(
+        f"{rooms},nbr_A,rt_Private room,rt_Shared room\n39.9,116.4,792,1,89,0.85,9,341,0,1,0\n"
+    )
+    pair = read_house(tmp_path)
+    row = pair.own.select("totalPrice", "floor", "constructionTime", "year", "month").row(0)
+    assert len(pair.own) == 1
+    assert row == (415, 26, 2005, 2016, 8)
+    assert pair.own_key_NP.tolist() == pair.their_key_MP.tolist() == [[116.4, 39.9]]
+    columns = {*pair.own_columns.numeric, *pair.own_columns.categorical, *pair.their_columns.numeric}
+    assert not columns & {"Lng", "Lat", "district", "subway", "price_per_square", "communityAverage", "nbr_A", "lat", "lon"}
+    assert "price" not in pair.own_columns.numeric  # of a square metre
+
+
+def test_what_the_merge_reads_adds_up_to_the_prediction(hdb, quick):
+    """Integrated gradients are complete: they add up to the prediction less that of a merge which is given nothing."""
+    linked = runs.link_pair(read_hdb(hdb), neighbors=3, seed=1)
+    trained = runs.train_method(linked, "FedSim", runs.RECIPES["hdb"], seed=1)
+    network, index_B = trained.network, torch.from_numpy(linked.test_N[:20])
+    (link,) = network.model.links
+    with torch.no_grad():
+        cuts = [bottom(source(index_B)) for bottom, source in zip(network.bottoms, network.sources, strict=True)]
+        whole_B = network.model(cuts, network.own(index_B))
+        with inside._scaled(link.merge, 0.0):
+            nothing_B = network.model(cuts, network.own(index_B))
+    found_BKL = inside.attributions(network, cuts, index_B, link)
+    torch.testing.assert_close(found_BKL.sum(dim=(1, 2)), (whole_B - nothing_B).reshape(-1), rtol=0.05, atol=1e-3)
+    assert sum(trained.figures["importance"]) == pytest.approx(1)
+    assert trained.figures["dead"] <= runs.width_of(network.bottoms[0])
+
+
+def test_trips_are_linked_by_both_ends(hdb):
+    pair = read_hdb(hdb)
+    both = [np.concatenate((key, key[::-1]), axis=1) for key in (pair.own_key_NP, pair.their_key_MP)]
+    linked = link_places(replace(pair, own_key_NP=both[0], their_key_MP=both[1]), "tau 1", neighbors=3, seed=1, locates=False)
+    assert linked.numbers_NK.shape == (len(pair.own), 3)
+
+
+def test_filters_or_keys_and_other_recipes_and_merges_beside_ours(hdb, quick, monkeypatch):
+    monkeypatch.setitem(sweep.paper.NEIGHBORS, "hdb", 4)
+    found = sweep.run(data=[hdb], only=["table-11", "recipes", "gains"], methods=["FedSim", "Top1Sim"], seeds=(1, 2))
+    assert len(found.rows) == 2 * (2 + 1 + 2)  # ours, by keys, is a row of two parts
+    tables = {table.name.partition(":")[0]: table for table in found.page().tables}
+    by_keys, by_filters = tables["Table 11"].rows
+    assert [by_keys[1], by_filters[1:3]] == ["none", ["tau 1", 28.29]]
+    ours, published = tables["FedSim by how it is trained"].rows
+    assert [ours[1], published[1]] == ["ours", "the paper's"]
+    assert ours[3] != published[3]
+    (gain,) = tables["Figure 5 ii"].rows
+    rows = {(row["method"], row["seed"]): row["rmse"] for row in found.rows if row["neighbors"] == 4}
+    assert gain[4] == spread(100 * (1 - rows["FedSim", seed] / rows["Top1Sim", seed]) for seed in (1, 2))
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
@@ -140,11 +209,15 @@ def test_a_sweep_shows_the_papers_numbers_and_resumes(hdb, quick, tmp_path):
     assert rows["FedSim"][1] == 29.38  # of K = 3
     assert rows["FedSim"][2] == spread(row["rmse"] for row in again.rows if row["method"] == "FedSim")
     assert "29.38" in benchmark_html(page)
-    assert [curve.name for curve in page.curves] == ["hdb: learnt weight by similarity, of the first seed"]
+    names = [curve.name for curve in page.curves]
+    assert names == [
+        "hdb: learnt weight by similarity, of the first seed",
+        "hdb: share of the merge's integrated gradients by link, K = 3",
+    ]
 
 
 def test_the_estimate_without_training_is_that_of_the_definition(hdb, monkeypatch):
-    monkeypatch.setattr(sweep.paper, "DELTA_NEIGHBORS", 4)
+    monkeypatch.setitem(sweep.paper.NEIGHBORS, "hdb", 4)
     found = sweep.run(data=[hdb], only=["delta"], seeds=())
     pair = read_hdb(hdb)
     lost = []
@@ -159,7 +232,7 @@ def test_the_estimate_without_training_is_that_of_the_definition(hdb, monkeypatc
 
 
 def test_an_epochs_time_stands_beside_that_of_one_link(hdb, monkeypatch):
-    monkeypatch.setattr(sweep.paper, "DELTA_NEIGHBORS", 4)
+    monkeypatch.setitem(sweep.paper.NEIGHBORS, "hdb", 4)
     found = sweep.run(data=[hdb], only=["table-8"], seeds=(1, 2))
     assert {row["steps"] for row in found.rows} == {1}  # 210 training rows in batches of 256
     assert all(row["epoch_s"] > 0 for row in found.rows)
@@ -289,12 +362,12 @@ def test_more_links_than_there_are_rows_are_refused_before_a_run(hdb, tmp_path):
 
 
 def test_what_there_is_not_is_refused(tmp_path):
-    with pytest.raises(DataError, match="holds none of hdb_with_latlon"):
+    with pytest.raises(DataError, match="holds none of airbnb_clean"):
         sweep.run(data=[tmp_path], seeds=(1,))
     with pytest.raises(ConfigError, match="unknown part figure-1"):
         sweep.run(data=[], seeds=(1,), only=["figure-1"])
     with pytest.raises(ConfigError, match="unknown method Median"):
         sweep.run(data=[], seeds=(1,), methods=["Median"])
-    for read in (read_hdb, read_bike, read_frogs):
+    for read in (read_house, read_hdb, read_bike, read_frogs):
         with pytest.raises(DataError, match="cannot be read"):
             read(tmp_path)

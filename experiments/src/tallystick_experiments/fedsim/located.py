@@ -34,8 +34,13 @@ from tallystick_experiments.fedsim.runs import LinkedPair, SplitKind, linked_pai
 METRES_A_DEGREE = 111_195.0
 """Of latitude; of longitude times the cosine of the latitude."""
 TAUS = (1.0, 0.1, 0.01, 0.001)
+FINE_TAUS = (*TAUS, 0.0005, 0.0001, 0.00005)
+"""Of the paper's Figure 6."""
 WINDOW = 0.01
-"""Degrees that FEDERAL's filters reach to either side of a place: the paper's for hdb."""
+"""Degrees that FEDERAL's filters reach to either side of a place: the paper's for house and hdb."""
+WINDOWS = {"bike": 0.02}
+"""The same where a set has another."""
+PLACE_NAMES = ("lon", "lat", "end lon", "end lat")
 KEY_NOISE_METRES = (30.0, 100.0, 300.0, 1000.0)
 """Mean displacements of planar Laplace noise, 2 radius / epsilon."""
 
@@ -53,13 +58,13 @@ class LinkedPlaces:
 
 
 def place_terms(own_ND: Floats, their_MD: Floats, *, neighbors: int, **changes: Any) -> SimilarityConfig:
-    """The contract's terms for longitude and latitude in degrees, over a range around both tables."""
+    """The contract's terms for one or two places in degrees of longitude and latitude, over a range around both tables."""
     both = np.concatenate((own_ND, their_MD))
     low_D, high_D = np.floor(both.min(axis=0) * 10) / 10 - 0.1, np.ceil(both.max(axis=0) * 10) / 10 + 0.1
-    metres_D = METRES_A_DEGREE * np.array([np.cos(np.deg2rad(both[:, 1].mean())), 1.0])
+    metres_D = METRES_A_DEGREE * np.tile([np.cos(np.deg2rad(both[:, 1].mean())), 1.0], both.shape[1] // 2)
     dimensions = [
         {"name": name, "unit": "degree", "low": float(low), "high": float(high), "metres": float(metres)}
-        for name, low, high, metres in zip(("lon", "lat"), low_D, high_D, metres_D, strict=True)
+        for name, low, high, metres in zip(PLACE_NAMES[: len(low_D)], low_D, high_D, metres_D, strict=True)
     ]
     return SimilarityConfig.model_validate({"dimensions": dimensions, "neighbors": neighbors, **changes})
 
@@ -134,8 +139,10 @@ def located_frontier(
     return rows
 
 
-def link_places(pair: Pair, noise: str, *, neighbors: int, seed: int, kind: SplitKind = "varied") -> LinkedPair:
-    """Split a set whose keys are longitude and latitude, link it as a job does, and locate its keys as attackers would.
+def link_places(
+    pair: Pair, noise: str, *, neighbors: int, seed: int, kind: SplitKind = "varied", locates: bool = True
+) -> LinkedPair:
+    """Split a set whose keys are longitudes and latitudes, link it as a job does, and locate its keys as attackers would.
 
     Args:
         pair: the set.
@@ -143,16 +150,17 @@ def link_places(pair: Pair, noise: str, *, neighbors: int, seed: int, kind: Spli
         neighbors: K.
         seed: of the split, the secret and the noise: a job draws the last two from the operating system.
         kind: of split.
+        locates: whether attackers locate keys; these must be one place then.
     """
     own_ND, their_MD = pair.own_key_NP, pair.their_key_MP
-    terms = place_terms(own_ND, their_MD, neighbors=neighbors, noise=noise_settings()[noise], window=WINDOW)
+    terms = place_terms(
+        own_ND, their_MD, neighbors=neighbors, noise=noise_settings(FINE_TAUS)[noise], window=WINDOWS.get(pair.name, WINDOW)
+    )
     linked = link(own_ND, their_MD, terms, rng=SecureRandom(source=np.random.default_rng([seed, 9]).bytes))
     split = split_rows(len(own_ND), seed=seed, kind=kind)
-    attacks = located(own_ND, their_MD, linked, terms, seed=seed)
-    return replace(
-        linked_pair(pair, split, linked.own_rows[linked.numbers_NK], linked.similarity_NK),
-        located={attack: error.median for attack, error in attacks.items()},
-    )
+    made = linked_pair(pair, split, linked.own_rows[linked.numbers_NK], linked.similarity_NK)
+    attacks = located(own_ND, their_MD, linked, terms, seed=seed) if locates else {}
+    return replace(made, located={attack: error.median for attack, error in attacks.items()})
 
 
 def located_from_own_keys(keys_ND: Floats, terms: SimilarityConfig) -> dict[str, LocatedKeys]:

@@ -65,6 +65,10 @@ METHODS: Mapping[str, ComparedMethod] = {
         merge=MergeConfig(method="cnn", sort=False, **_PUBLISHED), shuffles=True, paper="FedSim (w/o Sort)"
     ),
     "FedSim without CNN": ComparedMethod(merge=MergeConfig(method="mlp", **_PUBLISHED), paper="FedSim (w/o CNN)"),
+    "FedSim's merge, attention's links": ComparedMethod(merge=MergeConfig(method="cnn")),
+    "attention, width 10": ComparedMethod(merge=MergeConfig(width=10)),
+    "attention, width 10, sigmoid": ComparedMethod(merge=MergeConfig(width=10, activation="sigmoid")),
+    "attention, FedSim's links": ComparedMethod(merge=MergeConfig(**_PUBLISHED)),
     "FedSim averaging": ComparedMethod(merge=MergeConfig(method="average", **_PUBLISHED)),
     "Combine": ComparedMethod(merge=MergeConfig(method="top1", **_PLAIN), links="same row", paper="Combine"),
 }

@@ -16,6 +16,13 @@ PAIRED = (
     ("attention", "FedSim"),
     ("FedSim", TREES),
     ("attention", TREES),
+    ("FedSim", "AvgSim"),
+    ("FedSim", "FeatureSim"),
+    *(("FedSim", f"FedSim without {part}") for part in ("weight gate", "sort gate", "CNN")),
+    ("attention, width 10", "FedSim"),
+    ("attention, width 10, sigmoid", "FedSim"),
+    ("attention, FedSim's links", "FedSim"),
+    ("FedSim's merge, attention's links", "FedSim"),
 )
 """Methods that are compared on the same split."""
 TITLES = {
@@ -24,12 +31,24 @@ TITLES = {
     "table-6": "Table 6: three feature parties that share the columns out, and fewer of them",
     "table-8": "Table 8: an epoch's training",
     "neighbors": "Figure 9: by the number of links K",
-    "tau": "Figure 6: noise on similarities from tau",
+    "tau": "Figure 6: noise on the similarities of filters, from tau",
+    "table-11": "Table 11: distances of keys, or of their filters",
+    "gains": "Figure 5 ii: what FedSim brings over the most similar link",
+    "merges": "Why attention is ahead: its merge, width and activation apart",
+    "recipes": "FedSim by how it is trained",
     "frontier": "What noise costs and what it hides",
     "synthetic": "Figure 5: noise on the keys of one table split by columns",
     "table-10": "Table 10: keys that tell nothing but which rows are one thing",
 }
-VARIED = {"table-6": "parties", "neighbors": "neighbors", "tau": "tau", "synthetic": "key_noise", "table-10": "neighbors"}
+VARIED = {
+    "table-6": "parties",
+    "neighbors": "neighbors",
+    "tau": "noise",
+    "table-11": "noise",
+    "recipes": "recipe",
+    "synthetic": "key_noise",
+    "table-10": "neighbors",
+}
 """Which setting a part varies besides the method."""
 _NOTES = (
     "Intervals are Student's 95 % over seeds; with varied splits they include the choice of test rows, with the paper's fixed "
@@ -43,6 +62,7 @@ NOISES = {"noise on keys": "keys", "noise from tau": "tau"}  # how the names of 
 
 def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
     """Show the rows of ``sweep.run``; ``about`` says which of them each part is made of."""
+    rows = [{"recipe": "ours", **row} for row in rows]  # older rows have no other
     parts = {part: [rows[place] for place in places] for part, places in about["parts"].items()}
     trained = f"on {', '.join(about['sets'])}: {counted(len(about['seeds']), 'seed')}, {about['split']} split"
     synthetic = {"rows of the synthetic tables": f"{about['rows']:,}"} if "rows" in about else {}
@@ -57,6 +77,8 @@ def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
                     for name, of_set in groups(of, "set").items()
                 ),
                 _differences([*parts.get("table-1", []), *(row for row in parts.get("table-10", []) if row["neighbors"] == 30)]),
+                _differences(parts.get("merges", [])),
+                _gains(parts.get("gains", [])),
                 _cut(about["cut"]),
                 _deltas(about["delta"]),
                 _sizes(about["sizes"]),
@@ -65,8 +87,10 @@ def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
         ],
         curves=[
             *_by_neighbors(parts.get("neighbors", [])),
+            *_by_tau(parts.get("tau", [])),
             *_frontiers(parts.get("frontier", [])),
             *_weights([row for row in rows if row.get("weights")]),
+            *_importances([row for row in rows if row.get("importance")]),
         ],
         notes=_NOTES if rows else (),
         seconds=about["seconds"],
@@ -76,24 +100,28 @@ def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
 
 def _table(part: str, name: str, rows: Sequence[Row]) -> ResultTable:
     """A row per method and setting, with the spread over seeds."""
-    metric, varied = paper.METRIC[name], VARIED.get(part)
+    metric, varied = "r2" if part == "table-6" else paper.METRIC[name], VARIED.get(part)
+    others = OTHERS.get(part, ("r2",) if metric == "rmse" else ())
     cells: list[list[Cell]] = []
     for (method, *_), of in groups(rows, "method", *SETTINGS).items():
         setting = [] if varied is None else [_words(of[0].get(varied, ""))]
-        cells.append([method, *setting, of_paper(of[0]), over_seeds(of, metric), of[0].get("parameters")])
+        found = [over_seeds(of, figure) for figure in (metric, *others)]
+        cells.append([method, *setting, of_paper(of[0]), *found, of[0].get("parameters")])
     return ResultTable(
         name=f"{TITLES[part]}: {name}",
         note=f"K = {rows[0]['neighbors']}." if varied != "neighbors" else "",
-        columns=["method", *([varied.replace("_", " ")] if varied else []), f"paper, {metric}", metric, "weights"],
+        columns=["method", *([varied.replace("_", " ")] if varied else []), f"paper, {metric}", metric, *others, "weights"],
         rows=cells,
     )
 
 
-SETTINGS = ("neighbors", "tau", "key_noise", "split", "noise", "parties")
+SETTINGS = ("neighbors", "key_noise", "split", "noise", "parties", "recipe")
+OTHERS = {"table-6": ("rmse",), "recipes": ("r2", "dead")}
+"""What a part shows besides its metric; of a regression it is else R-squared."""
 
 
 def _words(value: str | float) -> str:
-    return value if isinstance(value, str) else f"{value:g}"
+    return (value or "none") if isinstance(value, str) else f"{value:g}"
 
 
 def of_paper(row: Row) -> float | None:
@@ -102,8 +130,12 @@ def of_paper(row: Row) -> float | None:
     if name in paper.FIGURE_5:
         figures = paper.FIGURE_5[name].get(method)
         return figures[paper.KEY_NOISE.index(row["key_noise"])] if figures is not None else None
-    if row["tau"] != 1 or row["noise"] or row["parties"]:
-        return None
+    if row["parties"]:
+        return paper.TABLE_6.get(row["parties"]) if name == "house" and method == "FedSim" else None
+    if row["noise"]:
+        by_filters = paper.FIGURE_6.get(method, {}) if name == "house" else {}
+        plain = paper.TABLE_11.get(name) if method == "FedSim" and row["noise"] == "tau 1" else None
+        return by_filters.get(row["noise"], plain)
     if name == "synthetic-random":
         return paper.TABLE_10.get(method, {}).get(neighbors)
     if method == "Secondary":
@@ -239,13 +271,62 @@ def _sizes(rows: Sequence[Row]) -> ResultTable:
 def _by_neighbors(rows: Sequence[Row]) -> Iterator[Curve]:
     for name, of in sorted(groups(rows, "set").items()):
         metric = paper.METRIC[name]
-        series = [
-            Series.of(method, [(k, spread(row[metric] for row in each).value) for k, each in groups(mine, "neighbors").items()])
-            for method, mine in groups(of, "method").items()
-        ]
+        series = []
+        for method, mine in groups(of, "method").items():
+            points = [(k, spread(row[metric] for row in each).value) for k, each in groups(mine, "neighbors").items()]
+            level = [(k, points[0][1]) for k in sorted(distinct(of, "neighbors"))]  # of a method that reads one link
+            series.append(Series.of(method, points if len(points) > 1 else level))
         if of_paper := paper.FIGURE_9.get(name):
             series.append(Series.of("FedSim, the paper's", of_paper.items()))
         yield Curve(name=f"{name}: {metric} by the number of links", x="K", y=metric, series=series, log_x=True)
+
+
+def _by_tau(rows: Sequence[Row]) -> Iterator[Curve]:
+    """Figure 6: ours and the paper's, by tau."""
+    for name, of in groups(rows, "set").items():
+        metric = paper.METRIC[name]
+        series = [
+            Series.of(method, [(_tau(noise), spread(row[metric] for row in each).value) for noise, each in by_noise.items()])
+            for method, mine in groups(of, "method").items()
+            for by_noise in (groups(mine, "noise"),)
+        ]
+        if name == "house":
+            theirs = paper.FIGURE_6.items()
+            series += [Series.of(f"{method}, the paper's", [(_tau(n), y) for n, y in of.items()]) for method, of in theirs]
+        yield Curve(name=f"{name}: {metric} by tau", x="tau", y=metric, series=series, log_x=True)
+
+
+def _tau(noise: str) -> float:
+    return float(noise.removeprefix("tau "))
+
+
+def _gains(rows: Sequence[Row]) -> ResultTable:
+    """Figure 5 ii: by how many per cent of its RMSE FedSim is below the most similar link alone, split by split."""
+    cells: list[list[Cell]] = []
+    for name, of in groups(rows, "set").items():
+        by_method, theirs = groups(of, "method"), paper.TABLE_1[name]
+        alone = {row["seed"]: row["rmse"] for row in by_method["Top1Sim"]}
+        found = spread(100 * (1 - row["rmse"] / alone[row["seed"]]) for row in by_method["FedSim"])
+        published = 100 * (1 - theirs["FedSim"][0] / theirs["Top1Sim"][0])
+        cells.append([name, of[0]["neighbors"], paper.DELTA[name], published, found, len(by_method["FedSim"])])
+    columns = ["set", "K", "paper, the estimate", "paper, gain in %", "gain in %", "splits"]
+    return ResultTable(name="Figure 5 ii: gains beside the estimate", columns=columns, rows=cells)
+
+
+def _importances(rows: Sequence[Row]) -> Iterator[Curve]:
+    """Figure 10: what each link counts for FedSim's merge, of the first seed of each set and method, at the largest K."""
+    plain = [row for row in rows if not row["noise"] and not row["parties"]]
+    for name, of in groups(plain, "set").items():
+        count = max(row["neighbors"] for row in of)
+        methods = groups((row for row in of if row["neighbors"] == count), "method")
+        yield Curve(
+            name=f"{name}: share of the merge's integrated gradients by link, K = {count}",
+            x="link, the most similar last",
+            y="share",
+            series=[
+                Series(name=method, xs=list(range(1, count + 1)), ys=each[0]["importance"]) for method, each in methods.items()
+            ],
+        )
 
 
 def _weights(rows: Sequence[Row]) -> Iterator[Curve]:

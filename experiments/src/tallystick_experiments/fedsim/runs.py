@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 import numpy as np
 import polars as pl
@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tallystick.alignment.nearest import nearest
-from tallystick.alignment.similarity_noise import sigma_of_tau
 from tallystick.config.merge import MergeConfig
 from tallystick.config.sections import NetworkModel, TargetConfig, TrainingConfig
 from tallystick.data.encoder import Encoder
@@ -32,6 +31,7 @@ from tallystick.training.objective import Supervised
 from tallystick.training.plan import Schedule
 from tallystick_experiments.catalogue.pairs import Pair
 from tallystick_experiments.experiment import best_logits
+from tallystick_experiments.fedsim.inside import looked_into
 from tallystick_experiments.fedsim.methods import METHODS, ComparedMethod
 
 Ints = NDArray[np.int64]
@@ -39,9 +39,6 @@ Floats = NDArray[np.float64]
 _PASS = 1024
 WARM_STEPS, TIMED_STEPS = 3, 12  # where an epoch's time is measured
 FIXED_SPLIT = 0  # the seed of the paper's one split
-
-BITS_PER_UNIT = 4 * np.log(1 / 0.03) / (0.01 * 0.03**2)
-"""Bits by which two filters of the paper's house differ per degree: delta and epsilon .03, t .01."""
 
 SplitKind = Literal["varied", "fixed"]
 
@@ -54,7 +51,7 @@ class Recipe:
         neighbors: K, unless a run asks for another.
         hidden: widths of the layers; those of the bottoms first.
         cut_after: how many of them are bottoms'.
-        epochs, batch_size, learning_rate, weight_decay: of AdamW on a cosine schedule.
+        epochs, batch_size, learning_rate, weight_decay, optimizer, schedule: of training.
         clip: largest norm of a party's gradients. At hdb's rate it has to be bounded: a few large steps at the start leave
             most units dead in some starts, and FedSim's merge does not recover.
         published: the sizes of FedSim's merge for this set.
@@ -69,6 +66,8 @@ class Recipe:
     weight_decay: float = 0.01
     clip: float | None = None
     warm_up: float = 0.0
+    optimizer: Literal["adamw", "lamb"] = "adamw"
+    schedule: Literal["cosine", "constant"] = "cosine"
     published: MergeConfig = field(default_factory=MergeConfig)
 
     def training(self) -> TrainingConfig:
@@ -78,8 +77,8 @@ class Recipe:
             batch_size=self.batch_size,
             learning_rate=self.learning_rate,
             weight_decay=self.weight_decay,
-            optimizer="adamw",
-            schedule="cosine",
+            optimizer=self.optimizer,
+            schedule=self.schedule,
             clip=self.clip,
             warm_up=self.warm_up,
             patience=None,
@@ -87,6 +86,16 @@ class Recipe:
 
 
 RECIPES = {
+    "house": Recipe(
+        neighbors=5,
+        hidden=(200, 100, 100),
+        epochs=20,
+        batch_size=256,
+        learning_rate=0.003,
+        clip=1.0,
+        warm_up=0.1,
+        published=MergeConfig(dropout=0.3),
+    ),
     "hdb": Recipe(neighbors=5, hidden=(200, 100, 100), epochs=40, batch_size=256, learning_rate=0.003, clip=1.0, warm_up=0.1),
     "frogs": Recipe(neighbors=20, hidden=(100, 50, 100), epochs=20, batch_size=128, learning_rate=0.003),
     "synthetic": Recipe(neighbors=20, hidden=(100, 50, 100), epochs=15, batch_size=128, learning_rate=0.002),
@@ -101,6 +110,30 @@ RECIPES = {
     ),
 }
 """A set's name to how its networks are trained."""
+RecipeKind = Literal["ours", "the paper's"]
+
+
+def recipe_of(name: str, kind: RecipeKind = "ours") -> Recipe:
+    """A set's recipe, or the paper's with LAMB and our number of epochs."""
+    ours = RECIPES[name]
+    if kind == "ours":
+        return ours
+    return replace(ours, optimizer="lamb", schedule="constant", clip=None, warm_up=0.0, **PUBLISHED[name])
+
+
+class _Published(TypedDict):
+    batch_size: int
+    learning_rate: float
+    weight_decay: float
+    published: MergeConfig
+
+
+PUBLISHED: dict[str, _Published] = {
+    "house": {"batch_size": 128, "learning_rate": 1e-3, "weight_decay": 1e-5, "published": MergeConfig(dropout=0.3)},
+    "hdb": {"batch_size": 128, "learning_rate": 1e-3, "weight_decay": 1e-4, "published": MergeConfig(dropout=0.2)},
+    "bike": {"batch_size": 64, "learning_rate": 3e-4, "weight_decay": 1e-5, "published": MergeConfig(kernel=5, dropout=0.1)},
+}
+"""What differs in the paper's recipe, by the authors' settings."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +143,7 @@ class LinkedPair:
     Args:
         their_encoders, theirs: per feature party; several hold columns of the same rows.
         numbers_NK: candidates, the most similar first.
-        similarity_NK: standardised, with noise if asked for.
+        similarity_NK: standardised, with noise where they are linked as by a job that adds some.
         located: what attackers located of keys, in metres, by the name of the attack, where that was measured.
     """
 
@@ -144,9 +177,7 @@ def split_rows(rows: int, *, seed: int, kind: SplitKind = "varied") -> tuple[Int
     return order_N[test + validation :], order_N[test : test + validation], order_N[:test]
 
 
-def link_pair(
-    pair: Pair, *, neighbors: int, seed: int, kind: SplitKind = "varied", tau: float = 1.0, key_noise: float = 0.0
-) -> LinkedPair:
+def link_pair(pair: Pair, *, neighbors: int, seed: int, kind: SplitKind = "varied", key_noise: float = 0.0) -> LinkedPair:
     """Split a set's rows and link each to its K nearest.
 
     Args:
@@ -154,7 +185,6 @@ def link_pair(
         neighbors: K.
         seed: of the split, unless that is fixed, and of noise.
         kind: of split.
-        tau: noise on similarities, as FedSim's section 5 has it, for filters like those of its house; 1 is none.
         key_noise: standard deviation of noise on either side's keys, which this benchmark adds as its Figure 5 does.
     """
     train_N, validation_N, test_N = split_rows(len(pair.own), seed=seed, kind=kind)
@@ -166,9 +196,6 @@ def link_pair(
     raw_NK = -found.distance_NK
     mean, deviation = raw_NK[train_N].mean(), raw_NK[train_N].std()
     similarity_NK = (raw_NK - mean) / (deviation or 1.0)
-    if tau < 1:
-        sigma = sigma_of_tau(tau, deviation * BITS_PER_UNIT)
-        similarity_NK = (similarity_NK + random.normal(scale=sigma, size=similarity_NK.shape)) / (1 + sigma**2) ** 0.5
     return linked_pair(pair, (train_N, validation_N, test_N), found.numbers_NK, similarity_NK)
 
 
@@ -218,6 +245,7 @@ def train_method(linked: LinkedPair, name: str, recipe: Recipe, *, seed: int) ->
         "seconds": time.perf_counter() - started,
         "parameters": sum(weight.numel() for module in (network.model, *network.bottoms) for weight in module.parameters()),
         "weights": next(iter(learnt_weights(network.model)), None),
+        **looked_into(network, torch.from_numpy(linked.test_N[:_PASS])),
     }
     return TrainedMethod(network=network, figures=figures, outputs_T=outputs_T)
 

@@ -15,10 +15,20 @@ from tallystick.errors import ConfigError
 from tallystick_experiments.catalogue.pairs import GENERATED, GENERATED_ROWS, READERS, Pair, recognise
 from tallystick_experiments.command import seeds_option, several
 from tallystick_experiments.fedsim import cut, paper
-from tallystick_experiments.fedsim.located import link_places, noise_settings
+from tallystick_experiments.fedsim.located import FINE_TAUS, link_places, noise_settings
 from tallystick_experiments.fedsim.methods import METHODS, TREES
 from tallystick_experiments.fedsim.page import page_of
-from tallystick_experiments.fedsim.runs import RECIPES, LinkedPair, SplitKind, boosted_trees, epoch_cost, link_pair, train_method
+from tallystick_experiments.fedsim.runs import (
+    RECIPES,
+    LinkedPair,
+    RecipeKind,
+    SplitKind,
+    boosted_trees,
+    epoch_cost,
+    link_pair,
+    recipe_of,
+    train_method,
+)
 from tallystick_experiments.fedsim.sizes import table_9
 from tallystick_experiments.grid import NOWHERE, Keeping, Latest, run_cases
 from tallystick_experiments.page import ExperimentResult
@@ -36,8 +46,16 @@ TABLE_1 = (
     "FedSim without sort gate",
     "FedSim without CNN",
 )
-NEIGHBORS = {"hdb": (3, 5, 10, 20), "bike": (1, 5, 10, 20, 50)}
-TAUS = (1.0, 0.1, 0.01, 0.001)
+NEIGHBORS = {"house": (5, 10, 20, 40), "hdb": (3, 5, 10, 20), "bike": (1, 5, 10, 20, 50)}
+MERGES = (
+    "FedSim",
+    "attention",
+    "attention, width 10",
+    "attention, width 10, sigmoid",
+    "attention, FedSim's links",
+    "FedSim's merge, attention's links",
+)
+RECIPE_KINDS: tuple[RecipeKind, ...] = ("ours", "the paper's")
 PARTS = {
     "table-1": "methods and ablations",
     "table-2": "either side alone",
@@ -45,6 +63,10 @@ PARTS = {
     "table-8": "an epoch's time",
     "neighbors": "Figure 9",
     "tau": "Figure 6",
+    "table-11": "distances of filters",
+    "gains": "Figure 5 ii",
+    "merges": "why attention is ahead",
+    "recipes": "LAMB",
     "frontier": "what noise costs and what it hides",
     "synthetic": "Figure 5",
     "table-10": "keys that tell nothing",
@@ -54,6 +76,7 @@ PARTS = {
 }
 PARTIES = ("1+2+3", "1+2", "1+3", "2+3", "1", "2", "3")
 WITHOUT_FILES = ("synthetic", "table-10", "table-9")
+FIGURE_6 = tuple(noise_settings(FINE_TAUS, ()))
 PLACES = ("hdb",)
 """Sets whose keys are one longitude and latitude: what attackers locate is in metres."""
 
@@ -66,24 +89,23 @@ class FedSimRun:
     method: str
     neighbors: int
     seed: int
-    tau: float = 1.0
     key_noise: float = 0.0
     split: SplitKind = "varied"
     noise: str = ""  # of located.noise_settings: linked as a job does it; "" is by the distances of the keys
+    locates: bool = False  # whether attackers locate the keys of a noise
     parties: str = ""  # numbers of the feature parties, of three that share the columns out; "" is one that has all
     timed: bool = False  # an epoch's time in place of training and its figures
+    recipe: RecipeKind = "ours"
 
 
 def run(
     *,
-    data: Annotated[list[Path] | None, Option(help="Folder of a set's files (hdb, bike, frogs); may be repeated.")] = None,
+    data: Annotated[list[Path] | None, Option(help="Folder of a set's files (house, hdb, bike, frogs); may be repeated.")] = None,
     seeds: Annotated[Sequence[int], seeds_option()] = range(1, 6),
-    only: Annotated[
-        Sequence[str],
-        several("Parts, with commas: table-1, -2, -6, -8, -9, -10, neighbors, tau, frontier, synthetic, cut, delta."),
-    ] = (),
-    methods: Annotated[Sequence[str], several("Methods of table-1, table-10 and the frontier, with commas; all if empty.")] = (),
+    only: Annotated[Sequence[str], several(f"Parts, with commas: {', '.join(PARTS)}.")] = (),
+    methods: Annotated[Sequence[str], several("Of the methods that a part compares, with commas; all if empty.")] = (),
     rows: Annotated[int, Option(help="Of the synthetic tables; the paper has 60,000.", min=100)] = GENERATED_ROWS,
+    neighbors: Annotated[int | None, Option(help="K of table-1 and table-10, in place of ours.", min=1)] = None,
     fixed_split: Annotated[bool, Option("--fixed-split", help="The paper's one split for every seed.")] = False,
     keeping: Keeping = NOWHERE,
 ) -> ExperimentResult:
@@ -96,7 +118,7 @@ def run(
     split: SplitKind = "fixed" if fixed_split else "varied"
     folders = {recognise(folder): folder for folder in data or []}
     parts = [part for part in PARTS if part in only] if only else [part for part in PARTS if folders or part in WITHOUT_FILES]
-    plans = {part: _planned(part, folders, seeds, methods, split) for part in parts}
+    plans = {part: _planned(part, folders, seeds, methods, split, neighbors) for part in parts}
     keys = list(dict.fromkeys(key for plan in plans.values() for key in plan))  # parts share runs
     usual = {setting.name: setting.default for setting in fields(FedSimRun) if setting.default is not MISSING}
     trial = _Trials(folders, rows)
@@ -118,49 +140,65 @@ def run(
 
 
 def _planned(
-    part: str, folders: Mapping[str, Path], seeds: Sequence[int], methods: Sequence[str], split: SplitKind
+    part: str,
+    folders: Mapping[str, Path],
+    seeds: Sequence[int],
+    methods: Sequence[str],
+    split: SplitKind,
+    neighbors: int | None,
 ) -> list[FedSimRun]:
     """The runs of a part, seed after seed, so that an interrupted sweep has all methods of some seeds."""
+    changed = {"neighbors": neighbors} if neighbors is not None and part in ("table-1", "table-10") else {}
     return [
-        FedSimRun(set=name, method=method, seed=seed, split=split, **{"neighbors": RECIPES[name].neighbors, **changes})
+        FedSimRun(set=name, method=method, seed=seed, split=split, **{"neighbors": RECIPES[name].neighbors, **changes, **changed})
         for seed in seeds
-        for name, changes, compared in _settings(part, folders, methods)
+        for name, changes, compared in _settings(part, folders)
         for method in compared
+        if not methods or method in methods
     ]
 
 
-def _settings(
-    part: str, folders: Mapping[str, Path], methods: Sequence[str]
-) -> Iterator[tuple[str, dict[str, Any], Sequence[str]]]:
+def _settings(part: str, folders: Mapping[str, Path]) -> Iterator[tuple[str, dict[str, Any], Sequence[str]]]:
     """What a part compares: a set, what differs from a plain run of it, and the methods."""
     linked = [name for name in folders if name in NEIGHBORS]
     compared: Sequence[str]
     match part:
         case "table-1":
-            yield from ((name, {}, methods or TABLE_1) for name in linked)
+            yield from ((name, {}, TABLE_1) for name in linked)
         case "table-2":
             yield from ((name, {}, ("Solo", "Secondary")) for name in linked)
         case "table-6":
             yield from ((name, {"parties": parties}, ("FedSim", "attention")) for name in linked for parties in PARTIES)
         case "table-8":
-            timed: dict[str, Any] = {"neighbors": paper.DELTA_NEIGHBORS, "timed": True}
-            yield from ((name, timed, [*paper.TABLE_8[name], "attention"]) for name in linked)
+            for name in linked:
+                timed: dict[str, Any] = {"neighbors": paper.NEIGHBORS[name], "timed": True}
+                yield name, timed, (*paper.TABLE_8[name], "FedSim averaging", "attention")
         case "neighbors":
-            compared = ("AvgSim", "FedSim", "attention")
+            yield from ((name, {}, ("Top1Sim",)) for name in linked)  # whatever K is
+            compared = ("AvgSim", "FeatureSim", "FedSim", "attention")
             yield from ((name, {"neighbors": count}, compared) for name in linked for count in NEIGHBORS[name])
         case "tau":
-            yield from ((name, {"tau": tau}, ("FedSim", "attention")) for name in linked for tau in TAUS)
+            compared = ("FedSim", "Top1Sim")
+            yield from ((name, {"noise": noise}, compared) for name in linked for noise in FIGURE_6)
+        case "table-11":
+            yield from ((name, {"noise": noise}, ("FedSim", "attention")) for name in linked for noise in ("", "tau 1"))
+        case "gains":
+            yield from ((name, {"neighbors": paper.NEIGHBORS[name]}, ("Top1Sim", "FedSim")) for name in linked)
+        case "merges":
+            yield from ((name, {}, MERGES) for name in linked)
+        case "recipes":
+            yield from ((name, {"recipe": kind}, ("FedSim",)) for name in linked for kind in RECIPE_KINDS)
         case "frontier":
+            compared = ("Top1Sim", "FedSim", "attention")
             places = [name for name in linked if name in PLACES]
-            compared = methods or ("Top1Sim", "FedSim", "attention")
-            yield from ((name, {"noise": noise}, compared) for name in places for noise in noise_settings())
+            yield from ((name, {"noise": noise, "locates": True}, compared) for name in places for noise in noise_settings())
         case "synthetic":
             compared = ("Solo", "Top1Sim", "AvgSim", "FedSim averaging", "attention", "Combine")
             sets = [*(name for name in folders if name == "frogs"), "synthetic"]
             yield from ((name, {"key_noise": noise}, compared) for name in sets for noise in paper.KEY_NOISE)
         case "table-10":
-            for count, compared in (30, ("Solo", "Top1Sim", "FedSim", "attention", "Combine")), (50, ("FedSim", "attention")):
-                yield "synthetic-random", {"neighbors": count}, [name for name in compared if not methods or name in methods]
+            yield "synthetic-random", {"neighbors": 30}, ("Solo", "Top1Sim", "FedSim", "attention", "Combine")
+            yield "synthetic-random", {"neighbors": 50}, ("FedSim", "attention")
 
 
 class _Trials:
@@ -173,7 +211,7 @@ class _Trials:
     def __call__(self, **case: Any) -> Row:
         """Link, if the last case's linking was another, and train."""
         key = FedSimRun(**case)
-        return _figures(self.linked(replace(key, method="")), key)
+        return _figures(self.linked(replace(key, method="", recipe="ours")), key)
 
     def check(self, keys: Sequence[FedSimRun]) -> None:
         """Raise ConfigError where a run asks for more links than there are rows to link to."""
@@ -194,8 +232,8 @@ def _link(pair: Pair, key: FedSimRun) -> LinkedPair:
     if key.parties:
         pair = pair.shared_out([int(number) for number in key.parties.split("+")])
     if key.noise:
-        return link_places(pair, key.noise, neighbors=key.neighbors, seed=key.seed, kind=key.split)
-    return link_pair(pair, neighbors=key.neighbors, seed=key.seed, kind=key.split, tau=key.tau, key_noise=key.key_noise)
+        return link_places(pair, key.noise, neighbors=key.neighbors, seed=key.seed, kind=key.split, locates=key.locates)
+    return link_pair(pair, neighbors=key.neighbors, seed=key.seed, kind=key.split, key_noise=key.key_noise)
 
 
 def _figures(linked: LinkedPair, key: FedSimRun) -> Row:
@@ -204,7 +242,7 @@ def _figures(linked: LinkedPair, key: FedSimRun) -> Row:
         return boosted_trees(linked, seed=key.seed) | located
     if key.timed:
         return epoch_cost(linked, key.method, RECIPES[key.set], seed=key.seed)
-    return train_method(linked, key.method, RECIPES[key.set], seed=key.seed).figures | located
+    return train_method(linked, key.method, recipe_of(key.set, key.recipe), seed=key.seed).figures | located
 
 
 def _measure_cut(folders: Mapping[str, Path]) -> list[Row]:
@@ -216,10 +254,11 @@ def _deltas(folders: Mapping[str, Path]) -> list[Row]:
     rows = []
     for name in (name for name in folders if name in paper.DELTA):
         pair = READERS[name](folders[name])
-        found = nearest(pair.own_key_NP, pair.their_key_MP, neighbors=paper.DELTA_NEIGHBORS)
+        neighbors = paper.NEIGHBORS[name]
+        found = nearest(pair.own_key_NP, pair.their_key_MP, neighbors=neighbors)
         similarity_NK = (-found.distance_NK).astype("float32")
         links = Candidates(numbers_NK=found.numbers_NK, rows=len(pair.theirs), similarity_NK=similarity_NK)
-        shown = {"set": name, "neighbors": paper.DELTA_NEIGHBORS, "rows": len(pair.own), "paper": paper.DELTA[name]}
+        shown = {"set": name, "neighbors": neighbors, "rows": len(pair.own), "paper": paper.DELTA[name]}
         rows.append(shown | {"delta": estimated_improvement(links)})
     return rows
 

@@ -1,0 +1,71 @@
+"""What a trained network of FedSim looks like inside: which outputs of a bottom are dead, and which links its merge reads.
+
+Shapes: B test rows, K links in the order in which the merge reads them, L width of a link's output.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tallystick.models.similarity.merges import CNNMerge
+from tallystick.models.similarity.model import LinkModel, SimilarityLabelModel
+from tallystick.training.in_process import SplitNetwork
+
+STEPS = 32  # of the integral
+
+
+def looked_into(network: SplitNetwork, index_B: Tensor) -> dict[str, Any]:
+    """Dead outputs of the first feature party, and of FedSim's merge what each place of the links counts; nothing without links.
+
+    ``dead`` is how many of the bottom's outputs are 0 for every row that these test rows are linked to.
+    """
+    if not network.bottoms:
+        return {}
+    network.train(False)
+    with torch.no_grad():
+        cuts = [bottom(source(index_B)) for bottom, source in zip(network.bottoms, network.sources, strict=True)]
+    found: dict[str, Any] = {"dead": int((cuts[0] == 0).all(dim=0).sum())}
+    model = network.model
+    first = next(iter(model.links), None) if isinstance(model, SimilarityLabelModel) else None
+    if isinstance(first, LinkModel) and isinstance(first.merge, CNNMerge):
+        given_BKL = attributions(network, cuts, index_B, first)
+        by_place_K = given_BKL.abs().sum(dim=2).mean(dim=0)
+        found["importance"] = (by_place_K / by_place_K.sum().clamp(min=1e-30)).tolist()
+    return found
+
+
+def attributions(network: SplitNetwork, cuts: Sequence[Tensor], index_B: Tensor, link: LinkModel) -> Tensor:
+    """Integrated gradients of the prediction in what the merge is given, from nothing to that (FedSim, Figure 10); (B, K, L).
+
+    They add up to the prediction less that of a merge which is given zeros.
+    """
+    own, total, given = network.own(index_B), torch.zeros(()), torch.zeros(())
+    for step in range(STEPS):
+        with _scaled(link.merge, (step + 0.5) / STEPS) as seen:
+            network.model(cuts, own).sum().backward()
+            given, grad_BKL = seen[0]
+            assert grad_BKL.grad is not None
+            total = total + grad_BKL.grad / STEPS
+    network.model.zero_grad(set_to_none=True)
+    return given * total
+
+
+@contextmanager
+def _scaled(merge: nn.Module, share: float) -> Iterator[list[tuple[Tensor, Tensor]]]:
+    """Within this block the merge gets so much of its links' outputs; the list is of those and of what it got."""
+    seen: list[tuple[Tensor, Tensor]] = []
+
+    def scale(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        output_BKL, *others = inputs
+        got_BKL = (share * output_BKL.detach()).requires_grad_()
+        seen.append((output_BKL.detach(), got_BKL))
+        return (got_BKL, *others)
+
+    hook = merge.register_forward_pre_hook(scale)
+    try:
+        yield seen
+    finally:
+        hook.remove()
