@@ -12,7 +12,7 @@ from tallystick.alignment.federal import Pivots
 from tallystick.dataset.similarity import AllCandidates
 from tallystick.errors import ConfigError, DataError
 from tallystick_experiments.catalogue.pairs import read_bike, read_frogs, read_hdb, read_house, read_independent, read_synthetic
-from tallystick_experiments.fedsim import inside, linkage, runs, sizes, sweep
+from tallystick_experiments.fedsim import inside, linkage, runs, sizes, sweep, table_7
 from tallystick_experiments.fedsim.located import link_places
 from tallystick_experiments.fedsim.methods import METHODS
 from tallystick_experiments.fedsim.page import method_differences
@@ -307,6 +307,34 @@ def test_differences_are_of_the_same_split():
     rows = {row[0]: row[3:] for row in method_differences(made)}
     assert (rows["FedSim less Top1Sim"][0].value, rows["FedSim less Top1Sim"][1]) == (-2.5, 2)
     assert rows["attention less FedSim"] == [spread([-1.0]), 1]
+
+
+def test_the_linkages_time_of_a_share_of_names_is_that_of_all_pairs(monkeypatch):
+    places = table_7.LinkedSet(rows=300, others=60, neighbors=5, places=2)
+    names = table_7.LinkedSet(rows=2000, others=600, neighbors=5, share=0.1)
+    monkeypatch.setattr(table_7, "SETS", {"taxi": places, "game": names})
+    given = []
+
+    def two_seconds(keys, _linked, way):
+        given.append((way, *map(len, keys)))
+        return 2.0
+
+    monkeypatch.setattr(table_7, "linking_seconds", two_seconds)
+    found = sweep.run(only=["table-7"], seeds=())
+    assert given == [("clear", 300, 60), ("private", 300, 60), ("clear", 200, 60), ("private", 200, 60)]
+    taxi, game = found.about["linkage"]
+    assert taxi["seconds"] == {"clear": 2.0, "private": 2.0}
+    assert game["seconds"]["private"] == pytest.approx(200)
+    (table,) = found.page().tables
+    assert table.rows[0][4:8] == [12.95, 2.0, 594.27, 2.0]
+
+
+@pytest.mark.parametrize("places", [0, 1, 2])
+def test_keys_of_every_kind_are_linked_both_ways(places):
+    linked = table_7.LinkedSet(rows=40, others=30, neighbors=5, places=places)
+    keys = [table_7.keys_of(linked, rows, seed=seed) for seed, rows in enumerate((40, 30))]
+    assert len(set(keys[0].texts[0])) > 10 if not places else keys[0].numbers_RD.shape == (40, 2 * places)
+    assert all(table_7.linking_seconds(keys, linked, way) > 0 for way in table_7.WAYS)
 
 
 def test_ranks_are_checked_against_filters_as_they_are_defined(monkeypatch):

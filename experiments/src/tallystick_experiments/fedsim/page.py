@@ -81,6 +81,7 @@ def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
                 _gains(parts.get("gains", [])),
                 _cut(about["cut"]),
                 _deltas(about["delta"]),
+                _linkage(about.get("linkage", [])),
                 _sizes(about["sizes"]),
             )
             if table.rows
@@ -243,6 +244,23 @@ def _deltas(rows: Sequence[Row]) -> ResultTable:
     columns: dict[str, Shown] = {"set": "set", "rows": "rows", "K": "neighbors", "paper, over Top1Sim": "paper"}
     columns |= {f"over {method}": at("delta", method) for method in ("Top1Sim", "AvgSim")}
     return ResultTable.of("The estimate of Table 1: what FedSim may bring, without training", rows, columns)
+
+
+def _linkage(rows: Sequence[Row]) -> ResultTable:
+    columns: dict[str, Shown] = {"set": "set", "rows": "rows", "others": "others", "K": "neighbors"}
+    for way, said in (("clear", "in the clear"), ("private", "privately")):
+        columns |= {f"paper, {said}, min": at("paper", way), f"{said}, s": at("seconds", way)}
+    columns["times as long"] = lambda row: row["seconds"]["private"] / row["seconds"]["clear"]
+    columns["paper, times as long"] = lambda row: row["paper"]["private"] / row["paper"]["clear"]
+    columns["share of either side's rows"] = "share"
+    return ResultTable.of(
+        "Table 7: the linkage's time",
+        rows,
+        columns,
+        note="Processor seconds of one process, of generated keys and without the network; in minutes the paper's, on two Xeons. "
+        "Names are compared with all others, so their time goes with the pairs: it is that of a share of the rows, times the "
+        "pairs.",
+    )
 
 
 def _sizes(rows: Sequence[Row]) -> ResultTable:

@@ -30,6 +30,7 @@ from tallystick_experiments.fedsim.runs import (
     train_method,
 )
 from tallystick_experiments.fedsim.sizes import table_9
+from tallystick_experiments.fedsim.table_7 import table_7
 from tallystick_experiments.grid import NOWHERE, Keeping, Latest, run_cases
 from tallystick_experiments.page import ExperimentResult
 from tallystick_experiments.stats import Row
@@ -70,12 +71,13 @@ PARTS = {
     "frontier": "what noise costs and what it hides",
     "synthetic": "Figure 5",
     "table-10": "keys that tell nothing",
+    "table-7": "the linkage's time",
     "table-9": "numbers of weights",
     "cut": "what crosses the cut, and how fast",
     "delta": "the estimate without training",
 }
 PARTIES = ("1+2+3", "1+2", "1+3", "2+3", "1", "2", "3")
-WITHOUT_FILES = ("synthetic", "table-10", "table-9")
+WITHOUT_FILES = ("synthetic", "table-10", "table-7", "table-9")
 FIGURE_6 = tuple(noise_settings(FINE_TAUS, ()))
 PLACES = ("hdb",)
 """Sets whose keys are one longitude and latitude: what attackers locate is in metres."""
@@ -133,6 +135,7 @@ def run(
         "parts": {part: [keys.index(key) for key in plan] for part, plan in plans.items() if plan},
         "cut": _measure_cut(folders) if "cut" in parts else [],
         "delta": _deltas(folders) if "delta" in parts else [],
+        "linkage": table_7() if "table-7" in parts else [],
         "sizes": table_9() if "table-9" in parts else [],
         "seconds": time.perf_counter() - started,
     }
