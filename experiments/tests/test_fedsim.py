@@ -182,6 +182,21 @@ def test_trips_are_linked_by_both_ends(hdb):
     assert linked.numbers_NK.shape == (len(pair.own), 3)
 
 
+def test_a_tau_that_no_noise_brings_about_is_said_on_the_page(hdb, quick, monkeypatch):
+    def small_tau(pair, noise, **how):
+        if noise == "tau 5e-05":
+            raise DataError("alignment.similarity.noise.tau = 5e-05: is not feasible")
+        return link_places(pair, noise, **how)
+
+    monkeypatch.setattr(sweep, "link_places", small_tau)
+    monkeypatch.setattr(sweep, "FIGURE_6", ("tau 1", "tau 5e-05"))
+    page = sweep.run(data=[hdb], only=["tau"], methods=["Top1Sim"], seeds=(1,)).page()
+    (table,) = page.tables
+    assert "5e-05: is not feasible" in table.note
+    assert [row[3] is None for row in table.rows] == [False, True]
+    assert page.curves[0].series[0].xs == [1.0]
+
+
 def test_filters_or_keys_and_other_recipes_and_merges_beside_ours(hdb, quick, monkeypatch):
     monkeypatch.setitem(sweep.paper.NEIGHBORS, "hdb", 4)
     found = sweep.run(data=[hdb], only=["table-11", "recipes", "gains"], methods=["FedSim", "Top1Sim"], seeds=(1, 2))

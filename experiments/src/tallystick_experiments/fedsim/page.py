@@ -108,9 +108,11 @@ def _table(part: str, name: str, rows: Sequence[Row]) -> ResultTable:
         setting = [] if varied is None else [_words(of[0].get(varied, ""))]
         found = [over_seeds(of, figure) for figure in (metric, *others)]
         cells.append([method, *setting, of_paper(of[0]), *found, of[0].get("parameters")])
+    problems = "; ".join(sorted({row["problem"] for row in rows if "problem" in row}))
+    note = "" if varied == "neighbors" else f"K = {rows[0]['neighbors']}."
     return ResultTable(
         name=f"{TITLES[part]}: {name}",
-        note=f"K = {rows[0]['neighbors']}." if varied != "neighbors" else "",
+        note=f"{note} Not made: {problems}." if problems else note,
         columns=["method", *([varied.replace("_", " ")] if varied else []), f"paper, {metric}", metric, *others, "weights"],
         rows=cells,
     )
@@ -303,11 +305,10 @@ def _by_tau(rows: Sequence[Row]) -> Iterator[Curve]:
     """Figure 6: ours and the paper's, by tau."""
     for name, of in groups(rows, "set").items():
         metric = paper.METRIC[name]
-        series = [
-            Series.of(method, [(_tau(noise), spread(row[metric] for row in each).value) for noise, each in by_noise.items()])
-            for method, mine in groups(of, "method").items()
-            for by_noise in (groups(mine, "noise"),)
-        ]
+        series = []
+        for method, mine in groups((row for row in of if metric in row), "method").items():
+            points = groups(mine, "noise").items()
+            series.append(Series.of(method, [(_tau(n), spread(row[metric] for row in each).value) for n, each in points]))
         if name == "house":
             theirs = paper.FIGURE_6.items()
             series += [Series.of(f"{method}, the paper's", [(_tau(n), y) for n, y in of.items()]) for method, of in theirs]
