@@ -93,6 +93,17 @@ def test_every_method_trains(hdb, quick, name):
     assert (figures["weights"] is not None) == (merge is not None and merge.weight == "learnt")
 
 
+def test_a_solo_that_sees_the_keys_has_two_columns_more(hdb):
+    linked = runs.link_pair(read_hdb(hdb), neighbors=3, seed=1)
+    seeing = runs.with_keys(linked)
+    before, after = (each.own.numeric_NF for each in (linked, seeing))
+    assert after.shape[1] == before.shape[1] + 2
+    keys_NP = linked.pair.own_key_NP
+    correlation = np.corrcoef(after[:, -2:].numpy().T, keys_NP.T)[:2, 2:]
+    assert np.diag(correlation) == pytest.approx([1, 1], abs=1e-3)
+    assert seeing.test_N.tolist() == linked.test_N.tolist()
+
+
 def test_rmse_is_in_the_labels_units(hdb):
     linked = runs.link_pair(read_hdb(hdb), neighbors=3, seed=1)
     found = runs.score_outputs(linked, torch.zeros(len(linked.test_N)))  # the mean of the training rows

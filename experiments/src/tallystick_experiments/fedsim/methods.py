@@ -30,6 +30,7 @@ class ComparedMethod:
         links: to link the K most similar rows, the most similar alone, the row that is the same thing, or none.
         own_columns: whether the label party's own columns take part.
         shuffles: hands over an example's links in random order, as without the sort gate.
+        sees_keys: whether the label party's keys are columns of its own as well, as in the paper.
         paper: its name in the paper's tables, if it is there.
     """
 
@@ -37,6 +38,7 @@ class ComparedMethod:
     links: str = "candidates"
     own_columns: bool = True
     shuffles: bool = False
+    sees_keys: bool = False
     paper: str | None = None
 
     def merged(self, published: MergeConfig) -> MergeConfig | None:
@@ -50,6 +52,7 @@ class ComparedMethod:
 TREES = "boosted trees on K nearest"  # no network
 METHODS: Mapping[str, ComparedMethod] = {
     "Solo": ComparedMethod(merge=None, links="none", paper="Solo"),
+    "Solo with the keys": ComparedMethod(merge=None, links="none", sees_keys=True),
     "Secondary": ComparedMethod(
         merge=MergeConfig(method="top1", **_PLAIN), links="most similar", own_columns=False, paper="Secondary"
     ),

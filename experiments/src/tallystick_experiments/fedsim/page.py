@@ -53,8 +53,8 @@ VARIED = {
 _NOTES = (
     "Intervals are Student's 95 % over seeds; with varied splits they include the choice of test rows, with the paper's fixed "
     "split the randomness of training alone.",
-    "All methods have the same columns; those that give a place away are left out. The paper's hdb and bike are larger files, "
-    "and its Solo saw the coordinates, so its numbers stand beside ours for their order, not their size.",
+    "All methods have the same columns; those that give a place away are left out. The paper's house, hdb and bike are larger "
+    "files, and its Solo saw the coordinates, so its numbers stand beside ours for their order, not their size.",
     "Boosted trees see the joined table, which no partner would allow: own columns, K rows side by side, similarities.",
 )
 NOISES = {"noise on keys": "keys", "noise from tau": "tau"}  # how the names of their settings begin
@@ -146,8 +146,8 @@ def of_paper(row: Row) -> float | None:
     by_neighbors = paper.FIGURE_9.get(name, {}) if method == "FedSim" else {}
     if neighbors in by_neighbors:
         return by_neighbors[neighbors]
-    figure = paper.TABLE_1.get(name, {}).get(method)
-    return figure[0] if figure is not None and neighbors == RECIPES[name].neighbors else None
+    figure = paper.TABLE_1.get(name, {}).get(method.removesuffix(" with the keys"))
+    return figure[0] if figure is not None and neighbors in (RECIPES[name].neighbors, paper.NEIGHBORS[name]) else None
 
 
 def _noise_table(part: str, name: str, rows: Sequence[Row]) -> ResultTable:

@@ -226,6 +226,16 @@ def linked_pair(
     )
 
 
+def with_keys(linked: LinkedPair) -> LinkedPair:
+    """The same with the label party's keys among its columns."""
+    pair = linked.pair
+    names = [f"key {place}" for place in range(pair.own_key_NP.shape[1])]
+    own = pair.own.with_columns(pl.Series(name, key_N) for name, key_N in zip(names, pair.own_key_NP.T, strict=True))
+    columns = pair.own_columns.model_copy(update={"numeric": (*pair.own_columns.numeric, *names)})
+    split = (linked.train_N, linked.validation_N, linked.test_N)
+    return linked_pair(replace(pair, own=own, own_columns=columns), split, linked.numbers_NK, linked.similarity_NK)
+
+
 @dataclass(kw_only=True)
 class TrainedMethod:
     """A trained network and what it gives for the test rows."""
@@ -238,6 +248,8 @@ class TrainedMethod:
 def train_method(linked: LinkedPair, name: str, recipe: Recipe, *, seed: int) -> TrainedMethod:
     """Train one method and measure it on the test rows, at the epoch that is the best on validation rows."""
     started = time.perf_counter()
+    if METHODS[name].sees_keys:
+        linked = with_keys(linked)
     network = network_of(linked, METHODS[name], recipe, seed=seed)
     outputs_T, _, best_step = best_logits(network, torch.from_numpy(linked.test_N), rows=_PASS)
     figures = score_outputs(linked, outputs_T) | {

@@ -169,7 +169,7 @@ def _settings(part: str, folders: Mapping[str, Path]) -> Iterator[tuple[str, dic
         case "table-1":
             yield from ((name, {}, TABLE_1) for name in linked)
         case "table-2":
-            yield from ((name, {}, ("Solo", "Secondary")) for name in linked)
+            yield from ((name, {}, ("Solo", "Solo with the keys", "Secondary")) for name in linked)
         case "table-6":
             yield from ((name, {"parties": parties}, ("FedSim", "attention")) for name in linked for parties in PARTIES)
         case "table-8":
