@@ -358,7 +358,7 @@ def test_the_linkages_time_of_a_share_of_names_is_that_of_all_pairs(monkeypatch)
 @pytest.mark.parametrize("places", [0, 1, 2])
 def test_keys_of_every_kind_are_linked_both_ways(places):
     linked = table_7.LinkedSet(rows=40, others=30, neighbors=5, places=places)
-    keys = [table_7.keys_of(linked, rows, seed=seed) for seed, rows in enumerate((40, 30))]
+    keys = [table_7.generated_keys(linked, rows, seed=seed) for seed, rows in enumerate((40, 30))]
     assert len(set(keys[0].texts[0])) > 10 if not places else keys[0].numbers_RD.shape == (40, 2 * places)
     assert all(table_7.linking_seconds(keys, linked, way) > 0 for way in table_7.WAYS)
 

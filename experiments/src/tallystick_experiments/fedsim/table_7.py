@@ -55,7 +55,8 @@ def table_7() -> list[Row]:
     rows = []
     for name, linked in SETS.items():
         keys = [
-            keys_of(linked, round(linked.share * count), seed=seed) for seed, count in enumerate((linked.rows, linked.others))
+            generated_keys(linked, round(linked.share * count), seed=seed)
+            for seed, count in enumerate((linked.rows, linked.others))
         ]
         seconds = {way: linking_seconds(keys, linked, way) / linked.share**2 for way in WAYS}
         minutes = dict(zip(WAYS, paper.TABLE_7[name], strict=True))
@@ -64,7 +65,7 @@ def table_7() -> list[Row]:
     return rows
 
 
-def keys_of(linked: LinkedSet, rows: int, *, seed: int) -> SimilarKeys:
+def generated_keys(linked: LinkedSet, rows: int, *, seed: int) -> SimilarKeys:
     """Generate one side's keys."""
     if linked.places:
         ends = [city_places(rows, seed=2 * seed + end) for end in range(linked.places)]
