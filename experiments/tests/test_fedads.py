@@ -1,6 +1,7 @@
 """FedAds' Table 4 on small made-up data: formats, who holds what, and the attack against its definition."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +12,14 @@ import torch
 from tallystick.config.party import SequenceConfig
 from tallystick.data.categories import MISSING
 from tallystick.errors import ConfigError, DataError
+from tallystick.models.normalization import BatchNorm
 from tallystick_experiments.catalogue.ads import TRAINING_FILE, UNALIGNED_FILE, encode_ads, read_ads, read_by_kind
 from tallystick_experiments.fedads import defenses as fedads
 from tallystick_experiments.fedads import unaligned
 from tallystick_experiments.fedads.unaligned_data import share_out
 from tallystick_experiments.stats import groups
+
+SMALL = fedads.Setting(plan=fedads.TrainingPlan(epochs=1, batch_size=64))
 
 
 @pytest.fixture
@@ -169,7 +173,7 @@ def test_ijcai_rows_marked_as_test_are_test_rows(tmp_path: Path) -> None:
 def test_table_4_beside_the_paper(criteo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ladders = {name: fedads.LADDERS[name] for name in ("marvell", "mixpro")}
     monkeypatch.setattr(fedads, "LADDERS", ladders)
-    found = fedads.run(data=criteo, seeds=(1,), batch_size=64, limit=400)
+    found = fedads.run(data=criteo, seeds=(1,), setting=SMALL, limit=400)
     _, table = found.page().tables[:2]  # of the linear fusion
     columns = {name: place for place, name in enumerate(table.columns)}
     rows = {row[0]: row for row in table.rows}
@@ -184,9 +188,26 @@ def test_table_4_beside_the_paper(criteo: Path, monkeypatch: pytest.MonkeyPatch)
         assert row[columns["change %"]] == pytest.approx(100 * (row[columns["symmetric"]].value / before - 1), abs=1e-6)
 
 
+def test_table_4_in_the_papers_setting_has_a_fifth_of_the_rows_and_normalises(criteo: Path) -> None:
+    setting = replace(SMALL, aligned=0.2, normalised=True)
+    found = fedads.run(data=criteo, seeds=(1,), setting=setting, only=["label-dp"])
+    assert found.about["training_rows"] == 108  # of 540
+    assert {row["fusion"] for row in found.rows} == {"linear"}
+    at_price, table = found.page().tables
+    assert [row[0] for row in table.rows] == [row.name for row in fedads.methods() if row.family in ("", "label-dp")]
+    assert [row[0] for row in at_price.rows] == [fedads.NONE, "label-dp"]
+    data = encode_ads(read_ads(criteo), seed=1, min_count=4, aligned=0.2)
+    network = fedads._network(data, (), setting, 1)
+    assert any(isinstance(part, BatchNorm) for part in network.bottom.modules())
+    with pytest.raises(ConfigError, match="--only labeldp: is no defence of the table"):
+        fedads.run(data=criteo, seeds=(1,), only=["labeldp"])
+    with pytest.raises(ConfigError, match=r"--aligned 0\.0: expected a share"):
+        replace(setting, aligned=0.0)
+
+
 def test_the_attack_sees_every_training_row_once_after_training(criteo: Path) -> None:
     data = encode_ads(read_ads(criteo), seed=1, min_count=1)
-    network = fedads._network(data, (), fedads.TrainingPlan(epochs=1, batch_size=64), 1)
+    network = fedads._network(data, (), SMALL, 1)
     list(network.epochs())
     (step,) = fedads._all_rows(network)
     assert torch.equal(step.rows_B, torch.arange(len(data.training)))

@@ -14,7 +14,7 @@ from tallystick.imputation.settled_labels import SettledLabels
 from tallystick.models.build import seeded
 from tallystick.models.tabular import TabularBottom, TabularTop
 from tallystick_experiments.catalogue.table import SplitData
-from tallystick_experiments.florist import convergence, paper
+from tallystick_experiments.florist import convergence, paper, runs
 from tallystick_experiments.florist import sweep as florist
 from tallystick_experiments.florist.runs import BOTH, FloristSetting, Membership, Trained, Treatment
 from tallystick_experiments.grid import Keeping
@@ -125,6 +125,22 @@ def test_labels_settled_before_training_never_change_in_a_run(clicks: SplitData)
     assert changed["random-pred"].any()
 
 
+def test_a_large_tables_attacks_read_evenly_spread_steps(clicks: SplitData, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = len(clicks.training)
+    membership = Membership.of("both", rows=rows, ratio=0.5, seed=3)
+    treatment = Treatment(membership=membership, rows=torch.arange(rows))
+    whole = Trained(treatment, clicks, SMALL, seed=5, record=True)
+    monkeypatch.setattr(runs, "KEPT_ROWS", 192)
+    part = Trained(treatment, clicks, SMALL, seed=5, record=True)
+    steps = -(-rows // 64)
+    assert [len(view) for view in (*whole.views, *part.views)] == [2 * steps, 2 * steps, 6, 6]
+    kept = [whole.views[0][place] for place in (0, round((steps - 1) / 2), steps - 1)]
+    for one, other in zip(kept, part.views[0][:3], strict=True):
+        assert torch.equal(one.received_BD, other.received_BD)
+    assert len(part._one_pass(membership.has_labels_U).rows_B) == 192
+    assert {"spectral", "learned"} <= set(part.leaks("feature"))
+
+
 def test_own_columns_of_the_label_party_join_the_network_and_the_attacks(file: Path) -> None:
     """Made-up columns are independent of each other, so they tell nothing of it; the attack's own test plants a leak."""
     how: dict[str, Any] = {"data": file, "seeds": (1,), "ratios": (0.5,), "sides": ("features",), "strategies": ["splice-tr"]}
@@ -148,6 +164,12 @@ def test_a_step_of_nearly_nothing_leaves_the_network_where_it_began(file: Path) 
     how |= {"setting": replace(SMALL, ace_bins=5), "learning_rate": 1e-8}
     short, long = ({row["strategy"]: row["auc"] for row in florist.run(**how, epochs=epochs).rows} for epochs in (1, 5))
     assert short["baseline-partial"] == pytest.approx(long["baseline-partial"], abs=1e-3)
+
+
+def test_batch_and_rare_categories_go_into_the_network(file: Path) -> None:
+    how: dict[str, Any] = {"data": file, "seeds": (1,), "ratios": (0.5,), "sides": ("labels",), "strategies": ["majority"]}
+    found = florist.run(**how, batch_size=128, min_count=1, epochs=1)
+    assert (found.about["batch_size"], found.about["min_count"]) == (128, 1)
 
 
 def test_unusable_arguments_are_refused(file: Path) -> None:

@@ -16,6 +16,7 @@ from tallystick.cli.output import EXIT_USAGE
 from tallystick.results import ContractInfo, PhaseRecord, Result
 from tallystick_experiments.label_leakage import kept
 from tallystick_experiments.page import benchmark_html
+from tallystick_experiments.speed.memory import Usage
 
 CHOSEN = ("norm", "completion-both")
 
@@ -122,7 +123,7 @@ def test_the_price_is_that_of_recording_and_of_attacking(monkeypatch: pytest.Mon
     """Of three turns whose phases are known: medians of 10 s of training, with an audit 11 s, and 0.5 and 0.8 s of attacks."""
     turns: Counter[bool] = Counter()
 
-    def job_peaks(folder: Path, rows: int, *_: object, audit: bool, **__: object) -> dict[str, float]:
+    def job_usages(folder: Path, rows: int, *_: object, audit: bool, **__: object) -> dict[str, Usage]:
         slower = (0.0, 3.0, -1.0)[turns[audit]]
         turns[audit] += 1
         for party, attacking in (("bank", 0.5), ("shop", 0.8)):
@@ -139,9 +140,9 @@ def test_the_price_is_that_of_recording_and_of_attacking(monkeypatch: pytest.Mon
             path = folder / party / "runs" / "memory-1"
             path.mkdir(parents=True)
             (path / "result.json").write_text(result.to_json())
-        return {"run, label": (rows + turns[audit]) * 2**20}
+        return {"run, label": Usage(memory=(rows + turns[audit]) * 2**20, processor_s=1.0)}
 
-    monkeypatch.setattr(kept.memory, "job_peaks", job_peaks)
+    monkeypatch.setattr(kept.memory, "job_usages", job_usages)
     found = kept.audit_cost(1000)
     assert turns == {False: 3, True: 3}
     assert found["recording"] == pytest.approx(0.1)

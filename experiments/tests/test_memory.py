@@ -43,7 +43,8 @@ def test_tables_of_two_parties_share_the_stated_rows(tmp_path: Path, monkeypatch
 
 
 def test_peaks_are_those_of_the_processes_and_a_failure_is_told(tmp_path: Path) -> None:
-    found = memory.peaks({"version": (["--version"], tmp_path)})
-    assert 5 < found["version"] / 2**20 < 2000
+    found = memory.usages({"version": (["--version"], tmp_path)})
+    assert 5 < found["version"].memory / 2**20 < 2000
+    assert 0 < found["version"].processor_s < 60
     with pytest.raises(TallystickError, match=r"broken ended with 2: .*party"):
-        memory.peaks({"broken": (["run", "nothing"], tmp_path)})
+        memory.usages({"broken": (["run", "nothing"], tmp_path)})

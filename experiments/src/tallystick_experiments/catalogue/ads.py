@@ -196,12 +196,18 @@ def _check_pair(label: pl.DataFrame, feature: pl.DataFrame, data: Path, partner:
         raise DataError(f"{data}: y is {other[0]} in a row; 0 or 1 was expected in each")
 
 
-def encode_ads(table: TwoPartyTable, *, seed: int, min_count: int) -> SplitData:
-    """Encode the rows that are for training and for tests, which the seed draws where the data does not say."""
+def encode_ads(table: TwoPartyTable, *, seed: int, min_count: int, aligned: float = 1.0) -> SplitData:
+    """Encode the rows that are for training and for tests, which the seed draws where the data does not say.
+
+    Only the share ``aligned`` of the training rows is kept: those that both parties have.
+    """
     rows = table.frame.height
     if table.test_N is not None:
         test = np.flatnonzero(table.test_N.to_numpy())
     else:
         test = np.sort(np.random.default_rng(seed).permutation(rows)[: rows // 10])
-    aligned = np.arange(rows) if table.has_partner_N is None else np.flatnonzero(table.has_partner_N.to_numpy())
-    return encode_split(table, np.setdiff1d(aligned, test), test, EncodingConfig(numeric="rank", min_count=min_count))
+    shared = np.arange(rows) if table.has_partner_N is None else np.flatnonzero(table.has_partner_N.to_numpy())
+    training = np.setdiff1d(shared, test)
+    if aligned < 1:
+        training = np.sort(np.random.default_rng([seed, 1]).permutation(training)[: int(aligned * len(training))])
+    return encode_split(table, training, test, EncodingConfig(numeric="rank", min_count=min_count))

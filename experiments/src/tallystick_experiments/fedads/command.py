@@ -1,6 +1,7 @@
 """bench fedads: which of the tables, and the options that go with it."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -28,14 +29,26 @@ def run(
     seeds: Annotated[Sequence[int], seeds_option()] = range(1, 6),
     only: Annotated[
         Sequence[str],
-        several("Table 3: rows, with semicolons between; all but probes if empty. Leaks: methods.", separator=";"),
+        several(
+            "Table 3: rows, with semicolons between; all but probes if empty. Table 4: defences, by a contract's names. "
+            "Leaks: methods.",
+            separator=";",
+        ),
     ] = (),
     epochs: Annotated[int, Option(help="Table 4: of every training run.", min=1)] = 1,
     swapped: Annotated[bool, Option("--swapped", help="Table 4: give each party the other's columns.")] = False,
     by_users: Annotated[bool, Option("--by-users", help="Table 3: draw test and aligned rows by whole users.")] = False,
-    aligned: Annotated[float, Option(help="Table 3: share of the training rows that both parties have.")] = ALIGNED,
+    aligned: Annotated[
+        float | None,
+        Option(help="Share of the training rows that both parties have; if left out, 0.2 for table 3, all for table 4."),
+    ] = None,
     paper_networks: Annotated[
-        bool, Option("--paper-networks", help="Table 3: the paper's networks, as FedAds' own data always gets.")
+        bool,
+        Option(
+            "--paper-networks",
+            help="The paper's networks, with batch normalisation and a linear layer on top; in table 3 FedAds' own data always "
+            "gets them.",
+        ),
     ] = False,
     limit: Annotated[int | None, Option(help="Draw so many rows of each file at random.")] = None,
     keeping: Keeping = NOWHERE,
@@ -43,12 +56,12 @@ def run(
     """Make the table; raises ConfigError for an option of another one."""
     if table not in ("3", "4", "leaks"):
         raise ConfigError(f"--table {table}: expected 3, 4 or leaks")
-    if table != "3" and (by_users or paper_networks or aligned != ALIGNED):
-        raise ConfigError("--by-users, --paper-networks, --aligned: go with --table 3 only; leave them out")
+    if table != "3" and by_users:
+        raise ConfigError("--by-users: goes with --table 3 only; leave it out")
+    if table == "leaks" and (paper_networks or aligned is not None):
+        raise ConfigError("--paper-networks, --aligned: go with --table 3 or 4; leave them out")
     if table != "4" and (swapped or epochs != 1):
         raise ConfigError("--swapped, --epochs: go with --table 4 only; leave them out")
-    if table == "4" and only:
-        raise ConfigError(f"--only {';'.join(only)}: goes with --table 3 or leaks; leave it out")
     if table == "leaks":
         return leaks.run(data=data, seeds=seeds, methods=only or leaks.METHODS, limit=limit, keeping=keeping)
     if table == "3":
@@ -58,8 +71,11 @@ def run(
             only=only,
             by_users=by_users,
             paper_networks=paper_networks,
-            aligned=aligned,
+            aligned=ALIGNED if aligned is None else aligned,
             limit=limit,
             keeping=keeping,
         )
-    return defenses.run(data=data, seeds=seeds, epochs=epochs, swapped=swapped, limit=limit, keeping=keeping)
+    plan = replace(defenses.USUAL.plan, epochs=epochs)
+    share = 1.0 if aligned is None else aligned
+    setting = defenses.Setting(plan=plan, swapped=swapped, aligned=share, normalised=paper_networks)
+    return defenses.run(data=data, seeds=seeds, setting=setting, only=only, limit=limit, keeping=keeping)

@@ -23,6 +23,7 @@ from tallystick.attacks.view import StepView
 from tallystick.defenses.chain import chain
 from tallystick.defenses.defense import Defense
 from tallystick.defenses.registry import DEFENSES
+from tallystick.errors import ConfigError
 from tallystick.models.build import seeded
 from tallystick.models.split import LabelModel
 from tallystick.models.tabular import TabularBottom, TabularTop
@@ -103,43 +104,86 @@ def methods() -> tuple[DefenseRow, ...]:
     return tuple(rows)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """How to train.
+
+    The batch of 256 rows is the paper's; one pass is usual for such models, and the paper names neither passes nor optimiser.
+
+    Args:
+        plan: passes, rows of a batch, step size.
+        swapped: give each party the other's columns.
+        aligned: share of the training rows that both parties have, above 0; the paper's is .2.
+        normalised: batch normalisation in both bottoms, whose place the paper does not give, and a linear layer on top alone.
+    """
+
+    plan: TrainingPlan = field(default_factory=lambda: TrainingPlan(epochs=1, batch_size=256))
+    swapped: bool = False
+    aligned: float = 1.0
+    normalised: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 < self.aligned <= 1:
+            raise ConfigError(f"--aligned {self.aligned}: expected a share of the training rows, above 0 and at most 1")
+
+    @property
+    def fusions(self) -> tuple[str, ...]:
+        """What stands on top."""
+        return ("linear",) if self.normalised else tuple(FUSIONS)
+
+    def facts(self) -> Row:
+        """What the usual setting has not."""
+        return ({"aligned": self.aligned} if self.aligned < 1 else {}) | ({"normalised": True} if self.normalised else {})
+
+
+USUAL = Setting()
+
+
 def run(
     *,
     data: Path,
     seeds: Sequence[int],
-    epochs: int = 1,
-    batch_size: int = 256,
-    swapped: bool = False,
+    setting: Setting = USUAL,
+    only: Sequence[str] = (),
     min_count: int = 4,
     limit: int | None = None,
     keeping: Keeping = NOWHERE,
 ) -> ExperimentResult:
-    """Train every method in both fusions, once per seed, on one thread.
+    """Train every method, or those of ``only``, in each fusion, once per seed, on one thread.
 
-    The batch of 256 rows is the paper's; one pass is usual for such models, and the paper names neither passes nor optimiser.
-    Raises DataError for data that is absent or of another format.
+    Raises:
+        DataError: data that is absent or of another format.
+        ConfigError: a defence that there is not, or a share of data that says itself which rows both parties have.
     """
-    table, plan = read_ads(data, limit=limit, swapped=swapped), TrainingPlan(epochs=epochs, batch_size=batch_size)
-    encoded, named = Latest(encode_ads), {method.name: method for method in methods()}
+    table = read_ads(data, limit=limit, swapped=setting.swapped)
+    if setting.aligned < 1 and table.has_partner_N is not None:
+        raise ConfigError(f"--aligned {setting.aligned}: {table.name} says itself which rows both parties have; leave it out")
+    if unknown := sorted(set(only) - set(LADDERS)):
+        raise ConfigError(f"--only {unknown[0]}: is no defence of the table; it has {', '.join(LADDERS)}")
+    encoded = Latest(encode_ads)
+    named = {method.name: method for method in methods() if not only or method.family in ("", *only)}
+
+    def rows_of(seed: int) -> SplitData:
+        return encoded(table, seed=seed, min_count=min_count, aligned=setting.aligned)
 
     def trial(seed: int, fusion: str, method: str) -> Row:
-        network = _network(encoded(table, seed=seed, min_count=min_count), FUSIONS[fusion], plan, seed)
-        return _run(network, named[method], seed)
+        return _run(_network(rows_of(seed), FUSIONS[fusion], setting, seed), named[method], seed)
 
-    setting = {"name": table.name, "rows": table.frame.height, "swapped": swapped, **plan.__dict__}
-    rows = run_cases(grid(seed=seeds, fusion=FUSIONS, method=named), trial, keeping, setting)
-    split = encoded(table, seed=seeds[-1], min_count=min_count)
-    return ExperimentResult(experiment="fedads-4", about=_about(table, split, plan), rows=rows, page_of=page_of)
+    about = {"name": table.name, "rows": table.frame.height, "swapped": setting.swapped, **setting.plan.__dict__}
+    rows = run_cases(grid(seed=seeds, fusion=setting.fusions, method=named), trial, keeping, about | setting.facts())
+    split = rows_of(seeds[-1])
+    return ExperimentResult(experiment="fedads-4", about=_about(table, split, setting), rows=rows, page_of=page_of)
 
 
-def _network(data: SplitData, fusion: tuple[int, ...], plan: TrainingPlan, seed: int) -> Experiment:
-    """FedAds' network (section 5.1.4), without its batch normalisation, whose place the paper does not give."""
+def _network(data: SplitData, fusion: tuple[int, ...], setting: Setting, seed: int) -> Experiment:
+    """FedAds' network (section 5.1.4)."""
     assert data.own_shape is not None
+    normalised = setting.normalised
     with seeded(seed, "fedads"):
-        bottom = TabularBottom(data.shape, embedding_width=EMBEDDING_WIDTH, hidden=FEATURE_BOTTOM)
-        label_bottom = TabularBottom(data.own_shape, embedding_width=EMBEDDING_WIDTH, hidden=LABEL_BOTTOM)
+        bottom = TabularBottom(data.shape, embedding_width=EMBEDDING_WIDTH, hidden=FEATURE_BOTTOM, normalized=normalised)
+        label_bottom = TabularBottom(data.own_shape, embedding_width=EMBEDDING_WIDTH, hidden=LABEL_BOTTOM, normalized=normalised)
         top = TabularTop(bottom.width + label_bottom.width, hidden=fusion, outputs=1)
-    return Experiment(bottom, LabelModel(top, bottom=label_bottom), data, plan, seed=seed)
+    return Experiment(bottom, LabelModel(top, bottom=label_bottom), data, setting.plan, seed=seed)
 
 
 def _run(network: Experiment, method: DefenseRow, seed: int) -> Row:
@@ -163,7 +207,8 @@ def _all_rows(network: Experiment) -> tuple[StepView]:
     return (StepView(epoch=network.plan.epochs, rows_B=rows_N, own_B=own_N, received_BD=nothing_ND, sent_BD=cut_ND),)
 
 
-def _about(table: TwoPartyTable, data: SplitData, plan: TrainingPlan) -> Row:
+def _about(table: TwoPartyTable, data: SplitData, setting: Setting) -> Row:
+    plan = setting.plan
     return {
         "name": table.name,
         "training_rows": len(data.training),
@@ -174,6 +219,7 @@ def _about(table: TwoPartyTable, data: SplitData, plan: TrainingPlan) -> Row:
         "epochs": plan.epochs,
         "batch_size": plan.batch_size,
         "learning_rate": plan.learning_rate,
+        **setting.facts(),
     }
 
 
@@ -201,6 +247,10 @@ def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
         facts={
             "columns": f"{own} of the label party, {theirs} of the feature party",
             "test rows": f"{about['test_rows']:,}",
+            **(
+                {"aligned": f"{about['aligned']:.0%} of the training rows; the others are left out"} if "aligned" in about else {}
+            ),
+            **({"networks": "batch normalisation in both bottoms"} if "normalised" in about else {}),
             "optimiser": f"Adam {about['learning_rate']:g}, batch {about['batch_size']}, epochs {about['epochs']}",
             "seeds": seeds_of(rows),
         },
@@ -229,6 +279,8 @@ def _table(fusion: str, found: ByMethod) -> ResultTable:
     base, rows = found[NONE], list[list[Cell]]()
     before = np.mean([row["leak_folded"] for row in base])
     for method in methods():
+        if method.name not in found:
+            continue
         mine = found[method.name]
         # the change of the means: a ratio of each seed's would divide by noise
         changed = 100 * float(np.mean([row["leak_folded"] for row in mine]) / before - 1)
@@ -242,7 +294,7 @@ def _table(fusion: str, found: ByMethod) -> ResultTable:
 
 def _at_price(fusion: str, found: ByMethod) -> ResultTable:
     rows: list[list[Cell]] = [[NONE, "", *(over_seeds(found[NONE], figure) for figure in FIGURES.values())]]
-    rows += [[family, *at_price(found, family)] for family in LADDERS]
+    rows += [[family, *at_price(found, family)] for family in _families(found)]
     note = (
         f"What each defence leaves where it costs {PRICE:g} of test AUC, on a line between the two strengths around that price; "
         f"none where no strength tried costs so much. On top: {ON_TOP[fusion]}."
@@ -271,6 +323,11 @@ def at_price(found: ByMethod, family: str, *, price: float = PRICE) -> list[Cell
     return [f"at most {max(costs):.4f}", *(None for _ in FIGURES)]
 
 
+def _families(found: ByMethod) -> list[str]:
+    """The defences that were run."""
+    return [family for family in LADDERS if _ladder(family)[-1] in found]
+
+
 def _ladder(family: str) -> list[str]:
     """A defence's rows, from none to its strongest."""
     return [method.name for method in methods() if method.family in ("", family)]
@@ -285,5 +342,5 @@ def _prices(fusion: str, found: ByMethod) -> Curve:
         name=f"Leak against price, {fusion} on top",
         x="test AUC given up",
         y="AUC of the strongest attack",
-        series=[Series.of(family, line(family)) for family in LADDERS],
+        series=[Series.of(family, line(family)) for family in _families(found)],
     )

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from tallystick_experiments.experiment import KEPT_ROWS
 from tallystick_experiments.florist import paper
 from tallystick_experiments.florist.paper import ATTACKED_RATIO
 from tallystick_experiments.florist.runs import BOTH
@@ -11,6 +12,7 @@ from tallystick_experiments.stats import Row, Spread, at, distinct, groups, over
 METRICS = {"auc": "test AUC", "ace": "ACE"}
 SIDES = {"labels": "labels absent", "features": "features absent", "both": "both absent"}
 GRADIENTS, EMBEDDINGS = (("attacks", f"{party} party/spectral", "symmetric_auc") for party in ("feature", "label"))
+_BOUNDED = (f"Attacks read evenly spread steps of each epoch, {KEPT_ROWS:,} rows of it, as the table is large.",)
 ByKey = dict[tuple[str, str, float], list[Row]]  # by side, strategy and ratio
 
 
@@ -46,6 +48,7 @@ def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
             "The paper prints no numbers for figures 2 and 3; the drops that its text states are in a table above. Panels h to j "
             "(convergence) are not drawn.",
             "Batch and step size are scaled to the sample: the paper has 4.1 million rows, batch 8,192 and Adam 1e-4.",
+            *(_BOUNDED if about["training_rows"] > KEPT_ROWS else ()),
             "-te variants are the plain variants' training runs, calibrated at prediction: their attack figures are equal.",
             f"Training and attacks of all runs together took {sum(row['seconds'] for row in rows):,.0f} s on one thread.",
         ],

@@ -35,8 +35,9 @@ from tallystick.training.in_process import CrossedStep, SplitNetwork
 from tallystick.training.plan import Schedule, no_positions
 from tallystick.training.step_rule import PLAIN
 from tallystick_experiments.catalogue.table import SplitData
-from tallystick_experiments.experiment import PASS, PLAIN_ADAM
+from tallystick_experiments.experiment import KEPT_ROWS, PASS, PLAIN_ADAM
 from tallystick_experiments.feature_leakage.data import as_numbers
+from tallystick_experiments.stats import evenly
 
 Side = Literal["labels", "features", "both"]
 BOTH: Mapping[str, tuple[str, str, When, bool]] = {
@@ -133,7 +134,10 @@ class Treatment:
 
 
 class Trained:
-    """A finished run of the product's own training: test logits under any calibration, and the recorded views."""
+    """A finished run of the product's own training: test logits under any calibration, and the recorded views.
+
+    Views hold all steps of an epoch, or of a large table evenly spread ones of ``KEPT_ROWS`` rows, which bounds memory.
+    """
 
     def __init__(
         self,
@@ -159,9 +163,11 @@ class Trained:
             defenses = EmbeddingDefenses(embeddings=(treatment.noise,))
             self.bottom = DefendedBottom(self.bottom, defenses, secret=seed.to_bytes(32, "big"))
         self.network = self._network()
+        schedule = self.network.schedule
+        kept = set(evenly(schedule.steps_per_epoch, KEPT_ROWS // schedule.batch_size)) if record else set[int]()
         for epoch in range(setting.epochs):
-            for step in self.network.epoch(epoch):
-                if record:
+            for index, step in enumerate(self.network.epoch(epoch)):
+                if index in kept:
                     self._keep(epoch, step)
                 if watch is not None:
                     watch(self, step)
@@ -290,9 +296,9 @@ class Trained:
 
     @torch.no_grad()
     def _one_pass(self, own_U: Tensor) -> StepView:
-        """What the label party sees if the whole union is embedded once without training in between."""
+        """What the label party sees if the union, or ``KEPT_ROWS`` of it, is embedded once without training in between."""
         (bottom,), (source,) = self.network.bottoms, self.network.sources
         self.network.train(False)
-        rows_U = torch.arange(len(own_U))
-        embedded = [bottom(source(rows_B)) for rows_B in torch.split(rows_U, self.network.schedule.batch_size)]
-        return StepView(epoch=0, rows_B=rows_U, own_B=own_U, received_BD=torch.cat(embedded))
+        rows_B = torch.arange(len(own_U))[:KEPT_ROWS]
+        embedded = [bottom(source(each_B)) for each_B in torch.split(rows_B, self.network.schedule.batch_size)]
+        return StepView(epoch=0, rows_B=rows_B, own_B=own_U[rows_B], received_BD=torch.cat(embedded))

@@ -73,6 +73,10 @@ def run(
     strategies: Annotated[Sequence[str], several("Strategies, with commas between; all if empty.")] = (),
     epochs: Annotated[int, Option(help="Of every training run; the paper's table 5 has 2.", min=1)] = 3,
     learning_rate: Annotated[float, Option(help="Of Adam; the paper's is 0.0001, over 1,500 updates.")] = PAPERS.learning_rate,
+    batch_size: Annotated[int | None, Option(help="Rows per step; scaled to the file if left out.", min=2)] = None,
+    min_count: Annotated[
+        int, Option(help="Training rows that a category needs for a code of its own; the paper's is 1.", min=1)
+    ] = PAPERS.min_count,
     own_columns: Annotated[
         int, Option(help="Columns that the label party has, of the file's; for --sides features. The paper: none.", min=0)
     ] = 0,
@@ -87,7 +91,14 @@ def run(
             or another log.
         DataError: the file is not in Kaggle's format.
     """
-    setting = replace(setting, epochs=epochs, learning_rate=learning_rate, own_columns=own_columns)
+    setting = replace(
+        setting,
+        epochs=epochs,
+        learning_rate=learning_rate,
+        fixed_batch_size=batch_size or setting.fixed_batch_size,
+        min_count=min_count,
+        own_columns=own_columns,
+    )
     ratios = ratios or RATIOS
     _check(ratios, sides, strategies, learning_rate)
     if own_columns and any(side != "features" for side in sides):

@@ -141,15 +141,17 @@ def audit_cost(rows: int, *, seed: int = 1, turns: int = TURNS) -> dict[str, Any
     for name in there_and_back[: len(AUDITED) * turns]:
         with tempfile.TemporaryDirectory(prefix="tallystick-audit-") as folder:
             changes: dict[str, Any] = {"training": {}, "evaluation": SHORT, "audit": name == "with"}
-            peaks = memory.job_peaks(Path(folder), rows, "intersection", seed, **changes)
+            usages = memory.job_usages(Path(folder), rows, "intersection", seed, **changes)
             seconds = {role: _phases(Path(folder) / party, party) for role, party in ROLES.items()}
-            measured[name].append({"seconds": seconds, "peaks": peaks})
+            measured[name].append({"seconds": seconds, "usages": usages})
     found: dict[str, Any] = {"rows": rows, "turns": turns}
     for name, each in measured.items():
         found[name] = {
             "training_s": median(one["seconds"]["label"]["training"] for one in each),
             "audit_s": {role: median(one["seconds"][role].get("audit", 0.0) for one in each) for role in ROLES},
-            "peak_mib": {process: round(max(one["peaks"][process] for one in each) / 2**20, 1) for process in each[0]["peaks"]},
+            "peak_mib": {
+                process: round(max(one["usages"][process].memory for one in each) / 2**20, 1) for process in each[0]["usages"]
+            },
         }
     before, after = found["without"]["training_s"], found["with"]
     found["recording"] = after["training_s"] / before - 1

@@ -1,6 +1,7 @@
-"""How much memory a large table takes: a Criteo-shaped file, generated, through ``bench label-leakage`` and ``tallystick run``.
+"""What a large table takes: a Criteo-shaped file, generated, through two benchmarks and through ``tallystick run``.
 
-Every process is started as a user starts it; what is measured is the highest resident memory that the kernel saw of it.
+Every process is started as a user starts it; what is measured is the highest resident memory that the kernel saw of it, and its
+processor time.
 """
 
 import os
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,6 +31,11 @@ DISTINCT = (
 )  # fmt: skip
 """How many values the 26 categorical columns have: Criteo's own counts, at most 100,000."""
 _MISSING = 0.1
+ONE_RUN: Mapping[str, tuple[str, ...]] = {
+    "label-leakage": ("--scenario", "none"),
+    "florist": ("--sides", "both", "--ratios", "0.5", "--strategies", "florist-te"),
+}
+"""By experiment, the options that leave one run of it, and of FLORIST its two baselines."""
 UNCOMMON = 100  # one id of so many is not common: a union of two sides with the same ids would protect nobody
 OWN_NUMERIC, OWN_CATEGORICAL = CRITEO_NUMERIC[:6], CRITEO_CATEGORICAL[:13]  # the label party's columns
 _CONTRACT: Mapping[str, Any] = {
@@ -41,41 +48,52 @@ _CONTRACT: Mapping[str, Any] = {
 }
 
 
+@dataclass(frozen=True, kw_only=True)
+class Usage:
+    """What a process took: its highest resident memory in bytes, and its processor time."""
+
+    memory: float
+    processor_s: float
+
+
 def run(
     *,
     rows: Annotated[list[int] | None, Option(help="Of the generated file; repeat it for bytes per row.", min=1000)] = None,
     leakage: Annotated[bool, Option(help="Measure bench label-leakage, one epoch of one scenario.")] = True,
+    florist: Annotated[bool, Option("--florist", help="Measure bench florist, one epoch where both sides lack half.")] = False,
     job: Annotated[bool, Option(help="Measure all parties of a run.")] = True,
     alignment: Annotated[str, Option(help="Of the run: intersection, union or union-with-helper.")] = "intersection",
     aligned: Annotated[float, Option(help="Share of rows that the run's feature party has; the others train too.")] = 1.0,
     seed: int = 1,
 ) -> dict[str, Any]:
-    """Measure the peak of every process at each size, and what it grows by per row.
+    """Measure the peak and the processor time of every process at each size, and what they grow by per row.
 
     With ``aligned`` below 1 the feature party of the run has that share of the rows only, and the others train too.
 
-    Gives per process its peak in MiB by size, and bytes per row between each size and the next. Raises TallystickError, with the
-    process's last line, where one fails.
+    Gives per process its peak in MiB and its processor seconds by size, and bytes per row between each size and the next. Raises
+    TallystickError, with the process's last line, where one fails.
     """
     if alignment not in LINKAGES:
         raise ConfigError(f"alignment = {alignment!r}: expected one of {', '.join(LINKAGES)}")
     if not 0 < aligned <= 1:
         raise ConfigError(f"aligned = {aligned}: expected a share of the rows, above 0 and at most 1")
-    sizes, found_at = sorted(rows or (100_000, 400_000)), dict[str, list[float]]()
+    sizes, found_at = sorted(rows or (100_000, 400_000)), dict[str, list[Usage]]()
+    benches = [name for name, wanted in (("label-leakage", leakage), ("florist", florist)) if wanted]
     for size in sizes:
         with tempfile.TemporaryDirectory(prefix="tallystick-memory-") as name:
             folder = Path(name)
-            found = _leakage(folder, size, seed) if leakage else {}
-            found |= job_peaks(folder, size, alignment, seed, aligned=aligned) if job else {}
-        for process, peak in found.items():
-            found_at.setdefault(process, []).append(peak)
+            found = _benches(benches, folder, size, seed) if benches else {}
+            found |= job_usages(folder, size, alignment, seed, aligned=aligned) if job else {}
+        for process, usage in found.items():
+            found_at.setdefault(process, []).append(usage)
     return {
         "rows": sizes,
         "processes": {
             process: {
-                "peak_mib": [round(peak / 2**20, 1) for peak in found],
+                "peak_mib": [round(usage.memory / 2**20, 1) for usage in found],
+                "processor_s": [round(usage.processor_s, 1) for usage in found],
                 "bytes_per_row": [
-                    round((more - less) / (larger - smaller), 1)
+                    round((more.memory - less.memory) / (larger - smaller), 1)
                     for smaller, larger, less, more in zip(sizes, sizes[1:], found, found[1:], strict=False)
                 ],
             }
@@ -139,16 +157,19 @@ def write_tables(homes: Mapping[str, Path], rows: int, *, aligned: float = 1.0, 
             first += piece.height
 
 
-def _leakage(folder: Path, rows: int, seed: int) -> dict[str, float]:
+def _benches(names: list[str], folder: Path, rows: int, seed: int) -> dict[str, Usage]:
+    """Run these on one file, one after the other."""
     write_criteo(folder / "train.txt", rows, seed=seed)
-    command = ["bench", "label-leakage", "--data", "train.txt", "--seeds", "1", "--epochs", "1", "--scenario", "none", "--json"]
-    found = peaks({"bench label-leakage": (command, folder)})
+    found: dict[str, Usage] = {}
+    for name in names:
+        command = ["bench", name, "--data", "train.txt", "--seeds", "1", "--epochs", "1", *ONE_RUN[name], "--json"]
+        found |= usages({f"bench {name}": (command, folder)})
     (folder / "train.txt").unlink()
     return found
 
 
-def job_peaks(folder: Path, rows: int, alignment: str, seed: int, *, aligned: float = 1.0, **changes: Any) -> dict[str, float]:
-    """Run a job of generated tables, a process per party, its contract changed by ``changes``; gives each one's peak in bytes."""
+def job_usages(folder: Path, rows: int, alignment: str, seed: int, *, aligned: float = 1.0, **changes: Any) -> dict[str, Usage]:
+    """Run a job of generated tables, a process per party, its contract changed by ``changes``; gives what each one took."""
     helper = (HELPER,) if LINKAGES[alignment].helper else ()
     addresses = {name: f"127.0.0.1:{free_port()}" for name in (LABEL, *helper)}
     dialled = {LABEL: helper, FEATURE: (LABEL, *helper), **dict.fromkeys(helper, ())}
@@ -174,25 +195,25 @@ def job_peaks(folder: Path, rows: int, alignment: str, seed: int, *, aligned: fl
     homes = write_job(folder, contract, parties)
     write_tables(homes, rows, aligned=aligned, seed=seed)
     command = ["run", "contract.yaml", "--party", "party.yaml", "--progress", "none", "--json"]
-    return peaks({f"run, {roles[name]}": (command, home) for name, home in homes.items()})
+    return usages({f"run, {roles[name]}": (command, home) for name, home in homes.items()})
 
 
-def peaks(commands: Mapping[str, tuple[list[str], Path]]) -> dict[str, float]:
-    """Run these commands side by side; gives each one's highest resident memory in bytes."""
+def usages(commands: Mapping[str, tuple[list[str], Path]]) -> dict[str, Usage]:
+    """Run these commands side by side; gives what each one took."""
     running = {}
     for name, (arguments, folder) in commands.items():
         with (folder / "said").open("wb") as said:
             running[name] = subprocess.Popen(
                 [sys.executable, "-m", "tallystick", *arguments], cwd=folder, stdout=subprocess.DEVNULL, stderr=said
             )
-    highest, failed = {}, []
+    taken, failed = dict[str, Usage](), []
     for name, process in running.items():
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
-        highest[name] = usage.ru_maxrss * 1024.0
+        taken[name] = Usage(memory=usage.ru_maxrss * 1024.0, processor_s=usage.ru_utime + usage.ru_stime)
         if process.returncode:
             words = (commands[name][1] / "said").read_text(errors="replace").split()
             failed.append(f"{name} ended with {process.returncode}: {' '.join(words)[-500:] or 'it said nothing'}")
     if failed:
         raise TallystickError("; ".join(failed))
-    return highest
+    return taken
