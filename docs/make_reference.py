@@ -95,6 +95,7 @@ RULES = {
     "Keys": ("data.text", "data.normalise", "data.keys", "data.repeats"),
     "Labels and weights": ("data.target",),
     "Columns": ("data.encoder", "data.bins", "models.numbers", "data.categories", "data.sequences", "models.sequences"),
+    "Columns that say nothing": ("training.screening",),
     "Normalisation of layers": ("models.normalization",),
     "Split": ("data.split",),
     "The report": (

@@ -55,6 +55,7 @@ REACHED = {
     "tallystick.job.phases.once": ("tests/job/test_no_gradients.py", "goes_on_to_the_same_bits"),
     "tallystick.job.phases.tuning_alone": ("tests/job/test_tuning.py", "tuned_alone"),
     "tallystick.job.phases.report": ("tests/job/test_report_contents.py", "sections"),
+    "tallystick.job.phases.screening": ("tests/job/test_screening_job.py", "closed_and_named"),
     "tallystick.metrics.statistics": ("tests/evaluation/test_model_metrics.py", "METRICS"),
     "tallystick.models.similarity.model": ("tests/models/test_similarity.py", "build_label_model"),
     "tallystick.monitoring.monitor": ("tests/monitoring/test_monitor.py", '"monitor"'),

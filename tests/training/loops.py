@@ -20,6 +20,7 @@ from tallystick.training.objective import Supervised
 from tallystick.training.plan import Schedule, ignore_commit
 from tallystick.training.refit import train_and_refit
 from tallystick.training.run import TrainingRun
+from tallystick.training.screening import Screening
 
 ROWS, BATCH = 330, 32  # the last batch of an epoch is smaller
 SHAPES = {"club": FeatureShape(numeric=2, cardinalities=(7,)), "shop": FeatureShape(numeric=3, cardinalities=(4, 9))}
@@ -52,6 +53,7 @@ class Setting:
     ensemble: int = 1
     validation: int = 0
     validations: int = 1
+    screening: Screening | None = None
 
     def __post_init__(self):
         generator = torch.Generator().manual_seed(5)
@@ -134,6 +136,7 @@ class Setting:
                 store=CheckpointStore(folder / name),
                 resume_from=resume_from,
                 committed=told.get(name, ignore_commit),
+                screening=self.screening,
             )
 
         def label_party():

@@ -44,6 +44,7 @@ def in_process(setting, how, *, modules=None, defense=None, sources=None, steps=
         training=how,
         schedule=setting.schedule,
         defense=defense,
+        screening=setting.screening,
     )
     taken = [step for epoch in range(how.epochs) for step in network.epoch(epoch)]
     assert len(taken) == (how.epochs * setting.schedule.steps_per_epoch if steps is None else steps)

@@ -127,6 +127,15 @@ class Contract(Model):
         """The network as feature parties build their bottom models: another where these stay as they are."""
         return self.model if self.sends_gradients else still(self.model)
 
+    def screens(self, party: str) -> bool:
+        """Whether training can close columns of a party that say nothing (``training/screening.py``).
+
+        It takes labels or gradients as they are: beside a feature party's defended ones, real columns would look silent.
+        """
+        if self.linkage.imputes or self.linkage.similar or self.unaligned.used or party in self.model.bottoms:
+            return False
+        return self.role_of(party) == "label" or (self.sends_gradients and not self.defense)
+
     @property
     def measures_columns(self) -> bool:
         """Whether the validation rows are embedded once more after training, to measure columns."""

@@ -119,6 +119,11 @@ class EncodingConfig(Model):
         "and in a column that keeps having new values one in 1,000, 4 to 20",
     )
     max_categories: Count = Field(default=1_000_000, description="most categories of a column with a code of their own")
+    screening: Literal["auto", "off"] = Field(
+        default="auto",
+        description="auto: where there are at least 40 encoded columns and most of them say nothing, training closes these; "
+        "off: it closes none",
+    )
 
 
 Statistic = Literal["mean", "median", "sum", "min", "max", "std", "count", "distinct", "first", "last"]

@@ -26,6 +26,7 @@ from tallystick.data.text import as_text
 from tallystick.errors import DataError, FeatureError
 
 RANK_KNOTS = 1000
+MANY_COLUMNS = 40  # encoding.screening = auto: encoded columns from which some may be closed
 ENOUGH_ROWS = 1000  # model.numeric = auto: training rows from which numbers get an embedding
 SKEWED = 1.0  # encoding.numeric = auto ranks columns of a larger absolute skewness
 
@@ -64,6 +65,7 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
     sequences: tuple[SequenceColumn, ...] = ()
     notes: tuple[str, ...] = ()  # columns left out, and why; what auto chose
     numbers: Numbers = "plain"
+    screened: bool = False  # columns that say nothing may be closed: training/screening.py
     common: CommonValues | None = None  # of a party that makes rows up; ``encode`` gives the values as they are
 
     @classmethod
@@ -76,11 +78,12 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
         encoding: EncodingConfig | None = None,
         numbers: Literal["auto"] | Numbers = "plain",
         sequences: Mapping[str, SequenceConfig] | None = None,
+        screens: bool = False,
     ) -> "Encoder":
         """Fit on the training rows ``rows`` of ``frame``; columns that are constant there are left out with a note.
 
         ``numbers`` says how the bottom model shall take numbers; ``auto`` goes by the number of rows. ``sequences`` are columns
-        of lists, and how each is read.
+        of lists, and how each is read. ``screens`` says that the training can screen columns, where ``encoding`` allows it.
 
         Raises DataError for an absent column, infinite numbers, text in a numeric column, lists that cannot be read, or no
         training rows.
@@ -104,9 +107,15 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
             kept = tuple(_binned(column, columns.numbers(column.name)) for column in kept)
         if numbers == "auto" and kept:
             notes += (f"model.numeric = auto: {_said(chosen, kept)}, by the {len(rows):,} rows it is fitted on",)
+        found = tuple(column for column in categorical.values() if column is not None)
+        encoded = sum(1 + column.indicator for column in kept) + len(found)
+        screened = screens and encoding.screening == "auto" and encoded >= MANY_COLUMNS
+        if screened:
+            notes += (f"encoding.screening = auto: of {encoded} columns, those that say nothing may be closed in training",)
         return cls(
             numeric=kept,
-            categorical=tuple(column for column in categorical.values() if column is not None),
+            categorical=found,
+            screened=screened,
             sequences=tuple(sequence for sequence, _ in listed if sequence is not None),
             notes=notes,
             numbers=chosen,
@@ -114,13 +123,21 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of_party(
-        cls, frame: Frame, party: PartyFile, rows: NDArray[np.int64], *, numbers: Literal["auto"] | Numbers
+        cls,
+        frame: Frame,
+        party: PartyFile,
+        rows: NDArray[np.int64],
+        *,
+        numbers: Literal["auto"] | Numbers,
+        screens: bool = False,
     ) -> "Encoder | None":
         """Fit a party's columns as its file says; None where it has none that is of use."""
         columns = feature_columns(frame, party)
         if not (columns.numeric or columns.categorical or party.sequences):
             return None
-        encoder = cls.fit(frame, columns, rows, encoding=party.encoding, numbers=numbers, sequences=party.sequences)
+        encoder = cls.fit(
+            frame, columns, rows, encoding=party.encoding, numbers=numbers, sequences=party.sequences, screens=screens
+        )
         return encoder if encoder.feature_shape.tables or encoder.numeric else None
 
     @property
@@ -133,6 +150,7 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
             numbers=self.numbers,
             edges=tuple(column.edges for column in self.numeric) if self.numbers != "plain" else (),
             sequences=tuple(column.shape for column in self.sequences),
+            screened=self.screened,
         )
 
     @property
@@ -145,6 +163,11 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(column.name for column in self.numeric) + tuple(
             f"{column.name} is missing" for column in self.numeric if column.indicator
         )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the encoded columns, other than sequences: the numeric outputs, then the categorical ones."""
+        return self.numeric_names + tuple(column.name for column in self.categorical)
 
     @property
     def packing(self) -> Packing:

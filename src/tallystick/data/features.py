@@ -56,6 +56,7 @@ class FeatureShape:
         sequences: whose codes stand after those of the categorical columns, one sequence after the other.
         built_for: codes of each categorical column when the network was built, by which the width of its embedding goes where
             later trainings brought more; none for as many as now.
+        screened: whether columns that say nothing may be closed, other than sequences (``training/screening.py``).
     """
 
     numeric: int
@@ -64,6 +65,7 @@ class FeatureShape:
     edges: tuple[tuple[float, ...], ...] = ()
     sequences: tuple[SequenceShape, ...] = ()
     built_for: tuple[int, ...] = ()
+    screened: bool = False
 
     @property
     def codes(self) -> tuple[int, ...]:

@@ -48,7 +48,7 @@ class Before:
 class OwnRows:
     """A party's table, the rows of it that take part, and where they stand in the alignment.
 
-    ``before`` is what the earlier run had, where this one starts from it.
+    ``before`` is what the earlier run had, where this one starts from it. ``screens`` is whether its training can screen columns.
     """
 
     party: PartyFile
@@ -58,6 +58,7 @@ class OwnRows:
     alignment: Alignment
     numbers: Literal["auto"] | Numbers = "plain"
     before: Before | None = None
+    screens: bool = False
 
     def table(self) -> Frame:
         """The R rows, in the table's order."""
@@ -162,7 +163,7 @@ class OwnRows:
         """
         if self.before is not None:
             return extended_encoder(self.before, frame, self.party, training_rows)
-        encoder = Encoder.of_party(frame, self.party, training_rows, numbers=self.numbers)
+        encoder = Encoder.of_party(frame, self.party, training_rows, numbers=self.numbers, screens=self.screens)
         if encoder is None and not self.is_label:
             raise FeatureError(f"party {self.party.party} has no usable feature column; list some under features")
         return encoder

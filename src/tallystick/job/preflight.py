@@ -350,7 +350,8 @@ def _check_features(
     if before is not None:
         encoder = extended_encoder(before, here, party, training)
     else:
-        encoder = Encoder.of_party(here, party, training, numbers=contract.model.numeric)
+        screens = contract.screens(party.party)
+        encoder = Encoder.of_party(here, party, training, numbers=contract.model.numeric, screens=screens)
     if encoder is None and not is_label:
         raise DataError(f"party {party.party} has no usable feature column; list some under features")
     if labels is not None and contract.unaligned.used:

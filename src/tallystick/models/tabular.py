@@ -75,8 +75,23 @@ class Columns(nn.Module):
             assert isinstance(pooling, SequencePooling)
             pooling.table.weight.data.mul_(embedding_scale)
             self.width += pooling.width
+        # A column's 1 becomes 0 where it is closed. Only what may be screened has any: they are kept with the weights.
+        self.gates: Tensor | None
+        self.register_buffer("gates", torch.ones(shape.numeric + len(shape.cardinalities)) if shape.screened else None)
+        self._column_of: Tensor | None
+        column_of = torch.tensor(self._columns_by_width(widths)) if shape.screened else None
+        self.register_buffer("_column_of", column_of, persistent=False)
         self.embed: Callable[[Columns, Features], Tensor] = one_by_one  # see training/parallel_embedding.py
         self.updates: TableUpdates | None = None  # see training/workers/team.py
+
+    def _columns_by_width(self, widths: Sequence[int]) -> list[int]:
+        """Which column each of the numbers is of that ``forward`` gives, without sequences."""
+        found = list(range(self.numeric))
+        found += [self.numeric + place for place, width in enumerate(widths) for _ in range(width)]
+        if self.numbers is not None:
+            each = self.numbers.width // len(self.numbers.places)
+            found += [place for place in self.numbers.places for _ in range(each)]
+        return found
 
     def table(self, place: int) -> nn.Parameter:
         """The weights of the categorical column at this place."""
@@ -87,10 +102,18 @@ class Columns(nn.Module):
         parts = [self.embed(self, features)]
         if self.numbers is not None:
             parts.append(self.numbers(features.numeric_NF))
+        if self.gates is not None and self._column_of is not None:
+            joined_BW = torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
+            parts = [joined_BW * self.gates.index_select(0, self._column_of)]
         if self.sequences:
             _, *codes = torch.split(features.categorical_NG, self.codes, dim=1)
             parts += [pooling(codes_BL) for pooling, codes_BL in zip(self.sequences, codes, strict=True)]
         return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
+
+
+def screened_columns(module: nn.Module) -> Columns | None:
+    """The module's columns that may be closed; None where none may."""
+    return next((part for part in module.modules() if isinstance(part, Columns) and part.gates is not None), None)
 
 
 def embedding_widths(cardinalities: Sequence[int], asked: int | Literal["auto"]) -> list[int]:

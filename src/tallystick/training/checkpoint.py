@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -19,7 +20,6 @@ from torch import Tensor, nn
 
 from tallystick.errors import DamagedFile, DataError
 from tallystick.storage import SEAL, Origin, check_sealed, make_folder, read_own, remove, write_sealed
-from tallystick.training.updates import Updates
 
 _KEPT = 2
 _STEP = re.compile(r"step-(0|[1-9][0-9]*)\.safetensors")
@@ -61,6 +61,18 @@ class TrainingState:
         return begins
 
 
+class Kept(Protocol):
+    """What a checkpoint holds beside a module's weights, such as its optimizer's state; each has tensors of names of its own."""
+
+    def tensors(self) -> Mapping[str, Tensor]:
+        """What it holds of this."""
+        ...
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take back what ``tensors`` gave; other names are left alone."""
+        ...
+
+
 class CheckpointStore:
     """A folder of one party's checkpoints and its best weights so far, which are named by their step.
 
@@ -93,10 +105,11 @@ class CheckpointStore:
                 damaged[error.path] = error
         return good, list(damaged.values())
 
-    def save(self, state: TrainingState, module: nn.Module, updates: Updates | None) -> None:
+    def save(self, state: TrainingState, module: nn.Module, *beside: Kept | None) -> None:
         """Commit a step; raises StorageError and leaves the earlier ones if it cannot be written."""
         tensors = {f"model/{name}": tensor for name, tensor in module.state_dict().items()}
-        tensors |= updates.tensors() if updates is not None else {}
+        for each in beside:
+            tensors |= each.tensors() if each is not None else {}
         tensors["random"] = torch.get_rng_state()
         make_folder(self._folder)
         write_tensors(self._path(state.step), tensors, {"state": json.dumps(vars(state))}, origin=self._origin)
@@ -105,16 +118,17 @@ class CheckpointStore:
         for best in self._numbers(_BEST)[:-_KEPT]:  # whoever finds better weights commits at once
             remove(self._best(best))
 
-    def load(self, step: int, module: nn.Module, updates: Updates | None) -> TrainingState:
-        """Put a committed step back into the module and its updates.
+    def load(self, step: int, module: nn.Module, *beside: Kept | None) -> TrainingState:
+        """Put a committed step back into the module and what was saved beside it.
 
         Raises DamagedFile, and DataError if it is of another module.
         """
         tensors, metadata = read_tensors(self._path(step), origin=self._origin)
         weights = {name[6:]: tensor for name, tensor in tensors.items() if name.startswith("model/")}
         put_weights(module, weights, source=self._path(step))
-        if updates is not None:
-            updates.restore(tensors)
+        for each in beside:
+            if each is not None:
+                each.restore(tensors)
         torch.set_rng_state(tensors["random"])
         return TrainingState(**json.loads(metadata["state"]))
 

@@ -20,6 +20,7 @@ from tallystick.training.messages import receive_decision
 from tallystick.training.parallel_embedding import parallel_embedding_lookup
 from tallystick.training.plan import Batch, commits, staleness_of
 from tallystick.training.run import TrainingRun
+from tallystick.training.screening import ColumnScreen, feature_screen
 from tallystick.training.step import CutObserver, apply, embed
 from tallystick.training.updates import Updates
 
@@ -48,8 +49,9 @@ def train_feature_party(
     """
     training, schedule = run.training, run.schedule
     updates = run.updates(bottom)
-    state = run.resume(bottom, updates)
-    loop = _Loop(bottom, updates, channel, training, observer=observer)
+    screen = feature_screen(bottom, source, schedule, epoch=run.begins.epoch, screening=run.screening)
+    state = run.resume(bottom, updates, screen)
+    loop = _Loop(bottom, updates, channel, training, observer=observer, screen=screen)
     bottom.train()
     last_commit = told = state.step
     with parallel_embedding_lookup(bottom):
@@ -66,19 +68,19 @@ def train_feature_party(
                     loop.drain()
                     sending("validation", 1)
                     state.step = group[-1].step
-                    if _compare(bottom, source, channel, run, updates, state):
+                    if _compare(bottom, source, channel, run, loop, state):
                         last_commit = told = state.step
                 if commits(group, training, ends=ends, last=last_commit):
                     loop.drain()
                     state.step = last_commit = group[-1].step
                     refuse_lost_weights(bottom, updates, step=last_commit)
-                    run.store.save(state, bottom, updates)
+                    run.store.save(state, bottom, updates, screen)
                 run.progress("training", group[-1].step, run.steps)
             loop.drain()
             if len(schedule.validation_N):
                 sending("validation", 1)
             state.step = ends
-            _compare(bottom, source, channel, run, updates, state, ends_epoch=True, observer=observer)
+            _compare(bottom, source, channel, run, loop, state, ends_epoch=True)
             last_commit = told = state.step
     assert state.best_step is not None, "the first epoch is the best so far"
     run.store.load_best(bottom, step=state.best_step)
@@ -102,13 +104,13 @@ def _compare(
     source: FeatureSource,
     channel: Channel,
     run: TrainingRun,
-    updates: Updates,
+    loop: "_Loop",
     state: TrainingState,
     *,
     ends_epoch: bool = False,
-    observer: CutObserver | None = None,
 ) -> bool:
     """Embed the validation rows, hear what the label party makes of them, and commit where it does; gives whether it improved."""
+    updates = loop.updates
     with updates.averaged():
         send_embeddings(bottom, source, run.schedule.validation(), channel)
     decision = receive_decision(channel, step=state.step, first=state.best_step is None, may_stop=ends_epoch)
@@ -118,11 +120,11 @@ def _compare(
         with updates.averaged():
             run.store.save_best(bottom, step=state.step)
     if ends_epoch:
-        if observer is not None:
-            observer.epoch_ended(state.epoch)
+        if loop.observer is not None:
+            loop.observer.epoch_ended(state.epoch)
         state.epoch, state.stopped = state.epoch + 1, decision.stop
     if decision.improved or ends_epoch:
-        run.store.save(state, bottom, updates)
+        run.store.save(state, bottom, updates, loop.screen)
         run.committed(state.step)  # the label party commits before its decision
     return decision.improved
 
@@ -155,9 +157,10 @@ class _Messages:
 
 
 class _Sent(NamedTuple):
-    """A message in flight: its batches, their cut embeddings, and these as the label party reads them."""
+    """A message in flight: its batches, their features and cut embeddings, and these as the label party reads them."""
 
     group: Sequence[Batch]
+    features: Sequence[Features]
     cuts_BD: list[Tensor]
     read_BD: list[Tensor]
 
@@ -173,6 +176,7 @@ class _Loop:
         training: TrainingConfig,
         *,
         observer: CutObserver | None,
+        screen: ColumnScreen | None,
     ) -> None:
         self.bottom = bottom
         self.updates = updates
@@ -180,6 +184,7 @@ class _Loop:
         self.staleness = staleness_of(training)
         self.compression = training.compression
         self.observer = observer
+        self.screen = screen
         self._in_flight: deque[_Sent] = deque()
         self._batches_in_flight = 0
         self.answered = 0  # the last step whose gradients came back
@@ -195,7 +200,7 @@ class _Loop:
             with self._stash():
                 cuts_BD.append(embed(self.bottom, part))
         read_BD = send_embedding(self.channel, group[0].step, *cuts_BD, compression=self.compression)
-        self._in_flight.append(_Sent(group, cuts_BD, read_BD))
+        self._in_flight.append(_Sent(group, features, cuts_BD, read_BD))
         self._batches_in_flight += len(cuts_BD)
         self._observe()  # what crossed before, while the label party is at work
         meanwhile()
@@ -216,14 +221,17 @@ class _Loop:
         self._unseen.clear()
 
     def _backward(self) -> None:
-        group, cuts_BD, read_BD = self._in_flight.popleft()
+        group, features, cuts_BD, read_BD = self._in_flight.popleft()
         self._batches_in_flight -= len(cuts_BD)
         rows = [len(cut_BD) for cut_BD in cuts_BD]
         self.updates.zero_grad()  # takes a while for large tables, in which the gradient is on its way
         step, width = group[0].step, cuts_BD[0].shape[1]
         grads_BD = receive_gradient(self.channel, step, sum(rows), width, compression=self.compression).to(cuts_BD[0].device)
-        for batch, cut_BD, as_read_BD, grad_BD in zip(group, cuts_BD, read_BD, torch.split(grads_BD, rows), strict=True):
+        split_BD = torch.split(grads_BD, rows)
+        for batch, part, cut_BD, as_read_BD, grad_BD in zip(group, features, cuts_BD, read_BD, split_BD, strict=True):
             apply(self.updates, cut_BD, grad_BD, step=batch.step)
+            if self.screen is not None:
+                self.screen.crossed(batch, part, grad_BD)
             if batch is not group[-1]:
                 self.updates.zero_grad()
             self._unseen.append((batch, as_read_BD.detach(), grad_BD))

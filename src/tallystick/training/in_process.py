@@ -18,6 +18,7 @@ from tallystick.models.split import LabelModel
 from tallystick.training.defended import CutDefense
 from tallystick.training.objective import Objective
 from tallystick.training.plan import Batch, Schedule
+from tallystick.training.screening import ColumnScreen, Screening, feature_screen, screen_own_columns
 from tallystick.training.step import LabelLearner, LabelStep, absent_cuts, apply, embed, label_step
 from tallystick.training.step_rule import PLAIN, StepRule
 from tallystick.training.updates import Updates
@@ -46,6 +47,7 @@ class SplitNetwork:
         schedule: the batches of every epoch.
         step_rule: how the label party learns from a batch.
         defense: what changes the cut gradients.
+        screening: that columns are screened, where there are any that may be closed.
     """
 
     bottoms: Sequence[nn.Module]
@@ -57,6 +59,8 @@ class SplitNetwork:
     schedule: Schedule
     step_rule: StepRule = PLAIN
     defense: CutDefense | None = None
+    screening: Screening | None = None
+    _screens: list[ColumnScreen | None] = field(init=False)
     _updates: list[Updates] = field(init=False)
     _learner: LabelLearner = field(init=False)
 
@@ -64,6 +68,11 @@ class SplitNetwork:
         steps = self.schedule.steps_before(self.schedule.epochs_before + self.training.epochs)
         own = Updates(self.training, self.model, steps=steps, rates=self.step_rule.rates)
         self._updates = [own, *(Updates(self.training, bottom, steps=steps) for bottom in self.bottoms)]
+        screen_own_columns(self.model, self.own, self.objective, self.schedule.train_N, self.screening)
+        self._screens = [
+            feature_screen(bottom, source, self.schedule, epoch=0, screening=self.screening)
+            for bottom, source in zip(self.bottoms, self.sources, strict=True)
+        ]
         self.step_rule.start(self.model, self.own, self.schedule.train_N)
         self._learner = LabelLearner(
             model=self.model, updates=own, objective=self.objective, step_rule=self.step_rule, defense=self.defense
@@ -79,7 +88,8 @@ class SplitNetwork:
             if batch.is_local:
                 yield self._local(batch)
                 continue
-            cuts_BD = [embed(bottom, source(batch.index_B)) for bottom, source in zip(self.bottoms, self.sources, strict=True)]
+            features = [source(batch.index_B) for source in self.sources]
+            cuts_BD = [embed(bottom, part) for bottom, part in zip(self.bottoms, features, strict=True)]
             sent_BD = [cut_BD.detach() for cut_BD in cuts_BD]
             own = self.own(batch.index_B)
             step = self._step(batch, sent_BD, own)
@@ -87,6 +97,9 @@ class SplitNetwork:
             for updates, cut_BD, grad_BD in zip(others, cuts_BD, step.grads_BD, strict=True):
                 updates.zero_grad()
                 apply(updates, cut_BD, grad_BD, step=batch.step)
+            for screen, part, grad_BD in zip(self._screens, features, step.grads_BD, strict=True):
+                if screen is not None:
+                    screen.crossed(batch, part, grad_BD)
             yield CrossedStep(batch=batch, embeddings_BD=sent_BD, answer=step)
 
     def _local(self, batch: Batch) -> CrossedStep:

@@ -22,6 +22,7 @@ from tallystick.training.objective import Objective
 from tallystick.training.parallel_embedding import parallel_embedding_lookup
 from tallystick.training.plan import Batch, commits
 from tallystick.training.run import TrainingRun
+from tallystick.training.screening import screen_own_columns
 from tallystick.training.step import CutObserver, LabelLearner, absent_cuts, label_step
 from tallystick.training.step_rule import PLAIN, StepRule
 
@@ -117,6 +118,8 @@ def train_label_party(
     updates = run.updates(model, step_rule.rates)
     learner = LabelLearner(model=model, updates=updates, objective=objective, step_rule=step_rule, defense=defense)
     state = run.resume(model, updates)
+    if state.step == run.begins.step:
+        screen_own_columns(model, own, objective, schedule.train_N, run.screening)
     model.train()
     step_rule.start(model, own, schedule.train_N)
     last_commit = told = state.step

@@ -72,6 +72,17 @@ class Supervised:
             torch.finfo(weight_B.dtype).tiny
         )
 
+    def deviations(self, index_B: Tensor) -> Tensor:
+        """How far the labels at these positions are from their mean, times the rows' weights: (B, 1), or (B, C) of classes."""
+        target_B = self._target_N.index_select(0, index_B)
+        classes = int(self._target_N.max()) + 1 if self._kind == "multiclass" else 0
+        number_BC = functional.one_hot(target_B.long(), classes).float() if classes else target_B.float()[:, None]
+        if self._weight_N is None:
+            return number_BC - number_BC.mean(dim=0)
+        weight_B1 = self._weight_N.index_select(0, index_B)[:, None]
+        mean_C = (number_BC * weight_B1).sum(dim=0) / weight_B1.sum().clamp_min(torch.finfo(weight_B1.dtype).tiny)
+        return (number_BC - mean_C) * weight_B1
+
     def validation_loss(self, logits: Tensor, index_N: Tensor) -> Tensor:
         """The same loss."""
         return self(logits, index_N)[0]

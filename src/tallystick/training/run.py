@@ -9,8 +9,9 @@ from torch import nn
 from tallystick.config.sections import TrainingConfig
 from tallystick.cut.forward import Announce, ignore_rows
 from tallystick.network.channel import Progress, no_progress
-from tallystick.training.checkpoint import CheckpointStore, TrainingState
+from tallystick.training.checkpoint import CheckpointStore, Kept, TrainingState
 from tallystick.training.plan import Batch, Committed, Schedule, batches_per_message, ignore_commit
+from tallystick.training.screening import Screening
 from tallystick.training.updates import Updates
 
 
@@ -27,6 +28,7 @@ class TrainingRun:
         committed: called with a step once all parties are known to have committed it.
         announce: hears which positions the next message's batches take.
         begins: where it begins; other than at nothing for a refit, whose epochs and steps count on from the first training's.
+        screening: that this party's columns are screened, where its bottom has columns that may be closed; None screens nothing.
     """
 
     training: TrainingConfig
@@ -37,6 +39,7 @@ class TrainingRun:
     committed: Committed = ignore_commit
     announce: Announce = ignore_rows
     begins: TrainingState = field(default_factory=TrainingState)
+    screening: Screening | None = None
 
     @property
     def epochs(self) -> int:
@@ -77,10 +80,10 @@ class TrainingRun:
         begins = replace(state, step=step, epoch=state.first_epochs)
         return replace(self, schedule=schedule.after(self.schedule, epochs=state.first_epochs), begins=begins)
 
-    def resume(self, module: nn.Module, updates: Updates) -> TrainingState:
-        """Take a module and its updates up where the run goes on; later checkpoints are dropped."""
+    def resume(self, module: nn.Module, *beside: Kept | None) -> TrainingState:
+        """Take a module and what is kept beside it up where the run goes on; later checkpoints are dropped."""
         goes_on = self.resume_from > self.begins.step
-        state = self.store.load(self.resume_from, module, updates) if goes_on else deepcopy(self.begins)
+        state = self.store.load(self.resume_from, module, *beside) if goes_on else deepcopy(self.begins)
         self.store.drop_after(state)
         return state
 

@@ -32,6 +32,7 @@ from tallystick.training.label_party import KeptPeer, train_label_party
 from tallystick.training.objective import Supervised
 from tallystick.training.plan import Schedule
 from tallystick.training.run import TrainingRun
+from tallystick.training.screening import Screening
 from tallystick_experiments.catalogue.public import PublicTable
 from tallystick_experiments.experiment import best_logits
 
@@ -101,7 +102,10 @@ class NetworkMethod:
         train, validation, _ = table.parts(seed)
         halves = table.halves(seed) if self.columns == "split" else (table.columns,)
         fitted = train if table.times is None else np.concatenate([train, validation])
-        encoders = [Encoder.fit(table.frame, half, fitted, encoding=self.encoding, numbers=self.model.numeric) for half in halves]
+        encoders = [
+            Encoder.fit(table.frame, half, fitted, encoding=self.encoding, numbers=self.model.numeric, screens=True)
+            for half in halves
+        ]
         own, *others = encoders
         coder = coder_of(table, train)
         labels_N = coder.encode(table.frame.get_column(table.label))
@@ -127,6 +131,7 @@ class NetworkMethod:
             own=own.encode(table.frame).rows,
             objective=Supervised(table.target, labels_N),
             training=training,
+            screening=Screening(seed=seed),
             schedule=Schedule(
                 train_N=train_N,
                 validation_N=validation_N,
@@ -159,7 +164,12 @@ class KeptMethod(NetworkMethod):
             kept.append(KeptCuts(numbers_R=all_N, embedding_RD=embedding_ND, numbers=lambda index_B: index_B))
         peers = [KeptPeer(name=f"feature {number}", kept=each) for number, each in enumerate(kept)]
         with scratch_folder() as folder:
-            run = TrainingRun(training=network.training, schedule=network.schedule, store=CheckpointStore(folder))
+            run = TrainingRun(
+                training=network.training,
+                schedule=network.schedule,
+                store=CheckpointStore(folder),
+                screening=Screening(seed=seed),
+            )
             state = train_label_party(network.model, network.own, network.objective, peers, run)
         logits = logits_over(network.model, network.own, torch.split(torch.from_numpy(test), 4096), kept)
         value = test_figure(table, coder, test, coder.in_units(logits.numpy()))
@@ -296,6 +306,9 @@ METHODS: dict[str, QualityMethod] = {
     "lightgbm": LightGBMMethod(),
     "boosting-own": BoostingMethod(columns="own", settings={}),
     "default": NetworkMethod(model=NetworkModel(), training=TrainingSettings().resolved, encoding=EncodingConfig()),
+    "unscreened": NetworkMethod(
+        model=NetworkModel(), training=TrainingSettings().resolved, encoding=EncodingConfig(screening="off")
+    ),
     "ensemble": NetworkMethod(model=NetworkModel(ensemble=8), training=TrainingSettings().resolved, encoding=EncodingConfig()),
     "no-gradients": KeptMethod(model=NetworkModel(), training=TrainingSettings().resolved, encoding=EncodingConfig()),
     "joined": NetworkMethod(

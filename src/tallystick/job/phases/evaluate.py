@@ -40,6 +40,7 @@ from tallystick.training.checkpoint import TrainingState
 from tallystick.training.label_party import train_label_party
 from tallystick.training.refit import train_and_refit
 from tallystick.training.run import TrainingRun
+from tallystick.training.screening import Screening
 
 
 def evaluate(
@@ -329,7 +330,13 @@ def _baseline(job: Job, own: Dataset, encoder: Encoder) -> _Baseline:
 
     model = job.architecture.label_model(encoder, [])
     schedule = own.schedule(training, seed=job.contract.seed)
-    run = TrainingRun(training=training, schedule=schedule, store=job.folder.store("baseline"), progress=progress)
+    run = TrainingRun(
+        training=training,
+        schedule=schedule,
+        store=job.folder.store("baseline"),
+        progress=progress,
+        screening=Screening(seed=job.contract.seed),
+    )
 
     train = partial(train_label_party, model, own.features_at, own.objective(), [])
     state = train_and_refit(model, run, refit_schedule(job, own), train)

@@ -40,6 +40,7 @@ from tallystick.job.job import ALL_PHASES, Job
 from tallystick.job.log import Logbook
 from tallystick.job.loggers.facts import facts_of, loggers_of
 from tallystick.job.phases.release import privacy_section
+from tallystick.job.phases.screening import screening_notes
 from tallystick.job.phases.search import TrialRecord, best_of
 from tallystick.job.phases.tuning import told
 from tallystick.models.dropout import Dropout
@@ -82,7 +83,7 @@ def result_of(contract: Contract, party: PartyFile, logbook: Logbook, found: Run
             shared=found.evaluated.shared,
             tuning=_tuning(contract, found),
             privacy=_privacy(contract, party, found),
-            notes=[*_notes(contract, party, found.dataset), *found.version_notes] if not found.alone else [],
+            notes=[*_notes(contract, party, found), *found.version_notes] if not found.alone else [],
         ),
         versions=versions(),
     )
@@ -152,16 +153,19 @@ def versions() -> dict[str, str]:
     }
 
 
-def _notes(contract: Contract, party: PartyFile, dataset: Dataset | None) -> list[str]:
+def _notes(contract: Contract, party: PartyFile, found: RunFindings) -> list[str]:
+    dataset = found.dataset
     notes = [f"Alignment by {contract.alignment.method}: a peer that does not follow the protocol {deviation_of(contract)}."]
     # With an if also at the label party, whose own columns stand beside it: all reports of a run then say the same.
     none = contract.role_of(party.party) == "label" and dataset is not None and dataset.encoder is None
     notes += [f"{line[0].upper()}{line[1:]}." for line in repeats_lines(contract) + protects_a_row(contract)]
     notes += [f"{line[0].upper()}{line[1:]}." for line in membership_lines(contract, own_columns=False if none else None)]
+    for module in found.modules.values():
+        notes += screening_notes(dataset.encoder if dataset is not None else None, module)
     if not contract.audit or not contract.sends_gradients or contract.role_of(party.party) != "feature":
         return notes
-    found = f"{contract.label_party} recorded the cut, attacked it for labels as {party.party} could, and kept the findings."
-    return [*notes, found]
+    audited = f"{contract.label_party} recorded the cut, attacked it for labels as {party.party} could, and kept the findings."
+    return [*notes, audited]
 
 
 def contract_info(contract: Contract) -> results.ContractInfo:

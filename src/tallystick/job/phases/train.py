@@ -31,6 +31,7 @@ from tallystick.job.phases.audit import audited_side
 from tallystick.job.phases.defense import RunDefense
 from tallystick.job.phases.once import send_once
 from tallystick.job.phases.pace import paced_feature_party, paced_label_party
+from tallystick.job.phases.screening import screening_of
 from tallystick.job.phases.settling import settling
 from tallystick.job.phases.starts import start_of
 from tallystick.job.phases.workers import feature_workers, label_workers
@@ -62,6 +63,7 @@ def own_rows(job: Job, keys: Keys, alignment: Alignment) -> OwnRows:
         keys=keys,
         alignment=alignment,
         numbers=job.contract.model.numeric,
+        screens=job.bottom is None and job.contract.screens(job.name),
     )
 
 
@@ -342,6 +344,7 @@ def _training_run(job: Job, dataset: Dataset, agreement: Agreement, training: Tr
         progress=job.logbook.watcher.progress,
         committed=job.logbook.commit,
         announce=dataset.announce,
+        screening=screening_of(job, dataset),
     )
 
 

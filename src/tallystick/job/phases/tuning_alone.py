@@ -34,6 +34,7 @@ from tallystick.training.checkpoint import CheckpointStore
 from tallystick.training.label_party import train_label_party
 from tallystick.training.plan import load_optimizers
 from tallystick.training.run import TrainingRun
+from tallystick.training.screening import Screening
 
 _OF_ROWS = {"party", "keys", "units", "repeats", "label", "weight", "time", "features", "sequences", "drop", "encoding", "device"}
 """What of a party file says how rows are read."""
@@ -102,6 +103,7 @@ class _Rows:
             keys=self.keys,
             alignment=everyone,
             numbers=contract.model.numeric,
+            screens=contract.screens(self.party.party),
         )
         alone = contract.model_copy(update={"unaligned": UnalignedConfig()})
         return IntersectionDataset.of(alone, own, [], secret_seed=_imputes_nothing)
@@ -119,6 +121,7 @@ class _Rows:
             store=store,
             resume_from=max(store.intact()[0], default=0),
             progress=progress,
+            screening=Screening(seed=contract.seed),
         )
         model = Architecture.of(contract, self.party.party, device=self.party.device).label_model(exact.encoder, [])
         state = train_label_party(model, own.features_at, own.objective(), [], run)

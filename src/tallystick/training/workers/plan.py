@@ -12,10 +12,12 @@ from torch import Tensor, nn
 from tallystick.config.sections import NetworkModel, TrainingConfig
 from tallystick.data.features import FeatureShape
 from tallystick.models.build import build_bottom, build_label_model, width_of
-from tallystick.models.tabular import Columns
+from tallystick.models.tabular import Columns, screened_columns
 from tallystick.msgspec_threads import prepared
 from tallystick.training.plan import kept_of_a_weight
 
+GATES = "weight/gates"
+"""Which columns are open, where they may be closed: no weight, and yet read with them."""
 ALIGNED = 64
 """Bytes at whose multiples a tensor begins: kernels may round otherwise elsewhere."""
 
@@ -116,6 +118,9 @@ class Layout:
         tables, others = tables_and_others(module)
         for name, weight in module.named_parameters():
             self._add(f"weight/{name}", tuple(weight.shape))
+        screened = screened_columns(module)
+        if screened is not None and screened.gates is not None:
+            self._add(GATES, tuple(screened.gates.shape))
         weights = self.size // torch.float32.itemsize
         settings = plan.settings
         for name, table in tables.items():

@@ -18,10 +18,10 @@ from torch import Tensor, nn
 
 from tallystick.data.features import Features
 from tallystick.models.split import LabelModel
-from tallystick.models.tabular import Columns
+from tallystick.models.tabular import Columns, screened_columns
 from tallystick.training.kept_weights import weights_kept
 from tallystick.training.plan import kept_of_a_weight, optimizer_over
-from tallystick.training.workers.plan import ALIGNED, WorkerPlan, columns_of, tables_and_others
+from tallystick.training.workers.plan import ALIGNED, GATES, WorkerPlan, columns_of, tables_and_others
 
 
 @dataclass(kw_only=True)
@@ -55,6 +55,8 @@ class Shard:
         self._added_up = 0  # the last batch whose gradients of tables are made
         for name, weight in module.named_parameters():
             weight.data = memory[f"weight/{name}"]
+        if (screened := screened_columns(module)) is not None:
+            screened.gates = memory[GATES]
         self._optimizer = self._begin_optimizer() if self._taken else None
 
     def forward(self, number: int, rows: int) -> None:

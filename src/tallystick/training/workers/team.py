@@ -20,10 +20,11 @@ from torch import Tensor, nn
 from tallystick.compute.ray_cluster import RayEngine
 from tallystick.data.features import Features
 from tallystick.models.split import LabelModel
+from tallystick.models.tabular import screened_columns
 from tallystick.training.workers.cluster import Cluster
 from tallystick.training.workers.crew import Crew
 from tallystick.training.workers.own_machine import OwnMachine
-from tallystick.training.workers.plan import Layout, WorkerPlan, columns_of
+from tallystick.training.workers.plan import GATES, Layout, WorkerPlan, columns_of
 from tallystick.training.workers.shard import Shard, flat
 
 
@@ -58,6 +59,8 @@ class Team:
             self._memory = layout.tensors(memoryview(mmap.mmap(file, layout.size)))
             for name, weight in self._module.named_parameters():
                 self._memory[f"weight/{name}"].copy_(weight.detach())
+            if (screened := screened_columns(self._module)) is not None and screened.gates is not None:
+                self._memory[GATES].copy_(screened.gates)
             self._crew = self._begin(file)
         finally:
             os.close(file)
@@ -82,6 +85,8 @@ class Team:
         self._crew.end()
         for weight in self._module.parameters():  # back into memory of this process's own
             weight.data, weight.grad = weight.data.clone(), None
+        if (screened := screened_columns(self._module)) is not None and screened.gates is not None:
+            screened.gates = screened.gates.clone()
 
     # What takes the place of the module's own method
 

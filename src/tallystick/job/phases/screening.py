@@ -1,0 +1,49 @@
+"""Screening in a job: whether its training screens this party's columns, and what is said of it, at home alone.
+
+Shapes: C columns.
+"""
+
+from torch import Tensor, nn
+
+from tallystick.artifacts.starting_point import StartingPoint
+from tallystick.data.encoder import Encoder
+from tallystick.dataset.dataset import Dataset
+from tallystick.job.job import Job
+from tallystick.job.phases.starts import start_of
+from tallystick.models.tabular import screened_columns
+from tallystick.training.screening import Screening
+
+_NAMED = 20
+
+
+def screening_of(job: Job, dataset: Dataset) -> Screening | None:
+    """How this run's training screens; None where it goes on from an earlier run's weights, with which its open columns come."""
+    encoder = dataset.encoder
+    if encoder is None or not encoder.screened or StartingPoint.of(job.folder) is not None:
+        return None
+
+    def settled(open_C: Tensor) -> None:
+        job.logbook.watcher.say(_said(encoder, open_C))
+
+    return Screening(seed=start_of(job.contract, job.folder), settled=settled)
+
+
+def screening_notes(encoder: Encoder | None, module: nn.Module) -> list[str]:
+    """What this party's report says of it; nothing where its columns may not be closed."""
+    columns = screened_columns(module)
+    if encoder is None or columns is None or columns.gates is None:
+        return []
+    said = _said(encoder, columns.gates)
+    return [f"{said[0].upper()}{said[1:]}."]
+
+
+def _said(encoder: Encoder, open_C: Tensor) -> str:
+    """How many columns stay open, and which were closed."""
+    closed = [name for name, is_open in zip(encoder.names, open_C.tolist(), strict=True) if not is_open]
+    if not closed:
+        return f"screening: all {len(open_C)} own columns stay open (encoding.screening)"
+    named = ", ".join(map(repr, closed[:_NAMED])) + (f" and {len(closed) - _NAMED} more" if len(closed) > _NAMED else "")
+    return (
+        f"screening: {len(open_C) - len(closed)} of {len(open_C)} own columns stay open, and the others were closed, which said "
+        f"nothing (encoding.screening): {named}"
+    )

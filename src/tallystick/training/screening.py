@@ -1,0 +1,200 @@
+"""Screening: a party closes those of its columns that say nothing, where they are many.
+
+A network beside hundreds of columns of noise learns some of it by heart. Each party compares its own columns with *shadows*: the
+same columns beside the vectors of other rows of the batch. What no column can say, shadows do not say either, whatever the noise;
+so they tell how large a figure is by chance.
+
+Threat model: that of training. Nothing is sent of it, and it reads what its party has anyway: a feature party the cut gradients,
+the label party its labels as the defences leave them. No formal guarantee. Not protected: later embeddings no longer depend on
+closed columns, which whoever receives them may notice. A label party that departs from the protocol can send gradients by
+which it chooses what is closed.
+
+Shapes: B rows of a batch, C columns, D numbers of a row's vector, K bins, S shadows.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from tallystick.cut.forward import FeatureSource
+from tallystick.data.features import Features
+from tallystick.models.tabular import Columns, screened_columns
+from tallystick.privacy.randomness import Seed, generator_of
+from tallystick.training.objective import Objective, Supervised
+from tallystick.training.plan import Batch, Schedule
+
+BINS = 9
+SHADOWS = 3
+SILENT = 0.8
+"""Quantile of the shadows' figures below which a column says no more than a shadow."""
+MOSTLY_SILENT = 0.56
+"""Share of silent columns from which columns are closed: so many are below that quantile where 70 % say nothing."""
+OPEN = 0.99
+"""Quantile of the shadows' figures that a column has to reach then."""
+FEWEST = 4
+"""Columns that stay open at least: with fewer, an embedding would be nearly one cell."""
+_SAMPLED = 10_000  # training rows that settle the bins
+_OWN_ROWS = 4096  # of the label party's labels at a time
+_COLUMNS = 256  # at a time: their bins are a matrix
+
+
+def nobody_hears(open_C: Tensor) -> None:
+    """What is settled goes nowhere."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Screening:
+    """That a training screens: what shadows are drawn from, and who hears which columns stay open, once that is settled."""
+
+    seed: Seed = field(repr=False)
+    settled: Callable[[Tensor], None] = nobody_hears
+
+
+class ColumnFigures:
+    """For each column and its shadows, how much the vectors of rows differ between its bins, beside how much within them.
+
+    That is the F ratio of one-way analysis of variance, over all numbers of the vectors together; of each batch only what
+    differs from its mean counts. A number's bins are the octiles of training rows, and their least value by itself; a category's
+    are its first codes, and the rest together.
+
+    Args:
+        sample: training rows, whose numbers settle the bins.
+        width: D.
+    """
+
+    def __init__(self, sample: Features, *, width: int) -> None:
+        sorted_FN = sample.numeric_NF.t().sort(dim=1).values
+        at = torch.arange(BINS - 1, device=sorted_FN.device) * (len(sample) - 1) // (BINS - 1)
+        self._edges_FK = sorted_FN[:, at].contiguous()
+        columns = sample.numeric_NF.shape[1] + sample.categorical_NG.shape[1]
+        device = sorted_FN.device
+        self.counts_CK = torch.zeros(columns, BINS, device=device, dtype=torch.float64)
+        self.sums_CKSD = torch.zeros(columns, BINS, 1 + SHADOWS, width, device=device, dtype=torch.float64)
+        self.squares = torch.zeros((), device=device, dtype=torch.float64)
+
+    def add(self, features: Features, vector_BD: Tensor, generator: torch.Generator) -> None:
+        """Count a batch; the generator shuffles the vectors for the shadows."""
+        centred_BD = vector_BD - vector_BD.mean(dim=0)
+        rows = len(centred_BD)
+        shuffled = [centred_BD[torch.randperm(rows, generator=generator).to(centred_BD.device)] for _ in range(SHADOWS)]
+        vectors_BV = torch.cat([centred_BD, *shuffled], dim=1)
+        bins_BC = self._bins(features)
+        for start in range(0, bins_BC.shape[1], _COLUMNS):
+            part = slice(start, start + _COLUMNS)
+            is_in_BCK = torch.nn.functional.one_hot(bins_BC[:, part], BINS).to(vectors_BV.dtype)
+            sums = is_in_BCK.flatten(1).t() @ vectors_BV
+            self.sums_CKSD[part] += sums.view(self.sums_CKSD[part].shape)
+            self.counts_CK[part] += is_in_BCK.sum(dim=0)
+        self.squares += centred_BD.double().square().sum()
+
+    def ratios(self) -> tuple[Tensor, Tensor]:
+        """The figures (C,) of the columns, and those of their shadows (C, S); 0 where there is nothing to compare."""
+        between_CS = (self.sums_CKSD.square().sum(dim=3) / self.counts_CK.clamp(min=1)[:, :, None]).sum(dim=1)
+        bins_C = (self.counts_CK > 0).sum(dim=1)
+        rows = self.counts_CK[0].sum()
+        within_CS = (self.squares - between_CS).clamp(min=0) / (rows - bins_C).clamp(min=1)[:, None]
+        ratios_CS = torch.nan_to_num(between_CS / (bins_C - 1).clamp(min=1)[:, None] / within_CS)
+        return ratios_CS[:, 0], ratios_CS[:, 1:]
+
+    def _bins(self, features: Features) -> Tensor:
+        """Which bin a row is in, by each column (B, C)."""
+        number_FB = features.numeric_NF.t().contiguous()
+        bins_BF = torch.searchsorted(self._edges_FK, number_FB).t()  # how many edges are below a number
+        return torch.cat([bins_BF, features.categorical_NG.clamp(max=BINS - 1)], dim=1)
+
+
+def open_columns(ratio_C: Tensor, shadows_CS: Tensor) -> Tensor:
+    """Which columns stay open (C,): all of them, unless most are silent."""
+    by_chance = shadows_CS.flatten()
+    is_silent_C = ratio_C < torch.quantile(by_chance, SILENT)
+    if is_silent_C.double().mean() < MOSTLY_SILENT:
+        return torch.ones_like(is_silent_C)
+    least = torch.minimum(torch.quantile(by_chance, OPEN), ratio_C.sort(descending=True).values[min(FEWEST, len(ratio_C)) - 1])
+    return ratio_C >= least
+
+
+class ColumnScreen:
+    """Screens a feature party's columns by the cut gradients of its first epoch, and closes some at that epoch's last step.
+
+    Args:
+        columns: of its bottom.
+        source: its columns by position.
+        schedule: the batches.
+        epoch: the first one.
+        screening: what shadows are drawn from, and who is told.
+    """
+
+    def __init__(self, columns: Columns, source: FeatureSource, schedule: Schedule, *, epoch: int, screening: Screening) -> None:
+        self._columns, self._source, self._schedule, self._screening = columns, source, schedule, screening
+        self._last_step = schedule.steps_before(epoch + 1)
+        self._figures: ColumnFigures | None = None
+
+    def crossed(self, batch: Batch, features: Features, gradient_BD: Tensor) -> None:
+        """A step was taken by this cut gradient."""
+        if batch.step > self._last_step:
+            return
+        figures = self._begun(gradient_BD.shape[1])
+        generator = generator_of(self._screening.seed, "screening", batch.step)
+        figures.add(features, gradient_BD * len(gradient_BD), generator)  # each row's own, whatever the batch's size
+        if batch.step == self._last_step:
+            close(self._columns, figures, self._screening)
+            self._figures = None
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What a checkpoint has to hold of this."""
+        if self._figures is None:
+            return {}
+        found = self._figures
+        return {"screening/counts": found.counts_CK, "screening/sums": found.sums_CKSD, "screening/squares": found.squares}
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take back what ``tensors`` gave; other names are left alone."""
+        if (sums_CKSD := tensors.get("screening/sums")) is not None:
+            figures = self._begun(sums_CKSD.shape[3])
+            figures.sums_CKSD.copy_(sums_CKSD)
+            figures.counts_CK.copy_(tensors["screening/counts"])
+            figures.squares.copy_(tensors["screening/squares"])
+
+    def _begun(self, width: int) -> ColumnFigures:
+        if self._figures is None:
+            self._figures = ColumnFigures(self._source(_sampled(self._schedule.train_N)), width=width)
+        return self._figures
+
+
+def feature_screen(
+    bottom: nn.Module, source: FeatureSource, schedule: Schedule, *, epoch: int, screening: Screening | None
+) -> ColumnScreen | None:
+    """What screens a feature party's columns in a training that begins with this epoch; None where it does not."""
+    columns = screened_columns(bottom)
+    if columns is None or screening is None:
+        return None
+    return ColumnScreen(columns, source, schedule, epoch=epoch, screening=screening)
+
+
+def screen_own_columns(
+    model: nn.Module, source: FeatureSource, objective: Objective, train_N: Tensor, screening: Screening | None
+) -> None:
+    """Screen the label party's columns by its labels, before the first step."""
+    columns = screened_columns(model)
+    if columns is None or screening is None or not isinstance(objective, Supervised):
+        return
+    label_ND = objective.deviations(train_N)
+    figures = ColumnFigures(source(_sampled(train_N)), width=label_ND.shape[1])
+    parts = zip(torch.split(train_N, _OWN_ROWS), torch.split(label_ND, _OWN_ROWS), strict=True)
+    for number, (index_B, label_BD) in enumerate(parts):
+        figures.add(source(index_B), label_BD, generator_of(screening.seed, "screening of own columns", number))
+    close(columns, figures, screening)
+
+
+def close(columns: Columns, figures: ColumnFigures, screening: Screening) -> None:
+    """Close the columns that are not to stay open."""
+    open_C = open_columns(*figures.ratios())
+    assert columns.gates is not None, "only these are screened"
+    columns.gates.copy_(open_C)
+    screening.settled(open_C)
+
+
+def _sampled(train_N: Tensor) -> Tensor:
+    return train_N[:: -(-len(train_N) // _SAMPLED)]
