@@ -9,7 +9,7 @@ import pytest
 from tallystick.config import sections
 from tallystick.errors import ConfigError, DataError
 from tallystick_experiments.catalogue.held_out import HELD_OUT, PackagedTable
-from tallystick_experiments.catalogue.public import BY_TIME, PACKAGED, TABLES, load_table, own_table
+from tallystick_experiments.catalogue.public import BY_TIME, PACKAGED, TABLES, load_table, own_table, with_noise
 from tallystick_experiments.grid import Keeping
 from tallystick_experiments.page import benchmark_html
 from tallystick_experiments.quality import leaks, sweep
@@ -179,3 +179,12 @@ def test_the_network_without_gradients_stands_beside_the_one_with_them(monkeypat
     assert table == "wine"
     assert price.value == pytest.approx(values["no-gradients"] - values["default"])
     assert megabytes.value == pytest.approx(4e-6 * 512 * 178)
+
+
+def test_noise_columns_stand_beside_a_tables_own_and_are_the_same_every_time():
+    table = load_table("wine", None)
+    noisy, again = (with_noise(table, 50) for _ in range(2))
+    assert noisy.frame.select(table.frame.columns).equals(table.frame)
+    assert noisy.frame.equals(again.frame)
+    assert len(noisy.columns.numeric) == len(table.columns.numeric) + 50
+    assert with_noise(table, 0) is table

@@ -31,6 +31,7 @@ def run(
     methods: Annotated[Sequence[str], several("Methods, with commas between; all if left out.")] = (),
     seeds: Annotated[Sequence[int], seeds_option("Seeds per table and method.")] = range(1, 6),
     rows: Annotated[int, Option(help="Rows that are drawn from a larger table.", min=100)] = MOST_ROWS,
+    noise_columns: Annotated[int, Option(help="Numeric columns that say nothing, beside those of each table.", min=0)] = 0,
     leaks: Annotated[
         bool, Option("--leaks", help="Audit the default with gradients and without, or --methods, on --tables instead.")
     ] = False,
@@ -43,8 +44,25 @@ def run(
         raise ConfigError(f"--leaks: audits tables of the catalogue; leave --table {table} out, or --leaks")
     if leaks:
         named = methods or audits.USUAL
-        return audits.run(tables or ["breast"], data, methods=named, seeds=seeds, most_rows=rows, keeping=keeping)
+        return audits.run(
+            tables or ["breast"],
+            data,
+            methods=named,
+            seeds=seeds,
+            most_rows=rows,
+            noise_columns=noise_columns,
+            keeping=keeping,
+        )
     own = own_table(table, label=label, key=key, time=time) if table is not None else None
     chosen = sweep.tables_of(tables, data) if own is None or tables else []
     named = methods or list(METHODS)
-    return sweep.run(data=data, tables=chosen, own=own, methods=named, seeds=seeds, most_rows=rows, keeping=keeping)
+    return sweep.run(
+        data=data,
+        tables=chosen,
+        own=own,
+        methods=named,
+        seeds=seeds,
+        most_rows=rows,
+        noise_columns=noise_columns,
+        keeping=keeping,
+    )

@@ -10,7 +10,7 @@ from typing import Any
 from tallystick.errors import ConfigError
 from tallystick.results import Result
 from tallystick_experiments.audited import audited_table
-from tallystick_experiments.catalogue.public import MOST_ROWS, load_table
+from tallystick_experiments.catalogue.public import MOST_ROWS, load_table, with_noise
 from tallystick_experiments.grid import NOWHERE, Keeping, grid, run_cases
 from tallystick_experiments.page import Benchmark, Cell, ExperimentResult, ResultTable, seeds_of
 from tallystick_experiments.stats import Row, at, distinct, groups, over_seeds
@@ -19,6 +19,7 @@ _NONE: dict[str, Any] = {"training": {"gradients": "none"}}
 _NOISE = {"method": "gaussian-embeddings", "delta": 1e-6, "clip": 1.0}
 CONTRACTS: dict[str, dict[str, Any]] = {
     "default": {},
+    "unscreened": {},
     "ensemble": {"model": {"ensemble": 8}},
     "no-gradients": _NONE,
     "no-gradients-32": _NONE | {"model": {"cut_width": 32}},
@@ -31,8 +32,11 @@ CONTRACTS: dict[str, dict[str, Any]] = {
     "in-flight-64": {"training": {"mode": "pipelined", "staleness": 64}},
 }
 """What each method's contract says that is not the default's."""
+PARTIES: dict[str, dict[str, Any]] = {"unscreened": {"encoding": {"screening": "off"}}}
+"""What both party files say that is not."""
 LEAKING = {
     "default": "default",
+    "unscreened": "nothing screened",
     "ensemble": "eight networks above the cut",
     "no-gradients": "no gradient sent",
     "no-gradients-32": "the same, cut width 32",
@@ -55,6 +59,7 @@ def run(
     methods: Sequence[str] = USUAL,
     seeds: Sequence[int],
     most_rows: int = MOST_ROWS,
+    noise_columns: int = 0,
     keeping: Keeping = NOWHERE,
 ) -> ExperimentResult:
     """Train each table by each of these methods and attack each run; one line of a log each.
@@ -66,15 +71,16 @@ def run(
     """
     if unknown := [name for name in methods if name not in METHODS]:
         raise ConfigError(f"--methods {', '.join(unknown)}: with --leaks must be of {', '.join(METHODS)}")
-    loaded = {name: load_table(name, data, most=most_rows) for name in tables}
+    loaded = {name: with_noise(load_table(name, data, most=most_rows), noise_columns) for name in tables}
     if numbers := [name for name, table in loaded.items() if table.target == "regression"]:
         raise ConfigError(f"--tables {', '.join(numbers)}: attacks tell classes apart, which a number to predict does not have")
 
     def trial(seed: int, table: str, method: str) -> Row:
-        return _figures(audited_table(loaded[table], seed, **CONTRACTS[method]))
+        return _figures(audited_table(loaded[table], seed, party=PARTIES.get(method), **CONTRACTS[method]))
 
     cases = grid(seed=seeds, table=tables, method=methods)
-    rows = run_cases(cases, trial, keeping, {"benchmark": "quality-leaks", "most_rows": most_rows})
+    noisy = {"noise_columns": noise_columns} if noise_columns else {}
+    rows = run_cases(cases, trial, keeping, {"benchmark": "quality-leaks", "most_rows": most_rows} | noisy)
     return ExperimentResult(experiment="quality-leaks", about={}, rows=rows, page_of=page_of)
 
 

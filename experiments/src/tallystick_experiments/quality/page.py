@@ -16,6 +16,7 @@ SHOWN = {
     "lightgbm": "LightGBM, joined, early stopping, refit",
     "joined": "default, joined",
     "default": "default, split",
+    "unscreened": "default, split, nothing screened",
     "no-gradients": "default, no gradient sent",
 }
 BEHIND = {"boosting": "behind boosting", "boosting-early": "behind early stopping", "lightgbm": "behind LightGBM"}

@@ -7,7 +7,16 @@ import numpy as np
 
 from tallystick.errors import ConfigError
 from tallystick_experiments.catalogue.held_out import HELD_OUT
-from tallystick_experiments.catalogue.public import BY_TIME, MOST_ROWS, PACKAGED, TABLES, PublicTable, drawn, load_table
+from tallystick_experiments.catalogue.public import (
+    BY_TIME,
+    MOST_ROWS,
+    PACKAGED,
+    TABLES,
+    PublicTable,
+    drawn,
+    load_table,
+    with_noise,
+)
 from tallystick_experiments.grid import NOWHERE, Keeping, grid, run_cases
 from tallystick_experiments.page import ExperimentResult
 from tallystick_experiments.quality.methods import METHODS
@@ -34,9 +43,10 @@ def run(
     methods: Sequence[str] = tuple(METHODS),
     seeds: Sequence[int] = (1, 2, 3, 4, 5),
     most_rows: int = MOST_ROWS,
+    noise_columns: int = 0,
     keeping: Keeping = NOWHERE,
 ) -> ExperimentResult:
-    """Run what the log lacks, seed after seed; ``own`` is a table of the user's.
+    """Run what the log lacks, seed after seed; ``own`` is a table of the user's, and all have ``noise_columns`` more.
 
     Raises ConfigError for an unknown table or method, DataError for a table that is not there.
     """
@@ -46,13 +56,15 @@ def run(
     loaded = {name: load_table(name, data, most=most_rows) for name in tables}
     if own is not None:
         loaded[own.name] = drawn(own, most=most_rows)
+    loaded = {name: with_noise(table, noise_columns) for name, table in loaded.items()}
 
     def trial(seed: int, table: str, method: str) -> Row:
         with np.errstate(all="ignore"):
             return vars(METHODS[method](loaded[table], seed))
 
     cases = grid(seed=seeds, table=loaded, method=methods)
-    rows = run_cases(cases, trial, keeping, {"benchmark": "quality", "most_rows": most_rows})
+    noisy = {"noise_columns": noise_columns} if noise_columns else {}
+    rows = run_cases(cases, trial, keeping, {"benchmark": "quality", "most_rows": most_rows} | noisy)
     facts = {
         name: {"rows": table.frame.height, "columns": len(table.columns.numeric + table.columns.categorical),
                "target": table.target, "source": table.source, "by_time": table.times is not None}
