@@ -31,6 +31,7 @@ class ComparedMethod:
         own_columns: whether the label party's own columns take part.
         shuffles: hands over an example's links in random order, as without the sort gate.
         sees_keys: whether the label party's keys are columns of its own as well, as in the paper.
+        by_contract: trained as a contract does that says nothing of its network and training, in place of the set's recipe.
         paper: its name in the paper's tables, if it is there.
     """
 
@@ -39,6 +40,7 @@ class ComparedMethod:
     own_columns: bool = True
     shuffles: bool = False
     sees_keys: bool = False
+    by_contract: bool = False
     paper: str | None = None
 
     def merged(self, published: MergeConfig) -> MergeConfig | None:
@@ -50,6 +52,7 @@ class ComparedMethod:
 
 
 TREES = "boosted trees on K nearest"  # no network
+BY_CONTRACT = "the contract's default"
 METHODS: Mapping[str, ComparedMethod] = {
     "Solo": ComparedMethod(merge=None, links="none", paper="Solo"),
     "Solo with the keys": ComparedMethod(merge=None, links="none", sees_keys=True),
@@ -61,6 +64,7 @@ METHODS: Mapping[str, ComparedMethod] = {
     "FeatureSim": ComparedMethod(merge=MergeConfig(method="average", **{**_PLAIN, "similarity_input": True}), paper="FeatureSim"),
     "FedSim": ComparedMethod(merge=MergeConfig(method="cnn", **_PUBLISHED), paper="FedSim"),
     "attention": ComparedMethod(merge=MergeConfig()),
+    BY_CONTRACT: ComparedMethod(merge=MergeConfig(), by_contract=True),
     "FedSim without weight gate": ComparedMethod(
         merge=MergeConfig(method="cnn", weight="similarity", **_PUBLISHED), paper="FedSim (w/o Weight)"
     ),

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from tallystick.models.similarity.model import LOOKED_AT
 from tallystick_experiments.fedsim import paper
-from tallystick_experiments.fedsim.methods import TREES
+from tallystick_experiments.fedsim.methods import BY_CONTRACT, TREES
 from tallystick_experiments.fedsim.runs import RECIPES
 from tallystick_experiments.page import Benchmark, Cell, Curve, ResultTable, Series, Shown, counted
 from tallystick_experiments.stats import Row, at, distinct, groups, over_seeds, paired, spread
@@ -16,6 +16,8 @@ PAIRED = (
     ("attention", "FedSim"),
     ("FedSim", TREES),
     ("attention", TREES),
+    (BY_CONTRACT, TREES),
+    (BY_CONTRACT, "attention"),
     ("FedSim", "AvgSim"),
     ("FedSim", "FeatureSim"),
     *(("FedSim", f"FedSim without {part}") for part in ("weight gate", "sort gate", "CNN")),
@@ -36,6 +38,7 @@ TITLES = {
     "gains": "Figure 5 ii: what FedSim brings over the most similar link",
     "merges": "Why attention is ahead: its merge, width and activation apart",
     "recipes": "FedSim by how it is trained",
+    "contract": "What a contract does by default, beside boosted trees",
     "frontier": "What noise costs and what it hides",
     "synthetic": "Figure 5: noise on the keys of one table split by columns",
     "table-10": "Table 10: keys that tell nothing but which rows are one thing",
@@ -78,6 +81,7 @@ def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
                 ),
                 _differences([*parts.get("table-1", []), *(row for row in parts.get("table-10", []) if row["neighbors"] == 30)]),
                 _differences(parts.get("merges", [])),
+                _differences(parts.get("contract", [])),
                 _gains(parts.get("gains", [])),
                 _cut(about["cut"]),
                 _deltas(about["delta"]),

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from tallystick.alignment.nearest import nearest
 from tallystick.config.merge import MergeConfig
-from tallystick.config.sections import NetworkModel, TargetConfig, TrainingConfig
+from tallystick.config.sections import NetworkModel, TargetConfig, TrainingConfig, TrainingSettings
 from tallystick.data.encoder import Encoder
-from tallystick.data.features import Features
+from tallystick.data.features import Features, Numbers
 from tallystick.data.target import LabelCoder, classes_of
 from tallystick.dataset.similarity import CandidateSource, DistinctCandidates, LinkedSource
 from tallystick.errors import ConfigError
@@ -70,8 +70,13 @@ class Recipe:
     schedule: Literal["cosine", "constant"] = "cosine"
     published: MergeConfig = field(default_factory=MergeConfig)
 
-    def training(self) -> TrainingConfig:
-        """As a contract would say it."""
+    @property
+    def model(self) -> NetworkModel:
+        """As a contract would say it, without the merge: the paper's plain numbers and its widths."""
+        return NetworkModel(embedding_width=4, embedding_scale=1.0, numeric="plain", hidden=self.hidden, cut_after=self.cut_after)
+
+    def training(self, rows: int) -> TrainingConfig:  # noqa: ARG002
+        """As a contract would say it, whatever the number of training rows."""
         return TrainingConfig(
             epochs=self.epochs,
             batch_size=self.batch_size,
@@ -83,6 +88,18 @@ class Recipe:
             warm_up=self.warm_up,
             patience=None,
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContractRecipe:
+    """What a contract does that says nothing of its network and training."""
+
+    model: NetworkModel = field(default_factory=NetworkModel)
+    published: MergeConfig = field(default_factory=MergeConfig)
+
+    def training(self, rows: int) -> TrainingConfig:
+        """Resolved for so many training rows."""
+        return TrainingSettings().resolved(rows)
 
 
 RECIPES = {
@@ -200,13 +217,20 @@ def link_pair(pair: Pair, *, neighbors: int, seed: int, kind: SplitKind = "varie
 
 
 def linked_pair(
-    pair: Pair, split: tuple[Ints, Ints, Ints], numbers_NK: Ints, similarity_NK: NDArray[np.floating[Any]]
+    pair: Pair,
+    split: tuple[Ints, Ints, Ints],
+    numbers_NK: Ints,
+    similarity_NK: NDArray[np.floating[Any]],
+    *,
+    numbers: Literal["auto"] | Numbers = "plain",
 ) -> LinkedPair:
     """Encode a set that is split and linked; encoders are fitted on training rows and on what these are linked to."""
     train_N, validation_N, test_N = split
-    own_encoder = Encoder.fit(pair.own, pair.own_columns, train_N)
+    own_encoder = Encoder.fit(pair.own, pair.own_columns, train_N, numbers=numbers)
     linked_M = np.unique(numbers_NK[train_N])
-    their_encoders = [Encoder.fit(pair.theirs, columns, linked_M) for columns in pair.parties or (pair.their_columns,)]
+    their_encoders = [
+        Encoder.fit(pair.theirs, columns, linked_M, numbers=numbers) for columns in pair.parties or (pair.their_columns,)
+    ]
     label = pair.own.get_column(pair.label)
     classes = len(classes_of(label)) if pair.target == "multiclass" else 2
     coder = LabelCoder.fit(label, TargetConfig(type=pair.target, classes=classes), train_N)
@@ -236,6 +260,12 @@ def with_keys(linked: LinkedPair) -> LinkedPair:
     return linked_pair(replace(pair, own=own, own_columns=columns), split, linked.numbers_NK, linked.similarity_NK)
 
 
+def encoded_for(linked: LinkedPair, model: NetworkModel) -> LinkedPair:
+    """The same with numbers encoded as the model wants them."""
+    split = (linked.train_N, linked.validation_N, linked.test_N)
+    return linked_pair(linked.pair, split, linked.numbers_NK, linked.similarity_NK, numbers=model.numeric)
+
+
 @dataclass(kw_only=True)
 class TrainedMethod:
     """A trained network and what it gives for the test rows."""
@@ -247,10 +277,13 @@ class TrainedMethod:
 
 def train_method(linked: LinkedPair, name: str, recipe: Recipe, *, seed: int) -> TrainedMethod:
     """Train one method and measure it on the test rows, at the epoch that is the best on validation rows."""
-    started = time.perf_counter()
-    if METHODS[name].sees_keys:
+    started, method = time.perf_counter(), METHODS[name]
+    if method.sees_keys:
         linked = with_keys(linked)
-    network = network_of(linked, METHODS[name], recipe, seed=seed)
+    trained_by = ContractRecipe() if method.by_contract else recipe
+    if method.by_contract:
+        linked = encoded_for(linked, trained_by.model)
+    network = network_of(linked, method, trained_by, seed=seed)
     outputs_T, _, best_step = best_logits(network, torch.from_numpy(linked.test_N), rows=_PASS)
     figures = score_outputs(linked, outputs_T) | {
         "best_epoch": -(-best_step // network.schedule.steps_per_epoch),
@@ -280,22 +313,15 @@ def epoch_cost(linked: LinkedPair, name: str, recipe: Recipe, *, seed: int) -> d
 def network_of(
     linked: LinkedPair,
     method: ComparedMethod,
-    recipe: Recipe,
+    recipe: Recipe | ContractRecipe,
     *,
     seed: int,
     crossing: type[DistinctCandidates] = DistinctCandidates,
 ) -> SplitNetwork:
     """The network of a method, with its batches and sources; ``crossing`` says which rows cross."""
     merge = method.merged(recipe.published)
-    model = NetworkModel(
-        embedding_width=4,
-        embedding_scale=1.0,
-        numeric="plain",
-        hidden=recipe.hidden,
-        cut_after=recipe.cut_after,
-        merge=merge if merge is not None else MergeConfig(),
-    )
-    training = recipe.training()
+    model = recipe.model.model_copy(update={"merge": merge if merge is not None else MergeConfig()})
+    training = recipe.training(len(linked.train_N))
     pair, own = linked.pair, linked.own
     own_shape = linked.own_encoder.feature_shape if method.own_columns else None
     schedule = Schedule(
@@ -303,6 +329,7 @@ def network_of(
         validation_N=torch.from_numpy(linked.validation_N),
         batch_size=training.batch_size,
         seed=seed,
+        validations=training.validations,
     )
     outputs = len(linked.coder.classes) if pair.target == "multiclass" else 1
     label_model_on = partial(build_label_model, model, "label", own_shape, outputs=outputs, seed=seed)

@@ -16,7 +16,7 @@ from tallystick_experiments.catalogue.pairs import GENERATED, GENERATED_ROWS, RE
 from tallystick_experiments.command import seeds_option, several
 from tallystick_experiments.fedsim import cut, paper
 from tallystick_experiments.fedsim.located import FINE_TAUS, link_places, noise_settings
-from tallystick_experiments.fedsim.methods import METHODS, TREES
+from tallystick_experiments.fedsim.methods import BY_CONTRACT, METHODS, TREES
 from tallystick_experiments.fedsim.page import page_of
 from tallystick_experiments.fedsim.runs import (
     RECIPES,
@@ -68,6 +68,7 @@ PARTS = {
     "gains": "Figure 5 ii",
     "merges": "why attention is ahead",
     "recipes": "LAMB",
+    "contract": "what a contract does by default, beside boosted trees",
     "frontier": "what noise costs and what it hides",
     "synthetic": "Figure 5",
     "table-10": "keys that tell nothing",
@@ -191,6 +192,8 @@ def _settings(part: str, folders: Mapping[str, Path]) -> Iterator[tuple[str, dic
             yield from ((name, {}, MERGES) for name in linked)
         case "recipes":
             yield from ((name, {"recipe": kind}, ("FedSim",)) for name in linked for kind in RECIPE_KINDS)
+        case "contract":
+            yield from ((name, {}, (TREES, "attention", BY_CONTRACT)) for name in linked)
         case "frontier":
             compared = ("Top1Sim", "FedSim", "attention")
             places = [name for name in linked if name in PLACES]
