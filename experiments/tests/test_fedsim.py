@@ -225,6 +225,8 @@ def test_filters_or_keys_and_other_recipes_and_merges_beside_ours(hdb, quick, mo
     tables = {table.name.partition(":")[0]: table for table in found.page().tables}
     by_keys, by_filters = tables["Table 11"].rows
     assert [by_keys[1], by_filters[1:3]] == ["none", ["tau 1", 28.29]]
+    rising = sum(row["weights"][-1] > row["weights"][0] for row in found.rows if row["neighbors"] == 4 and row["weights"])
+    assert [row[2:4] for row in tables["Figure 10"].rows if row[2] == 4] == [[4, f"{rising} of 2"]]
     ours, published = tables["FedSim by how it is trained"].rows
     assert [ours[1], published[1]] == ["ours", "the paper's"]
     assert ours[3] != published[3]

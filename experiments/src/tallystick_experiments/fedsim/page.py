@@ -83,6 +83,7 @@ def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
                 _differences(parts.get("merges", [])),
                 _differences(parts.get("contract", [])),
                 _gains(parts.get("gains", [])),
+                _figure_10([row for row in rows if row.get("weights")]),
                 _cut(about["cut"]),
                 _deltas(about["delta"]),
                 _linkage(about.get("linkage", [])),
@@ -228,6 +229,21 @@ def method_differences(rows: Sequence[Row]) -> list[list[Cell]]:
 def _differences(rows: Sequence[Row]) -> ResultTable:
     columns = ["difference", "set", "metric", "mean", "splits"]
     return ResultTable(name="Differences on the same split", columns=columns, rows=method_differences(rows))
+
+
+def _figure_10(rows: Sequence[Row]) -> ResultTable:
+    """What the weight gate and FedSim's merge learnt, over the seeds."""
+    cells: list[list[Cell]] = []
+    plain = [row for row in rows if not row["noise"] and not row["parties"] and row["recipe"] == "ours"]
+    for (name, method, count, *_), of in groups(plain, "set", "method", "neighbors", "key_noise").items():
+        rising = sum(row["weights"][-1] > row["weights"][0] for row in of)
+        shares = [
+            over_seeds(of, lambda row, at=place: row["importance"][at] if "importance" in row else None) for place in (-1, 0)
+        ]
+        cells.append([name, method, count, f"{rising} of {len(of)}", *shares])
+    columns = ["set", "method", "K", "weight rises with similarity", "share of the most similar link", "of the least similar"]
+    note = "From 3 deviations below the mean to 3 above. Shares are of integrated gradients of what the merge is given."
+    return ResultTable(name="Figure 10: weights and what the merge reads", columns=columns, rows=cells, note=note)
 
 
 def _cut(rows: Sequence[Row]) -> ResultTable:
