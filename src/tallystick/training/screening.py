@@ -2,7 +2,8 @@
 
 A network beside hundreds of columns of noise learns some of it by heart. Each party compares its own columns with *shadows*: the
 same columns beside the vectors of other rows of the batch. What no column can say, shadows do not say either, whatever the noise;
-so they tell how large a figure is by chance.
+so they tell how large a figure is by chance. Of a cut gradient its direction counts, row by row: for two classes it is nearly
+the label, while its length says more of the network's state than of the row.
 
 Threat model: that of training. Nothing is sent of it, and it reads what its party has anyway: a feature party the cut gradients,
 the label party its labels as the defences leave them. No formal guarantee. Not protected: later embeddings no longer depend on
@@ -33,8 +34,8 @@ MOSTLY_SILENT = 0.56
 """Share of silent columns from which columns are closed: so many are below that quantile where 70 % say nothing."""
 OPEN = 0.99
 """Quantile of the shadows' figures that a column has to reach then."""
-FEWEST = 4
-"""Columns that stay open at least: with fewer, an embedding would be nearly one cell."""
+CLEARLY = 2.0
+"""How many times that quantile the loudest column has to pass: with too few rows to tell columns apart, none close."""
 _SAMPLED = 10_000  # training rows that settle the bins
 _OWN_ROWS = 4096  # of the label party's labels at a time
 _COLUMNS = 256  # at a time: their bins are a matrix
@@ -106,13 +107,12 @@ class ColumnFigures:
 
 
 def open_columns(ratio_C: Tensor, shadows_CS: Tensor) -> Tensor:
-    """Which columns stay open (C,): all of them, unless most are silent."""
+    """Which columns stay open (C,): all of them, unless most are silent and some clearly are not."""
     by_chance = shadows_CS.flatten()
     is_silent_C = ratio_C < torch.quantile(by_chance, SILENT)
-    if is_silent_C.double().mean() < MOSTLY_SILENT:
-        return torch.ones_like(is_silent_C)
-    least = torch.minimum(torch.quantile(by_chance, OPEN), ratio_C.sort(descending=True).values[min(FEWEST, len(ratio_C)) - 1])
-    return ratio_C >= least
+    least = torch.quantile(by_chance, OPEN)
+    closes = is_silent_C.double().mean() >= MOSTLY_SILENT and ratio_C.max() > CLEARLY * least
+    return ratio_C >= least if closes else torch.ones_like(is_silent_C)
 
 
 class ColumnScreen:
@@ -137,7 +137,7 @@ class ColumnScreen:
             return
         figures = self._begun(gradient_BD.shape[1])
         generator = generator_of(self._screening.seed, "screening", batch.step)
-        figures.add(features, gradient_BD * len(gradient_BD), generator)  # each row's own, whatever the batch's size
+        figures.add(features, nn.functional.normalize(gradient_BD, eps=torch.finfo(gradient_BD.dtype).tiny), generator)
         if batch.step == self._last_step:
             close(self._columns, figures, self._screening)
             self._figures = None
