@@ -22,7 +22,7 @@ def run(encoding=None, **changes):
     given["shop"]["features"] = {"numeric": ["x", "noise", *drawn], "categorical": ["kind"]}
     if encoding is not None:
         given["shop"]["encoding"] = encoding
-    return simulate(contract_values(PARTIES, **{"training__epochs": 8, **changes}), frames, given)
+    return simulate(contract_values(PARTIES, **{"training__epochs": 8, "model__numeric": "plain", **changes}), frames, given)
 
 
 def notes_of(result):

@@ -165,7 +165,7 @@ class NetworkModel(Model):
         description="what a built-in bottom puts beside each number: plain: nothing; piecewise-linear: a function that is "
         "linear within up to 128 bins, 12 wide, with a linear term, whose weights begin at zero (Gorishniy, Rubachev and Babenko "
         "2022, section 3.2.1); periodic: sines and cosines at learnt frequencies, through one layer, 12 wide (section 3.2.2); "
-        "auto: each party takes piecewise-linear from 1,000 training rows on, and plain below",
+        "auto: each party takes piecewise-linear from 400 training rows on, and plain below",
     )
     normalization: Literal["none", "batch"] = Field(
         default="none", description="of the built-in bottoms' layers: none, or by the batch's mean and deviation"

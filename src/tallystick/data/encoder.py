@@ -27,7 +27,7 @@ from tallystick.errors import DataError, FeatureError
 
 RANK_KNOTS = 1000
 MANY_COLUMNS = 40  # encoding.screening = auto: encoded columns from which some may be closed
-ENOUGH_ROWS = 1000  # model.numeric = auto: training rows from which numbers get an embedding
+ENOUGH_ROWS = 400  # model.numeric = auto: training rows from which numbers get an embedding (docs/results/boosting.md)
 SKEWED = 1.0  # encoding.numeric = auto ranks columns of a larger absolute skewness
 
 
