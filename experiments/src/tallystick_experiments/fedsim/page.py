@@ -237,9 +237,8 @@ def _figure_10(rows: Sequence[Row]) -> ResultTable:
     plain = [row for row in rows if not row["noise"] and not row["parties"] and row["recipe"] == "ours"]
     for (name, method, count, *_), of in groups(plain, "set", "method", "neighbors", "key_noise").items():
         rising = sum(row["weights"][-1] > row["weights"][0] for row in of)
-        shares = [
-            over_seeds(of, lambda row, at=place: row["importance"][at] if "importance" in row else None) for place in (-1, 0)
-        ]
+        read = [row["importance"] for row in of if "importance" in row]
+        shares = [spread(each[place] for each in read) if read else None for place in (-1, 0)]
         cells.append([name, method, count, f"{rising} of {len(of)}", *shares])
     columns = ["set", "method", "K", "weight rises with similarity", "share of the most similar link", "of the least similar"]
     note = "From 3 deviations below the mean to 3 above. Shares are of integrated gradients of what the merge is given."
