@@ -3,6 +3,7 @@
 from typing import Literal
 
 from tallystick.config.contract import Contract
+from tallystick.config.sections import FULL, LEAST_FOLDED
 from tallystick.defenses.read_by import READ_BY
 from tallystick.imputation.registry import label_strategy
 
@@ -12,6 +13,7 @@ def disclosure_lines(contract: Contract) -> list[str]:
     label, features = contract.label_party, " and ".join(contract.feature_parties)
     evaluation = contract.evaluation
     lines = [*gradient_lines(contract), *start_lines(contract), *validation_lines(contract), *refit_lines(contract)]
+    lines += folds_lines(contract)
     lines += serving_lines(contract)
     if evaluation.share_metrics:
         lines.append(
@@ -129,6 +131,21 @@ def refit_lines(contract: Contract) -> list[str]:
         f"once {label}'s validation has said how many passes are best, training begins anew with the validation rows for as many "
         f"(training.refit: {why}): {features} get further gradients, of the validation rows' labels too, and {label} "
         "further embeddings of every row"
+    ]
+
+
+def folds_lines(contract: Contract) -> list[str]:
+    """What it costs that several networks train side by side, each without one fold of the rows."""
+    most = max(contract.folds(rows) for rows in (1, LEAST_FOLDED))
+    if most == 1:
+        return []
+    label, features = contract.label_party, " and ".join(contract.feature_parties)
+    asked = contract.training.folds
+    when = f" with {LEAST_FOLDED} to {FULL - 1:,} training rows" if asked == "auto" else ""
+    return [
+        f"{most} networks train side by side{when} (training.folds: {asked}): of each training and validation row {label} gets "
+        f"{most} embeddings side by side in each epoch, and again at each validation; {features} get as many gradients, of the "
+        "validation rows' labels too. Which of a row's gradients is 0 follows from its id"
     ]
 
 

@@ -75,6 +75,8 @@ def simulate(
     """
     agreed = contract if isinstance(contract, Contract) else parse_contract(contract)
     _check_parts(agreed, tables, parties, bottoms or {}, top)
+    if bottoms or top is not None:
+        agreed = _of_one_network(agreed)
     if start_from is not None and folder is None:
         raise ConfigError(f"simulate: start_from = {start_from!r}: give the folder that this run was simulated in")
     frames = {name: as_frame(table, source=name) for name, table in tables.items()}
@@ -121,6 +123,16 @@ def _check_parts(
             f"simulate: a top is given, but unaligned.method = {contract.unaligned.method} makes tops of its own; "
             "name the module's class in the contract's model.top instead"
         )
+
+
+def _of_one_network(contract: Contract) -> Contract:
+    """The contract where modules are given; raises ConfigError if it asks for several networks side by side."""
+    if contract.training.folds not in ("auto", 1):
+        raise ConfigError(
+            f"simulate: modules are given, but training.folds = {contract.training.folds} takes several of each; leave one of "
+            "the two out"
+        )
+    return contract.model_copy(update={"training": contract.training.model_copy(update={"folds": 1})})
 
 
 @dataclass(frozen=True, kw_only=True)

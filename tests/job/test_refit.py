@@ -43,7 +43,7 @@ def both(tmp_path_factory):
     for changes in ({}, {"training__refit": False}):
         with pytest.MonkeyPatch.context() as patch:
             seed_system(patch)
-            patch.setattr(intersection, "fitted_positions", lambda _, *parts_N: torch.cat(parts_N))
+            patch.setattr(intersection, "fitted_positions", lambda _, *parts_N, **_folded: torch.cat(parts_N))
             audited = {"audit": "quick", "evaluation__importance": {"feature_columns": "label-party"}}
             found.append(run(tmp_path_factory.mktemp("run"), **audited, **changes))
     return found

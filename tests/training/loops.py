@@ -10,11 +10,12 @@ from tallystick.config.sections import NetworkModel, TrainingConfig
 from tallystick.cut.forward import no_columns
 from tallystick.data.features import Features, FeatureShape, SequenceShape
 from tallystick.errors import PeerStopped
-from tallystick.models.build import build_bottom, build_label_model
+from tallystick.models.folds import build_folded_bottom, build_folded_label_model
 from tallystick.models.split import CentralizedModel
 from tallystick.network.channel import memory_channels
 from tallystick.training.checkpoint import CheckpointStore
 from tallystick.training.feature_party import train_feature_party
+from tallystick.training.folds import FoldedObjective
 from tallystick.training.label_party import FeaturePeer, train_label_party
 from tallystick.training.objective import Supervised
 from tallystick.training.plan import Schedule, ignore_commit
@@ -54,6 +55,7 @@ class Setting:
     validation: int = 0
     validations: int = 1
     screening: Screening | None = None
+    folds: int = 1
 
     def __post_init__(self):
         generator = torch.Generator().manual_seed(5)
@@ -74,19 +76,25 @@ class Setting:
         weight_N = torch.rand(ROWS, generator=generator) if self.weights else None
         self.objective = Supervised(self.kind, target_N, weight_N)
         order_N = torch.arange(ROWS)
+        train_N, validation_N = order_N[self.validation :], order_N[: self.validation]
+        if self.folds > 1:
+            train_N = validation_N = order_N
+            self.fold_N = torch.randint(0, self.folds, (ROWS,), generator=generator)
+            self.objective = FoldedObjective(self.objective, self.fold_N, members=self.folds)
         self.schedule = Schedule(
-            train_N=order_N[self.validation :],
-            validation_N=order_N[: self.validation],
+            train_N=train_N,
+            validation_N=validation_N,
             batch_size=BATCH,
             seed=3,
             validations=self.validations,
         )
 
     def modules(self):
-        bottoms = {name: build_bottom(self.model, name, shape, seed=1) for name, shape in self.shapes.items()}
+        several = {"seed": 1, "folds": self.folds}
+        bottoms = {name: build_folded_bottom(self.model, name, shape, **several) for name, shape in self.shapes.items()}
         outputs = 3 if self.kind == "multiclass" else 1
         widths = [bottom.width for bottom in bottoms.values()]
-        return bottoms, build_label_model(self.model, "bank", self.own_shape, widths, outputs=outputs, seed=1)
+        return bottoms, build_folded_label_model(self.model, "bank", self.own_shape, widths, outputs=outputs, **several)
 
     def joined(self):
         bottoms, label = self.modules()

@@ -20,6 +20,7 @@ SETTINGS = {
     "sequences": Setting(sequences=True),
     "ensemble": Setting(ensemble=3, wide=True),
     "ensemble, three classes, weights": Setting(ensemble=3, kind="multiclass", weights=True),
+    "folds, three classes, weights": Setting(parties=("club", "shop"), folds=3, kind="multiclass", weights=True),
     "normalised": Setting(parties=("club", "shop"), normalization="batch"),
 }
 

@@ -192,7 +192,7 @@ def best_logits(network: SplitNetwork, test_T: Tensor, *, rows: int) -> tuple[Te
     Gives how many epochs it took, too, and after how many steps the weights were best. So many ``rows`` pass at a time where
     nothing is trained.
     """
-    training, schedule, index_V = network.training, network.schedule, network.schedule.validation_N
+    training, schedule = network.training, network.schedule
     logits_T, lowest, epochs, best_epoch, best_step = None, float("inf"), 0, 0, 0
     while epochs < training.epochs and (training.patience is None or epochs - best_epoch < training.patience):
         epochs += 1
@@ -200,7 +200,7 @@ def best_logits(network: SplitNetwork, test_T: Tensor, *, rows: int) -> tuple[Te
             step = crossed.batch.step
             if step != schedule.steps_before(epochs) and not schedule.validates([crossed.batch]):
                 continue
-            loss = float(network.objective.validation_loss(network.logits(torch.split(index_V, rows)), index_V))
+            loss = network.validation_loss(rows)
             if loss < lowest:
                 logits_T, lowest, best_epoch, best_step = network.logits(torch.split(test_T, rows)), loss, epochs, step
             network.train(True)

@@ -12,7 +12,7 @@ import msgspec
 from torch import Tensor, nn
 
 from tallystick.artifacts.folder import RunFolder
-from tallystick.artifacts.trained import kept_encoder
+from tallystick.artifacts.trained import kept_encoder, kept_folds
 from tallystick.data.encoder import Encoder
 from tallystick.data.target import LabelCoder
 from tallystick.dataset.own_rows import Before
@@ -31,6 +31,7 @@ class _Facts(msgspec.Struct, frozen=True, kw_only=True):
     contract: str
     encoder: str | None
     labels: str | None
+    folds: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,12 +43,14 @@ class StartingPoint:
         contract: hash of its contract.
         encoder: of this party's columns; None for a label party without any.
         coder: of labels, at the label party.
+        folds: how many networks stand side by side in its model.
     """
 
     run_id: str
     contract: str
     encoder: Encoder | None
     coder: LabelCoder | None
+    folds: int = 1
 
     @classmethod
     def of(cls, folder: RunFolder) -> "StartingPoint | None":
@@ -62,17 +65,24 @@ class StartingPoint:
             contract=facts.contract,
             encoder=Encoder.from_json(facts.encoder) if facts.encoder is not None else None,
             coder=LabelCoder.from_json(facts.labels) if facts.labels is not None else None,
+            folds=facts.folds,
         )
 
     def before(self, *, grows: bool) -> Before:
         """What the encoding of a new run's rows goes on from."""
-        return Before(encoder=self.encoder, coder=self.coder, grows=grows)
+        return Before(encoder=self.encoder, coder=self.coder, grows=grows, folds=self.folds)
 
 
 def finished_run(folder: RunFolder) -> StartingPoint:
     """A finished run, to start another from; raises DamagedFile."""
     coder = LabelCoder.from_json(folder.read_json(folder.label_coder)) if folder.label_coder.exists() else None
-    return StartingPoint(run_id=folder.run_id, contract=folder.origin.contract, encoder=kept_encoder(folder), coder=coder)
+    return StartingPoint(
+        run_id=folder.run_id,
+        contract=folder.origin.contract,
+        encoder=kept_encoder(folder),
+        coder=coder,
+        folds=kept_folds(folder),
+    )
 
 
 def starting_point(folder: RunFolder | None, earlier: RunFolder | None) -> StartingPoint | None:
@@ -90,6 +100,7 @@ def keep_starting_point(earlier: RunFolder, folder: RunFolder) -> None:
         contract=point.contract,
         encoder=point.encoder.to_json() if point.encoder is not None else None,
         labels=point.coder.to_json() if point.coder is not None else None,
+        folds=point.folds,
     )
     write_tensors(folder.path / FILE, weights, {"facts": msgspec.json.encode(facts).decode()}, origin=folder.origin)
 

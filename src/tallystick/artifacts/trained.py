@@ -22,7 +22,8 @@ from tallystick.data.target import LabelCoder
 from tallystick.dataset.dataset import Dataset
 from tallystick.defenses.chain import NO_EMBEDDING_DEFENSE, EmbeddingDefenses
 from tallystick.errors import ConfigError, DataError
-from tallystick.models.build import BranchParts, build_bottom, build_label_model
+from tallystick.models.build import BranchParts, build_label_model
+from tallystick.models.folds import build_folded_bottom, build_folded_label_model
 from tallystick.models.split import LabelModel
 from tallystick.privacy.randomness import Seed
 from tallystick.training.calibration import NO_CALIBRATION, Calibration, LogitLine, LogitShift
@@ -38,7 +39,8 @@ class Architecture:
     """How one party's part of the network is put together; ``bottom`` and ``top`` stand in for the contract's when given.
 
     ``seed`` is what weights are drawn from: of a network that is trained with others, ``start_of`` the run. ``secret`` is what
-    the noise on its embeddings follows from (``artifacts/secret.py``), wherever any are to leave.
+    the noise on its embeddings follows from (``artifacts/secret.py``), wherever any are to leave. ``folds`` is how many networks
+    train side by side.
     """
 
     model: NetworkModel
@@ -52,6 +54,7 @@ class Architecture:
     defenses: EmbeddingDefenses = NO_EMBEDDING_DEFENSE
     secret: bytes | None = field(default=None, repr=False)
     scores_alone: bool = False  # rows without a link, where rows are linked by similarity
+    folds: int = 1
 
     @classmethod
     def of(
@@ -86,7 +89,9 @@ class Architecture:
     def bottom_model(self, dataset: Dataset) -> nn.Module:
         """A feature party's bottom model, with what its way of linking rows and the defences do to the cut embedding."""
         shape = dataset.known_encoder.feature_shape
-        bottom = self.bottom or build_bottom(self.model, self.party, shape, seed=self.seed, cut_width=self.model.cut_width)
+        bottom = self.bottom or build_folded_bottom(
+            self.model, self.party, shape, seed=self.seed, folds=self.folds, cut_width=self.model.cut_width
+        )
         wrapped = dataset.wrap(bottom)
         return (DefendedBottom(wrapped, self.defenses, secret=self.secret) if self.defenses else wrapped).to(self.device)
 
@@ -112,6 +117,11 @@ class Architecture:
             )
             branched = method.model(parts)
             return (branched.scores_by(parts.alone("own-rows")) if method.scores_alone else branched).to(self.device)
+        if self.folds > 1:
+            folded = build_folded_label_model(
+                self.model, self.party, own, widths, outputs=outputs, seed=self.seed, folds=self.folds
+            )
+            return folded.to(self.device)
         model = build_label_model(
             self.model,
             self.party,
@@ -132,10 +142,11 @@ class TrainedFeatureParty:
     bottom: nn.Module
     encoder: Encoder
     state: TrainingState
+    folds: int = 1
 
     def keep(self, folder: RunFolder) -> None:
         """Write model and facts."""
-        _keep(folder, self.bottom, self.state, {})
+        _keep(folder, self.bottom, self.state, {"folds": self.folds})
 
     @classmethod
     def load(cls, folder: RunFolder, architecture: Architecture, dataset: Dataset) -> "TrainedFeatureParty":
@@ -143,9 +154,10 @@ class TrainedFeatureParty:
 
         Raises DataError if there is none or it is of other columns, DamagedFile for a damaged one.
         """
-        bottom = architecture.bottom_model(dataset)
+        folds = kept_folds(folder)
+        bottom = replace(architecture, folds=folds).bottom_model(dataset)
         _load(folder, bottom)
-        return cls(bottom=bottom, encoder=dataset.known_encoder, state=_state(folder))
+        return cls(bottom=bottom, encoder=dataset.known_encoder, state=_state(folder), folds=folds)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,6 +174,7 @@ class TrainedLabelParty:
         state: of the training.
         alone: calibrates the logits of rows without a partner's row; None where these get no score.
         dispensed: the contract's method for unaligned rows had none to train on, and the network is that of a run without it.
+        folds: how many networks stand side by side in the model.
     """
 
     model: LabelModel
@@ -173,6 +186,7 @@ class TrainedLabelParty:
     state: TrainingState
     alone: LogitLine | None = None
     dispensed: bool = False
+    folds: int = 1
 
     def keep(self, folder: RunFolder) -> None:
         """Write model and facts."""
@@ -182,6 +196,7 @@ class TrainedLabelParty:
             "calibration": asdict(self.calibration),
             "alone": asdict(self.alone) if self.alone is not None else None,
             "dispensed": self.dispensed,
+            "folds": self.folds,
         }
         _keep(folder, self.model, self.state, facts)
 
@@ -195,7 +210,8 @@ class TrainedLabelParty:
         found = list(widths) if widths is not None else [int(width) for width in facts["widths"]]
         candidates = tuple(int(count) for count in facts["candidates"])
         dispensed = bool(facts.get("dispensed"))
-        built = architecture.without_unaligned() if dispensed else architecture
+        folds = kept_folds(folder)
+        built = replace(architecture.without_unaligned() if dispensed else architecture, folds=folds)
         model = built.label_model(encoder, found, candidates=candidates)
         _load(folder, model)
         return cls(
@@ -208,6 +224,7 @@ class TrainedLabelParty:
             state=_state(folder),
             alone=LogitLine(**facts["alone"]) if facts.get("alone") else None,
             dispensed=dispensed,
+            folds=folds,
         )
 
 
@@ -241,6 +258,11 @@ def before_refit(folder: RunFolder, module: nn.Module, state: TrainingState) -> 
 def kept_encoder(folder: RunFolder) -> Encoder | None:
     """The encoder of a run's columns; None for a label party that had none."""
     return Encoder.from_json(folder.read_json(folder.encoder)) if folder.encoder.exists() else None
+
+
+def kept_folds(folder: RunFolder) -> int:
+    """How many networks stand side by side in a run's model."""
+    return int(_facts(folder).get("folds", 1))
 
 
 def epochs_trained(folder: RunFolder) -> int | None:

@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 
 from tallystick.alignment.registry import LINKAGES, Linkage
 from tallystick.config.defense import DefenseEntry, defense_problems
+from tallystick.config.folds import folds, folds_problems
 from tallystick.config.gradients import no_gradient_problems, still
 from tallystick.config.imputation import (
     defended_imputation_problems,
@@ -89,7 +90,11 @@ class Contract(Model):
             _party_problems(self) + _value_problems(self) + defense_problems(self.defense, self.target.type, self.linkage)
         )
         Problems.raise_any(
-            _tuning_problems(self) + no_gradient_problems(self) + refit_problems(self) + validations_problems(self)
+            _tuning_problems(self)
+            + no_gradient_problems(self)
+            + refit_problems(self)
+            + validations_problems(self)
+            + folds_problems(self)
         )
         return self
 
@@ -112,6 +117,10 @@ class Contract(Model):
     def refits(self) -> bool:
         """Whether training begins anew with the validation rows, once these have said for how many epochs."""
         return refits(self)
+
+    def folds(self, rows: int) -> int:
+        """How many networks train side by side, each without one fold of the rows, for so many training rows."""
+        return folds(self, rows)
 
     def validations(self, training: TrainingSettings) -> int:
         """How often in an epoch of joint training, as it is settled, the weights are compared on validation rows."""

@@ -98,6 +98,8 @@ def _worker_problems(contract: "Contract", party: PartyFile) -> list[str]:
         problems.append(
             f"{where}: with unaligned.method = {contract.unaligned.method} the label party trains in one process; leave it out"
         )
+    if contract.training.folds not in ("auto", 1):
+        problems.append(f"{where}: with training.folds = {contract.training.folds} a party trains in one process; leave it out")
     if model.normalization == "batch":
         problems.append(f"{where}: model.normalization = batch is over the whole batch; agree on none, or leave it out")
     own = [f"model.bottoms.{name}"] * (name in model.bottoms) + ["model.top"] * (role == "label" and model.top is not None)

@@ -209,6 +209,12 @@ WITHIN, WITHIN_LONG, SHORT = 4, 2, 100
 (docs/results/boosting.md)."""
 
 
+FOLDS, MOST_FOLDS = 4, 16
+LEAST_FOLDED, FULL = 200, 2_000
+"""Training rows from which on ``training.folds: auto`` takes FOLDS networks, and from which on again one
+(docs/results/boosting.md)."""
+
+
 class TrainingSettings(Model):
     """How the network is trained, as the contract says it: what is ``auto`` hangs on the number of training rows."""
 
@@ -276,13 +282,21 @@ class TrainingSettings(Model):
         default="auto",
         description="how often in an epoch the validation rows are embedded and the weights compared on them, the last time at "
         "its end; auto: 4 where an epoch has fewer than 100 steps, and 2 where it has more; 1 with noisy embeddings, on a union, "
-        "and where training is pipelined",
+        "where training is pipelined, and with folds, by which all rows are compared",
     )
     refit: Literal["auto", True, False] = Field(
         default="auto",
         description="whether training then begins anew with the validation rows among the training rows, for as many passes as "
         "validated best; what needs validation rows (thresholds, column importance) is measured by the model before; auto: "
         "where the split is by time, for the newest rows are the validation rows",
+    )
+    folds: Annotated[int, Field(strict=True, ge=1, le=MOST_FOLDS)] | Literal["auto"] = Field(
+        default=1,
+        description="networks side by side, each trained on the training and validation rows without one fold of them, which "
+        "it judges in its turn; the mean of their logits predicts; what needs rows that trained nothing (thresholds, column "
+        "importance) is measured by the one that no validation row taught. Embeddings are so many times as wide. auto: "
+        f"{FOLDS} for {LEAST_FOLDED} to {FULL - 1:,} training rows, where the split is by hash and the contract has nothing "
+        "that folds cannot go with, else 1",
     )
     starts: Literal["secret", "public"] = Field(
         default="secret",
@@ -297,11 +311,16 @@ class TrainingSettings(Model):
         batch_size = fitting_batch_size(rows) if self.batch_size == "auto" else self.batch_size
         epochs = fitting_epochs(rows, batch_size) if self.epochs == "auto" else self.epochs
         mode = "synchronous" if self.mode == "auto" and self.gradients == "none" else self.mode  # nobody waits for the line
+        folds = self.folds
+        if folds == "auto":
+            folds = fitting_folds(rows) if self.gradients == "sent" else 1
         validations = self.validations
         if validations == "auto":
-            validations = WITHIN if steps_of_epoch(rows, batch_size) < SHORT else WITHIN_LONG
+            within = WITHIN if steps_of_epoch(rows, batch_size) < SHORT else WITHIN_LONG
+            validations = within if folds == 1 else 1
         patience = fitting_patience(rows, batch_size) if self.patience == "auto" else self.patience
         settled = {"batch_size": batch_size, "epochs": epochs, "mode": mode, "validations": validations, "patience": patience}
+        settled["folds"] = folds
         return TrainingConfig.model_validate(self.model_dump() | settled)
 
     def resolved_notes(self, rows: int) -> list[str]:
@@ -325,6 +344,12 @@ class TrainingConfig(TrainingSettings):
     patience: Count | None = 2
     validations: Validations = 1
     refit: Literal["auto", True, False] = False
+    folds: Annotated[int, Field(strict=True, ge=1, le=MOST_FOLDS)] = 1
+
+
+def fitting_folds(rows: int) -> int:
+    """Several for few rows, of which one network has too few to learn from and to be judged by; 1 for very few, or enough."""
+    return FOLDS if LEAST_FOLDED <= rows < FULL else 1
 
 
 def fitting_batch_size(rows: int) -> int:

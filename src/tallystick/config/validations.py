@@ -14,13 +14,13 @@ def validations(contract: "Contract", training: "TrainingSettings") -> int:
     """How often, or how often at most where ``training``, the contract's, is not settled for its rows and its line yet.
 
     By itself only once where a further embedding of a row costs more than time: with noisy embeddings each one is charged, on a
-    union each one is another look at made-up rows, and a pipeline runs empty for each.
+    union each one is another look at made-up rows, a pipeline runs empty for each, and with folds all rows cross for each.
     """
     asked = contract.training.validations
     if asked != "auto":
         return asked
     noisy = GaussianEmbeddings in [entry.defense for entry in contract.defense]
-    if noisy or contract.linkage.imputes or training.mode == "pipelined":
+    if noisy or contract.linkage.imputes or training.mode == "pipelined" or training.folds not in ("auto", 1):
         return 1
     return WITHIN if training.validations == "auto" else training.validations
 

@@ -4,7 +4,7 @@ Shapes: N rows.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from operator import methodcaller
 
@@ -27,16 +27,36 @@ def split_by_hash(ids: Sequence[bytes], split: SplitConfig, *, seed: int) -> Par
 
     The key is the contract's public seed: the split is reproducible, not secret. BLAKE2b, RFC 7693.
     """
-    key = seed.to_bytes(8, "big")
-    hashed = partial(hashlib.blake2b, digest_size=8, key=key, person=b"tallystick-split")
     parts_N = np.full(len(ids), TRAINING, dtype=np.uint8)
-    for start in range(0, len(ids), HASHED_AT_A_TIME):
-        piece = slice(start, start + HASHED_AT_A_TIME)
-        hashes = b"".join(map(methodcaller("digest"), map(hashed, ids[piece])))
-        uniform_P = np.frombuffer(hashes, dtype=">u8").astype(np.uint64) / 2.0**64
+    for piece, uniform_P in _uniform(ids, seed):
         parts_N[piece][uniform_P < split.test + split.validation] = VALIDATION
         parts_N[piece][uniform_P < split.test] = TEST
     return parts_N
+
+
+def folds_by_hash(ids: Sequence[bytes], split: SplitConfig, *, count: int, seed: int) -> NDArray[np.int64]:
+    """Assign each id to one of ``count`` folds (N,) by the hash that splits, so that an id is in one fold in every run.
+
+    Fold 0 has the validation rows, and training rows besides where these are fewer than one fold's share; the other folds are
+    equal shares of what is left. A test row's fold means nothing.
+    """
+    fold_N = np.zeros(len(ids), dtype=np.int64)
+    first = max(split.validation, (1 - split.test) / count)
+    others = (1 - split.test - first) / (count - 1)
+    for piece, uniform_P in _uniform(ids, seed):
+        beyond_P = (uniform_P - split.test - first) / others
+        fold_N[piece] = np.clip(np.floor(beyond_P) + 1, 0, count - 1)
+    return fold_N
+
+
+def _uniform(ids: Sequence[bytes], seed: int) -> Iterator[tuple[slice, NDArray[np.float64]]]:
+    """A number within [0, 1) for each id, by a hash with the seed as its key; a piece of the ids at a time."""
+    key = seed.to_bytes(8, "big")
+    hashed = partial(hashlib.blake2b, digest_size=8, key=key, person=b"tallystick-split")
+    for start in range(0, len(ids), HASHED_AT_A_TIME):
+        piece = slice(start, start + HASHED_AT_A_TIME)
+        hashes = b"".join(map(methodcaller("digest"), map(hashed, ids[piece])))
+        yield piece, np.frombuffer(hashes, dtype=">u8").astype(np.uint64) / 2.0**64
 
 
 def split_positions(count: int, split: SplitConfig, *, seed: int) -> Parts:

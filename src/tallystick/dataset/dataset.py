@@ -25,8 +25,10 @@ from tallystick.data.encoder import Encoder
 from tallystick.data.features import Features
 from tallystick.data.target import LabelCoder
 from tallystick.privacy.randomness import Seed
+from tallystick.reading import shown
 from tallystick.training.calibration import NO_CALIBRATION, Calibration
 from tallystick.training.checkpoint import TrainingState
+from tallystick.training.folds import Folds, untaught
 from tallystick.training.objective import Objective
 from tallystick.training.plan import Schedule, no_positions
 from tallystick.training.unaligned.method import UnalignedMethod
@@ -82,6 +84,7 @@ class Dataset(ABC):
         labels: the label party's.
         unaligned: own rows that are not linked, where the contract's method for them reads them.
         dispensed: that method, where there was no such row to train on and the run does without.
+        folds: which rows teach which of several networks side by side; None for a single network.
         announce: hears which positions a batch will pick next, so that a file's rows are read ahead.
     """
 
@@ -93,15 +96,23 @@ class Dataset(ABC):
     labels: Labels | None = None
     unaligned: UnalignedRows = field(default_factory=UnalignedRows)
     dispensed: str | None = None
+    folds: Folds | None = None
     announce: Announce = ignore_rows
 
     def resolved(self, training: TrainingSettings) -> TrainingConfig:
         """The contract's training for so many training positions, which are the same for every party."""
-        return training.resolved(len(self.train_N))
+        folds = self.folds.count if self.folds is not None else 1
+        return training.model_copy(update={"folds": folds}).resolved(len(self.train_N))
 
     def resolved_notes(self, training: TrainingSettings) -> list[str]:
         """What ``auto`` came to, and that a method for unaligned rows had none, in words."""
         notes = training.resolved_notes(len(self.train_N))
+        if self.folds is not None:
+            notes.append(
+                f"training.folds = {training.folds}: {self.folds.count} networks side by side, each trained on the training and "
+                "validation rows without one fold of them"
+            )
+            notes += self._untaught_notes(self.folds)
         if self.dispensed is None:
             return notes
         return [
@@ -110,15 +121,29 @@ class Dataset(ABC):
             "falls into the training part, so this run trains as with none",
         ]
 
+    def _untaught_notes(self, folds: Folds) -> list[str]:
+        """Which classes some network does not meet in training, at the party that knows it."""
+        if self.labels is None or self.labels.coder.type == "regression":
+            return []
+        all_N, classes = torch.cat([self.train_N, self.validation_N]), self.labels.coder.classes
+        labels_N, fold_N = (values_N[all_N] for values_N in (self.labels.true_N, folds.fold_N))
+        found = untaught(labels_N, fold_N, classes=len(classes), members=folds.count)
+        return [
+            f"network {member + 1} of {folds.count} meets no row of class {shown(classes[code])}, for all are in the fold "
+            "that it judges; training.folds = 1 trains one network on all classes"
+            for member, code in found
+        ]
+
     def features_at(self, index_B: Tensor) -> Features:
         """The features at these positions; rows of nothing where this party has no column."""
         return (self.source or no_columns)(index_B)
 
     def schedule(self, training: TrainingConfig, *, seed: int) -> Schedule:
-        """The batches of training."""
+        """The batches of training; with folds every row teaches some networks and judges another."""
+        all_N = torch.cat([self.train_N, self.validation_N])
         return Schedule(
-            train_N=self.train_N,
-            validation_N=self.validation_N,
+            train_N=self.train_N if self.folds is None else all_N,
+            validation_N=self.validation_N if self.folds is None else all_N,
             batch_size=training.batch_size,
             seed=seed,
             cut_rows=self.cut_rows,

@@ -16,7 +16,7 @@ from tallystick.data.encoder import Encoder
 from tallystick.data.split import TEST, TRAINING, VALIDATION, parts_of_other_times, split_by_hash, split_by_time
 from tallystick.data.target import LabelCoder
 from tallystick.dataset.dataset import Dataset, Labels, UnalignedRows
-from tallystick.dataset.own_rows import OwnRows, Parts, fitted_positions, positions
+from tallystick.dataset.own_rows import OwnRows, Parts, fitted_positions, folds_of, positions
 from tallystick.errors import DataError, ProtocolError, SharedDataError
 from tallystick.network.channel import Channel
 from tallystick.network.messages import MAX_MESSAGE_BYTES, Array, MalformedMessage, Message
@@ -65,10 +65,11 @@ class IntersectionDataset(Dataset):
         for part_N, name, share in ((train_N, "training", 1.0), (validation_N, "validation", contract.split.validation)):
             if share and not len(part_N):
                 raise DataError(f"none of the {linked} aligned rows fall into the {name} part; align more rows or change split")
+        folds = folds_of(contract, own, train_N, validation_N)
         rows_M, unaligned = _with_unaligned(contract, own, parts_N)
         here = own.at(rows_M)
         taught_N = torch.cat([train_N, unaligned.train_N])
-        fitted_N = torch.cat([fitted_positions(contract, train_N, validation_N), unaligned.train_N])
+        fitted_N = torch.cat([fitted_positions(contract, train_N, validation_N, folded=folds is not None), unaligned.train_N])
         encoder = own.fit_encoder(here, fitted_N.numpy())
         device = torch.device(own.party.device)
         labels = None
@@ -89,6 +90,7 @@ class IntersectionDataset(Dataset):
             unaligned=UnalignedRows() if dispensed else unaligned,
             settings=UnalignedConfig() if dispensed else contract.unaligned,
             dispensed=contract.unaligned.method if dispensed else None,
+            folds=replace(folds, fold_N=folds.fold_N.to(device)) if folds is not None else None,
         )
         if labels is not None and dataset.settings.used:
             _check_enough(unaligned, contract.unaligned)
@@ -128,7 +130,8 @@ class IntersectionDataset(Dataset):
     def objective(self) -> Objective:
         """The loss by the labels to train on."""
         labels = self.known_labels
-        return Supervised(labels.coder.type, labels.training_labels_N, labels.weight_N)
+        each = Supervised(labels.coder.type, labels.training_labels_N, labels.weight_N)
+        return self.folds.objective(each) if self.folds is not None else each
 
     def own_part(self) -> "IntersectionDataset":
         """All of it, with the true labels; the label party alone could train on its unaligned rows as on the others."""

@@ -21,10 +21,11 @@ from tallystick.data.extension import extended
 from tallystick.data.features import Numbers, PackedFeatures
 from tallystick.data.keys import Keys, who_of
 from tallystick.data.lazy import Frame
-from tallystick.data.split import TEST, TRAINING, VALIDATION
+from tallystick.data.split import TEST, TRAINING, VALIDATION, folds_by_hash
 from tallystick.data.table import require_column
 from tallystick.data.target import LabelCoder, encode_weights
-from tallystick.errors import FeatureError, LabelError
+from tallystick.errors import DataError, FeatureError, LabelError
+from tallystick.training.folds import Folds
 
 Parts = NDArray[np.uint8]
 
@@ -37,11 +38,13 @@ class Before:
         encoder: of the columns; None for a label party without any.
         coder: of the labels; the label party's.
         grows: whether the network can take further categories, as the built-in bottoms can.
+        folds: how many networks stand side by side in it.
     """
 
     encoder: Encoder | None
     coder: LabelCoder | None
     grows: bool = True
+    folds: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,13 +189,33 @@ def extended_encoder(before: Before, frame: Frame, party: PartyFile, rows: NDArr
     return extended(before.encoder, frame, party, rows, grows=before.grows) if before.encoder is not None else None
 
 
-def fitted_positions(contract: Contract, train_N: Tensor, validation_N: Tensor) -> Tensor:
-    """Those whose columns encoders are fitted on: the training rows, and the validation rows where a refit trains on them too.
+def fitted_positions(contract: Contract, train_N: Tensor, validation_N: Tensor, *, folded: bool = False) -> Tensor:
+    """Those whose columns encoders are fitted on: the training rows, and the validation rows where these train too.
 
     Encoders look at no label. Fitted without the newest rows they would take these rows' numbers for the nearest ones that they
     know, and their new categories for unknown ones, and a refit could not learn them.
     """
-    return torch.cat([train_N, validation_N]) if contract.refits else train_N
+    return torch.cat([train_N, validation_N]) if contract.refits or folded else train_N
+
+
+def folds_of(contract: Contract, own: OwnRows, train_N: Tensor, validation_N: Tensor) -> Folds | None:
+    """The fold of each position, where the contract has several for so many training rows; an id's rows are in one.
+
+    A run that starts from an earlier one has as many as that. Raises DataError for a fold without a row.
+    """
+    count = own.before.folds if own.before is not None else contract.folds(len(train_N))
+    if count == 1:
+        return None
+    fold_N = torch.from_numpy(
+        folds_by_hash(own.keys.ids_of(own.alignment.rows_N), contract.split, count=count, seed=contract.seed)
+    )
+    rows = torch.bincount(fold_N[torch.cat([train_N, validation_N])], minlength=count)
+    if not rows.all():
+        raise DataError(
+            f"training.folds = {count}: of {int(rows.sum())} training and validation rows none falls into fold "
+            f"{int(rows.argmin()) + 1}; lower training.folds, or align more rows"
+        )
+    return Folds(count=count, fold_N=fold_N)
 
 
 def positions(parts_N: Parts) -> tuple[Tensor, Tensor, Tensor]:

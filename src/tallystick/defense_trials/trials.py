@@ -113,6 +113,7 @@ def _without_gradients(base: dict[str, Any], cut_width: float | None) -> dict[st
 def _values(contract: Contract, partner: SimulatedPartner) -> dict[str, Any]:
     """The contract as one between the label party and its made-up partner, which has the built-in bottom model."""
     values = contract.model_dump(mode="json")
+    values["training"] |= {"folds": 1}  # which no defence goes with: all trials train alike
     model = values["model"] | {"bottoms": {k: v for k, v in contract.model.bottoms.items() if k == partner.label}}
     return values | {
         "parties": {partner.label: {"role": "label"}, partner.feature: {"role": "feature"}},

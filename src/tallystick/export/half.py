@@ -18,13 +18,14 @@ from torch import Tensor, nn
 
 from tallystick.artifacts.folder import RunFolder
 from tallystick.artifacts.found_folders import contract_of
-from tallystick.artifacts.trained import Architecture, TrainedLabelParty, kept_encoder
+from tallystick.artifacts.trained import Architecture, TrainedLabelParty, kept_encoder, kept_folds
 from tallystick.config.contract import Contract
 from tallystick.data.encoder import Encoder
 from tallystick.data.features import Features
 from tallystick.errors import ConfigError, DataError
 from tallystick.evaluation.importance import column_places
-from tallystick.models.build import build_bottom, width_of
+from tallystick.models.build import width_of
+from tallystick.models.folds import build_folded_bottom
 from tallystick.models.numbers import PiecewiseLinear
 from tallystick.storage import Origin, check_sealed, write_bytes
 from tallystick.training.calibration import Calibration
@@ -107,7 +108,9 @@ def half_of(folder: RunFolder) -> Exported:
         if encoder is None:
             raise DataError(f"{folder.encoder}: it is missing, and the model is of no use without it")
         model = contract.feature_model
-        bottom = build_bottom(model, party, encoder.feature_shape, seed=contract.seed, cut_width=model.cut_width)
+        bottom = build_folded_bottom(
+            model, party, encoder.feature_shape, seed=contract.seed, folds=kept_folds(folder), cut_width=model.cut_width
+        )
         if contract.embedding_defenses():  # weights stand one deeper there
             weights = {name.removeprefix("bottom."): each for name, each in _weights(folder).items()}
             bottom.load_state_dict(weights)

@@ -6,8 +6,10 @@ from typing import Any
 
 from tallystick.artifacts.folder import RunFolder
 from tallystick.artifacts.found_folders import contract_of
+from tallystick.artifacts.trained import kept_folds
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
+from tallystick.config.sections import LEAST_FOLDED
 from tallystick.errors import ConfigError, StorageError
 from tallystick.job.runs import run_at
 from tallystick.reading import shown
@@ -29,6 +31,7 @@ def run_to_start_from(contract: Contract, party: PartyFile, name: str) -> RunFol
     for damage in folder.damage():
         raise damage
     _require_same_network(contract, contract_of(folder.path), name)
+    _require_folds(contract, kept_folds(folder), name)
     return folder
 
 
@@ -74,6 +77,17 @@ def _require_same_network(contract: Contract, earlier: Contract, name: str) -> N
             f"{where}: the run was trained with other defences; what its weights tell without this contract's would be in all "
             f"that is sent; {_SCRATCH}"
         )
+
+
+def _require_folds(contract: Contract, kept: int, name: str) -> None:
+    """Raise ConfigError where the contract cannot go on with as many networks side by side as the run has."""
+    asked = contract.training.folds
+    if asked == kept or (asked == "auto" and (kept == 1 or contract.folds(LEAST_FOLDED) > 1)):
+        return
+    raise ConfigError(
+        f"--start-from {name}: its model is of {kept} networks side by side, this contract's training.folds = {asked} of "
+        f"{contract.folds(LEAST_FOLDED)}; put training.folds = {kept}, or {_SCRATCH}"
+    )
 
 
 def _network(contract: Contract) -> dict[str, Any]:

@@ -4,6 +4,7 @@ Shapes: B batch, D cut width, C outputs.
 """
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +35,14 @@ class LabelModel(nn.Module):
         if self.bottom is not None:
             parts.append(self.bottom(own))
         return self.predict(parts, own)
+
+    def apart(self) -> AbstractContextManager[None]:
+        """Within this block the logits are those by which weights are compared: here those of use."""
+        return nullcontext()
+
+    def first_alone(self) -> AbstractContextManager[None]:
+        """Within this block the logits are of what learnt from no validation row: here those of use."""
+        return nullcontext()
 
     def predict(self, parts: Sequence[Tensor], own: Features) -> Tensor:
         """Logits of all parts side by side, and of the own columns where there is a wide part.

@@ -204,6 +204,16 @@ def refit_line(training: TrainingSummary) -> str:
     )
 
 
+def folds_line(training: TrainingSummary) -> str:
+    """That several networks were trained side by side, and what was measured by one of them."""
+    if training.folds == 1:
+        return ""
+    return (
+        f": of {training.folds} networks side by side, each trained without one fold of the training and validation rows; "
+        "the mean of their logits predicts; thresholds and column importance are by the one that no validation row taught"
+    )
+
+
 def dropout_line(training: TrainingSummary) -> str:
     """Why training loss lies above validation loss, where it does at the epoch that was kept, and dropout has a part in that."""
     kept = next((each for each in training.history if each.epoch == training.best_epoch), None)

@@ -101,6 +101,7 @@ class TrainingSummary(Part, frozen=True, kw_only=True):
     resumed_from: int | None = None  # step, if the run was interrupted
     refit_epochs: int = 0  # the last of the history's epochs, which began anew with the validation rows; 0 without a refit
     refit_steps: int = 0  # of these epochs; the last one may end before all of its steps
+    folds: int = 1  # networks side by side, each trained on the rows without one fold of them; 1 is a single network
     dropout: float = 0.0  # largest share of numbers that a layer of this party's part left out in training
 
 

@@ -20,7 +20,7 @@ from tallystick.training.messages import receive_decision
 from tallystick.training.parallel_embedding import parallel_embedding_lookup
 from tallystick.training.plan import Batch, commits, staleness_of
 from tallystick.training.run import TrainingRun
-from tallystick.training.screening import ColumnScreen, feature_screen
+from tallystick.training.screening import ColumnScreen, FoldedScreen, feature_screen
 from tallystick.training.step import CutObserver, apply, embed
 from tallystick.training.updates import Updates
 
@@ -176,7 +176,7 @@ class _Loop:
         training: TrainingConfig,
         *,
         observer: CutObserver | None,
-        screen: ColumnScreen | None,
+        screen: ColumnScreen | FoldedScreen | None,
     ) -> None:
         self.bottom = bottom
         self.updates = updates

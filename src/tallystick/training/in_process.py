@@ -18,7 +18,7 @@ from tallystick.models.split import LabelModel
 from tallystick.training.defended import CutDefense
 from tallystick.training.objective import Objective
 from tallystick.training.plan import Batch, Schedule
-from tallystick.training.screening import ColumnScreen, Screening, feature_screen, screen_own_columns
+from tallystick.training.screening import ColumnScreen, FoldedScreen, Screening, feature_screen, screen_own_columns
 from tallystick.training.step import LabelLearner, LabelStep, absent_cuts, apply, embed, label_step
 from tallystick.training.step_rule import PLAIN, StepRule
 from tallystick.training.updates import Updates
@@ -60,7 +60,7 @@ class SplitNetwork:
     step_rule: StepRule = PLAIN
     defense: CutDefense | None = None
     screening: Screening | None = None
-    _screens: list[ColumnScreen | None] = field(init=False)
+    _screens: list[ColumnScreen | FoldedScreen | None] = field(init=False)
     _updates: list[Updates] = field(init=False)
     _learner: LabelLearner = field(init=False)
 
@@ -130,6 +130,13 @@ class SplitNetwork:
             for updates in self._updates:
                 stack.enter_context(updates.averaged())
             yield
+
+    def validation_loss(self, batch_size: int) -> float:
+        """The loss by which weights are compared, on the schedule's validation rows."""
+        index_V = self.schedule.validation_N
+        with self.model.apart():
+            logits = self.logits(torch.split(index_V, batch_size))
+        return float(self.objective.validation_loss(logits, index_V))
 
     @torch.no_grad()
     def logits(self, batches: Sequence[Tensor]) -> Tensor:

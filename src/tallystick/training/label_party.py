@@ -170,7 +170,7 @@ def _compare(
     """
     model, updates, objective, schedule = learner.model, learner.updates, learner.objective, run.schedule
     cuts = [peer.cuts(place, schedule.cut_rows) for place, peer in enumerate(peers)]
-    with updates.averaged():
+    with updates.averaged(), model.apart():
         logits = logits_over(model, own, schedule.validation(), cuts)
     validation_loss = objective.validation_loss(logits, schedule.validation_N).item() if len(logits) else None
     epoch, improved = state.epoch, _improves(state, validation_loss, run)

@@ -35,10 +35,11 @@ class ValidationDecision(Message, frozen=True):
     stop: bool
 
 
-def receive_width(channel: Channel, *, rows: int, max_message_bytes: int) -> int:
+def receive_width(channel: Channel, *, rows: int, max_message_bytes: int, networks: int = 1) -> int:
     """Receive the cut width of a feature party, before anything is built for it.
 
-    Raises ProtocolError for one below 1, over MAX_CUT_WIDTH, or of which a message of ``rows`` rows would not fit.
+    Raises ProtocolError for one below 1, over MAX_CUT_WIDTH, or of which a message of ``rows`` rows would not fit, and for one
+    that so many ``networks`` side by side do not share equally.
     """
     width = channel.receive(CutWidth).width
     most = max(1, min(MAX_CUT_WIDTH, max_message_bytes // (4 * max(1, rows))))
@@ -47,6 +48,12 @@ def receive_width(channel: Channel, *, rows: int, max_message_bytes: int) -> int
             channel.peer,
             f"{channel.peer} announced a cut width of {width}; this side takes 1 to {most}, for which a message of {rows} rows "
             "still fits into network.max_message_mib",
+        )
+    if width % networks:
+        raise ProtocolError(
+            channel.peer,
+            f"{channel.peer} announced a cut width of {width}, which {networks} networks side by side (training.folds) do not "
+            "share equally",
         )
     return width
 

@@ -13,7 +13,7 @@ which it chooses what is closed.
 Shapes: B rows of a batch, C columns, D numbers of a row's vector, K bins, S shadows.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -21,8 +21,10 @@ from torch import Tensor, nn
 
 from tallystick.cut.forward import FeatureSource
 from tallystick.data.features import Features
+from tallystick.models.folds import FoldedBottom, FoldedLabelModel
 from tallystick.models.tabular import Columns, screened_columns
 from tallystick.privacy.randomness import Seed, generator_of
+from tallystick.training.folds import FoldedObjective
 from tallystick.training.objective import Objective, Supervised
 from tallystick.training.plan import Batch, Schedule
 
@@ -163,20 +165,55 @@ class ColumnScreen:
         return self._figures
 
 
+class FoldedScreen:
+    """Screens for each of several networks side by side, by its own part of the cut gradients.
+
+    Args:
+        each: the networks' screens, in their order.
+    """
+
+    def __init__(self, each: Sequence[ColumnScreen]) -> None:
+        self._each = each
+
+    def crossed(self, batch: Batch, features: Features, gradient_BD: Tensor) -> None:
+        """A step was taken by this cut gradient."""
+        for screen, part_BD in zip(self._each, gradient_BD.chunk(len(self._each), dim=1), strict=True):
+            screen.crossed(batch, features, part_BD)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What a checkpoint has to hold of this."""
+        return {
+            f"{number}/{name}": tensor for number, screen in enumerate(self._each) for name, tensor in screen.tensors().items()
+        }
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take back what ``tensors`` gave; other names are left alone."""
+        for number, screen in enumerate(self._each):
+            start = f"{number}/"
+            screen.restore({name.removeprefix(start): each for name, each in tensors.items() if name.startswith(start)})
+
+
 def feature_screen(
     bottom: nn.Module, source: FeatureSource, schedule: Schedule, *, epoch: int, screening: Screening | None
-) -> ColumnScreen | None:
+) -> ColumnScreen | FoldedScreen | None:
     """What screens a feature party's columns in a training that begins with this epoch; None where it does not."""
-    columns = screened_columns(bottom)
-    if columns is None or screening is None:
+    found = [screened_columns(part) for part in (bottom.members if isinstance(bottom, FoldedBottom) else [bottom])]
+    if screening is None:
         return None
-    return ColumnScreen(columns, source, schedule, epoch=epoch, screening=screening)
+    screens = [
+        ColumnScreen(columns, source, schedule, epoch=epoch, screening=screening) for columns in found if columns is not None
+    ]
+    return FoldedScreen(screens) if len(screens) > 1 else screens[0] if screens else None
 
 
 def screen_own_columns(
     model: nn.Module, source: FeatureSource, objective: Objective, train_N: Tensor, screening: Screening | None
 ) -> None:
-    """Screen the label party's columns by its labels, before the first step."""
+    """Screen the label party's columns by its labels, before the first step; those of several networks by the rows of each."""
+    if isinstance(model, FoldedLabelModel) and isinstance(objective, FoldedObjective):
+        for member, each in enumerate(model.members):
+            screen_own_columns(each, source, objective.each, objective.taught(member, train_N), screening)
+        return
     columns = screened_columns(model)
     if columns is None or screening is None or not isinstance(objective, Supervised):
         return

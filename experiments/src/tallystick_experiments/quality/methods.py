@@ -24,12 +24,14 @@ from tallystick.cut.forward import KeptCuts, logits_over
 from tallystick.data.encoder import Encoder
 from tallystick.data.target import LabelCoder
 from tallystick.errors import DataError
-from tallystick.models.build import build_bottom, build_label_model, width_of
+from tallystick.models.build import width_of
+from tallystick.models.folds import build_folded_bottom, build_folded_label_model
 from tallystick.storage import scratch_folder
 from tallystick.training.checkpoint import CheckpointStore
+from tallystick.training.folds import FoldedObjective
 from tallystick.training.in_process import SplitNetwork
 from tallystick.training.label_party import KeptPeer, train_label_party
-from tallystick.training.objective import Supervised
+from tallystick.training.objective import Objective, Supervised
 from tallystick.training.plan import Schedule
 from tallystick.training.run import TrainingRun
 from tallystick.training.screening import Screening
@@ -81,7 +83,8 @@ class NetworkMethod:
         network, coder = self.network(table, seed)
         train, validation, test = table.parts(seed)
         logits, epochs, best = best_logits(network, torch.from_numpy(test), rows=4096)
-        rows = epochs * (2 * len(train) + network.schedule.validations * len(validation))
+        schedule = network.schedule
+        rows = epochs * (2 * len(schedule.train_N) + schedule.validations * len(schedule.validation_N))
         rows += len(validation) + len(test)  # validation again, for importance
         if table.times is not None:  # where the split is by time, a contract refits by default
             passes = best / network.schedule.steps_per_epoch
@@ -100,8 +103,10 @@ class NetworkMethod:
     def network(self, table: PublicTable, seed: int, *, refit: bool = False) -> tuple[SplitNetwork, LabelCoder]:
         """The network before its first step, and the coding of the labels; for a ``refit`` on validation rows too."""
         train, validation, _ = table.parts(seed)
+        training, theirs = self.training(len(train)), self.feature_model
+        folds = training.folds if table.times is None else 1  # a contract whose split is by time has none
         halves = table.halves(seed) if self.columns == "split" else (table.columns,)
-        fitted = train if table.times is None else np.concatenate([train, validation])
+        fitted = train if table.times is None and folds == 1 else np.concatenate([train, validation])
         encoders = [
             Encoder.fit(table.frame, half, fitted, encoding=self.encoding, numbers=self.model.numeric, screens=True)
             for half in halves
@@ -109,27 +114,34 @@ class NetworkMethod:
         own, *others = encoders
         coder = coder_of(table, train)
         labels_N = coder.encode(table.frame.get_column(table.label))
-        training, theirs = self.training(len(train)), self.feature_model
         bottoms = [
-            build_bottom(theirs, "feature", encoder.feature_shape, seed=seed, cut_width=theirs.cut_width) for encoder in others
+            build_folded_bottom(theirs, "feature", encoder.feature_shape, seed=seed, folds=folds, cut_width=theirs.cut_width)
+            for encoder in others
         ]
-        label = build_label_model(
+        label = build_folded_label_model(
             self.model,
             "label",
             own.feature_shape,
             [width_of(bottom) for bottom in bottoms],
             outputs=table.classes if table.target == "multiclass" else 1,
             seed=seed,
+            folds=folds,
         )
         train_N, validation_N = torch.from_numpy(train), torch.from_numpy(validation)
+        objective: Objective = Supervised(table.target, labels_N)
         if refit:
             train_N, validation_N = torch.cat([train_N, validation_N]), validation_N[:0]
+        if folds > 1:  # equal ones; the rows are in an order drawn at random, and fold 0 begins with the validation rows
+            train_N = validation_N = torch.cat([validation_N, train_N])
+            fold_N = torch.zeros(table.frame.height, dtype=torch.int64)
+            fold_N[train_N] = torch.arange(len(train_N)) * folds // len(train_N)
+            objective = FoldedObjective(objective, fold_N, members=folds)
         network = SplitNetwork(
             bottoms=bottoms,
             sources=[encoder.encode(table.frame).rows for encoder in others],
             model=label,
             own=own.encode(table.frame).rows,
-            objective=Supervised(table.target, labels_N),
+            objective=objective,
             training=training,
             screening=Screening(seed=seed),
             schedule=Schedule(
@@ -309,8 +321,11 @@ METHODS: dict[str, QualityMethod] = {
     "unscreened": NetworkMethod(
         model=NetworkModel(), training=TrainingSettings().resolved, encoding=EncodingConfig(screening="off")
     ),
+    "no-folds": NetworkMethod(model=NetworkModel(), training=TrainingSettings(folds=1).resolved, encoding=EncodingConfig()),
     "ensemble": NetworkMethod(model=NetworkModel(ensemble=8), training=TrainingSettings().resolved, encoding=EncodingConfig()),
-    "no-gradients": KeptMethod(model=NetworkModel(), training=TrainingSettings().resolved, encoding=EncodingConfig()),
+    "no-gradients": KeptMethod(
+        model=NetworkModel(), training=TrainingSettings(gradients="none").resolved, encoding=EncodingConfig()
+    ),
     "joined": NetworkMethod(
         model=NetworkModel(), training=TrainingSettings().resolved, encoding=EncodingConfig(), columns="joined"
     ),

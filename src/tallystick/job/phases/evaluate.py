@@ -61,7 +61,7 @@ def evaluate(
     batches = dataset.test_batches(dataset.resolved(job.contract.training).batch_size)
     cuts = kept if kept is not None else _crossing(job, trained, dataset)
     logits = logits_over(trained.model, dataset.features_at, batches, cuts)
-    with before_refit(job.folder, trained.model, trained.state):
+    with before_refit(job.folder, trained.model, trained.state), trained.model.first_alone():
         measured = measure_columns(job, trained, dataset, kept=kept)
     scored = None
     if len(logits):
@@ -328,7 +328,7 @@ def _baseline(job: Job, own: Dataset, encoder: Encoder) -> _Baseline:
     def progress(_what: str, done: int, total: int) -> None:
         job.progress("own columns only", done, total)
 
-    model = job.architecture.label_model(encoder, [])
+    model = replace(job.architecture, folds=own.folds.count if own.folds is not None else 1).label_model(encoder, [])
     schedule = own.schedule(training, seed=job.contract.seed)
     run = TrainingRun(
         training=training,
@@ -344,11 +344,20 @@ def _baseline(job: Job, own: Dataset, encoder: Encoder) -> _Baseline:
     found = _Baseline(logits_T=network_T, state=state)
     if not job.contract.evaluation.own_columns_boosting or state.best_loss is None:
         return found
-    return _better(job, own, found, state.best_loss)
+    if own.folds is None:
+        return _better(job, own, found, state.best_loss, anew=job.contract.refits)
+    alone = replace(own, folds=None)
+    with model.first_alone():  # boosting is judged by the same rows
+        logits_V = logits_over(model, own.features_at, torch.split(own.validation_N, training.batch_size), [])
+    loss = alone.objective().validation_loss(logits_V, own.validation_N).item()
+    return _better(job, alone, found, loss, anew=True)
 
 
-def _better(job: Job, own: Dataset, network: _Baseline, best: float) -> _Baseline:
-    """The network, or gradient boosting on the same columns if its validation loss is below ``best``; with what is said of it."""
+def _better(job: Job, own: Dataset, network: _Baseline, best: float, *, anew: bool = False) -> _Baseline:
+    """The network, or gradient boosting on the same columns if its validation loss is below ``best``; with what is said of it.
+
+    ``anew``: boosting, if it is better, is then fitted with the validation rows too, as the network was.
+    """
     if not can_boost():
         said = (
             "own columns only: gradient boosting was not tried; install scikit-learn, or set evaluation.own_columns_boosting to "
@@ -370,7 +379,7 @@ def _better(job: Job, own: Dataset, network: _Baseline, best: float) -> _Baselin
     job.logbook.watcher.say(said)
     if not is_better or not len(own.test_N):
         return replace(network, notes=(said,))
-    if job.contract.refits:
+    if anew:
         boosted = _boosted(job, own.with_validation())[0]
     logits_T = boosted.logits(own.features_at, own.test_N, classes=target.classes).to(device)
     return replace(network, logits_T=logits_T, notes=(said,))

@@ -239,10 +239,15 @@ def _learnt(contract: Contract, party: PartyFile, found: RunFindings) -> list[re
         return sorted(items, key=lambda item: ALL_PHASES.index(item.step))
     rows = len(found.dataset.train_N) if found.dataset is not None else 0
     validated = len(found.dataset.validation_N) if found.dataset is not None else 0
-    items += _learnt_by_label_party(contract, rows=(rows, validated), state=found.training)
+    items += _learnt_by_label_party(contract, rows=(rows, validated), folds=_networks(found.dataset), state=found.training)
     for peer in contract.feature_parties:
         items += _learnt_by_feature_party(
-            contract, peer, rows=(rows, validated), state=found.training, finished=found.evaluated.finished
+            contract,
+            peer,
+            rows=(rows, validated),
+            folds=_networks(found.dataset),
+            state=found.training,
+            finished=found.evaluated.finished,
         )
     return sorted(items, key=lambda item: ALL_PHASES.index(item.step))
 
@@ -342,16 +347,24 @@ def _learnt_once(contract: Contract, dataset: Dataset) -> list[results.Learnt]:
     ]
 
 
-def _learnt_by_label_party(contract: Contract, *, rows: tuple[int, int], state: TrainingState) -> list[results.Learnt]:
+def _learnt_by_label_party(
+    contract: Contract, *, rows: tuple[int, int], folds: int, state: TrainingState
+) -> list[results.Learnt]:
     """What crosses the cut follows from the contract, so every party says the same of every party."""
     peers = ", ".join(contract.feature_parties)
     both = f"{rows[0]} training and {rows[1]} validation rows" if rows[1] else f"{rows[0]} training rows"
     training = f"A cut embedding per row and epoch from {peers}: {both}, {state.first_epochs or state.epoch} epochs."
-    times = contract.validations(contract.training.resolved(rows[0])) if rows[1] else 1
+    settled = contract.training.model_copy(update={"folds": folds}).resolved(rows[0])
+    times = contract.validations(settled) if rows[1] else 1
     if times > 1:
         training += f" Of validation rows up to {times} in an epoch (training.validations)."
     if state.refit_epochs:
         training += f" The same of {state.refit_epochs} more epochs, in which training began anew with the validation rows."
+    if folds > 1:
+        training = (
+            f"From {peers}, {folds} cut embeddings per row side by side, of as many networks: of {sum(rows)} training and "
+            f"validation rows up to {1 + times} times in each of {state.epoch} epochs."
+        )
     evaluation = "The cut embeddings of the test rows."
     if contract.measures_columns:
         most = contract.evaluation.importance.rows
@@ -373,7 +386,7 @@ def _protected(contract: Contract, *, of: Literal["labels", "features"]) -> str:
 
 
 def _learnt_by_feature_party(
-    contract: Contract, name: str, *, rows: tuple[int, int], state: TrainingState, finished: Finished
+    contract: Contract, name: str, *, rows: tuple[int, int], folds: int, state: TrainingState, finished: Finished
 ) -> list[results.Learnt]:
     training = (
         f"A cut gradient per training row and epoch ({rows[0]} rows, {state.first_epochs or state.epoch} epochs), from which "
@@ -381,6 +394,12 @@ def _learnt_by_feature_party(
     )
     if state.refit_epochs:
         training += f" The same of {sum(rows)} rows, the validation rows among them, for {state.refit_epochs} epochs more."
+    if folds > 1:
+        training = (
+            f"{folds} cut gradients per row and epoch side by side, one of them 0 ({sum(rows)} training and validation rows, "
+            f"{state.epoch} epochs), from which labels can be estimated, and after each validation whether the weights are the "
+            "best so far."
+        )
     protected = _protected(contract, of="labels")
     evaluation, released = f"Nothing but the number of test rows; the metrics stay with {contract.label_party}.", "not sent"
     if finished.epsilon is not None:
@@ -480,8 +499,13 @@ def _training(
         resumed_from=(found.resumed_from or None) if logbook is not None else None,
         refit_epochs=state.refit_epochs,
         refit_steps=state.refit_steps,
+        folds=_networks(found.dataset),
         dropout=_dropout(found.modules) if logbook is not None else 0.0,
     )
+
+
+def _networks(dataset: Dataset | None) -> int:
+    return dataset.folds.count if dataset is not None and dataset.folds is not None else 1
 
 
 def _dropout(modules: Mapping[str, nn.Module]) -> float:

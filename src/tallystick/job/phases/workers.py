@@ -12,6 +12,7 @@ from tallystick.dataset.dataset import Dataset
 from tallystick.dataset.imputed import ImputingBottom
 from tallystick.errors import ConfigError
 from tallystick.job.job import Job
+from tallystick.models.folds import FoldedBottom, FoldedLabelModel
 from tallystick.models.split import LabelModel
 from tallystick.training.defended_bottom import DefendedBottom
 from tallystick.training.plan import batches_per_message, staleness_of
@@ -49,6 +50,11 @@ def _shared(
             f"training_workers = {workers}: simulate was given a module of your own, which may mix a batch's rows; leave one of "
             "the two out"
         )
+    if any(isinstance(part, FoldedBottom | FoldedLabelModel) for part in module.modules()):
+        job.logbook.watcher.say(
+            f"note: training_workers = {workers} is left aside: networks side by side (training.folds) train in one process"
+        )
+        return nullcontext()
     cluster = job.party.training_cluster
     late = staleness_of(training) if cut_widths is None else 0
     plan = WorkerPlan(

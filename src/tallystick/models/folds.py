@@ -1,0 +1,109 @@
+"""Networks side by side, one for each fold of the rows: none learns from its own fold, and the mean of their logits predicts.
+
+Shapes: B batch, M members, D cut width of one member, C outputs.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from tallystick.config.sections import NetworkModel
+from tallystick.data.features import Features, FeatureShape
+from tallystick.models.build import build_bottom, build_label_model, width_of
+from tallystick.models.split import LabelModel
+from tallystick.privacy.randomness import Seed
+
+
+class FoldedBottom(nn.Module):
+    """A feature party's bottom models, one for each member, whose cut embeddings stand side by side: (B, M D)."""
+
+    def __init__(self, members: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.members = nn.ModuleList(members)
+        self.width = sum(map(width_of, members))
+
+    def forward(self, features: Features) -> Tensor:
+        """Embed a batch by each member."""
+        return torch.cat([member(features) for member in self.members], dim=1)
+
+
+class FoldedLabelModel(LabelModel):
+    """The label party's share of several networks, each of which reads its own part of every cut embedding.
+
+    After Breiman (1996), "Bagging predictors", with folds in place of draws, so that each row is judged by a member that did not
+    learn from it. Threat model: a feature party sees which member a row did not teach, which follows from the row's id; it reads
+    labels off the other members' gradients as off a single network's. No formal guarantee.
+
+    Args:
+        members: label models of one width each; they share nothing.
+    """
+
+    def __init__(self, members: Sequence[LabelModel]) -> None:
+        super().__init__(nn.ModuleList(members))
+        self._gives: Literal["mean", "first", "each"] = "mean"
+
+    @property
+    def members(self) -> list[LabelModel]:
+        """Each fold's model."""
+        assert isinstance(self.top, nn.ModuleList)
+        found = [member for member in self.top if isinstance(member, LabelModel)]
+        assert len(found) == len(self.top), "they were given as label models"
+        return found
+
+    def finish(self, cuts_BD: Sequence[Tensor], own: Features) -> Tensor:
+        """The mean of the members' logits; in training each member's: (B, M), or (B, M, C)."""
+        members = self.members
+        parts = [cut_BD.chunk(len(members), dim=1) for cut_BD in cuts_BD]
+        gives = "each" if self.training else self._gives
+        asked = range(1 if gives == "first" else len(members))
+        logits = torch.stack([members[place].finish([part[place] for part in parts], own) for place in asked], dim=1)
+        return logits if gives == "each" else logits.mean(dim=1)
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """Within this block each member's logits are given in use, too: for rows that not all of them may judge."""
+        with self._giving("each"):
+            yield
+
+    @contextmanager
+    def first_alone(self) -> Iterator[None]:
+        """Within this block only the first member predicts: it learnt from no row of the contract's validation part."""
+        with self._giving("first"):
+            yield
+
+    @contextmanager
+    def _giving(self, what: Literal["first", "each"]) -> Iterator[None]:
+        before, self._gives = self._gives, what
+        try:
+            yield
+        finally:
+            self._gives = before
+
+
+def build_folded_bottom(
+    model: NetworkModel, party: str, shape: FeatureShape, *, seed: Seed, folds: int, cut_width: int | None = None
+) -> nn.Module:
+    """A party's bottom model, or one for each of several folds from as many starts; the first is that of a single network."""
+    names = ["", *(f"fold-{place}" for place in range(1, folds))]
+    members = [build_bottom(model, party, shape, seed=seed, name=name, cut_width=cut_width) for name in names]
+    return FoldedBottom(members) if folds > 1 else members[0]
+
+
+def build_folded_label_model(
+    model: NetworkModel,
+    party: str,
+    own: FeatureShape | None,
+    cut_widths: Sequence[int],
+    *,
+    outputs: int,
+    seed: Seed,
+    folds: int,
+) -> LabelModel:
+    """The label party's share of the network, or of one for each of several folds, for cut widths that are multiples of them."""
+    widths = [width // folds for width in cut_widths]
+    names = [party, *(f"{party}/fold-{place}" for place in range(1, folds))]
+    members = [build_label_model(model, name, own, widths, outputs=outputs, seed=seed) for name in names]
+    return FoldedLabelModel(members) if folds > 1 else members[0]

@@ -1,0 +1,86 @@
+"""Training of networks side by side, one for each fold of the rows: which row teaches and judges which of them.
+
+Every training and validation row belongs to a fold. Member m learns from the rows of all other folds, and judges those of fold m,
+so each row is judged by the one member that did not learn from it. Fold 0 has the contract's validation rows.
+
+Shapes: N aligned positions, B batch, M members, C classes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tallystick.training.objective import Objective
+
+
+@dataclass(frozen=True, kw_only=True)
+class Folds:
+    """How many folds there are, and the fold of each position; any value at those that train and judge nothing."""
+
+    count: int
+    fold_N: Tensor
+
+    def objective(self, each: Objective) -> "FoldedObjective":
+        """The loss of so many networks side by side, for that of one."""
+        return FoldedObjective(each, self.fold_N, members=self.count)
+
+
+class FoldedObjective:
+    """The loss of networks side by side, each on the rows that are not of its own fold.
+
+    The loss is the mean of the members' own; its gradient is their sum, so that each learns as if it were alone at every learning
+    rate. A member's loss and gradient are 0 where a batch has rows of its own fold only.
+
+    Args:
+        each: one network's loss.
+        fold_N: the fold of each position; any value where a position is never trained on.
+        members: M.
+    """
+
+    def __init__(self, each: Objective, fold_N: Tensor, *, members: int) -> None:
+        self.each = each
+        self._fold_N = fold_N
+        self._members = members
+
+    def taught(self, member: int, index_B: Tensor) -> Tensor:
+        """Those of these positions that a member learns from."""
+        return index_B[self._fold_N.index_select(0, index_B) != member]
+
+    def __call__(self, logits: Tensor, index_B: Tensor, cuts_BD: Sequence[Tensor] = ()) -> tuple[Tensor, Tensor]:
+        """The loss of logits (B, M) or (B, M, C), and the targets (B,); of ensembles (B, M, E) or (B, M, E, C)."""
+        fold_B = self._fold_N.index_select(0, index_B)
+        total = logits.sum() * 0.0
+        for member in range(self._members):
+            taught_R = (fold_B != member).nonzero().squeeze(1)
+            if len(taught_R):
+                rows = logits[:, member].index_select(0, taught_R)
+                total = total + self.each(rows, index_B.index_select(0, taught_R), cuts_BD)[0]
+        targets_B = self.each(logits[:, 0], index_B, cuts_BD)[1]
+        return total - (total - total / self._members).detach(), targets_B
+
+    def validation_loss(self, logits: Tensor, index_N: Tensor) -> Tensor:
+        """The loss of the logits (N, M) or (N, M, C), of each row those of the member that did not learn from it."""
+        fold_N = self._fold_N.index_select(0, index_N)
+        judged = logits[torch.arange(len(logits), device=logits.device), fold_N]
+        return self.each.validation_loss(judged, index_N)
+
+    def fitted(self) -> dict[str, float]:
+        """What one network's loss fitted."""
+        return self.each.fitted()
+
+
+def untaught(labels_N: Tensor, fold_N: Tensor, *, classes: int, members: int) -> list[tuple[int, int]]:
+    """Which member meets no row of which class, though there are some: the class's rows are all of the member's own fold.
+
+    Args:
+        labels_N: the class of each row.
+        fold_N: its fold.
+        classes: C.
+        members: M.
+    """
+    counts = torch.zeros(members, classes, dtype=torch.int64)
+    counts.index_put_((fold_N.cpu(), labels_N.cpu().long()), torch.ones(len(fold_N), dtype=torch.int64), accumulate=True)
+    alone = (counts > 0) & (counts == counts.sum(dim=0))
+    return [(int(member), int(code)) for member, code in alone.nonzero().tolist()]

@@ -1,0 +1,126 @@
+"""Networks side by side, one for each fold: each learns as one that is trained alone on the other folds, and judges its own."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from loops import OWN, ROWS, SHAPES, Setting, assert_same_bits, training, weights_of
+from test_resume import Unplugged, Until
+
+from tallystick.models.build import build_bottom, build_label_model
+from tallystick.models.folds import FoldedLabelModel
+from tallystick.models.split import CentralizedModel
+from tallystick.training.checkpoint import CheckpointStore
+from tallystick.training.folds import FoldedObjective, untaught
+from tallystick.training.in_process import SplitNetwork
+from tallystick.training.objective import Supervised
+
+OPTIMIZERS = {"adam": {"optimizer": "adam"}, "sgd": {"optimizer": "sgd", "learning_rate": 0.1}}
+KINDS = ("binary", "multiclass", "regression")
+
+
+def alone(setting, member, how):
+    """One member as plain PyTorch trains it: on each batch without its fold's rows."""
+    start, outputs = f"fold-{member}" if member else "", 3 if setting.kind == "multiclass" else 1
+    bottom = build_bottom(setting.model, "shop", SHAPES["shop"], seed=1, name=start)
+    name = f"bank/{start}" if start else "bank"
+    label = build_label_model(setting.model, name, OWN, [bottom.width], outputs=outputs, seed=1)
+    model = CentralizedModel([bottom], label).train()
+    plain = Setting(kind=setting.kind, weights=setting.weights).objective
+    optimizer = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}[how.optimizer](model.parameters(), lr=how.learning_rate)
+    for epoch in range(how.epochs):
+        for batch in setting.schedule.epoch(epoch):
+            taught_B = batch.index_B[setting.fold_N[batch.index_B] != member]
+            optimizer.zero_grad()
+            loss, _ = plain(model([setting.columns["shop"].rows(taught_B)], setting.own_columns.rows(taught_B)), taught_B)
+            torch.autograd.backward(loss)
+            optimizer.step()
+    return model.eval()
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS.keys())
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_member_learns_as_if_it_were_alone(kind, optimizer, tmp_path):
+    setting, how = Setting(kind=kind, folds=3, weights=kind == "binary"), training(**{**optimizer, "epochs": 2})
+    (bottoms, label), _ = setting.train(how, tmp_path)
+    all_N = torch.arange(ROWS)
+    models = [alone(setting, member, how) for member in range(3)]
+    own, shop = setting.own_columns.rows(all_N), setting.columns["shop"].rows(all_N)
+    with torch.no_grad():
+        cut_BD = bottoms["shop"].eval()(shop)
+        with label.eval().apart():
+            each = label([cut_BD], own)
+        mean = label([cut_BD], own)
+        with label.first_alone():
+            first = label([cut_BD], own)
+        found = [model([shop], own) for model in models]
+    for member, expected in enumerate(found):
+        torch.testing.assert_close(each[:, member], expected, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(first, each[:, 0])
+    torch.testing.assert_close(mean, torch.stack(found).mean(dim=0), rtol=1e-3, atol=1e-4)
+    assert (found[0] - found[1]).abs().max() > 0.01, "they learnt from other rows, from other starts"
+
+
+def test_no_gradient_of_a_rows_own_member_crosses():
+    setting = Setting(folds=4)
+    bottoms, label = setting.modules()
+    network = SplitNetwork(
+        bottoms=list(bottoms.values()),
+        sources=setting.sources,
+        model=label,
+        own=setting.own_source,
+        objective=setting.objective,
+        training=training(epochs=1),
+        schedule=setting.schedule,
+    )
+    for step in network.epoch(0):
+        (grad_BD,), fold_B = step.answer.grads_BD, setting.fold_N[step.batch.index_B]
+        is_zero_BM = (grad_BD.view(len(fold_B), 4, -1) == 0).all(dim=2)
+        assert is_zero_BM[torch.arange(len(fold_B)), fold_B].all()
+        assert is_zero_BM.float().mean() < 0.5, "but for a few units that are at rest, the other members learn"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_row_is_judged_by_the_member_that_it_did_not_teach(kind):
+    generator = torch.Generator().manual_seed(1)
+    shape = (50, 3, 3) if kind == "multiclass" else (50, 3)
+    logits, fold_N = torch.randn(shape, generator=generator), torch.randint(0, 3, (60,), generator=generator)
+    target_N = {
+        "binary": torch.randint(0, 2, (60,), generator=generator).float(),
+        "multiclass": torch.randint(0, 3, (60,), generator=generator),
+        "regression": torch.randn(60, generator=generator),
+    }[kind]
+    plain, index_N = Supervised(kind, target_N), torch.randperm(60, generator=generator)[:50]
+    each = [plain(logits[row : row + 1, fold_N[index]], index_N[row : row + 1])[0] for row, index in enumerate(index_N.tolist())]
+    found = FoldedObjective(plain, fold_N, members=3).validation_loss(logits, index_N)
+    torch.testing.assert_close(found, torch.stack(each).mean())
+
+
+def test_a_batch_of_one_fold_teaches_its_member_nothing():
+    logits = torch.randn(5, 2, requires_grad=True)
+    objective = FoldedObjective(Supervised("binary", torch.ones(5)), torch.ones(5, dtype=torch.int64), members=2)
+    loss, targets_B = objective(logits, torch.arange(5))
+    torch.autograd.backward(loss)
+    assert loss > 0
+    assert (logits.grad[:, 0] != 0).all()
+    assert (logits.grad[:, 1] == 0).all()
+    assert torch.equal(targets_B, torch.ones(5))
+
+
+def test_which_member_meets_no_row_of_a_class():
+    labels_N, fold_N = torch.tensor([0, 0, 0, 1, 2, 2]), torch.tensor([0, 1, 2, 2, 1, 1])
+    assert untaught(labels_N, fold_N, classes=4, members=3) == [(1, 2), (2, 1)]
+
+
+@pytest.mark.parametrize("how", [{}, {"mode": "pipelined", "staleness": 2, "ema": 0.9}], ids=["synchronous", "pipelined"])
+def test_a_run_that_is_cut_goes_on_to_the_same_bits(how, tmp_path):
+    setting, how = replace(Setting(folds=3), validations=2), training(**how, epochs=4, patience=3)
+    whole, (state, _) = setting.train(how, tmp_path / "whole")
+    assert isinstance(whole[1], FoldedLabelModel)
+    with pytest.raises(Unplugged):
+        setting.train(how, tmp_path / "cut", wrap=lambda channel: Until(channel, 40))
+    common = max(set.intersection(*(set(CheckpointStore(tmp_path / "cut" / name).steps()) for name in ("bank", "shop"))))
+    again, (resumed, _) = setting.train(how, tmp_path / "cut", resume_from=common)
+    assert 0 < common < state.step
+    assert resumed.best_step == state.best_step
+    assert_same_bits(weights_of(whole), weights_of(again))
