@@ -149,6 +149,14 @@ def folds_lines(contract: Contract) -> list[str]:
     ]
 
 
+def screening_line(contract: Contract) -> str:
+    """What it tells that a feature party, which has many columns, may close those that say nothing."""
+    return (
+        f"nothing is sent for encoding.screening; but from embeddings after the first epoch {contract.label_party} can tell how "
+        "many columns are open, and it rebuilds these more easily than all of them"
+    )
+
+
 def draws_labels_first(contract: Contract) -> bool:
     """Whether labels of a union's rows are drawn before training, from embeddings that are sent for it."""
     return contract.linkage.imputes and label_strategy(contract.union.labels)[0].settles_first

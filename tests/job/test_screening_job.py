@@ -3,8 +3,10 @@
 import numpy as np
 import polars as pl
 import pytest
+import yaml
 from tiny import columns, contract_values, tables
 
+from tallystick.check import check_party_file
 from tallystick.config.contract import parse_contract
 from tallystick.errors import ConfigError
 from tallystick.simulation import simulate
@@ -13,13 +15,18 @@ PARTIES = ("bank", "shop")
 NOISE = 60
 
 
-def run(encoding=None, **changes):
+def frames_and_columns():
     """Both parties' tables with a column that tells, and the shop's with 60 of noise beside."""
     frames, given = tables(PARTIES, rows=900), columns(PARTIES)
     rng = np.random.default_rng(7)
     drawn = {f"noise {number}": rng.normal(size=frames["shop"].height) for number in range(NOISE)}
     frames["shop"] = frames["shop"].with_columns(**{name: pl.Series(values) for name, values in drawn.items()})
     given["shop"]["features"] = {"numeric": ["x", "noise", *drawn], "categorical": ["kind"]}
+    return frames, given
+
+
+def run(encoding=None, **changes):
+    frames, given = frames_and_columns()
     if encoding is not None:
         given["shop"]["encoding"] = encoding
     return simulate(contract_values(PARTIES, **{"training__epochs": 8, "model__numeric": "plain", **changes}), frames, given)
@@ -60,3 +67,17 @@ def test_where_a_contract_lets_columns_be_screened(changes, feature, label):
 def test_another_word_is_refused():
     with pytest.raises(ConfigError, match=r"encoding\.screening"):
         run({"screening": "always"})
+
+
+def test_check_says_what_it_discloses_to_a_feature_party_with_many_columns(lay_out_job):
+    """Of a party with few columns it says nothing."""
+    frames, given = frames_and_columns()
+    home = lay_out_job(PARTIES, frames=frames).home("shop")
+    said = []
+    for features in (columns(PARTIES)["shop"]["features"], given["shop"]["features"]):
+        values = yaml.safe_load((home / "party.yaml").read_text()) | {"features": features}
+        (home / "party.yaml").write_text(yaml.safe_dump(values))
+        said.append(" ".join(check_party_file(home / "party.yaml", home / "contract.yaml").get("encoding", [])))
+    assert "screening" not in said[0]
+    assert "encoding.screening = auto: of 63 columns" in said[1]
+    assert "bank can tell how many columns are open" in said[1]

@@ -41,6 +41,7 @@ from tallystick.dataset.intersection import check_classes, check_unaligned
 from tallystick.dataset.own_rows import Before, extended_encoder, known_labels
 from tallystick.defenses.gaussian import GaussianGradients
 from tallystick.defenses.gaussian_embeddings import GaussianEmbeddings
+from tallystick.disclosure import screening_line
 from tallystick.errors import ComputeError, ConfigError, DataError, StorageError, TallystickError
 from tallystick.evaluation.boosting import check_halves
 from tallystick.evaluation.importance import column_places
@@ -371,6 +372,7 @@ def _check_features(
     if encoder is None:
         return
     notes = (*encoder.notes, *contract.training.resolved_notes(len(training)))
+    notes += (screening_line(contract),) if encoder.screened and not is_label else ()
     told = (f"a run fits on those of these {len(training):,} rows that all parties have, and may then choose otherwise",)
     found.notes += notes + (told if not contract.linkage.imputes and any("auto:" in note for note in notes) else ())
 

@@ -84,12 +84,16 @@ def drawn(table: PublicTable, *, most: int) -> PublicTable:
     return replace(table, frame=table.frame[kept], times=times)
 
 
+NOISE = "noise "
+"""How the names of noise columns begin."""
+
+
 def with_noise(table: PublicTable, count: int) -> PublicTable:
     """The table with so many numeric columns beside its own that say nothing: standard normal draws, the same ones every time."""
     if not count:
         return table
     drawn_NC = np.random.default_rng([zlib.crc32(table.name.encode()), 13]).normal(size=(table.frame.height, count))
-    noise = pl.DataFrame(drawn_NC, schema=[f"noise {number}" for number in range(1, count + 1)])
+    noise = pl.DataFrame(drawn_NC, schema=[f"{NOISE}{number}" for number in range(1, count + 1)])
     columns = FeatureColumns(numeric=(*table.columns.numeric, *noise.columns), categorical=table.columns.categorical)
     return replace(table, frame=table.frame.hstack(noise), columns=columns)
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from tallystick.errors import ConfigError
-from tallystick.results import Result
+from tallystick.results import FeatureAudit, Result
 from tallystick_experiments.audited import audited_table
-from tallystick_experiments.catalogue.public import MOST_ROWS, load_table, with_noise
+from tallystick_experiments.catalogue.public import MOST_ROWS, NOISE, load_table, with_noise
 from tallystick_experiments.grid import NOWHERE, Keeping, grid, run_cases
 from tallystick_experiments.page import Benchmark, Cell, ExperimentResult, ResultTable, seeds_of
 from tallystick_experiments.stats import Row, at, distinct, groups, over_seeds
@@ -113,4 +113,19 @@ def _figures(result: Result) -> Row:
         figures[f"labels: {attack.name}, {attack.view}"] = attack.symmetric_auc
     for audit in result.sections.features:
         figures |= {f"columns: rebuilt, {mean.known} known rows": mean.value for mean in audit.means}
+        figures |= _apart(audit)
     return {"figures": figures}
+
+
+def _apart(audit: FeatureAudit) -> Row:
+    """What was rebuilt of noise columns, and of the others, where there are both."""
+    figures: Row = {}
+    for known in dict.fromkeys(column.known for column in audit.columns):
+        parts: dict[bool, list[float]] = {True: [], False: []}
+        for column in audit.columns:
+            if column.known == known:
+                parts[column.name.startswith(NOISE)].append(column.value)
+        if all(parts.values()):
+            names = {True: "noise columns", False: "the table's own"}
+            figures |= {f"columns: {names[key]}, {known} known rows": sum(of) / len(of) for key, of in parts.items()}
+    return figures
