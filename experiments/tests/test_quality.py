@@ -9,7 +9,7 @@ import pytest
 from tallystick.config import sections
 from tallystick.errors import ConfigError, DataError
 from tallystick_experiments.catalogue.held_out import HELD_OUT, PackagedTable
-from tallystick_experiments.catalogue.public import BY_TIME, PACKAGED, TABLES, load_table, own_table, with_noise
+from tallystick_experiments.catalogue.public import BY_TIME, PACKAGED, TABLES, beside_noise, load_table, own_table
 from tallystick_experiments.grid import Keeping
 from tallystick_experiments.page import benchmark_html
 from tallystick_experiments.quality import leaks, sweep
@@ -183,8 +183,8 @@ def test_the_network_without_gradients_stands_beside_the_one_with_them(monkeypat
 
 def test_noise_columns_stand_beside_a_tables_own_and_are_the_same_every_time():
     table = load_table("wine", None)
-    noisy, again = (with_noise(table, 50) for _ in range(2))
+    noisy, again = (beside_noise(table, 50) for _ in range(2))
     assert noisy.frame.select(table.frame.columns).equals(table.frame)
     assert noisy.frame.equals(again.frame)
     assert len(noisy.columns.numeric) == len(table.columns.numeric) + 50
-    assert with_noise(table, 0) is table
+    assert beside_noise(table, 0) is table

@@ -88,7 +88,7 @@ NOISE = "noise "
 """How the names of noise columns begin."""
 
 
-def with_noise(table: PublicTable, count: int) -> PublicTable:
+def beside_noise(table: PublicTable, count: int) -> PublicTable:
     """The table with so many numeric columns beside its own that say nothing: standard normal draws, the same ones every time."""
     if not count:
         return table

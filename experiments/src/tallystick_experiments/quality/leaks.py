@@ -10,7 +10,7 @@ from typing import Any
 from tallystick.errors import ConfigError
 from tallystick.results import FeatureAudit, Result
 from tallystick_experiments.audited import audited_table
-from tallystick_experiments.catalogue.public import MOST_ROWS, NOISE, load_table, with_noise
+from tallystick_experiments.catalogue.public import MOST_ROWS, NOISE, beside_noise, load_table
 from tallystick_experiments.grid import NOWHERE, Keeping, grid, run_cases
 from tallystick_experiments.page import Benchmark, Cell, ExperimentResult, ResultTable, seeds_of
 from tallystick_experiments.stats import Row, at, distinct, groups, over_seeds
@@ -71,7 +71,7 @@ def run(
     """
     if unknown := [name for name in methods if name not in METHODS]:
         raise ConfigError(f"--methods {', '.join(unknown)}: with --leaks must be of {', '.join(METHODS)}")
-    loaded = {name: with_noise(load_table(name, data, most=most_rows), noise_columns) for name in tables}
+    loaded = {name: beside_noise(load_table(name, data, most=most_rows), noise_columns) for name in tables}
     if numbers := [name for name, table in loaded.items() if table.target == "regression"]:
         raise ConfigError(f"--tables {', '.join(numbers)}: attacks tell classes apart, which a number to predict does not have")
 

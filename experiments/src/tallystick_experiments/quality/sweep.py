@@ -13,9 +13,9 @@ from tallystick_experiments.catalogue.public import (
     PACKAGED,
     TABLES,
     PublicTable,
+    beside_noise,
     drawn,
     load_table,
-    with_noise,
 )
 from tallystick_experiments.grid import NOWHERE, Keeping, grid, run_cases
 from tallystick_experiments.page import ExperimentResult
@@ -56,7 +56,7 @@ def run(
     loaded = {name: load_table(name, data, most=most_rows) for name in tables}
     if own is not None:
         loaded[own.name] = drawn(own, most=most_rows)
-    loaded = {name: with_noise(table, noise_columns) for name, table in loaded.items()}
+    loaded = {name: beside_noise(table, noise_columns) for name, table in loaded.items()}
 
     def trial(seed: int, table: str, method: str) -> Row:
         with np.errstate(all="ignore"):
