@@ -91,7 +91,7 @@ def contract_values(parties, **changes):
         "model": {"embedding_width": 2, "hidden": [8, 8], "cut_after": 1},
         "training": {
             **{"epochs": 2, "batch_size": 64, "learning_rate": 0.01, "patience": None, "checkpoint_every": 5},
-            **{"optimizer": "adam", "schedule": "constant", "ema": 0.5},
+            **{"optimizer": "adam", "schedule": "constant", "ema": 0.5, "folds": 1},
         },
         "evaluation": {"calibration_bins": 5, "bootstrap": 10, "own_columns_boosting": False},
         "audit": False,

@@ -326,10 +326,10 @@ def test_auto_goes_by_the_number_of_training_rows(rows: int, batch_size: int, ep
     terms = parse_contract(BASE).training
     settled = terms.resolved(rows)
     assert (settled.batch_size, settled.epochs, settled.patience) == (batch_size, epochs, patience)
-    assert settled.validations == (4 if rows < 10_000 else 2)
-    kept = {
-        key: value for key, value in terms.model_dump().items() if key not in ("batch_size", "epochs", "validations", "patience")
-    }
+    assert settled.folds == (4 if rows == 500 else 1)
+    assert settled.validations == (1 if rows == 500 else 4 if rows < 10_000 else 2)
+    found = ("batch_size", "epochs", "validations", "patience", "folds")
+    kept = {key: value for key, value in terms.model_dump().items() if key not in found}
     assert {key: getattr(settled, key) for key in kept} == kept
     given = parse_contract(changed(training={"batch_size": 100, "epochs": 7, "validations": 2})).training.resolved(rows)
     assert (given.batch_size, given.epochs, given.validations) == (100, 7, 2)

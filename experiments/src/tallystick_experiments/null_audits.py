@@ -145,7 +145,7 @@ def contract_of_setting(setting: AuditSetting, training: int, *, epochs: int) ->
         "parties": {LABEL: {"role": "label"}, FEATURE: {"role": "feature"}},
         "alignment": {"keys": [{"name": "id"}]},
         "target": {"type": setting.target},
-        "training": {"epochs": epochs, "batch_size": 64, "patience": None},
+        "training": {"epochs": epochs, "batch_size": 64, "patience": None, "folds": 1},
         "evaluation": {"bootstrap": 0, "own_columns_baseline": False, "importance": {"own_columns": False}},
         "audit": True,
         "seed": training + 1,

@@ -1,6 +1,6 @@
 """Whether a contract trains networks side by side, one for each fold of the rows (``training.folds``), and how many."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from tallystick.config.contract import Contract
@@ -10,6 +10,15 @@ def folds(contract: "Contract", rows: int) -> int:
     """How many for so many training rows: as asked, or by itself several where these are few and nothing speaks against it."""
     training = contract.training
     return 1 if training.folds == "auto" and _against(contract) else training.resolved(rows).folds
+
+
+def folds_notes(asked: int | Literal["auto"], count: int) -> list[str]:
+    """What several networks side by side are, in words; nothing for a single one."""
+    if count == 1:
+        return []
+    return [
+        f"training.folds = {asked}: {count} networks side by side, each trained on the training and validation rows but one fold"
+    ]
 
 
 def folds_problems(contract: "Contract") -> list[str]:

@@ -291,7 +291,7 @@ class TrainingSettings(Model):
         "where the split is by time, for the newest rows are the validation rows",
     )
     folds: Annotated[int, Field(strict=True, ge=1, le=MOST_FOLDS)] | Literal["auto"] = Field(
-        default=1,
+        default="auto",
         description="networks side by side, each trained on the training and validation rows without one fold of them, which "
         "it judges in its turn; the mean of their logits predicts; what needs rows that trained nothing (thresholds, column "
         "importance) is measured by the one that no validation row taught. Embeddings are so many times as wide. auto: "

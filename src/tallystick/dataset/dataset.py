@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from tallystick.config.folds import folds_notes
 from tallystick.config.sections import TrainingConfig, TrainingSettings
 from tallystick.cut.forward import Announce, FeatureSource, a_row_each, ignore_rows, no_columns
 from tallystick.data.encoder import Encoder
@@ -108,11 +109,7 @@ class Dataset(ABC):
         """What ``auto`` came to, and that a method for unaligned rows had none, in words."""
         notes = training.resolved_notes(len(self.train_N))
         if self.folds is not None:
-            notes.append(
-                f"training.folds = {training.folds}: {self.folds.count} networks side by side, each trained on the training and "
-                "validation rows without one fold of them"
-            )
-            notes += self._untaught_notes(self.folds)
+            notes += folds_notes(training.folds, self.folds.count) + self._untaught_notes(self.folds)
         if self.dispensed is None:
             return notes
         return [

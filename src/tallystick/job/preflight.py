@@ -24,6 +24,7 @@ from tallystick.artifacts.folder import RunFolder
 from tallystick.artifacts.starting_point import StartingPoint
 from tallystick.artifacts.trained import Architecture
 from tallystick.config.contract import Contract
+from tallystick.config.folds import folds_notes
 from tallystick.config.party import PartyFile
 from tallystick.config.party_checks import check_party
 from tallystick.data.encoder import Encoder
@@ -371,7 +372,8 @@ def _check_features(
         _check_top(contract, party, encoder)
     if encoder is None:
         return
-    notes = (*encoder.notes, *contract.training.resolved_notes(len(training)))
+    several = folds_notes(contract.training.folds, contract.folds(len(training)))
+    notes = (*encoder.notes, *contract.training.resolved_notes(len(training)), *several)
     notes += (screening_line(contract),) if encoder.screened and not is_label else ()
     told = (f"a run fits on those of these {len(training):,} rows that all parties have, and may then choose otherwise",)
     found.notes += notes + (told if not contract.linkage.imputes and any("auto:" in note for note in notes) else ())
@@ -391,6 +393,7 @@ def _check_model(contract: Contract, party: PartyFile, encoder: Encoder, here: F
             check_bottom_rows(bottom, few, path=path, party=party.party, claim=GaussianEmbeddings.method)
         width = width_of(bottom)
     training = contract.training.resolved(here.height)
+    width *= contract.folds(here.height)
     rows = min(most_batches_per_message(training) * training.batch_size, here.height)
     if (size := 4 * rows * width) > contract.network.max_message_mib * MEBIBYTE - 4096:
         raise ConfigError(

@@ -87,7 +87,7 @@ class MatrixPlan:
                 "parties": {LABEL: {"role": "label"}, FEATURE: {"role": "feature"}},
                 "alignment": {"keys": [{"name": KEY}]},
                 "target": table.contract_target,
-                "training": {"epochs": self.epochs, "batch_size": batch_size, "patience": None},
+                "training": {"epochs": self.epochs, "batch_size": batch_size, "patience": None, "folds": 1},
                 "evaluation": {"own_columns_baseline": False, "importance": {"own_columns": False}},
             }
         )

@@ -20,6 +20,7 @@ _NOISE = {"method": "gaussian-embeddings", "delta": 1e-6, "clip": 1.0}
 CONTRACTS: dict[str, dict[str, Any]] = {
     "default": {},
     "unscreened": {},
+    "no-folds": {"training": {"folds": 1}},
     "ensemble": {"model": {"ensemble": 8}},
     "no-gradients": _NONE,
     "no-gradients-32": _NONE | {"model": {"cut_width": 32}},
@@ -37,6 +38,7 @@ PARTIES: dict[str, dict[str, Any]] = {"unscreened": {"encoding": {"screening": "
 LEAKING = {
     "default": "default",
     "unscreened": "nothing screened",
+    "no-folds": "one network, no folds",
     "ensemble": "eight networks above the cut",
     "no-gradients": "no gradient sent",
     "no-gradients-32": "the same, cut width 32",

@@ -16,6 +16,7 @@ SHOWN = {
     "lightgbm": "LightGBM, joined, early stopping, refit",
     "joined": "default, joined",
     "default": "default, split",
+    "no-folds": "one network, split",
     "unscreened": "default, split, nothing screened",
     "no-gradients": "default, no gradient sent",
 }

@@ -119,7 +119,7 @@ class TimedRows:
     @property
     def training(self) -> TrainingConfig:
         """What the contract's defaults make of these rows, on the scenario's batches."""
-        settled = TrainingSettings().resolved(self.scenario.rows)
+        settled = TrainingSettings(folds=1).resolved(self.scenario.rows)
         return timed(settled, self.scenario).model_copy(update={"epochs": EPOCHS})
 
     def schedule(self, settings: UnalignedConfig, local_N: Tensor) -> Schedule:
