@@ -155,11 +155,11 @@ def run(
         DataError: data that is absent or of another format.
         ConfigError: a defence that there is not, or a share of data that says itself which rows both parties have.
     """
+    if unknown := sorted(set(only) - set(LADDERS)):
+        raise ConfigError(f"--only {unknown[0]}: is no defence of the table; it has {', '.join(LADDERS)}")
     table = read_ads(data, limit=limit, swapped=setting.swapped)
     if setting.aligned < 1 and table.has_partner_N is not None:
         raise ConfigError(f"--aligned {setting.aligned}: {table.name} says itself which rows both parties have; leave it out")
-    if unknown := sorted(set(only) - set(LADDERS)):
-        raise ConfigError(f"--only {unknown[0]}: is no defence of the table; it has {', '.join(LADDERS)}")
     encoded = Latest(encode_ads)
     named = {method.name: method for method in methods() if not only or method.family in ("", *only)}
 
