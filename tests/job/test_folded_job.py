@@ -12,10 +12,12 @@ from tallystick.artifacts.folder import RunFolder
 from tallystick.artifacts.row_recorder import RowStore
 from tallystick.config.contract import parse_contract
 from tallystick.config.party import parse_party
+from tallystick.data.features import FeatureShape
 from tallystick.data.keys import keys_of
 from tallystick.data.split import TEST, TRAINING, VALIDATION, split_by_hash
 from tallystick.errors import ConfigError, DataError
 from tallystick.export.half import half_of
+from tallystick.models.tabular import TabularBottom
 from tallystick.simulation import simulate
 from tallystick.watcher import Silent
 
@@ -144,12 +146,27 @@ def test_it_goes_with(changes, tmp_path):
     assert result.evaluation["difference"]
 
 
+def test_a_party_with_several_processes_trains_them_in_one(frames):
+    of, values = columns(PARTIES), contract_values(PARTIES, training__folds="auto", training__epochs=1, evaluation=QUICKLY)
+    of["shop"]["training_workers"] = 2
+    assert simulate(values, frames, of, watcher=Silent()).training.folds == 4
+
+
 def test_a_class_that_a_network_does_not_meet_is_named(tmp_path):
     frames = tables(PARTIES, rows=200)
     held = common(frames, TRAINING)["id"][0]
     bank = frames["bank"].with_columns(y=(pl.col("id") == held).cast(pl.Int64))
     result, _ = run(tmp_path, {**frames, "bank": bank}, training__epochs=1, evaluation=QUICKLY | {"own_columns_baseline": False})
     assert any("meets no row of class" in note for note in result.data.notes)
+
+
+def test_modules_that_are_given_are_of_one_network(frames):
+    given = {"bottoms": {"shop": TabularBottom(FeatureShape(numeric=2, cardinalities=(6,)), embedding_width=2, hidden=[8])}}
+    values = contract_values(PARTIES, training__folds=3, training__epochs=1, evaluation=QUICKLY)
+    with pytest.raises(ConfigError, match=r"modules are given, but training\.folds = 3"):
+        simulate(values, frames, columns(PARTIES), watcher=Silent(), **given)
+    values["training"]["folds"] = "auto"
+    assert simulate(values, frames, columns(PARTIES), watcher=Silent(), **given).training.folds == 1
 
 
 def test_a_run_starts_from_one_with_as_many(done, frames, tmp_path):
