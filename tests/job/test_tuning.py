@@ -204,6 +204,13 @@ def test_a_task_trains_on_the_rows_and_labels_of_its_search(lay_out_job, monkeyp
     assert tuned_alone(job, resume=True) == (on_engine, folder)
 
 
+def test_trials_train_as_many_networks_as_the_contract_says(lay_out_job):
+    changes = {"training__folds": 3, "training__starts": "secret", "training__epochs": 1}
+    ((_, one),), _ = tuned_alone(laid_out(lay_out_job, trials=1, **(changes | {"training__folds": 1})))
+    ((_, three),), _ = tuned_alone(laid_out(lay_out_job, trials=1, **changes))
+    assert 0 < three != one
+
+
 @pytest.mark.long
 def test_trials_on_two_workers_of_which_one_is_killed_come_to_the_same(lay_out_job):
     job = laid_out(lay_out_job, trials=8, training__epochs=8)

@@ -100,10 +100,14 @@ class Dataset(ABC):
     folds: Folds | None = None
     announce: Announce = ignore_rows
 
+    @property
+    def networks(self) -> int:
+        """How many networks train side by side."""
+        return self.folds.count if self.folds is not None else 1
+
     def resolved(self, training: TrainingSettings) -> TrainingConfig:
         """The contract's training for so many training positions, which are the same for every party."""
-        folds = self.folds.count if self.folds is not None else 1
-        return training.model_copy(update={"folds": folds}).resolved(len(self.train_N))
+        return training.model_copy(update={"folds": self.networks}).resolved(len(self.train_N))
 
     def resolved_notes(self, training: TrainingSettings) -> list[str]:
         """What ``auto`` came to, and that a method for unaligned rows had none, in words."""

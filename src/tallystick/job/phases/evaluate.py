@@ -328,7 +328,7 @@ def _baseline(job: Job, own: Dataset, encoder: Encoder) -> _Baseline:
     def progress(_what: str, done: int, total: int) -> None:
         job.progress("own columns only", done, total)
 
-    model = replace(job.architecture, folds=own.folds.count if own.folds is not None else 1).label_model(encoder, [])
+    model = replace(job.architecture, folds=own.networks).label_model(encoder, [])
     schedule = own.schedule(training, seed=job.contract.seed)
     run = TrainingRun(
         training=training,

@@ -505,7 +505,7 @@ def _training(
 
 
 def _networks(dataset: Dataset | None) -> int:
-    return dataset.folds.count if dataset is not None and dataset.folds is not None else 1
+    return dataset.networks if dataset is not None else 1
 
 
 def _dropout(modules: Mapping[str, nn.Module]) -> float:

@@ -144,7 +144,7 @@ def train_as_label_party(
         return TrainedLabelParty.load(job.folder, job.architecture, widths=widths)
     _try_own_top(job, widths)
     defense, start = RunDefense.of(job.contract, job.folder), start_of(job.contract, job.folder)
-    architecture = replace(job.architecture, seed=start, folds=_networks(dataset))
+    architecture = replace(job.architecture, seed=start, folds=dataset.networks)
     if dataset.dispensed is not None:
         architecture = architecture.without_unaligned()
     model = architecture.label_model(dataset.encoder, widths, candidates=dataset.candidates)
@@ -186,7 +186,7 @@ def train_as_label_party(
         state=state,
         alone=calibrated_alone(model, defended) if scores_alone else None,
         dispensed=dataset.dispensed is not None,
-        folds=_networks(dataset),
+        folds=dataset.networks,
     )
     trained.keep(job.folder)
     return trained
@@ -252,7 +252,7 @@ def train_as_feature_party(job: Job, dataset: Dataset, agreement: Agreement) -> 
     """Train the bottom model, or load the trained one; its width is announced first."""
     channel = job.channels[job.contract.label_party]
     start = start_of(job.contract, job.folder)
-    bottom = replace(job.architecture, seed=start, folds=_networks(dataset)).bottom_model(dataset)
+    bottom = replace(job.architecture, seed=start, folds=dataset.networks).bottom_model(dataset)
     put_starting_weights(job.folder, bottom)
     begun = StartingPoint.of(job.folder) is not None
     is_new = trains(job, agreement)
@@ -284,7 +284,7 @@ def train_as_feature_party(job: Job, dataset: Dataset, agreement: Agreement) -> 
         state = train_and_refit(bottom, run, refit_schedule(job, dataset), train, between=keep_first)
     if "evaluation" not in job.phases:
         charge.settle()
-    trained = TrainedFeatureParty(bottom=bottom, encoder=dataset.known_encoder, state=state, folds=_networks(dataset))
+    trained = TrainedFeatureParty(bottom=bottom, encoder=dataset.known_encoder, state=state, folds=dataset.networks)
     trained.keep(job.folder)
     return trained
 
@@ -334,15 +334,10 @@ def receive_widths(job: Job, dataset: Dataset, training: TrainingConfig | None =
             channel,
             rows=dataset.most_cut_rows(together, number),
             max_message_bytes=most,
-            networks=_networks(dataset),
+            networks=dataset.networks,
         )
         for number, channel in enumerate(job.feature_channels)
     ]
-
-
-def _networks(dataset: Dataset) -> int:
-    """How many networks train side by side."""
-    return dataset.folds.count if dataset.folds is not None else 1
 
 
 def _training_run(job: Job, dataset: Dataset, agreement: Agreement, training: TrainingConfig) -> TrainingRun:

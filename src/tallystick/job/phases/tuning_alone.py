@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Generator, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -123,7 +123,8 @@ class _Rows:
             progress=progress,
             screening=Screening(seed=contract.seed),
         )
-        model = Architecture.of(contract, self.party.party, device=self.party.device).label_model(exact.encoder, [])
+        architecture = Architecture.of(contract, self.party.party, device=self.party.device)
+        model = replace(architecture, folds=exact.networks).label_model(exact.encoder, [])
         state = train_label_party(model, own.features_at, own.objective(), [], run)
         rows = len(own.train_N), len(own.validation_N)
         return record.ended(state.best_loss, epochs=state.epoch, rows=rows, seconds=time.monotonic() - began)
