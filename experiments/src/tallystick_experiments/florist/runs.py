@@ -197,7 +197,7 @@ class Trained:
         settles = objective.settles_first
         return SplitNetwork(
             bottoms=[feature_party.bottom(self.bottom)],
-            sources=[feature_party.source(data.training.rows(torch.nonzero(has_features_U).squeeze(1)))],
+            sources=[feature_party.source(data.training.picked(torch.nonzero(has_features_U).squeeze(1)))],
             model=self.model,
             own=data.own_training,
             objective=objective,
