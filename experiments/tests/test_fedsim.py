@@ -292,6 +292,13 @@ def test_random_keys_in_a_table_of_any_size_and_methods_of_choice(quick):
     assert {row[0]: row[2] for row in page.tables[0].rows} == {"Solo": 0.6076, "Top1Sim": 0.9215}
 
 
+def test_a_run_that_a_part_asks_for_twice_counts_once(quick):
+    """At one K both halves of Table 10 ask for FedSim."""
+    found = sweep.run(only=["table-10"], methods=["FedSim"], rows=200, neighbors=3, seeds=(1,))
+    assert len(found.rows) == 1
+    assert found.page().tables[0].rows[0][3] == spread([found.rows[0]["accuracy"]])
+
+
 def test_the_papers_numbers_of_weights_are_those_of_its_widths_or_of_none():
     """Table 9: 22 numbers, of which one is below the weights of any network that reads the set's columns."""
     found = sweep.run(only=["table-9"], seeds=())
