@@ -7,12 +7,15 @@ import torch
 from loops import OWN, ROWS, SHAPES, Setting, assert_same_bits, training, weights_of
 from test_resume import Unplugged, Until
 
+from tallystick.errors import ProtocolError
 from tallystick.models.build import build_bottom, build_label_model
 from tallystick.models.folds import FoldedLabelModel
 from tallystick.models.split import CentralizedModel
+from tallystick.network.channel import memory_channels
 from tallystick.training.checkpoint import CheckpointStore
 from tallystick.training.folds import FoldedObjective, untaught
 from tallystick.training.in_process import SplitNetwork
+from tallystick.training.messages import CutWidth, receive_width
 from tallystick.training.objective import Supervised
 
 OPTIMIZERS = {"adam": {"optimizer": "adam"}, "sgd": {"optimizer": "sgd", "learning_rate": 0.1}}
@@ -124,3 +127,12 @@ def test_a_run_that_is_cut_goes_on_to_the_same_bits(how, tmp_path):
     assert 0 < common < state.step
     assert resumed.best_step == state.best_step
     assert_same_bits(weights_of(whole), weights_of(again))
+
+
+def test_a_width_that_the_networks_do_not_share_equally_is_refused():
+    label, feature = memory_channels("bank", "shop", timeout_s=5)
+    for width in (24, 26):
+        feature.send(CutWidth(width=width))
+    assert receive_width(label, rows=10, max_message_bytes=1 << 20, networks=3) == 24
+    with pytest.raises(ProtocolError, match="a cut width of 26, which 3 networks side by side"):
+        receive_width(label, rows=10, max_message_bytes=1 << 20, networks=3)
