@@ -93,12 +93,46 @@ def test_a_column_of_noise_is_below_a_quantile_of_the_shadows_as_often_as_the_qu
 def test_only_where_most_are_silent_columns_close_and_never_all_of_them():
     shadows_CS = torch.linspace(0, 1, 300).view(100, 3)
     silent, loud = torch.full((70,), 0.5), torch.full((30,), 2.5)
-    assert open_columns(torch.cat([loud, silent]), shadows_CS).tolist() == [True] * 30 + [False] * 70
-    assert open_columns(torch.cat([loud, loud, silent]), shadows_CS).all()
-    assert open_columns(torch.cat([loud[:1], silent]), shadows_CS).nonzero().flatten().tolist() == [0]
-    assert open_columns(torch.cat([loud[:1] - 1, silent]), shadows_CS).all()  # 1.5 may be chance
-    assert open_columns(silent, shadows_CS).all()
-    assert open_columns(torch.zeros(50), torch.zeros(50, SHADOWS)).all()  # gradients of zeros say nothing of columns either
+
+    def opened(*ratios, shadows=shadows_CS, together=()):
+        ratio_C = torch.cat(ratios)
+        together_C = torch.zeros(len(ratio_C), dtype=torch.bool)
+        together_C[list(together)] = True
+        return open_columns(ratio_C, shadows, together_C)
+
+    assert opened(loud, silent).tolist() == [True] * 30 + [False] * 70
+    assert opened(loud, silent, together=[40, 80]).nonzero().flatten().tolist() == [*range(30), 40, 80]
+    assert opened(loud, loud, silent).all()
+    assert opened(loud[:1], silent).nonzero().flatten().tolist() == [0]
+    assert opened(loud[:1] - 1, silent).all()  # 1.5 may be chance
+    assert opened(silent).all()
+    assert opened(torch.zeros(50), shadows=torch.zeros(50, SHADOWS)).all()  # gradients of zeros say nothing of columns either
+
+
+def test_a_pairs_figure_is_the_sum_of_products_of_deviations():
+    columns, vector_ND = drawn_rows(200, numeric=3, codes=(4,)), torch.randn(200, 20, generator=GENERATOR)
+    figures = ColumnFigures(columns, width=20)
+    batches, expected = torch.split(torch.arange(200), 64), np.zeros((8, 4, 4))
+    edges = [np.sort(values_N)[(len(values_N) - 1) * 4 // 8] for values_N in columns.numeric_NF.numpy().T]
+    for index_B in batches:
+        figures.add(columns.rows(index_B), vector_ND[index_B], torch.Generator().manual_seed(1))
+        rows = columns.rows(index_B)
+        above = [rows.numeric_NF[:, place].numpy() > edge for place, edge in enumerate(edges)]
+        halves = np.stack([*above, rows.categorical_NG[:, 0].numpy() <= 1], axis=1).astype(np.float64)
+        halves -= halves.mean(axis=0)
+        centred = (vector_ND[index_B] - vector_ND[index_B].mean(dim=0)).double().numpy()
+        for row, vector in zip(halves, centred, strict=True):
+            for number in range(8):
+                expected[number] += vector[number::8].sum() * np.outer(row, row)
+    assert figures.pairs_2ECC[0].numpy() == pytest.approx(expected, rel=1e-3, abs=1e-3)
+
+
+def test_two_columns_whose_product_settles_the_label_tell_together_and_noise_does_not():
+    columns = drawn_rows(1000, numeric=60)
+    label_N = (columns.numeric_NF[:, 4] * columns.numeric_NF[:, 9] > 0).float()
+    figures = ColumnFigures(columns, width=1)
+    figures.add(columns, label_N[:, None], torch.Generator().manual_seed(1))
+    assert figures.tell_together().nonzero().flatten().tolist() == [4, 9]
 
 
 class Noisy(Setting):

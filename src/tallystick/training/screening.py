@@ -10,7 +10,10 @@ the label party its labels as the defences leave them. No formal guarantee. Not 
 closed columns, which whoever receives them may notice. A label party that departs from the protocol can send gradients by
 which it chooses what is closed.
 
-Shapes: B rows of a batch, C columns, D numbers of a row's vector, K bins, S shadows.
+Columns that tell nothing alone may tell much together, as two whose product settles the label. So pairs are compared, too: in
+each column a row is above its median or not, and the product of two columns' deviations is set beside the vectors.
+
+Shapes: B rows of a batch, C columns, D numbers of a row's vector, E numbers of one that is added up, K bins, S shadows.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -38,6 +41,11 @@ OPEN = 0.99
 """Quantile of the shadows' figures that a column has to reach then."""
 CLEARLY = 2.0
 """How many times that quantile the loudest column has to pass: with too few rows to tell columns apart, none close."""
+TOGETHER = 1.5
+"""How many times the largest figure of shadow pairs a pair of columns has to pass, to stay open for what it tells together."""
+PAIRED = 512
+"""Columns up to which pairs are compared: of more, columns that tell only together may be closed."""
+_PAIR_NUMBERS = 8  # into which a row's vector is added up for pairs: C x C of each are kept
 _SAMPLED = 10_000  # training rows that settle the bins
 _OWN_ROWS = 4096  # of the label party's labels at a time
 _COLUMNS = 256  # at a time: their bins are a matrix
@@ -76,6 +84,9 @@ class ColumnFigures:
         self.counts_CK = torch.zeros(columns, BINS, device=device, dtype=torch.float64)
         self.sums_CKSD = torch.zeros(columns, BINS, 1 + SHADOWS, width, device=device, dtype=torch.float64)
         self.squares = torch.zeros((), device=device, dtype=torch.float64)
+        kept = columns if columns <= PAIRED else 0
+        # of the columns, and of their first shadows
+        self.pairs_2ECC = torch.zeros(2, min(width, _PAIR_NUMBERS), kept, kept, device=device)
 
     def add(self, features: Features, vector_BD: Tensor, generator: torch.Generator) -> None:
         """Count a batch; the generator shuffles the vectors for the shadows."""
@@ -91,6 +102,28 @@ class ColumnFigures:
             self.sums_CKSD[part] += sums.view(self.sums_CKSD[part].shape)
             self.counts_CK[part] += is_in_BCK.sum(dim=0)
         self.squares += centred_BD.double().square().sum()
+        if self.pairs_2ECC.shape[2]:
+            self._add_pairs(features, (centred_BD, shuffled[0]))
+
+    def _add_pairs(self, features: Features, vectors: Sequence[Tensor]) -> None:
+        """Add up each row's vector times the product of two columns' deviations."""
+        above_BF = features.numeric_NF > self._edges_FK[:, (BINS - 1) // 2]
+        frequent_BG = features.categorical_NG <= 1  # the most frequent code, or none
+        halves_BC = torch.cat([above_BF, frequent_BG], dim=1).to(vectors[0].dtype)
+        halves_BC -= halves_BC.mean(dim=0)
+        for kind, vector_BD in enumerate(vectors):
+            numbers = self.pairs_2ECC.shape[1]
+            for place in range(numbers):
+                number_B = vector_BD[:, place::numbers].sum(dim=1)
+                self.pairs_2ECC[kind, place] += (halves_BC * number_B[:, None]).t() @ halves_BC
+
+    def tell_together(self) -> Tensor:
+        """Which columns (C,) are of a pair that tells more than any pair of shadows could by chance."""
+        strength_2CC = self.pairs_2ECC.square().sum(dim=1)
+        if not strength_2CC.numel():
+            return torch.zeros(len(self.counts_CK), dtype=torch.bool, device=self.counts_CK.device)
+        strength_2CC.diagonal(dim1=1, dim2=2).zero_()
+        return (strength_2CC[0] > TOGETHER * strength_2CC[1].max()).any(dim=0)
 
     def ratios(self) -> tuple[Tensor, Tensor]:
         """The figures (C,) of the columns, and those of their shadows (C, S); 0 where there is nothing to compare."""
@@ -108,13 +141,16 @@ class ColumnFigures:
         return torch.cat([bins_BF, features.categorical_NG.clamp(max=BINS - 1)], dim=1)
 
 
-def open_columns(ratio_C: Tensor, shadows_CS: Tensor) -> Tensor:
-    """Which columns stay open (C,): all of them, unless most are silent and some clearly are not."""
+def open_columns(ratio_C: Tensor, shadows_CS: Tensor, together_C: Tensor) -> Tensor:
+    """Which columns stay open (C,): all of them, unless most are silent and some clearly are not.
+
+    Those that tell only together with another stay open.
+    """
     by_chance = shadows_CS.flatten()
     is_silent_C = ratio_C < torch.quantile(by_chance, SILENT)
     least = torch.quantile(by_chance, OPEN)
     closes = is_silent_C.double().mean() >= MOSTLY_SILENT and ratio_C.max() > CLEARLY * least
-    return ratio_C >= least if closes else torch.ones_like(is_silent_C)
+    return (ratio_C >= least) | together_C if closes else torch.ones_like(is_silent_C)
 
 
 class ColumnScreen:
@@ -149,7 +185,12 @@ class ColumnScreen:
         if self._figures is None:
             return {}
         found = self._figures
-        return {"screening/counts": found.counts_CK, "screening/sums": found.sums_CKSD, "screening/squares": found.squares}
+        return {
+            "screening/counts": found.counts_CK,
+            "screening/sums": found.sums_CKSD,
+            "screening/squares": found.squares,
+            "screening/pairs": found.pairs_2ECC,
+        }
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """Take back what ``tensors`` gave; other names are left alone."""
@@ -158,6 +199,7 @@ class ColumnScreen:
             figures.sums_CKSD.copy_(sums_CKSD)
             figures.counts_CK.copy_(tensors["screening/counts"])
             figures.squares.copy_(tensors["screening/squares"])
+            figures.pairs_2ECC.copy_(tensors["screening/pairs"])
 
     def _begun(self, width: int) -> ColumnFigures:
         if self._figures is None:
@@ -227,7 +269,7 @@ def screen_own_columns(
 
 def close(columns: Columns, figures: ColumnFigures, screening: Screening) -> None:
     """Close the columns that are not to stay open."""
-    open_C = open_columns(*figures.ratios())
+    open_C = open_columns(*figures.ratios(), figures.tell_together())
     assert columns.gates is not None, "only these are screened"
     columns.gates.copy_(open_C)
     screening.settled(open_C)
