@@ -97,7 +97,7 @@ def test_every_method_trains(hdb, quick, name):
 def test_by_contract_a_pair_is_encoded_and_trained_as_a_contract_says_by_default(hdb, quick):
     linked = runs.link_pair(read_hdb(hdb), neighbors=3, seed=1)
     trained = runs.train_method(linked, "the contract's default", runs.RECIPES["hdb"], seed=1)
-    default = TrainingSettings().resolved(len(linked.train_N))
+    default = TrainingSettings(folds=1).resolved(len(linked.train_N))  # a contract links by similarity without folds
     assert trained.network.training == default
     assert trained.network.schedule.batch_size == default.batch_size
     assert trained.network.model.bottom.width == NetworkModel().hidden[0]
