@@ -105,10 +105,9 @@ def train_label_party(
 
     Without peers it trains on the label party's own columns alone, which is the baseline that a partner has to beat.
 
-    Threat model: honest-but-curious feature parties. A cut gradient tells much about the label of its row (see the label
-    leakage papers). ``defense`` changes what they are sent: its penalty is in the cut gradients, its noise over their sum. The
-    own model learns from the loss alone. Without a defence there is no guarantee, and the bits are those of one process.
-    ``step_rule`` says how it learns from a batch.
+    Threat model: honest-but-curious feature parties. A cut gradient tells much about the label of its row. ``defense`` changes
+    what they are sent: its penalty is in the cut gradients, its noise over their sum. The own model learns from the loss alone.
+    Without a defence there is no guarantee, and the bits are those of one process. ``step_rule`` says how it learns.
 
     Raises PeerLost, PeerStopped and ProtocolError from the channels, StorageError from the store, Diverged when the loss, a cut
     gradient or a weight is no longer finite: what is committed stays as it was.
