@@ -8,6 +8,7 @@ from numpy.linalg import inv
 from planted import ROWS, generator, labels, planted_view
 from scipy.linalg import sqrtm
 
+from tallystick.attacks.energies import RecentWhitening
 from tallystick.attacks.label_inference.evaluate import evaluate_label_inference
 from tallystick.attacks.label_inference.registry import LABEL_INFERENCE_ATTACKS
 from tallystick.attacks.row_sums import RowSums
@@ -135,3 +136,14 @@ def test_what_whitens_survives_a_file_of_sums() -> None:
 def test_one_epoch_has_no_pair() -> None:
     attacks = {"paired-energy": LABEL_INFERENCE_ATTACKS["paired-energy"]}
     assert evaluate_label_inference(view(2.0, epochs=1), TRUTH, attacks=attacks) == {}
+
+
+def test_gradients_whose_squares_are_zero_are_left_out():
+    """Of a network that has learnt its rows by heart, in an epoch that began with larger gradients."""
+    whitened = RecentWhitening()
+    rows_BD = torch.randn(64, 4, generator=torch.Generator().manual_seed(1))
+    assert whitened(rows_BD) is None
+    whitened.epoch_ended()
+    assert whitened(rows_BD) is not None
+    assert whitened(rows_BD * 1e-29) is None
+    assert whitened(rows_BD) is not None

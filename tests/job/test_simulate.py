@@ -342,18 +342,19 @@ def test_a_table_of_fifty_rows_trains_by_the_defaults():
 @pytest.mark.long
 def test_the_baseline_is_boosting_where_that_validates_better(monkeypatch):
     """The own column tells the label by a step function that two epochs of a small network do not find."""
+    settings = {"model__numeric": "plain", "evaluation__bootstrap": 0}
     frames = tables(PARTIES, rows=900)
     frames["bank"] = frames["bank"].with_columns(y=(pl.col("noise") * 3).floor().cast(pl.Int64) % 2)
-    boosted = run(frames=frames, evaluation__own_columns_boosting=True, evaluation__bootstrap=0)
-    plain = run(frames=frames, evaluation__own_columns_boosting=False, evaluation__bootstrap=0)
+    boosted = run(frames=frames, evaluation__own_columns_boosting=True, **settings)
+    plain = run(frames=frames, evaluation__own_columns_boosting=False, **settings)
     assert value(boosted, "auc", "local_baseline") > 0.9 > value(plain, "auc", "local_baseline")
     assert value(boosted, "auc") == value(plain, "auc")
     assert "own columns only: gradient boosting is the baseline" in " ".join(boosted.data.notes)
     monkeypatch.setattr(evaluate, "MOST_ROWS", 300)
-    drawn = run(frames=frames, evaluation__own_columns_boosting=True, evaluation__bootstrap=0)
+    drawn = run(frames=frames, evaluation__own_columns_boosting=True, **settings)
     assert value(drawn, "auc", "local_baseline") > 0.9
     assert "boosting was fitted on 300 of 579 training rows" in " ".join(drawn.data.notes)
     monkeypatch.setattr(evaluate, "can_boost", lambda: False)
-    without = run(frames=frames, evaluation__own_columns_boosting=True, evaluation__bootstrap=0)
+    without = run(frames=frames, evaluation__own_columns_boosting=True, **settings)
     assert value(without, "auc", "local_baseline") == value(plain, "auc", "local_baseline")
     assert "gradient boosting was not tried; install scikit-learn" in " ".join(without.data.notes)

@@ -83,7 +83,7 @@ class RecentWhitening:
     rows: int = 0
 
     def __call__(self, gradient_BD: Tensor) -> Tensor | None:
-        """The whitened gradients (B, D), of mean squared length D; None in the first epoch, and where all are alike.
+        """The whitened gradients (B, D), of mean squared length D; None in the first epoch, and where all are alike or next to 0.
 
         NaN where one is not finite.
         """
@@ -105,6 +105,8 @@ class RecentWhitening:
             return None
         turned_BD = x_BD @ self.white_DD
         size = float(turned_BD.square().sum(dim=1).mean())
+        if size == 0:  # gradients so small that their squares are 0
+            return None
         whitened_BD: Tensor = turned_BD * (width / size) ** 0.5
         return whitened_BD
 
