@@ -103,8 +103,7 @@ def train_label_party(
 ) -> TrainingState:
     """Train the top model, and the other parties' bottom models through their cut gradients; leaves the best weights.
 
-    Without peers it trains on the label party's own columns alone, which is the baseline that a partner has to beat.
-
+    Without peers it trains on own columns alone: the baseline that a partner has to beat.
     Threat model: honest-but-curious feature parties. A cut gradient tells much about the label of its row. ``defense`` changes
     what they are sent: its penalty is in the cut gradients, its noise over their sum. The own model learns from the loss alone.
     Without a defence there is no guarantee, and the bits are those of one process. ``step_rule`` says how it learns.

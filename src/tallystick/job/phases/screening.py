@@ -10,7 +10,7 @@ from tallystick.data.encoder import Encoder
 from tallystick.dataset.dataset import Dataset
 from tallystick.job.job import Job
 from tallystick.job.phases.starts import start_of
-from tallystick.models.tabular import screened_columns
+from tallystick.models.tabular import Columns
 from tallystick.training.screening import Screening
 
 _NAMED = 20
@@ -29,12 +29,16 @@ def screening_of(job: Job, dataset: Dataset) -> Screening | None:
 
 
 def screening_notes(encoder: Encoder | None, module: nn.Module) -> list[str]:
-    """What this party's report says of it; nothing where its columns may not be closed."""
-    columns = screened_columns(module)
-    if encoder is None or columns is None or columns.gates is None:
+    """What this party's report says of it, for each of several networks side by side; nothing where no column may be closed."""
+    screened = [part.gates for part in module.modules() if isinstance(part, Columns) and part.gates is not None]
+    if encoder is None:
         return []
-    said = _said(encoder, columns.gates)
-    return [f"{said[0].upper()}{said[1:]}."]
+    notes = []
+    for number, open_C in enumerate(screened, 1):
+        said = _said(encoder, open_C)
+        network = f" (network {number} of {len(screened)})" if len(screened) > 1 else ""
+        notes.append(f"{said[0].upper()}{said[1:]}{network}.")
+    return notes
 
 
 def _said(encoder: Encoder, open_C: Tensor) -> str:
