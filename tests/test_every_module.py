@@ -53,6 +53,7 @@ REACHED = {
     "tallystick.job.findings": ("tests/job/test_report_contents.py", "sections"),
     "tallystick.job.monitor": ("tests/monitoring/test_monitor.py", '"monitor"'),
     "tallystick.job.phases.importance": ("tests/job/test_no_gradients.py", "importance"),
+    "tallystick.job.phases.learnt": ("tests/job/test_report_contents.py", "sections"),
     "tallystick.job.phases.once": ("tests/job/test_no_gradients.py", "goes_on_to_the_same_bits"),
     "tallystick.job.phases.tuning_alone": ("tests/job/test_tuning.py", "tuned_alone"),
     "tallystick.job.phases.report": ("tests/job/test_report_contents.py", "sections"),
