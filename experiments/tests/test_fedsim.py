@@ -225,6 +225,11 @@ def test_filters_or_keys_and_other_recipes_and_merges_beside_ours(hdb, quick, mo
     tables = {table.name.partition(":")[0]: table for table in found.page().tables}
     by_keys, by_filters = tables["Table 11"].rows
     assert [by_keys[1], by_filters[1:3]] == ["none", ["tau 1", 28.29]]
+    (filters_less_keys,) = tables["Table 11, differences on the same split"].rows
+    plain = [row for row in found.rows if row["neighbors"] == 3 and row["recipe"] == "ours"]
+    by_noise = {(row["noise"], row["seed"]): row["rmse"] for row in plain}
+    lost = spread(by_noise["tau 1", seed] - by_noise["", seed] for seed in (1, 2))
+    assert filters_less_keys == ["hdb", "FedSim", "tau 1 less none", "rmse", lost, 2]
     rising = sum(row["weights"][-1] > row["weights"][0] for row in found.rows if row["neighbors"] == 4 and row["weights"])
     assert [row[2:4] for row in tables["Figure 10"].rows if row[2] == 4] == [[4, f"{rising} of 2"]]
     ours, published = tables["FedSim by how it is trained"].rows

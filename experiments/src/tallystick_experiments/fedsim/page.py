@@ -82,6 +82,7 @@ def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
                 _differences([*parts.get("table-1", []), *(row for row in parts.get("table-10", []) if row["neighbors"] == 30)]),
                 _differences(parts.get("merges", [])),
                 _differences(parts.get("contract", [])),
+                *(_setting_differences(part, of) for part, of in parts.items() if part in VARIED),
                 _gains(parts.get("gains", [])),
                 _figure_10([row for row in rows if row.get("weights")]),
                 _cut(about["cut"]),
@@ -106,7 +107,7 @@ def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
 
 def _table(part: str, name: str, rows: Sequence[Row]) -> ResultTable:
     """A row per method and setting, with the spread over seeds."""
-    metric, varied = "r2" if part == "table-6" else paper.METRIC[name], VARIED.get(part)
+    metric, varied = _metric(part, name), VARIED.get(part)
     others = OTHERS.get(part, ("r2",) if metric == "rmse" else ())
     cells: list[list[Cell]] = []
     for (method, *_), of in groups(rows, "method", *SETTINGS).items():
@@ -126,6 +127,10 @@ def _table(part: str, name: str, rows: Sequence[Row]) -> ResultTable:
 SETTINGS = ("neighbors", "key_noise", "split", "noise", "parties", "recipe")
 OTHERS = {"table-6": ("rmse",), "recipes": ("r2", "dead")}
 """What a part shows besides its metric; of a regression it is else R-squared."""
+
+
+def _metric(part: str, name: str) -> str:
+    return "r2" if part == "table-6" else paper.METRIC[name]
 
 
 def _words(value: str | float) -> str:
@@ -229,6 +234,19 @@ def method_differences(rows: Sequence[Row]) -> list[list[Cell]]:
 def _differences(rows: Sequence[Row]) -> ResultTable:
     columns = ["difference", "set", "metric", "mean", "splits"]
     return ResultTable(name="Differences on the same split", columns=columns, rows=method_differences(rows))
+
+
+def _setting_differences(part: str, rows: Sequence[Row]) -> ResultTable:
+    """What a part's setting changes on the same split: each of its values less the first, by set and method."""
+    setting, cells = VARIED[part], list[list[Cell]]()
+    for (name, method), of in groups(rows, "set", "method").items():
+        metric = _metric(part, name)
+        (first, base), *others = groups(of, setting).items()
+        for value, mine in others:
+            if found := paired(mine, base, metric):
+                cells.append([name, method, f"{_words(value)} less {_words(first)}", metric, spread(found), len(found)])
+    columns = ["set", "method", setting.replace("_", " "), "metric", "mean", "splits"]
+    return ResultTable(name=f"{TITLES[part].partition(':')[0]}, differences on the same split", columns=columns, rows=cells)
 
 
 def _figure_10(rows: Sequence[Row]) -> ResultTable:
