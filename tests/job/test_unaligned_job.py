@@ -275,7 +275,9 @@ def test_the_audit_says_that_only_aligned_rows_are_attacked():
         ({"settings": {"method": "fedcvt"}, "parties": ("bank", "club", "shop")}, "is for one feature party, found 2"),
         ({"settings": {"group": "kind"}}, "groups nothing; leave unaligned.group"),
         ({"settings": {"method": "guess"}}, "unaligned.method"),
-        ({"settings": {"evaluations": 51}}, "unaligned.evaluations"),
+        ({"settings": {"evaluations": 1001}}, "unaligned.evaluations"),
+        ({"settings": {"masked": 1.0}}, "unaligned.masked"),
+        ({"settings": {"self_supervision_rate": 0.0}}, "unaligned.self_supervision_rate"),
         ({"model__wide": True}, "model.wide = false"),
     ],
 )

@@ -12,6 +12,7 @@ from torch.nn.functional import logsigmoid
 
 from tallystick.config.sections import NetworkModel
 from tallystick.config.unaligned import METHODS, UnalignedConfig, unaligned_problems
+from tallystick.data.categories import MISSING
 from tallystick.data.features import Features, FeatureShape
 from tallystick.metrics import auc
 from tallystick.models.build import BranchParts, build_bottom
@@ -405,6 +406,39 @@ def test_self_supervision_finds_groups_that_its_columns_share(name, epochs, batc
     part = own_part(own, Path(), learning_rate=0.01, batch_size=batch_size)
     method.prepare(trained, Unread(), part)
     assert explained(trained.bottom) > before + 0.15
+
+
+@pytest.mark.parametrize("masked_by", ["missing", "other-row"])
+def test_a_view_hides_that_share_of_the_cells_and_shows_nothing_or_another_rows_cell(masked_by):
+    """Of 20,000 cells the share hidden has a standard deviation of .003; .02 is more than six of them."""
+    rows = 5000
+    numbers_NF, codes_NG = torch.arange(2.0 * rows).view(rows, 2) + 1, torch.arange(2 * rows).view(rows, 2) + 2
+    settings = UnalignedConfig(method="ss-vfl", masked=0.2, masked_by=masked_by)
+    how = self_supervision.SelfSupervision(settings=settings, name="label")
+    view = how.view(Features(numeric_NF=numbers_NF, categorical_NG=codes_NG), torch.Generator().manual_seed(1))
+    for seen, cells, missing in ((view.numeric_NF, numbers_NF, 0), (view.categorical_NG, codes_NG, MISSING)):
+        hidden = seen != cells
+        assert hidden.float().mean().item() == pytest.approx(0.2, abs=0.02)
+        if masked_by == "missing":
+            assert (seen[hidden] == missing).all()
+        else:  # one column has the odd values, the other the even ones
+            assert torch.isin(seen, cells).all()
+            assert (seen % 2 == cells % 2).all()
+
+
+@pytest.mark.parametrize("name", ["ss-vfl", "fedhssl"])
+def test_self_supervision_takes_its_own_rate_and_a_tenth_of_the_passes(name, tmp_path, monkeypatch):
+    """Adam's first step moves a weight by its rate, so one step moves the bottom three times as far at three times the rate."""
+    steps = []
+    for rate in (1.0, 3.0):
+        method, own = step_rule(name, epochs=19, self_supervision_rate=rate), own_columns(40 + 40)
+        model = model_of(method)
+        before = copied(model)
+        method.prepare(model, Unread(), own_part(own, tmp_path, learning_rate=1e-4, batch_size=64))
+        steps.append(moved(before, model, "bottom.layers"))
+    for key, by in steps[0].items():
+        torch.testing.assert_close(steps[1][key], 3 * by, rtol=0.02, atol=1e-6)
+        assert by.abs().max().item() == pytest.approx(1e-4, rel=0.02)
 
 
 def test_fedhssls_cross_party_cosines_by_hand():

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from tallystick.reading import Count, Model, Text, WholeShare
 
-MOST_EVALUATIONS = 50
+MOST_EVALUATIONS = 1000  # a diffusion has so many steps of noise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,6 +146,21 @@ class UnalignedConfig(Model):
     prediction: Literal["epsilon", "x0", "v"] = Field(default="epsilon", description="diffu-at: what its network predicts")
     evaluations: Annotated[int, Field(strict=True, ge=1, le=MOST_EVALUATIONS)] = Field(
         default=20, description=f"diffu-at: evaluations of its network per embedding, at most {MOST_EVALUATIONS}"
+    )
+    sampling: Literal["ddim", "ddpm"] = Field(
+        default="ddim",
+        description="diffu-at: ddim adds no noise between evaluations, ddpm does; FedAds has ddpm in 1000 evaluations, at fifty "
+        "times the time",
+    )
+    masked: Annotated[float, Field(strict=True, gt=0, lt=1)] = Field(
+        default=0.3, description="ss-vfl, fedhssl: share of a row's cells that each of its two views hides"
+    )
+    masked_by: Literal["missing", "other-row"] = Field(
+        default="missing",
+        description="ss-vfl, fedhssl: what stands in a hidden cell: nothing, or another row's cell",
+    )
+    self_supervision_rate: Annotated[float, Field(strict=True, gt=0, le=100)] = Field(
+        default=1.0, description="ss-vfl, fedhssl: learning rate of self-supervision, as a multiple of the usual"
     )
     group: Text | None = Field(
         default=None,

@@ -124,12 +124,30 @@ def _row(name: str, method: str, paper: tuple[float, float] | None = None, *, ki
 
 
 PROBE = "probe"
+PRETRAINING: Mapping[str, Mapping[str, Any]] = {
+    "30 passes": {"epochs": 300},  # self-supervision takes a tenth
+    "100 passes": {"epochs": 1000},
+    "a tenth hidden": {"masked": 0.1},
+    "six tenths hidden": {"masked": 0.6},
+    "other rows' cells": {"masked_by": "other-row"},
+    "other rows' cells, six tenths": {"masked_by": "other-row", "masked": 0.6},
+    "rate x 0.1": {"self_supervision_rate": 0.1},
+    "rate x 10": {"self_supervision_rate": 10.0},
+}
+"""What else self-supervision is tried with: Table 3 has 3 passes, views that hide .3 of the cells, and the usual rate."""
+SAMPLING: Mapping[str, Mapping[str, Any]] = {
+    "100 steps": {"evaluations": 100},
+    "1,000 steps": {"evaluations": 1000},
+    "1,000 steps of DDPM": {"evaluations": 1000, "sampling": "ddpm"},  # FedAds'
+}
+"""How else Diffu-AT makes embeddings up; Table 3 has 20 steps of DDIM."""
 
 
 def rows(*, group: str | None = None) -> tuple[MethodRow, ...]:
     """All rows. FedAds draws a branch with the odds of its rows, so its methods have four local steps for each joint one.
 
-    Probes ask what a label party's bottom knows that starts at random, or from self-supervision, and is left as it is.
+    Probes ask what a label party's bottom knows that starts at random, or from self-supervision, and is left as it is; and
+    whether other settings of self-supervision, or more steps of diffusion, bring more.
     """
     four: dict[str, Any] = {"local_steps": 4}
     return (
@@ -157,6 +175,9 @@ def rows(*, group: str | None = None) -> tuple[MethodRow, ...]:
         MethodRow(name="VanillaVFL, frozen", kind=PROBE, frozen=True),
         replace(_row("SS-VFL, frozen", "ss-vfl", kind=PROBE), frozen=True),
         replace(_row("FedHSSL, frozen", "fedhssl", kind=PROBE, joint_epochs=4), frozen=True),
+        *(_row(f"SS-VFL, {name}", "ss-vfl", kind=PROBE, **how) for name, how in PRETRAINING.items()),
+        *(_row(f"FedHSSL, {name}", "fedhssl", kind=PROBE, joint_epochs=4, **how) for name, how in PRETRAINING.items()),
+        *(_row(f"Diffu-AT, {name}", "diffu-at", kind=PROBE, **four, **how) for name, how in SAMPLING.items()),
     )
 
 

@@ -37,8 +37,9 @@ class DiffuAT(Synthesis):
     """A diffusion over the aligned rows' cut embeddings makes up those of unaligned rows; both kinds of batches alternate.
 
     FedAds, section 4.1: T = 1000, linear beta, sines and cosines of the step. Here h_N is standardised, the loss is taken on h_N
-    alone (on the condition it has nothing to teach), and sampling is DDIM in ``evaluations`` steps, not T. The paper's
-    condition [y; h_L] (``label_condition``) lets the local branch read the label off the made-up embedding; without y it cannot.
+    alone (on the condition it has nothing to teach), and an embedding takes ``evaluations`` steps of ``sampling``: 20 of DDIM;
+    the paper's are 1,000 of DDPM. The paper's condition [y; h_L] (``label_condition``) lets the local branch read the label off
+    the made-up embedding; without y it cannot.
     Threat model and guarantee are those of Synthesis.
     """
 
@@ -76,11 +77,12 @@ class DiffuAT(Synthesis):
         found = model.generator
         assert isinstance(found, Diffusion)
         condition_BC = found.condition(found.bottom(own), targets_B)
-        sample_BD = SCHEDULE.ddim(
+        sample_BD = SCHEDULE.sample(
             partial(found.predict, condition_BC),
             torch.randn((len(targets_B), len(found.mean_D)), generator=generator),
             evaluations=self.settings.evaluations,
             prediction=self.settings.prediction,
             limit=LIMIT,
+            fresh=generator if self.settings.sampling == "ddpm" else None,
         )
         return found.in_units(sample_BD)

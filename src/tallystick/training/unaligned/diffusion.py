@@ -1,9 +1,10 @@
-"""Denoising diffusion: the noise schedule, what a network may predict of it, and sampling by DDIM.
+"""Denoising diffusion: the noise schedule, what a network may predict of it, and sampling by DDIM or DDPM.
 
 Shapes: B batch, D width of what is denoised, C width of the condition, T steps of noise.
 
-Ho et al. 2020 (DDPM), Song et al. 2021 (DDIM, eta = 0), Salimans and Ho 2022 (v-prediction). Formulas of our own, tested against
-closed forms: the best denoiser of a Gaussian is known, and so is what the sampler makes of it.
+Ho et al. 2020 (DDPM), Song et al. 2021 (DDIM; eta = 0, or 1, which with every step is DDPM), Salimans and Ho 2022
+(v-prediction). Formulas of our own, tested against closed forms: the best denoiser of a Gaussian is known, and so is what the
+sampler makes of it.
 """
 
 import math
@@ -62,7 +63,7 @@ class NoiseSchedule:
             return predicted_BD, (noisy_BD - signal * predicted_BD) / spread
         return signal * noisy_BD - spread * predicted_BD, spread * noisy_BD + signal * predicted_BD
 
-    def ddim(
+    def sample(
         self,
         predict: Predict,
         noise_BD: Tensor,
@@ -70,10 +71,12 @@ class NoiseSchedule:
         evaluations: int,
         prediction: Prediction,
         limit: float = math.inf,
+        fresh: torch.Generator | None = None,
     ) -> Tensor:
-        """From noise to a sample in this many evaluations; without further noise (eta = 0), equation 12 of DDIM.
+        """From noise to a sample in this many evaluations, equation 12 of DDIM.
 
-        ``limit`` bounds what is taken for x_0 in between, where a network is least sure.
+        ``limit`` bounds what is taken for x_0 in between, where a network is least sure. ``fresh`` draws further noise at every
+        evaluation but the last (eta = 1: with as many evaluations as steps, DDPM's own sampling); without it eta is 0.
         """
         kept_T = self.kept.tolist()
         places = torch.linspace(self.steps - 1, 0, evaluations).round().long().tolist()
@@ -84,8 +87,12 @@ class NoiseSchedule:
             clean_BD = clean_BD.clamp(-limit, limit)
             if number + 1 == len(places):
                 return clean_BD
-            after = kept_T[places[number + 1]]
-            sample_BD = math.sqrt(after) * clean_BD + math.sqrt(1 - after) * noise
+            before, after = kept_T[step], kept_T[places[number + 1]]
+            # the variance of x at the next step, given x_0 and x at this one (equation 7 of DDPM)
+            variance = (1 - after) / (1 - before) * (1 - before / after) if fresh is not None else 0.0
+            sample_BD = math.sqrt(after) * clean_BD + math.sqrt(1 - after - variance) * noise
+            if fresh is not None:
+                sample_BD += math.sqrt(variance) * torch.randn(sample_BD.shape, generator=fresh)
         raise AssertionError("at least one evaluation")
 
 

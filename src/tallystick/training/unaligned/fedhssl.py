@@ -52,11 +52,11 @@ class FedHSSL(SelfSupervised):
     def prepare(self, model: LabelModel, objective: Objective, own: OwnPart) -> None:  # noqa: ARG002
         """SimSiam on the label party's rows."""
         assert model.bottom is not None
-        simsiam(model.bottom, own, epochs=self.epochs, name="label")
+        simsiam(model.bottom, own, self.alone("label"))
 
     def prepare_bottom(self, bottom: nn.Module, own: OwnPart) -> None:
         """SimSiam on a feature party's rows."""
-        simsiam(bottom, own, epochs=self.epochs, name="feature")
+        simsiam(bottom, own, self.alone("feature"))
 
     def loss(
         self, model: LabelModel, objective: Objective, batch: Batch, cuts_BD: Sequence[Tensor], own: Features

@@ -2,35 +2,62 @@
 
 import copy
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, cross_entropy, normalize
 
+from tallystick.config.unaligned import UnalignedConfig
 from tallystick.data.categories import MISSING
 from tallystick.data.features import Features
 from tallystick.models.build import seeded, width_of
 from tallystick.privacy.randomness import generator_of
 from tallystick.training.unaligned.method import OwnPart
 
-MASKED = 0.3  # share of cells that an augmentation hides (FedHSSL)
 TEMPERATURE, MOMENTUM, QUEUE = 0.2, 0.999, 4096  # SS-VFL's; the queue is MoCo's idea, its length ours
 PROJECTED, PREDICTED = 512, 128  # FedHSSL's projector and predictor
 
 
-def masked(features: Features, generator: torch.Generator) -> Features:
-    """An augmentation: some cells at random become missing, which is the mean of a number."""
-    hidden_BF = torch.rand(features.numeric_NF.shape, generator=generator) < MASKED
-    hidden_BG = torch.rand(features.categorical_NG.shape, generator=generator) < MASKED
-    return Features(
-        numeric_NF=features.numeric_NF.masked_fill(hidden_BF, 0.0),
-        categorical_NG=features.categorical_NG.masked_fill(hidden_BG, MISSING),
-    )
+SHARE = 10  # self-supervision takes this part of unaligned.epochs: it stops by no validation
 
 
-def momentum_contrast(bottom: nn.Module, own: OwnPart, *, epochs: int, name: str) -> None:
-    """MoCo (He et al. 2020) with two masked views of a row: SS-VFL's pretraining of one party. No label is read."""
-    with seeded(own.start, name):
+@dataclass(frozen=True, kw_only=True)
+class SelfSupervision:
+    """How a party trains its bottom model on its own rows without labels: by two views of a row that hide some of its cells.
+
+    Args:
+        settings: the contract's.
+        name: whose start the heads are drawn from: label or feature.
+    """
+
+    settings: UnalignedConfig
+    name: str
+
+    @property
+    def epochs(self) -> int:
+        """Passes over own rows."""
+        return max(1, self.settings.epochs // SHARE)
+
+    def view(self, features: Features, generator: torch.Generator) -> Features:
+        """An augmentation: some cells at random become missing, which is the mean of a number, or another row's of the batch."""
+        hidden_BF = torch.rand(features.numeric_NF.shape, generator=generator) < self.settings.masked
+        hidden_BG = torch.rand(features.categorical_NG.shape, generator=generator) < self.settings.masked
+        return Features(
+            numeric_NF=self._hidden(features.numeric_NF, hidden_BF, 0, generator),
+            categorical_NG=self._hidden(features.categorical_NG, hidden_BG, MISSING, generator),
+        )
+
+    def _hidden(self, cells_BF: Tensor, hidden_BF: Tensor, missing: int, generator: torch.Generator) -> Tensor:
+        if self.settings.masked_by == "missing":
+            return cells_BF.masked_fill(hidden_BF, missing)
+        donor_BF = torch.randint(max(1, len(cells_BF)), cells_BF.shape, generator=generator)
+        return torch.where(hidden_BF, cells_BF.gather(0, donor_BF), cells_BF)
+
+
+def momentum_contrast(bottom: nn.Module, own: OwnPart, how: SelfSupervision) -> None:
+    """MoCo (He et al. 2020) with two views of a row: SS-VFL's pretraining of one party. No label is read."""
+    with seeded(own.start, how.name):
         head = nn.Linear(width_of(bottom), width_of(bottom))
         slow, slow_head = copy.deepcopy(bottom), copy.deepcopy(head)
         queue_QD = normalize(torch.randn(QUEUE, width_of(bottom)), dim=1)
@@ -51,13 +78,13 @@ def momentum_contrast(bottom: nn.Module, own: OwnPart, *, epochs: int, name: str
         place = (place + len(key_BD)) % QUEUE
         return loss
 
-    _train(own, [bottom, head], loss_of, epochs=epochs)
+    _train(own, [bottom, head], loss_of, how)
 
 
-def simsiam(bottom: nn.Module, own: OwnPart, *, epochs: int, name: str) -> None:
-    """SimSiam (Chen and He 2021) with two masked views of a row: FedHSSL's local stage. No label is read."""
+def simsiam(bottom: nn.Module, own: OwnPart, how: SelfSupervision) -> None:
+    """SimSiam (Chen and He 2021) with two views of a row: FedHSSL's local stage. No label is read."""
     width = width_of(bottom)
-    with seeded(own.start, name):
+    with seeded(own.start, how.name):
         projector = nn.Sequential(
             nn.Linear(width, PROJECTED),
             nn.BatchNorm1d(PROJECTED),
@@ -80,19 +107,20 @@ def simsiam(bottom: nn.Module, own: OwnPart, *, epochs: int, name: str) -> None:
             / 2
         )
 
-    _train(own, [bottom, projector, predictor], loss_of, epochs=epochs)
+    _train(own, [bottom, projector, predictor], loss_of, how)
 
 
-def _train(own: OwnPart, modules: list[nn.Module], loss_of: Callable[[Features, Features], Tensor], *, epochs: int) -> None:
+def _train(own: OwnPart, modules: list[nn.Module], loss_of: Callable[[Features, Features], Tensor], how: SelfSupervision) -> None:
     parameters = [parameter for module in modules for parameter in module.parameters()]
-    optimizer = torch.optim.Adam(parameters, lr=own.training.learning_rate, fused=True)
+    rate = own.training.learning_rate * how.settings.self_supervision_rate
+    optimizer = torch.optim.Adam(parameters, lr=rate, fused=True)
     for module in modules:
         module.train()
-    batches = list(_steps(own, epochs))
+    batches = list(_steps(own, how.epochs))
     for number, (index_B, generator) in enumerate(batches):
         features = own.source(index_B)
         optimizer.zero_grad()
-        torch.autograd.backward(loss_of(masked(features, generator), masked(features, generator)))
+        torch.autograd.backward(loss_of(how.view(features, generator), how.view(features, generator)))
         optimizer.step()
         own.progress("self-supervision", number + 1, len(batches))
 

@@ -10,9 +10,7 @@ from tallystick.models.build import BranchParts, width_of
 from tallystick.models.split import LabelModel
 from tallystick.training.objective import Objective
 from tallystick.training.unaligned.method import OwnPart, UnalignedMethod
-from tallystick.training.unaligned.self_supervision import momentum_contrast
-
-SHARE = 10  # self-supervision takes this part of unaligned.epochs: it stops by no validation
+from tallystick.training.unaligned.self_supervision import SelfSupervision, momentum_contrast
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,13 +32,12 @@ class SelfSupervised(UnalignedMethod):
     def prepare(self, model: LabelModel, objective: Objective, own: OwnPart) -> None:  # noqa: ARG002
         """Pretrain the label party's bottom."""
         assert model.bottom is not None
-        momentum_contrast(model.bottom, own, epochs=self.epochs, name="label")
+        momentum_contrast(model.bottom, own, self.alone("label"))
 
     def prepare_bottom(self, bottom: nn.Module, own: OwnPart) -> None:
         """Pretrain a feature party's bottom."""
-        momentum_contrast(bottom, own, epochs=self.epochs, name="feature")
+        momentum_contrast(bottom, own, self.alone("feature"))
 
-    @property
-    def epochs(self) -> int:
-        """Passes over own rows."""
-        return max(1, self.settings.epochs // SHARE)
+    def alone(self, name: str) -> SelfSupervision:
+        """How the party of this name trains before the first joint step."""
+        return SelfSupervision(settings=self.settings, name=name)
