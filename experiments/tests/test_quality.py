@@ -14,7 +14,7 @@ from tallystick_experiments.grid import Keeping
 from tallystick_experiments.page import benchmark_html
 from tallystick_experiments.quality import leaks, sweep
 from tallystick_experiments.quality.methods import METHODS, BoostingMethod
-from tallystick_experiments.quality.page import behind, boosting_verdict
+from tallystick_experiments.quality.page import behind, verdict
 
 pytest.importorskip("sklearn")
 
@@ -79,10 +79,15 @@ def test_boosting_on_own_columns_sees_only_those():
     ],
 )
 def test_verdicts_go_by_the_bounds(metric, ours, theirs, within, far):
-    said = boosting_verdict("boosting", [(metric, round(behind(metric, ours, theirs), 9))])
+    said = verdict("boosting", [(metric, round(behind(metric, ours, theirs), 9))])
     assert f"or better, on {within} of 1 tables" in said
     assert said.endswith(f"5 % on {far}.")
-    assert boosting_verdict("boosting-early", []) == ""
+    assert verdict("boosting-early", []) == ""
+
+
+def test_beside_tabm_the_bounds_are_half_as_wide():
+    said = verdict("tabm", [("auc", 0.0009), ("auc", 0.0011), ("rmse", 0.009), ("rmse", 0.011)])
+    assert "within .001 AUC or 1 % RMSE of tabm, or better, on 2 of 4 tables" in said
 
 
 def test_what_is_not_there_is_named(tmp_path):

@@ -13,7 +13,7 @@ from tallystick_experiments.grid import NOWHERE, Keeping
 from tallystick_experiments.page import ExperimentResult
 from tallystick_experiments.quality import leaks as audits
 from tallystick_experiments.quality import sweep
-from tallystick_experiments.quality.methods import METHODS
+from tallystick_experiments.quality.methods import USUAL
 
 
 def run(
@@ -28,10 +28,11 @@ def run(
     label: Annotated[str, Option(help="The column of --table that is predicted.")] = "",
     key: Annotated[str | None, Option("--id", help="The column of --table that names rows; it is no feature.")] = None,
     time: Annotated[str | None, Option(help="The column of --table by which rows are split, the newest for test.")] = None,
-    methods: Annotated[Sequence[str], several("Methods, with commas between; all if left out.")] = (),
+    methods: Annotated[Sequence[str], several("Methods, with commas between; all but TabM if left out.")] = (),
     seeds: Annotated[Sequence[int], seeds_option("Seeds per table and method.")] = range(1, 6),
     rows: Annotated[int, Option(help="Rows that are drawn from a larger table.", min=100)] = MOST_ROWS,
     noise_columns: Annotated[int, Option(help="Numeric columns that say nothing, beside those of each table.", min=0)] = 0,
+    device: Annotated[str, Option(help="Where TabM trains: cpu, or cuda, where it takes seconds in place of minutes.")] = "cpu",
     leaks: Annotated[
         bool, Option("--leaks", help="Audit the default with gradients and without, or --methods, on --tables instead.")
     ] = False,
@@ -55,7 +56,7 @@ def run(
         )
     own = own_table(table, label=label, key=key, time=time) if table is not None else None
     chosen = sweep.tables_of(tables, data) if own is None or tables else []
-    named = methods or list(METHODS)
+    named = methods or list(USUAL)
     return sweep.run(
         data=data,
         tables=chosen,
@@ -64,5 +65,6 @@ def run(
         seeds=seeds,
         most_rows=rows,
         noise_columns=noise_columns,
+        device=device,
         keeping=keeping,
     )

@@ -1,25 +1,22 @@
-"""The methods that are compared: split networks trained by the product's own steps, gradient boosting by scikit-learn.
-
-Shapes: N rows, T test rows.
+"""The methods that are compared: split networks trained by the product's own steps, gradient boosting by scikit-learn
+and LightGBM, and TabM by its authors' package.
 """
 
 import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Literal
 
 import numpy as np
 import polars as pl
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
-from tallystick import metrics
 from tallystick.config.gradients import still
 from tallystick.config.party import EncodingConfig, FeatureColumns
-from tallystick.config.sections import NetworkModel, TargetConfig, TrainingConfig, TrainingSettings
+from tallystick.config.sections import NetworkModel, TrainingConfig, TrainingSettings
 from tallystick.cut.forward import KeptCuts, logits_over
 from tallystick.data.encoder import Encoder
 from tallystick.data.target import LabelCoder
@@ -37,23 +34,10 @@ from tallystick.training.run import TrainingRun
 from tallystick.training.screening import Screening
 from tallystick_experiments.catalogue.public import PublicTable
 from tallystick_experiments.experiment import best_logits
+from tallystick_experiments.quality.figure import Figure, Ints, QualityMethod, coder_of, test_figure
+from tallystick_experiments.quality.tabm import TabMMethod, require_device
 
-Ints = NDArray[np.int64]
 MOST_CATEGORIES = 254  # that scikit-learn's boosting takes as such, beside the missing ones
-
-
-@dataclass(frozen=True, kw_only=True)
-class Figure:
-    """What a method reached on the test rows: AUC, or RMSE for regression; how long it took, and the numbers that would cross."""
-
-    value: float
-    seconds: float
-    epochs: int | None = None
-    crossing_bytes: int | None = None
-
-
-QualityMethod = Callable[[PublicTable, int], Figure]
-"""Fits on a table's training rows, by a seed, and gives its figure on the test rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -300,18 +284,6 @@ def _for_boosting(frame: pl.DataFrame, columns: FeatureColumns) -> Any:
     return frame.select(*words, *(pl.col(name).cast(pl.Float64) for name in columns.numeric)).to_pandas()
 
 
-def coder_of(table: PublicTable, rows: Ints) -> LabelCoder:
-    """The coding of the labels, fitted on these rows."""
-    target = TargetConfig(type=table.target, classes=table.classes)
-    return LabelCoder.fit(table.frame.get_column(table.label), target, rows)
-
-
-def test_figure(table: PublicTable, coder: LabelCoder, test: Ints, scores_T: NDArray[Any]) -> float:
-    """AUC, of several classes the mean of each against the rest; RMSE for regression."""
-    labels_T = coder.in_units(coder.encode(table.frame.get_column(table.label)).numpy()[test])
-    return metrics.metric(table.target, "rmse" if table.target == "regression" else "auc", labels_T, scores_T)
-
-
 METHODS: dict[str, QualityMethod] = {
     "boosting": BoostingMethod(columns="joined", settings={}),
     "boosting-early": BoostingMethod(columns="joined", settings={"early_stopping": True, "max_iter": 1000}),
@@ -329,4 +301,14 @@ METHODS: dict[str, QualityMethod] = {
     "joined": NetworkMethod(
         model=NetworkModel(), training=TrainingSettings().resolved, encoding=EncodingConfig(), columns="joined"
     ),
+    "tabm": TabMMethod(refit="by-time"),
+    "tabm-refit": TabMMethod(refit="always"),
 }
+USUAL = tuple(name for name in METHODS if not name.startswith("tabm"))
+"""Those that a processor runs in seconds or minutes."""
+
+
+def methods_on(device: str) -> Mapping[str, QualityMethod]:
+    """METHODS, of which TabM's train on this device; raises ConfigError for a device that PyTorch does not find here."""
+    require_device(device)
+    return {name: replace(each, device=device) if isinstance(each, TabMMethod) else each for name, each in METHODS.items()}

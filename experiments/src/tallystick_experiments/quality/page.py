@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 from tallystick_experiments.page import Benchmark, Cell, Curve, ResultTable, Series, seeds_of
 from tallystick_experiments.stats import Figure, Row, change, distinct, groups, over_seeds
 
-AUC_WITHIN, RMSE_WITHIN = 0.002, 0.02
-"""How far behind boosting still counts as as good: of AUC, and of RMSE relatively."""
+WITHIN = {"tabm": 0.001, "tabm-refit": 0.001}
+"""How far behind a rival still counts as as good, as a difference of AUC; ten times that of RMSE, relatively."""
+USUALLY_WITHIN = 0.002
 AUC_BEHIND, RMSE_BEHIND = 0.005, 0.05
 """How far behind is too far."""
 SHOWN = {
@@ -14,13 +15,21 @@ SHOWN = {
     "boosting": "boosting, joined",
     "boosting-early": "boosting, joined, early stopping",
     "lightgbm": "LightGBM, joined, early stopping, refit",
+    "tabm": "TabM, joined",
+    "tabm-refit": "TabM, joined, refit",
     "joined": "default, joined",
     "default": "default, split",
     "no-folds": "one network, split",
     "unscreened": "default, split, nothing screened",
     "no-gradients": "default, no gradient sent",
 }
-BEHIND = {"boosting": "behind boosting", "boosting-early": "behind early stopping", "lightgbm": "behind LightGBM"}
+BEHIND = {
+    "boosting": "behind boosting",
+    "boosting-early": "behind early stopping",
+    "lightgbm": "behind LightGBM",
+    "tabm": "behind TabM",
+    "tabm-refit": "behind TabM refit",
+}
 ByMethod = Mapping[str, Sequence[Row]]  # of one table
 
 
@@ -51,7 +60,7 @@ def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
             *(
                 said
                 for rival, of in gaps.items()
-                if (said := boosting_verdict(rival, [(tables[name][1], gap) for name, gap in of.items()]))
+                if (said := verdict(rival, [(tables[name][1], gap) for name, gap in of.items()]))
             ),
             "Columns are shared out at random, by the seed, and so are rows: 70 % training, 10 % validation, 20 % test. "
             "Boosting, which needs no validation rows, is fitted on both; networks keep the epoch that validates best.",
@@ -88,14 +97,16 @@ def _ahead(found: ByMethod, metric: str, method: str) -> float | None:
     return None if gap is None else -100 * gap
 
 
-def boosting_verdict(rival: str, gaps: Sequence[tuple[str, float]]) -> str:
-    """On how many tables the default is as good as boosting, and on how many too far behind, by metrics and gaps."""
+def verdict(rival: str, gaps: Sequence[tuple[str, float]]) -> str:
+    """On how many tables the default is as good as a rival, and on how many too far behind, by metrics and gaps."""
     if not gaps:
         return ""
-    within = sum(gap <= (RMSE_WITHIN if metric == "rmse" else AUC_WITHIN) for metric, gap in gaps)
+    of_auc = WITHIN.get(rival, USUALLY_WITHIN)
+    within = sum(gap <= (10 * of_auc if metric == "rmse" else of_auc) for metric, gap in gaps)
     far = sum(gap > (RMSE_BEHIND if metric == "rmse" else AUC_BEHIND) for metric, gap in gaps)
+    bounds = f"{of_auc:.3f}".removeprefix("0") + f" AUC or {1000 * of_auc:.0f} % RMSE"
     return (
-        f"The default is within .002 AUC or 2 % RMSE of {rival}, or better, on {within} of {len(gaps)} "
+        f"The default is within {bounds} of {rival}, or better, on {within} of {len(gaps)} "
         f"tables, and behind by more than .005 or 5 % on {far}."
     )
 

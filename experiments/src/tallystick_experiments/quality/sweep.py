@@ -19,7 +19,7 @@ from tallystick_experiments.catalogue.public import (
 )
 from tallystick_experiments.grid import NOWHERE, Keeping, grid, run_cases
 from tallystick_experiments.page import ExperimentResult
-from tallystick_experiments.quality.methods import METHODS
+from tallystick_experiments.quality.methods import METHODS, USUAL, methods_on
 from tallystick_experiments.quality.page import page_of
 from tallystick_experiments.stats import Row
 
@@ -40,19 +40,23 @@ def run(
     data: Path | None,
     tables: Sequence[str] = tuple(TABLES),
     own: PublicTable | None = None,
-    methods: Sequence[str] = tuple(METHODS),
+    methods: Sequence[str] = USUAL,
     seeds: Sequence[int] = (1, 2, 3, 4, 5),
     most_rows: int = MOST_ROWS,
     noise_columns: int = 0,
+    device: str = "cpu",
     keeping: Keeping = NOWHERE,
 ) -> ExperimentResult:
     """Run what the log lacks, seed after seed; ``own`` is a table of the user's, and all have ``noise_columns`` more.
 
-    Raises ConfigError for an unknown table or method, DataError for a table that is not there.
+    TabM trains on ``device``, everything else on the processor.
+
+    Raises ConfigError for an unknown table, method or device, DataError for a table that is not there.
     """
     for what, asked, known in (("table", tables, TABLES), ("method", methods, METHODS)):
         if unknown := [name for name in asked if name not in known]:
             raise ConfigError(f"--{what}s {', '.join(unknown)}: must be of {', '.join(known)}")
+    made_by = methods_on(device)
     loaded = {name: load_table(name, data, most=most_rows) for name in tables}
     if own is not None:
         loaded[own.name] = drawn(own, most=most_rows)
@@ -60,11 +64,11 @@ def run(
 
     def trial(seed: int, table: str, method: str) -> Row:
         with np.errstate(all="ignore"):
-            return vars(METHODS[method](loaded[table], seed))
+            return vars(made_by[method](loaded[table], seed))
 
     cases = grid(seed=seeds, table=loaded, method=methods)
-    noisy = {"noise_columns": noise_columns} if noise_columns else {}
-    rows = run_cases(cases, trial, keeping, {"benchmark": "quality", "most_rows": most_rows} | noisy)
+    unusual = ({"noise_columns": noise_columns} if noise_columns else {}) | ({"device": device} if device != "cpu" else {})
+    rows = run_cases(cases, trial, keeping, {"benchmark": "quality", "most_rows": most_rows} | unusual)
     facts = {
         name: {"rows": table.frame.height, "columns": len(table.columns.numeric + table.columns.categorical),
                "target": table.target, "source": table.source, "by_time": table.times is not None}

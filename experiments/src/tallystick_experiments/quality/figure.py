@@ -1,0 +1,41 @@
+"""What every method gives, and how its scores on the test rows become that. Shapes: N rows, T test rows."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tallystick import metrics
+from tallystick.config.sections import TargetConfig
+from tallystick.data.target import LabelCoder
+from tallystick_experiments.catalogue.public import PublicTable
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """What a method reached on the test rows: AUC, or RMSE for regression; how long it took, and the numbers that would cross."""
+
+    value: float
+    seconds: float
+    epochs: int | None = None
+    crossing_bytes: int | None = None
+
+
+QualityMethod = Callable[[PublicTable, int], Figure]
+"""Fits on a table's training rows, by a seed, and gives its figure on the test rows."""
+
+
+def coder_of(table: PublicTable, rows: Ints) -> LabelCoder:
+    """The coding of the labels, fitted on these rows."""
+    target = TargetConfig(type=table.target, classes=table.classes)
+    return LabelCoder.fit(table.frame.get_column(table.label), target, rows)
+
+
+def test_figure(table: PublicTable, coder: LabelCoder, test: Ints, scores_T: NDArray[Any]) -> float:
+    """AUC, of several classes the mean of each against the rest; RMSE for regression."""
+    labels_T = coder.in_units(coder.encode(table.frame.get_column(table.label)).numpy()[test])
+    return metrics.metric(table.target, "rmse" if table.target == "regression" else "auc", labels_T, scores_T)
