@@ -16,6 +16,7 @@ from tallystick.models.normalization import BatchNorm
 from tallystick_experiments.catalogue.ads import TRAINING_FILE, UNALIGNED_FILE, encode_ads, read_ads, read_by_kind
 from tallystick_experiments.fedads import defenses as fedads
 from tallystick_experiments.fedads import unaligned
+from tallystick_experiments.fedads.pairs import PairedByClass
 from tallystick_experiments.fedads.unaligned_data import share_out
 from tallystick_experiments.stats import groups
 
@@ -203,6 +204,23 @@ def test_table_4_in_the_papers_setting_has_a_fifth_of_the_rows_and_normalises(cr
         fedads.run(data=criteo, seeds=(1,), only=["labeldp"])
     with pytest.raises(ConfigError, match=r"--aligned 0\.0: expected a share"):
         replace(setting, aligned=0.0)
+
+
+@pytest.mark.parametrize("own_class", [True, False])
+def test_partners_are_of_the_class_that_is_asked_for_and_every_one_of_them_comes_up(own_class: bool) -> None:
+    labels_B = (torch.arange(8) % 4 == 0).float()
+    generator, met = torch.Generator().manual_seed(1), set[tuple[int, int]]()
+    for _ in range(200):  # one of 30 pairs is missed by chance less often than 30 (5/6)^200 = 1e-14
+        partner_B = PairedByClass(own_class=own_class).partners(labels_B, generator)
+        met |= set(enumerate(partner_B.tolist()))
+    rows = range(8)
+    wanted = {(row, other) for row in rows for other in rows if (labels_B[row] == labels_B[other]) == own_class}
+    assert met == {(row, other) for row, other in wanted if row != other}
+
+
+def test_a_row_that_has_no_partner_of_the_class_takes_any_other() -> None:
+    partner_B = PairedByClass(own_class=True).partners(torch.tensor([1.0, 0.0, 0.0]), torch.Generator().manual_seed(1))
+    assert partner_B[0] in (1, 2)
 
 
 def test_the_attack_sees_every_training_row_once_after_training(criteo: Path) -> None:

@@ -58,6 +58,9 @@ def test_membership_takes_the_same_rows_for_every_strategy_and_the_stated_share(
     shift = both.shift(0.25, imputed_rate=0.0)
     assert shift.shared == shared / 1000
     assert shift.positive == pytest.approx((700 - shared) / 1000 * 0.25)
+    other = Membership.of("both", rows=1000, ratio=0.3, seed=7, features_ratio=0.6)
+    assert torch.equal(other.has_labels_U, both.has_labels_U)
+    assert int(other.has_features_U.sum()) == 400
 
 
 STRATEGIES = ["majority", "majority-te", "majority-tr", "sampling", "florist-tr", "florist-vanilla", "random-pred:k=2"]
@@ -123,6 +126,22 @@ def test_labels_settled_before_training_never_change_in_a_run(clicks: SplitData)
         assert not changed[name][real_U].any()
     assert not changed["settled"].any()
     assert changed["random-pred"].any()
+
+
+def test_other_shares_of_labels_and_features_stand_without_the_papers_numbers(file: Path) -> None:
+    setting = replace(SMALL, epochs=1)
+    found = florist.run(
+        data=file, seeds=(1,), sides=["both"], strategies=["florist-tr"], ratios=[0.25, 0.1], features_ratio=0.6, setting=setting
+    )
+    assert found.about["features_ratio"] == 0.6
+    changes = found.page().tables[0]
+    assert changes.name == "As in Table 3, of other pairs"
+    assert (changes.columns[0], len(changes.columns)) == ("ratio", 1 + len(BOTH))
+    assert [row[0] for row in changes.rows] == ["0.1", "0.25"]
+    with pytest.raises(ConfigError, match=r"--features-ratio 0\.6: goes with --sides both only; found labels, features"):
+        florist.run(data=file, seeds=(1,), sides=["labels", "features"], features_ratio=0.6)
+    with pytest.raises(ConfigError, match=r"ratio 1\.5 is not a share"):
+        florist.run(data=file, seeds=(1,), sides=["both"], features_ratio=1.5)
 
 
 def test_a_large_tables_attacks_read_evenly_spread_steps(clicks: SplitData, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,7 +44,7 @@ def test_every_row_reaches_the_goal_and_a_turned_row_lies_exactly_at_it(seed: in
     sent_BD = MixPro(goal=goal)(grad_BD, torch.zeros(50), generator=generator(seed))
     phi_B = cosines(sent_BD / 10**exponent, grad_BD / 10**exponent)
     assert float(phi_B.min()) >= goal - 1e-9
-    mixed_BD = MixPro(goal=goal)._mixed(grad_BD, generator(seed))
+    mixed_BD = MixPro(goal=goal)._mixed(grad_BD, torch.zeros(len(grad_BD)), generator(seed))
     turned_B = cosines(mixed_BD / 10**exponent, grad_BD / 10**exponent) < goal - 1e-9
     assert torch.allclose(phi_B[turned_B], torch.tensor(goal, dtype=torch.float64), atol=1e-9)
     assert torch.allclose(sent_BD[~turned_B], mixed_BD[~turned_B], rtol=1e-9, atol=1e-9 * 10**exponent)
@@ -55,7 +55,7 @@ def test_equation_11_wherever_it_does_not_shrink_a_row(seed: int, goal: float) -
     grad_BD = gradients(seed)
     defense, mean_D = MixPro(goal=goal), gradients(seed).mean(dim=0)
     sent_BD = defense(grad_BD, torch.zeros(50), generator=generator(seed))
-    mixed_BD = defense._mixed(grad_BD, generator(seed))
+    mixed_BD = defense._mixed(grad_BD, torch.zeros(len(grad_BD)), generator(seed))
     for sent_D, mixed_D in zip(sent_BD, mixed_BD, strict=True):
         expected_D = paper(mixed_D, mean_D, goal)
         if expected_D.norm() >= mixed_D.norm():
@@ -68,7 +68,7 @@ def test_mixing_weights_are_beta_and_partners_are_other_rows() -> None:
     """Row b is the unit vector b, so a mixed row shows weight and partner. 4,000 draws: the mean of the larger of two
     Beta(.6, .6) weights has a standard error of .0023; .012 is five of them (chance 6e-7)."""
     defense, rows = MixPro(), 4_000
-    mixed_BD = defense._mixed(torch.eye(rows, dtype=torch.float64), generator())
+    mixed_BD = defense._mixed(torch.eye(rows, dtype=torch.float64), torch.zeros(rows), generator())
     weight_B = mixed_BD.diagonal()
     assert float(weight_B.min()) >= 0.5
     assert torch.allclose(mixed_BD.sum(dim=1), torch.ones(rows, dtype=mixed_BD.dtype))
@@ -87,7 +87,10 @@ def test_antiparallel_rows_keep_their_norm_instead_of_vanishing() -> None:
     # The printed equation gives about 0; rounding decides its last digits.
     assert float(paper(grad_BD[-1], grad_BD.mean(dim=0), 0.5).norm()) < 1e-6
     defense = MixPro(goal=0.5)
-    sent_BD, mixed_BD = defense(grad_BD, torch.zeros(20), generator=generator(1)), defense._mixed(grad_BD, generator(1))
+    sent_BD, mixed_BD = (
+        defense(grad_BD, torch.zeros(20), generator=generator(1)),
+        defense._mixed(grad_BD, torch.zeros(len(grad_BD)), generator(1)),
+    )
     assert bool((cosines(mixed_BD, grad_BD) < 0).any())
     assert torch.allclose(sent_BD.norm(dim=1), mixed_BD.norm(dim=1))
     assert float(cosines(sent_BD, grad_BD).min()) >= 0.5 - 1e-9

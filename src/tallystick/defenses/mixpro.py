@@ -62,16 +62,19 @@ class MixPro(Defense):
         mean_D = exact_BD.mean(dim=0)
         if float(mean_D.norm()) <= 1e-12 * float(exact_BD.norm(dim=1).max()):
             mean_D = standard_normal(1, grad_BD.shape[1], generator, like=exact_BD)[0]
-        mixed_BD = self._mixed(exact_BD, generator)
+        mixed_BD = self._mixed(exact_BD, labels_B, generator)
         return self._turned(mixed_BD, mean_D / mean_D.norm(), generator).to(grad_BD.dtype)
 
-    def _mixed(self, grad_BD: Tensor, generator: Randomness) -> Tensor:
-        rows = len(grad_BD)
-        weight = torch.from_numpy(betaincinv(self.alpha, self.alpha, uniform(rows, generator).numpy()))
-        other_B = torch.minimum(weight, 1 - weight).to(grad_BD.device)[:, None]
-        # A shift of 1 to B - 1: any row but the own.
+    def partners(self, labels_B: Tensor, generator: Randomness) -> Tensor:
+        """The row that each row is mixed with: a shift of 1 to B - 1, which is any row but the own."""
+        rows = len(labels_B)
         shift_B = (uniform(rows, generator) * (rows - 1)).long().clamp_max_(rows - 2) + 1
-        partner_B = ((torch.arange(rows) + shift_B) % rows).to(grad_BD.device)
+        return (torch.arange(rows) + shift_B) % rows
+
+    def _mixed(self, grad_BD: Tensor, labels_B: Tensor, generator: Randomness) -> Tensor:
+        weight = torch.from_numpy(betaincinv(self.alpha, self.alpha, uniform(len(grad_BD), generator).numpy()))
+        other_B = torch.minimum(weight, 1 - weight).to(grad_BD.device)[:, None]
+        partner_B = self.partners(labels_B, generator).to(grad_BD.device)
         return torch.lerp(grad_BD, grad_BD.index_select(0, partner_B), other_B)
 
     def _turned(self, mixed_BD: Tensor, mean_D: Tensor, generator: Randomness) -> Tensor:

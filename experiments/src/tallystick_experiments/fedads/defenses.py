@@ -30,6 +30,7 @@ from tallystick.models.tabular import TabularBottom, TabularTop
 from tallystick_experiments.catalogue.ads import encode_ads, read_ads
 from tallystick_experiments.catalogue.table import SplitData, TwoPartyTable, column_names
 from tallystick_experiments.experiment import KEPT_ROWS, Experiment, TrainingPlan, attack_figures
+from tallystick_experiments.fedads.pairs import PairedByClass
 from tallystick_experiments.grid import NOWHERE, Keeping, Latest, grid, run_cases
 from tallystick_experiments.page import Benchmark, Cell, Curve, ExperimentResult, ResultTable, Series, seeds_of
 from tallystick_experiments.stats import Row, Spread, at, groups, over_seeds, paired, spread
@@ -51,13 +52,17 @@ class Ladder:
 
     Args:
         name: as the table shows it, with a place for the strength.
-        strengths: of the key that the defence's class names.
+        strengths: of ``key``.
+        key: what is varied; the key that the defence's class names, if empty.
+        defense: by the contract's name; the ladder's own name, if empty.
         also: its other keys.
         paper: the paper's change of LeakAUC in percent and its test AUC; it does not give the strengths of DP and Marvell.
     """
 
     name: str
     strengths: tuple[float, ...]
+    key: str = ""
+    defense: str = ""
     also: Mapping[str, Any] = field(default_factory=dict)
     paper: tuple[float, float] | None = None
 
@@ -72,12 +77,14 @@ LADDERS: Mapping[str, Ladder] = MappingProxyType(
         ),
         "marvell": Ladder(name="Marvell, s = {:g}", strengths=(0.25, 1.0, 4.0, 8.0, 32.0), paper=(-24.7, 0.601)),
         "mixpro": Ladder(name="MixPro, cosine {:.3g}", strengths=(0.3, 0.6, 0.75**0.5, 0.97), paper=(-11.3, 0.602)),
+        "mixpro-alpha": Ladder(name="MixPro, alpha {:g}", strengths=(0.05, 0.2, 2.0, 20.0, 200.0), key="alpha", defense="mixpro"),
         "label-dp": Ladder(name="label DP, ε = {:g}", strengths=(4.0, 2.0, 1.0, 0.5)),
         "isotropic": Ladder(name="isotropic, power {:g}", strengths=(1.0, 10.0, 100.0)),
         "distance-correlation": Ladder(name="distance correlation, {:g}", strengths=(0.3, 1.0, 3.0, 10.0)),
     }
 )
-"""By the contract's names; the paper has the first three, at one strength each."""
+"""By the contract's names, but for what is varied beside a strength; the paper has the first three, at one strength each."""
+PAIRS = "mixpro-pairs"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,15 +99,17 @@ class DefenseRow:
 
 
 def methods() -> tuple[DefenseRow, ...]:
-    """Give all rows, each defence's from weak to strong."""
+    """Give all rows, each defence's from weak to strong, and MixPro by the classes of its pairs."""
     rows = [DefenseRow(name=NONE, paper_auc=0.620)]
     for family, ladder in LADDERS.items():
-        of_class = DEFENSES[family]
+        of_class = DEFENSES[ladder.defense or family]
         change, auc = ladder.paper or (None, None)
         for strength in ladder.strengths:
-            defense = of_class(**{**of_class.usual, **ladder.also, of_class.strength: strength})
+            defense = of_class(**{**of_class.usual, **ladder.also, ladder.key or of_class.strength: strength})
             name = ladder.name.format(strength)
             rows.append(DefenseRow(name=name, family=family, defense=(defense,), paper_change=change, paper_auc=auc))
+    for own_class, name in ((True, "MixPro, pairs of one class"), (False, "MixPro, pairs of both classes")):
+        rows.append(DefenseRow(name=name, family=PAIRS, defense=(PairedByClass(own_class=own_class),)))
     return tuple(rows)
 
 
@@ -155,8 +164,8 @@ def run(
         DataError: data that is absent or of another format.
         ConfigError: a defence that there is not, or a share of data that says itself which rows both parties have.
     """
-    if unknown := sorted(set(only) - set(LADDERS)):
-        raise ConfigError(f"--only {unknown[0]}: is no defence of the table; it has {', '.join(LADDERS)}")
+    if unknown := sorted(set(only) - {*LADDERS, PAIRS}):
+        raise ConfigError(f"--only {unknown[0]}: is no defence of the table; it has {', '.join((*LADDERS, PAIRS))}")
     table = read_ads(data, limit=limit, swapped=setting.swapped)
     if setting.aligned < 1 and table.has_partner_N is not None:
         raise ConfigError(f"--aligned {setting.aligned}: {table.name} says itself which rows both parties have; leave it out")

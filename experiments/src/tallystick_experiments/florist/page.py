@@ -31,7 +31,7 @@ def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
             table
             for table in (
                 *(_leak_table(side, name, found) for side in ("labels", "features")),
-                _changes(name, found),
+                _changes(name, found, features_ratio=about.get("features_ratio")),
                 *([_draws(name, found)] if "draws" in paper.TABLES[name] else []),
                 *(_figure_table(number, side, metric, found) for number, side, metric in panels),
                 *(_utility(side, found) for side in SIDES),
@@ -60,6 +60,7 @@ def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
             "calibration": f"ACE over {about['ace_bins']} bins of equal mass",
             "seeds": seeds_of(rows),
             "ratios": ", ".join(f"{ratio:g}" for ratio in sorted(distinct(rows, "ratio"))),
+            **({"features absent": f"{about['features_ratio']:g} of the rows"} if "features_ratio" in about else {}),
         },
     )
 
@@ -88,16 +89,22 @@ def _leak_table(side: str, name: str, found: ByKey) -> ResultTable:
     )
 
 
-def _changes(name: str, found: ByKey) -> ResultTable:
+def _changes(name: str, found: ByKey, *, features_ratio: float | None = None) -> ResultTable:
+    """The paper's table, where both sides lack the same share; it prints nothing for other pairs."""
+    rows: list[list[Cell]] = [
+        [f"{ratio:g}", value, *(_change("both", strategy, ratio, found) for strategy in BOTH)]
+        for ratio, value in paper.AUC_CHANGE_PERCENT[name].items()
+        if ("both", "baseline-partial", ratio) in found
+    ]
+    note = f"AUC change in percent against baseline-partial on {name}, both sides at the ratio"
+    if features_ratio is None:
+        columns = ["ratio", "paper", *BOTH]
+        return ResultTable(name=f"Table {paper.TABLES[name]['both']}", note=note, columns=columns, rows=rows)
     return ResultTable(
-        name=f"Table {paper.TABLES[name]['both']}",
-        note=f"AUC change in percent against baseline-partial on {name}, both sides at the ratio",
-        columns=["ratio", "paper", *BOTH],
-        rows=[
-            [f"{ratio:g}", value, *(_change("both", strategy, ratio, found) for strategy in BOTH)]
-            for ratio, value in paper.AUC_CHANGE_PERCENT[name].items()
-            if ("both", "baseline-partial", ratio) in found
-        ],
+        name=f"As in Table {paper.TABLES[name]['both']}, of other pairs",
+        note=f"AUC change in percent against baseline-partial on {name}, by the share of labels absent",
+        columns=["ratio", *BOTH],
+        rows=[[ratio, *changes] for ratio, _, *changes in rows],
     )
 
 

@@ -68,6 +68,7 @@ class FloristSetting:
     min_count: int = 10  # training rows that a category needs for a code of its own
     planted: int = 200  # rows of each kind whose presence the attacker knows
     own_columns: int = 0  # that the label party has; the paper gives it none
+    features_ratio: float | None = None  # share of rows whose features are absent, where both are; None: as of labels
 
     def batch(self, rows: int) -> int:
         """Rows of a batch."""
@@ -75,7 +76,7 @@ class FloristSetting:
 
     def facts(self) -> dict[str, Any]:
         """Everything that a run's figures depend on, as plain data."""
-        return {name: value for name, value in asdict(self).items() if name != "own_columns" or value}
+        return {name: value for name, value in asdict(self).items() if name not in ("own_columns", "features_ratio") or value}
 
 
 PAPERS = FloristSetting()
@@ -89,14 +90,15 @@ class Membership:
     has_features_U: Tensor
 
     @classmethod
-    def of(cls, side: Side, *, rows: int, ratio: float, seed: int) -> "Membership":
-        """Take a share ``ratio`` of the rows from a side, or from each independently.
+    def of(cls, side: Side, *, rows: int, ratio: float, seed: int, features_ratio: float | None = None) -> "Membership":
+        """Take a share ``ratio`` of the rows from a side, or from each independently; ``features_ratio`` of features, if given.
 
         As in the paper one seed fixes who is absent for all strategies, and with both sides a row may be absent from both:
         the sides added dummy ids.
         """
         rng = np.random.default_rng([seed, 1])
-        masks = [torch.from_numpy(rng.permutation(rows) >= round(ratio * rows)) for _ in range(2)]
+        shares = (ratio, ratio if features_ratio is None else features_ratio)
+        masks = [torch.from_numpy(rng.permutation(rows) >= round(share * rows)) for share in shares]
         full = torch.ones(rows, dtype=torch.bool)
         return cls(
             has_labels_U=full if side == "features" else masks[0],

@@ -80,6 +80,10 @@ def run(
     own_columns: Annotated[
         int, Option(help="Columns that the label party has, of the file's; for --sides features. The paper: none.", min=0)
     ] = 0,
+    features_ratio: Annotated[
+        float | None,
+        Option(help="For --sides both: share of rows whose features are absent; the ratio, if left out."),
+    ] = None,
     limit: Annotated[int | None, Option(help="Draw so many rows at random.")] = None,
     setting: FloristSetting = PAPERS,
     keeping: Keeping = NOWHERE,
@@ -98,9 +102,12 @@ def run(
         fixed_batch_size=batch_size or setting.fixed_batch_size,
         min_count=min_count,
         own_columns=own_columns,
+        features_ratio=features_ratio,
     )
     ratios = ratios or RATIOS
-    _check(ratios, sides, strategies, learning_rate)
+    _check([*ratios, *([] if features_ratio is None else [features_ratio])], sides, strategies, learning_rate)
+    if features_ratio is not None and tuple(sides) != ("both",):
+        raise ConfigError(f"--features-ratio {features_ratio}: goes with --sides both only; found {', '.join(sides)}")
     if own_columns and any(side != "features" for side in sides):
         raise ConfigError(
             f"bench florist: own columns are for the side features, where the label party has every row; found {', '.join(sides)}"
@@ -168,7 +175,8 @@ class _Trials:
         if strategy == "baseline-full":
             figures = self.full_baseline(seed=seed)
         else:
-            members = Membership.of(side, rows=len(clicks.training), ratio=ratio, seed=seed)
+            features_ratio = self.setting.features_ratio
+            members = Membership.of(side, rows=len(clicks.training), ratio=ratio, seed=seed, features_ratio=features_ratio)
             if strategy == "baseline-partial":
                 figures = self._baseline(members, seed)
             else:
