@@ -27,7 +27,7 @@ from tallystick_experiments.quality.figure import Figure, Ints, coder_of, test_f
 Target = Literal["binary", "multiclass", "regression"]
 RATE, WEIGHT_DECAY, BATCH, PATIENCE, LARGEST_NORM = 2e-3, 3e-4, 256, 16, 1.0
 BINS, EMBEDDING = 48, 16
-ROWS_AT_A_TIME = 8192  # where nothing is trained
+ROWS_AT_A_TIME = 2048  # where nothing is trained; each as wide as all its categories, for every member
 JITTER = 1e-5  # standard deviations of a column: so that quantiles of equal numbers differ
 
 
