@@ -14,7 +14,7 @@ from tallystick.dataset.similarity import AllCandidates
 from tallystick.errors import ConfigError, DataError
 from tallystick_experiments.catalogue.pairs import read_bike, read_frogs, read_hdb, read_house, read_independent, read_synthetic
 from tallystick_experiments.fedsim import inside, linkage, runs, sizes, sweep, table_7
-from tallystick_experiments.fedsim.located import link_places
+from tallystick_experiments.fedsim.located import WIDE_FILTERS, link_places
 from tallystick_experiments.fedsim.methods import METHODS
 from tallystick_experiments.fedsim.page import method_differences
 from tallystick_experiments.grid import Keeping
@@ -150,6 +150,20 @@ def test_a_smaller_tau_adds_more_noise_to_the_similarities_of_filters(hdb):
     spreads = [np.ptp(each.similarity_NK, axis=1).mean() for each in linked]
     assert all(each.similarity_NK.std() == pytest.approx(1, rel=0.2) for each in linked)
     assert len({round(float(each), 6) for each in spreads}) == len(names)
+
+
+def test_filters_that_reach_further_find_nearer_rows(hdb):
+    """A town of 20 km on 10 km: beyond twice their window of .01 degrees filters take near and far for the same."""
+    pair = read_hdb(hdb)
+    narrow, wide, keys = (
+        link_places(pair, "tau 1", neighbors=3, seed=1, locates=False),
+        link_places(pair, WIDE_FILTERS, neighbors=3, seed=1, locates=False),
+        runs.link_pair(pair, neighbors=3, seed=1),
+    )
+    away = [np.abs(pair.own_key_NP[:, None] - pair.their_key_MP[each.numbers_NK]).sum(axis=2).mean() for each in (narrow, wide)]
+    assert away[1] < 0.9 * away[0]
+    same = [(np.sort(each.numbers_NK) == np.sort(keys.numbers_NK)).mean() for each in (narrow, wide)]
+    assert same[1] > same[0] + 0.1
 
 
 LIANJIA = """url,id,Lng,Lat,tradeTime,DOM,followers,totalPrice,price,square,livingRoom,drawingRoom,kitchen,bathRoom,floor,\

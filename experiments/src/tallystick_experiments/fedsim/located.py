@@ -40,6 +40,8 @@ WINDOW = 0.01
 """Degrees that FEDERAL's filters reach to either side of a place: the paper's for house and hdb."""
 WINDOWS = {"bike": 0.02}
 """The same where a set has another."""
+WIDE_FILTERS, WIDE_WINDOW = "tau 1, window 0.2", 0.2
+"""Filters that reach further than the paper's: places that differ by more than twice a window are equally far."""
 PLACE_NAMES = ("lon", "lat", "end lon", "end lat")
 KEY_NOISE_METRES = (30.0, 100.0, 300.0, 1000.0)
 """Mean displacements of planar Laplace noise, 2 radius / epsilon."""
@@ -146,16 +148,17 @@ def link_places(
 
     Args:
         pair: the set.
-        noise: one of ``noise_settings``.
+        noise: one of ``noise_settings``, or filters that reach further.
         neighbors: K.
         seed: of the split, the secret and the noise: a job draws the last two from the operating system.
         kind: of split.
         locates: whether attackers locate keys; these must be one place then.
     """
     own_ND, their_MD = pair.own_key_NP, pair.their_key_MP
-    terms = place_terms(
-        own_ND, their_MD, neighbors=neighbors, noise=noise_settings(FINE_TAUS)[noise], window=WINDOWS.get(pair.name, WINDOW)
-    )
+    window, settings = WINDOWS.get(pair.name, WINDOW), noise_settings(FINE_TAUS)
+    if noise == WIDE_FILTERS:
+        window, settings = WIDE_WINDOW, {noise: settings["tau 1"]}
+    terms = place_terms(own_ND, their_MD, neighbors=neighbors, noise=settings[noise], window=window)
     linked = link(own_ND, their_MD, terms, rng=SecureRandom(source=np.random.default_rng([seed, 9]).bytes))
     split = split_rows(len(own_ND), seed=seed, kind=kind)
     made = linked_pair(pair, split, linked.own_rows[linked.numbers_NK], linked.similarity_NK)

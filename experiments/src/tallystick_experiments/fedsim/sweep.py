@@ -15,7 +15,7 @@ from tallystick.errors import ConfigError, DataError
 from tallystick_experiments.catalogue.pairs import GENERATED, GENERATED_ROWS, READERS, Pair, recognise
 from tallystick_experiments.command import seeds_option, several
 from tallystick_experiments.fedsim import cut, paper
-from tallystick_experiments.fedsim.located import FINE_TAUS, link_places, noise_settings
+from tallystick_experiments.fedsim.located import FINE_TAUS, WIDE_FILTERS, link_places, noise_settings
 from tallystick_experiments.fedsim.methods import BY_CONTRACT, METHODS, TREES
 from tallystick_experiments.fedsim.page import page_of
 from tallystick_experiments.fedsim.runs import (
@@ -65,6 +65,7 @@ PARTS = {
     "neighbors": "Figure 9",
     "tau": "Figure 6",
     "table-11": "distances of filters",
+    "windows": "how far filters reach",
     "gains": "Figure 5 ii",
     "merges": "why attention is ahead",
     "recipes": "LAMB",
@@ -186,6 +187,8 @@ def _settings(part: str, folders: Mapping[str, Path]) -> Iterator[tuple[str, dic
             yield from ((name, {"noise": noise}, compared) for name in linked for noise in FIGURE_6)
         case "table-11":
             yield from ((name, {"noise": noise}, ("FedSim", "attention")) for name in linked for noise in ("", "tau 1"))
+        case "windows":
+            yield from ((name, {"noise": noise}, ("FedSim",)) for name in linked for noise in ("", "tau 1", WIDE_FILTERS))
         case "gains":
             yield from ((name, {"neighbors": paper.NEIGHBORS[name]}, ("Top1Sim", "FedSim")) for name in linked)
         case "merges":
