@@ -1,4 +1,4 @@
-"""bench training --training-workers: what it refuses, and that processor time is told by process."""
+"""bench training: what it refuses, and that processor time is told by process."""
 
 import os
 import subprocess
@@ -17,6 +17,21 @@ def test_options_that_exclude_each_other(other: list[str]) -> None:
     refused = CliRunner().invoke(command_line(["training"]), ["training", "--training-workers", "2", *other])
     assert refused.exit_code == 2
     assert "--training-workers: goes with --scenario criteo or larger" in refused.output
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--device", "gpu"], "--device gpu: PyTorch cannot use it"),
+        (["--device", "cuda:97"], "--device cuda:97: PyTorch cannot use it"),
+        (["--device", "cuda", "--unaligned", "warm-start"], "--device cuda: goes with --scenario alone"),
+        (["--scenario", "smal"], "--scenario smal: is none of all, small, criteo, wide"),
+    ],
+)
+def test_devices_and_scenarios_that_are_not_there(given: list[str], said: str) -> None:
+    refused = CliRunner().invoke(command_line(["training"]), ["training", *given])
+    assert refused.exit_code == 2
+    assert said in refused.output
 
 
 @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="Linux only")

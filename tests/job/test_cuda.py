@@ -44,6 +44,17 @@ def test_other_targets_with_boosting_beside(target):
     run(ALL, target=target, audit=True, evaluation__own_columns_boosting=True)
 
 
+def test_folds_whose_columns_are_screened():
+    changes = {"training__folds": 3, "training__epochs": 4, "audit": "quick"}
+    here, there = run(set(), **changes), run(ALL, **changes)
+    expected = here.evaluation["joint"]["auc"]["value"]
+    assert there.evaluation["joint"]["auc"]["value"] == pytest.approx(expected, abs=0.01)
+
+
+def test_training_that_sends_no_gradient():
+    run(ALL, training__gradients="none", training__epochs=2)
+
+
 @pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd", "lamb"])
 def test_pipelined_training_by_each_optimizer(optimizer):
     changes = {"training__mode": "pipelined", "training__staleness": 4, "training__optimizer": optimizer, "training__clip": 1.0}

@@ -16,8 +16,9 @@ Figures = dict[str, Any]
 
 
 def training(
-    scenario: Annotated[str, Option(help="small, criteo or all.")] = "all",
+    scenario: Annotated[str, Option(help="small, criteo, wide or all.")] = "all",
     turns: Annotated[int | None, Option(help="Repetitions; if left out, as many as the scenario needs.", min=1)] = None,
+    device: Annotated[str, Option(help="Where both parties train: cpu, or cuda.")] = "cpu",
     unaligned: Annotated[
         str | None,
         Option(help="Instead: an epoch beside four times as many unaligned rows, by this method, beside one without."),
@@ -31,6 +32,8 @@ def training(
     ] = None,
 ) -> Figures:
     """Steps per second of one scenario or of all, seconds of epochs beside unaligned rows, or steps by the number of workers."""
+    if device != "cpu" and (training_workers is not None or unaligned is not None):
+        raise ConfigError(f"--device {device}: goes with --scenario alone; leave the others out")
     if training_workers is not None:
         if unaligned is not None or scenario not in ("all", *shared.NETWORKS):
             raise ConfigError(f"--training-workers: goes with --scenario {' or '.join(shared.NETWORKS)}, without --unaligned")
@@ -42,10 +45,12 @@ def training(
         if scenario not in ("all", "small"):
             raise ConfigError("--unaligned: goes by itself, with the scenario small; leave the others out")
         return epochs.run(method=unaligned, turns=turns)
+    if scenario not in ("all", *steps.SCENARIOS):
+        raise ConfigError(f"--scenario {scenario}: is none of all, {', '.join(steps.SCENARIOS)}")
     names = list(steps.SCENARIOS) if scenario == "all" else [scenario]
     found: Figures = {}
     for name in names:
-        measured = steps.run(scenario=name, turns=turns)
+        measured = steps.run(scenario=name, turns=turns, device=device)
         found |= measured if name == names[0] else {name: measured}
     return found
 

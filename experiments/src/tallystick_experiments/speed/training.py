@@ -1,8 +1,10 @@
 """Speed of federated training beside the same model in one process: ``tallystick bench training``.
 
-Two scenarios. ``small``: 20,000 rows, the feature party's 20 columns through 20-128-64, the label party's 20 columns
+Three scenarios. ``small``: 20,000 rows, the feature party's 20 columns through 20-128-64, the label party's 20 columns
 beside the cut, top 84-64-1, batch 256, Adam, one thread each. ``criteo``: 26 categoricals of 100,000 values at
-width 4 and 13 numerics at the feature party, 4 layers of 128 cut after the second, batch 8,192, Adam, all cores.
+width 4 and 13 numerics at the feature party, 4 layers of 128 cut after the second, batch 8,192, Adam, all cores. ``wide``: the
+same columns, layers of 2,048, 2,048 and 128, cut there, then two of 2,048. On another device rows and weights of both parties lie
+there, and what crosses goes through the CPU's memory, as between two machines.
 The feature party's process also trains the joined model, by PyTorch's usual loop, in turns with the federated runs, so that
 both see the same machine; ratios are medians over the turns. Models with categoricals are also trained with PyTorch's own
 embedding lookup, whose gradient is slower on a CPU than ours (models/tabular.py): what one would have without tallystick.
@@ -12,7 +14,7 @@ import os
 import statistics
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from tallystick.config.sections import TrainingConfig
 from tallystick.cut.forward import no_columns, receive_logits, send_embeddings
 from tallystick.data.features import Features, FeatureShape
 from tallystick.demo.localhost import FEATURE, LABEL, PAIR, PartyContext, run_parties
+from tallystick.errors import ConfigError
 from tallystick.metrics import auc
 from tallystick.models.build import seeded
 from tallystick.models.split import CentralizedModel, LabelModel
@@ -58,6 +61,7 @@ class SpeedScenario:
     warm_up: int
     quality_epochs: int
     turns: int
+    device: str = "cpu"
 
     @property
     def cores(self) -> int:
@@ -96,6 +100,19 @@ SCENARIOS = {
         quality_epochs=0,
         turns=11,
     ),
+    "wide": SpeedScenario(
+        rows=81_920,
+        batch_size=8_192,
+        feature=FeatureShape(numeric=13, cardinalities=(100_000,) * 26),
+        own=None,
+        bottom=(2_048, 2_048, 128),
+        top=(2_048, 2_048),
+        threads=0,
+        steps=24,
+        warm_up=8,
+        quality_epochs=0,
+        turns=3,
+    ),
 }
 
 
@@ -105,9 +122,16 @@ class Turn(Message, frozen=True):
     mode: str
 
 
-def run(*, scenario: str = "small", turns: int | None = None, timeout_s: float = 900) -> dict[str, Any]:
-    """Measure one scenario: steps per second synchronous, pipelined and in one process, with their ratios."""
-    arguments = {"scenario": scenario, "turns": turns or SCENARIOS[scenario].turns}
+def run(*, scenario: str = "small", turns: int | None = None, device: str = "cpu", timeout_s: float = 900) -> dict[str, Any]:
+    """Measure one scenario: steps per second synchronous, pipelined and in one process, with their ratios.
+
+    Raises ConfigError for a device that PyTorch cannot use here.
+    """
+    try:
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigError(f"--device {device}: PyTorch cannot use it ({str(error).splitlines()[0]}); use cpu") from None
+    arguments = {"scenario": scenario, "turns": turns or SCENARIOS[scenario].turns, "device": device}
     with tempfile.TemporaryDirectory(prefix="tallystick-bench-") as folder:
         results = run_parties(Path(folder), __name__, PAIR, arguments, timeout_s=timeout_s).results
     measured = results[FEATURE]
@@ -115,6 +139,7 @@ def run(*, scenario: str = "small", turns: int | None = None, timeout_s: float =
     per_turn = measured["steps_per_s"]
     report: dict[str, Any] = {
         "scenario": scenario,
+        "device": torch.cuda.get_device_name(device) if device != "cpu" else device,
         "steps_per_s": rates["synchronous"],
         "pipelined_steps_per_s": rates["pipelined"],
         "centralized_steps_per_s": rates["centralized"],
@@ -138,7 +163,7 @@ def _ratio(rates: list[float], others: list[float]) -> float:
 def party(stage: PartyContext, arguments: dict[str, Any]) -> dict[str, Any]:
     """One party's process."""
     (channel,) = stage.channels.values()
-    scenario = SCENARIOS[arguments["scenario"]]
+    scenario = replace(SCENARIOS[arguments["scenario"]], device=arguments["device"])
     torch.set_num_threads(scenario.cores)
     data = SpeedData(scenario)
     if stage.name == LABEL:
@@ -158,7 +183,7 @@ def _label_party(scenario: SpeedScenario, data: "SpeedData", channel: Channel, t
         model = modules(scenario)[1]
         train_label(model, data, channel, _training(mode, scenario.quality_epochs), data.schedule(), width=width)
         logits = receive_logits(model, data.own_source, data.test_batches(), [channel], [width])
-        scores[mode] = auc(data.target_N[data.test_N].numpy(), logits.numpy())
+        scores[mode] = auc(data.target_N[data.test_N].cpu().numpy(), logits.cpu().numpy())
     return {mode: float(value) for mode, value in scores.items() if value is not None}
 
 
@@ -189,7 +214,7 @@ def _train_joined(scenario: SpeedScenario, data: "SpeedData", mode: str) -> floa
     clock = Clock(scenario.warm_up, scenario.steps)
     bottom, label = modules(scenario)
     if mode == "plain":
-        bottom.columns = _PlainColumns(scenario.feature, embedding_width=4)
+        bottom.columns = _PlainColumns(scenario.feature, embedding_width=4).to(scenario.device)
     train_joined(
         CentralizedModel([bottom], label),
         [data.feature_source],
@@ -270,7 +295,8 @@ def modules(scenario: SpeedScenario) -> tuple[TabularBottom, LabelModel]:
     with seeded(1, "label"):
         own = Columns(scenario.own, embedding_width=4) if scenario.own is not None else None
         width = bottom.width + (own.width if own is not None else 0)
-        return bottom, LabelModel(TabularTop(width, hidden=scenario.top, outputs=1), bottom=own)
+        label = LabelModel(TabularTop(width, hidden=scenario.top, outputs=1), bottom=own)
+    return bottom.to(scenario.device), label.to(scenario.device)
 
 
 class Clock:
@@ -283,6 +309,8 @@ class Clock:
     def at(self, step: int) -> None:
         """Note the first step after the warm-up and the last; several steps may pass at once."""
         if (step >= self._warm_up and not self._marks) or step == self._last:
+            if torch.cuda.is_initialized():
+                torch.cuda.synchronize()  # what was asked of it may not be done yet
             self._marks.append((step, time.perf_counter()))
 
     @property
@@ -306,8 +334,12 @@ class SpeedData:
         self.feature = drawn_features(scenario.feature, rows, generator)
         self.own = drawn_features(scenario.own, rows, generator) if scenario.own is not None else None
         signal_N = _signal(self.feature, generator) + (_signal(self.own, generator) if self.own is not None else 0)
-        self.target_N = (torch.rand(rows, generator=generator) < torch.sigmoid(signal_N)).float()
-        self.test_N = torch.arange(scenario.rows, rows)
+        target_N = (torch.rand(rows, generator=generator) < torch.sigmoid(signal_N)).float()
+        device = torch.device(scenario.device)
+        self.feature = self.feature.to(device)
+        self.own = self.own.to(device) if self.own is not None else None
+        self.target_N = target_N.to(device)
+        self.test_N = torch.arange(scenario.rows, rows, device=device)
         self.objective = Supervised("binary", self.target_N)
         self.own_source = self.own.rows if self.own is not None else no_columns
         self.feature_source = self.feature.rows
@@ -327,6 +359,7 @@ class SpeedData:
 
     def _schedule(self, train_N: Tensor) -> Schedule:
         empty = torch.empty(0, dtype=torch.int64)
+        train_N, empty = train_N.to(self._scenario.device), empty.to(self._scenario.device)
         return Schedule(train_N=train_N, validation_N=empty, batch_size=self._scenario.batch_size, seed=1)
 
 
