@@ -80,6 +80,27 @@ def test_rows_train_are_resumed_and_tabulated(criteo: Path, tmp_path: Path, monk
     assert not any("rank correlation" in note for note in found.page().notes)
 
 
+def test_other_settings_stand_beside_the_methods_usual_ones() -> None:
+    def made(method: str, seed: int, auc: float) -> dict[str, Any]:
+        return {"method": method, "seed": seed, "auc": auc, "nll": 1 - auc, "ece": 0.1, "cpu_seconds": 1.0}
+
+    named = {"VanillaVFL": 0.6, "SS-VFL": 0.7, "SS-VFL, 100 passes": 0.75, "FedHSSL, 30 passes": 0.9}
+    found = [made(method, seed, auc + 0.01 * seed) for seed in (1, 2) for method, auc in named.items()]
+    about = {"name": "made", "rows": 10, "share_of_positives": 0.5, "aligned": 0.2}
+    _, others = unaligned.page_of(about, found).tables
+    assert [row[0] for row in others.rows] == ["SS-VFL, 100 passes"]  # FedHSSL itself was not trained
+    assert [figure.value for figure in others.rows[0][1:]] == pytest.approx([0.05, -0.05])
+
+
+@pytest.mark.parametrize("name", ["SS-VFL, rate x 10", "FedHSSL, other rows' cells", "Diffu-AT, 1,000 steps of DDPM"])
+def test_other_settings_reach_the_method_and_train_where_they_are_named(name: str, criteo: Path) -> None:
+    (row,) = unaligned.chosen_of(read_by_kind(criteo), [name]).values()
+    usual = unaligned.chosen_of(read_by_kind(criteo), [name.partition(", ")[0]])[name.partition(", ")[0]]
+    assert row.settings != usual.settings
+    assert row.settings.method == usual.settings.method
+    assert name not in unaligned.chosen_of(read_by_kind(criteo), [])
+
+
 def test_rows_and_shares_that_there_are_not(criteo: Path) -> None:
     with pytest.raises(ConfigError, match="is no row of the table; it has Local, VanillaVFL"):
         unaligned.run(data=criteo, seeds=[1], only=["SplitNN"])

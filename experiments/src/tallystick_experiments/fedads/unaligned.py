@@ -406,7 +406,10 @@ def page_of(about: Row, found: Sequence[Row]) -> Benchmark:
     order = order_like_the_papers(chosen)
     return Benchmark(
         title=f"FedAds, Table 3, on {about['name']}: {about['rows']:,} rows, {about['share_of_positives']:.2%} positive",
-        tables=[_methods(chosen, by_name), _without_partner(chosen)],
+        tables=[
+            _methods(chosen, by_name),
+            *(table for table in (_other_settings(by_name), _without_partner(chosen)) if table.rows),
+        ],
         notes=[
             "Differences are of the same seed: the same rows, aligned and not, the same batches of aligned rows.",
             "ECE: 20 bins of equal mass. CPU seconds: all that training took at both parties, without looks at validation rows.",
@@ -452,6 +455,21 @@ def _methods(chosen: Mapping[MethodRow, Sequence[Row]], by_name: Mapping[str, Se
     columns = ["method", "of", "paper, AUC", "paper, NLL", "AUC", *OVER.values()]
     columns += ["NLL", "NLL over VanillaVFL's", "ECE", "CPU s", "times VanillaVFL's"]
     return ResultTable(name="Table 3", columns=columns, rows=cells)
+
+
+def _other_settings(by_name: Mapping[str, Sequence[Row]]) -> ResultTable:
+    """Each method by settings other than Table 3's, beside itself by those: a row's name begins with the method's."""
+    usual = {name: name.partition(", ")[0] for name in by_name}
+    return ResultTable(
+        name="Other settings, beside the same method by the usual ones",
+        columns=["method", "AUC", "NLL"],
+        rows=[
+            [name, *(change(mine, by_name[usual[name]], figure) for figure in ("auc", "nll"))]
+            for name, mine in by_name.items()
+            if usual[name] != name and usual[name] in by_name
+        ],
+        note="Changes of the same seed.",
+    )
 
 
 def _without_partner(chosen: Mapping[MethodRow, Sequence[Row]]) -> ResultTable:
