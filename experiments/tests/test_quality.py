@@ -12,7 +12,7 @@ from tallystick_experiments.catalogue.held_out import HELD_OUT, PackagedTable
 from tallystick_experiments.catalogue.public import BY_TIME, PACKAGED, TABLES, beside_noise, load_table, own_table
 from tallystick_experiments.grid import Keeping
 from tallystick_experiments.page import benchmark_html
-from tallystick_experiments.quality import leaks, sweep
+from tallystick_experiments.quality import leaks, sweep, unmatched
 from tallystick_experiments.quality.methods import METHODS, BoostingMethod
 from tallystick_experiments.quality.page import behind, verdict
 
@@ -79,15 +79,17 @@ def test_boosting_on_own_columns_sees_only_those():
     ],
 )
 def test_verdicts_go_by_the_bounds(metric, ours, theirs, within, far):
-    said = verdict("boosting", [(metric, round(behind(metric, ours, theirs), 9))])
+    said = verdict("default", "boosting", [(metric, round(behind(metric, ours, theirs), 9))])
     assert f"or better, on {within} of 1 tables" in said
     assert said.endswith(f"5 % on {far}.")
-    assert verdict("boosting-early", []) == ""
+    assert verdict("default", "boosting-early", []) == ""
 
 
 def test_beside_tabm_the_bounds_are_half_as_wide():
-    said = verdict("tabm", [("auc", 0.0009), ("auc", 0.0011), ("rmse", 0.009), ("rmse", 0.011)])
+    said = verdict("default", "tabm", [("auc", 0.0009), ("auc", 0.0011), ("rmse", 0.009), ("rmse", 0.011)])
     assert "within .001 AUC or 1 % RMSE of tabm, or better, on 2 of 4 tables" in said
+    said = verdict("unmatched", "own", [("auc", 0.0011)])
+    assert said.startswith("Scores of rows without a partner's row are within .001 AUC or 1 % RMSE of own, or better, on 0 of 1")
 
 
 def test_what_is_not_there_is_named(tmp_path):
@@ -184,6 +186,27 @@ def test_the_network_without_gradients_stands_beside_the_one_with_them(monkeypat
     assert table == "wine"
     assert price.value == pytest.approx(values["no-gradients"] - values["default"])
     assert megabytes.value == pytest.approx(4e-6 * 512 * 178)
+
+
+def test_a_run_scores_rows_that_no_partner_had_by_own_columns(monkeypatch):
+    few_epochs(monkeypatch, 10)
+    seen, simulate = [], unmatched.simulate
+
+    def watched(contract, tables, parties, **how):
+        seen.append(tables)
+        return simulate(contract, tables, parties, **how)
+
+    monkeypatch.setattr(unmatched, "simulate", watched)
+    table = load_table("breast", None)
+    assert METHODS["unmatched"](table, 1).value > 0.95
+    (tables,) = seen
+    own, theirs = table.halves(1)
+    rows = {name: set(frame[unmatched.KEY].to_list()) for name, frame in tables.items()}
+    assert rows["label"] == {*range(table.frame.height)} - {*table.parts(1)[2].tolist()}
+    assert rows["feature"] < rows["label"]
+    assert 0.4 < len(rows["feature"]) / len(rows["label"]) < 0.6
+    assert set(tables["label"].columns) == {unmatched.KEY, table.label, *own.numeric}
+    assert set(tables["feature"].columns) == {unmatched.KEY, *theirs.numeric}
 
 
 def test_noise_columns_stand_beside_a_tables_own_and_are_the_same_every_time():

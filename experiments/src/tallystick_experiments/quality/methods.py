@@ -36,6 +36,7 @@ from tallystick_experiments.catalogue.public import PublicTable
 from tallystick_experiments.experiment import best_logits
 from tallystick_experiments.quality.figure import Figure, Ints, QualityMethod, coder_of, test_figure
 from tallystick_experiments.quality.tabm import TabMMethod, require_device
+from tallystick_experiments.quality.unmatched import UnmatchedMethod
 
 MOST_CATEGORIES = 254  # that scikit-learn's boosting takes as such, beside the missing ones
 
@@ -48,13 +49,13 @@ class NetworkMethod:
         model: the contract's.
         training: the contract's, given the training rows.
         encoding: both party files'.
-        columns: whether the columns are split between two parties, or all are one's.
+        columns: whether they are split between two parties, or all are one's, or the label party's half is all there is.
     """
 
     model: NetworkModel
     training: Callable[[int], TrainingConfig]
     encoding: EncodingConfig
-    columns: Literal["split", "joined"] = "split"
+    columns: Literal["split", "joined", "own"] = "split"
 
     @property
     def feature_model(self) -> NetworkModel:
@@ -89,7 +90,7 @@ class NetworkMethod:
         train, validation, _ = table.parts(seed)
         training, theirs = self.training(len(train)), self.feature_model
         folds = training.folds if table.times is None else 1  # a contract whose split is by time has none
-        halves = table.halves(seed) if self.columns == "split" else (table.columns,)
+        halves = {"split": table.halves(seed), "joined": (table.columns,), "own": table.halves(seed)[:1]}[self.columns]
         fitted = train if table.times is None and folds == 1 else np.concatenate([train, validation])
         encoders = [
             Encoder.fit(table.frame, half, fitted, encoding=self.encoding, numbers=self.model.numeric, screens=True)
@@ -239,11 +240,13 @@ class LightGBMMethod:
     Categories are its own kind of column. What is not said here is its default.
 
     Args:
+        columns: all of them, or the label party's alone.
         rate: learning rate.
         most: trees at most.
         patience: trees without a better validation loss before it stops.
     """
 
+    columns: Literal["joined", "own"] = "joined"
     rate: float = 0.05
     most: int = 5_000
     patience: int = 100
@@ -256,10 +259,11 @@ class LightGBMMethod:
             raise DataError("method lightgbm: LightGBM is not installed; run: pip install 'tallystick[quality]'") from None
         started = time.perf_counter()
         train, validation, test = table.parts(seed)
-        words, coder = list(range(len(table.columns.categorical))), coder_of(table, train)
+        taken = table.columns if self.columns == "joined" else table.halves(seed)[0]
+        words, coder = list(range(len(taken.categorical))), coder_of(table, train)
         columns = [
-            *(table.frame.get_column(name).cast(pl.String).rank("dense").cast(pl.Float64) for name in table.columns.categorical),
-            *(table.frame.get_column(name).cast(pl.Float64) for name in table.columns.numeric),
+            *(table.frame.get_column(name).cast(pl.String).rank("dense").cast(pl.Float64) for name in taken.categorical),
+            *(table.frame.get_column(name).cast(pl.Float64) for name in taken.numeric),
         ]
         rows_NF = np.column_stack([column.to_numpy() for column in columns])
         labels_N = coder.in_units(coder.encode(table.frame.get_column(table.label)).numpy())
@@ -301,6 +305,9 @@ METHODS: dict[str, QualityMethod] = {
     "joined": NetworkMethod(
         model=NetworkModel(), training=TrainingSettings().resolved, encoding=EncodingConfig(), columns="joined"
     ),
+    "lightgbm-own": LightGBMMethod(columns="own"),
+    "own": NetworkMethod(model=NetworkModel(), training=TrainingSettings().resolved, encoding=EncodingConfig(), columns="own"),
+    "unmatched": UnmatchedMethod(method="warm-start"),
     "tabm": TabMMethod(refit="by-time"),
     "tabm-refit": TabMMethod(refit="always"),
 }

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from tallystick_experiments.page import Benchmark, Cell, Curve, ResultTable, Series, seeds_of
 from tallystick_experiments.stats import Figure, Row, change, distinct, groups, over_seeds
 
-WITHIN = {"tabm": 0.001, "tabm-refit": 0.001}
+WITHIN = {"tabm": 0.001, "tabm-refit": 0.001, "own": 0.001, "lightgbm-own": 0.001}
 """How far behind a rival still counts as as good, as a difference of AUC; ten times that of RMSE, relatively."""
 USUALLY_WITHIN = 0.002
 AUC_BEHIND, RMSE_BEHIND = 0.005, 0.05
@@ -17,6 +17,9 @@ SHOWN = {
     "lightgbm": "LightGBM, joined, early stopping, refit",
     "tabm": "TabM, joined",
     "tabm-refit": "TabM, joined, refit",
+    "lightgbm-own": "LightGBM, own half",
+    "own": "default, own half",
+    "unmatched": "run, rows without a partner's row",
     "joined": "default, joined",
     "default": "default, split",
     "no-folds": "one network, split",
@@ -24,12 +27,16 @@ SHOWN = {
     "no-gradients": "default, no gradient sent",
 }
 BEHIND = {
-    "boosting": "behind boosting",
-    "boosting-early": "behind early stopping",
-    "lightgbm": "behind LightGBM",
-    "tabm": "behind TabM",
-    "tabm-refit": "behind TabM refit",
+    "behind boosting": ("default", "boosting"),
+    "behind early stopping": ("default", "boosting-early"),
+    "behind LightGBM": ("default", "lightgbm"),
+    "behind TabM": ("default", "tabm"),
+    "behind TabM refit": ("default", "tabm-refit"),
+    "without a partner's row, behind own half": ("unmatched", "own"),
+    "without a partner's row, behind LightGBM on it": ("unmatched", "lightgbm-own"),
 }
+"""Which method is compared with which, and what a column of that is called."""
+OURS = {"default": "The default is", "unmatched": "Scores of rows without a partner's row are"}
 ByMethod = Mapping[str, Sequence[Row]]  # of one table
 
 
@@ -38,7 +45,7 @@ def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
     found = {name: groups(of, "method") for name, of in groups(rows, "table").items()}
     tables = {name: (found[name], _metric(of)) for name, of in about["data"].items()}
     methods = {name: title for name, title in SHOWN.items() if any(name in of for of in found.values())}
-    gaps = {rival: _gaps(tables, rival) for rival in BEHIND}
+    gaps = {name: _gaps(tables, *both) for name, both in BEHIND.items()}
     by_time = [name for name, of in about["data"].items() if of.get("by_time")]
     return Benchmark(
         title=f"A split network beside gradient boosting on the joined table: {len(tables)} tables, "
@@ -59,8 +66,8 @@ def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
         notes=[
             *(
                 said
-                for rival, of in gaps.items()
-                if (said := verdict(rival, [(tables[name][1], gap) for name, gap in of.items()]))
+                for name, of in gaps.items()
+                if (said := verdict(*BEHIND[name], [(tables[table][1], gap) for table, gap in of.items()]))
             ),
             "Columns are shared out at random, by the seed, and so are rows: 70 % training, 10 % validation, 20 % test. "
             "Boosting, which needs no validation rows, is fitted on both; networks keep the epoch that validates best.",
@@ -86,9 +93,9 @@ def _gap(found: ByMethod, metric: str, ours: str, theirs: str) -> float | None:
     return None if both[0] is None or both[1] is None else behind(metric, both[0].value, both[1].value)
 
 
-def _gaps(tables: Mapping[str, tuple[ByMethod, str]], rival: str) -> dict[str, float]:
-    """By table, how far the default is behind."""
-    found = {name: _gap(of, metric, "default", rival) for name, (of, metric) in tables.items()}
+def _gaps(tables: Mapping[str, tuple[ByMethod, str]], ours: str, rival: str) -> dict[str, float]:
+    """By table, how far one method is behind another."""
+    found = {name: _gap(of, metric, ours, rival) for name, (of, metric) in tables.items()}
     return {name: gap for name, gap in found.items() if gap is not None}
 
 
@@ -97,8 +104,8 @@ def _ahead(found: ByMethod, metric: str, method: str) -> float | None:
     return None if gap is None else -100 * gap
 
 
-def verdict(rival: str, gaps: Sequence[tuple[str, float]]) -> str:
-    """On how many tables the default is as good as a rival, and on how many too far behind, by metrics and gaps."""
+def verdict(ours: str, rival: str, gaps: Sequence[tuple[str, float]]) -> str:
+    """On how many tables a method of OURS is as good as a rival, and on how many too far behind, by metrics and gaps."""
     if not gaps:
         return ""
     of_auc = WITHIN.get(rival, USUALLY_WITHIN)
@@ -106,7 +113,7 @@ def verdict(rival: str, gaps: Sequence[tuple[str, float]]) -> str:
     far = sum(gap > (RMSE_BEHIND if metric == "rmse" else AUC_BEHIND) for metric, gap in gaps)
     bounds = f"{of_auc:.3f}".removeprefix("0") + f" AUC or {1000 * of_auc:.0f} % RMSE"
     return (
-        f"The default is within {bounds} of {rival}, or better, on {within} of {len(gaps)} "
+        f"{OURS[ours]} within {bounds} of {rival}, or better, on {within} of {len(gaps)} "
         f"tables, and behind by more than .005 or 5 % on {far}."
     )
 
@@ -114,15 +121,15 @@ def verdict(rival: str, gaps: Sequence[tuple[str, float]]) -> str:
 def _figures(
     about: Row, tables: Mapping[str, tuple[ByMethod, str]], methods: Mapping[str, str], gaps: Mapping[str, Mapping[str, float]]
 ) -> ResultTable:
-    rivals = {name: title for name, title in BEHIND.items() if gaps[name]}
+    compared = [name for name in BEHIND if gaps[name]]
     cells: list[list[Cell]] = []
     for number, (name, (found, metric)) in enumerate(tables.items(), 1):
         figures = [over_seeds(found.get(method, []), "value") for method in methods]
         facts = [number, name, about[name]["rows"], about[name]["columns"], metric]
-        cells.append([*facts, *figures, *(gaps[rival].get(name) for rival in rivals)])
+        cells.append([*facts, *figures, *(gaps[each].get(name) for each in compared)])
     return ResultTable(
         name="Test figures",
-        columns=["", "table", "rows", "columns", "metric", *methods.values(), *rivals.values()],
+        columns=["", "table", "rows", "columns", "metric", *methods.values(), *compared],
         rows=cells,
         note="AUC (of several classes the mean of each against the rest): more is better; RMSE: less is better. "
         "Behind: as a difference of AUC, or as a share of RMSE; below 0 is ahead.",
