@@ -39,6 +39,28 @@ def test_a_table_of_numbers_is_ranked_and_its_columns_are_rebuilt(tmp_path: Path
     assert "test RMSE" in html
 
 
+def test_columns_are_dealt_out_in_turn_to_several_feature_parties() -> None:
+    partner, _ = defended.trials(defended.load_table("wine", None), terms=defended.MatrixPlan(), seed=1, only=["none"])
+    dealt = defended.among(partner, ["feature", "feature-2", "feature-3"])
+    got = {name: list(dealt.columns[name]["features"]["numeric"]) for name in ("feature", "feature-2", "feature-3")}
+    assert [len(each) for each in got.values()] == [3, 2, 2]  # of wine's 13 columns the feature party has 7
+    assert sorted(column for columns in got.values() for column in columns) == sorted(partner.given)
+    for name, columns in got.items():
+        assert sorted(dealt.tables[name].columns) == sorted(["row", *columns])
+    assert dealt.tables["label"].equals(partner.tables["label"])
+    with pytest.raises(ConfigError, match="--feature-parties 8: there are 7 columns to share out"):
+        defended.among(partner, [f"feature-{number}" for number in range(8)])
+
+
+@pytest.mark.long
+def test_of_several_feature_parties_the_seat_that_finds_most_counts() -> None:
+    _, tried = defended.trials(defended.load_table("wine", None), terms=defended.MatrixPlan(epochs=1), seed=1, only=["none"])
+    partner, _ = defended.trials(defended.load_table("wine", None), terms=defended.MatrixPlan(epochs=1), seed=1, only=["none"])
+    run = defended.attacked_run(tried["none"], partner, seed=1, feature_parties=2)
+    assert run["attacks"]["direction-5"]["symmetric_auc"] > 0.8
+    assert run["attacks"]["probe"]["reads"] == "cut embeddings"
+
+
 def test_what_is_tried_follows_from_the_target() -> None:
     found = {}
     for name in ("wine", "breast"):

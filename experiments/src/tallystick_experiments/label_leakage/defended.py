@@ -6,11 +6,11 @@ Each cell is a run of the product: a simulated job with ``audit: true``, and bot
 import tempfile
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import log2
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import Annotated, Any, get_args
 
 import numpy as np
 from typer import Option
@@ -103,6 +103,7 @@ def run(
     first_seed: Annotated[int, Option(help="The first seed; others than those that a setting was chosen by.", min=0)] = 1,
     epochs: Annotated[int, Option(help="Of every training run.", min=1)] = 8,
     rows: Annotated[int, Option(help="Rows that are drawn from a larger table.", min=100)] = MOST_ROWS,
+    feature_parties: Annotated[int, Option(help="Share the feature party's columns out among so many.", min=1)] = 1,
     only: Annotated[
         Sequence[str],
         several("Defences with their strengths, with semicolons between; all of labels if empty.", separator=";"),
@@ -120,7 +121,7 @@ def run(
 
     def trial(seed: int, table: str, defense: str) -> Row:
         partner, tried = shared_out(loaded[table], seed=seed)
-        return attacked_run(tried[defense], partner, seed=seed)
+        return attacked_run(tried[defense], partner, seed=seed, feature_parties=feature_parties)
 
     cases = [
         {"table": name, "seed": seed, "defense": defense}
@@ -129,12 +130,13 @@ def run(
         for defense in trials(table, seed=seed, terms=terms, only=only)[1]
     ]
     setting = {"epochs": terms.epochs} | ({} if terms.most_rows == MOST_ROWS else {"most_rows": terms.most_rows})
-    found = run_cases(cases, trial, keeping, setting)
+    several = {"feature_parties": feature_parties} if feature_parties > 1 else {}
+    found = run_cases(cases, trial, keeping, setting | several)
     facts = {
         name: {"rows": table.frame.height, "classes": table.classes, "target": table.target, "source": table.source}
         for name, table in loaded.items()
     }
-    about = {"data": facts, "epochs": terms.epochs}
+    about = {"data": facts, "epochs": terms.epochs, **several}
     return ExperimentResult(experiment="label-leakage-defenses", about=about, rows=found, page_of=page_of)
 
 
@@ -169,10 +171,35 @@ def trials(
     return partner, {each.name: each for each in every if not only or each.name in only}
 
 
-def attacked_run(candidate: Candidate, partner: SimulatedPartner, *, seed: int) -> Row:
-    """Run a contract, audit included, and give the test metric and each attack's figures."""
+def among(partner: SimulatedPartner, parties: Sequence[str]) -> SimulatedPartner:
+    """The same with the feature party's columns dealt out in turn to these, the first of which is that party.
+
+    Raises ConfigError for more parties than columns.
+    """
+    if len(parties) > len(partner.given):
+        raise ConfigError(f"--feature-parties {len(parties)}: there are {len(partner.given)} columns to share out")
+    table, columns = partner.tables[partner.feature], partner.columns[partner.feature]
+    tables, listed = dict(partner.tables), dict(partner.columns)
+    for place, name in enumerate(parties):
+        dealt = partner.given[place :: len(parties)]
+        tables[name] = table.select(KEY, *dealt)
+        features = {kind: [column for column in of_kind if column in dealt] for kind, of_kind in columns["features"].items()}
+        listed[name] = {**columns, "features": features}
+    return replace(partner, tables=tables, columns=listed)
+
+
+def attacked_run(candidate: Candidate, partner: SimulatedPartner, *, seed: int, feature_parties: int = 1) -> Row:
+    """Run a contract, audit included, and give the test metric and each attack's figures.
+
+    Of several feature parties a figure is that of the seat in which the attack finds most.
+    """
     started = time.perf_counter()
-    contract = parse_contract(candidate.contract.model_dump(mode="json") | {"seed": seed})
+    changes: dict[str, Any] = {"seed": seed}
+    if feature_parties > 1:
+        parties = [FEATURE, *(f"{FEATURE}-{number}" for number in range(2, feature_parties + 1))]
+        partner = among(partner, parties)
+        changes["parties"] = {LABEL: {"role": "label"}, **{name: {"role": "feature"} for name in parties}}
+    contract = parse_contract(candidate.contract.model_dump(mode="json") | changes)
     with tempfile.TemporaryDirectory(prefix="tallystick-") as folder:
         result: Result = simulate(contract, partner.tables, partner.columns, folder=Path(folder), watcher=Silent())
         with_model: dict[str, AttackResult] = {}
@@ -186,11 +213,32 @@ def attacked_run(candidate: Candidate, partner: SimulatedPartner, *, seed: int) 
     audit = result.label_audit
     return {
         "test": result.joint[metric]["value"],
-        "attacks": {attack.name: _figures(attack) for attack in (*audit.attacks, *with_model.values())},
+        "attacks": _by_name([*audit.attacks, *with_model.values()]),
         "not_measured": [line for line in audit.not_measured if line.partition(",")[0] not in with_model] + why_not,
-        "columns": {str(mean.known): mean.value for each in result.sections.features for mean in each.means},
+        "columns": _rebuilt(result),
         "seconds": time.perf_counter() - started,
     }
+
+
+def _rebuilt(result: Result) -> dict[str, float]:
+    """By how many rows are known, what comes back of the feature party's columns; of several, of the party that loses most."""
+    found: dict[str, float] = {}
+    for mean in (mean for each in result.sections.features for mean in each.means):
+        found[str(mean.known)] = max(mean.value, found.get(str(mean.known), mean.value))
+    return found
+
+
+def _by_name(attacks: Sequence[AttackResult]) -> dict[str, Row]:
+    found: dict[str, Row] = {}
+    for attack in attacks:
+        figures = _figures(attack)
+        if attack.name not in found or _above_guess(figures) > _above_guess(found[attack.name]):
+            found[attack.name] = figures
+    return found
+
+
+def _above_guess(figures: Row) -> float:
+    return above_guess(figures["symmetric_auc"], figures["chance"])
 
 
 def _figures(attack: AttackResult) -> Row:
@@ -230,6 +278,11 @@ def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
         facts={
             "model": "a contract's default; half of the columns at each party, of credit-default as its files have them",
             "training": f"{counted(about['epochs'], 'epoch')} of about 40 steps, AdamW 1e-3, cosine",
+            **(
+                {"feature parties": f"{about['feature_parties']}; of each attack the seat in which it finds most"}
+                if "feature_parties" in about
+                else {}
+            ),
             "seeds": seeds_of(rows),
         },
     )
@@ -261,7 +314,7 @@ def strongest_attack(rows: Sequence[Row], reads: Collection[str], told: bool) ->
     for name in dict.fromkeys(name for row in rows for name in row["attacks"]):
         found = [row["attacks"][name] for row in rows if name in row["attacks"]]
         if found[0]["reads"] in reads and (told or not found[0]["told"]) and not found[0]["upper_bound"]:
-            means[name] = float(np.mean([above_guess(each["symmetric_auc"], each["chance"]) for each in found]))
+            means[name] = float(np.mean([_above_guess(each) for each in found]))
     return max(means, key=means.__getitem__, default=None)
 
 
