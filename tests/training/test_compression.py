@@ -15,7 +15,7 @@ from tallystick.cut.messages import CutEmbedding, receive_embedding, send_embedd
 from tallystick.errors import Diverged, ProtocolError
 from tallystick.network.channel import memory_channels
 from tallystick.network.messages import Array, MalformedMessage
-from tallystick.training.plan import optimizer_of
+from tallystick.training.optimizers import optimizer_of
 
 NAMES = [name for name in get_args(CompressionName) if name != "none"]
 ROWS_BD = arrays.arrays("float32", st.tuples(st.integers(1, 5), st.integers(1, 19)), elements=st.floats(-6e4, 6e4, width=32))
@@ -107,7 +107,7 @@ def reference(setting, how):
             loss.backward()
             torch.autograd.backward(made, [read(how.compression, cut.grad) for cut in cuts])
             for optimizer in optimizers:
-                optimizer.step()
+                optimizer.step(how.learning_rate)
     return weights_of((bottoms, label))
 
 

@@ -12,7 +12,7 @@ from tallystick.errors import PeerLost
 from tallystick.network.channel import memory_channels
 from tallystick.training.checkpoint import CheckpointStore
 from tallystick.training.feature_party import train_feature_party
-from tallystick.training.plan import optimizer_of
+from tallystick.training.optimizers import optimizer_of
 from tallystick.training.run import TrainingRun
 
 
@@ -36,7 +36,7 @@ def reference(setting, how):
                 found = torch.autograd.grad(old(features[name]), list(old.parameters()), grads[name])
                 for parameter, grad in zip(bottom.parameters(), found, strict=True):
                     parameter.grad = grad
-                optimizers[name].step()
+                optimizers[name].step(how.learning_rate)
 
         for batch in setting.schedule.epoch(epoch):
             then = {name: copy.deepcopy(bottom.state_dict()) for name, bottom in bottoms.items()}
@@ -46,7 +46,7 @@ def reference(setting, how):
             loss, _ = setting.objective(label(cuts, own), batch.index_B)
             label_optimizer.zero_grad()
             loss.backward()
-            label_optimizer.step()
+            label_optimizer.step(how.learning_rate)
             in_flight.append((then, features, {name: cut.grad for name, cut in zip(bottoms, cuts, strict=True)}))
             if len(in_flight) > how.staleness:
                 apply_oldest()

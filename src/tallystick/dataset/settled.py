@@ -14,6 +14,7 @@ from tallystick.cut.forward import FeatureSource
 from tallystick.dataset.imputed import ImputingObjective
 from tallystick.models.split import LabelModel
 from tallystick.training.objective import Objective, mean_cross_entropy
+from tallystick.training.optimizers import Adam
 from tallystick.training.step_rule import StepRule
 
 EPOCHS, LEAST_STEPS, BATCH, RATE = 5, 300, 256, 2e-3
@@ -46,7 +47,7 @@ class SettlingRule(StepRule):
         target_N = self.objective.real_labels(index_N)
         (real_R,) = torch.nonzero(target_N >= 0, as_tuple=True)
         generator = torch.Generator().manual_seed(self.seed)
-        optimizer = torch.optim.Adam(model.parameters(), lr=RATE)
+        optimizer = Adam({1.0: [*model.parameters()]})
         steps = max(1, -(-len(real_R) // BATCH))  # of an epoch
         epochs = max(EPOCHS, -(-LEAST_STEPS // steps))
         model.train()
@@ -55,7 +56,7 @@ class SettlingRule(StepRule):
                 logits = model.finish([cuts_ND[some_B]], own(index_N[some_B]))
                 optimizer.zero_grad()
                 torch.autograd.backward(mean_cross_entropy(logits, target_N[some_B]))
-                optimizer.step()
+                optimizer.step(RATE)
         model.eval()
         with torch.no_grad():
             parts = torch.split(torch.arange(len(index_N), device=index_N.device), BATCH)

@@ -39,7 +39,6 @@ from tallystick.network.messages import MEBIBYTE
 from tallystick.network.session import Limits
 from tallystick.privacy.ledger import BudgetExceeded
 from tallystick.results import Result
-from tallystick.training.plan import load_optimizers
 from tallystick.watcher import Watcher
 
 T = TypeVar("T")
@@ -81,8 +80,6 @@ def run_process(
     """
     started = _Start.of(contract, party, command=command, resume=resume, start_from=start_from, phases=phases, say=watcher.say)
     folder = started.folder
-    if {"training", "tuning"} & {*phases}:
-        load_optimizers()
     log = RunLog(watcher)
     log.note(f"tallystick {__version__}: {command} of contract {contract.name} ({contract.hash[:8]}) as {party.party}")
     logbook = Logbook(party=party.party, watcher=log)

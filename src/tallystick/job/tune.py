@@ -20,7 +20,6 @@ from tallystick.job.phases.tuning import allowed_keys
 from tallystick.job.phases.tuning_alone import tune_alone
 from tallystick.job.process import run_process
 from tallystick.results import Result
-from tallystick.training.plan import load_optimizers
 from tallystick.watcher import Watcher
 
 USE, USE_ALONE = "tune", "tune-alone"
@@ -64,7 +63,6 @@ def _by_itself(contract: Contract, party: PartyFile, *, watcher: Watcher, resume
         watcher.say(party.compute.made().check())  # before anything is charged for
     frame = with_summaries(read_party_table(party), party, contract.alignment)
     keys = keys_of(frame, party, contract.alignment)
-    load_optimizers()
     use_threads(party.threads)
     folder = (RunFolder.latest if resume else RunFolder.new)(party.runs, contract, party.party, use=USE_ALONE, key=party.run_key)
     log = RunLog(watcher)

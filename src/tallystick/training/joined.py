@@ -11,7 +11,8 @@ from tallystick.cut.forward import FeatureSource
 from tallystick.models.normalization import statistics_of
 from tallystick.models.split import CentralizedModel
 from tallystick.training.objective import Objective
-from tallystick.training.plan import Schedule, optimizer_of
+from tallystick.training.optimizers import optimizer_of
+from tallystick.training.plan import Schedule
 from tallystick.training.updates import decay_at, rate_at
 
 
@@ -45,9 +46,7 @@ def train_joined(
         if training.clip is not None:  # each party's own norm
             for module in (*model.bottoms, model.label):
                 nn.utils.clip_grad_norm_(module.parameters(), training.clip)
-        for group in optimizer.param_groups:
-            group["lr"] = rate_at(training, batch.step - before, schedule.steps_before(last) - before)
-        optimizer.step()
+        optimizer.step(rate_at(training, batch.step - before, schedule.steps_before(last) - before))
         for average, weight in zip(averages, averaged, strict=True):
             average.lerp_(weight.detach(), 1 - decay_at(training.ema or 0.0, batch.step - before))
         progress(done)

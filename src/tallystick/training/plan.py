@@ -5,22 +5,16 @@ and nothing crosses. An epoch may have both, and phases of other epochs (pretrai
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import islice, takewhile
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from tallystick.config.sections import TrainingConfig
 from tallystick.cut.forward import CutRows, a_row_each
-from tallystick.training.lamb import Lamb
 from tallystick.training.messages import MOST_IN_FLIGHT
-
-SHARE = "share"
-"""Key of an optimizer's group: its share of the learning rate."""
 
 GROUPED_ROWS = 4096
 """Most rows of a message that holds several batches."""
@@ -203,56 +197,6 @@ class Schedule:
         if epoch != self.embeds_before or step != self.steps_before(epoch):
             return ()
         return torch.split(self.train_N, self.batch_size)
-
-
-def optimizer_of(
-    training: TrainingConfig, module: nn.Module, rates: Mapping[str, float] | None = None
-) -> torch.optim.Optimizer | None:
-    """An optimizer over a module's parameters, at the contract's first rate; None for a module that has none.
-
-    Args:
-        training: the contract's settings.
-        module: the parameters' owner.
-        rates: share of the contract's learning rate by the start of a parameter's name; 0 leaves it as it is. The rest has all.
-    """
-    groups: dict[float, list[nn.Parameter]] = {}
-    for name, parameter in module.named_parameters():
-        share = next((share for start, share in (rates or {}).items() if name.startswith(start)), 1.0)
-        if share > 0:
-            groups.setdefault(share, []).append(parameter)
-    if not groups:
-        return None
-    return optimizer_over(
-        training,
-        [{"params": parameters, SHARE: share, "lr": share * training.learning_rate} for share, parameters in groups.items()],
-    )
-
-
-def optimizer_over(training: TrainingConfig, groups: Iterable[nn.Parameter] | Iterable[dict[str, Any]]) -> torch.optim.Optimizer:
-    """The contract's optimizer over some weights, or groups of them, as PyTorch takes these."""
-    return _OPTIMIZERS[training.optimizer](groups, lr=training.learning_rate, weight_decay=training.weight_decay)
-
-
-def kept_of_a_weight(training: TrainingConfig) -> dict[str, bool]:
-    """What the contract's optimizer keeps of each weight, all of it zeros at first, and whether it has the weight's shape."""
-    weight = nn.Parameter(torch.zeros(1))
-    weight.grad = torch.zeros(1)
-    optimizer = optimizer_over(training, [weight])
-    optimizer.step()
-    return {name: value.ndim > 0 for name, value in optimizer.state[weight].items()}
-
-
-_OPTIMIZERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
-    "adam": partial(torch.optim.Adam, fused=True),
-    "adamw": partial(torch.optim.AdamW, fused=True),
-    "sgd": partial(torch.optim.SGD, fused=True),
-    "lamb": Lamb,
-}
-
-
-def load_optimizers() -> None:
-    """Have PyTorch import what it puts off until the first optimizer: a second or more, in which a peer would hear nothing."""
-    torch.optim.Adam([torch.zeros(1, requires_grad=True)])
 
 
 Committed = Callable[[int], None]

@@ -6,7 +6,6 @@ All of it depends on the contract and the step's number alone, so every party, a
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 from tallystick.config.sections import TrainingConfig
 from tallystick.models.normalization import statistics_of
 from tallystick.models.tabular import Columns
-from tallystick.training.plan import SHARE, optimizer_of
+from tallystick.training.optimizers import optimizer_of
 
 
 def rate_at(training: TrainingConfig, step: int, steps: int) -> float:
@@ -97,10 +96,8 @@ class Updates:
             nn.utils.clip_grad_norm_(self._weights.values(), self._training.clip)
         rate = rate_at(self._training, number - self._before, self._steps)
         decay = decay_at(self._training.ema, number - self._before) if self._training.ema else 0.0
-        for group in self.optimizer.param_groups:
-            group["lr"] = group[SHARE] * rate
         with self._tables.update(rate=rate, decay=decay) if self._tables is not None else nullcontext():
-            self.optimizer.step()
+            self.optimizer.step(rate)
             if self._training.ema:
                 with torch.no_grad():
                     averages, weights = ([of[name] for name in self._averaged_here] for of in (self._averages, self._averaged))
@@ -116,21 +113,19 @@ class Updates:
         finally:
             self._put(present)
 
-    def kept_of(self, weight: nn.Parameter) -> Mapping[str, Any]:
+    def kept_of(self, weight: nn.Parameter) -> Mapping[str, Tensor]:
         """What the optimizer keeps of a weight."""
-        return self.optimizer.state.get(weight, {}) if self.optimizer is not None else {}
+        return self.optimizer.kept.get(weight, {}) if self.optimizer is not None else {}
 
     def tensors(self) -> dict[str, Tensor]:
         """What a checkpoint has to hold of this."""
         averages = {f"average/{name}": average for name, average in self._averages.items()}
         if self.optimizer is None:
             return averages
-        state: dict[int, dict[str, Any]] = self.optimizer.state_dict()["state"]
         return averages | {
             f"optimizer/{index}/{name}": value
-            for index, values in state.items()
-            for name, value in values.items()
-            if value is not None
+            for index, weight in enumerate(self.optimizer.weights)
+            for name, value in self.kept_of(weight).items()
         }
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
@@ -139,12 +134,12 @@ class Updates:
             average.copy_(tensors[f"average/{name}"])
         if self.optimizer is None:
             return
-        state: dict[int, dict[str, Tensor]] = {}
+        self.optimizer.kept.clear()
         for name, tensor in tensors.items():
             if name.startswith("optimizer/"):
                 _, index, key = name.split("/")
-                state.setdefault(int(index), {})[key] = tensor
-        self.optimizer.load_state_dict({"state": state, "param_groups": self.optimizer.state_dict()["param_groups"]})
+                weight = self.optimizer.weights[int(index)]
+                self.optimizer.kept.setdefault(weight, {})[key] = tensor.to(weight.device)
         self._keep_where_shared()
 
     def _begin_average(self, name: str) -> Tensor:
@@ -158,10 +153,10 @@ class Updates:
         if self._tables is None or self.optimizer is None:
             return
         for table in self._tables.tables:
-            found, kept = self.optimizer.state[table], self._tables.kept_of(table)
+            found, kept = self.kept_of(table), self._tables.kept_of(table)
             for name, value in kept.items():
                 value.copy_(found[name] if name in found else torch.zeros_like(value))
-            self.optimizer.state[table] = kept
+            self.optimizer.kept[table] = kept
 
     def _put(self, weights: Mapping[str, Tensor]) -> None:
         """In place: a pipelined party knows its weights by where they lie."""

@@ -29,7 +29,7 @@ from tallystick.models.build import BranchParts, build_bottom, width_of
 from tallystick.models.split import LabelModel
 from tallystick.network.channel import Channel
 from tallystick.training.checkpoint import CheckpointStore
-from tallystick.training.plan import Schedule, load_optimizers, no_positions
+from tallystick.training.plan import Schedule, no_positions
 from tallystick.training.step_rule import PLAIN
 from tallystick.training.unaligned.method import OwnPart, UnalignedMethod
 from tallystick.training.unaligned.registry import method_of
@@ -79,7 +79,6 @@ def party(stage: PartyContext, arguments: dict[str, Any]) -> dict[str, Any]:
     (channel,) = stage.channels.values()
     rows = TimedRows.of(SCENARIOS["small"])
     torch.set_num_threads(rows.scenario.cores)
-    load_optimizers()
     turns = [name for _ in range(arguments["turns"]) for name in (NONE, arguments["method"])]
     if stage.name == LABEL:
         return as_label_party(rows, channel, turns)

@@ -32,7 +32,6 @@ from tallystick.network.channel import Progress, no_progress
 from tallystick.storage import scratch_folder
 from tallystick.training.checkpoint import CheckpointStore
 from tallystick.training.label_party import train_label_party
-from tallystick.training.plan import load_optimizers
 from tallystick.training.run import TrainingRun
 from tallystick.training.screening import Screening
 
@@ -178,7 +177,6 @@ def _on(engine: Engine, rows: _Rows, due: Iterator[TrialRecord | None]) -> Gener
 def prepare(shared: bytes) -> TaskFunction:
     """Read the table in a worker; a task's input is a trial, and its output the same with its loss."""
     rows = msgspec.msgpack.decode(shared, type=_Shared).rows()
-    load_optimizers()
 
     def train(given: bytes) -> bytes:
         with scratch_folder() as folder:

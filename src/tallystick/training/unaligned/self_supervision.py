@@ -13,6 +13,7 @@ from tallystick.data.categories import MISSING
 from tallystick.data.features import Features
 from tallystick.models.build import seeded, width_of
 from tallystick.privacy.randomness import generator_of
+from tallystick.training.optimizers import Adam
 from tallystick.training.unaligned.method import OwnPart
 
 TEMPERATURE, MOMENTUM, QUEUE = 0.2, 0.999, 4096  # SS-VFL's; the queue is MoCo's idea, its length ours
@@ -113,7 +114,7 @@ def simsiam(bottom: nn.Module, own: OwnPart, how: SelfSupervision) -> None:
 def _train(own: OwnPart, modules: list[nn.Module], loss_of: Callable[[Features, Features], Tensor], how: SelfSupervision) -> None:
     parameters = [parameter for module in modules for parameter in module.parameters()]
     rate = own.training.learning_rate * how.settings.self_supervision_rate
-    optimizer = torch.optim.Adam(parameters, lr=rate, fused=True)
+    optimizer = Adam({1.0: parameters})
     for module in modules:
         module.train()
     batches = list(_steps(own, how.epochs))
@@ -121,7 +122,7 @@ def _train(own: OwnPart, modules: list[nn.Module], loss_of: Callable[[Features, 
         features = own.source(index_B)
         optimizer.zero_grad()
         torch.autograd.backward(loss_of(how.view(features, generator), how.view(features, generator)))
-        optimizer.step()
+        optimizer.step(rate)
         own.progress("self-supervision", number + 1, len(batches))
 
 

@@ -18,6 +18,7 @@ from tallystick.models.build import BranchParts, width_of
 from tallystick.models.split import LabelModel
 from tallystick.privacy.randomness import Seed, generator_of
 from tallystick.training.objective import Objective
+from tallystick.training.optimizers import Adam
 from tallystick.training.plan import Batch
 from tallystick.training.unaligned.method import LocalBatches
 
@@ -162,14 +163,13 @@ def fit_network(
     seed: Seed,
 ) -> None:
     """Train a generator's network by Adam on batches of row numbers; ``loss_of`` gives their loss."""
-    parameters = list(network.parameters())
-    optimizer = torch.optim.Adam(parameters, lr=GENERATOR_RATE, fused=True)
+    optimizer = Adam({1.0: [*network.parameters()]})
     generator = generator_of(seed, "fitting")
     network.train()
     for rows_B in _batches(rows, epochs, batch_size, generator):
         optimizer.zero_grad()
         torch.autograd.backward(loss_of(rows_B, generator))
-        optimizer.step()
+        optimizer.step(GENERATOR_RATE)
     optimizer.zero_grad()
 
 

@@ -14,7 +14,7 @@ from tallystick.data.features import FeatureShape
 from tallystick.models.build import build_bottom, build_label_model, width_of
 from tallystick.models.tabular import Columns, screened_columns
 from tallystick.msgspec_threads import prepared
-from tallystick.training.plan import kept_of_a_weight
+from tallystick.training.optimizers import kept_of_a_weight
 
 GATES = "weight/gates"
 """Which columns are open, where they may be closed: no weight, and yet read with them."""

@@ -20,7 +20,7 @@ from tallystick.data.features import Features
 from tallystick.models.split import LabelModel
 from tallystick.models.tabular import Columns, screened_columns
 from tallystick.training.kept_weights import weights_kept
-from tallystick.training.plan import kept_of_a_weight, optimizer_over
+from tallystick.training.optimizers import Optimizer, kept_of_a_weight, optimizer_over
 from tallystick.training.workers.plan import ALIGNED, GATES, WorkerPlan, columns_of, tables_and_others
 
 
@@ -128,11 +128,9 @@ class Shard:
         if self._added_up != number:
             self.add_up(number, rows)
         rate, decay = self._memory["rate and decay"].tolist()
-        for group in self._optimizer.param_groups:
-            group["lr"] = rate
         for name in self._taken:
             self.tables[name].grad = self._memory[f"gradient/{name}"]
-        self._optimizer.step()
+        self._optimizer.step(rate)
         self._optimizer.zero_grad()
         if self._settings.ema:
             with torch.no_grad():
@@ -143,10 +141,10 @@ class Shard:
         """What the optimizer keeps of a table, in the memory."""
         return {what: self._memory[f"kept/{name}/{what}"] for what in kept_of_a_weight(self._settings)}
 
-    def _begin_optimizer(self) -> torch.optim.Optimizer:
-        optimizer = optimizer_over(self._settings, [self.tables[name] for name in self._taken])
+    def _begin_optimizer(self) -> Optimizer:
+        optimizer = optimizer_over(self._settings, {1.0: [self.tables[name] for name in self._taken]})
         for name in self._taken:
-            optimizer.state[self.tables[name]] = self.kept_of(name)
+            optimizer.kept[self.tables[name]] = self.kept_of(name)
         return optimizer
 
     @contextmanager

@@ -1,0 +1,176 @@
+"""The contract's optimizers: PyTorch's own functions, and LAMB.
+
+The classes of ``torch.optim`` would do. But the first one that is made imports PyTorch's compiler, a second of processor time in
+which a peer hears nothing, and a step of theirs takes longer than the update of a small network itself. The functions behind them
+do neither, and give the same bits.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.optim.adam import adam
+from torch.optim.sgd import sgd
+
+from tallystick.config.sections import TrainingConfig
+
+BETAS = (0.9, 0.999)
+EPSILON, LAMB_EPSILON = 1e-8, 1e-6
+LARGEST_NORM = 10.0
+
+
+class Optimizer(ABC):
+    """Updates weights by their gradients, with what it keeps of each of them.
+
+    Args:
+        by_share: the weights, by their share of the learning rate.
+        weight_decay: of a step.
+    """
+
+    def __init__(self, by_share: Mapping[float, Sequence[nn.Parameter]], *, weight_decay: float = 0.0) -> None:
+        self.weights = [weight for weights in by_share.values() for weight in weights]
+        self.kept: dict[nn.Parameter, dict[str, Tensor]] = {}
+        self._by_share = by_share
+        self._weight_decay = weight_decay
+
+    @abstractmethod
+    def begun(self, weight: Tensor) -> dict[str, Tensor]:
+        """What it keeps of a weight before the first step, all of it zeros."""
+
+    @abstractmethod
+    def _update(self, weights: list[Tensor], gradients: list[Tensor], kept: list[dict[str, Tensor]], rate: float) -> None:
+        """Update these weights, and what it keeps of them, in place."""
+
+    def zero_grad(self) -> None:
+        """Forget the gradients."""
+        for weight in self.weights:
+            weight.grad = None
+
+    @torch.no_grad()
+    def step(self, rate: float) -> None:
+        """Take a step of this learning rate by the gradients of all weights that have one."""
+        for share, of_share in self._by_share.items():
+            weights = [weight for weight in of_share if weight.grad is not None]
+            if not weights:
+                continue
+            for weight in weights:
+                if weight not in self.kept:
+                    self.kept[weight] = self.begun(weight)
+            gradients = [weight.grad for weight in weights if weight.grad is not None]
+            self._update([*weights], gradients, [self.kept[weight] for weight in weights], share * rate)
+
+
+class Adam(Optimizer):
+    """Adam (Kingma and Ba 2015); weight decay is added to the gradients."""
+
+    decoupled = False
+
+    def begun(self, weight: Tensor) -> dict[str, Tensor]:
+        """The number of steps, and the means of gradients and of their squares, by PyTorch's names."""
+        return {
+            "step": torch.zeros((), device=weight.device),
+            "exp_avg": torch.zeros_like(weight),
+            "exp_avg_sq": torch.zeros_like(weight),
+        }
+
+    def _update(self, weights: list[Tensor], gradients: list[Tensor], kept: list[dict[str, Tensor]], rate: float) -> None:
+        means, squares, steps = ([each[name] for each in kept] for name in ("exp_avg", "exp_avg_sq", "step"))
+        adam(
+            weights,
+            gradients,
+            means,
+            squares,
+            [],
+            steps,
+            fused=True,
+            decoupled_weight_decay=self.decoupled,
+            amsgrad=False,
+            beta1=BETAS[0],
+            beta2=BETAS[1],
+            lr=rate,
+            weight_decay=self._weight_decay,
+            eps=EPSILON,
+            maximize=False,
+        )
+
+
+class AdamW(Adam):
+    """The same with weight decay apart from the gradients (Loshchilov and Hutter 2019)."""
+
+    decoupled = True
+
+
+class Sgd(Optimizer):
+    """Stochastic gradient descent, without momentum."""
+
+    def begun(self, weight: Tensor) -> dict[str, Tensor]:  # noqa: ARG002
+        """Nothing."""
+        return {}
+
+    def _update(self, weights: list[Tensor], gradients: list[Tensor], kept: list[dict[str, Tensor]], rate: float) -> None:
+        sgd(
+            weights,
+            gradients,
+            [None for _ in kept],
+            fused=True,
+            weight_decay=self._weight_decay,
+            momentum=0.0,
+            lr=rate,
+            dampening=0.0,
+            nesterov=False,
+            maximize=False,
+        )
+
+
+class Lamb(Optimizer):
+    """LAMB, the optimizer of FedSim's experiments: Adam's step, of each tensor in proportion to the norm of its weights.
+
+    You et al. (2020), "Large batch optimization for deep learning", algorithm 2, as FedSim's authors ran it: moments are not
+    corrected for their start at 0, and a norm of weights counts as 10 at most. A tensor of zeros takes the step as it is. Weight
+    decay is added to a tensor's step in proportion to its weights.
+    """
+
+    def begun(self, weight: Tensor) -> dict[str, Tensor]:
+        """The means of gradients and of their squares."""
+        return {"mean": torch.zeros_like(weight), "square": torch.zeros_like(weight)}
+
+    def _update(self, weights: list[Tensor], gradients: list[Tensor], kept: list[dict[str, Tensor]], rate: float) -> None:
+        for weight, gradient, of_weight in zip(weights, gradients, kept, strict=True):
+            mean, square = of_weight["mean"], of_weight["square"]
+            mean.lerp_(gradient, 1 - BETAS[0])
+            square.mul_(BETAS[1]).addcmul_(gradient, gradient, value=1 - BETAS[1])
+            step = mean / square.sqrt().add_(LAMB_EPSILON) + self._weight_decay * weight
+            norm, step_norm = weight.norm().clamp(max=LARGEST_NORM), step.norm()
+            ratio = torch.where((norm > 0) & (step_norm > 0), norm / step_norm, 1.0)
+            weight.sub_(step * (rate * ratio))
+
+
+_OPTIMIZERS: Mapping[str, type[Optimizer]] = {"adam": Adam, "adamw": AdamW, "lamb": Lamb, "sgd": Sgd}
+
+
+def optimizer_of(training: TrainingConfig, module: nn.Module, rates: Mapping[str, float] | None = None) -> Optimizer | None:
+    """The contract's optimizer over a module's parameters; None for a module that has none.
+
+    Args:
+        training: the contract's settings.
+        module: the parameters' owner.
+        rates: share of the learning rate by the start of a parameter's name; 0 leaves it as it is. The rest has all.
+    """
+    by_share: dict[float, list[nn.Parameter]] = {}
+    for name, parameter in module.named_parameters():
+        share = next((share for start, share in (rates or {}).items() if name.startswith(start)), 1.0)
+        if share > 0:
+            by_share.setdefault(share, []).append(parameter)
+    return optimizer_over(training, by_share) if by_share else None
+
+
+def optimizer_over(training: TrainingConfig, by_share: Mapping[float, Sequence[nn.Parameter]]) -> Optimizer:
+    """The contract's optimizer over some weights, by their share of the learning rate."""
+    return _OPTIMIZERS[training.optimizer](by_share, weight_decay=training.weight_decay)
+
+
+def kept_of_a_weight(training: TrainingConfig) -> dict[str, bool]:
+    """What the contract's optimizer keeps of each weight, all of it zeros at first, and whether it has the weight's shape."""
+    begun = optimizer_over(training, {}).begun(torch.zeros(1))
+    return {name: value.ndim > 0 for name, value in begun.items()}
