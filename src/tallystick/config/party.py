@@ -256,8 +256,7 @@ class PartyFile(Model):
     )
     device: Annotated[str, Field(pattern=r"^(cpu|cuda(:[0-9]+)?)$")] = Field(
         default="cpu",
-        description="where to train: cpu, cuda or cuda:0; a union, rows without a partner's row and predictions take the CPU; "
-        "not tried on a CUDA device yet",
+        description="where to train: cpu, cuda or cuda:0; a union, rows without a partner's row and predictions take the CPU",
     )
     threads: Annotated[int, Field(strict=True, ge=1, le=1024)] | None = Field(
         default=None, description="threads for training, alignment and audits; null is all cores"
