@@ -148,6 +148,8 @@ def _cost_table(tables: Mapping[str, tuple[ByMethod, str]], methods: Mapping[str
             [name, *(over_seeds(found.get(method, []), "seconds") for method in methods)] for name, (found, _) in tables.items()
         ]
         note = "In one process, without a network and without waiting for a partner."
+        if "tabm" in methods:
+            note += " TabM's are of the device that the command names, beside other runs on it."
         return [ResultTable(name="Seconds", columns=["table", *methods.values()], rows=seconds, note=note)]
     taken: Mapping[str, Figure] = {"MB that cross": _megabytes, "seconds": "seconds"}
     cells: list[list[Cell]] = []
