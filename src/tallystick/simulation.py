@@ -29,7 +29,7 @@ from tallystick.data.keys import Keys, keys_of
 from tallystick.data.lazy import Frame
 from tallystick.data.repeats import with_summaries
 from tallystick.errors import ConfigError, PeerError
-from tallystick.job.job import Job
+from tallystick.job.job import Job, fitting_threads
 from tallystick.job.log import Logbook
 from tallystick.job.run import run_party
 from tallystick.job.starting import run_to_start_from
@@ -156,7 +156,9 @@ class _Simulation:
         table = {"table": {"path": f"{name}.parquet"}} if name in self.tables else {}
         # All share the folder; the label party's ledger has the default name in it.
         apart = {"privacy": {"ledger": f"{name}-privacy-ledger.sqlite"}} if name != contract.label_party else {}
-        values = {"party": name, **table, "runs": name, **apart, **self.columns.get(name, {})}
+        # All parties' threads compute with as many, or they would change each other's number.
+        threads = {"threads": fitting_threads(contract, min(frame.height for frame in self.tables.values()))}
+        values = {"party": name, **table, "runs": name, **apart, **threads, **self.columns.get(name, {})}
         party: PartyFile = parse_party(values, folder=self.folder, source=name)
         check_party(contract, party, network=False, source=name)
         if _charges(contract, name) and not party.privacy.ledger.exists():

@@ -1,10 +1,14 @@
-"""A party's number of threads holds for all arithmetic, and for its run alone."""
+"""A party's number of threads holds for all arithmetic, and for its run alone; left open, it is one for small steps."""
 
+from typing import Any
+
+import pytest
 import torch
 from threadpoolctl import threadpool_info, threadpool_limits
 from tiny import columns, contract_values, tables
 
-from tallystick.job.job import use_threads
+from tallystick.config.contract import parse_contract
+from tallystick.job.job import fitting_threads, use_threads
 from tallystick.simulation import Silent, simulate
 
 
@@ -29,3 +33,27 @@ def test_a_simulation_leaves_its_hosts_threads_as_they_were() -> None:
         simulate(contract_values(("bank", "shop")), tables(("bank", "shop"), rows=200), parties, watcher=Silent())
         assert blas_threads() == {2}
         assert torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize(
+    ("rows", "model", "threads"),
+    [
+        (30_000, {}, 1),
+        (200_000, {}, 1),
+        (1_000_000, {}, None),  # batches of 1,024 rows
+        (30_000, {"hidden": [1024, 1024]}, None),
+        (30_000, {"top": "own:Top"}, None),
+        (0, {}, None),  # a helper
+    ],
+)
+def test_small_steps_take_one_thread(rows: int, model: dict[str, Any], threads: int | None) -> None:
+    contract = parse_contract({**contract_values(("bank", "shop")), "model": model, "training": {}})
+    assert fitting_threads(contract, rows) == threads
+
+
+def test_all_parties_of_a_simulation_take_as_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    used: list[int | None] = []
+    monkeypatch.setattr("tallystick.job.run.use_threads", used.append)
+    frames = tables(("bank", "shop"), rows=200)
+    simulate(contract_values(("bank", "shop")), frames, columns(("bank", "shop")), watcher=Silent())
+    assert used == [1, 1]

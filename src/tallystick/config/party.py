@@ -259,7 +259,9 @@ class PartyFile(Model):
         description="where to train: cpu, cuda or cuda:0; a union, rows without a partner's row and predictions take the CPU",
     )
     threads: Annotated[int, Field(strict=True, ge=1, le=1024)] | None = Field(
-        default=None, description="threads for training, alignment and audits; null is all cores"
+        default=None,
+        description="threads for training, alignment and audits; null is all cores, and one for "
+        "training and audits where the batches are too small to share",
     )
     compute: ComputeConfig | None = Field(
         default=None, description="what runs independent tasks; null does one after the other in the command's own process"

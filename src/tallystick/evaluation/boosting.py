@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from tallystick.data.features import Features
@@ -59,9 +60,9 @@ class Boosted:
         # Rows to stop by are drawn of each class, and of a class of one row they cannot be.
         lone = kind != "regression" and int(labels.long().bincount().eq(1).sum()) > 0
         self._model: Any = estimator(categorical_features=few, random_state=seed, early_stopping=False if lone else "auto")
-        self._model.fit(
-            _table(features), labels.cpu().numpy(), sample_weight=weights.cpu().numpy() if weights is not None else None
-        )
+        weights_N = weights.cpu().numpy() if weights is not None else None
+        with threadpool_limits(torch.get_num_threads(), user_api="openmp"):
+            self._model.fit(_table(features), labels.cpu().numpy(), sample_weight=weights_N)
 
     def logits(self, source: Callable[[Tensor], Features], index_N: Tensor, *, classes: int) -> Tensor:
         """The logits at these positions, read a part of them at a time."""

@@ -20,7 +20,7 @@ from tallystick.data.keys import Keys
 from tallystick.errors import ConfigError
 from tallystick.job.findings import Evaluated, RunFindings
 from tallystick.job.handshake import Agreement, ResumeState, shake_hands, shake_hands_label_party
-from tallystick.job.job import Job, use_threads
+from tallystick.job.job import Job, fitting_threads, use_threads
 from tallystick.job.phases.align import align_or_keep, help_align, kept_alignment, match_notes
 from tallystick.job.phases.audit import audit_links, audit_training
 from tallystick.job.phases.evaluate import evaluate, take_part
@@ -43,7 +43,7 @@ from tallystick.results import Result
 
 def run_party(job: Job) -> Result:
     """Run this party's side of a job, whichever its role; leaves model, result and report in the run folder."""
-    use_threads(job.party.threads)
+    use_threads(job.party.threads or fitting_threads(job.contract, job.frame.height))
     roles = {"label": _run_label_party, "feature": _run_feature_party, "helper": _run_helper}
     found = roles[job.contract.role_of(job.name)](job)
     if job.phases != ("alignment",):  # whoever went on from the alignment told the others that it has it

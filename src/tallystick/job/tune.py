@@ -12,7 +12,7 @@ from tallystick.data.repeats import with_summaries
 from tallystick.data.table import read_party_table
 from tallystick.errors import ConfigError
 from tallystick.job.findings import RunFindings
-from tallystick.job.job import Job, use_threads
+from tallystick.job.job import Job, fitting_threads, use_threads
 from tallystick.job.log import Logbook, RunLog
 from tallystick.job.phases.report import write_report
 from tallystick.job.phases.search import require_optuna
@@ -63,7 +63,7 @@ def _by_itself(contract: Contract, party: PartyFile, *, watcher: Watcher, resume
         watcher.say(party.compute.made().check())  # before anything is charged for
     frame = with_summaries(read_party_table(party), party, contract.alignment)
     keys = keys_of(frame, party, contract.alignment)
-    use_threads(party.threads)
+    use_threads(party.threads or fitting_threads(contract, frame.height))
     folder = (RunFolder.latest if resume else RunFolder.new)(party.runs, contract, party.party, use=USE_ALONE, key=party.run_key)
     log = RunLog(watcher)
     with ExitStack() as held:
