@@ -419,7 +419,7 @@ def page_of(about: Row, found: Sequence[Row]) -> Benchmark:
         + (
             []
             if order is None
-            else [f"The paper's methods for unaligned rows stand in its order with a rank correlation of {order:.2f}."]
+            else [f"Those of the paper's methods that stand here are in its order with a rank correlation of {order:.2f}."]
         ),
         facts={
             "aligned": f"{about['aligned']:.0%} of the training rows",
