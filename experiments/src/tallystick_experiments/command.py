@@ -130,7 +130,7 @@ def command_of(work: Callable[..., Any]) -> Callable[..., None]:
     from tallystick_experiments.page import ExperimentResult
 
     parameters = inspect.signature(work).parameters
-    options = {name: option for name, each in parameters.items() if (option := _option(each)) is not None}
+    options = options_of(work)
     is_experiment = inspect.signature(work).return_annotation is ExperimentResult
     shared = (*(("out",) if is_experiment else ()), *(("resume", "workers", "ray") if "keeping" in parameters else ()), "as_json")
 
@@ -162,6 +162,12 @@ def command_of(work: Callable[..., Any]) -> Callable[..., None]:
     command.__annotations__ = {each.name: each.annotation for each in signature.parameters.values()}
     command.__signature__ = signature  # type: ignore[attr-defined]
     return command
+
+
+def options_of(work: Callable[..., Any]) -> dict[str, Any]:
+    """The options of a command's function, by its parameters' names."""
+    found = {name: _option(parameter) for name, parameter in inspect.signature(work).parameters.items()}
+    return {name: option for name, option in found.items() if option is not None}
 
 
 def _option(parameter: inspect.Parameter) -> Any:

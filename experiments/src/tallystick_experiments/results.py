@@ -73,15 +73,16 @@ def keep(out: Path, path: Path, *, commit: str, command: str) -> None:
     date = datetime.fromtimestamp(result.stat().st_mtime, UTC).date().isoformat()
     head = {"benchmark": name, "command": command, "date": date, "commit": commit, "about": found["about"]}
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_bytes(path, "".join(json.dumps(_rounded(line)) + "\n" for line in (head, *found["rows"])).encode())
+    write_bytes(path, "".join(json.dumps(rounded(line)) + "\n" for line in (head, *found["rows"])).encode())
 
 
-def _rounded(value: Any) -> Any:
+def rounded(value: Any) -> Any:
+    """A row as it is kept: its figures to DIGITS."""
     if isinstance(value, float):
         return float(f"{value:.{DIGITS}g}")
     if isinstance(value, dict):
-        return {name: _rounded(each) for name, each in value.items()}
-    return [_rounded(each) for each in value] if isinstance(value, list) else value
+        return {name: rounded(each) for name, each in value.items()}
+    return [rounded(each) for each in value] if isinstance(value, list) else value
 
 
 def page(path: Path) -> str:

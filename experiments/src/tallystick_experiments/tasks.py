@@ -46,7 +46,9 @@ class MadeByTasks:
             yield missing[number], json.loads(output)
 
 
-class _Declared(Exception):
+class Declared(Exception):
+    """What a sweep would make: its cases, what makes them, and what its log begins with."""
+
     def __init__(self, trial: Trial, cases: Sequence[Row], setting: Row) -> None:
         super().__init__("a sweep was declared")
         self.trial, self.cases, self.setting = trial, cases, setting
@@ -55,7 +57,7 @@ class _Declared(Exception):
 def prepare(shared: bytes) -> TaskFunction:
     """Declare the sweep in a worker; raises DataError where it finds other data there than whoever began it."""
     told = json.loads(shared)
-    sweep = _declared(told["command"], told["options"])
+    sweep = declared(told["command"], told["options"])
     if (own := json.loads(json.dumps(sweep.setting))) != told["setting"]:
         differing = sorted(key for key in {*own, *told["setting"]} if own.get(key) != told["setting"].get(key))
         raise DataError(f"a worker finds another sweep: {', '.join(differing)} differ; {SAME_FILES}")
@@ -69,20 +71,21 @@ def prepare(shared: bytes) -> TaskFunction:
     return make
 
 
-def _declared(command: str, options: Mapping[str, Any]) -> _Declared:
+def declared(command: str, options: Mapping[str, Any]) -> Declared:
+    """Call a command's function up to its sweep; raises ComputeError where it declares none."""
     module, _, name = command.partition(":")
     work: Callable[..., object] = inspect.unwrap(getattr(importlib.import_module(module), name))
     wanted = inspect.signature(work).parameters
     given = {name: TypeAdapter(wanted[name].annotation).validate_python(value) for name, value in options.items()}
     try:
         work(**given, keeping=Keeping(made=_declare))
-    except _Declared as found:
+    except Declared as found:
         return found
     raise ComputeError(f"{command} declares no sweep")
 
 
 def _declare(trial: Trial, cases: Sequence[Row], _missing: Sequence[int], setting: Row) -> NoReturn:
-    raise _Declared(trial, cases, setting)
+    raise Declared(trial, cases, setting)
 
 
 def _whole(value: Any) -> Any:

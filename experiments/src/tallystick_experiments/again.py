@@ -1,0 +1,127 @@
+"""Kept rows, made again by this code on this machine: does what the pages say still come out?
+
+    python -m tallystick_experiments.again DATA COUNT [NAME ...]
+
+Each of these sweeps under ``experiments/runs`` (all, if none is named) is declared by the command in its first line, with the
+files that it names found below the folder DATA. COUNT of its rows, drawn at random by a seed, are made again. A line of JSON says
+of each how far its figures are from the kept ones, and a last one how many are the same to the last digit that is kept. Seconds
+are not compared. What measures the machine itself (``bench line``, ``bench serve``) is left out.
+"""
+
+import inspect
+import json
+import shlex
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import typer
+
+from tallystick.compute.threads import limited_threads
+from tallystick.errors import ConfigError, DataError
+from tallystick_experiments.app import every_command
+from tallystick_experiments.command import command_of, options_of
+from tallystick_experiments.grid import Trial
+from tallystick_experiments.results import RUNS, rounded
+from tallystick_experiments.stats import Row
+from tallystick_experiments.tasks import declared
+
+SEED = 20261126  # of the drawing
+UNLIKE = ("seconds", "process")  # what is another in every run
+
+
+def made_again(path: Path, data: Path, count: int) -> Iterator[Row]:
+    """Make so many rows of a file of results again; gives each one's case, and its largest difference from the kept row.
+
+    Raises DataError for a command that declares no sweep here, or whose file is not below ``data``; else as the trial does.
+    """
+    head, *kept = (json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())
+    sweep = declared_by(head["command"], data)
+    known = {json.dumps(rounded(case)): case for case in sweep.cases}
+    fields = tuple(sweep.cases[0])
+    found = [(known[place], row) for row in kept if (place := json.dumps({name: row.get(name) for name in fields})) in known]
+    with limited_threads(1):
+        for place in np.random.default_rng(SEED).permutation(len(found))[:count]:
+            yield compared(path.stem, *found[place], sweep.trial)
+
+
+def compared(name: str, case: Row, kept: Row, trial: Trial) -> Row:
+    """A row made again, beside the kept one."""
+    made = rounded(json.loads(json.dumps({**case, **trial(**case)})))
+    before, after = (_numbers({key: value for key, value in row.items() if key not in case}) for row in (kept, made))
+    apart = {each: abs(after.get(each, float("nan")) - value) for each, value in before.items()}
+    furthest = max(apart, key=lambda each: (apart[each] != apart[each], apart[each]), default=None)
+    far = {"largest_difference": apart[furthest], "of": furthest, "kept": before[furthest]} if furthest is not None else {}
+    return {"results": name, **case, "same": all(after.get(each) == value for each, value in before.items()), **far}
+
+
+def declared_by(command: str, data: Path) -> Any:
+    """The cases of a sweep and what makes them; raises DataError as ``made_again`` does."""
+    words = shlex.split(command)
+    if words[:2] != ["tallystick", "bench"] or ";" in command.split('"')[0]:
+        raise DataError(f"{command}: is not one command of tallystick bench")
+    name, *others = words[2:]
+    place = every_command()[name].place
+    work = getattr(import_module(place.partition(":")[0]), place.partition(":")[2])
+    if "keeping" not in inspect.signature(work).parameters:
+        raise DataError(f"{command}: keeps no runs that could be made one by one")
+    app = typer.Typer(add_completion=False)
+    app.command(name)(command_of(work))
+    said = typer.main.get_command(app).make_context(name, others).params
+    options = options_of(work)
+    given = {
+        each: options[each].value(each, value) if hasattr(options[each], "value") else value
+        for each, value in said.items()
+        if each in options
+    }
+    return declared(place, {each: _found(value, data) for each, value in given.items()})
+
+
+def _found(value: Any, data: Path) -> Any:
+    """Paths below the folder of data: DATA stands for the folder itself."""
+    if isinstance(value, list | tuple):
+        return [_found(each, data) for each in value]
+    if not isinstance(value, Path):
+        return value
+    if value.name == "DATA":
+        return data
+    paths = sorted(data.rglob(value.name))
+    if not paths:
+        raise DataError(f"{data}: has no {value.name}, which the command names")
+    return paths[0]
+
+
+def _numbers(value: Any, name: str = "") -> dict[str, float]:
+    """All numbers of a row by where they stand."""
+    if isinstance(value, Mapping):
+        parts = ((str(key), each) for key, each in value.items() if key not in UNLIKE)
+    elif isinstance(value, list):
+        parts = ((str(number), each) for number, each in enumerate(value))
+    else:
+        return {name: float(value)} if isinstance(value, int | float) else {}
+    return {place: number for key, each in parts for place, number in _numbers(each, f"{name}.{key}".lstrip(".")).items()}
+
+
+def main(words: Sequence[str]) -> None:
+    """Print what comes out again; see the module."""
+    if len(words) < 2 or not words[1].isdigit():
+        raise ConfigError("wanted: DATA COUNT [NAME ...], a folder, how many rows of each, and names under experiments/runs")
+    data, count, names = Path(words[0]), int(words[1]), words[2:]
+    paths = [RUNS / f"{name}.jsonl" for name in names] or sorted(RUNS.glob("*.jsonl"))
+    same = rows = 0
+    for path in paths:
+        try:
+            for row in made_again(path, data, count):
+                rows, same = rows + 1, same + row["same"]
+                sys.stdout.write(json.dumps(row) + "\n")
+                sys.stdout.flush()
+        except (DataError, ConfigError) as error:
+            sys.stdout.write(json.dumps({"results": path.stem, "left_out": str(error)}) + "\n")
+    sys.stdout.write(json.dumps({"rows": rows, "same": same}) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
