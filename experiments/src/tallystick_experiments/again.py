@@ -45,7 +45,8 @@ def made_again(path: Path, data: Path, count: int) -> Iterator[Row]:
     found = [(known[place], row) for row in kept if (place := json.dumps({name: row.get(name) for name in fields})) in known]
     with limited_threads(1):
         for place in np.random.default_rng(SEED).permutation(len(found))[:count]:
-            yield compared(path.stem, *found[place], sweep.trial)
+            case, row = found[place]
+            yield compared(path.stem, case, row, sweep.trial)
 
 
 def compared(name: str, case: Row, kept: Row, trial: Trial) -> Row:

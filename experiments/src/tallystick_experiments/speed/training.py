@@ -309,7 +309,7 @@ class Clock:
     def at(self, step: int) -> None:
         """Note the first step after the warm-up and the last; several steps may pass at once."""
         if (step >= self._warm_up and not self._marks) or step == self._last:
-            if torch.cuda.is_initialized():
+            if torch.cuda.is_available():
                 torch.cuda.synchronize()  # what was asked of it may not be done yet
             self._marks.append((step, time.perf_counter()))
 
