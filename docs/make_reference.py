@@ -16,6 +16,7 @@ from tallystick.attacks.label_inference.registry import LABEL_INFERENCE_ATTACKS,
 from tallystick.attacks.linkage.registry import LINKAGE_ATTACKS
 from tallystick.attacks.linkage.texts import TEXT_ATTACKS
 from tallystick.attacks.membership.registry import MEMBERSHIP_ATTACKS
+from tallystick.config.sections import FOLDS, FULL_ALONE, LEAST_FOLDED
 from tallystick.config.unaligned import METHODS as UNALIGNED_METHODS
 from tallystick.evaluation.private.registry import MECHANISMS
 from tallystick.imputation.registry import FEATURE_IMPUTERS, LABEL_IMPUTERS, SUFFIXES
@@ -288,7 +289,9 @@ def methods() -> str:
         "## Rows without a partner's row",
         "[Use rows without a partner's row](../howto/use-rows-without-a-partner.md) says which to choose; `unaligned.method` "
         "names one. With `none`, they are left out. Their scores come from a model of the label party's own columns, which is "
-        "trained last, on all own rows. With `average` they get the mean of its logit and those of that method's two branches. A "
+        f"trained last, on all own rows. From {LEAST_FOLDED} to {FULL_ALONE - 1:,} own training rows it is {FOLDS} models, each "
+        "without a fold of them, and the mean of their logits, where the split is by hash and `training.folds` is `auto`. With "
+        "`average` they get the mean of its logit and those of that method's two branches. A "
         "line that is fitted on unaligned validation rows makes these scores probabilities. The training loss in the report "
         "contains the loss of tops that a method adds, so do not compare it with the validation loss.",
         _table(("method", "what it does with them"), ((f"`{name}`", _inline(f.what)) for name, f in UNALIGNED_METHODS.items())),

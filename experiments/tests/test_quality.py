@@ -14,7 +14,7 @@ from tallystick_experiments.grid import Keeping
 from tallystick_experiments.page import benchmark_html
 from tallystick_experiments.quality import leaks, sweep, unmatched
 from tallystick_experiments.quality.methods import METHODS, BoostingMethod
-from tallystick_experiments.quality.page import behind, verdict
+from tallystick_experiments.quality.page import behind, count_within
 
 pytest.importorskip("sklearn")
 
@@ -79,16 +79,16 @@ def test_boosting_on_own_columns_sees_only_those():
     ],
 )
 def test_verdicts_go_by_the_bounds(metric, ours, theirs, within, far):
-    said = verdict("default", "boosting", [(metric, round(behind(metric, ours, theirs), 9))])
+    said = count_within("default", "boosting", [(metric, round(behind(metric, ours, theirs), 9))])
     assert f"or better, on {within} of 1 tables" in said
     assert said.endswith(f"5 % on {far}.")
-    assert verdict("default", "boosting-early", []) == ""
+    assert count_within("default", "boosting-early", []) == ""
 
 
 def test_beside_tabm_the_bounds_are_half_as_wide():
-    said = verdict("default", "tabm", [("auc", 0.0009), ("auc", 0.0011), ("rmse", 0.009), ("rmse", 0.011)])
+    said = count_within("default", "tabm", [("auc", 0.0009), ("auc", 0.0011), ("rmse", 0.009), ("rmse", 0.011)])
     assert "within .001 AUC or 1 % RMSE of tabm, or better, on 2 of 4 tables" in said
-    said = verdict("unmatched", "own", [("auc", 0.0011)])
+    said = count_within("unmatched", "own", [("auc", 0.0011)])
     assert said.startswith("Scores of rows without a partner's row are within .001 AUC or 1 % RMSE of own, or better, on 0 of 1")
 
 

@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file
 from tiny import columns, contract_values, tables, weights
 
+from tallystick.artifacts import local_scores
 from tallystick.artifacts.folder import RunFolder
 from tallystick.artifacts.local_scores import calibrated_alone
 from tallystick.artifacts.trained import Architecture, TrainedLabelParty
@@ -20,6 +21,7 @@ from tallystick.metrics import auc
 from tallystick.privacy.events import PureDP
 from tallystick.privacy.ledger import Ledger
 from tallystick.simulation import Silent, simulate
+from tallystick.training.calibration import fit_line
 from tallystick.training.label_party import train_label_party
 from tallystick.training.unaligned.method import UnalignedMethod
 from tallystick.training.unaligned.registry import class_of
@@ -185,6 +187,60 @@ def test_rows_without_a_partners_row_are_scored_by_a_model_of_all_own_rows(metho
     assert [result.data.rows["train"], result.data.rows["validation"]] == aligned
     (note,) = [note for note in result.data.notes if "rows without a partner's row are used too" in note]
     assert f"{all_rows[0] - aligned[0]:,} for training, {all_rows[1] - aligned[1]:,} for validation" in note
+
+
+def test_where_own_rows_are_few_four_models_score_rows_without_a_partners_row(monkeypatch, tmp_path):
+    """Each without a fold of all own rows, whose mean scores; the first, which no validation row taught, calibrates."""
+    trained, fitted = [], []
+
+    def training(model, own, objective, peers, run, **more):
+        trained.append((model, objective, run.schedule))
+        return train_label_party(model, own, objective, peers, run, **more)
+
+    def fitting(model, dataset):
+        both_V = torch.cat([dataset.validation_N, dataset.unaligned.validation_N])
+        assert (dataset.own_folds.fold_N[both_V] == 0).all()
+        fitted.append(dataset)
+        return calibrated_alone(model, dataset)
+
+    def line(logits_V, labels_V, **more):
+        fitted.append(logits_V)
+        return fit_line(logits_V, labels_V, **more)
+
+    monkeypatch.setattr(train, "train_label_party", training)
+    monkeypatch.setattr(train, "calibrated_alone", fitting)
+    monkeypatch.setattr(local_scores, "fit_line", line)
+    values = contract("warm-start", training__epochs=2, training__folds="auto", evaluation=QUICKLY)
+    simulate(values, frames(), own_columns(), watcher=Silent(), folder=tmp_path)
+    (joint, _, aligned), (scorer, objective, schedule) = trained
+    assert scorer is joint.own_rows
+    assert len(scorer.members) == 4
+    assert not hasattr(joint.bottom, "members")
+    assert torch.equal(schedule.train_N, schedule.validation_N)
+    assert len(schedule.train_N) > 2 * len(aligned.train_N)
+    dataset, first_V = fitted
+    index_V = dataset.unaligned.validation_N
+    own_V = dataset.features_at(index_V)
+    with torch.no_grad():
+        scorer.eval()
+        torch.testing.assert_close(first_V, scorer.members[0]([], own_V))
+        each_V = torch.stack([member([], own_V) for member in scorer.members])
+        torch.testing.assert_close(joint.score_alone(own_V), each_V.mean(0))
+    assert all(len(objective.taught(member, index_V)) == (0 if member == 0 else len(index_V)) for member in range(4))
+
+    (folder,) = (tmp_path / "bank").glob("tiny-*")
+    loaded = TrainedLabelParty.load(RunFolder.open(folder), Architecture.of(parse_contract(values), "bank"))
+    loaded.model.eval()
+    with torch.no_grad():
+        assert torch.equal(loaded.model.score_alone(own_V), joint.score_alone(own_V))
+    (earlier,) = {path.name for path in (tmp_path / "bank").glob("tiny-*")}
+    simulate(values, frames(), own_columns(), watcher=Silent(), folder=tmp_path, start_from=kept_run_id(tmp_path, earlier))
+    assert len(trained[3][0].members) == 4
+
+
+def kept_run_id(folder, name):
+    """The id of the label party's run in this folder."""
+    return RunFolder.open(folder / "bank" / name).run_id
 
 
 def test_a_contract_without_the_method_is_untouched_by_unaligned_rows(tmp_path):

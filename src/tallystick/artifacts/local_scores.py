@@ -46,5 +46,7 @@ def calibrated_alone(model: LabelModel, dataset: Dataset) -> LogitLine:
     if labels.coder.type != "binary" or not len(index_V):
         return LogitLine()
     rate = labels.training_labels_N[train_N].double().mean().item()
-    logits_V = logits_alone(model, dataset, index_V)
+    assert isinstance(model, BranchedModel), "the contract has a method for unaligned rows"
+    with model.first_alone():  # of several networks of own rows the one that no validation row taught
+        logits_V = logits_alone(model, dataset, index_V)
     return fit_line(logits_V, labels.training_labels_N[index_V], real=1.0, positive_rate=rate)[0]

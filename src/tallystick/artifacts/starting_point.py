@@ -12,7 +12,7 @@ import msgspec
 from torch import Tensor, nn
 
 from tallystick.artifacts.folder import RunFolder
-from tallystick.artifacts.trained import kept_encoder, kept_folds
+from tallystick.artifacts.trained import kept_encoder, kept_folds, kept_own_folds
 from tallystick.data.encoder import Encoder
 from tallystick.data.target import LabelCoder
 from tallystick.dataset.own_rows import Before
@@ -32,6 +32,7 @@ class _Facts(msgspec.Struct, frozen=True, kw_only=True):
     encoder: str | None
     labels: str | None
     folds: int = 1
+    own_folds: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +45,7 @@ class StartingPoint:
         encoder: of this party's columns; None for a label party without any.
         coder: of labels, at the label party.
         folds: how many networks stand side by side in its model.
+        own_folds: how many of own columns alone.
     """
 
     run_id: str
@@ -51,6 +53,7 @@ class StartingPoint:
     encoder: Encoder | None
     coder: LabelCoder | None
     folds: int = 1
+    own_folds: int = 1
 
     @classmethod
     def of(cls, folder: RunFolder) -> "StartingPoint | None":
@@ -66,11 +69,12 @@ class StartingPoint:
             encoder=Encoder.from_json(facts.encoder) if facts.encoder is not None else None,
             coder=LabelCoder.from_json(facts.labels) if facts.labels is not None else None,
             folds=facts.folds,
+            own_folds=facts.own_folds,
         )
 
     def before(self, *, grows: bool) -> Before:
         """What the encoding of a new run's rows goes on from."""
-        return Before(encoder=self.encoder, coder=self.coder, grows=grows, folds=self.folds)
+        return Before(encoder=self.encoder, coder=self.coder, grows=grows, folds=self.folds, own_folds=self.own_folds)
 
 
 def finished_run(folder: RunFolder) -> StartingPoint:
@@ -82,6 +86,7 @@ def finished_run(folder: RunFolder) -> StartingPoint:
         encoder=kept_encoder(folder),
         coder=coder,
         folds=kept_folds(folder),
+        own_folds=kept_own_folds(folder),
     )
 
 
@@ -101,6 +106,7 @@ def keep_starting_point(earlier: RunFolder, folder: RunFolder) -> None:
         encoder=point.encoder.to_json() if point.encoder is not None else None,
         labels=point.coder.to_json() if point.coder is not None else None,
         folds=point.folds,
+        own_folds=point.own_folds,
     )
     write_tensors(folder.path / FILE, weights, {"facts": msgspec.json.encode(facts).decode()}, origin=folder.origin)
 

@@ -23,7 +23,7 @@ from tallystick.dataset.dataset import Dataset
 from tallystick.defenses.chain import NO_EMBEDDING_DEFENSE, EmbeddingDefenses
 from tallystick.errors import ConfigError, DataError
 from tallystick.models.build import BranchParts, build_label_model
-from tallystick.models.folds import build_folded_bottom, build_folded_label_model
+from tallystick.models.folds import build_folded_bottom, build_folded_label_model, build_own_rows
 from tallystick.models.split import LabelModel
 from tallystick.privacy.randomness import Seed
 from tallystick.training.calibration import NO_CALIBRATION, Calibration, LogitLine, LogitShift
@@ -40,7 +40,7 @@ class Architecture:
 
     ``seed`` is what weights are drawn from: of a network that is trained with others, ``start_of`` the run. ``secret`` is what
     the noise on its embeddings follows from (``artifacts/secret.py``), wherever any are to leave. ``folds`` is how many networks
-    train side by side.
+    train side by side, ``own_folds`` how many of own columns alone score rows without a partner's row.
     """
 
     model: NetworkModel
@@ -55,6 +55,7 @@ class Architecture:
     secret: bytes | None = field(default=None, repr=False)
     scores_alone: bool = False  # rows without a link, where rows are linked by similarity
     folds: int = 1
+    own_folds: int = 1
 
     @classmethod
     def of(
@@ -116,7 +117,8 @@ class Architecture:
                 model=self.model, party=self.party, own=own, cut_width=sum(widths), outputs=outputs, seed=self.seed
             )
             branched = method.model(parts)
-            return (branched.scores_by(parts.alone("own-rows")) if method.scores_alone else branched).to(self.device)
+            scored = branched.scores_by(build_own_rows(parts, folds=self.own_folds)) if method.scores_alone else branched
+            return scored.to(self.device)
         if self.folds > 1:
             folded = build_folded_label_model(
                 self.model, self.party, own, widths, outputs=outputs, seed=self.seed, folds=self.folds
@@ -175,6 +177,7 @@ class TrainedLabelParty:
         alone: calibrates the logits of rows without a partner's row; None where these get no score.
         dispensed: the contract's method for unaligned rows had none to train on, and the network is that of a run without it.
         folds: how many networks stand side by side in the model.
+        own_folds: how many of own columns alone score rows without a partner's row.
     """
 
     model: LabelModel
@@ -187,6 +190,7 @@ class TrainedLabelParty:
     alone: LogitLine | None = None
     dispensed: bool = False
     folds: int = 1
+    own_folds: int = 1
 
     def keep(self, folder: RunFolder) -> None:
         """Write model and facts."""
@@ -197,6 +201,7 @@ class TrainedLabelParty:
             "alone": asdict(self.alone) if self.alone is not None else None,
             "dispensed": self.dispensed,
             "folds": self.folds,
+            "own_folds": self.own_folds,
         }
         _keep(folder, self.model, self.state, facts)
 
@@ -210,8 +215,8 @@ class TrainedLabelParty:
         found = list(widths) if widths is not None else [int(width) for width in facts["widths"]]
         candidates = tuple(int(count) for count in facts["candidates"])
         dispensed = bool(facts.get("dispensed"))
-        folds = kept_folds(folder)
-        built = replace(architecture.without_unaligned() if dispensed else architecture, folds=folds)
+        folds, own_folds = kept_folds(folder), kept_own_folds(folder)
+        built = replace(architecture.without_unaligned() if dispensed else architecture, folds=folds, own_folds=own_folds)
         model = built.label_model(encoder, found, candidates=candidates)
         _load(folder, model)
         return cls(
@@ -225,6 +230,7 @@ class TrainedLabelParty:
             alone=LogitLine(**facts["alone"]) if facts.get("alone") else None,
             dispensed=dispensed,
             folds=folds,
+            own_folds=own_folds,
         )
 
 
@@ -263,6 +269,11 @@ def kept_encoder(folder: RunFolder) -> Encoder | None:
 def kept_folds(folder: RunFolder) -> int:
     """How many networks stand side by side in a run's model."""
     return int(_facts(folder).get("folds", 1))
+
+
+def kept_own_folds(folder: RunFolder) -> int:
+    """How many networks of own columns alone stand beside it, for rows without a partner's row."""
+    return int(_facts(folder).get("own_folds", 1))
 
 
 def epochs_trained(folder: RunFolder) -> int | None:

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from tallystick.alignment.registry import LINKAGES, Linkage
 from tallystick.config.defense import DefenseEntry, defense_problems
-from tallystick.config.folds import folds, folds_problems
+from tallystick.config.folds import folds, folds_problems, own_folds
 from tallystick.config.gradients import no_gradient_problems, still
 from tallystick.config.imputation import (
     defended_imputation_problems,
@@ -121,6 +121,10 @@ class Contract(Model):
     def folds(self, rows: int) -> int:
         """How many networks train side by side, each without one fold of the rows, for so many training rows."""
         return folds(self, rows)
+
+    def own_folds(self, rows: int) -> int:
+        """How many networks of own columns alone score rows without a partner's row, for so many own training rows."""
+        return own_folds(self, rows)
 
     def validations(self, training: TrainingSettings) -> int:
         """How often in an epoch of joint training, as it is settled, the weights are compared on validation rows."""

@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING, Literal
 
+from tallystick.config.sections import FULL_ALONE, fitting_folds
+
 if TYPE_CHECKING:
     from tallystick.config.contract import Contract
 
@@ -10,6 +12,16 @@ def folds(contract: "Contract", rows: int) -> int:
     """How many for so many training rows: as asked, or by itself several where these are few and nothing speaks against it."""
     training = contract.training
     return 1 if training.folds == "auto" and _against(contract) else training.resolved(rows).folds
+
+
+def own_folds(contract: "Contract", rows: int) -> int:
+    """How many networks of own columns alone score rows without a partner's row, for so many own training rows.
+
+    They cost no bytes at a cut, so they are several for more rows than joint networks are.
+    """
+    model, plain = contract.model, contract.split.method == "hash" and contract.split.validation
+    is_own = bool(model.bottoms) or model.top is not None
+    return 1 if contract.training.folds != "auto" or not plain or is_own else fitting_folds(rows, full=FULL_ALONE)
 
 
 def folds_notes(asked: int | Literal["auto"], count: int) -> list[str]:

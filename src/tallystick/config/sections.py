@@ -210,9 +210,9 @@ WITHIN, WITHIN_LONG, SHORT = 4, 2, 100
 
 
 FOLDS, MOST_FOLDS = 4, 16
-LEAST_FOLDED, FULL = 200, 2_000
-"""Training rows from which on ``training.folds: auto`` takes FOLDS networks, and from which on again one
-(docs/results/boosting.md)."""
+LEAST_FOLDED, FULL, FULL_ALONE = 200, 2_000, 10_000
+"""Training rows from which on ``training.folds: auto`` takes FOLDS networks, and from which on again one: joint ones
+(docs/results/boosting.md), and of own columns alone (docs/results/unaligned.md)."""
 
 
 class TrainingSettings(Model):
@@ -347,9 +347,9 @@ class TrainingConfig(TrainingSettings):
     folds: Annotated[int, Field(strict=True, ge=1, le=MOST_FOLDS)] = 1
 
 
-def fitting_folds(rows: int) -> int:
-    """Several for few rows, of which one network has too few to learn from and to be judged by; 1 for very few, or enough."""
-    return FOLDS if LEAST_FOLDED <= rows < FULL else 1
+def fitting_folds(rows: int, *, full: int = FULL) -> int:
+    """Several for few rows, of which one network has too few to learn from and to be judged by; 1 for very few, or ``full``."""
+    return FOLDS if LEAST_FOLDED <= rows < full else 1
 
 
 def fitting_batch_size(rows: int) -> int:

@@ -16,12 +16,13 @@ from tallystick.data.encoder import Encoder
 from tallystick.data.split import TEST, TRAINING, VALIDATION, parts_of_other_times, split_by_hash, split_by_time
 from tallystick.data.target import LabelCoder
 from tallystick.dataset.dataset import Dataset, Labels, UnalignedRows
-from tallystick.dataset.own_rows import OwnRows, Parts, fitted_positions, folds_of, positions
+from tallystick.dataset.own_rows import OwnRows, Parts, fitted_positions, folds_of, own_folds_of, positions
 from tallystick.errors import DataError, ProtocolError, SharedDataError
 from tallystick.network.channel import Channel
 from tallystick.network.messages import MAX_MESSAGE_BYTES, Array, MalformedMessage, Message
 from tallystick.privacy.randomness import Seed
 from tallystick.reading import shown
+from tallystick.training.folds import Folds
 from tallystick.training.objective import Objective, Supervised
 from tallystick.training.plan import Schedule
 from tallystick.training.unaligned.method import UnalignedMethod
@@ -42,9 +43,11 @@ class IntersectionDataset(Dataset):
 
     Args:
         settings: what the contract says of unaligned rows; none where the label party has none and the method can do without.
+        own_folds: which own rows teach which of several networks of own columns alone; None for a single one.
     """
 
     settings: UnalignedConfig = field(default_factory=UnalignedConfig)
+    own_folds: Folds | None = None
 
     @classmethod
     def of(
@@ -78,6 +81,9 @@ class IntersectionDataset(Dataset):
             true_N = coder.encode(own.label().gather(rows_M)).to(device)
             labels = Labels.of(coder, true_N, own.weights(contract, rows_M))
         dispensed = own.is_label and contract.unaligned.facts.dispensable and not len(unaligned.train_N)
+        own_folds = None
+        if own.is_label and contract.unaligned.used and not dispensed:
+            own_folds = own_folds_of(contract, own, rows_M, taught_N, torch.cat([validation_N, unaligned.validation_N]))
         packed = own.named(encoder.encode(here), rows_M, contract).to(device) if encoder is not None else None
         dataset = cls(
             encoder=encoder,
@@ -90,7 +96,8 @@ class IntersectionDataset(Dataset):
             unaligned=UnalignedRows() if dispensed else unaligned,
             settings=UnalignedConfig() if dispensed else contract.unaligned,
             dispensed=contract.unaligned.method if dispensed else None,
-            folds=replace(folds, fold_N=folds.fold_N.to(device)) if folds is not None else None,
+            folds=folds.to(device) if folds is not None else None,
+            own_folds=own_folds.to(device) if own_folds is not None else None,
         )
         if labels is not None and dataset.settings.used:
             _check_enough(unaligned, contract.unaligned)
@@ -134,7 +141,10 @@ class IntersectionDataset(Dataset):
         return self.folds.objective(each) if self.folds is not None else each
 
     def own_part(self) -> "IntersectionDataset":
-        """All of it, with the true labels; the label party alone could train on its unaligned rows as on the others."""
+        """All of it, with the true labels; the label party alone could train on its unaligned rows as on the others.
+
+        A contract with a method for unaligned rows trains a single joint network, but of own columns alone as many as any other.
+        """
         labels, device = self.known_labels, self.train_N.device  # unaligned positions, also none of them, lie on the CPU
         return replace(
             self,
@@ -142,6 +152,7 @@ class IntersectionDataset(Dataset):
             train_N=torch.cat([self.train_N, self.unaligned.train_N.to(device)]),
             validation_N=torch.cat([self.validation_N, self.unaligned.validation_N.to(device)]),
             settings=UnalignedConfig(),
+            folds=self.own_folds if self.settings.used else self.folds,
         )
 
 

@@ -39,12 +39,14 @@ class Before:
         coder: of the labels; the label party's.
         grows: whether the network can take further categories, as the built-in bottoms can.
         folds: how many networks stand side by side in it.
+        own_folds: how many of own columns alone.
     """
 
     encoder: Encoder | None
     coder: LabelCoder | None
     grows: bool = True
     folds: int = 1
+    own_folds: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,11 +206,23 @@ def folds_of(contract: Contract, own: OwnRows, train_N: Tensor, validation_N: Te
     A run that starts from an earlier one has as many as that. Raises DataError for a fold without a row.
     """
     count = own.before.folds if own.before is not None else contract.folds(len(train_N))
+    return _folds(contract, own, own.alignment.rows_N, train_N, validation_N, count=count)
+
+
+def own_folds_of(
+    contract: Contract, own: OwnRows, rows_M: NDArray[np.int64], train_N: Tensor, validation_N: Tensor
+) -> Folds | None:
+    """The same of what scores rows without a partner's row: of all own rows, which stand at these positions."""
+    count = own.before.own_folds if own.before is not None else contract.own_folds(len(train_N))
+    return _folds(contract, own, rows_M, train_N, validation_N, count=count)
+
+
+def _folds(
+    contract: Contract, own: OwnRows, rows_M: NDArray[np.int64], train_N: Tensor, validation_N: Tensor, *, count: int
+) -> Folds | None:
     if count == 1:
         return None
-    fold_N = torch.from_numpy(
-        folds_by_hash(own.keys.ids_of(own.alignment.rows_N), contract.split, count=count, seed=contract.seed)
-    )
+    fold_N = torch.from_numpy(folds_by_hash(own.keys.ids_of(rows_M), contract.split, count=count, seed=contract.seed))
     rows = torch.bincount(fold_N[torch.cat([train_N, validation_N])], minlength=count)
     if not rows.all():
         raise DataError(

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +31,10 @@ class BranchedModel(LabelModel, ABC):
         """The same, whose rows without a partner's row get their scores by this model."""
         self.add_module("scorer", own_rows)
         return self
+
+    def first_alone(self) -> AbstractContextManager[None]:
+        """Within this block own rows are scored by what learnt from no validation row."""
+        return self.own_rows.first_alone() if self.own_rows is not None else super().first_alone()
 
     def score_alone(self, own: Features) -> Tensor:
         """The logits that rows without a partner's row are scored by, as ``local`` has them."""

@@ -22,6 +22,10 @@ class Folds:
     count: int
     fold_N: Tensor
 
+    def to(self, device: torch.device) -> "Folds":
+        """Move to a device."""
+        return Folds(count=self.count, fold_N=self.fold_N.to(device))
+
     def objective(self, each: Objective) -> "FoldedObjective":
         """The loss of so many networks side by side, for that of one."""
         return FoldedObjective(each, self.fold_N, members=self.count)

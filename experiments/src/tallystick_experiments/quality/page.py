@@ -67,7 +67,7 @@ def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
             *(
                 said
                 for name, of in gaps.items()
-                if (said := verdict(*BEHIND[name], [(tables[table][1], gap) for table, gap in of.items()]))
+                if (said := count_within(*BEHIND[name], [(tables[table][1], gap) for table, gap in of.items()]))
             ),
             "Columns are shared out at random, by the seed, and so are rows: 70 % training, 10 % validation, 20 % test. "
             "Boosting, which needs no validation rows, is fitted on both; networks keep the epoch that validates best.",
@@ -104,7 +104,7 @@ def _ahead(found: ByMethod, metric: str, method: str) -> float | None:
     return None if gap is None else -100 * gap
 
 
-def verdict(ours: str, rival: str, gaps: Sequence[tuple[str, float]]) -> str:
+def count_within(ours: str, rival: str, gaps: Sequence[tuple[str, float]]) -> str:
     """On how many tables a method of OURS is as good as a rival, and on how many too far behind, by metrics and gaps."""
     if not gaps:
         return ""

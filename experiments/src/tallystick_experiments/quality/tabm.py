@@ -114,7 +114,7 @@ def loss_of(target: Target, predicted_N: Tensor, labels_N: Tensor) -> float:
 
 
 @torch.no_grad()
-def predicted(network: nn.Module, examples: Examples, rows_N: Tensor) -> Tensor:
+def mean_predictions(network: nn.Module, examples: Examples, rows_N: Tensor) -> Tensor:
     """The members' mean on these rows."""
     network.eval()
     parts = [mean_prediction(examples.target, examples.outputs(network, part)) for part in torch.split(rows_N, ROWS_AT_A_TIME)]
@@ -149,7 +149,7 @@ def train_with_patience(
     labels_V = examples.labels_N[validation_N]
     lowest, best, kept = float("inf"), 0, None
     for epoch in epochs_of(network, examples, train_N, generator):
-        loss = loss_of(examples.target, predicted(network, examples, validation_N), labels_V)
+        loss = loss_of(examples.target, mean_predictions(network, examples, validation_N), labels_V)
         if loss < lowest:
             lowest, best = loss, epoch
             kept = {name: value.clone() for name, value in network.state_dict().items()}
@@ -216,7 +216,7 @@ class TabMMethod:
                 for epoch in epochs_of(network, examples, rows_N, generator):
                     if epoch == best:
                         break
-            means_T = predicted(network, examples, torch.from_numpy(test).to(device)).cpu()
+            means_T = mean_predictions(network, examples, torch.from_numpy(test).to(device)).cpu()
         scores_T = means_T.log() if table.target == "multiclass" else means_T  # AUC of a binary label is by ranks alone
         value = test_figure(table, coder, test, coder.in_units(scores_T.numpy()))
         return Figure(value=value, seconds=time.perf_counter() - started, epochs=epochs)

@@ -144,7 +144,7 @@ def train_as_label_party(
         return TrainedLabelParty.load(job.folder, job.architecture, widths=widths)
     _try_own_top(job, widths)
     defense, start = RunDefense.of(job.contract, job.folder), start_of(job.contract, job.folder)
-    architecture = replace(job.architecture, seed=start, folds=dataset.networks)
+    architecture = replace(job.architecture, seed=start, folds=dataset.networks, own_folds=dataset.own_part().networks)
     if dataset.dispensed is not None:
         architecture = architecture.without_unaligned()
     model = architecture.label_model(dataset.encoder, widths, candidates=dataset.candidates)
@@ -187,6 +187,7 @@ def train_as_label_party(
         alone=calibrated_alone(model, defended) if scores_alone else None,
         dispensed=dataset.dispensed is not None,
         folds=dataset.networks,
+        own_folds=architecture.own_folds,
     )
     trained.keep(job.folder)
     return trained
