@@ -123,9 +123,10 @@ def test_a_shuffled_column_takes_its_missing_indicator_along_and_leaves_the_rest
     assert not torch.equal(shuffled(net.features, kind, order).categorical_NG, net.features.categorical_NG)
 
 
-def test_logits_do_not_depend_on_the_batches(net) -> None:
-    whole = complete_logits(net.model, net.own, net.cuts, batch_size=ROWS)
-    torch.testing.assert_close(complete_logits(net.model, net.own, net.cuts, batch_size=7), whole)
+def test_logits_do_not_depend_on_the_batches(net, monkeypatch) -> None:
+    whole = complete_logits(net.model, net.own, net.cuts)
+    monkeypatch.setattr("tallystick.evaluation.importance.SCORED_AT_A_TIME", 7)
+    torch.testing.assert_close(complete_logits(net.model, net.own, net.cuts), whole)
 
 
 def test_every_party_samples_the_same_rows() -> None:

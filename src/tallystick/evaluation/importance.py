@@ -30,6 +30,7 @@ from tallystick.network.channel import Channel, Progress, no_progress
 from tallystick.network.messages import Message
 
 MAX_COLUMNS = 1000  # more are not measured: each takes a pass over all rows per repeat
+SCORED_AT_A_TIME = 1024  # rows: a batch of training is smaller, and takes a third longer for the same scores
 
 Scorer = Callable[[Tensor], float]
 """Gives the metric of logits of the V rows; turned so that more is better."""
@@ -142,7 +143,7 @@ def receive_falls(
         raise ProtocolError(
             channel.peer, f"{channel.peer}: ShuffledColumns names {columns} columns; 0 to {MAX_COLUMNS} are allowed"
         )
-    before = scorer(complete_logits(model, own, cuts_VD, batch_size=how.batch_size))
+    before = scorer(complete_logits(model, own, cuts_VD))
     rows, width = cuts_VD[number].shape
     found = []
     for done in range(columns):
@@ -150,7 +151,7 @@ def receive_falls(
         for _ in range(how.repeats):
             changed = list(cuts_VD)
             changed[number] = receive_rows(channel, rows, width, batch_size=how.batch_size, device=cuts_VD[number].device)
-            after.append(scorer(complete_logits(model, own, changed, batch_size=how.batch_size)))
+            after.append(scorer(complete_logits(model, own, changed)))
         found.append(_fall(before, after))
         how.progress(f"column importance of {channel.peer}", done + 1, columns)
     return found
@@ -167,26 +168,23 @@ def own_falls(
     generator: torch.Generator,
 ) -> list[Fall]:
     """Label party: shuffle the own columns one by one; nothing is sent. A Fall per place."""
-    before = scorer(complete_logits(model, own, cuts_VD, batch_size=how.batch_size))
+    before = scorer(complete_logits(model, own, cuts_VD))
     found = []
     for done, place in enumerate(places):
         orders = [torch.randperm(len(own), generator=generator).to(own.numeric_NF.device) for _ in range(how.repeats)]
-        after = [
-            scorer(complete_logits(model, shuffled(own, place, order_V), cuts_VD, batch_size=how.batch_size))
-            for order_V in orders
-        ]
+        after = [scorer(complete_logits(model, shuffled(own, place, order_V), cuts_VD)) for order_V in orders]
         found.append(_fall(before, after))
         how.progress("column importance", done + 1, len(places))
     return found
 
 
 @torch.no_grad()
-def complete_logits(model: LabelModel, own: Features, cuts_VD: Sequence[Tensor], *, batch_size: int) -> Tensor:
+def complete_logits(model: LabelModel, own: Features, cuts_VD: Sequence[Tensor]) -> Tensor:
     """Logits of the V rows, from embeddings that are at hand."""
     model.eval()
     parts = [
         model(own.crossing(cuts_VD, index_B), own.rows(index_B))
-        for index_B in torch.split(torch.arange(len(own), device=cuts_VD[0].device), batch_size)
+        for index_B in torch.split(torch.arange(len(own), device=cuts_VD[0].device), SCORED_AT_A_TIME)
     ]
     model.train()
     return torch.cat(parts)

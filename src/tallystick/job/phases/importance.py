@@ -93,7 +93,7 @@ def measure_columns(
             for number, (channel, width) in enumerate(zip(job.feature_channels, trained.widths, strict=True))
         ]
     own = dataset.features_at(index_V)
-    logits_V = complete_logits(model, own, cuts_VD, **how)
+    logits_V = complete_logits(model, own, cuts_VD)
     scorer = _scorer(contract.target.type, dataset.known_labels, index_V)
     shuffling = Shuffling(repeats=wanted.repeats, progress=job.progress, **how)
     falls: dict[str, tuple[list[str | None], list[Fall]]] = {}
