@@ -25,12 +25,14 @@ class DirectionEnergies:
 
     Args:
         moments_DD: the running sum, once a step was seen.
-        basis_HDD: of each half its directions, side by side; those of the other half are 0.
+        basis_DD: the directions, side by side.
+        halves_DH: 1 for each direction's half.
         steps: seen since the basis was found.
     """
 
     moments_DD: Tensor | None = None
-    basis_HDD: Tensor | None = None
+    basis_DD: Tensor | None = None
+    halves_DH: Tensor | None = None
     steps: int = 0
 
     def __call__(self, gradient_BD: Tensor) -> Tensor:
@@ -42,22 +44,23 @@ class DirectionEnergies:
         x_BD /= largest  # a squared gradient of a trained model must not vanish
         moments_DD = x_BD.T @ x_BD
         self.moments_DD = moments_DD if self.moments_DD is None else self.moments_DD.add_(moments_DD)
-        if self.basis_HDD is None or self.steps >= max(REFRESH, x_BD.shape[1] // 16):
-            self.basis_HDD, self.steps = _halves(self.moments_DD), 0
+        if self.basis_DD is None or self.halves_DH is None or self.steps >= max(REFRESH, x_BD.shape[1] // 16):
+            self.basis_DD, self.halves_DH = _halves(self.moments_DD)
+            self.steps = 0
             self.moments_DD /= 2
         self.steps += 1
-        energy_BH = torch.stack([(x_BD @ basis_DD).square().sum(dim=1) for basis_DD in self.basis_HDD], dim=1)
+        energy_BH = (x_BD @ self.basis_DD).square() @ self.halves_DH
         told_BH = -energy_BH.clamp(min=torch.finfo(torch.float32).tiny).log()
         return told_BH - told_BH.mean(dim=0)
 
 
-def _halves(moments_DD: Tensor) -> Tensor:
-    """The principal directions of these moments, those of the least first, in two halves as wide as one another."""
+def _halves(moments_DD: Tensor) -> tuple[Tensor, Tensor]:
+    """The principal directions of these moments (D, D), side by side, and which half each is in (D, H): as many in either."""
     value_D, vector_DD = torch.linalg.eigh(moments_DD.double())
     varies_D = value_D > 1e-10 * value_D[-1]
     place_D = varies_D.cumsum(dim=0)
     low_D = varies_D & (place_D <= int(varies_D.sum()) // 2)
-    return torch.stack([vector_DD * low_D, vector_DD * (varies_D & ~low_D)]).float()
+    return vector_DD.float(), torch.stack([low_D, varies_D & ~low_D], dim=1).float()
 
 
 @dataclass(kw_only=True)

@@ -86,6 +86,7 @@ class Schedule:
         embeds_before: before this epoch's first step the training positions are embedded once, without training.
         cut_rows: says how many rows of a feature party's cut embedding cross for a joint batch's positions.
         validations: how often the weights are compared in a usual epoch, evenly spread; the last time is its end.
+        validated: most validation rows at a time; None for those of a batch, in whose number they cross.
     """
 
     train_N: Tensor
@@ -98,6 +99,7 @@ class Schedule:
     embeds_before: int | None = None
     cut_rows: CutRows = a_row_each
     validations: int = 1
+    validated: int | None = None
 
     @property
     def steps_per_epoch(self) -> int:
@@ -190,7 +192,7 @@ class Schedule:
 
     def validation(self) -> Sequence[Tensor]:
         """The validation batches."""
-        return torch.split(self.validation_N, self.batch_size) if len(self.validation_N) else ()
+        return torch.split(self.validation_N, self.validated or self.batch_size) if len(self.validation_N) else ()
 
     def embedded(self, epoch: int, *, step: int) -> Sequence[Tensor]:
         """The training positions in batches where they are embedded before this epoch and ``step`` is the last one before it."""

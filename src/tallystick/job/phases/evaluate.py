@@ -24,7 +24,7 @@ from tallystick.dataset.dataset import Dataset, Labels
 from tallystick.dataset.own_rows import OwnRows
 from tallystick.evaluation.boosting import MOST_ROWS, Boosted, can_boost
 from tallystick.evaluation.decisions import Decisions, Grouping, ScoredRows, Subgroups, by_group, decide
-from tallystick.evaluation.importance import column_places, sampled_rows
+from tallystick.evaluation.importance import SCORED_AT_A_TIME, column_places, sampled_rows
 from tallystick.evaluation.measure import Comparison, compare_models
 from tallystick.evaluation.messages import Finished, receive_finished
 from tallystick.evaluation.private.result import NothingReleased
@@ -329,7 +329,7 @@ def _baseline(job: Job, own: Dataset, encoder: Encoder) -> _Baseline:
         job.progress("own columns only", done, total)
 
     model = replace(job.architecture, folds=own.networks).label_model(encoder, [])
-    schedule = own.schedule(training, seed=job.contract.seed)
+    schedule = replace(own.schedule(training, seed=job.contract.seed), validated=SCORED_AT_A_TIME)
     run = TrainingRun(
         training=training,
         schedule=schedule,
