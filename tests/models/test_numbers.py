@@ -93,7 +93,7 @@ def test_periodic_is_made_where_asked_for():
 
 
 def test_embeddings_are_as_wide_and_as_small_as_asked():
-    assert embedding_widths([2, 4, 9, 16, 799, 800, 10**6], "auto") == [2, 2, 3, 4, 4, 8, 8]
+    assert embedding_widths([2, 4, 15, 16, 17, 10**6], "auto") == [2, 4, 15, 16, 16, 16]
     assert embedding_widths([2, 10**6], 7) == [7, 7]
     shape = FeatureShape(numeric=0, cardinalities=(10_000,))
     small = Columns(shape, embedding_width=4, embedding_scale=0.1).table(0)

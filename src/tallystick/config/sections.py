@@ -149,8 +149,7 @@ class NetworkModel(Model):
 
     embedding_width: Annotated[int, Field(strict=True, ge=1, le=4096)] | Literal["auto"] = Field(
         default="auto",
-        description="width of each categorical's embedding; auto: the square root of its number of categories, 2 to 4, "
-        "and 8 from 800 categories on",
+        description="width of each categorical's embedding; auto: its number of categories, at most 16",
     )
     embedding_scale: float = Field(
         default=0.1,

@@ -3,7 +3,6 @@
 Shapes: B batch, F numeric columns, G categorical columns, E embedding width, D cut width.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Literal, Protocol
@@ -16,7 +15,8 @@ from tallystick.models.normalization import BatchNorm, through
 from tallystick.models.numbers import embed_numbers
 from tallystick.models.sequences import SequencePooling
 
-MANY_CODES = 800
+WIDEST = 16
+"""Of a categorical's embedding, where the contract leaves its width open (docs/results/boosting.md)."""
 
 
 class TableUpdates(Protocol):
@@ -117,8 +117,8 @@ def screened_columns(module: nn.Module) -> Columns | None:
 
 
 def embedding_widths(cardinalities: Sequence[int], asked: int | Literal["auto"]) -> list[int]:
-    """The width of each categorical's embedding; ``auto`` is 2 to 4 by its number of codes, and 8 from 800 on."""
-    return [asked if asked != "auto" else 8 if size >= MANY_CODES else min(max(math.isqrt(size), 2), 4) for size in cardinalities]
+    """The width of each categorical's embedding; ``auto`` is its number of codes, as a one-hot column has, but at most WIDEST."""
+    return [min(size, WIDEST) if asked == "auto" else asked for size in cardinalities]
 
 
 def one_by_one(columns: Columns, features: Features) -> Tensor:
