@@ -9,7 +9,7 @@ from tallystick.config.contract import Contract, parse_contract
 from tallystick.errors import ConfigError, StorageError
 from tallystick.reading import read_yaml
 
-FORMAT = 4  # of a run folder; another version's files have other names and other keys
+FORMAT = 5  # of a run folder; another version's files have other names and other keys
 ANEW = "start a new run on all sides, without --resume"
 
 
