@@ -23,7 +23,7 @@ import typer
 from tallystick.compute.threads import limited_threads
 from tallystick.errors import ConfigError, DataError
 from tallystick_experiments.app import every_command
-from tallystick_experiments.command import command_of, options_of
+from tallystick_experiments.command import command_of, options_of, read_option
 from tallystick_experiments.grid import Trial
 from tallystick_experiments.results import RUNS, rounded
 from tallystick_experiments.stats import Row
@@ -73,11 +73,7 @@ def declared_by(command: str, data: Path) -> Any:
     app.command(name)(command_of(work))
     said = typer.main.get_command(app).make_context(name, others).params
     options = options_of(work)
-    given = {
-        each: options[each].value(each, value) if hasattr(options[each], "value") else value
-        for each, value in said.items()
-        if each in options
-    }
+    given = {each: read_option(options[each], each, value) for each, value in said.items() if each in options}
     return declared(place, {each: _found(value, data) for each, value in given.items()})
 
 

@@ -144,7 +144,7 @@ def command_of(work: Callable[..., Any]) -> Callable[..., None]:
         **said: Any,
     ) -> None:
         def run() -> None:
-            given = {name: _read(options[name], name, value) for name, value in said.items()}
+            given = {name: read_option(options[name], name, value) for name, value in said.items()}
             if "keeping" in parameters:
                 given["keeping"] = keeping_in(out, resume=resume, made=_made_on(workers, ray, work, dict(given)))
             elif "progress" in parameters:
@@ -187,7 +187,8 @@ def _shown(parameter: inspect.Parameter, option: Any) -> inspect.Parameter:
     return parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
 
 
-def _read(option: Any, name: str, said: Any) -> Any:
+def read_option(option: Any, name: str, said: Any) -> Any:
+    """The value of an option, of what the command line says; raises ConfigError for what is none."""
     return option.value(name.replace("_", "-"), said) if isinstance(option, ReadOption) else said
 
 
