@@ -153,8 +153,7 @@ def train_as_label_party(
     if kept is None:
         defense.spend(job.contract, job.party, job.folder, dataset.known_labels.true_N, what=what)
     defended = defense.defended(dataset)
-    labels = defended.known_labels
-    check_classes(job.contract.unaligned, labels.coder, labels.training_labels_N[defended.train_N])
+    _check_classes(job, defended)
     run = _training_run(job, defended, agreement, training)
     peers = _peers(job, dataset, widths, agreement, kept, resume_epoch=run.begun().epoch)
     method = defended.method(run.training, start=start)
@@ -172,10 +171,10 @@ def train_as_label_party(
     keep_first = partial(keep_before_refit, job.folder, model)
     with label_workers(job, model, dataset, widths, run):
         state = train_and_refit(model, run, refit_schedule(job, defended), train, between=keep_first)
-    scores_alone = method is not None and method.scores_alone
-    if isinstance(model, BranchedModel) and (own := model.alone if isinstance(model, SimilarityLabelModel) else model.own_rows):
+    own = _own_columns_model(model)
+    if own is not None:
         _train_alone(job, defended, own)
-        scores_alone = True
+    scores_alone = own is not None or (method is not None and method.scores_alone)
     trained = TrainedLabelParty(
         model=model,
         encoder=dataset.encoder,
@@ -210,6 +209,18 @@ def _peers(
         FeaturePeer(channel=channel, width=width, observer=observer, compression=job.contract.training.compression)
         for channel, width, observer in zip(job.feature_channels, widths, observers, strict=True)
     ]
+
+
+def _check_classes(job: Job, dataset: Dataset) -> None:
+    labels = dataset.known_labels
+    check_classes(job.contract.unaligned, labels.coder, labels.training_labels_N[dataset.train_N])
+
+
+def _own_columns_model(model: LabelModel) -> LabelModel | None:
+    """The part of a label party's model that scores rows without a partner's row, if it has one of its own."""
+    if not isinstance(model, BranchedModel):
+        return None
+    return model.alone if isinstance(model, SimilarityLabelModel) else model.own_rows
 
 
 def _train_alone(job: Job, dataset: Dataset, model: LabelModel) -> None:
