@@ -39,6 +39,12 @@ def test_a_table_of_numbers_is_ranked_and_its_columns_are_rebuilt(tmp_path: Path
     assert "test RMSE" in html
 
 
+@pytest.mark.long
+def test_a_row_with_noise_is_the_same_when_it_is_made_again() -> None:
+    first, second = (defended.run(tables=["diabetes"], epochs=1, seeds=1, only=["gaussian 8"]).rows[0] for _ in range(2))
+    assert {**first, "seconds": 0} == {**second, "seconds": 0}
+
+
 def test_columns_are_dealt_out_in_turn_to_several_feature_parties() -> None:
     partner, _ = defended.trials(defended.load_table("wine", None), terms=defended.MatrixPlan(), seed=1, only=["none"])
     dealt = defended.among(partner, ["feature", "feature-2", "feature-3"])

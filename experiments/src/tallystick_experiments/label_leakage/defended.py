@@ -201,7 +201,10 @@ def attacked_run(candidate: Candidate, partner: SimulatedPartner, *, seed: int, 
         changes["parties"] = {LABEL: {"role": "label"}, **{name: {"role": "feature"} for name in parties}}
     contract = parse_contract(candidate.contract.model_dump(mode="json") | changes)
     with tempfile.TemporaryDirectory(prefix="tallystick-") as folder:
-        result: Result = simulate(contract, partner.tables, partner.columns, folder=Path(folder), watcher=Silent())
+        # Nothing leaves: what is secret in a job follows from the seed, so that a row can be made again.
+        result: Result = simulate(
+            contract, partner.tables, partner.columns, folder=Path(folder), watcher=Silent(), secret_seed=seed
+        )
         with_model: dict[str, AttackResult] = {}
         why_not = []
         if contract.target.type != "regression" and contract.sends_gradients:
