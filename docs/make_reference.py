@@ -289,11 +289,13 @@ def methods() -> str:
         "## Rows without a partner's row",
         "[Use rows without a partner's row](../howto/use-rows-without-a-partner.md) says which to choose; `unaligned.method` "
         "names one. With `none`, they are left out. Their scores come from a model of the label party's own columns, which is "
-        f"trained last, on all own rows. From {LEAST_FOLDED} to {FULL_ALONE - 1:,} own training rows it is {FOLDS} models, each "
+        "trained last, on all own rows: the network that the label party would train without a partner. Its columns that say "
+        "nothing are closed, and where the split is by time it is refitted with the validation rows. "
+        f"From {LEAST_FOLDED} to {FULL_ALONE - 1:,} own training rows it is {FOLDS} networks, each "
         "without a fold of them, and the mean of their logits, where the split is by hash and `training.folds` is `auto`. With "
         "`average` they get the mean of its logit and those of that method's two branches. A "
-        "line that is fitted on unaligned validation rows makes these scores probabilities. The training loss in the report "
-        "contains the loss of tops that a method adds, so do not compare it with the validation loss.",
+        "line that is fitted on unaligned validation rows, before a refit, makes these scores probabilities. The training loss "
+        "in the report contains the loss of tops that a method adds, so do not compare it with the validation loss.",
         _table(("method", "what it does with them"), ((f"`{name}`", _inline(f.what)) for name, f in UNALIGNED_METHODS.items())),
     ]
     for name, module in unaligned.items():

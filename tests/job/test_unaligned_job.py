@@ -16,7 +16,8 @@ from tallystick.artifacts.trained import Architecture, TrainedLabelParty
 from tallystick.config.contract import parse_contract
 from tallystick.config.unaligned import METHODS as DECLARED
 from tallystick.errors import ConfigError, DataError, category_of
-from tallystick.job.phases import train
+from tallystick.job.phases import evaluate, train
+from tallystick.job.phases import own_columns as own_training
 from tallystick.metrics import auc
 from tallystick.privacy.events import PureDP
 from tallystick.privacy.ledger import Ledger
@@ -42,6 +43,12 @@ def frames(*, rows=ROWS, partners=PARTNERS, target="binary", seed=1):
 def own_columns():
     found = columns(PARTIES)
     found["bank"]["report"] = {"smallest_group": 20}
+    return found
+
+
+def own_columns_by_day():
+    found = own_columns()
+    found["bank"] = {key: each for key, each in found["bank"].items() if key != "features"} | {"time": "day"}
     return found
 
 
@@ -179,7 +186,8 @@ def test_rows_without_a_partners_row_are_scored_by_a_model_of_all_own_rows(metho
         trained.append((model, peers, len(run.schedule.train_N), len(run.schedule.validation_N)))
         return train_label_party(model, own, objective, peers, run, **more)
 
-    monkeypatch.setattr(train, "train_label_party", training)
+    for module in (train, own_training):
+        monkeypatch.setattr(module, "train_label_party", training)
     result = run(method, training__epochs=2, evaluation=QUICKLY)
     (joint, _, *aligned), (scorer, peers, *all_rows) = trained
     assert scorer is joint.own_rows
@@ -207,7 +215,8 @@ def test_where_own_rows_are_few_four_models_score_rows_without_a_partners_row(mo
         fitted.append(logits_V)
         return fit_line(logits_V, labels_V, **more)
 
-    monkeypatch.setattr(train, "train_label_party", training)
+    for module in (train, own_training):
+        monkeypatch.setattr(module, "train_label_party", training)
     monkeypatch.setattr(train, "calibrated_alone", fitting)
     monkeypatch.setattr(local_scores, "fit_line", line)
     values = contract("warm-start", training__epochs=2, training__folds="auto", evaluation=QUICKLY)
@@ -236,6 +245,48 @@ def test_where_own_rows_are_few_four_models_score_rows_without_a_partners_row(mo
     (earlier,) = {path.name for path in (tmp_path / "bank").glob("tiny-*")}
     simulate(values, frames(), own_columns(), watcher=Silent(), folder=tmp_path, start_from=kept_run_id(tmp_path, earlier))
     assert len(trained[3][0].members) == 4
+
+
+def wide_frames(count):
+    """The frames with so many columns more at the label party, which say nothing."""
+    given, generator = frames(), torch.Generator().manual_seed(7)
+    noise_NC = torch.randn(given["bank"].height, count, generator=generator).numpy()
+    given["bank"] = given["bank"].hstack(pl.DataFrame(noise_NC, schema=[f"noise {place}" for place in range(count)]))
+    return given
+
+
+def own_trainings(monkeypatch):
+    """What is trained of own columns, as it is trained: module, rows, model, state."""
+    found = []
+
+    def training(job, own, model, **more):
+        state = own_training.train_own_columns(job, own, model, **more)
+        found.append((own, model, state))
+        return state
+
+    for module in (train, evaluate):
+        monkeypatch.setattr(module, "train_own_columns", training)
+    return found
+
+
+@pytest.mark.parametrize("split", ["hash", "time"])
+def test_it_is_the_network_that_the_label_party_would_train_without_a_partner(split, monkeypatch):
+    """To the bit, from the same start: with columns closed, by folds or with a refit, whatever is trained jointly beside it."""
+    found, cols = own_trainings(monkeypatch), own_columns_by_day()
+    changes = {"training__starts": "public", "training__folds": "auto", "split__method": split}
+    quick = {"bootstrap": 0, "own_columns_boosting": False}
+    simulate(contract("warm-start", training__epochs=2, evaluation=quick, **changes), wide_frames(45), cols, watcher=Silent())
+    (rows, scorer, state), (same_rows, baseline, same_state) = found
+    assert torch.equal(rows.train_N, same_rows.train_N)
+    assert len(getattr(scorer, "members", [scorer])) == (4 if split == "hash" else 1)
+    assert bool(state.refit_epochs) == (split == "time")
+    assert state.best_loss == same_state.best_loss
+    weights_of, others = scorer.state_dict(), baseline.state_dict()
+    assert weights_of.keys() == others.keys()
+    assert all(torch.equal(weights_of[name], others[name]) for name in weights_of)
+    gates = [open_C for name, open_C in weights_of.items() if name.endswith("gates")]
+    assert gates
+    assert all(0 < open_C.sum() < len(open_C) for open_C in gates)
 
 
 def kept_run_id(folder, name):

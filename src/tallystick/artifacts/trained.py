@@ -18,12 +18,13 @@ from tallystick.config.contract import Contract
 from tallystick.config.sections import NetworkModel, TargetConfig
 from tallystick.config.unaligned import UnalignedConfig
 from tallystick.data.encoder import Encoder
+from tallystick.data.features import FeatureShape
 from tallystick.data.target import LabelCoder
 from tallystick.dataset.dataset import Dataset
 from tallystick.defenses.chain import NO_EMBEDDING_DEFENSE, EmbeddingDefenses
 from tallystick.errors import ConfigError, DataError
 from tallystick.models.build import BranchParts, build_label_model
-from tallystick.models.folds import build_folded_bottom, build_folded_label_model, build_own_rows
+from tallystick.models.folds import build_folded_bottom, build_folded_label_model
 from tallystick.models.split import LabelModel
 from tallystick.privacy.randomness import Seed
 from tallystick.training.calibration import NO_CALIBRATION, Calibration, LogitLine, LogitShift
@@ -114,16 +115,18 @@ class Architecture:
             columns = tuple(column.name for column in encoder.categorical)
             method = method_of(self.unaligned, batch_size=1, seed=self.seed, columns=columns)
             parts = BranchParts(
-                model=self.model, party=self.party, own=own, cut_width=sum(widths), outputs=outputs, seed=self.seed
+                model=self.model,
+                party=self.party,
+                own=replace(own, screened=False),  # branches share columns, and none says for the others what to close
+                cut_width=sum(widths),
+                outputs=outputs,
+                seed=self.seed,
             )
             branched = method.model(parts)
-            scored = branched.scores_by(build_own_rows(parts, folds=self.own_folds)) if method.scores_alone else branched
+            scored = branched.scores_by(self._folded(own, [], folds=self.own_folds)) if method.scores_alone else branched
             return scored.to(self.device)
         if self.folds > 1:
-            folded = build_folded_label_model(
-                self.model, self.party, own, widths, outputs=outputs, seed=self.seed, folds=self.folds
-            )
-            return folded.to(self.device)
+            return self._folded(own, widths, folds=self.folds).to(self.device)
         model = build_label_model(
             self.model,
             self.party,
@@ -135,6 +138,10 @@ class Architecture:
             scores_alone=self.scores_alone,
         )
         return model.to(self.device)
+
+    def _folded(self, own: FeatureShape | None, widths: Sequence[int], *, folds: int) -> LabelModel:
+        outputs = self.target.classes if self.target.type == "multiclass" else 1
+        return build_folded_label_model(self.model, self.party, own, widths, outputs=outputs, seed=self.seed, folds=folds)
 
 
 @dataclass(frozen=True, kw_only=True)

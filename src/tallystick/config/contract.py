@@ -18,7 +18,7 @@ from tallystick.config.imputation import (
 )
 from tallystick.config.merge import merge_problems
 from tallystick.config.promotion import PromotionConfig, promotion_problems
-from tallystick.config.refit import refit_problems, refits
+from tallystick.config.refit import own_refits, refit_problems, refits
 from tallystick.config.sections import (
     AlignmentConfig,
     ContractParty,
@@ -118,6 +118,11 @@ class Contract(Model):
         """Whether training begins anew with the validation rows, once these have said for how many epochs."""
         return refits(self)
 
+    @property
+    def own_refits(self) -> bool:
+        """Whether that of own columns alone does."""
+        return own_refits(self)
+
     def folds(self, rows: int) -> int:
         """How many networks train side by side, each without one fold of the rows, for so many training rows."""
         return folds(self, rows)
@@ -143,11 +148,12 @@ class Contract(Model):
     def screens(self, party: str) -> bool:
         """Whether training can close columns of a party that say nothing (``training/screening.py``).
 
-        It takes labels or gradients as they are: beside a feature party's defended ones, real columns would look silent.
+        It takes labels or gradients as they are: beside a feature party's defended ones, real columns would look silent. Beside
+        rows without a partner's row the label party's are closed to the network of own columns alone.
         """
-        if self.linkage.imputes or self.linkage.similar or self.unaligned.used or party in self.model.bottoms:
+        if self.linkage.imputes or self.linkage.similar or party in self.model.bottoms:
             return False
-        return self.role_of(party) == "label" or (self.sends_gradients and not self.defense)
+        return self.role_of(party) == "label" or (self.sends_gradients and not self.defense and not self.unaligned.used)
 
     @property
     def measures_columns(self) -> bool:

@@ -12,12 +12,29 @@ def refits(contract: "Contract") -> bool:
     return contract.split.method == "time" and not _against(contract) if asked == "auto" else asked
 
 
+def own_refits(contract: "Contract") -> bool:
+    """Whether that of own columns alone does: no method for rows without a partner's row speaks against it there."""
+    asked = contract.training.refit
+    return contract.split.method == "time" and not _without_rows(contract) if asked == "auto" else asked
+
+
 def refit_problems(contract: "Contract") -> list[str]:
     """List what a contract has that a refit cannot go with."""
     return [f"training.refit = true, {problem}" for problem in _against(contract)] if contract.training.refit is True else []
 
 
 def _against(contract: "Contract") -> list[str]:
+    problems = _without_rows(contract)
+    if contract.unaligned.used:
+        problems.append(
+            f"unaligned.method = {contract.unaligned.method}: its models are fitted to each other on validation rows, which a "
+            "refit does not have; leave training.refit out"
+        )
+    return problems
+
+
+def _without_rows(contract: "Contract") -> list[str]:
+    """What speaks against it at the rows: none to train on, or made-up ones."""
     problems = []
     if not contract.split.validation:
         problems.append("split.validation = 0: there are no validation rows to train on; leave training.refit out")
@@ -25,10 +42,5 @@ def _against(contract: "Contract") -> list[str]:
         problems.append(
             f"alignment.method = {contract.alignment.method}: what stands in for a union's absent rows would be drawn a "
             "second time, and what changes between the two trainings shows which rows they are; leave training.refit out"
-        )
-    if contract.unaligned.used:
-        problems.append(
-            f"unaligned.method = {contract.unaligned.method}: its models are fitted to each other on validation rows, which a "
-            "refit does not have; leave training.refit out"
         )
     return problems

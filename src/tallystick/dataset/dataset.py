@@ -101,6 +101,11 @@ class Dataset(ABC):
     announce: Announce = ignore_rows
 
     @property
+    def has_branches(self) -> bool:
+        """Whether the label party's model has branches beside the joint one, for rows without a partner's row."""
+        return False
+
+    @property
     def networks(self) -> int:
         """How many networks train side by side."""
         return self.folds.count if self.folds is not None else 1

@@ -71,19 +71,19 @@ class IntersectionDataset(Dataset):
         folds = folds_of(contract, own, train_N, validation_N)
         rows_M, unaligned = _with_unaligned(contract, own, parts_N)
         here = own.at(rows_M)
-        taught_N = torch.cat([train_N, unaligned.train_N])
-        fitted_N = torch.cat([fitted_positions(contract, train_N, validation_N, folded=folds is not None), unaligned.train_N])
-        encoder = own.fit_encoder(here, fitted_N.numpy())
+        taught_N, judging_N = (torch.cat(each) for each in ((train_N, unaligned.train_N), (validation_N, unaligned.validation_N)))
+        dispensed = own.is_label and contract.unaligned.facts.dispensable and not len(unaligned.train_N)
+        own_folds, refits = None, contract.refits
+        if own.is_label and contract.unaligned.used and not dispensed:
+            own_folds, refits = own_folds_of(contract, own, rows_M, taught_N, judging_N), contract.own_refits
+        taught = refits or folds is not None or own_folds is not None
+        encoder = own.fit_encoder(here, fitted_positions(taught_N, judging_N, taught=taught).numpy())
         device = torch.device(own.party.device)
         labels = None
         if own.is_label:
             coder = own.fit_labels(contract, rows_M[taught_N.numpy()])
             true_N = coder.encode(own.label().gather(rows_M)).to(device)
             labels = Labels.of(coder, true_N, own.weights(contract, rows_M))
-        dispensed = own.is_label and contract.unaligned.facts.dispensable and not len(unaligned.train_N)
-        own_folds = None
-        if own.is_label and contract.unaligned.used and not dispensed:
-            own_folds = own_folds_of(contract, own, rows_M, taught_N, torch.cat([validation_N, unaligned.validation_N]))
         packed = own.named(encoder.encode(here), rows_M, contract).to(device) if encoder is not None else None
         dataset = cls(
             encoder=encoder,
@@ -120,6 +120,11 @@ class IntersectionDataset(Dataset):
             unaligned = UnalignedRows(test_N=torch.arange(len(own.alignment), len(rows_M)))
         source = own.named(encoder.encode(own.at(rows_M)), rows_M, contract).rows if encoder is not None else None
         return cls(encoder=encoder, source=source, unaligned=unaligned, settings=contract.unaligned)
+
+    @property
+    def has_branches(self) -> bool:
+        """Whether there is a method for such rows."""
+        return self.settings.used
 
     def schedule(self, training: TrainingConfig, *, seed: int) -> Schedule:
         """The batches of training, with those of unaligned rows."""

@@ -191,13 +191,13 @@ def extended_encoder(before: Before, frame: Frame, party: PartyFile, rows: NDArr
     return extended(before.encoder, frame, party, rows, grows=before.grows) if before.encoder is not None else None
 
 
-def fitted_positions(contract: Contract, train_N: Tensor, validation_N: Tensor, *, folded: bool = False) -> Tensor:
-    """Those whose columns encoders are fitted on: the training rows, and the validation rows where these train too.
+def fitted_positions(train_N: Tensor, validation_N: Tensor, *, taught: bool) -> Tensor:
+    """Those whose columns encoders are fitted on: the training rows, and the validation rows where these are ``taught`` too.
 
     Encoders look at no label. Fitted without the newest rows they would take these rows' numbers for the nearest ones that they
     know, and their new categories for unknown ones, and a refit could not learn them.
     """
-    return torch.cat([train_N, validation_N]) if contract.refits or folded else train_N
+    return torch.cat([train_N, validation_N]) if taught else train_N
 
 
 def folds_of(contract: Contract, own: OwnRows, train_N: Tensor, validation_N: Tensor) -> Folds | None:

@@ -150,7 +150,7 @@ class SimilarityDataset(Dataset):
                 raise DataError(
                     f"none of the {len(own.alignment)} rows fall into the {name} part; bring more rows or change split"
                 )
-        device, fitted = torch.device(own.party.device), fitted_positions(contract, train_N, validation_N).numpy()
+        device, fitted = torch.device(own.party.device), fitted_positions(train_N, validation_N, taught=contract.refits).numpy()
         if not own.is_label:
             (candidates,) = own.candidates(contract.feature_parties)
             used = np.unique(candidates.numbers_NK[fitted])

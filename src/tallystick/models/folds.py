@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from tallystick.config.sections import NetworkModel
 from tallystick.data.features import Features, FeatureShape
-from tallystick.models.build import BranchParts, build_bottom, build_label_model, width_of
+from tallystick.models.build import build_bottom, build_label_model, width_of
 from tallystick.models.split import LabelModel
 from tallystick.privacy.randomness import Seed
 
@@ -106,10 +106,4 @@ def build_folded_label_model(
     widths = [width // folds for width in cut_widths]
     names = [party, *(f"{party}/fold-{place}" for place in range(1, folds))]
     members = [build_label_model(model, name, own, widths, outputs=outputs, seed=seed) for name in names]
-    return FoldedLabelModel(members) if folds > 1 else members[0]
-
-
-def build_own_rows(parts: BranchParts, *, folds: int) -> LabelModel:
-    """The model of own columns alone that scores rows without a partner's row, or one for each of several folds."""
-    members = [parts.alone(name) for name in ("own-rows", *(f"own-rows-fold-{place}" for place in range(1, folds)))]
     return FoldedLabelModel(members) if folds > 1 else members[0]

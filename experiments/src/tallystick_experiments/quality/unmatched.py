@@ -67,6 +67,7 @@ class UnmatchedMethod:
             {
                 "name": "unmatched",
                 "seed": seed,
+                "training": {"starts": "public"},
                 "target": table.contract_target,
                 "parties": {"label": {"role": "label"}, "feature": {"role": "feature"}},
                 "alignment": {"keys": [{"name": KEY}]},

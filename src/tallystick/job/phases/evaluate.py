@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from io import BytesIO
 from typing import Any
 
@@ -32,14 +31,11 @@ from tallystick.evaluation.sharing import send_shared
 from tallystick.job.findings import Evaluated
 from tallystick.job.job import Job
 from tallystick.job.phases.importance import Measured, measure_columns, receive_results, send_columns
+from tallystick.job.phases.own_columns import train_own_columns
 from tallystick.job.phases.release import RELEASE_NOTE, enter_shared, finished, release_auc
-from tallystick.job.phases.train import refit_schedule
 from tallystick.metrics import UndefinedMetric, sigmoid
 from tallystick.msgspec_threads import prepared
 from tallystick.training.checkpoint import TrainingState
-from tallystick.training.label_party import train_label_party
-from tallystick.training.refit import train_and_refit
-from tallystick.training.run import TrainingRun
 from tallystick.training.screening import Screening
 
 
@@ -322,33 +318,23 @@ class _Baseline:
 
 def _baseline(job: Job, own: Dataset, encoder: Encoder) -> _Baseline:
     """Score the test rows by own columns alone: by the same network, or by boosting if that validates better."""
-    training = own.resolved(job.contract.training)
     job.logbook.watcher.say("training the own-columns-only model, the baseline")
 
     def progress(_what: str, done: int, total: int) -> None:
         job.progress("own columns only", done, total)
 
     model = replace(job.architecture, folds=own.networks).label_model(encoder, [])
-    schedule = replace(own.schedule(training, seed=job.contract.seed), validated=SCORED_AT_A_TIME)
-    run = TrainingRun(
-        training=training,
-        schedule=schedule,
-        store=job.folder.store("baseline"),
-        progress=progress,
-        screening=Screening(seed=job.contract.seed),
-    )
-
-    train = partial(train_label_party, model, own.features_at, own.objective(), [])
-    state = train_and_refit(model, run, refit_schedule(job, own), train)
-    network_T = logits_over(model, own.features_at, own.test_batches(training.batch_size), [])
+    store, screening = job.folder.store("baseline"), Screening(seed=job.contract.seed)
+    state = train_own_columns(job, own, model, store=store, screening=screening, progress=progress)
+    network_T = logits_over(model, own.features_at, own.test_batches(SCORED_AT_A_TIME), [])
     found = _Baseline(logits_T=network_T, state=state)
     if not job.contract.evaluation.own_columns_boosting or state.best_loss is None:
         return found
     if own.folds is None:
-        return _better(job, own, found, state.best_loss, anew=job.contract.refits)
+        return _better(job, own, found, state.best_loss, anew=job.contract.own_refits)
     alone = replace(own, folds=None)
     with model.first_alone():  # boosting is judged by the same rows
-        logits_V = logits_over(model, own.features_at, torch.split(own.validation_N, training.batch_size), [])
+        logits_V = logits_over(model, own.features_at, torch.split(own.validation_N, SCORED_AT_A_TIME), [])
     loss = alone.objective().validation_loss(logits_V, own.validation_N).item()
     return _better(job, alone, found, loss, anew=True)
 

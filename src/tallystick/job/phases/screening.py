@@ -17,7 +17,12 @@ _NAMED = 20
 
 
 def screening_of(job: Job, dataset: Dataset) -> Screening | None:
-    """How this run's training screens; None where it goes on from an earlier run's weights, with which its open columns come."""
+    """How this run's joint training screens; None where branches beside it share its columns, and as ``own_screening``."""
+    return None if dataset.has_branches else own_screening(job, dataset)
+
+
+def own_screening(job: Job, dataset: Dataset) -> Screening | None:
+    """How a training of this run screens; None where it goes on from an earlier run, whose open columns come with its weights."""
     encoder = dataset.encoder
     if encoder is None or not encoder.screened or StartingPoint.of(job.folder) is not None:
         return None

@@ -1,6 +1,7 @@
 """Training as a phase, per role: rows encoded, the network put together and trained or loaded, defences charged for first."""
 
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 
@@ -13,7 +14,7 @@ from tallystick.artifacts.embedding_charge import EmbeddingCharge, evaluation_ah
 from tallystick.artifacts.local_scores import calibrated_alone
 from tallystick.artifacts.profile import keep_profile, profile_of
 from tallystick.artifacts.starting_point import StartingPoint, put_starting_weights
-from tallystick.artifacts.trained import TrainedFeatureParty, TrainedLabelParty, keep_before_refit, keep_encoders
+from tallystick.artifacts.trained import TrainedFeatureParty, TrainedLabelParty, before_refit, keep_before_refit, keep_encoders
 from tallystick.audit.recording import recorders
 from tallystick.config.sections import TrainingConfig
 from tallystick.cut.forward import KeptCuts
@@ -30,8 +31,9 @@ from tallystick.job.job import Job
 from tallystick.job.phases.audit import audited_side
 from tallystick.job.phases.defense import RunDefense
 from tallystick.job.phases.once import send_once
+from tallystick.job.phases.own_columns import train_own_columns
 from tallystick.job.phases.pace import paced_feature_party, paced_label_party
-from tallystick.job.phases.screening import screening_of
+from tallystick.job.phases.screening import own_screening, screening_of
 from tallystick.job.phases.settling import settling
 from tallystick.job.phases.starts import start_of
 from tallystick.job.phases.workers import feature_workers, label_workers
@@ -42,6 +44,7 @@ from tallystick.models.split import LabelModel
 from tallystick.network.channel import Channel
 from tallystick.network.messages import MEBIBYTE
 from tallystick.privacy.randomness import Seed
+from tallystick.training.calibration import LogitLine
 from tallystick.training.checkpoint import TrainingState
 from tallystick.training.feature_party import train_feature_party
 from tallystick.training.label_party import FeaturePeer, KeptPeer, Peer, train_label_party
@@ -171,10 +174,7 @@ def train_as_label_party(
     keep_first = partial(keep_before_refit, job.folder, model)
     with label_workers(job, model, dataset, widths, run):
         state = train_and_refit(model, run, refit_schedule(job, defended), train, between=keep_first)
-    own = _own_columns_model(model)
-    if own is not None:
-        _train_alone(job, defended, own)
-    scores_alone = own is not None or (method is not None and method.scores_alone)
+    alone = _own_columns_model(model)
     trained = TrainedLabelParty(
         model=model,
         encoder=dataset.encoder,
@@ -183,7 +183,7 @@ def train_as_label_party(
         coder=dataset.known_labels.coder,
         calibration=dataset.calibration(state),
         state=state,
-        alone=calibrated_alone(model, defended) if scores_alone else None,
+        alone=_train_alone(job, defended, model, alone, state) if alone is not None else None,
         dispensed=dataset.dispensed is not None,
         folds=dataset.networks,
         own_folds=architecture.own_folds,
@@ -223,20 +223,32 @@ def _own_columns_model(model: LabelModel) -> LabelModel | None:
     return model.alone if isinstance(model, SimilarityLabelModel) else model.own_rows
 
 
-def _train_alone(job: Job, dataset: Dataset, model: LabelModel) -> None:
-    """Train what scores rows without a partner's row: own columns of every row, by the labels that trained the joint model."""
+def _train_alone(job: Job, dataset: Dataset, model: LabelModel, alone: LabelModel, joint: TrainingState) -> LogitLine:
+    """Train what scores rows without a partner's row: own columns of every row, by the labels that trained the joint model.
+
+    Gives what calibrates its logits, which needs rows that taught it nothing: of a network that is trained anew with all of them
+    it is fitted before, and a joint model that is kept from before its own refit then has this part's weights too.
+    """
     job.logbook.watcher.say("training the model of own columns, for rows without a partner's row")
     own = replace(dataset.own_part(), labels=dataset.known_labels)
-    training = own.resolved(job.contract.training)
-    schedule = own.schedule(training, seed=job.contract.seed)
+    fitted: list[LogitLine] = []
 
     def progress(_what: str, done: int, total: int) -> None:
         job.logbook.watcher.progress("own columns, for rows without a partner's row", done, total)
         for channel in job.feature_channels:  # nothing is received here for long: if one is lost, end soon
             channel.check()
 
-    run = TrainingRun(training=training, schedule=schedule, store=job.folder.store("alone"), progress=progress)
-    train_label_party(model, own.features_at, own.objective(), [], run)
+    def before_its_refit() -> None:
+        first = deepcopy(alone.state_dict())
+        with before_refit(job.folder, model, joint):
+            alone.load_state_dict(first)
+            fitted.append(calibrated_alone(model, dataset))
+            if joint.refit_epochs:
+                keep_before_refit(job.folder, model)
+
+    store, screening = job.folder.store("alone"), own_screening(job, own)
+    train_own_columns(job, own, alone, store=store, screening=screening, progress=progress, between=before_its_refit)
+    return fitted[0] if fitted else calibrated_alone(model, dataset)
 
 
 def embed_as_feature_party(job: Job, dataset: Dataset, agreement: Agreement) -> tuple[TrainedFeatureParty, Finished]:
