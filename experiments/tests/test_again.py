@@ -37,9 +37,9 @@ def test_rows_of_a_sweep_are_drawn_made_and_counted(tmp_path, monkeypatch, capsy
     monkeypatch.setattr(again, "RUNS", tmp_path)
     rows = [again.rounded({**case, **trial(**case)}) for case in cases]
     rows[-1]["auc"] = 0.5
-    head = {"command": "tallystick bench x"}
+    head = {"command": "tallystick bench x", "commit": "abc"}
     (tmp_path / "x.jsonl").write_text("".join(json.dumps(line) + "\n" for line in (head, *rows)))
-    assert len(list(made_again(tmp_path / "x.jsonl", tmp_path, 4))) == 4
+    assert [row["rows_of"] for row in made_again(tmp_path / "x.jsonl", tmp_path, 4)] == ["abc"] * 4
     main([str(tmp_path), "9", "x"])
     assert json.loads(capsys.readouterr().out.splitlines()[-1]) == {"rows": 6, "same": 5}
 
@@ -60,6 +60,25 @@ def test_commands_that_declare_no_sweep_here_are_named(tmp_path, command, said):
 def test_a_sweep_is_declared_by_its_command():
     sweep = declared_by("tallystick bench retraining --rows 3000 --months 8 --epochs 12 --seeds 2", None)
     assert {case["seed"] for case in sweep.cases} == {1, 2}
+
+
+def test_rows_of_a_graphics_card_and_sweeps_without_rows_are_left_out(tmp_path, monkeypatch):
+    case = {"seed": 1, "table": "wine"}
+    cases = [{**case, "method": method} for method in ("default", "tabm")]
+    sweep = type("Sweep", (), {"cases": cases, "trial": staticmethod(lambda **_: {"value": 0.5})})
+    monkeypatch.setattr(again, "declared_by", lambda *_: sweep)
+    head = {"command": "tallystick bench x", "commit": "abc"}
+    path = tmp_path / "x.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in (head, *({**each, "value": 0.5} for each in cases))))
+    assert [row["method"] for row in made_again(path, tmp_path, 9)] == ["default"]
+    sweep.cases = []
+    with pytest.raises(DataError, match="makes no rows one by one"):
+        list(made_again(path, tmp_path, 9))
+
+
+def test_a_command_that_names_a_device_is_declared_without_one():
+    sweep = declared_by("tallystick bench quality --tables wine --methods default,tabm --device cuda --seeds 1", None)
+    assert [case["method"] for case in sweep.cases] == ["default", "tabm"]
 
 
 def test_words_that_are_missing_are_named():

@@ -56,5 +56,5 @@ def test_a_kept_sweep_gives_its_page_and_a_damaged_line_is_named(tmp_path):
     with pytest.raises(DataError, match="line 3 is damaged"):
         page(path)
     (out / "result.json").write_text(json.dumps({"benchmark": "speed"}))
-    with pytest.raises(DataError, match="is of speed; results are kept of audit, "):
+    with pytest.raises(DataError, match="is of speed; results are kept of again, audit, "):
         keep(out, path, commit="abc", command="tallystick bench speed")

@@ -5,7 +5,11 @@
 Each of these sweeps under ``experiments/runs`` (all, if none is named) is declared by the command in its first line, with the
 files that it names found below the folder DATA. COUNT of its rows, drawn at random by a seed, are made again. A line of JSON says
 of each how far its figures are from the kept ones, and a last one how many are the same to the last digit that is kept. Seconds
-are not compared. What measures the machine itself (``bench line``, ``bench serve``) is left out.
+are not compared. What measures the machine itself (``bench line``, ``bench serve``) is left out, and so are rows of TabM, which
+are made on a graphics card.
+
+    python -m tallystick_experiments.again DATA COUNT > LOG
+    python -m tallystick_experiments.outcomes LOG COMMIT    # keep what came out, and by which commit's code
 """
 
 import inspect
@@ -30,7 +34,8 @@ from tallystick_experiments.stats import Row
 from tallystick_experiments.tasks import declared
 
 SEED = 20261126  # of the drawing
-UNLIKE = ("seconds", "cpu_seconds", "process")  # what is another in every run
+UNLIKE = ("seconds", "cpu_seconds", "epoch_s", "process")  # what is another in every run
+ON_A_CARD = ("tabm",)  # methods whose rows are made on a graphics card
 
 
 def made_again(path: Path, data: Path, count: int) -> Iterator[Row]:
@@ -40,13 +45,15 @@ def made_again(path: Path, data: Path, count: int) -> Iterator[Row]:
     """
     head, *kept = (json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())
     sweep = declared_by(head["command"], data)
-    known = {json.dumps(rounded(case)): case for case in sweep.cases}
+    if not sweep.cases:
+        raise DataError(f"{head['command']}: makes no rows one by one")
+    known = {json.dumps(rounded(case)): case for case in sweep.cases if case.get("method") not in ON_A_CARD}
     fields = tuple(sweep.cases[0])
     found = [(known[place], row) for row in kept if (place := json.dumps({name: row.get(name) for name in fields})) in known]
     with limited_threads(1):
         for place in np.random.default_rng(SEED).permutation(len(found))[:count]:
             case, row = found[place]
-            yield compared(path.stem, case, row, sweep.trial)
+            yield {"rows_of": head["commit"], **compared(path.stem, case, row, sweep.trial)}
 
 
 def compared(name: str, case: Row, kept: Row, trial: Trial) -> Row:
@@ -73,7 +80,9 @@ def declared_by(command: str, data: Path) -> Any:
     app.command(name)(command_of(work))
     said = typer.main.get_command(app).make_context(name, others).params
     options = options_of(work)
-    given = {each: read_option(options[each], each, value) for each, value in said.items() if each in options}
+    given = {
+        each: read_option(options[each], each, value) for each, value in said.items() if each in options and each != "device"
+    }
     return declared(place, {each: _found(value, data) for each, value in given.items()})
 
 

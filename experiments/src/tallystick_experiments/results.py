@@ -25,6 +25,7 @@ ROOT = Path(__file__).parents[3]
 RUNS, PAGES_FOLDER = ROOT / "experiments" / "runs", ROOT / "docs" / "results"
 DIGITS = 6  # of a row's figures
 PAGES: Mapping[str, str] = {
+    "again": "outcomes",
     "audit": "label_leakage.kept",
     "dpauc": "dpauc.page",
     "feature-leakage": "feature_leakage.page",
