@@ -2,6 +2,7 @@
 
 import json
 import math
+from types import SimpleNamespace
 
 import polars as pl
 import pytest
@@ -15,6 +16,8 @@ from tallystick.artifacts.local_scores import calibrated_alone
 from tallystick.artifacts.trained import Architecture, TrainedLabelParty
 from tallystick.config.contract import parse_contract
 from tallystick.config.unaligned import METHODS as DECLARED
+from tallystick.data.split import TRAINING, split_by_hash
+from tallystick.dataset.own_rows import Before, own_folds_of
 from tallystick.errors import ConfigError, DataError, category_of
 from tallystick.job.phases import evaluate, train
 from tallystick.job.phases import own_columns as own_training
@@ -100,7 +103,7 @@ def test_nothing_that_crosses_tells_how_many_unaligned_rows_there_are(method):
     common = set(given["bank"]["id"]) & set(given["shop"]["id"])
     more["bank"] = pl.concat([given["bank"], more["bank"].filter(pl.col("id") >= f"id-{ROWS:06}")])
     assert {row for row in more["bank"]["id"] if row in set(more["shop"]["id"])} == common
-    quick = {"training__patience": None, "training__epochs": 1, "evaluation": QUICKLY}
+    quick = {"training__patience": None, "training__epochs": 1, "training__folds": "auto", "evaluation": QUICKLY}
     few, many = (run(method, tables_, **quick) for tables_ in (given, more))
     for result, tables_ in ((few, given), (many, more)):  # the alignment's counts do, and what is learnt says so
         assert f"bank has {tables_['bank'].height} ids." in [each.what for each in result.learnt if each.party == "shop"]
@@ -111,16 +114,22 @@ def test_nothing_that_crosses_tells_how_many_unaligned_rows_there_are(method):
 
 @pytest.mark.parametrize("method", ["warm-start", "ss-vfl"])
 def test_what_a_feature_partys_own_rows_change(method, tmp_path):
-    """Its rows without a partner's row train its bottom by self-supervision, and are left out else; no message tells of them."""
+    """Its rows without a partner's row train its bottom by self-supervision, and are left out else; no message tells of them.
+
+    What scores the label party's rows alone is the same to the bit.
+    """
     given = frames()
     others = tables(PARTIES, rows=300, seed=2)["shop"].with_columns(id="other-" + pl.col("id"))
     more = given | {"shop": pl.concat([given["shop"], others])}
-    found, trained = [], []
+    found, trained, scorers = [], [], []
     for number, each in enumerate((given, more)):
         values, folder = contract(method, training__epochs=1, evaluation=QUICKLY), tmp_path / str(number)
         found.append(simulate(values, each, own_columns(), watcher=Silent(), folder=folder))
-        (path,) = (folder / "shop").glob("*/model.safetensors")
-        trained.append(load_file(path))
+        kept = {name: load_file(next((folder / name).glob("*/model.safetensors"))) for name in PARTIES}
+        trained.append(kept["shop"])
+        scorers.append({name: weight for name, weight in kept["bank"].items() if name.startswith("scorer.")})
+    assert len(scorers[0]) == len(scorers[1]) > 0 or method == "ss-vfl"
+    assert all(torch.equal(scorers[0][name], scorers[1][name]) for name in scorers[0])
     assert sent_by_training(found[0]) == sent_by_training(found[1])
     assert found[0].data.rows == found[1].data.rows
     same = all(torch.equal(trained[0][name], trained[1][name]) for name in trained[0])
@@ -289,6 +298,36 @@ def test_it_is_the_network_that_the_label_party_would_train_without_a_partner(sp
     assert all(0 < open_C.sum() < len(open_C) for open_C in gates)
 
 
+def test_a_class_that_a_network_of_own_rows_does_not_meet_is_named(tmp_path):
+    """One positive in all: the network that judges its row meets none, and the run goes on."""
+    given = frames(rows=420, partners=260)
+    values = contract("warm-start", training__epochs=1, training__folds="auto", evaluation=QUICKLY)
+    agreed = parse_contract(values)
+    common = given["bank"].filter(pl.col("id").is_in(given["shop"]["id"].implode()))["id"].to_list()
+    parts_N = split_by_hash([name.encode() for name in common], agreed.split, seed=agreed.seed)
+    only = common[int((parts_N == TRAINING).argmax())]
+    given["bank"] = given["bank"].with_columns(y=(pl.col("id") == only).cast(pl.Int64))
+    result = simulate(values, given, own_columns(), watcher=Silent(), folder=tmp_path)
+    said = [note for note in result.data.notes if "meets no row of class" in note]
+    assert len(said) == 1
+    assert ' of 4 meets no row of class "1"' in said[0]
+    assert any("own columns alone: 4 networks side by side" in note for note in result.data.notes)
+
+
+def test_own_rows_of_too_few_ids_for_folds_train_one_network():
+    agreed = parse_contract(contract("warm-start", training__folds="auto"))
+    everyone = torch.arange(400)
+
+    def found(ids, before=None):
+        own = SimpleNamespace(before=before, keys=SimpleNamespace(ids_of=lambda _: ids))
+        return own_folds_of(agreed, own, everyone.numpy(), everyone[:360], everyone[360:])
+
+    assert found([b"id-%d" % (number % 2) for number in range(400)]) is None
+    assert found([b"id-%d" % number for number in range(400)]).count == 4
+    with pytest.raises(DataError, match="none falls into fold"):  # the earlier run's weights are of four
+        found([b"id"] * 400, Before(encoder=None, coder=None, own_folds=4))
+
+
 def kept_run_id(folder, name):
     """The id of the label party's run in this folder."""
     return RunFolder.open(folder / "bank" / name).run_id
@@ -311,12 +350,13 @@ def test_a_contract_without_the_method_is_untouched_by_unaligned_rows(tmp_path):
     [
         ("warm-start", "training", {}),
         ("warm-start", "before joint training: training", {}),
+        ("warm-start", "own columns, for rows without a partner's row", {"training__folds": "auto"}),
         ("diffu-at", "training", {"settings": {"joint_epochs": 2}, "model__normalization": "batch"}),
     ],
 )
 def test_a_killed_run_goes_on_to_the_bits_of_a_simulation(lay_out_job, tmp_path, method, at, changes):
     quick = {"training__batch_size": 8, "training__checkpoint_every": 10, "training__epochs": 3}
-    quick["training__starts"] = "public"
+    quick |= {"training__starts": "public", "training__folds": changes.pop("training__folds", 1)}
     values = contract(method, **quick, **changes)
     given = frames()
     single = {name: {**theirs, "threads": 1} for name, theirs in columns(PARTIES).items()}

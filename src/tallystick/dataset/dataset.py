@@ -118,7 +118,7 @@ class Dataset(ABC):
         """What ``auto`` came to, and that a method for unaligned rows had none, in words."""
         notes = training.resolved_notes(len(self.train_N))
         if self.folds is not None:
-            notes += folds_notes(training.folds, self.folds.count) + self._untaught_notes(self.folds)
+            notes += folds_notes(training.folds, self.folds.count) + self.untaught_notes(self.folds)
         if self.dispensed is None:
             return notes
         return [
@@ -127,7 +127,7 @@ class Dataset(ABC):
             "falls into the training part, so this run trains as with none",
         ]
 
-    def _untaught_notes(self, folds: Folds) -> list[str]:
+    def untaught_notes(self, folds: Folds) -> list[str]:
         """Which classes some network does not meet in training, at the party that knows it."""
         if self.labels is None or self.labels.coder.type == "regression":
             return []

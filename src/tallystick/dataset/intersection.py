@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tallystick.alignment.outcome import Rows
 from tallystick.config.contract import Contract
-from tallystick.config.sections import SplitConfig, TrainingConfig
+from tallystick.config.sections import SplitConfig, TrainingConfig, TrainingSettings
 from tallystick.config.unaligned import UnalignedConfig
 from tallystick.cut.forward import ignore_rows
 from tallystick.data.encoder import Encoder
@@ -125,6 +125,14 @@ class IntersectionDataset(Dataset):
     def has_branches(self) -> bool:
         """Whether there is a method for such rows."""
         return self.settings.used
+
+    def resolved_notes(self, training: TrainingSettings) -> list[str]:
+        """What ``auto`` came to, and what several networks of own columns alone are, in words."""
+        notes = super().resolved_notes(training)
+        if self.own_folds is None:
+            return notes
+        said = f"own columns alone: {self.own_folds.count} networks side by side, each trained on all own rows but one fold"
+        return [*notes, said, *self.own_part().untaught_notes(self.own_folds)]
 
     def schedule(self, training: TrainingConfig, *, seed: int) -> Schedule:
         """The batches of training, with those of unaligned rows."""

@@ -26,6 +26,10 @@ class Folds:
         """Move to a device."""
         return Folds(count=self.count, fold_N=self.fold_N.to(device))
 
+    def rows_of_each(self, index_N: Tensor) -> Tensor:
+        """How many of these positions each fold has."""
+        return torch.bincount(self.fold_N[index_N], minlength=self.count)
+
     def objective(self, each: Objective) -> "FoldedObjective":
         """The loss of so many networks side by side, for that of one."""
         return FoldedObjective(each, self.fold_N, members=self.count)
