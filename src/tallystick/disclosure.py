@@ -145,7 +145,8 @@ def folds_lines(contract: Contract) -> list[str]:
     return [
         f"{most} networks train side by side{when} (training.folds: {asked}): of each training and validation row {label} gets "
         f"{most} embeddings side by side in each epoch, and again at each validation; {features} get as many gradients, of the "
-        "validation rows' labels too. Which of a row's gradients is 0 follows from its id"
+        "validation rows' labels too. Which of a row's gradients is 0 follows from its id. At each validation they hear which of "
+        "the networks were never better: as many bits, which follow from the labels of the fold that each one judges"
     ]
 
 

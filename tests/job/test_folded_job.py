@@ -90,7 +90,10 @@ def test_the_report_says_it(done, frames):
     assert f"3 cut gradients per row and epoch side by side, one of them 0 ({rows} training and validation rows" in theirs
     (ours,) = [each.what for each in result.learnt if each.step == "training" and each.party == "bank"]
     assert f"of {rows} training and validation rows up to 2 times in each of 4 epochs" in ours
-    assert "of 3 networks side by side" in found["bank"].path.joinpath("report.html").read_text(encoding="utf-8")
+    assert "which of the networks have weights that are their best so far" in theirs
+    page = found["bank"].path.joinpath("report.html").read_text(encoding="utf-8")
+    last = f"the last of them after step {result.training.best_step}"
+    assert f"of 3 networks side by side, each at its own best step, {last}" in page
 
 
 def test_the_audit_reads_all_rows_that_trained(done, frames):

@@ -85,15 +85,20 @@ HOSTILE = {
         [[CutWidth(width=width)] for width in (0, -1, (1 << 16) + 1, 10**9, 1 << 40, (1 << 63) - 1)],
     ),
     ValidationDecision: (
-        lambda channel: receive_decision(channel, step=7, first=True, may_stop=False),
+        lambda channel: receive_decision(channel, step=7, networks=3, first=True, may_stop=False),
         [
             [ValidationDecision(step=step, improved=improved, stop=stop)]
             for step, improved, stop in (
-                (8, True, False),
-                (-1, True, False),
-                (1 << 62, True, False),
-                (7, False, False),
-                (7, True, True),
+                (8, (True, True, True), False),
+                (-1, (True, True, True), False),
+                (1 << 62, (True, True, True), False),
+                (7, (), False),
+                (7, (True, True), False),
+                (7, (True,) * 4, False),
+                (7, (True,) * 17, False),
+                (7, (True, 1, 1), False),
+                (7, (True, False, True), False),
+                (7, (True, True, True), True),
             )
         ],
     ),
@@ -305,10 +310,10 @@ def test_a_hostile_field_is_refused_by_name_before_it_costs(kind, number):
 
 def test_honest_messages_pass():
     own, theirs = memory_channels("shop", "bank", timeout_s=2)
-    for message in (CutWidth(width=1 << 16), ValidationDecision(step=7, improved=True, stop=True), Finished(**ENDED)):
+    for message in (CutWidth(width=1 << 16), ValidationDecision(step=7, improved=(True,), stop=True), Finished(**ENDED)):
         theirs.send(message)
     assert receive_width(own, rows=256, max_message_bytes=64 * MEBIBYTE) == 1 << 16
-    assert receive_decision(own, step=7, first=True, may_stop=True).improved
+    assert receive_decision(own, step=7, networks=1, first=True, may_stop=True).improved == (True,)
     assert receive_finished(own, rows=9, epsilon=1.0) == Finished(**ENDED)
     theirs.send(Finished(rows=9, epsilon=1.0, reveals="\x1b[2Jnothing\u202e" * 999))  # the noise left no AUC
     reveals = receive_finished(own, rows=9, epsilon=1.0).reveals

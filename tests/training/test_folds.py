@@ -1,10 +1,9 @@
 """Networks side by side, one for each fold: each learns as one that is trained alone on the other folds, and judges its own."""
 
-from dataclasses import replace
-
 import pytest
 import torch
-from loops import OWN, ROWS, SHAPES, Setting, assert_same_bits, training, weights_of
+from loops import OWN, ROWS, SHAPES, Setting, assert_same_bits, training, weights_of, weights_of_joined
+from safetensors.torch import load_file
 from test_resume import Unplugged, Until
 
 from tallystick.errors import ProtocolError
@@ -13,8 +12,9 @@ from tallystick.models.folds import FoldedLabelModel
 from tallystick.models.split import CentralizedModel
 from tallystick.network.channel import memory_channels
 from tallystick.training.checkpoint import CheckpointStore
-from tallystick.training.folds import FoldedObjective, untaught
+from tallystick.training.folds import FoldedObjective, untaught, validation_losses
 from tallystick.training.in_process import SplitNetwork
+from tallystick.training.joined import train_joined
 from tallystick.training.messages import CutWidth, receive_width
 from tallystick.training.objective import Supervised
 
@@ -115,17 +115,87 @@ def test_which_member_meets_no_row_of_a_class():
     assert untaught(labels_N, fold_N, classes=4, members=3) == [(1, 2), (2, 1)]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_network_is_compared_by_its_loss_on_the_fold_that_it_judges(kind):
+    setting = Setting(kind=kind, folds=3, weights=True)
+    shape = (ROWS, 3, 3) if kind == "multiclass" else (ROWS, 3)
+    logits, index_N = torch.randn(shape, generator=torch.Generator().manual_seed(2)), torch.randperm(ROWS)
+    found = validation_losses(setting.objective, logits, index_N)
+    plain = Setting(kind=kind, weights=True).objective
+    for member, loss in enumerate(found.each):
+        own_N = setting.fold_N[index_N] == member
+        assert loss == pytest.approx(plain.validation_loss(logits[own_N, member], index_N[own_N]).item(), rel=1e-6)
+    assert found.common == setting.objective.validation_loss(logits, index_N).item()
+    assert validation_losses(plain, logits[:, 0], index_N).each == [plain.validation_loss(logits[:, 0], index_N).item()]
+
+
+class Scripted(FoldedObjective):
+    """The loss of networks side by side whose validation losses are given, validation by validation: the common one, and each."""
+
+    def script(self, losses):
+        self.losses = iter(losses)
+        return self
+
+    def validation_loss(self, *_):
+        common, self.each_loss = next(self.losses)
+        return torch.tensor(common)
+
+    def validation_losses(self, *_):
+        return list(self.each_loss)
+
+
+LOSSES = [
+    (0.5, (0.9, 0.9, 0.9)),
+    (0.4, (0.7, 0.8, 0.9)),  # no better is not better
+    (0.6, (0.8, 0.6, 0.8)),
+    (0.7, (0.7, 0.7, 0.7)),  # patience counts from the epoch of the least common loss, and ends the training here
+    (0.0, (0.0, 0.0, 0.0)),
+]
+BEST = [2, 3, 4]  # the epoch, counted from 1, of which each network's weights are kept
+
+
+@pytest.mark.parametrize("ema", [None, 0.9], ids=["plain", "averaged"])
+def test_each_network_keeps_the_weights_of_its_own_best_step(ema, tmp_path):
+    setting, how = Setting(folds=3), training(epochs=5, patience=2, ema=ema)
+    setting.objective = Scripted(setting.objective.each, setting.fold_N, members=3).script(LOSSES)
+    modules, (label, feature) = setting.train(how, tmp_path)
+    assert (label.epoch, label.stopped, label.best_epoch, label.network_losses) == (4, True, 1, [0.7, 0.6, 0.7])
+    assert label.best_step == feature.best_step == 4 * setting.schedule.steps_per_epoch
+    expected = {}
+    for member, epochs in enumerate(BEST):
+        joined = setting.joined()
+        with_steps = {"training": how, "schedule": setting.schedule, "steps": epochs * setting.schedule.steps_per_epoch}
+        train_joined(joined, setting.sources, setting.own_source, setting.objective, **with_steps)
+        weights = weights_of_joined(joined, setting.parties)
+        expected |= {
+            name: weights[name] for name in weights if name.startswith((f"shop/members.{member}.", f"bank/top.{member}."))
+        }
+    assert_same_bits(weights_of(modules), expected)
+
+
+def best_steps(folder):
+    """Of both parties: after which steps weights were kept last, and before that."""
+    steps = {name: sorted(int(path.stem[5:]) for path in (folder / name).glob("best-*")) for name in ("bank", "shop")}
+    assert steps["bank"] == steps["shop"]
+    return reversed(steps["bank"][-2:])
+
+
 @pytest.mark.parametrize("how", [{}, {"mode": "pipelined", "staleness": 2, "ema": 0.9}], ids=["synchronous", "pipelined"])
 def test_a_run_that_is_cut_goes_on_to_the_same_bits(how, tmp_path):
-    setting, how = replace(Setting(folds=3), validations=2), training(**how, epochs=4, patience=3)
+    setting, how = Setting(folds=3, validations=2), training(**how, epochs=5, patience=5, learning_rate=0.05)
     whole, (state, _) = setting.train(how, tmp_path / "whole")
     assert isinstance(whole[1], FoldedLabelModel)
+    kept, before = (
+        load_file(tmp_path / "whole" / "bank" / f"best-{step}.safetensors") for step in best_steps(tmp_path / "whole")
+    )
+    same = {name for name in kept if name.endswith("weight") and torch.equal(kept[name], before[name])}
+    assert 0 < len(same) < len(kept) / 2, "the last step was the best one of some networks only"
     with pytest.raises(Unplugged):
-        setting.train(how, tmp_path / "cut", wrap=lambda channel: Until(channel, 40))
+        setting.train(how, tmp_path / "cut", wrap=lambda channel: Until(channel, 50))
     common = max(set.intersection(*(set(CheckpointStore(tmp_path / "cut" / name).steps()) for name in ("bank", "shop"))))
     again, (resumed, _) = setting.train(how, tmp_path / "cut", resume_from=common)
     assert 0 < common < state.step
-    assert resumed.best_step == state.best_step
+    assert (resumed.best_step, resumed.network_losses) == (state.best_step, state.network_losses)
     assert_same_bits(weights_of(whole), weights_of(again))
 
 

@@ -6,6 +6,7 @@ The steps, the batches and the defences are those of a job (training/in_process.
 job draws from the operating system.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +26,7 @@ from tallystick.data.features import PackedFeatures
 from tallystick.defenses.chain import NO_DEFENSE, Defenses
 from tallystick.errors import ConfigError
 from tallystick.metrics import auc_statistic
+from tallystick.models.folds import networks_in
 from tallystick.models.split import LabelModel
 from tallystick.training.defended import CutDefense
 from tallystick.training.in_process import CrossedStep, SplitNetwork
@@ -187,22 +189,29 @@ class Experiment:
 
 
 def best_logits(network: SplitNetwork, test_T: Tensor, *, rows: int) -> tuple[Tensor, int, int]:
-    """Train with the contract's patience, and give the test logits of the weights that validate best, as a run would keep them.
+    """Train with the contract's patience, and give the test logits of the weights that validate best, as a run would keep them:
+    of networks side by side each one's own, and then their mean.
 
-    Gives how many epochs it took, too, and after how many steps the weights were best. So many ``rows`` pass at a time where
+    Gives how many epochs it took, too, and after how many steps weights were kept last. So many ``rows`` pass at a time where
     nothing is trained.
     """
-    training, schedule = network.training, network.schedule
-    logits_T, lowest, epochs, best_epoch, best_step = None, float("inf"), 0, 0, 0
+    training, schedule, networks = network.training, network.schedule, networks_in(network.model)
+    lowest, of_each, epochs, best_epoch, best_step = math.inf, [math.inf] * networks, 0, 0, 0
+    kept: dict[int, Tensor] = {}
     while epochs < training.epochs and (training.patience is None or epochs - best_epoch < training.patience):
         epochs += 1
         for crossed in network.epoch(epochs - 1):
             step = crossed.batch.step
             if step != schedule.steps_before(epochs) and not schedule.validates([crossed.batch]):
                 continue
-            loss = network.validation_loss(rows)
-            if loss < lowest:
-                logits_T, lowest, best_epoch, best_step = network.logits(torch.split(test_T, rows)), loss, epochs, step
+            losses = network.validation_losses(rows)
+            if losses.common < lowest:
+                lowest, best_epoch = losses.common, epochs
+            if improved := [number for number in range(networks) if losses.each[number] < of_each[number]]:
+                with network.model.apart():
+                    logits = network.logits(torch.split(test_T, rows))
+                kept |= {number: logits[:, number] if networks > 1 else logits for number in improved}
+                of_each, best_step = list(map(min, losses.each, of_each)), step
             network.train(True)
-    assert logits_T is not None, "some validation loss is finite"
-    return logits_T, epochs, best_step
+    assert len(kept) == networks, "some validation loss is finite"
+    return torch.stack([kept[number] for number in range(networks)], dim=1).mean(dim=1), epochs, best_step

@@ -292,8 +292,9 @@ class TrainingSettings(Model):
     folds: Annotated[int, Field(strict=True, ge=1, le=MOST_FOLDS)] | Literal["auto"] = Field(
         default="auto",
         description="networks side by side, each trained on the training and validation rows without one fold of them, which "
-        "it judges in its turn; the mean of their logits predicts; what needs rows that trained nothing (thresholds, column "
-        "importance) is measured by the one that no validation row taught. Embeddings are so many times as wide. auto: "
+        "it judges in its turn; each keeps the weights of its own best step, and the mean of their logits predicts; what needs "
+        "rows that trained nothing (thresholds, column importance) is measured by the one that no validation row taught. "
+        "Embeddings are so many times as wide. auto: "
         f"{FOLDS} for {LEAST_FOLDED} to {FULL - 1:,} training rows, where the split is by hash and the contract has nothing "
         "that folds cannot go with, else 1",
     )

@@ -83,6 +83,16 @@ class FoldedLabelModel(LabelModel):
             self._gives = before
 
 
+def networks_in(module: nn.Module) -> int:
+    """How many networks stand side by side in a party's module; 1 where it is that of a single network."""
+    return len(module.members) if isinstance(module, FoldedBottom | FoldedLabelModel) else 1
+
+
+def network_of_weight(name: str, module: nn.Module) -> int:
+    """Which network the weight of this name is of; 0 where there is a single one."""
+    return int(name.split(".")[1]) if isinstance(module, FoldedBottom | FoldedLabelModel) else 0
+
+
 def build_folded_bottom(
     model: NetworkModel, party: str, shape: FeatureShape, *, seed: Seed, folds: int, cut_width: int | None = None
 ) -> nn.Module:

@@ -194,23 +194,26 @@ def verdict(difference: MetricValue, metric: Metric) -> str:
     return "better" if (value > 0) == metric.higher_is_better else "worse"
 
 
-def refit_line(training: TrainingSummary) -> str:
+def kept_weights_line(training: TrainingSummary) -> str:
+    """After which step the weights were kept, and what was done with them."""
+    if training.folds > 1:
+        last = f", the last of them after step {training.best_step}" if training.best_step is not None else ""
+        return (
+            f"of {training.folds} networks side by side, each at its own best step{last}; each was trained without one fold of "
+            "the training and validation rows, by which it was judged; the mean of their logits predicts; thresholds and column "
+            "importance are by the one that no validation row taught"
+        )
+    step = f", step {training.best_step}" if training.best_step else ""
+    return f"epoch {training.best_epoch}{step}{_refit_line(training)}"
+
+
+def _refit_line(training: TrainingSummary) -> str:
     """That the kept weights are those of a refit, and what was measured before it."""
     if not training.refit_epochs:
         return ""
     return (
         f": epoch {training.refit_epochs} validated best, and training then began anew with the validation rows for as many "
         f"passes ({training.refit_steps:,} steps); thresholds and column importance are by the model before"
-    )
-
-
-def folds_line(training: TrainingSummary) -> str:
-    """That several networks were trained side by side, and what was measured by one of them."""
-    if training.folds == 1:
-        return ""
-    return (
-        f": of {training.folds} networks side by side, each trained without one fold of the training and validation rows; "
-        "the mean of their logits predicts; thresholds and column importance are by the one that no validation row taught"
     )
 
 

@@ -93,8 +93,8 @@ class TrainingSummary(Part, frozen=True, kw_only=True):
 
     mode: str
     steps: int
-    best_epoch: int | None = None  # the epoch whose weights were kept
-    best_step: int | None = None  # the step of that epoch after which they were kept
+    best_epoch: int | None = None  # the epoch whose weights were kept; with folds the one that validated best in all
+    best_step: int | None = None  # the step of that epoch after which they were kept; with folds the last one's, of any epoch
     history: list[EpochRecord] = []
     seconds: float | None = None
     steps_per_s: float | None = None

@@ -7,7 +7,7 @@ were written, and belong there, are offered to the others.
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +19,7 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from tallystick.errors import DamagedFile, DataError
+from tallystick.models.folds import network_of_weight, networks_in
 from tallystick.storage import SEAL, Origin, check_sealed, make_folder, read_own, remove, write_sealed
 
 _KEPT = 2
@@ -33,8 +34,9 @@ class TrainingState:
     step: int = 0
     epoch: int = 0
     best_epoch: int | None = None
-    best_step: int | None = None  # after which the weights were the best; it lies in the best epoch
+    best_step: int | None = None  # after which weights were kept last; of a single network it lies in the best epoch
     best_loss: float | None = None
+    network_losses: list[float] = field(default_factory=list)  # of each network side by side, by its kept weights on its own fold
     best_fitted: dict[str, float] = field(default_factory=dict)  # what the best weights' logits need (Objective.fitted)
     epochs_since_best: int = 0
     loss_sum: float = 0.0
@@ -141,10 +143,19 @@ class CheckpointStore:
             if state.best_step is None or best > state.best_step:
                 remove(self._best(best))
 
-    def save_best(self, module: nn.Module, *, step: int) -> None:
-        """Keep the module's weights, which are those after this step, as the best so far."""
+    def save_best(self, module: nn.Module, *, step: int, improved: Sequence[int] = (0,), before: int | None = None) -> None:
+        """Keep the module's weights, which are those after this step, as the best so far.
+
+        Of several networks side by side only those that ``improved`` have new ones; the others keep theirs, which lie in the file
+        of the step ``before``. Raises DamagedFile where that is not as it was written.
+        """
         make_folder(self._folder)
-        write_tensors(self._best(step), dict(module.state_dict()), {}, origin=self._origin)
+        weights = dict(module.state_dict())
+        if len(improved) < networks_in(module):
+            assert before is not None, "the first weights are the best so far, of every network"
+            earlier, _ = read_tensors(self._best(before), origin=self._origin)
+            weights |= {name: earlier[name] for name in weights if network_of_weight(name, module) not in improved}
+        write_tensors(self._best(step), weights, {}, origin=self._origin)
 
     def load_best(self, module: nn.Module, *, step: int) -> None:
         """Put the best weights into the module."""
@@ -154,7 +165,9 @@ class CheckpointStore:
         """Where training stood at a committed step; raises DamagedFile."""
         _, metadata = read_tensors(self._path(step), origin=self._origin, only_metadata=True)
         state = TrainingState(**json.loads(metadata["state"]))
-        if state.best_epoch is not None and state.best_step is None:
+        if (state.best_epoch is not None and state.best_step is None) or (
+            state.best_loss is not None and not state.network_losses
+        ):
             raise DamagedFile(self._path(step), "it is of an earlier version, which kept other best weights")
         return state
 

@@ -12,6 +12,7 @@ from tallystick.config.sections import TrainingConfig
 from tallystick.cut.forward import FeatureSource, Sending, send_embeddings, uncounted
 from tallystick.cut.messages import receive_gradient, send_embedding
 from tallystick.data.features import Features
+from tallystick.models.folds import networks_in
 from tallystick.network.channel import Channel
 from tallystick.training.checkpoint import TrainingState
 from tallystick.training.finite import refuse_lost_weights
@@ -113,20 +114,22 @@ def _compare(
     updates = loop.updates
     with updates.averaged():
         send_embeddings(bottom, source, run.schedule.validation(), channel)
-    decision = receive_decision(channel, step=state.step, first=state.best_step is None, may_stop=ends_epoch)
+    first, networks = state.best_step is None, networks_in(bottom)
+    decision = receive_decision(channel, step=state.step, networks=networks, first=first, may_stop=ends_epoch)
     refuse_lost_weights(bottom, updates, step=state.step)
-    if decision.improved:
-        state.best_epoch, state.best_step = state.epoch, state.step
+    improved = [number for number, better in enumerate(decision.improved) if better]
+    if improved:
         with updates.averaged():
-            run.store.save_best(bottom, step=state.step)
+            run.store.save_best(bottom, step=state.step, improved=improved, before=state.best_step)
+        state.best_epoch, state.best_step = state.epoch, state.step
     if ends_epoch:
         if loop.observer is not None:
             loop.observer.epoch_ended(state.epoch)
         state.epoch, state.stopped = state.epoch + 1, decision.stop
-    if decision.improved or ends_epoch:
+    if improved or ends_epoch:
         run.store.save(state, bottom, updates, loop.screen)
         run.committed(state.step)  # the label party commits before its decision
-    return decision.improved
+    return bool(improved)
 
 
 _Message = tuple[tuple[Batch, ...], tuple[Batch, ...], list[Features]]

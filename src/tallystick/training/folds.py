@@ -1,7 +1,8 @@
 """Training of networks side by side, one for each fold of the rows: which row teaches and judges which of them.
 
 Every training and validation row belongs to a fold. Member m learns from the rows of all other folds, and judges those of fold m,
-so each row is judged by the one member that did not learn from it. Fold 0 has the contract's validation rows.
+so each row is judged by the one member that did not learn from it. Fold 0 has the contract's validation rows. Each member keeps
+the weights of the step at which it judged best.
 
 Shapes: N aligned positions, B batch, M members, C classes.
 """
@@ -74,9 +75,34 @@ class FoldedObjective:
         judged = logits[torch.arange(len(logits), device=logits.device), fold_N]
         return self.each.validation_loss(judged, index_N)
 
+    def validation_losses(self, logits: Tensor, index_N: Tensor) -> list[float]:
+        """The loss of each member on the rows of its own fold, of the same logits."""
+        fold_N = self._fold_N.index_select(0, index_N)
+        judged = [(fold_N == member).nonzero().squeeze(1) for member in range(self._members)]
+        return [
+            self.each.validation_loss(logits[:, member].index_select(0, rows), index_N.index_select(0, rows)).item()
+            for member, rows in enumerate(judged)
+        ]
+
     def fitted(self) -> dict[str, float]:
         """What one network's loss fitted."""
         return self.each.fitted()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValidationLosses:
+    """A validation's losses: the ``common`` one, by which epochs are compared, and that of ``each`` network on the rows that it
+    judges, by which its weights are kept."""
+
+    common: float
+    each: Sequence[float]
+
+
+def validation_losses(objective: Objective, logits: Tensor, index_N: Tensor) -> ValidationLosses:
+    """Those of logits as ``LabelModel.apart`` gives them; a single network's own loss is the common one."""
+    common = objective.validation_loss(logits, index_N).item()
+    each = objective.validation_losses(logits, index_N) if isinstance(objective, FoldedObjective) else [common]
+    return ValidationLosses(common=common, each=each)
 
 
 def untaught(labels_N: Tensor, fold_N: Tensor, *, classes: int, members: int) -> list[tuple[int, int]]:

@@ -16,6 +16,7 @@ from tallystick.data.features import Features
 from tallystick.models.build import width_of
 from tallystick.models.split import LabelModel
 from tallystick.training.defended import CutDefense
+from tallystick.training.folds import ValidationLosses, validation_losses
 from tallystick.training.objective import Objective
 from tallystick.training.plan import Batch, Schedule
 from tallystick.training.screening import ColumnScreen, FoldedScreen, Screening, feature_screen, screen_own_columns
@@ -131,12 +132,12 @@ class SplitNetwork:
                 stack.enter_context(updates.averaged())
             yield
 
-    def validation_loss(self, batch_size: int) -> float:
-        """The loss by which weights are compared, on the schedule's validation rows."""
+    def validation_losses(self, batch_size: int) -> ValidationLosses:
+        """The losses by which weights are compared, on the schedule's validation rows."""
         index_V = self.schedule.validation_N
         with self.model.apart():
             logits = self.logits(torch.split(index_V, batch_size))
-        return float(self.objective.validation_loss(logits, index_V))
+        return validation_losses(self.objective, logits, index_V)
 
     @torch.no_grad()
     def logits(self, batches: Sequence[Tensor]) -> Tensor:

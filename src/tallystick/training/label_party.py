@@ -12,11 +12,13 @@ from tallystick.config.sections import CompressionName
 from tallystick.cut.forward import CutRows, Cuts, FeatureSource, KeptCuts, crossing, logits_over, side_by_side
 from tallystick.cut.messages import receive_embedding, send_gradient
 from tallystick.errors import Diverged
+from tallystick.models.folds import networks_in
 from tallystick.models.split import LabelModel
 from tallystick.network.channel import Channel
 from tallystick.training.checkpoint import TrainingState
 from tallystick.training.defended import CutDefense
 from tallystick.training.finite import refuse_lost_loss, refuse_lost_weights
+from tallystick.training.folds import ValidationLosses, validation_losses
 from tallystick.training.messages import ValidationDecision
 from tallystick.training.objective import Objective
 from tallystick.training.parallel_embedding import parallel_embedding_lookup
@@ -162,7 +164,7 @@ def _compare(
     *,
     started: float | None = None,
 ) -> bool:
-    """Validate by the averaged weights, commit where they are the best so far, and tell the peers; gives whether they are.
+    """Validate by the averaged weights, commit those that are a network's best so far, and tell the peers; gives whether any are.
 
     Where an epoch ends, which ``started`` then, it is noted and committed, and training may stop.
     """
@@ -170,22 +172,23 @@ def _compare(
     cuts = [peer.cuts(place, schedule.cut_rows) for place, peer in enumerate(peers)]
     with updates.averaged(), model.apart():
         logits = logits_over(model, own, schedule.validation(), cuts)
-    validation_loss = objective.validation_loss(logits, schedule.validation_N).item() if len(logits) else None
-    epoch, improved = state.epoch, _improves(state, validation_loss, run)
+    losses = validation_losses(objective, logits, schedule.validation_N) if len(logits) else None
+    epoch, kept, improved = state.epoch, state.best_step, _improved(state, losses, networks_in(model), run)
     refuse_lost_weights(model, updates, step=state.step)
     if improved:
         with updates.averaged():
-            run.store.save_best(model, step=state.step)
+            run.store.save_best(model, step=state.step, improved=improved, before=kept)
         state.best_fitted = objective.fitted()
     if started is not None:
         _end_epoch(state, run, seconds=time.monotonic() - started)
     if improved or started is not None:
         run.store.save(state, model, updates)
+    better = tuple(number in improved for number in range(networks_in(model)))
     for peer in peers:
-        peer.decided(ValidationDecision(step=state.step, improved=improved, stop=state.stopped))
+        peer.decided(ValidationDecision(step=state.step, improved=better, stop=state.stopped))
         if started is not None and peer.observer is not None:
             peer.observer.epoch_ended(epoch)
-    return improved
+    return bool(improved)
 
 
 def _answer(
@@ -253,20 +256,24 @@ def _refusing(peers: Sequence[Peer], batch: Batch, loss_sum: Tensor) -> Callable
     return check
 
 
-def _improves(state: TrainingState, validation_loss: float | None, run: TrainingRun) -> bool:
-    """Note a validation: are these weights the best so far? Without validation rows the last ones are.
+def _improved(state: TrainingState, losses: ValidationLosses | None, networks: int, run: TrainingRun) -> list[int]:
+    """Note a validation: of which networks side by side are these weights the best so far? Without validation rows, of all.
 
     Those of a phase before are kept until the next epoch, and lose to any of the usual ones.
     """
-    _refuse_divergence(state, validation_loss)
-    if validation_loss is not None:
-        state.epoch_loss = min(validation_loss, state.epoch_loss if state.epoch_loss is not None else math.inf)
-        if state.best_loss is not None and validation_loss >= state.best_loss:
-            return False
-        # A refit keeps the loss that its number of steps was chosen by.
-        state.best_loss = validation_loss if state.epoch >= run.schedule.epochs_before else None
-    state.best_epoch, state.best_step = state.epoch, state.step
-    return True
+    _refuse_divergence(state, losses.common if losses is not None else None)
+    if losses is None:  # a refit keeps the loss that its number of steps was chosen by
+        state.best_epoch, state.best_step = state.epoch, state.step
+        return list(range(networks))
+    state.epoch_loss = min(losses.common, state.epoch_loss if state.epoch_loss is not None else math.inf)
+    compared = state.epoch >= run.schedule.epochs_before
+    if state.best_loss is None or losses.common < state.best_loss:
+        state.best_epoch, state.best_loss = state.epoch, losses.common if compared else None
+    before = state.network_losses or [math.inf] * networks
+    improved = [number for number, (loss, lowest) in enumerate(zip(losses.each, before, strict=True)) if loss < lowest]
+    if improved:
+        state.best_step, state.network_losses = state.step, list(map(min, losses.each, before)) if compared else []
+    return improved
 
 
 def _end_epoch(state: TrainingState, run: TrainingRun, *, seconds: float) -> None:

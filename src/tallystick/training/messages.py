@@ -4,6 +4,7 @@ from typing import Annotated
 
 import msgspec
 
+from tallystick.config.sections import MOST_FOLDS
 from tallystick.errors import ProtocolError
 from tallystick.network.channel import Channel
 from tallystick.network.messages import Message
@@ -28,10 +29,11 @@ class Pace(Message, frozen=True):
 
 
 class ValidationDecision(Message, frozen=True):
-    """Label party to feature parties, after each validation: keep the weights after this step as the best, and go on or stop."""
+    """Label party to feature parties, after each validation: of each network, whether to keep the weights after this step as the
+    best; and whether to go on or stop. It is as long whatever it says."""
 
     step: int
-    improved: bool
+    improved: Annotated[tuple[bool, ...], msgspec.Meta(max_length=MOST_FOLDS)]
     stop: bool
 
 
@@ -58,15 +60,21 @@ def receive_width(channel: Channel, *, rows: int, max_message_bytes: int, networ
     return width
 
 
-def receive_decision(channel: Channel, *, step: int, first: bool, may_stop: bool) -> ValidationDecision:
-    """Receive the decision on the weights after a step; ``first`` is the one of a whole run, whose weights are the best so far.
+def receive_decision(channel: Channel, *, step: int, networks: int, first: bool, may_stop: bool) -> ValidationDecision:
+    """Receive the decision on the weights after a step, of so many ``networks`` side by side; the ``first`` of a run keeps all.
 
-    Raises ProtocolError for another step's, for a first one that keeps nothing, and for one that stops where no epoch ends.
+    Raises ProtocolError for another step's, for one on another number of networks, for a first one that leaves some out, and for
+    one that stops where no epoch ends.
     """
     decision = channel.receive(ValidationDecision)
     if decision.step != step:
         raise ProtocolError(channel.peer, f"{channel.peer} decided on step {decision.step} where {step} is due")
-    if first and not decision.improved:
+    if len(decision.improved) != networks:
+        raise ProtocolError(
+            channel.peer,
+            f"{channel.peer} decided on the weights of {len(decision.improved)} networks; this side has {networks} side by side",
+        )
+    if first and not all(decision.improved):
         raise ProtocolError(channel.peer, f"{channel.peer} called step {step}, its first choice, no improvement on nothing")
     if decision.stop and not may_stop:
         raise ProtocolError(channel.peer, f"{channel.peer} ended training at step {step}, where no epoch ends")

@@ -175,8 +175,8 @@ def _learnt_by_feature_party(
     if folds > 1:
         training = (
             f"{folds} cut gradients per row and epoch side by side, one of them 0 ({sum(rows)} training and validation rows, "
-            f"{state.epoch} epochs), from which labels can be estimated, and after each validation whether the weights are the "
-            "best so far."
+            f"{state.epoch} epochs), from which labels can be estimated, and after each validation which of the networks have "
+            "weights that are their best so far."
         )
     protected = _protected(contract, of="labels")
     evaluation, released = f"Nothing but the number of test rows; the metrics stay with {contract.label_party}.", "not sent"

@@ -320,6 +320,9 @@ def _how_it_ended(state: TrainingState, run: TrainingRun) -> str:
     said = f"trained {state.epoch} of at most {run.epochs} epochs"
     if state.best_epoch is None:
         return said
+    if run.training.folds > 1:
+        stopped = "; the last validated no better (training.patience)" if state.stopped else ""
+        return f"{said}{stopped}; each of {run.training.folds} networks keeps the weights of its own best step"
     kept = state.best_epoch + 1  # people count from 1, states from 0
     if state.stopped:
         said += f"; the last {state.epoch - kept} validated no better (training.patience)"
