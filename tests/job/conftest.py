@@ -3,6 +3,8 @@
 import pytest
 from tiny import few_places, short_trainings
 
+from tallystick.job.phases import evaluate, own_columns, train
+
 
 @pytest.fixture(autouse=True, scope="module")
 def _short_attacks():
@@ -10,3 +12,24 @@ def _short_attacks():
         short_trainings(patch)
         few_places(patch)
         yield
+
+
+@pytest.fixture
+def own_trainings(monkeypatch):
+    """What is trained of own columns alone: its rows, the model, the state, and the weights before a refit."""
+    found = []
+
+    def training(job, own, model, *, between=lambda: None, **more):
+        first = {}
+
+        def watched():
+            first.update({name: weight.clone() for name, weight in model.state_dict().items()})
+            between()
+
+        state = own_columns.train_own_columns(job, own, model, between=watched, **more)
+        found.append((own, model, state, first))
+        return state
+
+    for module in (train, evaluate):
+        monkeypatch.setattr(module, "train_own_columns", training)
+    return found

@@ -3,7 +3,9 @@
 import numpy as np
 import polars as pl
 import pytest
+import torch
 import yaml
+from safetensors.torch import load_file
 from tiny import contract_values, free_port, lay_out, seed_system
 
 from tallystick.config.contract import parse_contract
@@ -77,6 +79,29 @@ def test_strangers_are_linked_to_nobody_and_scored_by_own_columns(sees):
     told = {item.party: item.what for item in found.learnt if "alike by 0.6 or more" in item.what}
     assert told["bank"].endswith("150 of this side's 300 rows have none.")
     assert told["registry"].endswith("150 of bank's 300 rows have none here, and which ones.")
+
+
+@pytest.mark.parametrize("split", ["hash", "time"])
+def test_rows_without_a_link_are_scored_by_the_network_that_own_columns_alone_get(split, own_trainings, tmp_path):
+    """To the bit, from the same start: by folds, or with a refit, before which it is kept beside the joint model of then."""
+    given, parties = tables(), columns()
+    given["bank"] = given["bank"].with_row_index("day").with_columns(pl.col("day") % 100)
+    parties["bank"]["time"] = "day"
+    quick = {"training__epochs": 2, "training__starts": "public", "training__folds": "auto", "split__method": split}
+    measured = {"bootstrap": 0, "own_columns_boosting": False}
+    result = simulate(contract(least=0.6, evaluation=measured, **quick), given, parties, watcher=Silent(), folder=tmp_path)
+    (_, scorer, state, first), (_, baseline, _, _) = own_trainings
+    weights, others = scorer.state_dict(), baseline.state_dict()
+    assert weights.keys() == others.keys()
+    assert all(torch.equal(weights[name], others[name]) for name in weights)
+    assert len(getattr(scorer, "members", [scorer])) == (4 if split == "hash" else 1)
+    assert any("own columns alone: 4 networks" in note for note in result.data.notes) == (split == "hash")
+    kept = [load_file(path) for path in sorted((tmp_path / "bank").glob("*/model*.safetensors"))]
+    assert len(kept) == 1 + bool(state.refit_epochs) == (1 if split == "hash" else 2)
+    for model, theirs in zip(kept, (first, weights)[-len(kept) :], strict=True):
+        alone = {name.removeprefix("alone."): weight for name, weight in model.items() if name.startswith("alone.")}
+        assert alone.keys() == theirs.keys()
+        assert all(torch.equal(alone[name], theirs[name]) for name in alone)
 
 
 def test_a_floor_that_no_link_is_under_changes_no_bit(monkeypatch):

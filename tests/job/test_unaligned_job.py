@@ -2,7 +2,6 @@
 
 import json
 import math
-from types import SimpleNamespace
 
 import polars as pl
 import pytest
@@ -19,8 +18,8 @@ from tallystick.config.unaligned import METHODS as DECLARED
 from tallystick.data.split import TRAINING, split_by_hash
 from tallystick.dataset.own_rows import Before, own_folds_of
 from tallystick.errors import ConfigError, DataError, category_of
-from tallystick.job.phases import evaluate, train
 from tallystick.job.phases import own_columns as own_training
+from tallystick.job.phases import train
 from tallystick.metrics import auc
 from tallystick.privacy.events import PureDP
 from tallystick.privacy.ledger import Ledger
@@ -264,28 +263,14 @@ def wide_frames(count):
     return given
 
 
-def own_trainings(monkeypatch):
-    """What is trained of own columns, as it is trained: module, rows, model, state."""
-    found = []
-
-    def training(job, own, model, **more):
-        state = own_training.train_own_columns(job, own, model, **more)
-        found.append((own, model, state))
-        return state
-
-    for module in (train, evaluate):
-        monkeypatch.setattr(module, "train_own_columns", training)
-    return found
-
-
 @pytest.mark.parametrize("split", ["hash", "time"])
-def test_it_is_the_network_that_the_label_party_would_train_without_a_partner(split, monkeypatch):
+def test_it_is_the_network_that_the_label_party_would_train_without_a_partner(split, own_trainings):
     """To the bit, from the same start: with columns closed, by folds or with a refit, whatever is trained jointly beside it."""
-    found, cols = own_trainings(monkeypatch), own_columns_by_day()
+    cols = own_columns_by_day()
     changes = {"training__starts": "public", "training__folds": "auto", "split__method": split}
     quick = {"bootstrap": 0, "own_columns_boosting": False}
     simulate(contract("warm-start", training__epochs=2, evaluation=quick, **changes), wide_frames(45), cols, watcher=Silent())
-    (rows, scorer, state), (same_rows, baseline, same_state) = found
+    (rows, scorer, state, _), (same_rows, baseline, same_state, _) = own_trainings
     assert torch.equal(rows.train_N, same_rows.train_N)
     assert len(getattr(scorer, "members", [scorer])) == (4 if split == "hash" else 1)
     assert bool(state.refit_epochs) == (split == "time")
@@ -311,7 +296,7 @@ def test_a_class_that_a_network_of_own_rows_does_not_meet_is_named(tmp_path):
     said = [note for note in result.data.notes if "meets no row of class" in note]
     assert len(said) == 1
     assert ' of 4 meets no row of class "1"' in said[0]
-    assert any("own columns alone: 4 networks side by side" in note for note in result.data.notes)
+    assert any("own columns alone: 4 networks" in note for note in result.data.notes)
 
 
 def test_own_rows_of_too_few_ids_for_folds_train_one_network():
@@ -319,8 +304,7 @@ def test_own_rows_of_too_few_ids_for_folds_train_one_network():
     everyone = torch.arange(400)
 
     def found(ids, before=None):
-        own = SimpleNamespace(before=before, keys=SimpleNamespace(ids_of=lambda _: ids))
-        return own_folds_of(agreed, own, everyone.numpy(), everyone[:360], everyone[360:])
+        return own_folds_of(agreed, before, ids, everyone[:360], everyone[360:])
 
     assert found([b"id-%d" % (number % 2) for number in range(400)]) is None
     assert found([b"id-%d" % number for number in range(400)]).count == 4

@@ -23,6 +23,7 @@ from tallystick.data.target import LabelCoder
 from tallystick.dataset.dataset import Dataset
 from tallystick.defenses.chain import NO_EMBEDDING_DEFENSE, EmbeddingDefenses
 from tallystick.errors import ConfigError, DataError
+from tallystick.models.branches import BranchedModel
 from tallystick.models.build import BranchParts, build_label_model
 from tallystick.models.folds import build_folded_bottom, build_folded_label_model
 from tallystick.models.split import LabelModel
@@ -135,8 +136,9 @@ class Architecture:
             outputs=outputs,
             seed=self.seed,
             candidates=candidates,
-            scores_alone=self.scores_alone,
         )
+        if isinstance(model, BranchedModel) and self.scores_alone and own is not None:
+            model.scores_by(self._folded(own, [], folds=self.own_folds))
         return model.to(self.device)
 
     def _folded(self, own: FeatureShape | None, widths: Sequence[int], *, folds: int) -> LabelModel:

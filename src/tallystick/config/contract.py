@@ -148,12 +148,13 @@ class Contract(Model):
     def screens(self, party: str) -> bool:
         """Whether training can close columns of a party that say nothing (``training/screening.py``).
 
-        It takes labels or gradients as they are: beside a feature party's defended ones, real columns would look silent. Beside
-        rows without a partner's row the label party's are closed to the network of own columns alone.
+        It takes labels or gradients as they are: beside a feature party's defended ones, real columns would look silent. Of links
+        by similarity, and beside rows without a partner's row, the label party's are closed to own columns alone.
         """
-        if self.linkage.imputes or self.linkage.similar or party in self.model.bottoms:
+        if self.linkage.imputes or party in self.model.bottoms:
             return False
-        return self.role_of(party) == "label" or (self.sends_gradients and not self.defense and not self.unaligned.used)
+        beside = self.linkage.similar or self.unaligned.used
+        return self.role_of(party) == "label" or (self.sends_gradients and not self.defense and not beside)
 
     @property
     def measures_columns(self) -> bool:

@@ -61,7 +61,12 @@ def _uniform(ids: Sequence[bytes], seed: int) -> Iterator[tuple[slice, NDArray[n
 
 def split_positions(count: int, split: SplitConfig, *, seed: int) -> Parts:
     """Assign each of so many positions to a part (N,) by the hash of its number, where rows have no id in common."""
-    return split_by_hash([position.to_bytes(8, "big") for position in range(count)], split, seed=seed)
+    return split_by_hash(ids_by_position(count), split, seed=seed)
+
+
+def ids_by_position(count: int) -> list[bytes]:
+    """What stands for an id where rows have none in common."""
+    return [position.to_bytes(8, "big") for position in range(count)]
 
 
 def split_by_time(times: pl.Series, split: SplitConfig) -> Parts:

@@ -86,6 +86,7 @@ class Dataset(ABC):
         unaligned: own rows that are not linked, where the contract's method for them reads them.
         dispensed: that method, where there was no such row to train on and the run does without.
         folds: which rows teach which of several networks side by side; None for a single network.
+        own_folds: which own rows teach which of several networks of own columns alone; None for a single one.
         announce: hears which positions a batch will pick next, so that a file's rows are read ahead.
     """
 
@@ -98,6 +99,7 @@ class Dataset(ABC):
     unaligned: UnalignedRows = field(default_factory=UnalignedRows)
     dispensed: str | None = None
     folds: Folds | None = None
+    own_folds: Folds | None = None
     announce: Announce = ignore_rows
 
     @property
@@ -118,7 +120,10 @@ class Dataset(ABC):
         """What ``auto`` came to, and that a method for unaligned rows had none, in words."""
         notes = training.resolved_notes(len(self.train_N))
         if self.folds is not None:
-            notes += folds_notes(training.folds, self.folds.count) + self.untaught_notes(self.folds)
+            notes += folds_notes(training.folds, self.folds.count) + self._untaught_notes(self.folds)
+        if self.own_folds is not None:
+            notes.append(f"own columns alone: {self.own_folds.count} networks, each trained on all own rows but one fold")
+            notes += self.own_part()._untaught_notes(self.own_folds)
         if self.dispensed is None:
             return notes
         return [
@@ -127,7 +132,7 @@ class Dataset(ABC):
             "falls into the training part, so this run trains as with none",
         ]
 
-    def untaught_notes(self, folds: Folds) -> list[str]:
+    def _untaught_notes(self, folds: Folds) -> list[str]:
         """Which classes some network does not meet in training, at the party that knows it."""
         if self.labels is None or self.labels.coder.type == "regression":
             return []

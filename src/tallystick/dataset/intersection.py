@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tallystick.alignment.outcome import Rows
 from tallystick.config.contract import Contract
-from tallystick.config.sections import SplitConfig, TrainingConfig, TrainingSettings
+from tallystick.config.sections import SplitConfig, TrainingConfig
 from tallystick.config.unaligned import UnalignedConfig
 from tallystick.cut.forward import ignore_rows
 from tallystick.data.encoder import Encoder
@@ -22,7 +22,6 @@ from tallystick.network.channel import Channel
 from tallystick.network.messages import MAX_MESSAGE_BYTES, Array, MalformedMessage, Message
 from tallystick.privacy.randomness import Seed
 from tallystick.reading import shown
-from tallystick.training.folds import Folds
 from tallystick.training.objective import Objective, Supervised
 from tallystick.training.plan import Schedule
 from tallystick.training.unaligned.method import UnalignedMethod
@@ -43,11 +42,9 @@ class IntersectionDataset(Dataset):
 
     Args:
         settings: what the contract says of unaligned rows; none where the label party has none and the method can do without.
-        own_folds: which own rows teach which of several networks of own columns alone; None for a single one.
     """
 
     settings: UnalignedConfig = field(default_factory=UnalignedConfig)
-    own_folds: Folds | None = None
 
     @classmethod
     def of(
@@ -75,7 +72,8 @@ class IntersectionDataset(Dataset):
         dispensed = own.is_label and contract.unaligned.facts.dispensable and not len(unaligned.train_N)
         own_folds, refits = None, contract.refits
         if own.is_label and contract.unaligned.used and not dispensed:
-            own_folds, refits = own_folds_of(contract, own, rows_M, taught_N, judging_N), contract.own_refits
+            own_folds = own_folds_of(contract, own.before, own.keys.ids_of(rows_M), taught_N, judging_N)
+            refits = contract.own_refits
         taught = refits or folds is not None or own_folds is not None
         encoder = own.fit_encoder(here, fitted_positions(taught_N, judging_N, taught=taught).numpy())
         device = torch.device(own.party.device)
@@ -125,14 +123,6 @@ class IntersectionDataset(Dataset):
     def has_branches(self) -> bool:
         """Whether there is a method for such rows."""
         return self.settings.used
-
-    def resolved_notes(self, training: TrainingSettings) -> list[str]:
-        """What ``auto`` came to, and what several networks of own columns alone are, in words."""
-        notes = super().resolved_notes(training)
-        if self.own_folds is None:
-            return notes
-        said = f"own columns alone: {self.own_folds.count} networks side by side, each trained on all own rows but one fold"
-        return [*notes, said, *self.own_part().untaught_notes(self.own_folds)]
 
     def schedule(self, training: TrainingConfig, *, seed: int) -> Schedule:
         """The batches of training, with those of unaligned rows."""

@@ -206,31 +206,31 @@ def folds_of(contract: Contract, own: OwnRows, train_N: Tensor, validation_N: Te
     A run that starts from an earlier one has as many as that. Raises DataError for a fold without a row.
     """
     count = own.before.folds if own.before is not None else contract.folds(len(train_N))
-    folds = _by_hash(contract, own, own.alignment.rows_N, count=count)
+    folds = _by_hash(contract, own.keys.ids_of(own.alignment.rows_N), count=count)
     _check_filled(folds, torch.cat([train_N, validation_N]))
     return folds
 
 
 def own_folds_of(
-    contract: Contract, own: OwnRows, rows_M: NDArray[np.int64], train_N: Tensor, validation_N: Tensor
+    contract: Contract, before: Before | None, ids: Sequence[bytes], train_N: Tensor, validation_N: Tensor
 ) -> Folds | None:
-    """The same of what scores rows without a partner's row: of all own rows, which stand at these positions.
+    """The same of what scores rows without a partner's row: of all own rows, which have these ids by position.
 
     Nobody asked for these folds: where ids are too few for a row in each, a single network does it.
     """
     both_N = torch.cat([train_N, validation_N])
-    if own.before is not None:
-        folds = _by_hash(contract, own, rows_M, count=own.before.own_folds)
+    if before is not None:
+        folds = _by_hash(contract, ids, count=before.own_folds)
         _check_filled(folds, both_N)
         return folds
-    folds = _by_hash(contract, own, rows_M, count=contract.own_folds(len(train_N)))
+    folds = _by_hash(contract, ids, count=contract.own_folds(len(train_N)))
     return folds if folds is not None and bool(folds.rows_of_each(both_N).all()) else None
 
 
-def _by_hash(contract: Contract, own: OwnRows, rows_M: NDArray[np.int64], *, count: int) -> Folds | None:
+def _by_hash(contract: Contract, ids: Sequence[bytes], *, count: int) -> Folds | None:
     if count == 1:
         return None
-    fold_N = torch.from_numpy(folds_by_hash(own.keys.ids_of(rows_M), contract.split, count=count, seed=contract.seed))
+    fold_N = torch.from_numpy(folds_by_hash(ids, contract.split, count=count, seed=contract.seed))
     return Folds(count=count, fold_N=fold_N)
 
 

@@ -21,10 +21,10 @@ from tallystick.cut.forward import FeatureSource
 from tallystick.data.encoder import Encoder
 from tallystick.data.features import FeatureRows, Features
 from tallystick.data.linked import CandidateLinks, LinkedFeatures, distinct_candidates
-from tallystick.data.split import split_positions
+from tallystick.data.split import ids_by_position, split_positions
 from tallystick.dataset.dataset import Dataset, Labels
 from tallystick.dataset.intersection import IntersectionDataset, parts_by_time
-from tallystick.dataset.own_rows import OwnRows, Parts, fitted_positions, positions
+from tallystick.dataset.own_rows import OwnRows, Parts, fitted_positions, own_folds_of, positions
 from tallystick.errors import DataError
 from tallystick.network.channel import Channel
 from tallystick.training.objective import Objective, Supervised
@@ -128,7 +128,7 @@ class SimilarityDataset(Dataset):
 
     Args:
         crossings: which rows cross, per feature party in the contract's order; a feature party has its own alone.
-        own_source: the label party's columns without links, for the baseline; None if it has none.
+        own_source: the label party's columns without links, for own columns alone; None if it has none.
     """
 
     crossings: tuple[DistinctCandidates, ...]
@@ -150,7 +150,11 @@ class SimilarityDataset(Dataset):
                 raise DataError(
                     f"none of the {len(own.alignment)} rows fall into the {name} part; bring more rows or change split"
                 )
-        device, fitted = torch.device(own.party.device), fitted_positions(train_N, validation_N, taught=contract.refits).numpy()
+        own_folds = None
+        if own.is_label and contract.alignment.leaves_unlinked:
+            own_folds = own_folds_of(contract, own.before, ids_by_position(len(own.alignment)), train_N, validation_N)
+        taught = contract.refits or own_folds is not None
+        device, fitted = torch.device(own.party.device), fitted_positions(train_N, validation_N, taught=taught).numpy()
         if not own.is_label:
             (candidates,) = own.candidates(contract.feature_parties)
             used = np.unique(candidates.numbers_NK[fitted])
@@ -161,7 +165,8 @@ class SimilarityDataset(Dataset):
             return dataset
         coder = own.fit_labels(contract, own.alignment.rows_N[train_N.numpy()])
         true_N = coder.encode(own.label().gather(own.alignment.rows_N)).to(device)
-        return replace(dataset, labels=Labels.of(coder, true_N, own.weights(contract, own.alignment.rows_N)))
+        labels = Labels.of(coder, true_N, own.weights(contract, own.alignment.rows_N))
+        return replace(dataset, labels=labels, own_folds=own_folds.to(device) if own_folds is not None else None)
 
     @classmethod
     def to_score(
@@ -191,6 +196,11 @@ class SimilarityDataset(Dataset):
         )
         own_source = features.rows if encoder is not None else None
         return cls(encoder=encoder, source=source, crossings=crossings, own_source=own_source)
+
+    @property
+    def has_branches(self) -> bool:
+        """Links read own columns beside the top."""
+        return True
 
     def is_linked(self, index_B: Tensor) -> Tensor:
         """Which of these positions have a candidate of any feature party."""
@@ -238,6 +248,7 @@ class SimilarityDataset(Dataset):
             train_N=self.train_N,
             validation_N=self.validation_N,
             test_N=self.test_N,
+            folds=self.own_folds,
         )
 
 

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,9 @@ from tallystick.models.split import LabelModel, OwnColumnsModel
 class BranchedModel(LabelModel, ABC):
     """A label model that also scores a row by the label party's own columns."""
 
+    own_rows_part: ClassVar[str] = "scorer"
+    """The name of ``own_rows`` among its weights."""
+
     @abstractmethod
     def local(self, own: Features) -> Tensor:
         """Logits of rows without a partner's row, by the branch that trains the joint one: (B,) for one output, else (B, C)."""
@@ -23,13 +27,13 @@ class BranchedModel(LabelModel, ABC):
     @property
     def own_rows(self) -> LabelModel | None:
         """A model of own columns that is trained on all own rows, once the joint one is trained; None where there is none."""
-        found = self._modules.get("scorer")
+        found = self._modules.get(self.own_rows_part)
         assert found is None or isinstance(found, LabelModel)
         return found
 
     def scores_by(self, own_rows: LabelModel) -> "BranchedModel":
         """The same, whose rows without a partner's row get their scores by this model."""
-        self.add_module("scorer", own_rows)
+        self.add_module(self.own_rows_part, own_rows)
         return self
 
     def first_alone(self) -> AbstractContextManager[None]:

@@ -5,7 +5,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -61,13 +61,13 @@ def build_label_model(
     outputs: int,
     seed: Seed,
     candidates: Sequence[int] = (),
-    scores_alone: bool = False,
 ) -> LabelModel:
     """The label party's share of the network, for the cut widths that the feature parties announced.
 
-    Where several rows of a feature party are linked to one, ``candidates`` says how many, per feature party; rows without any are
-    scored by own columns if ``scores_alone``.
+    Where several rows of a feature party are linked to one, ``candidates`` says how many, per feature party.
     """
+    if candidates and own is not None:
+        own = replace(own, screened=False)  # a link reads own columns too
     bottom = build_bottom(model, party, own, seed=seed) if own is not None else None
     own_width = width_of(bottom) if bottom is not None else 0
     above = model.hidden[model.cut_after :]
@@ -83,8 +83,7 @@ def build_label_model(
         has_columns = own is not None and (own.numeric or own.cardinalities)  # the wide part reads no sequences
         wide = Wide(own, outputs=outputs) if model.wide and own is not None and has_columns else None
     if candidates:
-        alone = build_label_model(model, party, own, [], outputs=outputs, seed=seed) if scores_alone and own is not None else None
-        return SimilarityLabelModel(links, top, bottom=bottom, wide=wide, own_columns=model.merge.own_columns, alone=alone)
+        return SimilarityLabelModel(links, top, bottom=bottom, wide=wide, own_columns=model.merge.own_columns)
     return LabelModel(top, bottom=bottom, wide=wide)
 
 

@@ -39,7 +39,6 @@ from tallystick.job.phases.starts import start_of
 from tallystick.job.phases.workers import feature_workers, label_workers
 from tallystick.models.branches import BranchedModel
 from tallystick.models.build import build_bottom, try_bottom, try_top, width_of
-from tallystick.models.similarity.model import SimilarityLabelModel
 from tallystick.models.split import LabelModel
 from tallystick.network.channel import Channel
 from tallystick.network.messages import MEBIBYTE
@@ -174,7 +173,7 @@ def train_as_label_party(
     keep_first = partial(keep_before_refit, job.folder, model)
     with label_workers(job, model, dataset, widths, run):
         state = train_and_refit(model, run, refit_schedule(job, defended), train, between=keep_first)
-    alone = _own_columns_model(model)
+    alone = model.own_rows if isinstance(model, BranchedModel) else None
     trained = TrainedLabelParty(
         model=model,
         encoder=dataset.encoder,
@@ -214,13 +213,6 @@ def _peers(
 def _check_classes(job: Job, dataset: Dataset) -> None:
     labels = dataset.known_labels
     check_classes(job.contract.unaligned, labels.coder, labels.training_labels_N[dataset.train_N])
-
-
-def _own_columns_model(model: LabelModel) -> LabelModel | None:
-    """The part of a label party's model that scores rows without a partner's row, if it has one of its own."""
-    if not isinstance(model, BranchedModel):
-        return None
-    return model.alone if isinstance(model, SimilarityLabelModel) else model.own_rows
 
 
 def _train_alone(job: Job, dataset: Dataset, model: LabelModel, alone: LabelModel, joint: TrainingState) -> LogitLine:

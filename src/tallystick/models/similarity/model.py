@@ -83,8 +83,10 @@ LOOKED_AT = tuple(index / 2 for index in range(-6, 7))
 class SimilarityLabelModel(BranchedModel):
     """All that the label party holds where rows are linked by similarity: links and merge per feature party, and the top.
 
-    ``alone`` scores rows without a link by own columns, where the contract leaves some without; it is trained by itself.
+    Rows without a link are scored by ``own_rows``, where the contract leaves some without.
     """
+
+    own_rows_part = "alone"
 
     def __init__(
         self,
@@ -94,17 +96,15 @@ class SimilarityLabelModel(BranchedModel):
         bottom: nn.Module | None,
         wide: nn.Module | None,
         own_columns: bool,
-        alone: LabelModel | None = None,
     ) -> None:
         super().__init__(top, bottom=bottom, wide=wide)
         self.links = nn.ModuleList(links)
         self.own_columns = own_columns
-        self.alone = alone
 
     def local(self, own: Features) -> Tensor:
-        """By the own columns' model."""
-        assert self.alone is not None, "the contract leaves rows without a link"
-        logits: Tensor = self.alone([], own)
+        """By the own columns' model: no branch trains the joint one."""
+        assert self.own_rows is not None, "the contract leaves rows without a link"
+        logits: Tensor = self.own_rows([], own)
         return logits
 
     def by_example(self, cuts_BD: Sequence[Tensor], own: Features) -> list[Tensor]:
