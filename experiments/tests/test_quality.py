@@ -14,7 +14,7 @@ from tallystick_experiments.grid import Keeping
 from tallystick_experiments.page import benchmark_html
 from tallystick_experiments.quality import leaks, sweep, unmatched
 from tallystick_experiments.quality.methods import METHODS, BoostingMethod
-from tallystick_experiments.quality.page import behind, count_within
+from tallystick_experiments.quality.page import behind, count_within, page_of
 
 pytest.importorskip("sklearn")
 
@@ -90,6 +90,29 @@ def test_beside_tabm_the_bounds_are_half_as_wide():
     assert "within .001 AUC or 1 % RMSE of tabm, or better, on 2 of 4 tables" in said
     said = count_within("unmatched", "own", [("auc", 0.0011)])
     assert said.startswith("Scores of rows without a partner's row are within .001 AUC or 1 % RMSE of own, or better, on 0 of 1")
+
+
+def test_scores_of_rows_without_a_partner_are_set_beside_own_columns_seed_by_seed():
+    """Behind is what all of the interval says, not the mean: a seed's test rows move both methods."""
+    both = {"near": (0.001, -0.002, 0.004), "behind": (0.0101, 0.0102, 0.0103)}
+    rows = [
+        {
+            "seed": seed,
+            "table": table,
+            "method": method,
+            "value": 0.7 + 0.1 * seed - gap * (method == "unmatched"),
+            "seconds": 1.0,
+        }
+        for table, gaps in both.items()
+        for seed, gap in enumerate(gaps)
+        for method in ("own", "unmatched")
+    ]
+    about = {"data": {table: {"rows": 10, "columns": 4, "target": "binary", "source": "made up"} for table in both}}
+    page = page_of(about, rows)
+    assert page.title == "Rows without a partner's row beside own columns alone: 2 tables, 3 seeds"
+    shown = {name: (gap.value, seeds, says) for name, _, _, gap, seeds, says in page.tables[1].rows}
+    assert shown["near"] == (pytest.approx(0.001), 2, "nothing")
+    assert shown["behind"] == (pytest.approx(0.0102), 3, "behind")
 
 
 def test_what_is_not_there_is_named(tmp_path):
