@@ -22,17 +22,16 @@ from tallystick_experiments.stats import Row, groups
 KEPT = "again.jsonl"
 COMMAND = "python -m tallystick_experiments.again DATA 2"
 CHANGED = "its rows are newer than the try"
+_ELSEWHERE = "made on a second machine with PyTorch 2.11, which sums in another order"
 _WIDER = "categories are as wide as a one-hot column since b502fa5"
-_UNSEEDED = f"{_WIDER}, and noise was not seeded before 74de684; without noise a row is the same by the code of its own commit"
 WHY: Mapping[str, str] = {
-    **dict.fromkeys(("label-defenses-columns", "label-defenses-more", "label-defenses-numbers"), _UNSEEDED),
-    "label-defenses": f"{_UNSEEDED}, but for what comes back of columns, which is from before the attack *course*",
-    "no-gradients": f"weights are compared within a long epoch since edbcd92, and {_WIDER}",
+    **dict.fromkeys(
+        ("label-defenses", "label-defenses-columns", "label-defenses-more", "label-defenses-numbers", "no-gradients"), _ELSEWHERE
+    ),
     "null-audits": f"numbers have embeddings from 400 training rows on since 7f98c64, and {_WIDER}",
     "retraining": f"weights are compared within a long epoch since edbcd92, patience goes by steps since c315cfd, and {_WIDER}",
 }
-"""Why rows of a sweep do not come out: what changes them from one commit to the next. By their own commit's code all of these
-but those with unseeded noise were the same."""
+"""Why rows of a sweep do not come out: what changes them from one commit to the next, or where they were made."""
 
 
 def keep_outcomes(log: Path, commit: str, kept: Path) -> None:
