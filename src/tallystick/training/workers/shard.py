@@ -21,6 +21,7 @@ from tallystick.models.split import LabelModel
 from tallystick.models.tabular import Columns, screened_columns
 from tallystick.training.kept_weights import weights_kept
 from tallystick.training.optimizers import Optimizer, kept_of_a_weight, optimizer_over
+from tallystick.training.step import take_back
 from tallystick.training.workers.plan import ALIGNED, GATES, WorkerPlan, columns_of, tables_and_others
 
 
@@ -99,7 +100,8 @@ class Shard:
         Those of the embeddings go into the memory, where the tables' are made of all workers'.
         """
         batch = self._in_flight.pop(number)
-        torch.autograd.backward(batch.output_PO, grad_PO.view_as(batch.output_PO))
+        with torch.enable_grad():  # the first worker goes back within another backward pass
+            take_back(batch.output_PO, grad_PO)
         taught = {name: weight.grad for name, weight in self.dense.items() if weight.grad is not None}
         for name in taught:
             self.dense[name].grad = None
