@@ -4,7 +4,8 @@ Shapes: N rows, K known rows, D inputs, S fitted targets.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import cache, partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,9 +29,9 @@ def kernel_ridge(x_KD: Tensor, y_KS: Tensor, x_ND: Tensor, *, bandwidths: Sequen
     """
     best_S = y_KS.square().mean(dim=0) * (len(y_KS) / max(1, len(y_KS) - 1)) ** 2
     best_KS, kernel_S = torch.zeros_like(y_KS), torch.full((y_KS.shape[1],), -1)
-    kernels = list(_kernels(x_KD, bandwidths))
+    kernels = list(_kernels(x_KD, x_ND, bandwidths))
     for number, kernel in enumerate(kernels):
-        error_S, weight_KS = _left_out(kernel(x_KD), y_KS)
+        error_S, weight_KS = _left_out(kernel.known_KK, y_KS)
         better_S = error_S < best_S
         best_S[better_S], best_KS[:, better_S] = error_S[better_S], weight_KS[:, better_S]
         kernel_S[better_S] = number
@@ -38,7 +39,7 @@ def kernel_ridge(x_KD: Tensor, y_KS: Tensor, x_ND: Tensor, *, bandwidths: Sequen
     for number, kernel in enumerate(kernels):
         by_it_S = kernel_S == number
         if bool(by_it_S.any()):
-            guess_SN[by_it_S] = best_KS[:, by_it_S].T @ kernel(x_ND).T
+            guess_SN[by_it_S] = best_KS[:, by_it_S].T @ kernel.all_NK().T
     return guess_SN
 
 
@@ -58,11 +59,11 @@ def averaged_kernel_ridge(
     by_mean_S = y_KS.square().mean(dim=0) * (rows / max(1, rows - 1)) ** 2
     sum_SN, weight_S = torch.zeros(y_KS.shape[1], len(x_ND), dtype=y_KS.dtype), torch.zeros_like(by_mean_S)
     for width in widths:
-        for kernel in _kernels(x_KD[:, :width], bandwidths):
-            error_S, weight_KS = _left_out(kernel(x_KD[:, :width]), y_KS)
+        for kernel in _kernels(x_KD[:, :width], x_ND[:, :width], bandwidths):
+            error_S, weight_KS = _left_out(kernel.known_KK, y_KS)
             ratio_S = (by_mean_S / error_S.clamp(min=TINY * by_mean_S)).clamp(min=1)
             says_S = torch.expm1((ratio_S.log() * rows / 2).clamp(max=MOST_SAID)).nan_to_num(nan=0.0)
-            sum_SN += says_S[:, None] * (weight_KS.T @ kernel(x_ND[:, :width]).T)
+            sum_SN += says_S[:, None] * (weight_KS.T @ kernel.all_NK().T)
             weight_S += says_S
     return torch.where(weight_S[:, None] > 0, sum_SN / weight_S[:, None].clamp(min=torch.finfo(y_KS.dtype).tiny), 0)
 
@@ -70,32 +71,41 @@ def averaged_kernel_ridge(
 def _left_out(gram_KK: Tensor, y_KS: Tensor) -> tuple[Tensor, Tensor]:
     """Of each target the least mean squared error of rows left out, over all penalties, and the weights (K, S) that have it."""
     value_K, vector_KK = torch.linalg.eigh(gram_KK)
-    rotated_KS, scale = vector_KK.T @ y_KS, float(gram_KK.diagonal().mean())
+    rotated_KS, squared_KK, scale = vector_KK.T @ y_KS, vector_KK.square(), float(gram_KK.diagonal().mean())
     best_S, best_KS = torch.full_like(y_KS[0], torch.inf), torch.zeros_like(y_KS)
     for penalty in PENALTIES if scale > 0 else ():
         inverse_K = 1 / (value_K.clamp(min=0) + penalty * scale)
         weight_KS = vector_KK @ (inverse_K[:, None] * rotated_KS)
-        error_S = (weight_KS / (vector_KK.square() @ inverse_K)[:, None]).square().mean(dim=0)
+        error_S = (weight_KS / (squared_KK @ inverse_K)[:, None]).square().mean(dim=0)
         better_S = error_S < best_S
         best_S[better_S], best_KS[:, better_S] = error_S[better_S], weight_KS[:, better_S]
     return best_S, best_KS
 
 
-def _kernels(x_KD: Tensor, bandwidths: Sequence[float]) -> Iterator[Callable[[Tensor], Tensor]]:
-    """Functions that give the kernel of rows and the known rows."""
+class _Kernel(NamedTuple):
+    """The Gram matrix of the known rows, and what gives the kernel of all rows with them."""
+
+    known_KK: Tensor
+    all_NK: Callable[[], Tensor]
+
+
+def _kernels(x_KD: Tensor, x_ND: Tensor, bandwidths: Sequence[float]) -> Iterator[_Kernel]:
+    """The linear kernel, or Gaussian ones, which share their distances."""
     if not bandwidths:
         centre_D = x_KD.mean(dim=0)
-        yield lambda x_ND: (x_ND - centre_D) @ (x_KD - centre_D).T
+        centred_KD = x_KD - centre_D
+        yield _Kernel(known_KK=centred_KD @ centred_KD.T, all_NK=lambda: (x_ND - centre_D) @ centred_KD.T)
         return
-    near_KK = _squared_distances(x_KD, x_KD)
+    near_KK, far_NK = _squared_distances(x_KD, x_KD), cache(partial(_squared_distances, x_ND, x_KD))
     positive = near_KK[near_KK > 0]
     median = float(positive.median()) if len(positive) else 1.0
     for bandwidth in bandwidths:
-        yield partial(_gaussian, x_KD, 1 / (2 * bandwidth**2 * median))
+        rate = 1 / (2 * bandwidth**2 * median)
+        yield _Kernel(known_KK=torch.exp(-rate * near_KK), all_NK=partial(_gaussian, far_NK, rate))
 
 
-def _gaussian(x_KD: Tensor, rate: float, x_ND: Tensor) -> Tensor:
-    return torch.exp(-rate * _squared_distances(x_ND, x_KD))
+def _gaussian(squared: Callable[[], Tensor], rate: float) -> Tensor:
+    return torch.exp(-rate * squared())
 
 
 def _squared_distances(a_ND: Tensor, b_KD: Tensor) -> Tensor:
