@@ -15,7 +15,7 @@ from tallystick.network.channel import memory_channels
 from tallystick.network.line import LineProbe, MeasuredLine, measure_line
 from tallystick.simulation import simulate
 from tallystick.training.messages import Pace
-from tallystick.training.plan import fitting_staleness, most_batches_per_message
+from tallystick.training.plan import fitting_staleness, most_batches_per_message, rows_validated
 
 PARTIES = ("bank", "shop", "club")
 
@@ -169,6 +169,23 @@ def test_messages_are_bounded_before_the_line_is_known():
     assert most_batches_per_message(settled) == 8
     assert most_batches_per_message(settled.model_copy(update={"batch_size": 1024})) == 4
     assert most_batches_per_message(settled.model_copy(update={"mode": "synchronous"})) == 1
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "width", "most", "rows"),
+    [
+        (128, 128, 1 << 26, 1024),
+        (128, 1 << 16, 1 << 26, 256),  # the widest cut that may be announced
+        (128, 128, (1 << 20) - 4096, 1024),
+        (128, 512, (1 << 20) - 4096, 480),  # 510 rows fit, and 480 of them are whole tiles
+        (128, 4096, (1 << 20) - 4096, 128),  # a batch, which training sends anyway
+        (2048, 128, 1 << 26, 2048),
+    ],
+)
+def test_validation_rows_of_a_message_fit_into_it_in_whole_tiles_or_are_those_of_a_batch(batch_size, width, most, rows):
+    training = TrainingSettings(batch_size=batch_size).resolved(10_000)
+    assert rows_validated(training, width=width, max_message_bytes=most) == rows
+    assert rows == batch_size or (4 * rows * width <= most and rows % 32 == 0)
 
 
 def test_where_no_gradient_is_sent_nobody_waits_and_nothing_is_measured():

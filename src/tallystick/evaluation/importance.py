@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tallystick.cut.forward import send_embeddings
+from tallystick.cut.forward import SCORED_AT_A_TIME, send_embeddings
 from tallystick.cut.messages import receive_embedding
 from tallystick.data.encoder import Encoder
 from tallystick.data.features import Features
@@ -30,7 +30,6 @@ from tallystick.network.channel import Channel, Progress, no_progress
 from tallystick.network.messages import Message
 
 MAX_COLUMNS = 1000  # more are not measured: each takes a pass over all rows per repeat
-SCORED_AT_A_TIME = 1024  # rows: a batch of training is smaller, and takes a third longer for the same scores
 
 Scorer = Callable[[Tensor], float]
 """Gives the metric of logits of the V rows; turned so that more is better."""

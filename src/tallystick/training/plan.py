@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tallystick.config.sections import TrainingConfig
-from tallystick.cut.forward import CutRows, a_row_each
+from tallystick.cut.forward import SCORED_AT_A_TIME, TILE, CutRows, a_row_each
 from tallystick.training.messages import MOST_IN_FLIGHT
 
 GROUPED_ROWS = 4096
@@ -86,7 +86,7 @@ class Schedule:
         embeds_before: before this epoch's first step the training positions are embedded once, without training.
         cut_rows: says how many rows of a feature party's cut embedding cross for a joint batch's positions.
         validations: how often the weights are compared in a usual epoch, evenly spread; the last time is its end.
-        validated: most validation rows at a time; None for those of a batch, in whose number they cross.
+        validated: most validation rows at a time, in whose number they cross; None for those of a batch.
     """
 
     train_N: Tensor
@@ -219,6 +219,12 @@ def most_batches_per_message(training: TrainingConfig) -> int:
     if training.mode == "auto":
         training = training.model_copy(update={"mode": "pipelined", "staleness": MOST_IN_FLIGHT})
     return batches_per_message(training)
+
+
+def rows_validated(training: TrainingConfig, *, width: int, max_message_bytes: int) -> int:
+    """Validation rows of a message, for a cut that is at most so wide: whole tiles that fit into it, at least a batch."""
+    fitting = min(SCORED_AT_A_TIME, max_message_bytes // (4 * width))
+    return max(training.batch_size, fitting - fitting % TILE)
 
 
 def commits(group: Sequence[Batch], training: TrainingConfig, *, ends: int, last: int) -> bool:

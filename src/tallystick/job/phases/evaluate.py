@@ -16,14 +16,14 @@ from tallystick.artifacts.embedding_charge import EmbeddingCharge, evaluation_ah
 from tallystick.artifacts.local_scores import final_logits, logits_alone
 from tallystick.artifacts.trained import TrainedFeatureParty, TrainedLabelParty, before_refit
 from tallystick.config.sections import PrivateRelease
-from tallystick.cut.forward import Cuts, KeptCuts, crossing, logits_over, send_embeddings
+from tallystick.cut.forward import SCORED_AT_A_TIME, Cuts, KeptCuts, crossing, logits_over, send_embeddings
 from tallystick.data.encoder import Encoder
 from tallystick.data.groups import groups_of
 from tallystick.dataset.dataset import Dataset, Labels
 from tallystick.dataset.own_rows import OwnRows
 from tallystick.evaluation.boosting import MOST_ROWS, Boosted, can_boost
 from tallystick.evaluation.decisions import Decisions, Grouping, ScoredRows, Subgroups, by_group, decide
-from tallystick.evaluation.importance import SCORED_AT_A_TIME, column_places, sampled_rows
+from tallystick.evaluation.importance import column_places, sampled_rows
 from tallystick.evaluation.measure import Comparison, compare_models
 from tallystick.evaluation.messages import Finished, receive_finished
 from tallystick.evaluation.private.result import NothingReleased

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
+from tallystick.cut.forward import SCORED_AT_A_TIME
 from tallystick.dataset.dataset import Dataset
-from tallystick.evaluation.importance import SCORED_AT_A_TIME
 from tallystick.job.job import Job
 from tallystick.models.split import LabelModel
 from tallystick.network.channel import Progress

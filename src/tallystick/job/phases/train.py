@@ -16,6 +16,7 @@ from tallystick.artifacts.profile import keep_profile, profile_of
 from tallystick.artifacts.starting_point import StartingPoint, put_starting_weights
 from tallystick.artifacts.trained import TrainedFeatureParty, TrainedLabelParty, before_refit, keep_before_refit, keep_encoders
 from tallystick.audit.recording import recorders
+from tallystick.config.contract import Contract
 from tallystick.config.sections import TrainingConfig
 from tallystick.cut.forward import KeptCuts
 from tallystick.data.keys import Keys
@@ -47,8 +48,8 @@ from tallystick.training.calibration import LogitLine
 from tallystick.training.checkpoint import TrainingState
 from tallystick.training.feature_party import train_feature_party
 from tallystick.training.label_party import FeaturePeer, KeptPeer, Peer, train_label_party
-from tallystick.training.messages import CutWidth, receive_width
-from tallystick.training.plan import Schedule, batches_per_message
+from tallystick.training.messages import MAX_CUT_WIDTH, CutWidth, receive_width
+from tallystick.training.plan import Schedule, batches_per_message, rows_validated
 from tallystick.training.refit import train_and_refit
 from tallystick.training.run import TrainingRun
 from tallystick.training.unaligned.method import OwnPart
@@ -347,7 +348,8 @@ def receive_widths(job: Job, dataset: Dataset, training: TrainingConfig | None =
     """The cut widths that the feature parties announce, in the contract's order; raises ProtocolError for one out of range."""
     training, most = training or dataset.resolved(job.contract.training), job.contract.network.max_message_mib * MEBIBYTE
     largest = max(map(len, (dataset.train_N, dataset.validation_N, dataset.test_N)))
-    together = min(training.batch_size * batches_per_message(training), largest)
+    validated = _rows_validated(job.contract, training)
+    together = min(max(training.batch_size * batches_per_message(training), validated), largest)
     return [
         receive_width(
             channel,
@@ -363,7 +365,9 @@ def _training_run(job: Job, dataset: Dataset, agreement: Agreement, training: Tr
     schedule = dataset.schedule(training, seed=job.contract.seed)
     return TrainingRun(
         training=training,
-        schedule=replace(schedule, validations=job.contract.validations(training)),
+        schedule=replace(
+            schedule, validations=job.contract.validations(training), validated=_rows_validated(job.contract, training)
+        ),
         store=job.folder.store(),
         resume_from=agreement.resume_from,
         progress=job.logbook.watcher.progress,
@@ -371,6 +375,18 @@ def _training_run(job: Job, dataset: Dataset, agreement: Agreement, training: Tr
         announce=dataset.announce,
         screening=screening_of(job, dataset),
     )
+
+
+def _rows_validated(contract: Contract, training: TrainingConfig) -> int:
+    """Validation rows of a message: all parties count them by what they know alike, which is no width that a party announces.
+
+    Where several candidates may cross for each row, they are those of a batch.
+    """
+    if contract.alignment.similarity is not None:
+        return training.batch_size
+    width = MAX_CUT_WIDTH if contract.model.bottoms else training.folds * contract.model.built_in_cut_width
+    most = contract.network.max_message_mib * MEBIBYTE - 4096  # of its fields
+    return rows_validated(training, width=width, max_message_bytes=most)
 
 
 def refit_schedule(job: Job, dataset: Dataset) -> Schedule | None:
