@@ -3,11 +3,12 @@
 The same job code runs as over the network, through the same message codec; only the transport differs.
 """
 
+import gc
 import hashlib
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, wait
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -83,7 +84,8 @@ def simulate(
     watcher = watcher or watcher_here()
     threads = torch.get_num_threads()
     try:
-        with threadpool_limits(), ExitStack() as kept:  # which puts back what a party sets for itself
+        # The first puts back what a party sets for itself.
+        with threadpool_limits(), _looking_for_garbage_seldom(), ExitStack() as kept:
             place = folder or kept.enter_context(scratch_folder())
             return _simulate(
                 _Simulation(
@@ -100,6 +102,17 @@ def simulate(
             )
     finally:
         torch.set_num_threads(threads)  # a party's own setting is not its host's
+
+
+@contextmanager
+def _looking_for_garbage_seldom() -> Iterator[None]:
+    """A run makes little garbage in cycles, and each look goes through objects that modules brought, as in ``cli/main.py``."""
+    usual = gc.get_threshold()
+    gc.set_threshold(usual[0] and max(100_000, usual[0]), *usual[1:])  # 0 is for never
+    try:
+        yield
+    finally:
+        gc.set_threshold(*usual)
 
 
 def _check_parts(
