@@ -71,6 +71,11 @@ def test_rows_of_a_graphics_card_and_sweeps_without_rows_are_left_out(tmp_path, 
     path = tmp_path / "x.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in (head, *({**each, "value": 0.5} for each in cases))))
     assert [row["method"] for row in made_again(path, tmp_path, 9)] == ["default"]
+    sweep.cases = [{**each, "split": "varied"} for each in cases]  # a field that older rows lack, the same for all
+    assert [row["split"] for row in made_again(path, tmp_path, 9)] == ["varied"]
+    sweep.cases = [{**cases[0], "split": split} for split in ("varied", "fixed")]
+    with pytest.raises(DataError, match="none of its rows is one of its cases"):
+        list(made_again(path, tmp_path, 9))
     sweep.cases = []
     with pytest.raises(DataError, match="makes no rows one by one"):
         list(made_again(path, tmp_path, 9))

@@ -49,7 +49,12 @@ def made_again(path: Path, data: Path, count: int) -> Iterator[Row]:
         raise DataError(f"{head['command']}: makes no rows one by one")
     known = {json.dumps(rounded(case)): case for case in sweep.cases if case.get("method") not in ON_A_CARD}
     fields = tuple(sweep.cases[0])
-    found = [(known[place], row) for row in kept if (place := json.dumps({name: row.get(name) for name in fields})) in known]
+    first = rounded(sweep.cases[0])
+    usual = {name: first[name] for name in fields if all(case[name] == sweep.cases[0][name] for case in sweep.cases)}
+    places = [json.dumps({name: row.get(name, usual.get(name)) for name in fields}) for row in kept]  # older rows lack some
+    found = [(known[place], row) for place, row in zip(places, kept, strict=True) if place in known]
+    if not found:
+        raise DataError(f"{head['command']}: none of its rows is one of its cases")
     with limited_threads(1):
         for place in np.random.default_rng(SEED).permutation(len(found))[:count]:
             case, row = found[place]
