@@ -22,7 +22,7 @@ from tallystick_experiments.stats import Row, groups
 KEPT = "again.jsonl"
 COMMAND = "python -m tallystick_experiments.again DATA 2"
 CHANGED = "its rows are newer than the try"
-_ELSEWHERE = "made on a second machine with PyTorch 2.11, which sums in another order"
+_ELSEWHERE = "made on a second machine with PyTorch 2.11; on one machine and version a row repeats"
 _WIDER = "categories are as wide as a one-hot column since b502fa5"
 WHY: Mapping[str, str] = {
     **dict.fromkeys(
