@@ -34,7 +34,7 @@ from tallystick_experiments.stats import Row
 from tallystick_experiments.tasks import declared
 
 SEED = 20261126  # of the drawing
-UNLIKE = ("seconds", "cpu_seconds", "epoch_s", "process")  # what is another in every run
+UNLIKE = ("seconds", "cpu_seconds", "epoch_s", "process", "tau")  # what is another in every run; of tau, a setting of old rows
 ON_A_CARD = ("tabm",)  # methods whose rows are made on a graphics card
 
 
