@@ -29,10 +29,10 @@ class ReadBy:
 READ_BY: Mapping[str, ReadBy] = MappingProxyType(
     {
         "marvell": ReadBy(attack="low-energy", auc=1.0),
-        "mixpro": ReadBy(attack="combined", auc=0.982),
+        "mixpro": ReadBy(attack="combined", auc=0.979),
         "isotropic": ReadBy(attack="surrogate-top", auc=1.0),
         "gradient-compression": ReadBy(attack="surrogate-top", auc=0.999),
-        "ladsg": ReadBy(attack="surrogate-top", auc=0.997),
+        "ladsg": ReadBy(attack="surrogate-top", auc=0.999),
         "distance-correlation": ReadBy(attack="spectral-averaged", auc=1.0),
     }
 )
