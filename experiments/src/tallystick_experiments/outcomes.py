@@ -29,7 +29,6 @@ WHY: Mapping[str, str] = {
         ("label-defenses", "label-defenses-columns", "label-defenses-more", "label-defenses-numbers", "no-gradients"), _ELSEWHERE
     ),
     "null-audits": f"numbers have embeddings from 400 training rows on since 7f98c64, and {_WIDER}",
-    "retraining": f"weights are compared within a long epoch since edbcd92, patience goes by steps since c315cfd, and {_WIDER}",
 }
 """Why rows of a sweep do not come out: what changes them from one commit to the next, or where they were made."""
 
