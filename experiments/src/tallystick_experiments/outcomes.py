@@ -23,13 +23,9 @@ KEPT = "again.jsonl"
 COMMAND = "python -m tallystick_experiments.again DATA 2"
 CHANGED = "its rows are newer than the try"
 _ELSEWHERE = "made on a second machine with PyTorch 2.11; on one machine and version a row repeats"
-_WIDER = "categories are as wide as a one-hot column since b502fa5"
-WHY: Mapping[str, str] = {
-    **dict.fromkeys(
-        ("label-defenses", "label-defenses-columns", "label-defenses-more", "label-defenses-numbers", "no-gradients"), _ELSEWHERE
-    ),
-    "null-audits": f"numbers have embeddings from 400 training rows on since 7f98c64, and {_WIDER}",
-}
+WHY: Mapping[str, str] = dict.fromkeys(
+    ("label-defenses", "label-defenses-columns", "label-defenses-more", "label-defenses-numbers", "no-gradients"), _ELSEWHERE
+)
 """Why rows of a sweep do not come out: what changes them from one commit to the next, or where they were made."""
 
 
