@@ -84,8 +84,7 @@ def simulate(
     watcher = watcher or watcher_here()
     threads = torch.get_num_threads()
     try:
-        # The first puts back what a party sets for itself.
-        with threadpool_limits(), _looking_for_garbage_seldom(), ExitStack() as kept:
+        with threadpool_limits(), _looking_for_garbage_seldom(), ExitStack() as kept:  # which put back what is set meanwhile
             place = folder or kept.enter_context(scratch_folder())
             return _simulate(
                 _Simulation(
