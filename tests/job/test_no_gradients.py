@@ -356,9 +356,10 @@ def test_noisy_embeddings_are_charged_for_one_release_of_a_row(tmp_path):
 def test_a_bottom_that_stays_as_it_is_has_a_wide_cut_and_larger_embeddings_of_categories():
     contract = parse_contract(contract_values(PARTIES, **NONE))
     models = {name: Architecture.of(contract, name).model for name in PARTIES}
-    assert [(model.cut_width, round(model.embedding_scale, 6)) for model in models.values()] == [(None, 0.1), (512, 0.3)]
-    narrow = parse_contract(contract_values(PARTIES, **NONE, model__cut_width=4))
-    assert Architecture.of(narrow, "shop").model.cut_width == 4
+    assert [(model.cut_width, model.embedding_scale) for model in models.values()] == [(None, "auto"), (512, 0.3)]
+    asked = parse_contract(contract_values(PARTIES, **NONE, model__cut_width=4, model__embedding_scale=0.2))
+    assert Architecture.of(asked, "shop").model.cut_width == 4
+    assert Architecture.of(asked, "shop").model.embedding_scale == 0.2
 
 
 @pytest.mark.parametrize("target", ["binary", "regression"])

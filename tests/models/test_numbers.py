@@ -99,3 +99,13 @@ def test_embeddings_are_as_wide_and_as_small_as_asked():
     small = Columns(shape, embedding_width=4, embedding_scale=0.1).table(0)
     assert small.std().item() == pytest.approx(0.1, rel=0.05)
     assert Columns(shape, embedding_width=4).table(0).std().item() == pytest.approx(1.0, rel=0.05)
+
+
+def test_embeddings_begin_large_where_a_category_has_many_training_rows():
+    shape = FeatureShape(numeric=0, cardinalities=(1_000, 2_000, 1_001), rows=100_000)
+    torch.manual_seed(0)
+    columns = Columns(shape, embedding_width=16, embedding_scale="auto")
+    # A standard deviation of 16,000 draws or more is off by over 5 % in 9 standard errors.
+    assert [columns.table(place).std().item() for place in range(3)] == pytest.approx([0.3, 0.1, 0.1], rel=0.05)
+    unsaid = Columns(FeatureShape(numeric=0, cardinalities=(1_000,)), embedding_width=16, embedding_scale="auto")
+    assert unsaid.table(0).std().item() == pytest.approx(0.1, rel=0.05)

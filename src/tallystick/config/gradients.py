@@ -10,14 +10,14 @@ if TYPE_CHECKING:
 
 WIDE_CUT = 512
 """The default cut width where bottom models stay as they are: what a random layer misses, a wide one does not."""
-STILL_SCALE = 3.0
-"""How much larger categories' embeddings start there than where they grow in training (docs/results/no-gradients-price.md)."""
+STILL_SCALE = 0.3
+"""Of the embeddings of all categories there, for none of them grows in training (docs/results/no-gradients-price.md)."""
 
 
 def still(model: "NetworkModel") -> "NetworkModel":
     """The network as a feature party builds its bottom model that stays as it is."""
-    wide = {"cut_width": model.cut_width or WIDE_CUT, "embedding_scale": STILL_SCALE * model.embedding_scale}
-    return model.model_copy(update=wide)
+    scale = STILL_SCALE if model.embedding_scale == "auto" else model.embedding_scale
+    return model.model_copy(update={"cut_width": model.cut_width or WIDE_CUT, "embedding_scale": scale})
 
 
 def no_gradient_problems(contract: "Contract") -> list[str]:

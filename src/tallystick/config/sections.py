@@ -151,13 +151,11 @@ class NetworkModel(Model):
         default="auto",
         description="width of each categorical's embedding; auto: its number of categories, at most 16",
     )
-    embedding_scale: float = Field(
-        default=0.1,
-        strict=True,
-        gt=0,
-        le=100,
+    embedding_scale: Annotated[float, Field(strict=True, gt=0, le=100)] | Literal["auto"] = Field(
+        default="auto",
         description="standard deviation of embeddings of categories before training; at 1 a network learns the rows of a rare "
-        "category by heart; a feature party's are three times as large where training.gradients is none",
+        "category by heart; auto: 0.3 for a column whose categories have 100 training rows each on the mean, and 0.1 for others; "
+        "where training.gradients is none, 0.3 for all of a feature party",
     )
     numeric: Literal["auto", "plain", "piecewise-linear", "periodic"] = Field(
         default="auto",

@@ -67,6 +67,7 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
     numbers: Numbers = "plain"
     screened: bool = False  # columns that say nothing may be closed: training/screening.py
     common: CommonValues | None = None  # of a party that makes rows up; ``encode`` gives the values as they are
+    rows: int = 0  # training rows that it was fitted on; 0 in an encoder from before this was kept
 
     @classmethod
     def fit(
@@ -119,6 +120,7 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
             sequences=tuple(sequence for sequence, _ in listed if sequence is not None),
             notes=notes,
             numbers=chosen,
+            rows=len(rows),
         )
 
     @classmethod
@@ -151,6 +153,7 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
             edges=tuple(column.edges for column in self.numeric) if self.numbers != "plain" else (),
             sequences=tuple(column.shape for column in self.sequences),
             screened=self.screened,
+            rows=self.rows,
         )
 
     @property

@@ -57,6 +57,7 @@ class FeatureShape:
         built_for: codes of each categorical column when the network was built, by which the width of its embedding goes where
             later trainings brought more; none for as many as now.
         screened: whether columns that say nothing may be closed, other than sequences (``training/screening.py``).
+        rows: training rows that the columns were fitted on; 0 where nobody says.
     """
 
     numeric: int
@@ -66,6 +67,7 @@ class FeatureShape:
     sequences: tuple[SequenceShape, ...] = ()
     built_for: tuple[int, ...] = ()
     screened: bool = False
+    rows: int = 0
 
     @property
     def codes(self) -> tuple[int, ...]:

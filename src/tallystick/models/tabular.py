@@ -17,6 +17,8 @@ from tallystick.models.sequences import SequencePooling
 
 WIDEST = 16
 """Of a categorical's embedding, where the contract leaves its width open (docs/results/boosting.md)."""
+SMALL, LARGE, ENOUGH_ROWS = 0.1, 0.3, 100
+"""How large embeddings begin where the contract leaves it open: small, and large where a category has enough training rows."""
 
 
 class TableUpdates(Protocol):
@@ -55,15 +57,17 @@ class Columns(nn.Module):
     Pooled sequences come last.
     """
 
-    def __init__(self, shape: FeatureShape, *, embedding_width: int | Literal["auto"], embedding_scale: float = 1.0) -> None:
+    def __init__(
+        self, shape: FeatureShape, *, embedding_width: int | Literal["auto"], embedding_scale: float | Literal["auto"] = 1.0
+    ) -> None:
         super().__init__()
         built_for = embedding_widths(shape.tables_built_for, embedding_width)
         widths, of_sequences = built_for[: len(shape.cardinalities)], built_for[len(shape.cardinalities) :]
         self.embeddings = nn.ModuleList(
             EmbeddingTable(size, width) for size, width in zip(shape.cardinalities, widths, strict=True)
         )
-        for place in range(len(widths)):
-            self.table(place).data.mul_(embedding_scale)
+        for place, size in enumerate(shape.cardinalities):
+            self.table(place).data.mul_(scale_of(embedding_scale, rows=shape.rows / size))
         self.numeric = shape.numeric
         self.width = shape.numeric + sum(widths)
         self.numbers = embed_numbers(shape)
@@ -73,7 +77,7 @@ class Columns(nn.Module):
         self.codes = [len(widths), *(each.columns for each in shape.sequences)]  # columns of codes: of categories, per sequence
         for pooling in self.sequences:
             assert isinstance(pooling, SequencePooling)
-            pooling.table.weight.data.mul_(embedding_scale)
+            pooling.table.weight.data.mul_(scale_of(embedding_scale, rows=0))
             self.width += pooling.width
         # A column's 1 becomes 0 where it is closed. Only what may be screened has any: they are kept with the weights.
         self.gates: Tensor | None
@@ -121,6 +125,13 @@ def embedding_widths(cardinalities: Sequence[int], asked: int | Literal["auto"])
     return [min(size, WIDEST) if asked == "auto" else asked for size in cardinalities]
 
 
+def scale_of(asked: float | Literal["auto"], *, rows: float) -> float:
+    """The standard deviation of a categorical's embedding at the start, where a code has so many training rows on the mean."""
+    if asked != "auto":
+        return asked
+    return LARGE if rows >= ENOUGH_ROWS else SMALL
+
+
 def one_by_one(columns: Columns, features: Features) -> Tensor:
     """Numbers and rows of the tables, as PyTorch looks them up."""
     embedded = [table(features.categorical_NG[:, g]) for g, table in enumerate(columns.embeddings)]
@@ -136,7 +147,7 @@ class TabularBottom(nn.Module):
         *,
         embedding_width: int | Literal["auto"],
         hidden: Sequence[int],
-        embedding_scale: float = 1.0,
+        embedding_scale: float | Literal["auto"] = 1.0,
         normalized: bool = False,
     ) -> None:
         super().__init__()

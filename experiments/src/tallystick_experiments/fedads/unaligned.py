@@ -61,13 +61,13 @@ class Networks:
 
 
 SMALL = Networks(
-    label=NetworkModel(embedding_width=4, hidden=(128, 64, 64), cut_after=2),
-    feature=NetworkModel(embedding_width=4, hidden=(64, 32), cut_after=2),
+    label=NetworkModel(embedding_width=4, embedding_scale=0.1, hidden=(128, 64, 64), cut_after=2),
+    feature=NetworkModel(embedding_width=4, embedding_scale=0.1, hidden=(64, 32), cut_after=2),
     words="embeddings 4, label party [128, 64], feature party [64, 32], one hidden layer of 64 on top",
 )
 PAPER = Networks(
-    label=NetworkModel(embedding_width=8, hidden=(256, 128), cut_after=2, normalization="batch"),
-    feature=NetworkModel(embedding_width=8, hidden=(128, 32), cut_after=2, normalization="batch"),
+    label=NetworkModel(embedding_width=8, embedding_scale=0.1, hidden=(256, 128), cut_after=2, normalization="batch"),
+    feature=NetworkModel(embedding_width=8, embedding_scale=0.1, hidden=(128, 32), cut_after=2, normalization="batch"),
     words="embeddings 8, label party [256, 128], feature party [128, 32], batch normalisation per branch, tops of one layer",
 )
 """FedAds, section 5.1.4."""
