@@ -154,7 +154,7 @@ class NetworkModel(Model):
     embedding_scale: Annotated[float, Field(strict=True, gt=0, le=100)] | Literal["auto"] = Field(
         default="auto",
         description="standard deviation of embeddings of categories before training; at 1 a network learns the rows of a rare "
-        "category by heart; auto: 0.3 for a column whose categories have 100 training rows each on the mean, and 0.1 for others; "
+        "category by heart; auto: 0.3 for a column whose categories have 200 training rows each on the mean, and 0.1 for others; "
         "where training.gradients is none, 0.3 for all of a feature party",
     )
     numeric: Literal["auto", "plain", "piecewise-linear", "periodic"] = Field(

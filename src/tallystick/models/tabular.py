@@ -17,7 +17,7 @@ from tallystick.models.sequences import SequencePooling
 
 WIDEST = 16
 """Of a categorical's embedding, where the contract leaves its width open (docs/results/boosting.md)."""
-SMALL, LARGE, ENOUGH_ROWS = 0.1, 0.3, 100
+SMALL, LARGE, ENOUGH_ROWS = 0.1, 0.3, 200
 """How large embeddings begin where the contract leaves it open: small, and large where a category has enough training rows."""
 
 
