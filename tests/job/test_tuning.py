@@ -229,6 +229,19 @@ def test_trials_on_two_workers_of_which_one_is_killed_come_to_the_same(lay_out_j
 # --- together
 
 
+def test_a_trial_trains_nothing_that_only_scores_rows_without_a_partners_row(lay_out_job):
+    changes = {"unaligned__method": "average", "training__starts": "public", "training__epochs": 2, "audit": False}
+    job = laid_out(lay_out_job, trials=1, **changes)
+    (trial,) = job.run_all("tune")["bank"].found["trials"]
+    (searched,) = job.runs("bank")
+    assert (searched / "trial-1" / "training.json").exists()
+    assert not (searched / "trial-1" / "alone").exists()
+    job.run_all()
+    (ran,) = [folder for folder in job.runs("bank") if folder != searched]
+    assert (ran / "alone").exists()
+    assert json.loads((ran / "training.json").read_bytes())["state"]["best_loss"] == pytest.approx(trial["loss"], abs=1e-6)
+
+
 @pytest.mark.long
 def test_two_parties_killed_and_resumed_search_as_undisturbed(lay_out_job):
     undisturbed = laid_out(lay_out_job).run_all("tune")

@@ -134,11 +134,17 @@ def _try_own_top(job: Job, widths: Sequence[int]) -> None:
 
 
 def train_as_label_party(
-    job: Job, dataset: Dataset, agreement: Agreement, *, kept: Sequence[KeptCuts] | None = None
+    job: Job,
+    dataset: Dataset,
+    agreement: Agreement,
+    *,
+    kept: Sequence[KeptCuts] | None = None,
+    scores_unmatched: bool = True,
 ) -> TrainedLabelParty:
     """Train with the contract's defences, or load what was trained; labels are replaced and charged for before any is used.
 
-    With ``kept`` embeddings nothing is sent, and so nothing is charged.
+    With ``kept`` embeddings nothing is sent, and so nothing is charged. Without ``scores_unmatched`` the network of own columns,
+    which scores rows without a partner's row, stays untrained.
     """
     is_new = trains(job, agreement)
     training = paced_label_party(job, dataset, goes_on=agreement.resume_from > 0) if is_new else None
@@ -174,7 +180,7 @@ def train_as_label_party(
     keep_first = partial(keep_before_refit, job.folder, model)
     with label_workers(job, model, dataset, widths, run):
         state = train_and_refit(model, run, refit_schedule(job, defended), train, between=keep_first)
-    alone = model.own_rows if isinstance(model, BranchedModel) else None
+    alone = model.own_rows if scores_unmatched and isinstance(model, BranchedModel) else None
     trained = TrainedLabelParty(
         model=model,
         encoder=dataset.encoder,

@@ -111,7 +111,8 @@ def tune_as_label_party(job: Job, keys: Keys, alignment: Alignment, *, run_id: s
             announce(record, over=False)
             dataset = encode_rows(trial, keys, alignment, trial.feature_channels)
             agreement = shake_hands_label_party(trial.contract, _kept(trial, run_id), dict(_named(trial)))
-            state = train_as_label_party(trial, dataset, _of_trial(agreement, trial)).state
+            agreement = _of_trial(agreement, trial)
+            state = train_as_label_party(trial, dataset, agreement, scores_unmatched=False).state  # a trial is compared, not used
             rows = len(dataset.train_N), len(dataset.validation_N)
             yield record.ended(state.best_loss, epochs=state.epoch, rows=rows, seconds=time.monotonic() - began)
 
