@@ -67,7 +67,7 @@ class Columns(nn.Module):
             EmbeddingTable(size, width) for size, width in zip(shape.cardinalities, widths, strict=True)
         )
         for place, size in enumerate(shape.cardinalities):
-            self.table(place).data.mul_(scale_of(embedding_scale, rows=shape.rows / size))
+            self.table(place).data.mul_(starting_scale(embedding_scale, rows=shape.rows / size))
         self.numeric = shape.numeric
         self.width = shape.numeric + sum(widths)
         self.numbers = embed_numbers(shape)
@@ -77,7 +77,7 @@ class Columns(nn.Module):
         self.codes = [len(widths), *(each.columns for each in shape.sequences)]  # columns of codes: of categories, per sequence
         for pooling in self.sequences:
             assert isinstance(pooling, SequencePooling)
-            pooling.table.weight.data.mul_(scale_of(embedding_scale, rows=0))
+            pooling.table.weight.data.mul_(starting_scale(embedding_scale, rows=0))
             self.width += pooling.width
         # A column's 1 becomes 0 where it is closed. Only what may be screened has any: they are kept with the weights.
         self.gates: Tensor | None
@@ -125,7 +125,7 @@ def embedding_widths(cardinalities: Sequence[int], asked: int | Literal["auto"])
     return [min(size, WIDEST) if asked == "auto" else asked for size in cardinalities]
 
 
-def scale_of(asked: float | Literal["auto"], *, rows: float) -> float:
+def starting_scale(asked: float | Literal["auto"], *, rows: float) -> float:
     """The standard deviation of a categorical's embedding at the start, where a code has so many training rows on the mean."""
     if asked != "auto":
         return asked
