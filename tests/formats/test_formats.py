@@ -12,6 +12,7 @@ from tallystick.artifacts.folder import RunFolder
 from tallystick.artifacts.found_folders import FORMAT, contract_of
 from tallystick.config.contract import Contract, parse_contract
 from tallystick.errors import ConfigError
+from tallystick.reading import read_yaml
 from tallystick.report.compare import read_run
 
 WRITTEN = sorted(int(path.name) for path in HERE.iterdir() if path.name.isdigit())
@@ -60,6 +61,15 @@ def test_another_format_is_refused_with_one_line(laid_out, version):
     (line,) = str(error).splitlines()
     assert f"(format '{version}'; this one reads {FORMAT})" in line
     assert not (root / "scores.csv").exists()
+
+
+def test_a_default_that_has_changed_since_is_named_and_its_former_value_finds_the_run_again(laid_out):
+    root = laid_out(5)
+    kept = read_yaml(root / "bank" / "contract.yaml")
+    assert RunFolder.latest(root / "bank" / "runs", parse_contract(kept), "bank").path.name.startswith("tiny-")
+    del kept["model"]["embedding_scale"]
+    error = str(error_of(RunFolder.latest, root / "bank" / "runs", parse_contract(kept), "bank"))
+    assert 'by a version\'s default: model.embedding_scale: ours "auto", theirs 0.1)' in error
 
 
 def test_a_run_is_found_again_after_the_contract_got_a_new_key(tmp_path, monkeypatch):

@@ -22,6 +22,7 @@ from tallystick.artifacts.found_folders import (
     earlier_folders_of,
     folders_of,
     hash_today,
+    of_another_text,
     require_format,
     run_prefix,
 )
@@ -151,10 +152,9 @@ class RunFolder:
         found = next(cls.all(runs, contract, party, use=use, key=key), None)
         if found is not None:
             return found
-        others = sorted(path.name for path in runs.glob(f"{contract.name}-*-*") if path.is_dir())
-        changed = f" ({others[-1]} is of another text of it: a key has changed, or a default, with the version)" if others else ""
         raise ConfigError(
-            f"no {f'{use} ' if use else ''}run of contract {contract.name} ({contract.hash[:8]}) in {runs}{changed}; "
+            f"no {f'{use} ' if use else ''}run of contract {contract.name} ({contract.hash[:8]}) in {runs}"
+            f"{of_another_text(runs, contract)}; "
             f"begin one with {f'`tallystick {use}`' if use else '`tallystick run` or `tallystick align`'}, without --resume"
         )
 

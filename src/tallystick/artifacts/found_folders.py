@@ -5,7 +5,7 @@ import json
 import re
 from pathlib import Path
 
-from tallystick.config.contract import Contract, parse_contract
+from tallystick.config.contract import Contract, differences, parse_contract
 from tallystick.errors import ConfigError, StorageError
 from tallystick.reading import read_yaml
 
@@ -46,6 +46,21 @@ def hash_today(path: Path, *, written: str) -> str:
         return parse_contract(json.loads(text)).hash
     except (OSError, ValueError, RecursionError, ConfigError):
         return ""
+
+
+def of_another_text(runs: Path, contract: Contract) -> str:
+    """Names, in brackets, a folder of the contract's name with another text, and the keys that differ; empty without one.
+
+    Mostly somebody changed a key. A version may also have another default than the one that began the run.
+    """
+    others = sorted(path for path in runs.glob(f"{contract.name}-*-*") if path.is_dir())
+    if not others:
+        return ""
+    try:
+        keys = differences(contract.canonical_json(), contract_of(others[-1]).canonical_json())
+    except ConfigError as error:
+        keys = [str(error)]
+    return f" ({others[-1].name} is of another text of it, by a key or by a version's default: {'; '.join(keys)})"
 
 
 def require_format(path: Path) -> None:
