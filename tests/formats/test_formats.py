@@ -11,7 +11,9 @@ from tiny import contract_values, error_of, lay_out, tables
 from tallystick.artifacts.folder import RunFolder
 from tallystick.artifacts.found_folders import FORMAT, contract_of
 from tallystick.config.contract import Contract, parse_contract
+from tallystick.config.party import load_party
 from tallystick.errors import ConfigError
+from tallystick.job.starting import run_to_start_from
 from tallystick.reading import read_yaml
 from tallystick.report.compare import read_run
 
@@ -70,6 +72,17 @@ def test_a_default_that_has_changed_since_is_named_and_its_former_value_finds_th
     del kept["model"]["embedding_scale"]
     error = str(error_of(RunFolder.latest, root / "bank" / "runs", parse_contract(kept), "bank"))
     assert 'by a version\'s default: model.embedding_scale: ours "auto", theirs 0.1)' in error
+
+
+def test_a_run_starts_from_one_whose_embeddings_began_otherwise(laid_out):
+    root = laid_out(5)
+    kept = read_yaml(root / "bank" / "contract.yaml")
+    (before,) = (root / "bank" / "runs").iterdir()
+    del kept["model"]["embedding_scale"]
+    party = load_party(root / "bank" / "party.yaml")
+    assert run_to_start_from(parse_contract(kept), party, before.name).path == before
+    kept["model"]["embedding_width"] = 3
+    assert "model.embedding_width = 2" in str(error_of(run_to_start_from, parse_contract(kept), party, before.name))
 
 
 def test_a_run_is_found_again_after_the_contract_got_a_new_key(tmp_path, monkeypatch):

@@ -96,6 +96,7 @@ def _network(contract: Contract) -> dict[str, Any]:
     for section in ("target", "model", "unaligned"):
         values = getattr(contract, section).model_dump(mode="json")
         found |= {f"{section}.{key}": value for key, value in values.items()}
+    del found["model.embedding_scale"]  # of embeddings before training: here they begin at the run's
     found["training.gradients"] = contract.training.gradients
     found["alignment.method"] = contract.alignment.method
     terms = contract.alignment.similarity
