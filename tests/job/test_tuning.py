@@ -133,7 +133,7 @@ def test_trials_that_run_side_by_side_are_named_in_time_by_what_the_others_came_
 
 
 def test_alone_before_there_is_a_partner(lay_out_job):
-    job = laid_out(lay_out_job, keys={**KEYS, "model.cut_after": {"values": [1, 2]}})
+    job = laid_out(lay_out_job, keys={**KEYS, "model.cut_after": {"values": [1, 2]}, "model.embedding_scale": {"values": [0.2]}})
     job.change("bank", tls=None, listen=None, tuning={"allow": [*ALLOW["allow"], "model.cut_after"], "trials": 3})
     bank = job.start("bank", "tune")
     assert bank.end() == 0, bank.said
@@ -141,6 +141,8 @@ def test_alone_before_there_is_a_partner(lay_out_job):
     said = [event["say"] for event in bank.events if "say" in event]
     assert "the party file names no partner: tuning own columns alone" in said
     assert any("model.cut_after: makes no difference to own columns alone" in line for line in said)
+    assert "tuning.keys.model.embedding_scale: tuning.allow of bank does not name it; left out" in said
+    assert f"3 trials of {RATE}, {WIDTH}, each trained" in (job.home("bank") / bank.found["report"]).read_text()
     losses = [trial["loss"] for trial in bank.found["trials"]]
     assert losses[bank.found["best"] - 1] == min(losses)
     assert all(trial["embedded"] == trial["answered"] == 0 for trial in bank.found["trials"])
@@ -292,7 +294,11 @@ def test_each_trial_is_charged_and_a_search_over_the_cap_is_refused(lay_out_job)
 
 def test_what_one_side_does_not_allow_is_not_tuned(lay_out_job):
     job = laid_out(lay_out_job, trials=3, allow=(ALLOW, {"allow": [WIDTH], "trials": 2}))
-    bank = job.run_all("tune")["bank"]
+    ended = job.run_all("tune")
+    bank = ended["bank"]
+    for party in PARTIES:
+        said = [event["say"] for event in ended[party].events if "say" in event]
+        assert f"tuning.keys.{RATE}: tuning.allow of shop does not name it; left out" in said
     assert len(bank.found["trials"]) == 2
     assert WIDTH in bank.found["trials"][1]["values"]
     assert RATE not in bank.found["trials"][1]["values"]

@@ -70,7 +70,7 @@ def result_of(contract: Contract, party: PartyFile, logbook: Logbook, found: Run
             importance=list(found.evaluated.importance),
             link_weights=_link_weights(contract, found.modules.get("label model")),
             shared=found.evaluated.shared,
-            tuning=_tuning(contract, found),
+            tuning=_tuning(found),
             privacy=_privacy(contract, party, found),
             notes=[*_notes(contract, party, found), *found.version_notes] if not found.alone else [],
         ),
@@ -209,7 +209,7 @@ def _trainings(found: RunFindings) -> int:
     return trials + (found.training is not None)
 
 
-def _tuning(contract: Contract, found: RunFindings) -> results.Tuning | None:
+def _tuning(found: RunFindings) -> results.Tuning | None:
     if not found.trials:
         return None
     best, crosses = best_of(found.trials), not found.alone
@@ -226,8 +226,9 @@ def _tuning(contract: Contract, found: RunFindings) -> results.Tuning | None:
         )
         for trial in found.trials
     ]
+    tried = ", ".join(dict.fromkeys(key for trial in found.trials for key in trial.values)) or "the contract as it is"
     summary = (
-        f"{len(trials)} trials of {', '.join(contract.tuning.keys)}, each trained on the training rows and compared on the "
+        f"{len(trials)} trials of {tried}, each trained on the training rows and compared on the "
         "validation rows; no test row was touched. "
     )
     what = "Each trial disclosed what a training does."

@@ -6,7 +6,7 @@ No test row is touched. Each trial discloses what a training does, is charged li
 
 import json
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
@@ -71,6 +71,13 @@ def allowed_keys(contract: Contract, party: PartyFile) -> dict[str, TunedKey]:
     return found
 
 
+def say_left_out(job: Job, party: str, allowed: Collection[str]) -> None:
+    """Say which of the contract's tuning.keys a party does not let be tuned."""
+    for key in job.contract.tuning.keys:
+        if key not in allowed:
+            job.logbook.watcher.say(f"tuning.keys.{key}: tuning.allow of {party} does not name it; left out")
+
+
 def most_trials(contract: Contract, party: PartyFile) -> int:
     """The contract's, or this party's if they are fewer."""
     return min(contract.tuning.trials, party.tuning.trials or contract.tuning.trials)
@@ -96,9 +103,11 @@ def finished_trials(folder: RunFolder) -> list[TrialRecord]:
 def tune_as_label_party(job: Job, keys: Keys, alignment: Alignment, *, run_id: str) -> list[TrialRecord]:
     """Search together with all feature parties; raises ProtocolError, and ConfigError where they allow nothing in common."""
     tunable, most = allowed_keys(job.contract, job.party), most_trials(job.contract, job.party)
+    say_left_out(job, job.name, tunable)
     for channel in job.feature_channels:
         terms = channel.receive(TuningTerms)
         _check_terms(terms, channel, job.contract)
+        say_left_out(job, channel.peer, terms.keys)
         tunable = {key: tuned for key, tuned in tunable.items() if key in terms.keys}
         most = min(most, terms.trials)
     if not tunable:
@@ -129,6 +138,7 @@ def tune_as_feature_party(job: Job, keys: Keys, alignment: Alignment, *, run_id:
     """Take part: train each trial that the label party names, within what the contract and this party allow."""
     channel = job.channels[job.contract.label_party]
     tunable, most = allowed_keys(job.contract, job.party), most_trials(job.contract, job.party)
+    say_left_out(job, job.name, tunable)
     channel.send(TuningTerms(keys=sorted(tunable), trials=most))
     finished, again = finished_trials(job.folder), True  # the label party may have been killed before it noted the last one
     while True:

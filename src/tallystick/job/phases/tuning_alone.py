@@ -27,7 +27,7 @@ from tallystick.errors import ConfigError
 from tallystick.job.job import Job
 from tallystick.job.phases.defense import RunDefense
 from tallystick.job.phases.search import TrialRecord
-from tallystick.job.phases.tuning import allowed_keys, keep_best, most_trials, search, trial_of
+from tallystick.job.phases.tuning import allowed_keys, keep_best, most_trials, say_left_out, search, trial_of
 from tallystick.network.channel import Progress, no_progress
 from tallystick.storage import scratch_folder
 from tallystick.training.checkpoint import CheckpointStore
@@ -46,6 +46,7 @@ def tune_alone(job: Job, keys: Keys) -> list[TrialRecord]:
     Where the party file has ``compute``, its engine runs the trials.
     """
     tunable = allowed_keys(job.contract, job.party)
+    say_left_out(job, job.name, tunable)
     for key in ONLY_TOGETHER:
         if tunable.pop(key, None) is not None:
             job.logbook.watcher.say(f"tuning.keys.{key}: makes no difference to own columns alone; left out")
