@@ -41,7 +41,7 @@ def test_what_came_out_stands_beside_the_commits_of_both(runs):
     assert lines["[two](two.md)"] == [1, "bbb", None, None, None, None, None]
     assert page.facts == {
         "made again": "2 rows of 1 pages; 1 are the same",
-        "rows that are kept": "2; those that say their seconds took 1 hours of one core",
+        "distinct rows that are kept (some pages share rows)": "2; those that say their seconds took 1 hours of one core",
     }
 
 

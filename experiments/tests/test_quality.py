@@ -80,7 +80,7 @@ def test_boosting_on_own_columns_sees_only_those():
 )
 def test_verdicts_go_by_the_bounds(metric, ours, theirs, within, far):
     said = count_within("default", "boosting", [(metric, round(behind(metric, ours, theirs), 9))])
-    assert f"or better, on {within} of 1 tables" in said
+    assert f"or better, on {within} of 1 table" in said
     assert said.endswith(f"5 % on {far}.")
     assert count_within("default", "boosting-early", []) == ""
 
@@ -149,7 +149,7 @@ def test_an_own_table_is_split_by_its_time(tmp_path, monkeypatch):
     found = sweep.run(data=None, tables=[], own=table, methods=["lightgbm", "default"], seeds=[1])
     assert {row["method"] for row in found.rows} == {"lightgbm", "default"}
     assert max(row["value"] for row in found.rows) < frame["y"].std() / 2  # RMSE
-    assert any("of lightgbm, or better" in note and "of 1 tables" in note for note in found.page().notes)
+    assert any("of lightgbm, or better" in note and "of 1 table" in note for note in found.page().notes)
     network, _ = METHODS["default"].network(table, 1, refit=True)
     assert (len(network.schedule.train_N), len(network.schedule.validation_N)) == (800, 0)
     with pytest.raises(DataError, match=r"--time hour: .* has no such column; it has id, day"):

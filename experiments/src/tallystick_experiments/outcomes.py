@@ -62,7 +62,8 @@ def page_of(_about: Row, rows: Sequence[Row]) -> Benchmark:
         ],
         facts={
             "made again": f"{again}; {sum(row['same'] for row in valid)} are the same",
-            "rows that are kept": f"{len(distinct):,}; those that say their seconds took {hours:.0f} hours of one core",
+            "distinct rows that are kept (some pages share rows)": f"{len(distinct):,}; those that say their seconds took "
+            f"{hours:.0f} hours of one core",
         },
     )
 

@@ -149,13 +149,15 @@ class NetworkModel(Model):
 
     embedding_width: Annotated[int, Field(strict=True, ge=1, le=4096)] | Literal["auto"] = Field(
         default="auto",
-        description="width of each categorical's embedding; auto: its number of categories, at most 16",
+        description="width of each categorical's embedding; auto: its number of categories and two more, for missing and for "
+        "rare or unseen values; at most 16",
     )
     embedding_scale: Annotated[float, Field(strict=True, gt=0, le=100)] | Literal["auto"] = Field(
         default="auto",
         description="standard deviation of embeddings of categories before training; at 1 a network learns the rows of a rare "
-        "category by heart; auto: 0.3 for a column whose categories have 200 training rows each on the mean, and 0.1 for others; "
-        "where training.gradients is none, 0.3 for all of a feature party",
+        "category by heart; auto: 0.3 for a column that has at least 200 training rows for each category on average, where "
+        "missing and rare values count as two categories more, and 0.1 for others; where training.gradients is none, 0.3 for all "
+        "columns of a feature party",
     )
     numeric: Literal["auto", "plain", "piecewise-linear", "periodic"] = Field(
         default="auto",

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from tallystick_experiments.page import Benchmark, Cell, Curve, ResultTable, Series, seeds_of
+from tallystick_experiments.page import Benchmark, Cell, Curve, ResultTable, Series, counted, seeds_of
 from tallystick_experiments.stats import Figure, Row, change, distinct, groups, over_seeds, spread
 
 WITHIN = {"tabm": 0.001, "tabm-refit": 0.001, "own": 0.001, "lightgbm-own": 0.001}
@@ -53,7 +53,7 @@ def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
     gaps = {name: _gaps(tables, *both) for name, both in BEHIND.items()}
     by_time = [name for name, of in about["data"].items() if of.get("by_time")]
     return Benchmark(
-        title=f"{_subject(methods)}: {len(tables)} tables, {len(distinct(rows, 'seed'))} seeds",
+        title=f"{_subject(methods)}: {counted(len(tables), 'table')}, {counted(len(distinct(rows, 'seed')), 'seed')}",
         tables=[
             _figures(about["data"], tables, methods, gaps),
             *_seed_by_seed(tables, methods),
@@ -78,7 +78,8 @@ def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
                 if (said := count_within(*BEHIND[name], [(tables[table][1], gap) for table, gap in of.items()]))
             ),
             "Columns are shared out at random, by the seed, and so are rows: 70 % training, 10 % validation, 20 % test. "
-            "Boosting, which needs no validation rows, is fitted on both; networks keep the epoch that validates best.",
+            "Boosting is fitted on training and validation rows, LightGBM after validation rows have stopped it early; networks "
+            "keep the weights that validate best.",
             *([_OTHERWISE_SPLIT] if "unmatched" in methods else []),
             *([f"By time, not at random, are split: {', '.join(by_time)}; networks refit there."] if by_time else []),
             "Intervals are over seeds, which draw other test rows and halves: methods of one seed share them.",
@@ -128,8 +129,8 @@ def count_within(ours: str, rival: str, gaps: Sequence[tuple[str, float]]) -> st
     far = sum(gap > (RMSE_BEHIND if metric == "rmse" else AUC_BEHIND) for metric, gap in gaps)
     bounds = f"{of_auc:.3f}".removeprefix("0") + f" AUC or {1000 * of_auc:.0f} % RMSE"
     return (
-        f"{OURS[ours]} within {bounds} of {rival}, or better, on {within} of {len(gaps)} "
-        f"tables, and behind by more than .005 or 5 % on {far}."
+        f"{OURS[ours]} within {bounds} of {rival}, or better, on {within} of "
+        f"{counted(len(gaps), 'table')}, and behind by more than .005 or 5 % on {far}."
     )
 
 
