@@ -56,10 +56,10 @@ def trials_of(command):
 
 def test_the_contract_comes_first_then_what_was_not_tried_and_the_same_again():
     keys, finished = tuned_keys(), []
-    assert next_values(keys, finished, seed=1) == {}
+    assert next_values(keys, finished, own={}, seed=1) == {}
     for number in range(1, 16):
-        values = next_values(keys, finished, seed=1)
-        assert values == next_values(keys, finished, seed=1)
+        values = next_values(keys, finished, own={}, seed=1)
+        assert values == next_values(keys, finished, own={}, seed=1)
         assert values not in [trial.values for trial in finished]
         assert all(keys[key].admits(key, value) for key, value in values.items())
         assert values == {} or values[RATE] == float(f"{values[RATE]:.3g}")  # as one would write it
@@ -72,12 +72,12 @@ def test_the_contract_comes_first_then_what_was_not_tried_and_the_same_again():
 
 def test_nothing_is_tried_twice_and_then_it_ends():
     keys = tuned_keys(**{HIDDEN: {"values": [[8, 8], [16]]}, "model.wide": {"values": [False, True]}})
-    finished = [TrialRecord(number=1, values={}, loss=1.0)]
-    while (values := next_values(keys, finished, seed=3)) is not None:
+    finished, own = [TrialRecord(number=1, values={}, loss=1.0)], {HIDDEN: [8, 8], "model.wide": True}
+    while (values := next_values(keys, finished, own=own, seed=3)) is not None:
         problem = "cannot be" if values[HIDDEN] == [16] else ""
         finished.append(TrialRecord(number=len(finished) + 1, values=values, loss=None if problem else 1.0, problem=problem))
     assert sorted(str(trial.values) for trial in finished[1:]) == sorted(
-        str({HIDDEN: hidden, "model.wide": wide}) for hidden in ([8, 8], [16]) for wide in (False, True)
+        str({HIDDEN: hidden, "model.wide": wide}) for hidden, wide in (([8, 8], False), ([16], False), ([16], True))
     )
 
 
@@ -89,6 +89,7 @@ def side_by_side(at_once, *, workers, order, most=24, found=None):
     """Values and losses by number, of a search whose workers end in this order: the place of the next among those that run."""
     search = TrialOrder(
         keys=tuned_keys(**KEYS, **{HIDDEN: {"values": [[8, 8], [16]]}}),
+        own={},
         most=most,
         at_once=at_once,
         seed=7,

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -198,6 +198,11 @@ class Contract(Model):
             section, name = key.split(".")
             changed.setdefault(section, {})[name] = value
         return parse_contract(changed, source="contract, as tuned")
+
+    def values_of(self, keys: Iterable[str]) -> dict[str, Any]:
+        """What the contract has for these keys, written section.key, as ``tuned`` takes it."""
+        values = self.model_dump(mode="json")
+        return {key: values[section][name] for key in keys for section, name in [key.split(".")]}
 
     def role_of(self, name: str) -> Role:
         """Give the role of a party; raises KeyError for a name that is not in the contract."""

@@ -58,6 +58,7 @@ class TrialOrder:
 
     Args:
         keys: what may be tuned.
+        own: what the contract itself has for these keys; the first trial has it.
         most: trials.
         at_once: that may run at a time after those first ones; at least 1.
         seed: the contract's.
@@ -66,6 +67,7 @@ class TrialOrder:
     """
 
     keys: Mapping[str, TunedKey]
+    own: Mapping[str, Any]
     most: int
     at_once: int
     seed: int
@@ -81,7 +83,7 @@ class TrialOrder:
             while (known := self._known(before)) is None:
                 yield None
                 before = [self.found[earlier] for earlier in range(1, number)]
-            values = next_values(self.keys, known, seed=self.seed)
+            values = next_values(self.keys, known, own=self.own, seed=self.seed)
             if values is None:
                 return
             self.found[number] = TrialRecord(number=number, values=values, problem=self.problem(values))
@@ -102,8 +104,12 @@ def best_of(finished: Sequence[TrialRecord]) -> TrialRecord | None:
     return min((trial for trial in finished if trial.loss is not None), key=lambda trial: trial.loss or 0.0, default=None)
 
 
-def next_values(keys: Mapping[str, TunedKey], before: Sequence[TrialRecord], *, seed: int) -> dict[str, Any] | None:
+def next_values(
+    keys: Mapping[str, TunedKey], before: Sequence[TrialRecord], *, own: Mapping[str, Any], seed: int
+) -> dict[str, Any] | None:
     """What to try after these trials: the contract as it is, then what Optuna suggests and was not tried yet.
+
+    The contract's ``own`` values are not tried twice, since a trial discloses as much as a training.
 
     None where nothing is left that was not tried. Raises ConfigError where Optuna is not installed.
     """
@@ -113,7 +119,7 @@ def next_values(keys: Mapping[str, TunedKey], before: Sequence[TrialRecord], *, 
     for attempt in range(_ATTEMPTS):
         entropy = np.random.SeedSequence([seed, len(before), attempt])
         values = _suggested(keys, before, seed=int(entropy.generate_state(1)[0]))
-        if values not in [trial.values for trial in before]:
+        if values != own and values not in [trial.values for trial in before]:
             return values
     return None
 

@@ -195,7 +195,8 @@ def search(job: Job, tunable: Mapping[str, TunedKey], most: int, *, at_once: int
         return over
 
     keep()
-    trials = TrialOrder(keys=tunable, most=most, at_once=at_once, seed=job.contract.seed, problem=problem, found=found)
+    contract, own = job.contract, job.contract.values_of(tunable)
+    trials = TrialOrder(keys=tunable, own=own, most=most, at_once=at_once, seed=contract.seed, problem=problem, found=found)
     with closing(run(trials.due())) as records:
         for record in records:
             found[record.number] = record
