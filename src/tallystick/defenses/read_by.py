@@ -29,7 +29,7 @@ class ReadBy:
 READ_BY: Mapping[str, ReadBy] = MappingProxyType(
     {
         "marvell": ReadBy(attack="low-energy", auc=1.0),
-        "mixpro": ReadBy(attack="combined", auc=0.979),
+        "mixpro": ReadBy(attack="combined", auc=0.981),
         "isotropic": ReadBy(attack="surrogate-top", auc=1.0),
         "gradient-compression": ReadBy(attack="surrogate-top", auc=0.999),
         "ladsg": ReadBy(attack="surrogate-top", auc=0.999),
