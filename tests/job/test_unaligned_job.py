@@ -333,14 +333,14 @@ def test_a_contract_without_the_method_is_untouched_by_unaligned_rows(tmp_path):
     ("method", "at", "changes"),
     [
         ("warm-start", "training", {}),
-        ("warm-start", "before joint training: training", {}),
+        ("warm-start", "before joint training: training", {"training__epochs": 12}),  # progress is told every .1 s
         ("warm-start", "own columns, for rows without a partner's row", {"training__folds": "auto"}),
         ("diffu-at", "training", {"settings": {"joint_epochs": 2}, "model__normalization": "batch"}),
     ],
 )
 def test_a_killed_run_goes_on_to_the_bits_of_a_simulation(lay_out_job, tmp_path, method, at, changes):
-    quick = {"training__batch_size": 8, "training__checkpoint_every": 10, "training__epochs": 3}
-    quick |= {"training__starts": "public", "training__folds": changes.pop("training__folds", 1)}
+    quick = {"training__batch_size": 8, "training__checkpoint_every": 10, "training__starts": "public"}
+    quick |= {key: changes.pop(key, usual) for key, usual in {"training__epochs": 3, "training__folds": 1}.items()}
     values = contract(method, **quick, **changes)
     given = frames()
     single = {name: {**theirs, "threads": 1} for name, theirs in columns(PARTIES).items()}
