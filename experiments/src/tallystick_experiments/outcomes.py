@@ -23,9 +23,7 @@ KEPT = "again.jsonl"
 COMMAND = "python -m tallystick_experiments.again DATA 2"
 CHANGED = "its rows are newer than the try"
 _ELSEWHERE = "made on a second machine with PyTorch 2.11; on one machine and version a row repeats"
-WHY: Mapping[str, str] = dict.fromkeys(
-    ("label-defenses", "label-defenses-columns", "label-defenses-more", "label-defenses-numbers", "no-gradients"), _ELSEWHERE
-)
+WHY: Mapping[str, str] = dict.fromkeys(("no-gradients", "quality-unmatched"), _ELSEWHERE)
 """Why rows of a sweep do not come out: what changes them from one commit to the next, or where they were made."""
 
 

@@ -17,8 +17,8 @@ from tallystick.models.sequences import SequencePooling
 
 WIDEST = 16
 """Of a categorical's embedding, where the contract leaves its width open (docs/results/boosting.md)."""
-SMALL, LARGE, ENOUGH_ROWS = 0.1, 0.3, 200
-"""How large embeddings begin where the contract leaves it open: small, and large where a category has enough training rows."""
+SMALL, LARGE, FREQUENT = 0.1, 0.3, 200
+"""How large embeddings begin where the contract leaves it open: large where a category has FREQUENT training rows on the mean."""
 
 
 class TableUpdates(Protocol):
@@ -129,7 +129,7 @@ def starting_scale(asked: float | Literal["auto"], *, rows: float) -> float:
     """The standard deviation of a categorical's embedding at the start, where a code has so many training rows on the mean."""
     if asked != "auto":
         return asked
-    return LARGE if rows >= ENOUGH_ROWS else SMALL
+    return LARGE if rows >= FREQUENT else SMALL
 
 
 def one_by_one(columns: Columns, features: Features) -> Tensor:

@@ -134,12 +134,7 @@ def _try_own_top(job: Job, widths: Sequence[int]) -> None:
 
 
 def train_as_label_party(
-    job: Job,
-    dataset: Dataset,
-    agreement: Agreement,
-    *,
-    kept: Sequence[KeptCuts] | None = None,
-    scores_unmatched: bool = True,
+    job: Job, dataset: Dataset, agreement: Agreement, *, kept: Sequence[KeptCuts] | None = None, scores_unmatched: bool = True
 ) -> TrainedLabelParty:
     """Train with the contract's defences, or load what was trained; labels are replaced and charged for before any is used.
 
