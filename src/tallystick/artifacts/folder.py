@@ -51,6 +51,7 @@ from tallystick.storage import (
 )
 from tallystick.training.checkpoint import CheckpointStore, read_tensors, write_tensors
 
+ARRIVED = "arrived"
 IMPUTATION = "imputation"
 START = "start"
 DRAWN = "drawn"
@@ -247,6 +248,15 @@ class RunFolder:
         """Whether training has ended."""
         return self.model.exists()
 
+    def complete(self, contract: Contract) -> bool:
+        """Whether other parties are told of this run as one that can be used.
+
+        It is one whose training has ended. Without gradients only the label party knows whether it has, and that depends on labels:
+        there it is a run whose embeddings have arrived, whatever became of its training.
+        """
+        at_home = self.origin.party == contract.label_party and not contract.sends_gradients
+        return self.trained or (at_home and bool(self.noted(ARRIVED)))
+
     def locked(self) -> AbstractContextManager[None]:
         """Hold this folder for this process alone; raises ConfigError if another one works in it."""
         return locked(self.path)
@@ -377,7 +387,7 @@ class RunFolder:
             *(self.path / "checkpoints").glob("*.safetensors"),
         ]
         # Positions change: label flips kept by position would be drawn anew, which is a release of its own.
-        stale += [self.path / "defense.json", self.path / "audit.json", self.path / "release.json", self.path / "linkage.json"]
+        stale += [self.path / f"{name}.json" for name in ("defense", "audit", "release", "linkage", ARRIVED)]
         if drawn := self.noted(DRAWN):
             self.note(DRAWN, {name: digest for name, digest in drawn.items() if (self.path / f"{name}.json") not in stale})
         for path in stale:

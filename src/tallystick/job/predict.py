@@ -102,7 +102,10 @@ def predict(
         check_explained(contract, party.party)
         check_output(contract, party, explained)
     source = party.table_at(table)
-    promoted = () if run is not None else Versions(contract=contract, party=party).halves()
+    versions = Versions(contract=contract, party=party)
+    promoted = () if run is not None else versions.halves()
+    if promoted:
+        versions.require_usable()
     folder = chosen_run(contract, party, promoted[0].run_id if promoted else run, say=watcher.say)
     with ExitStack() as held:
         held.enter_context(folder.locked())

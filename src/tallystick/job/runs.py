@@ -14,22 +14,36 @@ _MOST_TOLD = 20  # complete runs that peers hear of
 
 
 def chosen_run(contract: Contract, party: PartyFile, name: str | None, *, say: Callable[[str], None]) -> RunFolder:
-    """The run of that id, folder name or path; without one the latest that has a trained model, saying which it passes over.
+    """The run of that id, folder name or path; without one the latest complete one, saying which it passes over.
 
-    Raises ConfigError if there is none, StorageError for a damaged one.
+    Raises ConfigError if there is none, or it holds no trained model, and StorageError for a damaged one. Without gradients the
+    label party does not pass over a run whose training failed or goes on: that it took an older one would tell the others so.
     """
     folder = _latest_complete(contract, party, say) if name is None else named_run(contract, party, name)
-    require_trained(folder)
+    require_trained(folder, contract)
     return folder
 
 
-def require_trained(folder: RunFolder) -> None:
+def require_trained(folder: RunFolder, contract: Contract) -> None:
     """Raise ConfigError if the run holds no trained model."""
-    if not folder.trained:
+    if folder.trained:
+        return
+    if folder.complete(contract):
         raise ConfigError(
-            f"{folder.path} holds no trained model: its training was not finished; go on with it by `tallystick run --resume` on "
-            "all sides, or name another run"
+            f"{folder.path} has all embeddings and no trained model: training at home has not ended, or failed, which no other "
+            "party was told; wait for it, go on with it by `tallystick run --resume` on all sides, or name another run with "
+            "--run on all sides"
         )
+    raise ConfigError(
+        f"{folder.path} holds no trained model: its training was not finished; go on with it by `tallystick run --resume` on "
+        "all sides, or name another run"
+    )
+
+
+def require_complete(folder: RunFolder, contract: Contract) -> None:
+    """Raise ConfigError if the run is not one that other parties may be told of."""
+    if not folder.complete(contract):
+        require_trained(folder, contract)
 
 
 def offered(
@@ -52,7 +66,7 @@ def complete_ids(contract: Contract, party: PartyFile) -> list[str]:
     found: list[str] = []
     for folder in RunFolder.all(party.runs, contract, party.party, unusable=False, key=party.run_key):
         try:
-            if folder.trained and (run_id := folder.run_id):
+            if folder.complete(contract) and (run_id := folder.run_id):
                 found.append(run_id)
         except StorageError:
             continue
@@ -63,9 +77,8 @@ def complete_ids(contract: Contract, party: PartyFile) -> list[str]:
 
 def _latest_complete(contract: Contract, party: PartyFile, say: Callable[[str], None]) -> RunFolder:
     latest = RunFolder.latest(party.runs, contract, party.party, key=party.run_key)
-    found = next(
-        (folder for folder in RunFolder.all(party.runs, contract, party.party, key=party.run_key) if folder.trained), latest
-    )
+    runs = RunFolder.all(party.runs, contract, party.party, key=party.run_key)
+    found = next((folder for folder in runs if folder.complete(contract)), latest)
     if found != latest:
         say(f"{latest.path.name} was not finished: predicting with the latest complete run, {found.path.name}")
     return found

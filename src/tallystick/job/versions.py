@@ -9,6 +9,10 @@ Besides, a party may name one candidate, which serving scores beside the run in 
 With each run goes a commitment to this party's own half of it (model, encoder, coding of labels): BLAKE2b with a key of 32 secret
 bytes, so it tells nothing of the half. The label party hashes all commitments into the version, which every party keeps from the
 first time on: another half under a run's name is refused.
+
+Without gradients a promotion of the label party means that the run's embeddings have arrived, and no more: it may be made before
+training at home has ended, and whatever became of it. So the label party's model is no part of its commitment there, and what
+uses a model asks ``require_usable`` before anybody is called.
 """
 
 import hashlib
@@ -27,7 +31,7 @@ from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
 from tallystick.errors import ConfigError, PeerError, StorageError
 from tallystick.job.handshake import PromotedHalf
-from tallystick.job.runs import named_run, require_trained
+from tallystick.job.runs import named_run, require_complete, require_trained
 from tallystick.results import read_result
 from tallystick.storage import locked, read_own, write_bytes
 
@@ -120,13 +124,13 @@ class Versions:
         return _half(candidate) if candidate is not None and self._is_intact(candidate) else None
 
     def promote(self, name: str) -> Promotion:
-        """Promote a finished run, by id, folder name or path; raises ConfigError where it is the newest already or none."""
-        folder = self._finished(name, option="promote")
+        """Promote a complete run, by id, folder name or path; raises ConfigError where it is the newest already or none."""
+        folder = self._complete(name, option="promote")
         with self._changing() as before:
             newest = self._newest(before)
             if newest is not None and newest.run_id == folder.run_id:
                 raise ConfigError(f"promote {name}: run {folder.run_id} is the newest promotion of {self.party.party} already")
-            made = before.with_run(folder.run_id) or _made(folder)
+            made = before.with_run(folder.run_id) or self._made(folder)
             is_candidate = before.candidate is not None and before.candidate.run_id == made.run_id
             self._write(
                 _Kept(
@@ -138,18 +142,18 @@ class Versions:
         return made
 
     def name_candidate(self, name: str) -> Promotion:
-        """Let a finished run be scored beside the one in use.
+        """Let a complete run be scored beside the one in use.
 
-        Raises ConfigError where it is the newest promotion or not finished, or nothing is promoted.
+        Raises ConfigError where it is the newest promotion or not complete, or nothing is promoted.
         """
-        folder = self._finished(name, option="shadow")
+        folder = self._complete(name, option="shadow")
         with self._changing() as before:
             newest = self._newest(before)
             if newest is None:  # the latest complete run would be in use then, and so perhaps this one
                 raise ConfigError(f"shadow {name}: {self.party.party} has promoted no run; promote the one in use first")
             if newest.run_id == folder.run_id:
                 raise ConfigError(f"shadow {name}: run {folder.run_id} is the newest promotion; name a run that is not in use")
-            made = before.with_run(folder.run_id) or _made(folder)
+            made = before.with_run(folder.run_id) or self._made(folder)
             withdrawn = _without(made, before.withdrawing(before.candidate))
             self._write(msgspec.structs.replace(before, candidate=made, withdrawn=withdrawn))
         return made
@@ -163,9 +167,9 @@ class Versions:
     def _newest(self, kept: _Kept) -> Promotion | None:
         return next(filter(self._is_ours, kept.promoted), None)
 
-    def _finished(self, name: str, *, option: str) -> RunFolder:
+    def _complete(self, name: str, *, option: str) -> RunFolder:
         folder = named_run(self.contract, self.party, name, option=option)
-        require_trained(folder)
+        require_complete(folder, self.contract)
         folder.check(trained=True)
         for damage in folder.damage():
             raise damage
@@ -197,12 +201,40 @@ class Versions:
                 )
         return found
 
+    def require_usable(self) -> None:
+        """Raise ConfigError where this side lets a run be used that holds no trained model, as it may without gradients.
+
+        All are looked at, and not the newest alone: the others may choose any of them, and are not to see which one fails.
+        """
+        candidate = self.candidate_half()
+        for half in (*self.halves(), *([candidate] if candidate is not None else [])):
+            try:
+                require_trained(named_run(self.contract, self.party, half.run_id), self.contract)
+            except ConfigError as error:
+                raise ConfigError(
+                    f"promoted run {half.run_id}: {error}; or take its promotion back with `tallystick runs ... rollback`"
+                ) from None
+
     def _is_intact(self, promotion: Promotion) -> bool:
         try:
             folder = named_run(self.contract, self.party, promotion.run_id, option="promoted run")
-            return folder.trained and commitment_of(folder, bytes.fromhex(promotion.key)) == promotion.commitment
+            return folder.complete(self.contract) and self._commitment(folder, promotion.key) == promotion.commitment
         except (ConfigError, StorageError):
             return False
+
+    def _commitment(self, folder: RunFolder, key: str) -> str:
+        has_model = self.contract.sends_gradients or self.contract.role_of(self.party.party) != "label"
+        return commitment_of(folder, bytes.fromhex(key), has_model=has_model)
+
+    def _made(self, folder: RunFolder) -> Promotion:
+        key = secrets.token_bytes(32).hex()
+        return Promotion(
+            run_id=folder.run_id,
+            when=datetime.now(UTC).isoformat(timespec="seconds"),
+            key=key,
+            contract=folder.origin.contract,
+            commitment=self._commitment(folder, key),
+        )
 
     def agree(self, run_id: str, version: str, peer: str) -> None:
         """Keep the version of a run that all have promoted or named; raises PeerError where it is another than it was."""
@@ -243,23 +275,12 @@ def _without(promotion: Promotion, others: Sequence[Promotion]) -> list[Promotio
     return [each for each in others if each.run_id != promotion.run_id]
 
 
-def _made(folder: RunFolder) -> Promotion:
-    key = secrets.token_bytes(32)
-    return Promotion(
-        run_id=folder.run_id,
-        when=datetime.now(UTC).isoformat(timespec="seconds"),
-        key=key.hex(),
-        contract=folder.origin.contract,
-        commitment=commitment_of(folder, key),
-    )
-
-
-def commitment_of(folder: RunFolder, key: bytes) -> str:
-    """A commitment to this party's half of a run: hiding by its key, binding by the hash."""
+def commitment_of(folder: RunFolder, key: bytes, *, has_model: bool = True) -> str:
+    """Give a commitment to this party's half of a run, perhaps without its model: hiding by its key, binding by the hash."""
     digest = hashlib.blake2b(key=key, digest_size=32, person=b"tally version")
     for part in (folder.run_id.encode(), folder.origin.contract.encode()):
         digest.update(len(part).to_bytes(8, "big") + part)
-    for path in (folder.model, folder.encoder, folder.label_coder):
+    for path in (*([folder.model] if has_model else []), folder.encoder, folder.label_coder):
         content = read_own(path, origin=folder.origin) if path.exists() else b""
         digest.update(len(content).to_bytes(8, "big") + content)
     return digest.hexdigest()
@@ -282,7 +303,7 @@ def listed(contract: Contract, party: PartyFile) -> list[dict[str, object]]:
             {
                 "run_id": run_id,
                 "folder": str(folder.path),
-                "state": "trained" if folder.trained else "unfinished",
+                "state": "trained" if folder.trained else "embeddings arrived" if folder.complete(contract) else "unfinished",
                 **_figures(contract, folder),
                 "started_from": point.run_id if point is not None else None,
                 "promoted": run_id in promoted,

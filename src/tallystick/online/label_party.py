@@ -59,7 +59,7 @@ def serve_label_party(contract: Contract, party: PartyFile, *, table: str | None
         return ServedRun.of(side, opened, Scorer.of(TrainedLabelParty.load(opened.folder, side.architecture)))
 
     with side.home.locked():
-        runs = LoadedRuns(None if side.chosen else side.versions, load, say=watcher.say)
+        runs = LoadedRuns(None if side.chosen else side.versions, load, say=watcher.say, follows=side.follows)
         first = load(side.first.run_id, anew=False)
         served = ServedRuns(first)
         runs.begin(first)

@@ -61,9 +61,12 @@ class LoadedRuns(Generic[R]):
         versions: this party's promotions; None where a run was named and no promotion is followed.
         load: opens a run; raises TallystickError.
         say: told of what changes.
+        follows: whether promotions that are made later on count, or only those that are there now.
     """
 
-    def __init__(self, versions: Versions | None, load: Callable[[str], R], *, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, versions: Versions | None, load: Callable[[str], R], *, say: Callable[[str], None], follows: bool = True
+    ) -> None:
         self._versions, self._load, self._say = versions, load, say
         self._runs: dict[str, R] = {}
         self._wanted: tuple[str, ...] = ()
@@ -76,6 +79,7 @@ class LoadedRuns(Generic[R]):
         self._closed = False
         self.promoted = Promoted()
         self.look()
+        self._versions = versions if follows else None
         self._thread = threading.Thread(target=self._keep_up, name="tallystick-versions", daemon=True)
 
     def __getitem__(self, run_id: str) -> R:

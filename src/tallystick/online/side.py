@@ -110,6 +110,8 @@ class ServingSide:
         source = party.table_at(table)
         versions = Versions(contract=contract, party=party)
         promoted = versions.halves()[:1] if run is None else ()
+        if promoted:
+            versions.require_usable()
         folder = chosen_run(contract, party, promoted[0].run_id if promoted else run, say=watcher.say)
         candidate = versions.candidate() if run is None and not promoted else None
         if candidate is not None and candidate.run_id == folder.run_id:
@@ -141,6 +143,15 @@ class ServingSide:
     def architecture(self) -> Architecture:
         """How this party's part of the network is put together."""
         return Architecture.of(self.contract, self.party.party, secret=row_noise_secret(self.contract, self.party))
+
+    @property
+    def follows(self) -> bool:
+        """Whether promotions that are made while it serves are followed.
+
+        Without gradients the label party keeps to those that it began with: when it goes over to a run, and whether, would tell
+        when the run's training ended at home, and whether.
+        """
+        return not self.chosen and (self.contract.sends_gradients or not self.is_label)
 
     def resume_state(self, promoted: tuple[PromotedHalf, ...]) -> ResumeState:
         """What this side says in the handshake: that it serves, what it promoted, and which complete runs it has."""

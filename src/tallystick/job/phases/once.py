@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from tallystick.artifacts.embedding_charge import EmbeddingCharge
+from tallystick.artifacts.folder import ARRIVED
 from tallystick.cut.forward import KeptCuts, Part
 from tallystick.cut.messages import receive_embedding, send_embedding
 from tallystick.dataset.dataset import Dataset
@@ -37,7 +38,8 @@ def parts_once(job: Job, dataset: Dataset, *, trains: bool) -> dict[Part, Tensor
 def receive_once(job: Job, dataset: Dataset, widths: Sequence[int], *, trains: bool) -> list[KeptCuts]:
     """Label party: keep every feature party's embeddings, say that the run is over for them, and leave.
 
-    Nothing is sent after that, so nothing that is sent hangs on what training finds: neither what, nor when.
+    Nothing is sent after that, so nothing that is sent hangs on what training finds: neither what, nor when. The run folder notes
+    that they have arrived: it is all that others are told of the run later on.
     """
     parts = parts_once(job, dataset, trains=trains)
     kept = []
@@ -49,6 +51,7 @@ def receive_once(job: Job, dataset: Dataset, widths: Sequence[int], *, trains: b
             embedding_RD[part : part + len(rows_B)] = receive_embedding(channel, number, len(rows_B), width)
             part += len(rows_B)
         kept.append(_kept(dataset, peer, numbers_R, embedding_RD))
+    job.folder.note(ARRIVED, {"rows": [len(each.numbers_R) for each in kept]})
     if "evaluation" in job.phases:
         for channel in job.feature_channels:
             channel.send(Finished(rows=len(parts.get("test", ()))))
