@@ -4,9 +4,11 @@ import json
 import math
 import shutil
 
+import polars as pl
 import pytest
 import torch
-from tiny import columns, contract_values
+from sides import Sides
+from tiny import columns, contract_values, tables
 from typer.testing import CliRunner
 
 from tallystick.artifacts.folder import RunFolder
@@ -118,6 +120,27 @@ def test_a_run_goes_on_with_the_labels_that_it_was_charged_for(party_of, tmp_pat
     with pytest.raises(DataError, match="the labels are not those that this run was charged for"):
         charge(1 - labels_N)
     assert len(Ledger(party.privacy.ledger, party="bank").entries("labels")) == 1
+
+
+@pytest.mark.parametrize("changed", ["a linked row", "a row without a partner's row", "nothing"])
+def test_a_label_that_was_corrected_before_a_resume_is_seen_at_home(changed, tmp_path, monkeypatch):
+    """Refused after the greeting, it would tell that some label is another one."""
+    frames = tables(PARTIES, rows=160)
+    sides = Sides(tmp_path, monkeypatch, frames, defense=[LABEL_DP], training__checkpoint_every=2)
+    assert "stopped here" in str(sides.run(stop_at=3))
+    linked = pl.col("id").is_in(frames["shop"]["id"].implode())
+    where = {"a linked row": linked, "a row without a partner's row": ~linked, "nothing": pl.lit(value=False)}[changed]
+    number = frames["bank"].select(where.fill_null(value=False).arg_max()).item() if changed != "nothing" else -1
+    corrected = pl.when(pl.int_range(pl.len()) == number).then(1 - pl.col("y")).otherwise(pl.col("y"))
+    sides.tables({**frames, "bank": frames["bank"].with_columns(y=corrected)})
+    error = sides.run(resume=True)
+    (_, sent) = sides.heard[-1]
+    if changed == "a linked row":
+        assert "the labels are not those that this run was charged for" in str(error)
+        assert sent is None
+    else:
+        assert error is None
+        assert sent
 
 
 def test_exact_labels_that_changed_within_a_run_are_entered_again(party_of, tmp_path):

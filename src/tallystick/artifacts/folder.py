@@ -251,8 +251,8 @@ class RunFolder:
     def complete(self, contract: Contract) -> bool:
         """Whether other parties are told of this run as one that can be used.
 
-        It is one whose training has ended. Without gradients only the label party knows whether it has, and that depends on labels:
-        there it is a run whose embeddings have arrived, whatever became of its training.
+        It is one whose training has ended. Without gradients that depends on labels at the label party: there it is a run whose
+        embeddings have arrived, whatever became of its training.
         """
         at_home = self.origin.party == contract.label_party and not contract.sends_gradients
         return self.trained or (at_home and bool(self.noted(ARRIVED)))

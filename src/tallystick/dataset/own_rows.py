@@ -130,6 +130,11 @@ class OwnRows:
         assert self.party.label is not None
         return require_column(self.frame, self.party.label, use="label").gather(self.keys.rows_R)
 
+    def used_labels(self, contract: Contract) -> pl.Series:
+        """The labels that a run uses, as the table has them: those of linked rows, or of all where the others are used, too."""
+        rows_N = self.alignment.rows_N
+        return self.label() if contract.unaligned.used else self.label().gather(rows_N[rows_N >= 0])
+
     def fit_labels(self, contract: Contract, training_R: NDArray[np.int64]) -> LabelCoder:
         """Fit the coding of labels, of which the training rows settle the scale.
 

@@ -15,6 +15,7 @@ from tallystick.config.party import PartyFile
 from tallystick.config.party_checks import dialled
 from tallystick.data.keys import Keys
 from tallystick.data.lazy import Frame
+from tallystick.dataset.own_rows import OwnRows
 from tallystick.errors import (
     ConfigError,
     ContractMismatch,
@@ -29,7 +30,8 @@ from tallystick.errors import (
 )
 from tallystick.job.job import ALL_PHASES, Job
 from tallystick.job.log import LOG, Logbook, RunLog
-from tallystick.job.phases.tuning import allowed_keys, trials_left
+from tallystick.job.phases.defense import check_charged_labels
+from tallystick.job.phases.tuning import allowed_keys, open_trials, trials_left
 from tallystick.job.preflight import identity_of, proxy_of, require
 from tallystick.job.run import run_party
 from tallystick.job.starting import run_to_start_from
@@ -150,6 +152,9 @@ class _Start:
         earlier = run_to_start_from(contract, party, start_from) if start_from is not None else None
         trials = trials_left(contract, party, folder) if tunes else None
         frame, keys = require(contract, party, folder=folder, trials=trials, point=starting_point(folder, earlier), say=say)
+        is_label = contract.role_of(party.party) == "label"
+        if folder is not None and keys is not None and is_label and (tunes or "training" in phases):
+            _check_labels(contract, party, folder, frame, keys)
         return cls(contract=contract, party=party, use=use, folder=folder, earlier=earlier, frame=frame, keys=keys)
 
     def begun(self, hold: Callable[[RunFolder], RunFolder]) -> RunFolder:
@@ -158,6 +163,15 @@ class _Start:
         if self.earlier is not None:
             keep_starting_point(self.earlier, folder)
         return folder
+
+
+def _check_labels(contract: Contract, party: PartyFile, folder: RunFolder, frame: Frame, keys: Keys) -> None:
+    """Refuse to go on with a run, or a trial that is not over, with other labels than it was charged for; raises DataError."""
+    if (kept := folder.load_alignment()) is None:
+        return
+    own = OwnRows(party=party, is_label=True, frame=frame, keys=keys, alignment=kept[1])
+    for place in (folder, *open_trials(folder)):
+        check_charged_labels(contract, place, own.used_labels(contract))
 
 
 @contextmanager

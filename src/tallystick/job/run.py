@@ -79,7 +79,7 @@ def _run_label_party(job: Job) -> RunFindings:
         if not contract.sends_gradients:
             kept = receive_once(job, dataset, receive_widths(job, dataset), trains=trains(job, agreement))
             rows.check_at_home(contract, dataset.train_N, dataset.unaligned.train_N)
-        trained = train_as_label_party(job, dataset, agreement, kept=kept)
+        trained = train_as_label_party(job, dataset, agreement, own=rows, kept=kept)
     if "evaluation" in job.phases:
         with logbook.during("evaluation", channels):
             found = replace(found, evaluated=evaluate(job, rows, trained, dataset, run_id=agreement.run_id, kept=kept))

@@ -199,7 +199,7 @@ def _read_batches(job: Job, dataset: Dataset, phases: _Phases, *, seconds: float
 def _train_and_evaluate(job: Job, rows: OwnRows, dataset: Dataset, agreement: Agreement, phases: _Phases) -> None:
     if job.is_label:
         with phases.during("epoch"):
-            trained = train_as_label_party(job, dataset, agreement)
+            trained = train_as_label_party(job, dataset, agreement, own=rows)
         with phases.during("evaluation"):
             evaluate(job, rows, trained, dataset, run_id=agreement.run_id)
         return

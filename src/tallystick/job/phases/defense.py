@@ -7,6 +7,7 @@ import hashlib
 from dataclasses import dataclass, field
 
 import msgspec
+import polars as pl
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from torch import Tensor
@@ -80,8 +81,19 @@ class RunDefense:
         steps = run.schedule.steps_per_epoch
         return CutDefense.of(self.defenses, secret=self.secret, steps_per_epoch=steps, steps_before=run.begins.step)
 
-    def spend(self, contract: Contract, party: PartyFile, folder: RunFolder, true_N: Tensor, *, what: str) -> None:
+    def spend(
+        self,
+        contract: Contract,
+        party: PartyFile,
+        folder: RunFolder,
+        true_N: Tensor,
+        *,
+        what: str,
+        column: pl.Series | None = None,
+    ) -> None:
         """Charge the ledger once per run, before anything is sent; training without a guarantee is entered as not private.
+
+        ``column`` are the labels of the linked rows as the table has them: a resumed run compares them before it calls anybody.
 
         Raises BudgetExceeded over the cap, and DataError if the run was charged for other labels: then nothing may be sent.
         """
@@ -90,10 +102,7 @@ class RunDefense:
         labels = hashlib.blake2b(true_N.cpu().numpy().tobytes(), key=self.secret, digest_size=16).hexdigest()
         if noted.get("spent") and (events or noted.get("labels") == labels):
             if noted.get("labels") != labels:
-                raise DataError(
-                    f"{folder.path}: the labels are not those that this run was charged for, and flipping others alike would "
-                    "show which changed; put the old ones back, or start a new run without --resume"
-                )
+                raise _other_labels(folder)
             return
         dataset = party.privacy.dataset
         with charged(party, folder, LABELS) as ledger:
@@ -103,7 +112,35 @@ class RunDefense:
                 ledger.enter_not_private(dataset, what=f"{what}: {exact_labels(contract)}")
         # Killed in between, a resumed run is charged twice: too much, never too little.
         spent = [msgspec.to_builtins(event) for event in events or [NotPrivate()]]
-        folder.note(_NOTE, {**noted, "spent": spent, "labels": labels, "what": what}, private=True)
+        known = {"column": _digest(column, self.secret)} if column is not None else {}
+        folder.note(_NOTE, {**noted, "spent": spent, "labels": labels, "what": what, **known}, private=True)
+
+
+def check_charged_labels(contract: Contract, folder: RunFolder, column: pl.Series) -> None:
+    """Refuse to go on with other labels than a run was charged for, at home: ``column`` are those of the linked rows.
+
+    Refused after the greeting, a corrected label would show. Raises DataError.
+    """
+    noted = folder.noted(_NOTE)
+    known, secret = noted.get("column"), noted.get("secret")
+    if not contract.defenses().events() or not isinstance(known, str) or not isinstance(secret, str):
+        return
+    if known != _digest(column, bytes.fromhex(secret)):
+        raise _other_labels(folder)
+
+
+def _digest(column: pl.Series, secret: bytes) -> str:
+    digest = hashlib.blake2b(key=secret, digest_size=16)
+    for text in column.cast(pl.String):
+        digest.update(b"-" if text is None else b"%d %s" % (len(text.encode()), text.encode()))
+    return digest.hexdigest()
+
+
+def _other_labels(folder: RunFolder) -> DataError:
+    return DataError(
+        f"{folder.path}: the labels are not those that this run was charged for, and flipping others alike would show which "
+        "changed; put the old ones back, or start a new run without --resume"
+    )
 
 
 def check_teacher(contract: Contract) -> None:

@@ -134,7 +134,13 @@ def _try_own_top(job: Job, widths: Sequence[int]) -> None:
 
 
 def train_as_label_party(
-    job: Job, dataset: Dataset, agreement: Agreement, *, kept: Sequence[KeptCuts] | None = None, scores_unmatched: bool = True
+    job: Job,
+    dataset: Dataset,
+    agreement: Agreement,
+    *,
+    own: OwnRows,
+    kept: Sequence[KeptCuts] | None = None,
+    scores_unmatched: bool = True,
 ) -> TrainedLabelParty:
     """Train with the contract's defences, or load what was trained; labels are replaced and charged for before any is used.
 
@@ -155,7 +161,8 @@ def train_as_label_party(
     put_starting_weights(job.folder, model)
     what = f"training of {job.contract.name}, run {agreement.run_id}"
     if kept is None:
-        defense.spend(job.contract, job.party, job.folder, dataset.known_labels.true_N, what=what)
+        true_N, column = dataset.known_labels.true_N, own.used_labels(job.contract)
+        defense.spend(job.contract, job.party, job.folder, true_N, what=what, column=column)
     defended = defense.defended(dataset)
     _check_classes(job, defended)
     run = _training_run(job, defended, agreement, training)

@@ -16,7 +16,7 @@ import yaml
 
 from tallystick.alignment.outcome import Alignment
 from tallystick.artifacts.embedding_charge import sent_by
-from tallystick.artifacts.folder import RunFolder
+from tallystick.artifacts.folder import TRIAL, RunFolder
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
 from tallystick.config.tuning import TunedKey
@@ -26,7 +26,7 @@ from tallystick.job.handshake import Agreement, ResumeState, shake_hands, shake_
 from tallystick.job.job import Job
 from tallystick.job.phases.defense import training_charged
 from tallystick.job.phases.search import TrialOrder, TrialRecord, best_of, require_optuna
-from tallystick.job.phases.train import encode_rows, train_as_feature_party, train_as_label_party
+from tallystick.job.phases.train import encode_rows, own_rows, train_as_feature_party, train_as_label_party
 from tallystick.msgspec_threads import prepared
 from tallystick.network.channel import Channel
 from tallystick.network.messages import Message
@@ -100,6 +100,13 @@ def finished_trials(folder: RunFolder) -> list[TrialRecord]:
     return msgspec.convert(noted, prepared(list[TrialRecord]))
 
 
+def open_trials(folder: RunFolder) -> list[RunFolder]:
+    """The folders of trials that began and are not over."""
+    over = {f"{TRIAL}{trial.number}" for trial in finished_trials(folder)}
+    begun = [path.name for path in folder.path.glob(f"{TRIAL}*") if path.name not in over]
+    return [folder.trial(int(name.removeprefix(TRIAL))) for name in sorted(begun)]
+
+
 def tune_as_label_party(job: Job, keys: Keys, alignment: Alignment, *, run_id: str) -> list[TrialRecord]:
     """Search together with all feature parties; raises ProtocolError, and ConfigError where they allow nothing in common."""
     tunable, most = allowed_keys(job.contract, job.party), most_trials(job.contract, job.party)
@@ -121,7 +128,8 @@ def tune_as_label_party(job: Job, keys: Keys, alignment: Alignment, *, run_id: s
             dataset = encode_rows(trial, keys, alignment, trial.feature_channels)
             agreement = shake_hands_label_party(trial.contract, _kept(trial, run_id), dict(_named(trial)))
             agreement = _of_trial(agreement, trial)
-            state = train_as_label_party(trial, dataset, agreement, scores_unmatched=False).state  # a trial is compared, not used
+            own = own_rows(trial, keys, alignment)  # a trial is compared, not used
+            state = train_as_label_party(trial, dataset, agreement, own=own, scores_unmatched=False).state
             rows = len(dataset.train_N), len(dataset.validation_N)
             yield record.ended(state.best_loss, epochs=state.epoch, rows=rows, seconds=time.monotonic() - began)
 
