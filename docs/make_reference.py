@@ -18,6 +18,7 @@ from tallystick.attacks.linkage.texts import TEXT_ATTACKS
 from tallystick.attacks.membership.registry import MEMBERSHIP_ATTACKS
 from tallystick.config.sections import FOLDS, FULL_ALONE, LEAST_FOLDED
 from tallystick.config.unaligned import METHODS as UNALIGNED_METHODS
+from tallystick.disclosure.table import DISCLOSURES
 from tallystick.evaluation.private.registry import MECHANISMS
 from tallystick.imputation.registry import FEATURE_IMPUTERS, LABEL_IMPUTERS, SUFFIXES
 from tallystick.models.similarity.registry import MERGES
@@ -468,8 +469,20 @@ def _table(columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+LEARNT = ("step", "the label party learns", "the feature party learns", "guarantee")
+
+
+def threat_model() -> str:
+    """Give the threat model with the table of what each side learns as the code has it; all else is written by hand."""
+    page = (FOLDER.parent / "explanation" / "threat-model.md").read_text(encoding="utf-8")
+    rows = ((row.name, row.label_party, row.feature_party, row.guarantee) for row in DISCLOSURES)
+    before, rest = page.split(f"| {' | '.join(LEARNT)} |\n", 1)
+    return f"{before}{_table(LEARNT, rows)}\n\n{rest.split(2 * chr(10), 1)[1]}"
+
+
 PAGES = {"python-names.md": reference, "attacks.md": attacks, "methods.md": methods, "protocols.md": protocols, "rules.md": rules}
 
 if __name__ == "__main__":
     for page, write in PAGES.items():
         (FOLDER / page).write_text(write(), encoding="utf-8")
+    (FOLDER.parent / "explanation" / "threat-model.md").write_text(threat_model(), encoding="utf-8")

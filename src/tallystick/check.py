@@ -12,14 +12,8 @@ from tallystick.data.lazy import Frame
 from tallystick.data.profile import keys_as_written, profile
 from tallystick.data.repeats import with_summaries
 from tallystick.data.table import read_party_table
-from tallystick.disclosure import (
-    defense_lines,
-    deviation_of,
-    disclosure_lines,
-    membership_lines,
-    protects_a_row,
-    repeats_lines,
-)
+from tallystick.disclosure.protection import defense_lines, deviation_of, protects_a_row
+from tallystick.disclosure.table import disclosure_lines
 from tallystick.errors import ConfigError, TallystickError
 from tallystick.job.alignment_cost import alignment_cost, line_note
 from tallystick.job.phases.pace import pace_note
@@ -107,11 +101,7 @@ def linkage_lines(contract: Contract, party: PartyFile) -> list[str]:
 def _add_contract(shown: dict[str, Any], found: Preflight, contract: Contract) -> None:
     shown["contract_hash"] = contract.hash
     shown["alignment"] = f"{contract.alignment.method}; a peer that does not follow the protocol {deviation_of(contract)}"
-    shown["disclosures"] = [
-        *membership_lines(contract, own_columns=found.own_columns),
-        *repeats_lines(contract),
-        *disclosure_lines(contract),
-    ]
+    shown["disclosures"] = disclosure_lines(contract, own_columns=found.own_columns)
     try:
         shown["defenses"] = defense_lines(contract) + protects_a_row(contract)
     except TallystickError as error:

@@ -18,7 +18,7 @@ from tallystick.defenses.chain import Defenses, chain
 from tallystick.defenses.noise import NoiseStream
 from tallystick.defenses.read_by import READ_BY
 from tallystick.defenses.registry import DEFENSES
-from tallystick.disclosure import defense_lines
+from tallystick.disclosure.protection import defense_lines
 
 ROWS, BATCH, EPOCHS, WIDTH, INSIDE = 2000, 250, 8, 16, 3
 

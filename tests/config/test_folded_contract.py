@@ -11,7 +11,7 @@ from tallystick.config.party import parse_party
 from tallystick.config.party_checks import check_party
 from tallystick.config.sections import SplitConfig
 from tallystick.data.split import TEST, VALIDATION, folds_by_hash, split_by_hash
-from tallystick.disclosure import disclosure_lines
+from tallystick.disclosure.table import disclosure_lines
 from tallystick.errors import ConfigError
 
 PARTIES = ("bank", "shop")
@@ -38,17 +38,17 @@ def test_what_folds_do_not_go_with(problem):
     assert f"training.folds = 4, {problem}" in str(error.value)
     left = parse_contract(contract_values(PARTIES, training__folds="auto", **REFUSED[problem]))
     assert left.folds(500) == 1
-    assert not any("training.folds" in line for line in disclosure_lines(left))
+    assert not any("training.folds" in line for line in disclosure_lines(left, own_columns=None))
 
 
 def test_by_itself_a_small_table_has_some():
     contract = parse_contract(contract_values(PARTIES, training__folds="auto"))
     assert [contract.folds(rows) for rows in (1, 199, 200, 1999, 2000)] == [1, 1, 4, 4, 1]
-    (line,) = [line for line in disclosure_lines(contract) if "training.folds" in line]
+    (line,) = [line for line in disclosure_lines(contract, own_columns=None) if "training.folds" in line]
     assert "with 200 to 1,999 training rows (training.folds: auto)" in line
     asked = parse_contract(contract_values(PARTIES, training__folds=3))
     assert [asked.folds(rows) for rows in (1, 10**6)] == [3, 3]
-    assert any("validation rows' labels too" in line for line in disclosure_lines(asked))
+    assert any("validation rows' labels too" in line for line in disclosure_lines(asked, own_columns=None))
 
 
 @pytest.mark.parametrize("folds", [0, 17, 2.0, "many"])

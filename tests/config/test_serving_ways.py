@@ -4,7 +4,7 @@ import pytest
 
 from tallystick.config.contract import parse_contract
 from tallystick.config.serving import WAYS
-from tallystick.disclosure import serving_lines
+from tallystick.disclosure.serving import serving_lines
 from tallystick.errors import ConfigError
 
 

@@ -5,7 +5,7 @@ from tiny import contract_values
 
 from tallystick.config.contract import parse_contract
 from tallystick.config.validations import validations
-from tallystick.disclosure import validation_lines
+from tallystick.disclosure.training import validation_lines
 from tallystick.errors import ConfigError
 
 PARTIES = ("bank", "shop")

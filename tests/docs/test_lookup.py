@@ -48,6 +48,12 @@ def test_a_page_of_docstrings_is_what_the_code_says(page: str, referred: ModuleT
     assert (DOCS / "reference" / page).read_text(encoding="utf-8") == referred.PAGES[page](), "run `make reference`"
 
 
+def test_the_threat_model_lists_the_disclosures_that_the_code_has(referred: ModuleType) -> None:
+    assert (DOCS / "explanation" / "threat-model.md").read_text(encoding="utf-8") == referred.threat_model(), (
+        "run `make reference`"
+    )
+
+
 def test_every_method_that_a_contract_can_name_has_its_section(referred: ModuleType) -> None:
     page = referred.methods()
     heads = {line.split("`")[1] for line in page.splitlines() if line.startswith("### `")}

@@ -16,7 +16,7 @@ from tallystick.audit.labels import audit_labels
 from tallystick.audit.recorded import audit_recorded
 from tallystick.config.contract import parse_contract
 from tallystick.data.features import FeatureShape
-from tallystick.disclosure import defense_lines
+from tallystick.disclosure.protection import defense_lines
 from tallystick.errors import ConfigError
 from tallystick.job.phases.defense import key_stream
 from tallystick.models.build import build_label_model
@@ -110,6 +110,7 @@ def test_every_party_says_what_each_learnt_at_the_cut(undefended):
     assert crossed[0] == crossed[1]
     assert [(item.step, item.party) for item in crossed[0]] == [
         ("training", "bank"),
+        ("training", "shop"),
         ("training", "shop"),
         ("evaluation", "bank"),
         ("evaluation", "shop"),

@@ -13,7 +13,7 @@ from tallystick.artifacts.row_recorder import RowStore
 from tallystick.config.contract import parse_contract
 from tallystick.config.refit import refit_problems, refits
 from tallystick.dataset import intersection
-from tallystick.disclosure import disclosure_lines
+from tallystick.disclosure.table import disclosure_lines
 from tallystick.errors import ConfigError
 from tallystick.simulation import simulate
 from tallystick.training.checkpoint import read_tensors
@@ -174,11 +174,11 @@ def test_a_refit_that_cannot_be_is_refused(problem):
 
 def test_check_says_what_it_discloses():
     by_time = parse_contract(contract_values(PARTIES, split__method="time"))
-    (line,) = [line for line in disclosure_lines(by_time) if "training.refit" in line]
+    (line,) = [line for line in disclosure_lines(by_time, own_columns=None) if "training.refit" in line]
     assert "shop get further gradients, of the validation rows' labels too" in line
     for changes in ({"training__refit": False}, {"training__gradients": "none"}):
         contract = parse_contract(contract_values(PARTIES, split__method="time", **changes))
-        assert not any("refit" in line for line in disclosure_lines(contract))
+        assert not any("refit" in line for line in disclosure_lines(contract, own_columns=None))
 
 
 def test_trials_of_a_search_are_compared_by_validation_alone():

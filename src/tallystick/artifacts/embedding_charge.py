@@ -18,7 +18,7 @@ from tallystick.config.party import PartyFile
 from tallystick.config.sections import TrainingConfig
 from tallystick.cut.forward import Part
 from tallystick.defenses.gaussian_embeddings import GaussianEmbeddings
-from tallystick.disclosure import draws_labels_first
+from tallystick.disclosure.training import draws_labels_first
 from tallystick.msgspec_threads import prepared
 from tallystick.privacy.events import UnsentGaussianDP
 from tallystick.training.checkpoint import TrainingState

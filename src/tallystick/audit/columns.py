@@ -34,7 +34,8 @@ from tallystick.config.party import FeatureColumns
 from tallystick.data.encoder import Encoder, feature_columns
 from tallystick.dataset.dataset import Dataset
 from tallystick.dataset.own_rows import OwnRows
-from tallystick.disclosure import defense_lines, start_lines
+from tallystick.disclosure.protection import defense_lines
+from tallystick.disclosure.training import start_lines
 from tallystick.errors import DataError, FeatureError, StorageError
 from tallystick.training.checkpoint import read_tensors, write_tensors
 from tallystick.watcher import Watcher

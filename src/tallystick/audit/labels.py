@@ -34,7 +34,8 @@ from tallystick.audit.known_start import KnownStart
 from tallystick.audit.other_run import OtherRun, runs_in_words
 from tallystick.config.contract import Contract
 from tallystick.defenses.label_dp import LabelDP
-from tallystick.disclosure import defense_lines, start_lines
+from tallystick.disclosure.protection import defense_lines
+from tallystick.disclosure.training import start_lines
 from tallystick.errors import DataError, StorageError
 from tallystick.training.checkpoint import read_tensors, write_tensors
 from tallystick.watcher import Watcher

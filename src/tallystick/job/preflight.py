@@ -42,7 +42,7 @@ from tallystick.dataset.intersection import check_classes, check_unaligned
 from tallystick.dataset.own_rows import Before, extended_encoder, known_labels
 from tallystick.defenses.gaussian import GaussianGradients
 from tallystick.defenses.gaussian_embeddings import GaussianEmbeddings
-from tallystick.disclosure import screening_line
+from tallystick.disclosure.training import screening_line
 from tallystick.errors import ComputeError, ConfigError, DataError, StorageError, TallystickError
 from tallystick.evaluation.boosting import check_halves
 from tallystick.evaluation.importance import column_places

@@ -3,7 +3,7 @@
 import threading
 from typing import TYPE_CHECKING
 
-from tallystick.disclosure import serving_lines
+from tallystick.disclosure.serving import serving_lines
 from tallystick.job.process import Work
 from tallystick.online.side import ServingSide
 

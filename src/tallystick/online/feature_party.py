@@ -11,7 +11,7 @@ from tallystick.artifacts.trained import TrainedFeatureParty
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
 from tallystick.dataset.intersection import IntersectionDataset
-from tallystick.disclosure import serving_lines
+from tallystick.disclosure.serving import serving_lines
 from tallystick.errors import PeerError
 from tallystick.job.handshake import shake_hands
 from tallystick.network.channel import Channel

@@ -16,7 +16,7 @@ from tallystick.dataset.dataset import Dataset
 from tallystick.dataset.imputed import ImputedFeatures
 from tallystick.dataset.intersection import IntersectionDataset
 from tallystick.dataset.union import Imputation, UnionDataset
-from tallystick.disclosure import serving_lines
+from tallystick.disclosure.serving import serving_lines
 from tallystick.errors import ConfigError
 from tallystick.job.handshake import shake_hands, shake_hands_label_party
 from tallystick.models.build import width_of

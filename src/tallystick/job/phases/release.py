@@ -14,7 +14,7 @@ from tallystick.artifacts.ledger import LABELS, charged
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile, PrivacyConfig
 from tallystick.config.sections import PrivateRelease
-from tallystick.disclosure import shared_with_feature_parties
+from tallystick.disclosure.evaluation import shared_with_feature_parties
 from tallystick.evaluation.messages import Finished
 from tallystick.evaluation.private.release import release_private_auc
 from tallystick.evaluation.private.result import NothingReleased, PrivateAuc

@@ -18,12 +18,8 @@ from tallystick.audit.columns import with_releases
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
 from tallystick.config.sections import TrainingSettings
-from tallystick.disclosure import (
-    deviation_of,
-    membership_lines,
-    protects_a_row,
-    repeats_lines,
-)
+from tallystick.disclosure.alignment import membership_lines, repeats_lines
+from tallystick.disclosure.protection import deviation_of, protects_a_row
 from tallystick.evaluation.importance import column_places
 from tallystick.job.findings import RunFindings
 from tallystick.job.job import Job

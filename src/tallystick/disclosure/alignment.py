@@ -1,0 +1,260 @@
+"""What the handshake and the alignment disclose."""
+
+from functools import partial
+
+from tallystick.alignment.psi import learnt_of
+from tallystick.alignment.repeats import counts_learnt
+from tallystick.config.contract import Contract
+from tallystick.disclosure.disclosure import Disclosure, RunFacts, parties_of
+from tallystick.disclosure.protection import UNPROTECTED
+from tallystick.results import Learnt
+
+
+def _greeting(contract: Contract) -> list[str]:
+    parties = " and ".join(contract.parties)
+    progress = "; of a run that is resumed, the steps that they kept and whether its training ended"
+    return [
+        f"{parties} tell each other which program and contract they have, what they are about to do, and the names of the runs "
+        f"that they keep{progress if contract.sends_gradients else ''}"
+    ]
+
+
+def _protocol_outcome(contract: Contract, facts: RunFacts, *, method: str) -> list[Learnt]:
+    """Give what the protocol itself returns as learnt, but for the counts of rows, for which nothing stands."""
+    if contract.alignment.method != method:
+        return []
+    guarantee = contract.linkage.guarantee
+    sentences = [*(facts.alignment.learnt if facts.alignment else []), *(facts.helper.learnt if facts.helper else [])]
+    counts = _counts(contract, facts)
+    return [
+        Learnt(step="alignment", party=facts.party, what=sentence, guarantee=guarantee)
+        for sentence in sentences
+        if sentence not in counts
+    ]
+
+
+def _intersection(contract: Contract) -> list[str]:
+    if contract.alignment.method != "intersection":
+        return []
+    label, several = contract.label_party, len(contract.feature_parties) > 1
+    lines = [
+        f"{label} learns how many ids {name} has, and which of its own ids {name} has too" for name in contract.feature_parties
+    ]
+    also = "; of the ids of another feature party it learns nothing else" if several else ""
+    return lines + [
+        f"{name} learns how many ids {label} has, and which of its own ids all parties have{also}"
+        for name in contract.feature_parties
+    ]
+
+
+def _intersection_learnt(contract: Contract, facts: RunFacts) -> list[Learnt]:
+    """Add what the other side of an intersection learnt, which follows from what this side knows.
+
+    Among several feature parties one knows nothing of another, and not what the label party has in common with each.
+    """
+    items = _protocol_outcome(contract, facts, method="intersection")
+    alignment, label = facts.alignment, contract.label_party
+    if alignment is None or alignment.method != "intersection":
+        return items
+    peers = contract.feature_parties if facts.party == label else (label,) if len(contract.feature_parties) == 1 else ()
+    sizes = alignment.sizes
+    return items + [
+        Learnt(step="alignment", party=peer, what=sentence, guarantee=contract.linkage.guarantee)
+        for peer in peers
+        for sentence in learnt_of(facts.party, sizes["own"], own=sizes[peer], common=sizes["intersection"])
+    ]
+
+
+def repeats_lines(contract: Contract) -> list[str]:
+    """Say what is disclosed where the label party has several rows for one id."""
+    if contract.alignment.duplicates != "all":
+        return []
+    label, features = parties_of(contract)
+    return [
+        f"{features} learns how many rows {label} has for each common id, and which steps these are in "
+        "(alignment.duplicates: all); an id's rows are in one part of a split by hash, and each by its own time in one by time",
+    ]
+
+
+def _counts(contract: Contract, facts: RunFacts) -> list[str]:
+    """Give the sentence on several rows of one id, as an alignment has it."""
+    if facts.alignment is None or contract.alignment.duplicates != "all":
+        return []
+    return [counts_learnt(contract.label_party, len(facts.alignment), facts.alignment.sizes["intersection"])]
+
+
+def _counts_learnt(contract: Contract, facts: RunFacts) -> list[Learnt]:
+    learners = contract.feature_parties if facts.party == contract.label_party else (facts.party,)
+    counts = _counts(contract, facts)
+    return [Learnt(step="alignment", party=name, what=what, guarantee=UNPROTECTED) for what in counts for name in learners]
+
+
+def _union(contract: Contract) -> list[str]:
+    if contract.alignment.method != "union":
+        return []
+    label, features = parties_of(contract)
+    return [
+        f"{label} and {features} learn how many ids each has (dummies included), how many both have, and where their own ids "
+        "stand "
+        "among the pseudonyms of the union; neither learns which ids both have"
+    ]
+
+
+def _union_with_helper(contract: Contract) -> list[str]:
+    if contract.alignment.method != "union-with-helper":
+        return []
+    label, features = parties_of(contract)
+    return [
+        f"{label} and {features} learn how many ids each has (dummies included), how many both have, and where their own ids "
+        "stand "
+        f"in the union; {contract.helper} learns these numbers, and keyed hashes of all ids"
+    ]
+
+
+def _similarity(contract: Contract) -> list[str]:
+    if not contract.linkage.similar:
+        return []
+    label, features = parties_of(contract)
+    terms = contract.alignment.similarity
+    unlinked = terms is not None and terms.least_similarity is not None
+    more = "; which own rows have no link" if unlinked else ""
+    unlinked_there = f"; which of {label}'s positions have none of its rows" if unlinked else ""
+    return [
+        f"{label} learns how many rows {features} has, numbers of the rows that are most similar to each of its own, and how "
+        f"similar they are{more}; with a few known keys it can place rows of {features} by them",
+        f"{features} learns how many rows {label} has, which own rows are linked to each of these, and the mean and the "
+        "deviation "
+        f"of all distances, without noise{unlinked_there}",
+        f"{contract.helper} learns how many rows each side has, and the keys as alignment.similarity lets it see them; no formal "
+        "guarantee",
+    ]
+
+
+def membership_lines(contract: Contract, *, own_columns: bool | None) -> list[str]:
+    """Say what no filling of a union's rows hides from a label party with columns of its own (docs/explanation/unions.md).
+
+    ``own_columns`` says whether it has any that are of use; None where that is not known, as at its peers.
+    """
+    if not contract.linkage.imputes or own_columns is False:
+        return []
+    label, features = parties_of(contract)
+    having = f"{label} has columns of its own, and" if own_columns else f"if {label} has columns of its own,"
+    return [
+        f"{having} whether a row's embedding goes with them can tell most made-up rows from real ones: take it as known to "
+        f"{label} which rows of the union {features} has, whatever fills the others (union.features = {contract.union.features})"
+    ]
+
+
+def _split(contract: Contract) -> list[str]:
+    if contract.split.method != "time":
+        return []
+    label, features = parties_of(contract)
+    return [f"{features} learns which of three groups in time each row of {label} is in (split.method: time)"]
+
+
+def _split_learnt(contract: Contract, facts: RunFacts) -> list[Learnt]:
+    if contract.split.method != "time" or facts.training is None or not contract.sends_gradients:
+        return []
+    by_time = "Each row's part of the split, hence the order in time of three groups of rows."
+    return [Learnt(step="training", party=name, what=by_time, guarantee=UNPROTECTED) for name in contract.feature_parties]
+
+
+_LISTS = ("Size.of", "Size.rows", "Chunk.of", "Chunk.rows")
+"""How every alignment sends its lists."""
+
+_AGAINST_CHEATERS = (
+    *("CoinCommitment.digest", "Coin.coin", "StoreSeed.bucket", "StoreSeed.seed", "CheckKey.key", "TagsCommitment.digest"),
+    *("Standing.alignment", "Standing.done", "Standing.shown"),
+)
+"""What `security: malicious` and the stores of a union send besides: random numbers, hashes and how far kept buckets go."""
+
+ALIGNMENT = (
+    Disclosure(
+        name="handshake",
+        label_party="version, contract, command; when resuming, the peer's steps and whether its training ended (with "
+        "`gradients: none` neither); to predict or serve, which runs are complete and promoted (with `gradients: none` those whose "
+        "embeddings arrived)",
+        feature_party="the same",
+        guarantee="nothing private is sent",
+        fields=(
+            *("Hello.wire_version", "Hello.party", "Hello.process", "Hello.peer_process", "Hello.received"),
+            *("Refusal.matter", "Refusal.reason"),
+            *("Greeting.version", "Greeting.contract_hash", "Greeting.command", "Greeting.resume", "Greeting.run_id"),
+            *("Greeting.checkpoints", "Greeting.trained", "Greeting.complete", "Greeting.start_from", "Greeting.promoted"),
+            *("Greeting.torch", "Greeting.numpy", "ContractText.text"),
+            *("Agreement.run_id", "Agreement.align", "Agreement.resume_from", "Agreement.train", "Agreement.version"),
+            *("LineProbe.data", "ProbeAnswer", "Choice.protocol"),
+        ),
+        sentences=_greeting,
+    ),
+    Disclosure(
+        name="`intersection`",
+        label_party="how many ids each feature party has, and which of its own ids each has",
+        feature_party="how many ids the label party has, and which of its own ids all have",
+        guarantee="nothing else, by decisional Diffie-Hellman and a random oracle; for more than a few ids also AES-128 and "
+        "BLAKE2b "
+        "([why](../reference/alignment-protocols.md#intersection))",
+        fields=(
+            *_LISTS,
+            *("Nonce.nonce", "Table.bucket", "Table.attempt", "Proof.digest", "TagsDigest.digest"),
+            *_AGAINST_CHEATERS,
+        ),
+        sentences=_intersection,
+        learnt=_intersection_learnt,
+    ),
+    Disclosure(
+        name="with `duplicates: all`",
+        label_party="nothing more",
+        feature_party="how many rows the label party has for each common id",
+        guarantee="none",
+        fields=("Chunk.rows",),
+        sentences=repeats_lines,
+        learnt=_counts_learnt,
+    ),
+    Disclosure(
+        name="`union`",
+        label_party="both sizes and that of the intersection, and where its own ids stand among pseudonyms",
+        feature_party="the same",
+        guarantee="nothing else, by the same assumptions, for more than a few ids with AES-128 as an ideal cipher "
+        "([why](../reference/alignment-protocols.md#union)); dummy ids blur the sizes, without a guarantee",
+        fields=(*_LISTS, "Nonce.nonce", "ProgrammedTable.attempt", "ProgrammedStore.seed", *_AGAINST_CHEATERS),
+        sentences=_union,
+        learnt=partial(_protocol_outcome, method="union"),
+    ),
+    Disclosure(
+        name="`union-with-helper`",
+        label_party="as `union`; the helper learns the three sizes",
+        feature_party="the same",
+        guarantee="a keyed hash (BLAKE2b) is a pseudorandom function, and the helper works with nobody",
+        fields=(*_LISTS, "KeyShare.share"),
+        sentences=_union_with_helper,
+        learnt=partial(_protocol_outcome, method="union-with-helper"),
+    ),
+    Disclosure(
+        name="`similarity`",
+        label_party="row counts; numbers of the K most similar rows, and how similar; mean and deviation of distances; with "
+        "`least_similarity`, that linked keys are that much alike (exact whatever `tau` says), and which own rows have no link",
+        feature_party="row counts; which own rows are linked to each; the same mean and deviation, without noise even where "
+        "`tau` "
+        "asks for some; with `least_similarity`, which positions have no own row",
+        guarantee="none, unless `noise.keys`: then geo-indistinguishability or (ε, δ)-DP of keys within `radius`. Equal keys "
+        "stay "
+        "equal ([what attackers locate](../results/alignment.md#what-attackers-locate-measured))",
+        fields=(
+            *_LISTS,
+            *("KeyShare.share", "KeyShape.dimensions", "Scale.mean", "Scale.deviation", "LinksDigest.digest"),
+            *("Texts.of", "Texts.texts"),
+        ),
+        sentences=_similarity,
+        learnt=partial(_protocol_outcome, method="similarity"),
+    ),
+    Disclosure(
+        name="split",
+        label_party="nothing",
+        feature_party="by hash: nothing; by time: which of three groups in time each row is in",
+        guarantee="none needed",
+        fields=("SplitParts.parts",),
+        sentences=_split,
+        learnt=_split_learnt,
+    ),
+)

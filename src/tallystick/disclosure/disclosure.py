@@ -1,0 +1,89 @@
+"""One thing that crosses between parties: who learns what of it, by which messages, and what bounds it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tallystick.alignment.outcome import Alignment
+from tallystick.alignment.psu_helper import HelperOutcome
+from tallystick.config.contract import Contract
+from tallystick.evaluation.messages import Finished
+from tallystick.results import Learnt
+from tallystick.training.checkpoint import TrainingState
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialFacts:
+    """What a search sent in all its trials that ended well.
+
+    Args:
+        trials: how many there are.
+        epochs: of all trials together.
+        training: rows of that part.
+        validation: rows of that part.
+    """
+
+    trials: int
+    epochs: int
+    training: int
+    validation: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFacts:
+    """The figures of a run that its report's sentences name; a step that did not take place has none.
+
+    Args:
+        party: whose report it is.
+        alignment: as this party knows it.
+        helper: what this party knows as a helper.
+        rows: training, validation and test rows, by the part's name; empty before the split.
+        networks: trained side by side.
+        training: how the joint training went.
+        search: what a search sent; None without one, and for one on own columns alone.
+        finished: the last message of the run.
+    """
+
+    party: str
+    alignment: Alignment | None = None
+    helper: HelperOutcome | None = None
+    rows: Mapping[str, int] = field(default_factory=dict)
+    networks: int = 1
+    training: TrainingState | None = None
+    search: TrialFacts | None = None
+    finished: Finished = field(default_factory=lambda: Finished(rows=0))
+
+
+def _nothing(_: Contract) -> Sequence[str]:
+    return ()
+
+
+def _no_facts(_contract: Contract, _facts: RunFacts) -> Sequence[Learnt]:
+    return ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Disclosure:
+    """A row of the table of disclosures, which ``check``, reports and pages are made of.
+
+    Args:
+        name: the row's name on pages, in Markdown.
+        label_party: what the label party learns, for pages.
+        feature_party: what a feature party learns, for pages.
+        guarantee: what bounds it, for pages.
+        fields: the message fields that it crosses by, such as ``CutGradient.values``.
+        sentences: what a contract discloses by it, before a run; none where the contract does not.
+        learnt: what each party learnt by it in a run.
+    """
+
+    name: str
+    label_party: str
+    feature_party: str
+    guarantee: str
+    fields: tuple[str, ...] = ()
+    sentences: Callable[[Contract], Sequence[str]] = _nothing
+    learnt: Callable[[Contract, RunFacts], Sequence[Learnt]] = _no_facts
+
+
+def parties_of(contract: Contract) -> tuple[str, str]:
+    """Give the label party's name, and those of the feature parties as a sentence has them."""
+    return contract.label_party, " and ".join(contract.feature_parties)

@@ -1,0 +1,124 @@
+"""What predictions and serving disclose."""
+
+from tallystick.config.contract import Contract
+from tallystick.disclosure.disclosure import Disclosure, parties_of
+
+
+def _prediction(contract: Contract) -> list[str]:
+    label, features = parties_of(contract)
+    if contract.linkage.imputes:
+        return [
+            f"`tallystick predict`: the ids of both tables are aligned as above; {label} gets an embedding for every position, "
+            "and "
+            f"{features} a score for every position, of which it can place those of its own rows"
+        ]
+    return [
+        f"`tallystick predict`: the rows of all tables are aligned as above, so {features} can tell which of the own rows are "
+        f"scored; {label} gets a cut embedding per scored row"
+    ]
+
+
+def serving_lines(contract: Contract) -> list[str]:
+    """Say what `tallystick serve` discloses: a sentence for each way of asking that the contract allows, none without any."""
+    if contract.serving is None:
+        return []
+    label, features, window = contract.label_party, " and ".join(contract.feature_parties), contract.serving.window
+    rows = "rows of the union" if contract.linkage.imputes else "common rows"
+    has = f", and that {features} has it" if contract.linkage.imputes else ""
+    ways = {
+        "key": f"{label} shows {features} the key of each row that it asks for, and when, also of rows that {features} lacks",
+        "position": f"{label} shows {features} which of the common rows it asks for, and when; of other keys nothing crosses",
+        "window": f"{label} shows {features} a window of at least {window} common rows, one or more of which it wants, and when; "
+        "the window of a row changes only by rows that come or go, and what else is known of these rows can tell which one it "
+        "was; no formal guarantee",
+        "ahead": f"the embeddings of all {rows} cross to {label} when the sides meet; of a request {features} learns nothing, "
+        "not even that there was one",
+        "embedding": f"{features} shows {label} the embedding of each row that it asks for, and when, and no id; but a row that "
+        "was embedded before, in training, evaluation, a prediction or an earlier request, can be known again by it, and where "
+        f"{label} then knew the row, it knows it now{has}; no formal guarantee",
+        "agreed-batch": f"{features} shows {label} which batch of at least {window} {rows} holds a row that it asks for, the "
+        "embeddings of all its rows, and when, once while the sessions stand; what else is known of these rows can tell which "
+        "one it was; no formal guarantee",
+    }
+    lines = [f"`tallystick serve`: {ways[way]} (serving.ways: {way})" for way in contract.serving.ways]
+    lines.append(
+        f"`tallystick serve`: {label} keeps embeddings that it was sent and can see when a row of {features} has changed; "
+        f"with enough of them it can rebuild columns, as after a training; each side journals what was asked"
+    )
+    if contract.serving.feature_party_asks:
+        return lines + _score_lines(contract)
+    lines.append(
+        f"`tallystick serve`: a row that is asked of two versions has two embeddings, which tell {label} more of it than one; so "
+        "has a row that a candidate scores beside (`tallystick runs ... shadow`, on all sides). Both count in questions_a_day "
+        "and questions_a_day_per_row, and with gaussian-embeddings each version is charged. By ahead, all rows cross once more"
+    )
+    return lines
+
+
+def _score_lines(contract: Contract) -> list[str]:
+    """Say what scores teach a feature party that asks for them."""
+    assert contract.serving is not None
+    label, feature = contract.label_party, contract.feature_parties[0]
+    batched = "agreed-batch" in contract.serving.ways
+    which = "each row that it asks for" + (" and of all others in its batch" if batched else "")
+    if batched and contract.linkage.imputes:
+        which += f", rows that only {label} has included, by pseudonym"
+    a_day, a_row = contract.serving.questions_a_day, contract.serving.questions_a_day_per_row
+    bounds = [f"{a_day} rows a day (serving.questions_a_day)"] if a_day is not None else []
+    bounds += [f"{a_row} times a day for a row (serving.questions_a_day_per_row)"] if a_row is not None else []
+    probing = f"scores of embeddings of {feature}'s own choice teach it {label}'s top model"
+    probing += f", and what the columns of {label} do to the score of a row" if batched else ""
+    return [
+        f"`tallystick serve`: {feature} gets the score of {which}: that estimates a label as well as the model does, and whoever "
+        "has the row; no formal guarantee",
+        f"`tallystick serve`: {probing}; {label} answers {' and '.join(bounds) or 'any number of them: set a budget'}",
+    ]
+
+
+SERVING = (
+    Disclosure(
+        name="prediction, intersection",
+        label_party="alignment of new ids as above; an embedding per scored row",
+        feature_party="which of its rows were scored",
+        guarantee="none",
+        fields=("CutEmbedding.step", "CutEmbedding.values"),
+        sentences=_prediction,
+    ),
+    Disclosure(
+        name="prediction, union",
+        label_party="alignment as above; an embedding per position",
+        feature_party="alignment as above; a score for every position. It can place those of its own rows, and equal embeddings "
+        "can "
+        "give imputed rows away to the label party",
+        guarantee="none",
+        fields=("CutEmbedding.values", "UnionScores.scores"),
+        sentences=_prediction,
+    ),
+    Disclosure(
+        name="serving, the label party asks",
+        label_party="embeddings of the rows asked for (`ahead`: of all common rows, or of the union)",
+        feature_party="which rows, and when: a key, a position, a window that holds it, or nothing, by `serving.ways`",
+        guarantee="none",
+        fields=(
+            *("WayOfAsking.way", "RowQuestion.number", "RowQuestion.run", "RowQuestion.keys", "RowQuestion.positions"),
+            *("RowQuestion.last", "RowQuestion.versions"),
+            *("RowAnswer.number", "RowAnswer.state", "RowAnswer.values", "RowAnswer.refusal"),
+            *("AlignmentKept.name", "AlignmentNext.name", "AlignmentNext.again", "VersionsWanted.runs"),
+            *("VersionsHeld.promoted", "VersionsHeld.candidate", "VersionsHeld.loaded", "VersionsHeld.failed"),
+        ),
+        sentences=serving_lines,
+    ),
+    Disclosure(
+        name="serving, the feature party asks",
+        label_party="embeddings of the rows asked for, or of a whole batch; which batch; rows that it was sent before can be "
+        "known "
+        "again",
+        feature_party="a score per embedding: an estimate of the label; with embeddings of its own choice, the top model",
+        guarantee="none; daily budgets bound how much",
+        fields=(
+            *("ScoreQuestion.number", "ScoreQuestion.values", "ScoreQuestion.run", "ScoreQuestion.batch", "ScoreQuestion.last"),
+            *("ScoreAnswer.number", "ScoreAnswer.state", "ScoreAnswer.values", "ScoreAnswer.refusal"),
+        ),
+        sentences=serving_lines,
+    ),
+)

@@ -1,0 +1,26 @@
+"""All that crosses between parties, in one table: ``check``, the report's "what each side learnt" and pages are made of it."""
+
+from tallystick.config.contract import Contract
+from tallystick.disclosure.alignment import ALIGNMENT, membership_lines
+from tallystick.disclosure.disclosure import Disclosure, RunFacts
+from tallystick.disclosure.evaluation import EVALUATION
+from tallystick.disclosure.serving import SERVING
+from tallystick.disclosure.training import TRAINING
+from tallystick.results import Learnt
+
+DISCLOSURES: tuple[Disclosure, ...] = (*ALIGNMENT, *TRAINING, *EVALUATION, *SERVING)
+"""In the order of a job's steps. A test holds it against every field of every message, and against what crosses in real runs."""
+
+
+def disclosure_lines(contract: Contract, *, own_columns: bool | None) -> list[str]:
+    """List all that a contract discloses, and to whom, a sentence each.
+
+    ``own_columns`` says whether the label party has columns of use; None where that is not known.
+    """
+    lines = [line for row in DISCLOSURES for line in row.sentences(contract)]
+    return list(dict.fromkeys([*lines, *membership_lines(contract, own_columns=own_columns)]))
+
+
+def learnt_in_run(contract: Contract, facts: RunFacts) -> list[Learnt]:
+    """List what each party learnt in a run, in the order of the table."""
+    return [item for row in DISCLOSURES for item in row.learnt(contract, facts)]

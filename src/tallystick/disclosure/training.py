@@ -1,0 +1,334 @@
+"""What a training discloses, and a search, which trains several times."""
+
+from tallystick.config.contract import Contract
+from tallystick.config.sections import FULL, LEAST_FOLDED
+from tallystick.disclosure.disclosure import Disclosure, RunFacts, parties_of
+from tallystick.disclosure.protection import UNPROTECTED, protection
+from tallystick.imputation.registry import label_strategy
+from tallystick.results import Learnt
+
+
+def _embeddings(contract: Contract) -> list[str]:
+    if not contract.sends_gradients:
+        return []
+    label, features = parties_of(contract)
+    return [
+        f"{label} gets a cut embedding per training row and epoch, and of validation rows: with some known rows they rebuild "
+        "columns "
+        f"of {features}; {protection(contract, of='features')}",
+    ]
+
+
+def _gradients(contract: Contract) -> list[str]:
+    if not contract.sends_gradients:
+        return []
+    label, features = parties_of(contract)
+    others = " and of the other feature parties" if len(contract.feature_parties) > 1 else ""
+    return [
+        f"to {features}: a cut gradient per training row and epoch. It depends on the label of that row, and without a guarantee "
+        f"for labels attacks read the label off it; {protection(contract, of='labels')}",
+        f"to {features}: after each validation whether the weights are the best so far, and after each epoch whether training "
+        "stops. These bits follow from the validation labels",
+        f"to {features}: by the cut gradients, something of the columns of {label}{others}, since the score that a gradient "
+        "depends "
+        "on is made of all columns; no defence of labels promises anything for columns",
+    ]
+
+
+def _training_learnt(contract: Contract, facts: RunFacts) -> list[Learnt]:
+    """Say what crosses the cut in training; it follows from the contract, so every party says the same of every party."""
+    state = facts.training
+    if state is None or not contract.sends_gradients:
+        return []
+    training, validation, folds = facts.rows["training"], facts.rows["validation"], facts.networks
+    rows = training + validation
+    peers = ", ".join(contract.feature_parties)
+    both = f"{training} training and {validation} validation rows" if validation else f"{training} training rows"
+    embedded = f"A cut embedding per row and epoch from {peers}: {both}, {state.first_epochs or state.epoch} epochs."
+    answered = (
+        f"A cut gradient per training row and epoch ({training} rows, {state.first_epochs or state.epoch} epochs), from which "
+        "labels can be estimated, and after each validation whether the weights are the best so far."
+    )
+    settled = contract.training.model_copy(update={"folds": folds}).resolved(training)
+    times = contract.validations(settled) if validation else 1
+    if times > 1:
+        embedded += f" Of validation rows up to {times} in an epoch (training.validations)."
+    if state.refit_epochs:
+        embedded += f" The same of {state.refit_epochs} more epochs, in which training began anew with the validation rows."
+        answered += f" The same of {rows} rows, the validation rows among them, for {state.refit_epochs} epochs more."
+    if folds > 1:
+        embedded = (
+            f"From {peers}, {folds} cut embeddings per row side by side, of as many networks: of {rows} training and validation "
+            f"rows up to {1 + times} times in each of {state.epoch} epochs."
+        )
+        answered = (
+            f"{folds} cut gradients per row and epoch side by side, of which one is 0 ({rows} training and validation rows, "
+            f"{state.epoch} epochs), from which labels can be estimated, and after each validation which of the networks have "
+            "weights that are their best so far."
+        )
+    of_labels, of_columns = protection(contract, of="labels"), protection(contract, of="features")
+    return [
+        Learnt(step="training", party=contract.label_party, what=embedded, guarantee=of_columns),
+        *(Learnt(step="training", party=name, what=answered, guarantee=of_labels) for name in contract.feature_parties),
+        *(
+            Learnt(step="training", party=name, what=_columns_told(contract, name), guarantee=UNPROTECTED)
+            for name in contract.feature_parties
+        ),
+    ]
+
+
+def _columns_told(contract: Contract, name: str) -> str:
+    owners = " and ".join([contract.label_party, *(other for other in contract.feature_parties if other != name)])
+    return (
+        f"By the cut gradients, something of the columns of {owners}, for the score that they depend on is made of all columns."
+    )
+
+
+def _once(contract: Contract) -> list[str]:
+    if contract.sends_gradients:
+        return []
+    label, features = parties_of(contract)
+    return [
+        f"nothing that depends on a label is sent to {features} (training.gradients = none): no gradient, no decision, no "
+        "figure; "
+        f"each row's embedding crosses once, and {label} then trains, stops and evaluates alone",
+        f"these embeddings show {label} columns of {features}: with known rows about all of them, without a defence of columns",
+    ]
+
+
+def _once_learnt(contract: Contract, facts: RunFacts) -> list[Learnt]:
+    """Say what crosses where no gradient does."""
+    if contract.sends_gradients or not facts.rows:
+        return []
+    peers, label = ", ".join(contract.feature_parties), contract.label_party
+    rows = ", ".join(f"{count} {part}" for part, count in facts.rows.items())
+    embedded = f"One cut embedding per row from {peers} ({rows} rows), by bottom models that know no label."
+    nothing = f"Nothing of labels: no cut gradient, no decision, no figure of {label} was sent. No message's time tells one."
+    return [
+        Learnt(step="training", party=label, what=embedded, guarantee=protection(contract, of="features")),
+        *(
+            Learnt(step="training", party=name, what=nothing, guarantee="what is sent does not depend on labels")
+            for name in contract.feature_parties
+        ),
+    ]
+
+
+def start_lines(contract: Contract) -> list[str]:
+    """Say what public starting weights cost both sides, where the contract asks for them."""
+    if contract.training.starts == "secret":
+        return []
+    label, features = parties_of(contract)
+    return [
+        f"every party can make all first models (training.starts = public): from these and the first batches {label} can solve "
+        f"for columns of {features}, knowing no row, and they can try {label}'s labels one by one"
+    ]
+
+
+def validation_lines(contract: Contract) -> list[str]:
+    """Say what it costs that the weights are compared on validation rows more than once in an epoch."""
+    times = contract.validations(contract.training) if contract.split.validation else 1
+    if times == 1 or not contract.sends_gradients:
+        return []
+    label, features = parties_of(contract)
+    return [
+        f"{label} gets the embedding of each validation row up to {times} times in an epoch (training.validations), and tells "
+        f"{features} each time whether the weights are the best so far: a bit that follows from the validation labels"
+    ]
+
+
+def _refit(contract: Contract) -> list[str]:
+    if not (contract.refits and contract.sends_gradients):
+        return []
+    label, features = parties_of(contract)
+    why = "true" if contract.training.refit is True else "auto, where the split is by time"
+    return [
+        f"once {label}'s validation has said how many passes are best, training begins anew with the validation rows for as many "
+        f"(training.refit: {why}): {features} get further gradients, of the validation rows' labels too, and {label} "
+        "further embeddings of every row"
+    ]
+
+
+def _folds(contract: Contract) -> list[str]:
+    most = max(contract.folds(rows) for rows in (1, LEAST_FOLDED))
+    if most == 1 or not contract.sends_gradients:
+        return []
+    label, features = parties_of(contract)
+    asked = contract.training.folds
+    when = f" with {LEAST_FOLDED} to {FULL - 1:,} training rows" if asked == "auto" else ""
+    return [
+        f"{most} networks train side by side{when} (training.folds: {asked}): of each training and validation row {label} gets "
+        f"{most} embeddings side by side in each epoch, and again at each validation; {features} get as many gradients, of the "
+        "validation rows' labels too. Which of a row's gradients is 0 follows from its id. At each validation they hear which of "
+        "the networks were never better: as many bits, which follow from the labels of the fold that each one judges"
+    ]
+
+
+def screening_line(contract: Contract) -> str:
+    """Say what it tells that a feature party, which has many columns, may close those that say nothing."""
+    return (
+        f"nothing is sent for encoding.screening; but from embeddings after the first epoch {contract.label_party} can tell how "
+        "many columns are open, and it rebuilds these more easily than all of them"
+    )
+
+
+def _search(contract: Contract) -> list[str]:
+    if not contract.tuning.keys:
+        return []
+    _, features = parties_of(contract)
+    return [
+        f"`tallystick tune`, if it is run: as much as a training in each of up to {contract.tuning.trials} trials, and to "
+        f"{features} which values were tried and which were best (tuning.keys); a run tells none of it"
+    ]
+
+
+def _search_learnt(contract: Contract, facts: RunFacts) -> list[Learnt]:
+    """Say what a search tells beyond one training: as much again with every trial."""
+    if facts.search is None:
+        return []
+    search, peers = facts.search, ", ".join(contract.feature_parties)
+    embedded = (
+        f"A cut embedding per row and epoch from {peers}, by another network in each of {search.trials} trials: "
+        f"{search.training} training "
+        f"and {search.validation} validation rows, {search.epochs} epochs in all."
+    )
+    answered = (
+        f"A cut gradient per training row and epoch in each of {search.trials} trials ({search.training} rows, {search.epochs} "
+        "epochs "
+        "in all), from which labels can be estimated; per epoch whether validation got better; the values that were tried, which "
+        "follow "
+        "from the validation losses of the trials before, and which of them were best."
+    )
+    of_labels = protection(contract, of="labels")
+    protected = of_labels if of_labels == UNPROTECTED else f"each trial a release of its own: {of_labels}"
+    return [
+        Learnt(step="training", party=contract.label_party, what=embedded, guarantee=protection(contract, of="features")),
+        *(Learnt(step="training", party=name, what=answered, guarantee=protected) for name in contract.feature_parties),
+    ]
+
+
+def draws_labels_first(contract: Contract) -> bool:
+    """Whether labels of a union's rows are drawn before training, from embeddings that are sent for it."""
+    return contract.linkage.imputes and label_strategy(contract.union.labels)[0].settles_first
+
+
+def _embedded_once_more(contract: Contract) -> list[str]:
+    """Say what feature parties send besides, for unaligned rows or for labels that are drawn before training."""
+    if draws_labels_first(contract):
+        return [f"the training rows' cut embeddings once more to {contract.label_party}, before epoch 1"]
+    if not contract.unaligned.facts.embeds:
+        return []
+    epoch = contract.unaligned.joint_epochs
+    return [f"the training rows' cut embeddings once more to {contract.label_party}, after epoch {epoch}"]
+
+
+def _unaligned(contract: Contract) -> list[str]:
+    _, features = parties_of(contract)
+    settles = draws_labels_first(contract)
+    why = f"union.labels = {contract.union.labels}" if settles else f"unaligned.method = {contract.unaligned.method}"
+    return [f"{features}: {sentence} ({why})" for sentence in _embedded_once_more(contract)]
+
+
+def _unaligned_learnt(contract: Contract, facts: RunFacts) -> list[Learnt]:
+    """Say what is sent for unaligned rows, what a feature party learns of them, and what they add to what cut gradients tell."""
+    if facts.training is None or not contract.sends_gradients:
+        return []
+    peers, label, method = ", ".join(contract.feature_parties), contract.label_party, contract.unaligned.method
+    of_columns = protection(contract, of="features")
+    items = [
+        Learnt(step="training", party=label, what=f"From {peers}: {sentence}.", guarantee=of_columns)
+        for sentence in _embedded_once_more(contract)
+    ]
+    if not contract.unaligned.used:
+        return items
+    steps = "how many steps they take follows from the contract" if contract.unaligned.facts.local_steps else "they have no step"
+    what = (
+        f"Of {label}'s rows without a partner's row nothing crosses (unaligned.method = {method}): {steps}. Their labels shape "
+        "the weights behind later cut gradients, as aligned rows' do; a defence that replaces labels replaces theirs too. "
+        f"How many they are follows from two counts that the alignment tells a feature party: {label}'s ids, and how many of "
+        "these all parties have."
+    )
+    of_labels = protection(contract, of="labels")
+    return items + [Learnt(step="training", party=name, what=what, guarantee=of_labels) for name in contract.feature_parties]
+
+
+_CROSSING = ("CutWidth.width", "CutEmbedding.step", "CutEmbedding.values")
+
+TRAINING = (
+    Disclosure(
+        name="training: embeddings",
+        label_party="a cut embedding per training row and epoch; of a validation row up to `training.validations` of them in an "
+        "epoch, by default 4. They rebuild columns",
+        feature_party="nothing",
+        guarantee="none; [noise](defenses.md) has a guarantee for one release of a row",
+        fields=_CROSSING,
+        sentences=lambda contract: [*_embeddings(contract), *validation_lines(contract)],
+    ),
+    Disclosure(
+        name="training: gradients",
+        label_party="nothing",
+        feature_party="a cut gradient per training row and epoch, which tells the row's label; after each validation, whether it "
+        "is the best so far; after each epoch, whether training stops. Gradients tell of the columns of the label party and of "
+        "other feature parties, too",
+        guarantee="none, unless a method with an ε replaces labels (not `ladsg`): then differential privacy of training and "
+        "validation labels for all that is sent; none for columns",
+        fields=(
+            *("CutGradient.step", "CutGradient.values", "Pace.staleness"),
+            *("ValidationDecision.step", "ValidationDecision.improved", "ValidationDecision.stop"),
+        ),
+        sentences=_gradients,
+        learnt=_training_learnt,
+    ),
+    Disclosure(
+        name="a refit (`training.refit`; a split by time turns it on)",
+        label_party="a cut embedding per training and validation row and epoch, for as many passes over the rows as validated "
+        "best",
+        feature_party="cut gradients of these rows; the number of passes it knew",
+        guarantee="as for training",
+        fields=("CutEmbedding.values", "CutGradient.values"),
+        sentences=_refit,
+    ),
+    Disclosure(
+        name="networks side by side (`training.folds`, k of them)",
+        label_party="k cut embeddings per training and validation row and epoch, and k more at each validation",
+        feature_party="k cut gradients of these rows, one of which is 0: whose fold a row is in, which follows from its id; "
+        "after "
+        "each validation, which of the k networks were never better",
+        guarantee="as for training",
+        fields=("CutEmbedding.values", "CutGradient.values", "ValidationDecision.improved"),
+        sentences=_folds,
+    ),
+    Disclosure(
+        name="training with `gradients: none`",
+        label_party="one cut embedding per row. It rebuilds columns",
+        feature_party="that it arrived",
+        guarantee="what is sent depends on no label, with no assumption; none for embeddings",
+        fields=(*_CROSSING, "Finished.rows"),
+        sentences=_once,
+        learnt=_once_learnt,
+    ),
+    Disclosure(
+        name="`training.starts: public`",
+        label_party="the feature parties' first weights, and with them columns of the first batches",
+        feature_party="the label party's first weights, by which labels can be tried one by one",
+        guarantee="none",
+        sentences=start_lines,
+    ),
+    Disclosure(
+        name="unaligned rows",
+        label_party="with `heuristic`, `regressor` and `diffu-at`, the training rows' embeddings once more",
+        feature_party="how many there are, by the counts of the alignment",
+        guarantee="none",
+        fields=("CutEmbedding.values",),
+        sentences=_unaligned,
+        learnt=_unaligned_learnt,
+    ),
+    Disclosure(
+        name="`tune`",
+        label_party='the rows "training" once per trial; which keys may be tuned',
+        feature_party="the same; the values that were tried and which were best, which follow from validation losses",
+        guarantee="as in training, trial by trial: each is charged",
+        fields=("TuningTerms.keys", "TuningTerms.trials", "NextTrial.number", "NextTrial.values", "NextTrial.over"),
+        sentences=_search,
+        learnt=_search_learnt,
+    ),
+)
