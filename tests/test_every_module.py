@@ -34,7 +34,6 @@ REACHED = {
     "tallystick.compute.ray_processes": ("tests/training/test_workers_on_ray.py", "Ray gave it up"),
     "tallystick.compute.threads": ("tests/compute/test_local.py", "threads=3"),
     "tallystick.compute.worker": ("tests/compute/test_local.py", "killed_worker"),
-    "tallystick.config.defense": ("tests/config/test_contract.py", "defense"),
     "tallystick.config.folds": ("tests/config/test_folded_contract.py", "training.folds"),
     "tallystick.config.gradients": ("tests/job/test_no_gradients.py", "evaluation.share_metrics"),
     "tallystick.config.imputation": ("tests/job/test_union_job.py", "imputation"),

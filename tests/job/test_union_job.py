@@ -39,6 +39,9 @@ from tallystick.training.run import TrainingRun
 PARTIES = ("bank", "shop")
 
 
+SAMPLED = {"union__features": "sampling"}  # real rows cross as they are
+
+
 def union_contract(method="union", **changes):
     values = contract_values(PARTIES, alignment__method=method, training__epochs=3, **changes)
     if method == "union-with-helper":
@@ -190,7 +193,7 @@ def test_every_bit_of_the_secret_seed_counts():
 
 def test_present_rows_are_never_replaced():
     own_U = np.array([3, -1, 0, 2, -1, 1], dtype=np.int64)
-    imputation = imputation_of(union_contract(), own_U)
+    imputation = imputation_of(union_contract(**SAMPLED), own_U)
     features = Features(numeric_NF=torch.arange(4.0)[:, None], categorical_NG=torch.empty(4, 0, dtype=torch.int64))
     batch = imputation.source(features)(torch.arange(6))
     assert batch.present_B.tolist() == [True, False, True, True, False, True]
@@ -308,7 +311,7 @@ def test_the_audit_finds_planted_absence_and_only_that():
 
 
 def test_predictions_on_a_union_reach_both_for_their_own_rows_only_and_are_calibrated_as_fitted(lay_out_job):
-    job = lay_out_job(PARTIES, rows=300, alignment__method="union", union__audit=False, union__labels="majority-fit")
+    job = lay_out_job(PARTIES, rows=300, alignment__method="union", union__audit=False, **SAMPLED, union__labels="majority-fit")
     job.run_all()
     job.run_all("predict", "--output", "scores.csv")
     scores = {name: pl.read_csv(job.home(name) / "scores.csv") for name in PARTIES}

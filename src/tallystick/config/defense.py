@@ -59,7 +59,7 @@ else:
     _ENTRIES = tuple(_entry(defense) for defense in DEFENSES.values())
     DefenseEntry = Annotated[
         Union[_ENTRIES],  # noqa: UP007 - of a tuple
-        Field(discriminator="method", examples=[{"method": "marvell", "power": 4}]),
+        Field(discriminator="method", examples=[{"method": "label-dp", "epsilon": 1}]),
     ]
 
 

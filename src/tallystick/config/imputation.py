@@ -18,7 +18,11 @@ WHERE: Mapping[When, str] = {"training": "in training", "prediction": "at predic
 
 
 def _help(strategies: Mapping[str, tuple[type[Imputer], Any]]) -> str:
-    return ", ".join(f"{name} ({imputer.gives})" if name == imputer.name else name for name, (imputer, _) in strategies.items())
+    kinds = {imputer.name: imputer for imputer, _ in strategies.values()}
+    meanings = {
+        name: f"{imputer.gives}{f'; unsafe: {imputer.reader}' if imputer.reader else ''}" for name, imputer in kinds.items()
+    }
+    return ", ".join(f"{name} ({meanings[name]})" if name in meanings else name for name in strategies)
 
 
 LABELS = f"what a label is that the label party lacks: {_help(LABEL_STRATEGIES)}"

@@ -121,7 +121,7 @@ class UnionConfig(Model):
     """What is imputed for rows that a side lacks, when the parties train on their union (FLORIST)."""
 
     labels: LabelStrategy = Field(default="settled", description=LABELS)
-    features: FeatureStrategy = Field(default="sampling", description=FEATURES)
+    features: FeatureStrategy = Field(default="splice", description=FEATURES)
     label_dummies: Dummies = Field(default=0, description="most made-up ids that the label party adds to blur its size")
     feature_dummies: Dummies = Field(default=0, description="most made-up ids that the feature party adds to blur its size")
     audit: bool = Field(default=True, strict=True, description="attack the run's own views for membership and report the result")

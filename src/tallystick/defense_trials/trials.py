@@ -51,10 +51,10 @@ class Candidate:
 
 
 def parse_sweep(text: str) -> tuple[str, tuple[float, ...]]:
-    """Read ``marvell=1,4,16``; raises ConfigError for another form, an unknown method or a word that is no number."""
+    """Read ``label-dp=3,1``; raises ConfigError for another form, an unknown method or a word that is no number."""
     method, equals, values = text.partition("=")
     if not equals or not values.strip():
-        raise ConfigError(f"--sweep {text}: must be METHOD=STRENGTH,STRENGTH,..., such as marvell=1,4,16")
+        raise ConfigError(f"--sweep {text}: must be METHOD=STRENGTH,STRENGTH,..., such as label-dp=3,1")
     if method not in DEFENSES and method not in CUTS and method != NO_GRADIENTS:
         raise ConfigError(f"--sweep {text}: {method} is no defence; {did_you_mean(method, [*DEFENSES, *CUTS, NO_GRADIENTS])}")
     try:
@@ -64,11 +64,13 @@ def parse_sweep(text: str) -> tuple[str, tuple[float, ...]]:
 
 
 def default_sweep(contract: Contract) -> list[tuple[str, tuple[float, ...]]]:
-    """A first look: what the target allows, weak to strong, no gradients at all, and every other depth of the cut."""
+    """Give a first look: the defence with a guarantee that the target allows, weak to strong, no gradients, each other cut depth.
+
+    A defence of numbers with a guarantee for a whole run does not exist. What our own pages read is tried only where it is named.
+    """
     depths = tuple(float(depth) for depth in range(1, len(contract.model.hidden) + 1) if depth != contract.model.cut_after)
-    noise: list[tuple[str, tuple[float, ...]]]
-    noise = [("marvell", (1.0, 4.0, 16.0))] if contract.target.type == "binary" else [("isotropic", (0.1, 1.0, 10.0))]
-    sweep = [*noise, ("label-dp", (3.0, 1.0)), ("distance-correlation", (0.1, 0.3, 1.0)), (NO_GRADIENTS, (float(WIDE_CUT),))]
+    guaranteed = [("label-dp", (3.0, 1.0))] if contract.target.type in DEFENSES["label-dp"].targets else []
+    sweep: list[tuple[str, tuple[float, ...]]] = [(NO_GRADIENTS, (float(WIDE_CUT),)), *guaranteed]
     return [*sweep, (CUT_AFTER, depths)] if depths else sweep
 
 

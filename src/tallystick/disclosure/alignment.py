@@ -172,7 +172,8 @@ ALIGNMENT = (
     Disclosure(
         name="handshake",
         label_party="version, contract, command; when resuming, the peer's steps and whether its training ended (with "
-        "`gradients: none` neither); to predict or serve, which runs are complete and promoted (with `gradients: none` those whose "
+        "`gradients: none` neither); to predict or serve, which runs are complete and promoted (with `gradients: none` those "
+        "whose "
         "embeddings arrived)",
         feature_party="the same",
         guarantee="nothing private is sent",

@@ -24,7 +24,8 @@ class GaussianFeatures(FeatureImputer):
     """
 
     name: ClassVar[str] = "gaussian"
-    gives: ClassVar[str] = "a cut embedding from N(0, (s/d) max‖f‖²) (a foil)"
+    gives: ClassVar[str] = "a cut embedding from N(0, (s/d) max‖f‖²)"
+    reader: ClassVar[str] = "one pass over the embeddings names all of its rows"
 
     scale: float = 1.0
 

@@ -27,6 +27,10 @@ class Imputer(ABC):
     """What a row gets that the side lacks, in a line; docs/explanation/unions.md says the same."""
     calibrated: ClassVar[tuple[When, ...]] = ("never",)
     """How it may be calibrated."""
+    reader: ClassVar[str] = ""
+    """What tells its rows from real ones, with what share or AUC (docs/results/unions.md); empty for what may be recommended.
+
+    Nothing that has one is a default, an example or a first choice."""
 
 
 ANY_CALIBRATION: tuple[When, ...] = ("never", "training", "prediction", "fitted")
@@ -63,7 +67,7 @@ class LabelImputer(Imputer):
 
     It gives targets in [0, 1] for all rows of a batch: real labels where present, synthetic ones elsewhere. Threat model of
     all: an honest-but-curious feature party that reads the cut gradients and wants to know which of its own rows the label
-    party has. None hides real labels from the gradients (that is a defence's task, such as Marvell).
+    party has. None hides real labels from the gradients (that is a defence's task).
     """
 
     couples_rows: ClassVar[bool] = False

@@ -19,6 +19,7 @@ class MajorityLabels(LabelImputer):
 
     name: ClassVar[str] = "majority"
     gives: ClassVar[str] = "the commoner class"
+    reader: ClassVar[str] = "the direction of gradients names .225 of the rows"
     calibrated: ClassVar[tuple[When, ...]] = ANY_CALIBRATION
 
     def imputed_rate(self, positive_rate: float) -> float:

@@ -17,7 +17,8 @@ class MinorityLabels(LabelImputer):
     """
 
     name: ClassVar[str] = "minority"
-    gives: ClassVar[str] = "the rarer class (a foil)"
+    gives: ClassVar[str] = "the rarer class"
+    reader: ClassVar[str] = "the direction of gradients names .776 of the rows"
 
     def imputed_rate(self, positive_rate: float) -> float:
         """0 if positives are the commoner class, else 1."""

@@ -19,7 +19,8 @@ class RandomFeatures(FeatureImputer):
     """
 
     name: ClassVar[str] = "random"
-    gives: ClassVar[str] = "a cut embedding from the moving mean and deviation of real ones (a foil)"
+    gives: ClassVar[str] = "a cut embedding from the moving mean and deviation of real ones"
+    reader: ClassVar[str] = "one pass over the embeddings names all of its rows"
 
     def cut(self, cut_BD: Tensor, present_B: Tensor, *, moments: MovingMoments, generator: torch.Generator) -> Tensor:
         """Replace the embeddings of absent rows; ``moments`` must have seen this batch's real rows."""

@@ -19,6 +19,7 @@ class RandomPositiveLabels(LabelImputer):
 
     name: ClassVar[str] = "random-pos"
     gives: ClassVar[str] = "a draw from its rate of positives"
+    reader: ClassVar[str] = "a label that is drawn anew flips, and a real one does not"
 
     @property
     def draws(self) -> int:

@@ -25,6 +25,7 @@ class RandomPredictedLabels(LabelImputer):
 
     name: ClassVar[str] = "random-pred"
     gives: ClassVar[str] = "a draw from the current prediction"
+    reader: ClassVar[str] = "a label that is drawn anew flips, and a real one does not: AUC .738"
 
     k: int = 1
 
