@@ -19,7 +19,7 @@ from threadpoolctl import threadpool_limits
 from torch import nn
 
 from tallystick.artifacts.embedding_charge import noise_on_embeddings
-from tallystick.artifacts.folder import START, Draw, RunFolder, fresh_secret
+from tallystick.artifacts.folder import REPEATS, START, Draw, RunFolder, fresh_secret
 from tallystick.artifacts.ledger import create_ledger
 from tallystick.artifacts.starting_point import keep_starting_point
 from tallystick.config.contract import Contract, parse_contract
@@ -66,9 +66,9 @@ def simulate(
         top: a module over the joined cut embeddings, feature parties' first, instead of the contract's.
         folder: where the run folders go, one per party; a temporary folder that is removed at the end if left out.
         secret_seed: a number from which all parties' secrets are drawn, so that one number and one contract give the same bits
-            on an intersection: starting weights, flipped labels, noise, stand-ins. Left out, starting weights follow from the
-            contract's seed, so that plain training repeats, and other secrets come from the operating system. A run over the
-            network draws all of them from there. Whoever knows the number can undo what a defence did.
+            on an intersection: starting weights, the order of an id's rows, flipped labels, noise, stand-ins. Left out, the first
+            two follow from the contract's seed, so that plain training repeats, and other secrets come from the operating
+            system. A run over the network draws all of them from there. Whoever knows the number can undo what a defence did.
         start_from: id of a finished run under ``folder``, at whose weights, encoders and coding of labels all parties begin.
         watcher: shown the label party's progress; left out, a notebook and a terminal show it. ``Silent()`` shows nothing.
 
@@ -241,7 +241,7 @@ def _draw(contract: Contract, name: str, secret_seed: int | None) -> Draw:
     """What stands in for a party's own secrets where nothing leaves this process."""
 
     def draw(use: str) -> bytes:
-        if secret_seed is None and use != START:
+        if secret_seed is None and use not in (START, REPEATS):
             return fresh_secret(use)
         seed = contract.seed if secret_seed is None else secret_seed
         return hashlib.blake2b(f"{seed} {use} of {name}".encode(), digest_size=32, person=b"simulation").digest()

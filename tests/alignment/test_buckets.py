@@ -277,10 +277,19 @@ def test_a_damaged_note_begins_anew(sides):
 def test_another_table_begins_anew(sides):
     way = "oblivious-transfer"
     broken(*sides, way)
-    sides[0].ids = LABEL[1:] + LABEL[:1]
+    sides[0].ids = [*LABEL[1:], b"another"]
     ours, theirs = align(*sides, way)
     assert [sides[0].ids[row] for row in ours.rows_N] == [FEATURE[row] for row in theirs.rows_N]
     assert "are of other ids or other sizes: it begins anew" in sides[0].said[0]
+
+
+def test_the_same_ids_in_another_order_go_on(sides, way):
+    """The alignment sorts them first, so another order is the same to the other side, too."""
+    broken(*sides, way)
+    sides[0].ids = LABEL[::-1]
+    ours, theirs = align(*sides, way)
+    assert [sides[0].ids[row] for row in ours.rows_N] == [FEATURE[row] for row in theirs.rows_N]
+    assert "goes on: 4 of 8 buckets" in sides[0].said[0]
 
 
 def test_no_bucket_is_run_again_once_tags_were_shown(sides):

@@ -151,7 +151,8 @@ def test_a_feature_party_that_shuffles_its_tags_has_other_rows_count_as_common_u
 
     mine, theirs = memory_channels("bank", "shop", timeout_s=20)
     found, _ = in_threads(lambda: intersect_label_party(OWN, [mine], rng=RNG, local=ONE), lambda: cheat(theirs))
-    assert sorted(found.rows_N) == list(range(40, 60))  # of OWN, of which THEIRS has the first 20
+    assert len(found) == 20
+    assert set(found.rows_N) != set(range(20))  # of OWN, of which THEIRS has the first 20: 20 others by chance, 1 / C(60, 20)
 
 
 def shuffling_label_party(channel, key, *, one):

@@ -1,6 +1,7 @@
 """Several rows of one key: an event table trains every row to the bits of the joined table, and a party sums up its own."""
 
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
@@ -18,6 +19,7 @@ from tallystick.data.encoder import Encoder
 from tallystick.data.split import TEST, TRAINING, split_by_hash
 from tallystick.data.target import LabelCoder
 from tallystick.errors import ConfigError, IdError
+from tallystick.job.phases import align
 from tallystick.models.build import build_bottom
 from tallystick.models.split import CentralizedModel
 from tallystick.privacy.events import NotPrivate
@@ -223,16 +225,21 @@ def test_what_does_not_go_together_is_refused():
         run(parties=parties, alignment__duplicates="first")
 
 
-def test_a_score_for_each_row_and_the_same_weights_after_a_kill(lay_out_job, tmp_path):
+def test_a_score_for_each_row_and_the_same_weights_after_a_kill(lay_out_job, tmp_path, monkeypatch):
+    """The weights are those of a simulation in which an id's rows have the secret order of the job."""
     given = tables()
     values = {"training__epochs": 6, "evaluation": QUICKLY, "unaligned": {"method": "average"}, **PUBLIC, **EVENTS}
-    run(given, folder=tmp_path / "simulated", **values)
     job = lay_out_job(PARTIES, frames=given, **values)
     running = job.start_all()
     running["bank"].wait_for(lambda event: event.get("what") == "training" and event["done"] > 10)
     running["bank"].kill()
     assert running["shop"].end() == 3
     job.run_all("run", "--resume")
+    (folder,) = (job.home("bank") / "runs").glob("*")
+    linked_R = RunFolder.open(folder).load_alignment()[1].rows_N
+    order_R = np.concatenate([linked_R, np.setdiff1d(np.arange(given["bank"].height), linked_R)])
+    monkeypatch.setattr(align, "random_of", lambda _: SimpleNamespace(permutation=lambda _: order_R))
+    run(given, folder=tmp_path / "simulated", **values)
     for party in PARTIES:
         (path,) = (tmp_path / "simulated").glob(f"{party}/*/model.safetensors")
         assert job.models(party)[-1] == weights(path)

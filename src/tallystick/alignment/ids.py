@@ -67,6 +67,11 @@ class Ids(Sequence[bytes]):
         """These of the ids (M)."""
         return Ids(self._column.gather(rows_M))
 
+    def sorted(self) -> "tuple[Ids, NDArray[np.int64]]":
+        """Give the ids in the order of their bytes, and the place of each before."""
+        place_N = self._column.arg_sort().to_numpy().astype(np.int64)
+        return self.gather(place_N), place_N
+
     def repeated(self) -> int:
         """Count the ids that stand before already."""
         return 0 if self._distinct else len(self) - int(self._column.n_unique())

@@ -9,7 +9,8 @@ against a peer that does not follow the protocol. ``choice.py`` chooses between 
                        a protocol: places of common ids in the feature party's secret order
     where the rows stand that all have     ->      own rows, in the common order
 
-Shapes: N ids of a side; K rows of the intersection.
+Each side first sorts its ids by a public hash, which is the common order. So no message is made from the order of a table, which
+often says something of labels, times or other ids. Shapes: N ids of a side; K rows of the intersection.
 """
 
 import functools
@@ -29,6 +30,7 @@ from tallystick.alignment.exchange import (
     send_list,
     send_size,
 )
+from tallystick.alignment.ids import Ids
 from tallystick.alignment.matching import Index, are_distinct_indices, sorted_order
 from tallystick.alignment.oprf.codes import fingerprints
 from tallystick.alignment.outcome import Alignment
@@ -91,19 +93,18 @@ def intersect_label_party(
             taken, line = choose_protocol(channels[0], len(ids), sizes[0])
             local.say(f"the line to {channels[0].peer} has {line}; the alignment takes {taken}")
         match_with, _ = _ROLES[taken]
-        side = Side(ids=checked, prints_N16=fingerprints(checked), rng=rng, local=local)
+        side, row_N = _sorted_side(checked, rng, local)
         found, multiplications = match_with(side, channels, sizes)
-        common_K = functools.reduce(np.intersect1d, (match.own_K for match in found))
-        rows_K = _in_common_order(side, common_K)
+        common_K = np.sort(functools.reduce(np.intersect1d, (match.own_K for match in found)))
         for channel, match in zip(channels, found, strict=True):
-            place_of_row_N = np.full(len(ids), -1, dtype=np.int32)
-            place_of_row_N[match.own_K] = match.place_K
-            send_size(channel, PLACES, len(rows_K))
-            send_list(channel, PLACES, place_of_row_N[rows_K])
-            match.prove(rows_K)
-        _require_some(len(rows_K), len(ids), [f"{c.peer} {size}" for c, size in zip(channels, sizes, strict=True)])
+            place_of_id_N = np.full(len(ids), -1, dtype=np.int32)
+            place_of_id_N[match.own_K] = match.place_K
+            send_size(channel, PLACES, len(common_K))
+            send_list(channel, PLACES, place_of_id_N[common_K])
+            match.prove(common_K)
+        _require_some(len(common_K), len(ids), [f"{c.peer} {size}" for c, size in zip(channels, sizes, strict=True)])
     pairwise = [len(match.own_K) for match in found]
-    return _label_outcome(rows_K, len(ids), channels, sizes, pairwise, multiplications)
+    return _label_outcome(row_N[common_K], len(ids), channels, sizes, pairwise, multiplications)
 
 
 def intersect_feature_party(
@@ -127,25 +128,25 @@ def intersect_feature_party(
         (size,) = exchange_sizes(len(ids), [channel], max_rows=max_rows)
         taken = by_rule(protocol, security, len(ids) + size, several=one_of_several) or be_told(channel)
         _, answer_to = _ROLES[taken]
-        side = Side(ids=checked, prints_N16=fingerprints(checked), rng=rng, local=local)
+        side, row_N = _sorted_side(checked, rng, local)
         answer, multiplications = answer_to(side, channel, size, one_of_several=one_of_several)
         count = receive_size(channel, PLACES, at_most=min(len(ids), size))
         place_K = receive_list(channel, PLACES, count, dtype=np.int32)
         places = len(answer.order_N)
         if not are_distinct_indices(place_K, places):
             raise ProtocolError(channel.peer, f"{channel.peer} sent {PLACES!r} that repeat or lie outside 0 to {places - 1}")
-        rows_K = answer.order_N[place_K].astype(np.int64)
-        if (rows_K < 0).any():
+        common_K = answer.order_N[place_K].astype(np.int64)
+        if (common_K < 0).any():
             raise ProtocolError(channel.peer, f"{channel.peer} sent {PLACES!r} at which this side has no id: they fill a bucket")
         answer.check(place_K)
-        if not np.array_equal(rows_K, _in_common_order(side, rows_K)):
+        if (common_K[1:] < common_K[:-1]).any():
             raise ProtocolError(
                 channel.peer, f"{channel.peer} sent {PLACES!r} in an order that nobody who has these ids would choose"
             )
         _require_some(count, len(ids), [f"{channel.peer} {size}"])
     return Alignment(
         method="intersection",
-        rows_N=rows_K,
+        rows_N=row_N[common_K],
         sizes={"own": len(ids), channel.peer: size, "intersection": count},
         learnt=learnt_of(channel.peer, size, own=len(ids), common=count),
         multiplications=multiplications,
@@ -169,9 +170,15 @@ def by_rule(protocol: Protocol, security: Security, ids: int, *, several: bool) 
     return "oblivious-transfer" if several else by_sizes(ids)
 
 
-def _in_common_order(side: Side, rows_K: Index) -> Index:
-    """Sort rows by a public hash of their ids: all parties hold these ids, so the order tells them nothing new."""
-    return rows_K[sorted_order(side.prints_N16[rows_K])]
+def _sorted_side(ids: Ids, rng: SecureRandom, local: LocalOptions) -> tuple[Side, Index]:
+    """Give the side with its ids in the order of a public hash, and the row of each.
+
+    All parties hold the common ids, so their order tells nothing new. The rank of one among a side's other ids does tell: a
+    protocol that shows places still shuffles.
+    """
+    prints_N16 = fingerprints(ids)
+    row_N = sorted_order(prints_N16)
+    return Side(ids=ids.gather(row_N), prints_N16=prints_N16.take(row_N, axis=0), rng=rng, local=local), row_N
 
 
 def _require_some(count: int, own: int, others: Sequence[str]) -> None:

@@ -1,7 +1,7 @@
 """Two sides' common ids by Diffie-Hellman on ristretto255.
 
     label party, key a                     feature party, key b
-    H(x)^a of its ids          ->          H(y)^b of its ids, in random order
+    H(x)^a, in random order    <->         H(y)^b of its ids, in random order
                                <-
     (H(y)^b)^a, cut to tags                (H(x)^a)^b, cut to tags
                                <-          a digest of its tags                         } with one feature party only:
@@ -9,11 +9,12 @@
                                <-          the tags, in the order of the x
     equal tags: same id
 
-The feature party's ids come in random order, because in table order the places of matches would tell of the rows between. A tag
-that the other side will also find can only be made with an id that both have (under computational Diffie-Hellman), or copied. So
-the only feature party settles on its tags by a digest before it sees the label party's. This does not prove which row a tag
-belongs to: a side that shuffles its tags moves its matches to other rows, and labels and columns of different people then meet.
-Two feature parties that put their views together see the same random list twice.
+Each side learns at which places of the other's list its own ids stand. So both lists come in a random order: in any other, such
+as that of a table or of a hash, the places of matches tell of the ids between them, and often of labels. A tag that the other
+side will also find can only be made with an id that both have (under computational Diffie-Hellman), or copied. So the only
+feature party settles on its tags by a digest before it sees the label party's. This does not prove which row a tag belongs to: a
+side that shuffles its tags moves its matches to other rows, and labels and columns of different people then meet. Several feature
+parties that put their views together see the same random list, in one order.
 
 Cost: 2 (|A| + |B|) scalar multiplications with one feature party, and |A| + 2 |B| more with each further one.
 
@@ -64,9 +65,10 @@ def match_by_diffie_hellman(side: Side, channels: Sequence[Channel], sizes: Sequ
     """
     ids, key = side.ids, side.rng.scalar()
     total = len(ids) + sum(sizes)
+    # The only feature party learns which places of this list match.
+    order_N = side.rng.permutation(len(ids))
     with Workers(threads=side.local.threads, what=_WHAT, total=total, progress=side.local.progress) as workers:
-        # The order of these may be the table's: they are random to the peers, who never learn which is which.
-        blinded = [workers.blind(ids[span], key) for span in spans(len(ids))]
+        blinded = [workers.blind(ids.gather(order_N[span]), key) for span in spans(len(ids))]
         theirs: list[list[Future[Elements]]] = [[] for _ in channels]
         arriving = exchange(
             channels,
@@ -81,7 +83,8 @@ def match_by_diffie_hellman(side: Side, channels: Sequence[Channel], sizes: Sequ
         one = len(channels) == 1
         found = [_match_with(*exchange, proves=one) for exchange in zip(channels, theirs, sizes, repeat(len(ids)))]
     # What proves a match crossed before: tags that only both keys together make.
-    return [Match(own_K=own_K, place_K=place_K, prove=lambda _: None) for own_K, place_K in found], workers.multiplications
+    matches = [Match(own_K=order_N[index_K], place_K=place_K, prove=lambda _: None) for index_K, place_K in found]
+    return matches, workers.multiplications
 
 
 def answer_by_diffie_hellman(side: Side, channel: Channel, size: int, *, one_of_several: bool) -> tuple[Answer, int]:
@@ -91,7 +94,7 @@ def answer_by_diffie_hellman(side: Side, channel: Channel, size: int, *, one_of_
     learn its intersection with the label party alone, and cannot tell a made-up match where only few are claimed.
     """
     ids, key = side.ids, side.rng.scalar()
-    # The label party learns which places of this list match: in table order these would tell of the rows between.
+    # The label party learns which places of this list match.
     order_N = side.rng.permutation(len(ids))
     with Workers(threads=side.local.threads, what=_WHAT, total=len(ids) + size, progress=side.local.progress) as workers:
         blinded = [workers.blind(ids.gather(order_N[span]), key) for span in spans(len(ids))]
@@ -121,7 +124,7 @@ def _check_places(channel: Channel, common_K: Index | None, place_K: Index) -> N
 
 
 def _match_with(channel: Channel, theirs: "list[Future[Elements]]", size: int, own: int, *, proves: bool) -> tuple[Index, Index]:
-    """Give the own rows that a feature party has too, and their places in its list; ``proves``: show it how one knows."""
+    """Give the places in the own list of ids that a feature party has too, and in its list; ``proves``: show how one knows."""
     with attribute_errors(channel, _FEATURE_IDS):
         their_tags_N16 = gathered(theirs, size, width=TAG_BYTES)
     require_distinct(channel, _FEATURE_IDS, their_tags_N16)

@@ -221,7 +221,7 @@ def _split(side: Side, nonces: bytes, buckets: Buckets, *, room: int) -> Split:
 def _in_secret_order(side: Side, rows_B: Index, room: int) -> tuple[Places, Tags]:
     """Give own row and fingerprint at each place (M,) of a bucket in a secret order; -1 and a made-up one fill the room.
 
-    The label party learns which places match: in table order these would tell of the rows between.
+    The label party learns which places match: in any other order these would tell of the ids between.
     """
     order_M = side.rng.permutation(room)
     row_M = np.full(room, -1, dtype=np.int32)

@@ -8,7 +8,8 @@ many.
                        a protocol, with a role for the side that has fewer ids and one for the other
     universal ids, sorted                          the same
 
-The label party has the first role where both have as many. Shapes: N ids of the union; M own ids, dummies included.
+The label party has the first role where both have as many. Each side first sorts its ids, so no message is made from the order of
+a table. Shapes: N ids of the union; M own ids, dummies included.
 """
 
 from collections.abc import Mapping, Sequence
@@ -92,8 +93,8 @@ def _unite(
     ids: Sequence[bytes], channel: Channel, side: UnionSide, *, protocol: Protocol, dummies: int, max_rows: int
 ) -> Alignment:
     with notify_peers([channel]):
-        check_ids(ids, max_rows=max_rows)
-        members = union.with_dummies(ids, dummies, rng=side.rng) if ids else ids
+        own_ids, row_M = check_ids(ids, max_rows=max_rows).sorted()
+        members = union.with_dummies(own_ids, dummies, rng=side.rng)
         (others,) = exchange_sizes(len(members), [channel], max_rows=max_rows)
         of_fewer, of_more = _ROLES[chosen(protocol, len(members) + others)]
         fewer = len(members) < others or (len(members) == others and side.label)
@@ -101,7 +102,7 @@ def _unite(
     return union.outcome(
         method="union",
         position_M=found.position_M,
-        ids=ids,
+        row_M=row_M,
         sizes=union.UnionSizes(members=len(members), others=others, union=len(found.uids_N16)),
         peer=channel.peer,
         learnt=(),

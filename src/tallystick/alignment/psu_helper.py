@@ -84,8 +84,8 @@ def union_with_helper_party(
     ProtocolError, naming peer and step, for what the protocol does not allow.
     """
     with notify_peers([peer, helper]):
-        check_ids(ids, max_rows=max_rows)
-        members = union.with_dummies(ids, dummies, rng=rng) if ids else ids
+        own_ids, row_M = check_ids(ids, max_rows=max_rows).sorted()
+        members = union.with_dummies(own_ids, dummies, rng=rng)
         (others,) = exchange_sizes(len(members), [peer], max_rows=max_rows)
         key = agree_on_key(peer, rng)
         order_M = rng.permutation(len(members))
@@ -102,7 +102,7 @@ def union_with_helper_party(
     return union.outcome(
         method="union-with-helper",
         position_M=position_M,
-        ids=ids,
+        row_M=row_M,
         sizes=union.UnionSizes(members=len(members), others=others, union=size),
         peer=peer.peer,
         learnt=[f"{helper.peer} learnt these sizes, and no id unless it colludes with a party."],

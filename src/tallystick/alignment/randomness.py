@@ -2,6 +2,8 @@
 
 import os
 from collections.abc import Callable
+from hashlib import shake_256
+from itertools import count as numbers
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,3 +39,9 @@ class SecureRandom:
         """Draw a uniform permutation: the order of random 128-bit keys (two are equal with a chance below count^2 / 2^129)."""
         keys_N2 = np.frombuffer(self.bytes(16 * count), dtype=np.uint64).reshape(count, 2)
         return order_of_pairs(keys_N2[:, 1], keys_N2[:, 0])
+
+
+def random_of(secret: bytes) -> SecureRandom:
+    """Draw what follows from a secret of 32 bytes: SHAKE-256 of it and of how many draws came before."""
+    draws = numbers()
+    return SecureRandom(source=lambda count: shake_256(secret + next(draws).to_bytes(8, "big")).digest(count))

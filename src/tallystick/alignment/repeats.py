@@ -10,6 +10,7 @@ import numpy as np
 
 from tallystick.alignment.exchange import receive_list, send_list
 from tallystick.alignment.outcome import Alignment, Rows
+from tallystick.alignment.randomness import SecureRandom
 from tallystick.errors import ProtocolError
 from tallystick.network.channel import Channel
 
@@ -18,8 +19,13 @@ ROWS_OF_AN_ID, USUAL_ROWS = 100, 1_000_000
 """Where a contract does not say: how many rows the label party may have for each id of a feature party, and may have anyway."""
 
 
-def repeat_label_party(alignment: Alignment, id_R: Rows, channels: Sequence[Channel]) -> Alignment:
-    """Put every own row at a position of its own, those of one id side by side in the table's order, and tell how many each has.
+def repeat_label_party(
+    alignment: Alignment, id_R: Rows, channels: Sequence[Channel], *, rng: SecureRandom
+) -> Alignment:
+    """Put every own row at a position of its own, those of one id side by side in a secret order, and tell how many each has.
+
+    A feature party sees what crosses for each position. In the table's order, which often follows a time or the label, the place
+    of a row beside others of its id would tell of it what no defence of labels hides.
 
     Threat model and guarantee: that of the alignment for which ids are common; the number of rows of each common id is disclosed
     to every feature party as it is, which nothing protects. Nothing is sent of ids that are not common.
@@ -28,6 +34,7 @@ def repeat_label_party(alignment: Alignment, id_R: Rows, channels: Sequence[Chan
         alignment: of the distinct ids; its ``rows_N`` are ids.
         id_R: the id of each own row.
         channels: to the feature parties.
+        rng: draws the order.
     """
     ids_K = alignment.rows_N
     count_U = np.bincount(id_R, minlength=int(ids_K.max(initial=-1)) + 1)
@@ -36,7 +43,9 @@ def repeat_label_party(alignment: Alignment, id_R: Rows, channels: Sequence[Chan
     for channel in channels:
         send_list(channel, COUNTS, count_K)
     within_N = np.arange(count_K.sum()) - np.repeat(np.cumsum(count_K) - count_K, count_K)
-    rows_N = np.argsort(id_R, kind="stable")[np.repeat(first_U[ids_K], count_K) + within_N]
+    order_R = rng.permutation(len(id_R))
+    by_id_R = order_R[np.argsort(id_R[order_R], kind="stable")]
+    rows_N = by_id_R[np.repeat(first_U[ids_K], count_K) + within_N]
     return replace(alignment, rows_N=rows_N)
 
 

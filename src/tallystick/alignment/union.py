@@ -10,6 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from tallystick.alignment.exchange import RESERVED, attribute_errors, receive_list, receive_size
+from tallystick.alignment.ids import Ids
 from tallystick.alignment.matching import TAG_BYTES, Index, Tags, match, sorted_order
 from tallystick.alignment.outcome import Alignment
 from tallystick.alignment.randomness import SecureRandom
@@ -47,7 +48,7 @@ class UnionRole(Protocol):
         ...
 
 
-def with_dummies(ids: Sequence[bytes], dummies: int, *, rng: SecureRandom) -> Sequence[bytes]:
+def with_dummies(ids: Ids, dummies: int, *, rng: SecureRandom) -> Sequence[bytes]:
     """Append a secret number, from 0 to ``dummies``, of ids drawn from a public pool of ``dummies`` ids that no row has.
 
     As both sides draw from one pool, the dummies they happen to share blur the size of the intersection too. No
@@ -55,7 +56,7 @@ def with_dummies(ids: Sequence[bytes], dummies: int, *, rng: SecureRandom) -> Se
     """
     if dummies < 0:
         raise DataError(f"dummies = {dummies}: expected 0 or more ids that blur the sizes")
-    chosen = rng.permutation(dummies)[: rng.below(dummies + 1)]
+    chosen = rng.permutation(dummies)[: rng.below(dummies + 1)] if len(ids) else ()
     return [*ids, *(RESERVED + b"dummy/%d" % number for number in chosen)] if len(chosen) else ids
 
 
@@ -127,17 +128,17 @@ def outcome(
     *,
     method: str,
     position_M: Index,
-    ids: Sequence[bytes],
+    row_M: Index,
     sizes: UnionSizes,
     peer: str,
     learnt: Sequence[str],
     uids_N16: Tags | None = None,
     multiplications: int = 0,
 ) -> Alignment:
-    """Turn the positions of this side's ids into an Alignment."""
+    """Turn the positions of this side's ids, and of dummies behind them, into an Alignment; ``row_M`` is the row of each id."""
     rows_N = np.full(sizes.union, -1, dtype=np.int64)
-    rows_N[position_M[: len(ids)]] = np.arange(len(ids))
-    dummies = "" if sizes.members == len(ids) else f" ({sizes.members - len(ids)} of its own are dummies)"
+    rows_N[position_M[: len(row_M)]] = row_M
+    dummies = "" if sizes.members == len(row_M) else f" ({sizes.members - len(row_M)} of its own are dummies)"
     return Alignment(
         method=method,
         rows_N=rows_N,

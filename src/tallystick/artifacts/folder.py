@@ -54,6 +54,7 @@ from tallystick.training.checkpoint import CheckpointStore, read_tensors, write_
 ARRIVED = "arrived"
 IMPUTATION = "imputation"
 START = "start"
+REPEATS = "order of an id's rows"
 DRAWN = "drawn"
 SETTLED = "settled"
 PACE = "pace"

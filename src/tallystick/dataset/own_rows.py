@@ -110,7 +110,7 @@ class OwnRows:
 
     def _names(self, rows_M: NDArray[np.int64]) -> Iterable[bytes]:
         """What tells these of the R rows from others, in another table too: the id; with similar keys its number and its key."""
-        ids, similar = self.keys.ids.gather(rows_M), self.keys.similar
+        ids, similar = self.keys.ids_of(rows_M), self.keys.similar
         if similar is None:
             return ids
         texts = ("\0".join(column[row] for column in similar.texts).encode() for row in rows_M)

@@ -135,14 +135,15 @@ class UnionDataset(Dataset):
 
         The split is by universal id, which both sides have for every position; the encoder is fitted on the own training rows.
         """
-        table = own.table()
+        seed = secret_seed()
+        own = _shuffled(own, seed)
         own_U = torch.from_numpy(own.alignment.rows_N.copy())
-        imputation = Imputation.of(contract.union, own_U, is_label=own.is_label, seed=secret_seed())
+        imputation = Imputation.of(contract.union, own_U, is_label=own.is_label, seed=seed)
         parts_U = split_by_hash(_universal_ids(own), contract.split, seed=contract.seed)
         train_U, validation_U, test_U = positions(parts_U)
         of_training = own_U[train_U]
         training_rows = of_training[of_training >= 0].numpy()
-        encoder = own.fit_encoder(table, training_rows)
+        encoder = own.fit_encoder(own.table(), training_rows)
         source = imputation.source(_encoded(encoder, own, contract)) if encoder is not None else None
         if encoder is not None and source is not None:
             encoder = msgspec.structs.replace(encoder, common=source.common)
@@ -175,8 +176,10 @@ class UnionDataset(Dataset):
         cls, contract: Contract, own: OwnRows, encoder: Encoder | None, *, secret_seed: Callable[[], int]
     ) -> "UnionDataset":
         """New rows, by the encoder that was fitted in training, and what is imputed at the positions that this party lacks."""
+        seed = secret_seed()
+        own = _shuffled(own, seed)
         own_U = torch.from_numpy(own.alignment.rows_N.copy())
-        imputation = Imputation.of(contract.union, own_U, is_label=own.is_label, seed=secret_seed())
+        imputation = Imputation.of(contract.union, own_U, is_label=own.is_label, seed=seed)
         source = imputation.source(_encoded(encoder, own, contract), common=encoder.common) if encoder is not None else None
         return cls(encoder=encoder, source=source, imputation=imputation)
 
@@ -217,6 +220,23 @@ class UnionDataset(Dataset):
         """The shift, with the line that training fitted, if it did."""
         fitted = state.best_fitted if state is not None else {}
         return replace(self.shift, line=LogitLine(**fitted)) if fitted else self.shift
+
+
+def _shuffled(own: OwnRows, seed: int) -> OwnRows:
+    """Number the own rows in an order that follows from their positions and the secret seed.
+
+    What is imputed is made of numbered rows, and one stands in for its neighbour: numbered as in the table, they would show the
+    other side which rows stand there beside each other.
+    """
+    rows_N, keys = own.alignment.rows_N, own.keys
+    order_R = rows_N[rows_N >= 0][torch.randperm(len(keys.rows_R), generator=secret_generator(seed, stream=5)).numpy()]
+    number_R = np.empty_like(order_R)
+    number_R[order_R] = np.arange(len(order_R))
+    return replace(
+        own,
+        keys=replace(keys, rows_R=keys.rows_R[order_R], id_R=keys.id_R[order_R]),
+        alignment=replace(own.alignment, rows_N=np.where(rows_N >= 0, number_R[rows_N], -1)),
+    )
 
 
 def _encoded(encoder: Encoder, own: OwnRows, contract: Contract) -> PackedFeatures:

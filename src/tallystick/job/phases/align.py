@@ -9,11 +9,11 @@ from tallystick.alignment.key_noise import key_event, noisy_keys
 from tallystick.alignment.outcome import Alignment
 from tallystick.alignment.pairwise import LocalOptions
 from tallystick.alignment.psu_helper import HelperOutcome
-from tallystick.alignment.randomness import SecureRandom
+from tallystick.alignment.randomness import SecureRandom, random_of
 from tallystick.alignment.registry import AlignmentInput, HelperInput
 from tallystick.alignment.repeats import ROWS_OF_AN_ID, USUAL_ROWS, repeat_feature_party, repeat_label_party
 from tallystick.artifacts.embedding_charge import count_anew
-from tallystick.artifacts.folder import RunFolder
+from tallystick.artifacts.folder import REPEATS, RunFolder
 from tallystick.artifacts.kept_buckets import KeptBuckets
 from tallystick.artifacts.ledger import KEYS, charged, data_set
 from tallystick.artifacts.secret import noise_secret
@@ -50,6 +50,7 @@ def align_or_keep(job: Job, keys: Keys, *, anew: bool, run_id: str) -> Alignment
                 stored=partial(KeptBuckets, job.folder, say=watcher.say),
                 say=watcher.say,
             ),
+            repeats=random_of(job.folder.draw(REPEATS)),
         )
     except IdError:  # none is common
         watcher.say(f"warning: {_spelt_differently(job)}")
@@ -97,10 +98,19 @@ def align(
     local: LocalOptions,
     expected: int = 0,
     kept: Alignment | None = None,
+    repeats: SecureRandom | None = None,
 ) -> Alignment:
-    """Align this party's rows with the others' by the contract's method; a peer may always bring ``expected`` ids.
+    """Align this party's rows with the others' by the contract's method.
 
-    ``kept`` is the alignment of training, for new rows.
+    Args:
+        contract: the contract.
+        party: this party's name.
+        keys: its keys.
+        channels: to all others.
+        local: threads, who is told, and where finished buckets are kept.
+        expected: a peer may always bring so many ids.
+        kept: the alignment of training, for new rows.
+        repeats: draws the order of the rows of an id; the operating system's if None.
     """
     linkage, is_label = contract.linkage, contract.role_of(party) == "label"
     given = AlignmentInput(
@@ -122,7 +132,7 @@ def align(
     if contract.alignment.duplicates != "all":
         return alignment
     if is_label:
-        return repeat_label_party(alignment, keys.id_R, given.peers)
+        return repeat_label_party(alignment, keys.id_R, given.peers, rng=repeats or given.rng)
     return repeat_feature_party(alignment, given.peers[0], max_rows=max_positions(contract, len(keys.ids)))
 
 
