@@ -135,7 +135,8 @@ def drawn_table(name):
 def ids_at(tables, found):
     """The ids at each party's positions, None where it has none."""
     return [
-        [tables[name][row] if row >= 0 else None for row in alignment.rows_N] for name, alignment in zip(NAMES, found, strict=False)
+        [tables[name][row] if row >= 0 else None for row in alignment.rows_N]
+        for name, alignment in zip(NAMES, found, strict=False)
     ]
 
 

@@ -110,7 +110,7 @@ def test_encoders_know_what_the_validation_rows_brought(tmp_path):
 MORE = {
     "several feature parties": {"parties": ("bank", "club", "shop")},
     "pipelined": {"training__mode": "pipelined"},
-    "labels replaced": {"defense": [{"method": "label-dp", "epsilon": 1.0}]},
+    "labels replaced": {"defense": [{"method": "label-dp", "epsilon": 4.0}]},
     "noise on gradients": {"defense": [{"method": "marvell", "power": 1.0}]},
     "no gradients": {"training__gradients": "none"},
     "split by hash": {"split__method": "hash", "training__refit": True},

@@ -2,9 +2,9 @@
 
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from hashlib import shake_256
 from itertools import count as numbers
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np

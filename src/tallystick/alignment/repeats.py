@@ -19,9 +19,7 @@ ROWS_OF_AN_ID, USUAL_ROWS = 100, 1_000_000
 """Where a contract does not say: how many rows the label party may have for each id of a feature party, and may have anyway."""
 
 
-def repeat_label_party(
-    alignment: Alignment, id_R: Rows, channels: Sequence[Channel], *, rng: SecureRandom
-) -> Alignment:
+def repeat_label_party(alignment: Alignment, id_R: Rows, channels: Sequence[Channel], *, rng: SecureRandom) -> Alignment:
     """Put every own row at a position of its own, those of one id side by side in a secret order, and tell how many each has.
 
     A feature party sees what crosses for each position. In the table's order, which often follows a time or the label, the place

@@ -83,10 +83,17 @@ class OwnRows:
         return self.frame[self.keys.rows_R[self.alignment.own_rows[rows_R]]]
 
     def unlinked(self) -> NDArray[np.int64]:
-        """Which of the R rows stand at no position, in the table's order."""
+        """Which of the R rows stand at no position, in the order of their ids.
+
+        Batches of them shape weights by which others see rows. So their order is not the table's, which may say more.
+        """
         is_linked_R = np.zeros(len(self.keys.rows_R), dtype=bool)
         is_linked_R[self.alignment.rows_N[self.alignment.rows_N >= 0]] = True
-        return np.flatnonzero(~is_linked_R)
+        rows_M = np.flatnonzero(~is_linked_R)
+        rank_U = np.empty(len(self.keys.ids), dtype=np.int64)
+        rank_U[self.keys.ids.sorted()[1]] = np.arange(len(rank_U))
+        in_order_M: NDArray[np.int64] = rows_M[np.argsort(rank_U[self.keys.id_R[rows_M]], kind="stable")]
+        return in_order_M
 
     def key_at(self, index_B: Tensor) -> NDArray[np.int64]:
         """Which of the ids the own row at each of these positions has, unlinked rows behind the linked ones."""

@@ -71,7 +71,7 @@ def repeats_lines(contract: Contract) -> list[str]:
         return []
     label, features = parties_of(contract)
     return [
-        f"{features} learns how many rows {label} has for each common id, and which steps these are in "
+        f"{features} learns how many rows {label} has for each common id, and which steps these are in, in a secret order "
         "(alignment.duplicates: all); an id's rows are in one part of a split by hash, and each by its own time in one by time",
     ]
 
@@ -173,8 +173,7 @@ ALIGNMENT = (
         name="handshake",
         label_party="version, contract, command; when resuming, the peer's steps and whether its training ended (with "
         "`gradients: none` neither); to predict or serve, which runs are complete and promoted (with `gradients: none` those "
-        "whose "
-        "embeddings arrived)",
+        "whose embeddings arrived)",
         feature_party="the same",
         guarantee="nothing private is sent",
         fields=(
@@ -206,7 +205,7 @@ ALIGNMENT = (
     Disclosure(
         name="with `duplicates: all`",
         label_party="nothing more",
-        feature_party="how many rows the label party has for each common id",
+        feature_party="how many rows the label party has for each common id; their order is drawn in secret",
         guarantee="none",
         fields=("Chunk.rows",),
         sentences=repeats_lines,

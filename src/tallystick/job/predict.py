@@ -335,7 +335,7 @@ class _Scoring:
         others = own.at(unlinked).select(self.party.keys.values())
         if self._has_rows_of_one_key:
             others = others.insert_column(0, pl.Series(ROW, self.keys.rows_R[unlinked], dtype=pl.Int64))
-        alone = others.hstack(predict_alone(trained, dataset))
+        alone = others.hstack(predict_alone(trained, dataset))[np.argsort(self.keys.rows_R[unlinked], kind="stable")]
         named = ((scored, JOINT), (alone, ALONE))
         return pl.concat([part.with_columns(pl.lit(name).alias(SCORED_BY)) for part, name in named])
 

@@ -13,7 +13,7 @@ from tallystick.alignment.randomness import SecureRandom, random_of
 from tallystick.alignment.registry import AlignmentInput, HelperInput
 from tallystick.alignment.repeats import ROWS_OF_AN_ID, USUAL_ROWS, repeat_feature_party, repeat_label_party
 from tallystick.artifacts.embedding_charge import count_anew
-from tallystick.artifacts.folder import REPEATS, RunFolder
+from tallystick.artifacts.folder import REPEATS, Draw, RunFolder, fresh_secret
 from tallystick.artifacts.kept_buckets import KeptBuckets
 from tallystick.artifacts.ledger import KEYS, charged, data_set
 from tallystick.artifacts.secret import noise_secret
@@ -50,7 +50,7 @@ def align_or_keep(job: Job, keys: Keys, *, anew: bool, run_id: str) -> Alignment
                 stored=partial(KeptBuckets, job.folder, say=watcher.say),
                 say=watcher.say,
             ),
-            repeats=random_of(job.folder.draw(REPEATS)),
+            draw=job.folder.draw,
         )
     except IdError:  # none is common
         watcher.say(f"warning: {_spelt_differently(job)}")
@@ -98,7 +98,7 @@ def align(
     local: LocalOptions,
     expected: int = 0,
     kept: Alignment | None = None,
-    repeats: SecureRandom | None = None,
+    draw: Draw = fresh_secret,
 ) -> Alignment:
     """Align this party's rows with the others' by the contract's method.
 
@@ -110,7 +110,7 @@ def align(
         local: threads, who is told, and where finished buckets are kept.
         expected: a peer may always bring so many ids.
         kept: the alignment of training, for new rows.
-        repeats: draws the order of the rows of an id; the operating system's if None.
+        draw: gives the secret that the order of an id's rows follows from.
     """
     linkage, is_label = contract.linkage, contract.role_of(party) == "label"
     given = AlignmentInput(
@@ -132,7 +132,7 @@ def align(
     if contract.alignment.duplicates != "all":
         return alignment
     if is_label:
-        return repeat_label_party(alignment, keys.id_R, given.peers, rng=repeats or given.rng)
+        return repeat_label_party(alignment, keys.id_R, given.peers, rng=random_of(draw(REPEATS)))
     return repeat_feature_party(alignment, given.peers[0], max_rows=max_positions(contract, len(keys.ids)))
 
 

@@ -1,0 +1,150 @@
+"""Nothing that leaves a party hangs on the order of its table: sorted by its label or its key, all that crosses stays to the bit.
+
+Whatever a party draws comes from seeded streams. Where rows are put in a secret order, a permuted table is given the order that
+puts its rows as those of the other table were put: a uniform permutation after any other is uniform.
+"""
+
+import threading
+from functools import partial
+
+import numpy as np
+import polars as pl
+import pytest
+import similar
+from tiny import columns, contract_values, seed_system, tables
+
+from tallystick.alignment.randomness import SecureRandom
+from tallystick.job.phases import align
+from tallystick.network.channel import MemoryChannel
+from tallystick.network.messages import encode
+from tallystick.simulation import Silent, simulate
+
+BANK_AND_SHOP, THREE = ("bank", "shop"), ("bank", "shop", "dairy")
+QUICK = {
+    "training__epochs": 1,
+    "evaluation__bootstrap": 0,
+    "evaluation__own_columns_baseline": False,
+}
+
+
+def with_events(given, name, *, seed=3):
+    """Several rows of each id in one party's table, each with its own numbers, its own label and a time of its own."""
+    rng = np.random.default_rng(seed)
+    frame = given[name]
+    frame = frame[rng.permutation(np.repeat(np.arange(frame.height), rng.integers(1, 5, frame.height)))]
+    own = {"x": pl.Series(rng.normal(size=frame.height)), "visited": pl.Series(rng.permutation(frame.height))}
+    labels = {"y": pl.Series(rng.integers(0, 2, frame.height))} if "y" in frame.columns else {}
+    return {**given, name: frame.with_columns(**own, **labels)}
+
+
+def plain(parties=BANK_AND_SHOP, **changes):
+    return contract_values(parties, **{**QUICK, **changes}), tables(parties, rows=160), columns(parties)
+
+
+def by_time(scene):
+    contract, given, named = scene
+    contract = {**contract, "split": {"method": "time", "validation": 0.1, "test": 0.2}}
+    return contract, given, {**named, "bank": {**named["bank"], "time": "visited" if "visited" in given["bank"] else "day"}}
+
+
+def events(**changes):
+    contract, given, named = plain(alignment__duplicates="all", **changes)
+    return contract, with_events(given, "bank"), named
+
+
+def visits():
+    """The feature party sums up its own rows."""
+    contract, given, named = plain()
+    repeats = {"latest": "visited", "aggregate": {"x": "mean"}, "count": "visits"}
+    return contract, with_events(given, "shop"), {**named, "shop": {**named["shop"], "repeats": repeats}}
+
+
+def events_of_three():
+    contract, given, named = plain(THREE, alignment__duplicates="all")
+    return contract, with_events(given, "bank"), named
+
+
+def similar_rows():
+    given = similar.tables(BANK_AND_SHOP, rows=60, places=12)
+    return similar.contract_values(BANK_AND_SHOP, **QUICK), given, similar.columns(BANK_AND_SHOP)
+
+
+MEASURED = {
+    "evaluation__importance": {"own_columns": True, "feature_columns": "label-party", "repeats": 1},
+    "evaluation__own_columns_baseline": True,
+}
+SCENES = {
+    "intersection": plain,
+    "against cheats": partial(plain, alignment__security="malicious"),
+    "two feature parties": partial(plain, THREE),
+    "no gradients": partial(plain, training__gradients="none"),
+    "label DP, importance of columns": partial(plain, defense=[{"method": "label-dp", "epsilon": 1.0}], **MEASURED),
+    "marvell": partial(plain, defense=[{"method": "marvell", "power": 1.0}]),
+    "shared figures": partial(plain, evaluation__share_metrics=["auc"]),
+    "a split by time": lambda: by_time(plain()),
+    "all rows of an id": events,
+    "all rows of an id, two feature parties": events_of_three,
+    "all rows of an id, a split by time": lambda: by_time(events()),
+    "a feature party's rows summed up": visits,
+    "unaligned rows": partial(plain, unaligned={"method": "heuristic"}),
+    "union": partial(plain, alignment__method="union"),
+    "union, sampled": partial(plain, alignment__method="union", union={"features": "sampling"}),
+    "union, spliced": partial(plain, alignment__method="union", union={"features": "splice"}),
+    "similarity": similar_rows,
+}
+
+
+class ByRows(SecureRandom):
+    """Draws for the rows of a permuted table, ``row_N`` of which are those of the table before, in its order."""
+
+    def __init__(self, source, row_N):
+        super().__init__(source=source)
+        object.__setattr__(self, "row_N", row_N)
+
+    def permutation(self, count):
+        drawn = super().permutation(count)
+        return self.row_N[drawn] if count == len(self.row_N) else drawn
+
+
+def crossed(scene, monkeypatch, *, permuted=None, order_N=None):
+    """All messages of a run, by sender and receiver, where one party's table is in another order."""
+    contract, given, named = scene
+    sent, send = {}, MemoryChannel.send
+    if permuted is not None:
+        given = {**given, permuted: given[permuted][order_N]}
+    with monkeypatch.context() as patch:
+        seed_system(patch)
+        seeded, random_of = align.SecureRandom, align.random_of
+
+        def rows_here():
+            name = threading.current_thread().name.removeprefix("simulate-")
+            return np.argsort(order_N) if name == permuted else np.arange(given[name].height if name in given else 0)
+
+        def kept(channel, message):
+            sent.setdefault((threading.current_thread().name, channel.peer), []).append((type(message), bytes(encode(message))))
+            send(channel, message)
+
+        patch.setattr(MemoryChannel, "send", kept)
+        patch.setattr(align, "random_of", lambda secret: ByRows(random_of(secret).source, rows_here()))
+        if contract["alignment"]["method"] == "similarity":
+            patch.setattr(align, "SecureRandom", lambda: ByRows(seeded().source, rows_here()))
+        simulate(contract, given, named, watcher=Silent())
+    return sent
+
+
+def shape_of(sent):
+    """Kind and length of every message, in order."""
+    return {ends: [(kind, len(text)) for kind, text in messages] for ends, messages in sent.items()}
+
+
+@pytest.mark.parametrize("name", SCENES)
+def test_all_that_crosses_stays_to_the_bit_whatever_the_order_of_a_table(name, monkeypatch):
+    scene = SCENES[name]()
+    before = crossed(scene, monkeypatch)
+    assert sum(map(len, before.values())) > 10
+    for party, frame in scene[1].items():
+        order_N = frame["y" if "y" in frame.columns else frame.columns[0]].arg_sort().to_numpy().astype(np.int64)
+        assert (np.diff(order_N) != 1).any()
+        after = crossed(scene, monkeypatch, permuted=party, order_N=order_N)
+        assert shape_of(after) == shape_of(before)
+        assert after == before
