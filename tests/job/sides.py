@@ -34,7 +34,8 @@ class Sides:
         values = {"training__epochs": 2, "evaluation__own_columns_baseline": False, "serving": {"ways": ["ahead"]}, **changes}
         self.job = lay_out(root, PARTIES, contract_values(PARTIES, **values), frames)
         (self.job.home("bank") / "tokens").write_text("a-token-of-some-length\n")
-        self.job.change("bank", weight="weight", serving={"listen": f"127.0.0.1:{free_port()}", "token_file": "tokens"})
+        self.options = {"listen": f"127.0.0.1:{free_port()}", "token_file": "tokens"}
+        self.job.change("bank", weight="weight", serving=self.options)
         self.patch, self.sent, self.heard = patch, [], []
         self.called, self.errors, self.left = set(), {}, set()
         patch.setattr(switching, "LOOK_S", 0.1)

@@ -63,18 +63,33 @@ def test_after_many_switches_only_the_wanted_runs_are_in_memory(loading):
     assert len(every) > MOST_LOADED
 
 
-def test_a_run_that_somebody_waits_for_stays_and_takes_the_place_of_another(loading):
-    runs, every, _ = loading
+def test_a_run_that_somebody_waits_for_stays_beside_the_others(loading):
+    """Were another one loaded later for it, a partner could see that somebody waits."""
+    runs, _, _ = loading
     old = runs["0"]
     assert old.users.come()
     runs.want(["1", "2", "3"])
-    assert within(10, lambda: len(runs.loaded) == MOST_LOADED)
-    assert not within(0.1, lambda: len(alive(every)) > MOST_LOADED)
+    assert within(10, lambda: {run.run_id for run in runs.loaded} == {"0", "1", "2", "3"})
     assert not old.closed
     old.users.go()
     assert within(10, lambda: {run.run_id for run in runs.loaded} == {"1", "2", "3"})
     assert old.closed
     assert not old.users.come()
+
+
+def test_runs_that_somebody_waits_for_without_end_are_no_more_than_twice_those_that_are_wanted(loading):
+    runs, _, _ = loading
+    for number in range(4 * MOST_LOADED):
+        for run in runs.loaded:
+            run.users.come()
+        runs.want([str(number)])
+        is_full = len(runs.loaded) == 2 * MOST_LOADED
+        assert is_full or within(10, lambda number=number: str(number) in {run.run_id for run in runs.loaded})
+    assert not within(0.1, lambda: len(runs.loaded) != 2 * MOST_LOADED)
+    for run in runs.loaded:
+        while run.users.any:
+            run.users.go()
+    assert within(10, lambda: len(runs.loaded) == 1)
 
 
 def test_a_run_that_cannot_be_loaded_is_said_once_and_not_tried_again_at_once(loading):

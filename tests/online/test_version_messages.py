@@ -1,5 +1,6 @@
 """What two sides that serve say of versions: what is not agreed on is not answered, and malformed words end the session."""
 
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -166,11 +167,12 @@ def test_malformed_holdings_end_the_session(what):
         served=None,
         begun=WantedRun(run_id=OLD, version=VERSION),
         building=None,
+        turn=threading.Lock,
         say=print,
     )
     theirs.send(MALFORMED[what])
     with pytest.raises(ProtocolError, match="shop"):
-        switching()
+        switching.keep_up(threading.Event())
     assert theirs.receive(RowQuestion).versions
     assert theirs.receive(VersionsWanted).runs == (WantedRun(run_id=OLD, version=VERSION),)
     theirs.send(Stopped(reason="over"))

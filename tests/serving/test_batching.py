@@ -2,6 +2,8 @@
 
 import threading
 import time
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -136,6 +138,32 @@ def test_who_comes_while_a_batch_is_late_is_told_at_once():
     batcher.serve({RUN: asking}, Silent(), lambda: bool(told))
     assert told[0].why_B == ["joint"]
     assert len(late) == 1
+
+
+@pytest.mark.parametrize(
+    ("waited_s", "crosses", "probes"), [(0.0, True, 0), (0.2, True, 1), (0.2, False, 0)], ids=["at home", "asked", "ahead"]
+)
+def test_a_late_batch_is_followed_by_a_probe_only_where_partners_were_late_with_it(waited_s, crosses, probes):
+    """A probe leaves: after a batch that took long here alone it would show when a request came."""
+    rows, told, probed, ended = Numbers(), [], [], threading.Event()
+    batcher = Batcher(gate=OPEN, patience_s=0.1, most_waiting=10, crosses=crosses, observe=lambda *_: None)
+    partners = SimpleNamespace(channels=(), probe=lambda: probed.append(True))
+
+    def asking(keys, own):
+        time.sleep(0.2)
+        return replace(all_here(keys, own), waited_s=waited_s)
+
+    def stopped():
+        if told and (probed or not batcher._late_since):
+            ended.set()
+        return ended.is_set()
+
+    batcher._standing = True
+    run = ScoringRun(run_id=RUN, scorer=rows, store=rows)
+    batcher.want(Wanted(run=run, keys=[b"1"], own=None, until=time.monotonic() + 30, done=told.append))
+    batcher.serve({RUN: asking}, partners, stopped, between=lambda _: time.sleep(0.2) if not crosses else False)
+    assert told[0].why_B == ["joint"]
+    assert len(probed) == probes
 
 
 def test_a_score_that_is_no_number_is_none_whatever_a_partner_sent():

@@ -31,8 +31,8 @@ def serving_lines(contract: Contract) -> list[str]:
         "window": f"{label} shows {features} a window of at least {window} common rows, one or more of which it wants, and when; "
         "the window of a row changes only by rows that come or go, and what else is known of these rows can tell which one it "
         "was; no formal guarantee",
-        "ahead": f"the embeddings of all {rows} cross to {label} when the sides meet; of a request {features} learns nothing, "
-        "not even that there was one",
+        "ahead": f"the embeddings of all {rows} cross to {label} when the sides meet; of a request {features} learns nothing "
+        "by a message, not even that there was one",
         "embedding": f"{features} shows {label} the embedding of each row that it asks for, and when, and no id; but a row that "
         "was embedded before, in training, evaluation, a prediction or an earlier request, can be known again by it, and where "
         f"{label} then knew the row, it knows it now{has}; no formal guarantee",

@@ -1,7 +1,8 @@
 """The label party that serves: HTTP for its clients, and behind it a thread with the feature parties."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -51,6 +52,7 @@ def serve_label_party(contract: Contract, party: PartyFile, *, table: str | None
         patience_s=options.deadline_ms / 1000,
         most_waiting=options.max_waiting,
         gather_s=options.gather_ms / 1000,
+        crosses=way != "ahead",
         observe=metrics.observe_batch,
     )
 
@@ -65,14 +67,21 @@ def serve_label_party(contract: Contract, party: PartyFile, *, table: str | None
         runs.begin(first)
 
         def work(channels: dict[str, Channel], _leave: Callable[[], None]) -> None:
-            switching = _begun(side, way, channels, runs, served)
-            partners = Partners.of_nothing([channels[name] for name in contract.feature_parties])
+            lock = threading.Lock()
 
-            def between(is_idle: bool) -> bool:
-                builds = switching()
-                return (is_idle and shadow(switching.askings)) or builds
+            @contextmanager
+            def turn() -> Iterator[None]:
+                with batcher.beside(), lock:
+                    yield
 
-            batcher.serve(switching.askings, partners, stopped.is_set, between=between)
+            switching = _begun(side, way, channels, runs, served, lock=lock, turn=turn)
+            partners = Partners.of_nothing([channels[name] for name in contract.feature_parties], lock)
+            with _in_a_thread(switching.keep_up) as over:
+
+                def between(is_idle: bool) -> bool:
+                    return is_idle and shadow(switching.askings)
+
+                batcher.serve(switching.askings, partners, lambda: stopped.is_set() or over.is_set(), between=between)
             partners.leave()
 
         scores = ScoreServer(options, batcher, served, metrics, say=watcher.say, shadow=shadow)
@@ -83,8 +92,39 @@ def serve_label_party(contract: Contract, party: PartyFile, *, table: str | None
             runs.close()
 
 
+@contextmanager
+def _in_a_thread(keep_up: Callable[[threading.Event], None]) -> Iterator[threading.Event]:
+    """Keep something up in a thread of its own as long as this lasts; gives what is set once it is over, and raises why."""
+    over, failed = threading.Event(), list[BaseException]()
+
+    def work() -> None:
+        try:
+            keep_up(over)
+        except BaseException as error:  # raised by the thread that serves
+            failed.append(error)
+        finally:
+            over.set()
+
+    thread = threading.Thread(target=work, name="tallystick-switching")
+    thread.start()
+    try:
+        yield over
+    finally:
+        over.set()
+        thread.join()
+    if failed:
+        raise failed[0]
+
+
 def _begun(
-    side: ServingSide, way: Way, channels: dict[str, Channel], runs: "LoadedRuns[ServedRun]", served: "ServedRuns"
+    side: ServingSide,
+    way: Way,
+    channels: dict[str, Channel],
+    runs: "LoadedRuns[ServedRun]",
+    served: "ServedRuns",
+    *,
+    lock: threading.Lock,
+    turn: Callable[[], AbstractContextManager[None]],
 ) -> Switching:
     """A session that has begun: the run that all agree on is in use."""
     contract, say = side.contract, side.watcher.say
@@ -101,7 +141,8 @@ def _begun(
         runs=runs,
         served=served,
         begun=begun,
-        building=_ways_of_asking(side, way, channels, run),
+        building=_ways_of_asking(side, way, channels, run, lock),
+        turn=turn,
         say=say,
     )
     switching.begin(run)
@@ -110,7 +151,7 @@ def _begun(
 
 
 def _ways_of_asking(
-    side: ServingSide, way: Way, channels: dict[str, Channel], run: "ServedRun"
+    side: ServingSide, way: Way, channels: dict[str, Channel], run: "ServedRun", lock: threading.Lock
 ) -> Callable[["ServedRun"], Building]:
     """How any run's rows are asked for in the agreed way, over these sessions: one alignment is all runs'."""
     alignment = side.align(channels, run.ids) if way != "key" else None
@@ -119,7 +160,7 @@ def _ways_of_asking(
 
     def building(run: "ServedRun") -> Building:
         assert isinstance(run.scorer, Scorer), "a label party scores itself"
-        partners = Partners(channels=asked, widths=run.scorer.trained.widths, run=run.run_id)
+        partners = Partners(channels=asked, widths=run.scorer.trained.widths, run=run.run_id, turn=lock)
         if way == "ahead":
             assert alignment is not None
             return (yield from AskAhead.building(partners, places, rows=len(alignment)))

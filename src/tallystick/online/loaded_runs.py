@@ -55,7 +55,11 @@ class Promoted:
 
 
 class LoadedRuns(Generic[R]):
-    """Loads runs in a thread of its own while others are used; at most MOST_LOADED are held at any time.
+    """Loads runs in a thread of its own while others are used.
+
+    At most MOST_LOADED are held, and for a while as many that requests wait for.
+
+    A run is loaded whoever still waits for another one: when it is would tell a partner that somebody does.
 
     Args:
         versions: this party's promotions; None where a run was named and no promotion is followed.
@@ -178,8 +182,10 @@ class LoadedRuns(Generic[R]):
         """Load one of the wanted runs; each look loads one, so that nobody can have this side load without end."""
         now = time.monotonic()
         for run_id in self._wanted:
-            if run_id in self._runs or now - self._failed.get(run_id, -AGAIN_S) < AGAIN_S or len(self._runs) >= MOST_LOADED:
+            if run_id in self._runs or now - self._failed.get(run_id, -AGAIN_S) < AGAIN_S:
                 continue
+            if len(self._runs) >= 2 * MOST_LOADED:
+                return
             try:
                 run = self._load(run_id)
             except TallystickError as error:

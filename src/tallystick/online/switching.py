@@ -1,17 +1,21 @@
 """How a label party goes from one version to another while it serves.
 
-Each side looks at its promotions for itself. Every LOOK_S the label party tells the partners which runs it wants loaded, each
-with the hash of all halves, and hears what they promoted and what they have loaded. The newest run that all promoted is loaded
-beside the one in use, and once it is on all sides, requests that come from then on are for it. What came before is answered by
-the run that it came for. So no batch is of two runs, and nothing has to happen at one moment on all sides.
+Each side looks at its promotions for itself. Every LOOK_S, by a clock that no request touches, the label party tells the partners
+which runs it wants loaded, each with the hash of all halves, and hears what they promoted and what they have loaded. The newest
+run that all promoted is loaded beside the one in use. Once it is on all sides, requests that come from then on are for it. What
+came before is answered by the run that it came for. So no batch is of two runs, and nothing has to happen at one moment on all
+sides.
 
 - At most three runs are loaded: the one in use, the promoted one before it, and a candidate. While a switch is under way, the
   next one takes the place of the one before.
 - A request may name one of the first two: ``run_id`` beside ``rows``, or the header ``x-run-id`` with Arrow. Another id is a 404.
   A run that waits for a side, or a candidate, is a 409. Both say which runs are served.
 - A feature party that takes a run back answers for it 30 seconds more, so that the label party can go over to the one before.
-- The alignment and the windows are the same for all runs. By ``ahead``, the new run's embeddings cross in pieces, between
-  batches, before it scores.
+- The alignment and the windows are the same for all runs. By ``ahead``, the new run's embeddings cross in pieces before it
+  scores.
+- All this has a thread of its own, which waits for no batch: when its messages leave, what is in them, and the order of runs in
+  them follow from when the session began and what is promoted and loaded. By ``ahead``, where a request crosses nothing, they are
+  all that a partner sees.
 - A run of another contract text is no version. With ``--run``, and where the feature party asks, a side keeps the run that it
   began with.
 
@@ -19,8 +23,11 @@ Threat model: honest-but-curious parties. Not protected: a partner can say that 
 embeddings; nothing in an embedding shows whose it is.
 """
 
+import math
+import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 from tallystick.errors import PeerError, printable
@@ -39,7 +46,7 @@ Building = Generator[None, None, Asking]
 
 @dataclass(kw_only=True)
 class Switching:
-    """The label party's part in a session, called between two batches.
+    """The label party's part in a session.
 
     Args:
         party: this party's name.
@@ -49,6 +56,7 @@ class Switching:
         served: what requests see.
         begun: the run that the handshake settled, and its version.
         building: begins a way of asking for a run's rows.
+        turn: gives what is held while partners are told, and answer: batches speak over the same channels.
         say: is told.
     """
 
@@ -59,12 +67,12 @@ class Switching:
     served: ServedRuns
     begun: WantedRun
     building: Callable[[ServedRun], Building]
+    turn: Callable[[], AbstractContextManager[object]]
     say: Callable[[str], None]
     askings: dict[str, Asking] = field(default_factory=dict, init=False)
     _wanted: tuple[WantedRun, ...] = field(init=False)
     _being_built: dict[str, Building] = field(default_factory=dict, init=False)
     _unusable: dict[str, float] = field(default_factory=dict, init=False)
-    _next_look: float = field(default=0.0, init=False)
     _said: dict[str, str] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
@@ -77,17 +85,29 @@ class Switching:
             pass
         self._use(run)
 
-    def __call__(self) -> bool:
-        """Look at versions where it is time, and do a step of what is being built; whether there is more to build."""
-        if self._being_built:
-            run_id, building = next(iter(self._being_built.items()))
-            if not self._tried_step(run_id, building):
-                del self._being_built[run_id]
-                self._next_look = 0.0
-        if time.monotonic() >= self._next_look:
-            self._look()
-            self._next_look = time.monotonic() + LOOK_S
-        return bool(self._being_built)
+    def keep_up(
+        self, over: threading.Event, *, now: Callable[[], float] = time.monotonic, wait: Callable[[float], object] | None = None
+    ) -> None:
+        """Look at versions every LOOK_S from now on until it is ``over``, and build what is to be built between two looks.
+
+        Looks that fall into a longer one, or into a step of building, are left out. ``wait`` waits so many seconds, or until it
+        is over.
+        """
+        began, looks = now(), 0
+        while not over.is_set():
+            ahead_s = began + looks * LOOK_S - now()
+            if ahead_s > 0 and not self._being_built:
+                (wait or over.wait)(ahead_s)
+                continue
+            if ahead_s <= 0:
+                self._look()
+                looks += 1
+            else:
+                run_id, building = next(iter(self._being_built.items()))
+                if not self._tried_step(run_id, building):
+                    del self._being_built[run_id]
+                    self._look()
+            looks = max(looks, math.floor((now() - began) / LOOK_S) + 1)
 
     def _look(self) -> None:
         held = self._exchange()
@@ -99,10 +119,10 @@ class Switching:
         candidate = self._candidate(held)
         in_use, target = self._switch(next(iter(common), None))
         known = {each.run_id: each.version for each in (self.begun, *self._wanted)} | common | candidate
-        waited_for = [run.run_id for run in self.runs.loaded if run.users.any]
-        order = dict.fromkeys([in_use, target, *waited_for, *candidate, *list(common)[:2]])
+        order = dict.fromkeys([in_use, target, *candidate, *list(common)[:2]])
         ids = [run_id for run_id in order if run_id in known][:MOST_LOADED]
-        for run_id in [run_id for run_id in self.askings if run_id not in ids]:
+        waited_for = [run.run_id for run in self.runs.loaded if run.users.any]  # at home; a partner hears of it at the next look
+        for run_id in [run_id for run_id in self.askings if run_id not in (*ids, *waited_for)]:
             del self.askings[run_id]
         self._stand(list(common)[:2], candidate, self._missing(lists))
         self._wanted = tuple(WantedRun(run_id=run_id, version=known[run_id]) for run_id in ids)
@@ -121,10 +141,11 @@ class Switching:
         return in_use, newest or in_use
 
     def _exchange(self) -> dict[str, VersionsHeld]:
-        for channel in self.channels.values():
-            channel.send(RowQuestion(number=0, versions=True))
-            channel.send(VersionsWanted(runs=self._wanted))
-        return {name: channel.receive(VersionsHeld) for name, channel in self.channels.items()}
+        with self.turn():
+            for channel in self.channels.values():
+                channel.send(RowQuestion(number=0, versions=True))
+                channel.send(VersionsWanted(runs=self._wanted))
+            return {name: channel.receive(VersionsHeld) for name, channel in self.channels.items()}
 
     def _agree(self, run_id: str, version: str) -> bool:
         """Keep the version of a run; False where it is another than it was before."""

@@ -3,9 +3,11 @@
 Shapes: B rows wanted, E of them that all partners have, N aligned positions, D cut width.
 """
 
+import threading
+import time
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -34,11 +36,13 @@ class Refused(Exception):
 class Answered:
     """Each wanted row's state, the worst of all partners', and the embeddings of those that all have, a tensor per partner.
 
-    A label party that is asked answers with scores in their place.
+    A label party that is asked answers with scores in their place. ``waited_s`` is for how long those who were asked were waited
+    for: 0 where nothing crossed.
     """
 
     state_B: NDArray[np.uint8]
     cuts_ED: list[Tensor]
+    waited_s: float = 0.0
 
     @property
     def is_here(self) -> NDArray[np.bool_]:
@@ -76,30 +80,34 @@ class Partners:
         channels: in the contract's order.
         widths: of their cut embeddings.
         run: whose model they are to answer with.
+        turn: held while somebody asks and is answered: other threads speak over the same channels.
     """
 
     channels: Sequence[Channel]
     widths: Sequence[int]
     run: str
+    turn: AbstractContextManager[object] = field(default_factory=threading.Lock)
     number: int = field(default=0, init=False)
 
     @classmethod
-    def of_nothing(cls, channels: Sequence[Channel]) -> "Partners":
+    def of_nothing(cls, channels: Sequence[Channel], turn: AbstractContextManager[object]) -> "Partners":
         """Partners that are asked for nothing, to see whether they answer."""
-        return cls(channels=channels, widths=[0] * len(channels), run="")
+        return cls(channels=channels, widths=[0] * len(channels), run="", turn=turn)
 
     def ask(self, questions: Sequence[tuple[Sequence[bytes], Sequence[int]]]) -> list[Answered]:
         """Ask for rows by keys or positions; all questions are sent before the first answer is awaited."""
-        first = self.number
-        for keys, positions in questions:
-            question = RowQuestion(number=self.number, run=self.run, keys=tuple(keys), positions=tuple(positions))
-            self.number += 1
-            for channel in self.channels:
-                channel.send(question)
-        # All answers are taken, whatever is in one: the next question's come behind them.
-        received = [[channel.receive(RowAnswer) for channel in self.channels] for _ in questions]
+        first, began = self.number, time.monotonic()
+        with self.turn:
+            for keys, positions in questions:
+                question = RowQuestion(number=self.number, run=self.run, keys=tuple(keys), positions=tuple(positions))
+                self.number += 1
+                for channel in self.channels:
+                    channel.send(question)
+            # All answers are taken, whatever is in one: the next question's come behind them.
+            received = [[channel.receive(RowAnswer) for channel in self.channels] for _ in questions]
+        waited_s = time.monotonic() - began
         return [
-            self._together(answers, number=first + place, asked=len(questions[place][0]) + len(questions[place][1]))
+            self._together(answers, number=first + place, asked=sum(map(len, questions[place])), waited_s=waited_s)
             for place, answers in enumerate(received)
         ]
 
@@ -113,7 +121,7 @@ class Partners:
         for channel in self.channels:
             channel.send(RowQuestion(number=self.number, last=True))
 
-    def _together(self, answers: Sequence[RowAnswer], *, number: int, asked: int) -> Answered:
+    def _together(self, answers: Sequence[RowAnswer], *, number: int, asked: int, waited_s: float) -> Answered:
         parts = [
             checked_answer(channel.peer, answer, number=number, asked=asked, width=width)
             for channel, answer, width in zip(self.channels, answers, self.widths, strict=True)
@@ -127,7 +135,7 @@ class Partners:
             cut_ED if len(cut_ED) == is_here_B.sum() else cut_ED[torch.from_numpy(is_here_B[mine_B == HERE])]
             for mine_B, cut_ED in parts
         ]
-        return Answered(state_B=state_B, cuts_ED=cuts_ED)
+        return Answered(state_B=state_B, cuts_ED=cuts_ED, waited_s=waited_s)
 
 
 def checked_answer(
@@ -181,7 +189,7 @@ class AskByPosition:
         (answered,) = self.partners.ask([((), place_B[is_linked_B].tolist())])
         state_B = np.full(len(keys_B), ABSENT, dtype=np.uint8)
         state_B[is_linked_B] = answered.state_B
-        return Answered(state_B=state_B, cuts_ED=answered.cuts_ED)
+        return replace(answered, state_B=state_B)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,7 +232,8 @@ class AskByWindow:
         starts = range(0, len(position_M), MOST_ASKED)
         answers = self.partners.ask([((), position_M[start : start + MOST_ASKED].tolist()) for start in starts])
         cuts_ED = [torch.cat(parts) for parts in zip(*(answer.cuts_ED for answer in answers), strict=True)]
-        return picked(position_M, np.concatenate([answer.state_B for answer in answers]), cuts_ED, place_B)
+        found = picked(position_M, np.concatenate([answer.state_B for answer in answers]), cuts_ED, place_B)
+        return replace(found, waited_s=answers[0].waited_s)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,8 +2,9 @@
 
 A batch is fired at once when none is in flight, with what has gathered, at most MOST_ROWS rows; or, where the party file says so,
 some milliseconds later, which spares processor time under load. A thread of its own asks; whoever wants scores is called back. A
-batch is asked of one run and scored by it. Where a batch comes back after its deadline, or the partners are away, wanted rows are
-told so at once, until a probe comes back in time.
+batch is asked of one run and scored by it. Where partners come back with a batch after its deadline, or are away, wanted rows are
+told so at once, until a probe comes back in time. A batch for which nothing crossed is never followed by a probe, however long it
+took here: that one leaves would show when a request came.
 
 Shapes: B rows.
 """
@@ -11,7 +12,8 @@ Shapes: B rows.
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -92,6 +94,7 @@ class Batcher:
         patience_s: seconds after which a batch that is not back counts as late.
         most_waiting: rows that may wait.
         gather_s: seconds that a batch with room waits for more rows before it is fired; 0 fires at once.
+        crosses: whether anything crosses for a request; if not, what partners do says nothing of a batch.
         observe: told of each batch: its rows, its seconds, and the seconds of it that the partners took.
     """
 
@@ -102,9 +105,10 @@ class Batcher:
         patience_s: float,
         most_waiting: int,
         gather_s: float = 0.0,
+        crosses: bool = True,
         observe: Callable[[int, float, float], None],
     ) -> None:
-        self._gate, self._patience_s, self._observe = gate, patience_s, observe
+        self._gate, self._patience_s, self._observe, self._crosses = gate, patience_s, observe, crosses
         self._most_waiting, self._gather_s = most_waiting, gather_s
         self._waiting: deque[Wanted] = deque()
         self._rows_waiting = 0
@@ -112,6 +116,7 @@ class Batcher:
         self._standing = False
         self._late_since: float | None = None
         self._flight_until: float | None = None
+        self._beside_until: float | None = None
 
     # For whoever wants scores, in any thread
 
@@ -127,8 +132,8 @@ class Batcher:
 
     @property
     def _late(self) -> bool:
-        until = self._flight_until
-        return self._late_since is not None or (until is not None and time.monotonic() > until)
+        untils = [until for until in (self._flight_until, self._beside_until) if until is not None]
+        return self._late_since is not None or any(time.monotonic() > until for until in untils)
 
     def want(self, wanted: Wanted) -> None:
         """Have rows scored; those that cannot be are told so at once."""
@@ -139,6 +144,22 @@ class Batcher:
             self._waiting.append(wanted)
             self._rows_waiting += len(wanted.keys)
             self._news.notify()
+
+    # A thread that asks the partners for something else
+
+    @contextmanager
+    def beside(self) -> Iterator[None]:
+        """Count what another thread asks the partners as a batch that they may be late with, where requests need them."""
+        if not self._crosses:
+            yield
+            return
+        until = self._beside_until = time.monotonic() + self._patience_s
+        try:
+            yield
+        finally:
+            self._beside_until = None
+        if (ended := time.monotonic()) > until:
+            self._late_since = ended
 
     # The batching thread
 
@@ -210,13 +231,13 @@ class Batcher:
             more = work()
         finally:
             self._flight_until = None
-        if (ended := time.monotonic()) > until:
+        if (ended := time.monotonic()) > until and self._crosses:
             self._late_since = ended
         return more
 
     def _score(self, batch: Sequence[Wanted], asking: Asking | None) -> None:
         began, run = time.monotonic(), batch[0].run
-        until = self._flight_until = began + self._patience_s
+        self._flight_until = began + self._patience_s
         keys = [key for wanted in batch for key in wanted.keys]
         outcome, asked_s = Outcome.without(len(keys), "away"), 0.0
         if asking is None:  # the run was let go of, and nobody waits any more
@@ -235,8 +256,12 @@ class Batcher:
             scores: Columns = {name: np.full(len(keys), np.nan, dtype=np.float32) for name in run.scorer.names}
             if known:
                 before = time.monotonic()
-                answered = asking(known, own_K)
-                asked_s = time.monotonic() - before
+                try:
+                    answered = asking(known, own_K)
+                except Refused:
+                    asked_s = time.monotonic() - before
+                    raise
+                asked_s = answered.waited_s
                 place_K = np.flatnonzero(is_known_B)
                 for place, state in zip(place_K.tolist(), answered.state_B.tolist(), strict=True):
                     why_B[place] = _WHY[state]
@@ -252,7 +277,7 @@ class Batcher:
             pass  # a partner's store is away, say: the next batch asks again
         finally:  # whatever ends a batch, all who wait for it are told
             ended = time.monotonic()
-            if ended > until:
+            if asked_s > self._patience_s and self._crosses:
                 self._late_since = ended
             self._flight_until = None
             self._observe(len(keys), ended - began, asked_s)

@@ -7,8 +7,9 @@ feature party sends embeddings and gets scores.
 Shapes: B rows whose scores are wanted, M rows of a batch, N aligned positions, D cut width.
 """
 
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -87,13 +88,15 @@ class AskedLabelParty:
 
     def ask(self, questions: Sequence[tuple[int | None, Tensor]]) -> list[Answered]:
         """Ask for scores of embeddings (B, D), of a batch or of none; all questions are sent before an answer is awaited."""
-        first = self.number
+        first, began = self.number, time.monotonic()
         for batch, cut_BD in questions:
             self.channel.send(ScoreQuestion(number=self.number, run=self.run, batch=batch, values=Array.lend(cut_BD)))
             self.number += 1
         answers = [self.channel.receive(ScoreAnswer) for _ in questions]
+        waited_s = time.monotonic() - began
         return [
-            self._answered(answer, number=first + place, asked=len(questions[place][1])) for place, answer in enumerate(answers)
+            replace(self._answered(answer, number=first + place, asked=len(questions[place][1])), waited_s=waited_s)
+            for place, answer in enumerate(answers)
         ]
 
     def probe(self) -> None:
@@ -179,7 +182,8 @@ class AskByAgreedBatch:
         came = dict(zip(new, self.label_party.ask(questions), strict=True))
         self.kept.update({batch: answer for batch, answer in came.items() if answer.is_here.all()})
         answers = [came[batch] if batch in came else self.kept[batch] for batch in wanted]
-        return _put_together([self.batches.members[batch] for batch in wanted], answers, place_B)
+        together = _put_together([self.batches.members[batch] for batch in wanted], answers, place_B)
+        return replace(together, waited_s=max((answer.waited_s for answer in came.values()), default=0.0))
 
 
 def _put_together(members: Sequence[NDArray[np.int64]], answers: Sequence[Answered], place_B: NDArray[np.int64]) -> Answered:
