@@ -2,7 +2,10 @@
 
 import ctypes.util
 import importlib.util
+import os
 import pickle
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -130,6 +133,18 @@ def test_bad_encodings_and_the_identity_are_refused(encoding, group):
     assert caught.value.index == 2
 
 
+@pytest.mark.parametrize("operation", ["multiply", "add", "subtract"])
+@pytest.mark.parametrize("encoding", MULTIPLES_OF_GENERATOR)
+def test_an_encoding_with_the_top_bit_set_is_refused_whatever_the_library(encoding, operation, group):
+    """RFC 9496, section 4.3.1: a field element is below 2^255. The libsodium in rbcl's wheel ignores the bit."""
+    good = bytes.fromhex(encoding)
+    batch = rows(good, good, bytes([*good[:-1], good[-1] | 0x80]), good)
+    others = RNG.scalar() if operation == "multiply" else rows(good, good, good, good)
+    with pytest.raises(group.InvalidElement) as caught:
+        getattr(group, operation)(batch, others)
+    assert caught.value.index == 2
+
+
 def test_hashing_is_the_published_map_behind_a_domain_prefix(group, monkeypatch):
     texts = [text.encode() for text, _ in HASHED_TEXTS]
     tagged = group.hash_to_group([b"%d" % number for number in range(3)])
@@ -233,3 +248,22 @@ def test_matching_refuses_duplicates(left, right, side):
 def test_distinct_indices():
     for indices, expected in (([], True), ([2, 0], True), ([0, 0], False), ([3], False), ([-1], False)):
         assert are_distinct_indices(np.array(indices, dtype=np.int64), 3) is expected
+
+
+def test_where_no_folder_takes_the_bundled_library_one_line_says_what_to_do(tmp_path):
+    """No file may grow beyond 64 KiB in this process, as where a disk is full; rbcl unpacks some 2.8 MB."""
+    program = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))\n"
+        "from tallystick.errors import ConfigError\n"
+        "try:\n    import tallystick.alignment.group\n"
+        "except ConfigError as error:\n    print(error); sys.exit(2)\n"
+    )
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "HOME": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (2, "")
+    (line,) = done.stdout.splitlines()
+    assert "set TMPDIR to a folder" in line
+    assert f"{VARIABLE}=system" in line
+    assert list(tmp_path.iterdir()) == []

@@ -1,6 +1,7 @@
 """Keys: one spelling whatever the type, joins that cannot collide, and the rules for nulls and duplicates."""
 
 import datetime
+import sys
 import unicodedata
 from decimal import Decimal
 from typing import Any
@@ -79,6 +80,10 @@ def test_leading_zeros_are_kept() -> None:
         (("phone",), "0049 30 1234", "+49301234"),
         (("phone",), "030 1234", "0301234"),
         (("digits",), "ID 00-7", "007"),
+        (("phone",), "+٤٩ ٣٠ ١٢٣٤", "+49301234"),
+        (("digits",), "०३० १२३", "030123"),
+        (("email",), "\ufeffann@shop\u00ad.example\u200b", "ann@shop.example"),
+        (("trim",), "\u200b a1\u2060 ", "a1"),
         (("trim", "lower"), " AbC ", "abc"),
         (("trim",), " 1.0 ", "1"),
     ],
@@ -100,7 +105,8 @@ def test_steps_agree_with_python(word: str) -> None:
     def spelt(text: str) -> str | None:
         return normalise(pl.Series([text]), []).item()  # type: ignore[no-any-return]
 
-    assert normalise(pl.Series([word]), ["nfkc"]).item() == spelt(unicodedata.normalize("NFKC", word))
+    seen = "".join(letter for letter in word if unicodedata.category(letter) != "Cf")
+    assert normalise(pl.Series([word]), ["nfkc"]).item() == spelt(unicodedata.normalize("NFKC", seen))
     assert normalise(pl.Series([word]), ["lower"]).item() == spelt(word.lower())
 
 
@@ -176,3 +182,20 @@ def test_hints_show_what_keys_look_like_and_none_of_them(values: list[str], step
     hints = spelling_hints(pl.DataFrame({"k": values}), columns={"k": "k"}, alignment=alignment(*steps))
     assert f"key 'k': this side's values look like {shown}" in hints[-1]
     assert not any(value in " ".join(hints) for value in values if any(character.isalnum() for character in value))
+
+
+@pytest.mark.parametrize("step", ["phone", "digits"])
+def test_decimal_digits_of_every_script_are_the_digits_that_they_mean(step):
+    digits = [each for each in map(chr, range(sys.maxunicode + 1)) if unicodedata.category(each) == "Nd"]
+    assert len(digits) > 600
+    spelt = normalise(pl.Series("key", [f"1{each}2" for each in digits]), [step])
+    assert spelt.to_list() == [f"1{unicodedata.decimal(each)}2" for each in digits]
+
+
+@pytest.mark.parametrize("step", ["trim", "nfkc", "email", "phone", "digits"])
+def test_a_character_that_cannot_be_seen_changes_no_key(step):
+    unseen = [each for each in map(chr, range(sys.maxunicode + 1)) if unicodedata.category(each) == "Cf"]
+    assert {"\u200b", "\ufeff", "\u00ad"} <= set(unseen)
+    (plain,) = normalise(pl.Series("key", ["04 9a12"]), [step])
+    for text in ("{}04 9a12", "04{} 9a12", "04 9a12{}"):
+        assert normalise(pl.Series("key", [text.format(each) for each in unseen]), [step]).unique().to_list() == [plain]

@@ -125,8 +125,17 @@ def subtract(first_N32: Elements, second_N32: Elements) -> Elements:
     return _pairwise(_subtract, first_N32, second_N32)
 
 
+def _require_low_top_bits(elements_N32: Elements) -> None:
+    """Refuse encodings with the top bit set, which RFC 9496 (section 4.3.1) does and libsodium before 1.0.19 does not."""
+    high_N = elements_N32[:, -1] > 0x7F
+    if high_N.any():
+        raise InvalidElement(int(high_N.argmax()))
+
+
 def _pairwise(operation: Callable[..., int], first_N32: Elements, second_N32: Elements) -> Elements:
     first_N32, second_N32 = np.ascontiguousarray(first_N32), np.ascontiguousarray(second_N32)
+    for elements_N32 in (first_N32, second_N32):
+        _require_low_top_bits(elements_N32)
     result_N32 = np.empty_like(first_N32)
     for offset in range(0, first_N32.nbytes, ELEMENT_BYTES):
         if operation(result_N32.ctypes.data + offset, first_N32.ctypes.data + offset, second_N32.ctypes.data + offset):
@@ -142,6 +151,7 @@ def multiply(elements_N32: Elements, scalar: Scalar) -> Elements:
     if elements_N32.ndim != 2 or elements_N32.shape[1] != ELEMENT_BYTES or elements_N32.dtype != np.uint8:
         raise ValueError(f"elements are uint8 of shape (N, {ELEMENT_BYTES}), got {elements_N32.dtype} of {elements_N32.shape}")
     elements_N32 = np.ascontiguousarray(elements_N32)
+    _require_low_top_bits(elements_N32)
     product_N32 = np.empty_like(elements_N32)
     read, by, write = elements_N32.ctypes.data, scalar.address, product_N32.ctypes.data
     for offset in range(0, elements_N32.nbytes, ELEMENT_BYTES):

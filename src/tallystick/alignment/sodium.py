@@ -7,6 +7,7 @@ and the report names it.
 
 import ctypes
 import os
+import tempfile
 from collections.abc import Callable
 from ctypes.util import find_library
 from dataclasses import dataclass
@@ -45,15 +46,27 @@ def load_sodium() -> Sodium:
 
 
 def _bundled() -> Sodium:
-    try:
-        import rbcl
-    except ImportError:
-        raise ConfigError(f"rbcl, which carries libsodium, is not installed; install it, or set {VARIABLE}=system") from None
-    library = rbcl._sodium
-    if os.name == "posix":
-        # rbcl unpacks libsodium into a temporary file at every import and leaves it there; by now it is loaded.
-        Path(library._name).unlink(missing_ok=True)
-    return Sodium(library=library, origin=f"{_release(library)}, in the wheel of rbcl {version('rbcl')}")
+    """Load the library of rbcl, which unpacks it into a temporary file at every import: where one can be written and run."""
+    problems = []
+    for folder in (None, Path.home() / ".cache", Path.cwd()):
+        usual = tempfile.tempdir
+        try:
+            with tempfile.TemporaryDirectory(prefix="tallystick-", dir=folder, ignore_cleanup_errors=True) as unpacked:
+                tempfile.tempdir = unpacked
+                import rbcl
+        except ImportError:
+            raise ConfigError(f"rbcl, which carries libsodium, is not installed; install it, or set {VARIABLE}=system") from None
+        except OSError as error:  # no folder, none that can be written, a full one, or one mounted noexec
+            problems.append(f"{folder or 'the folder for temporary files'}: {printable(str(error))}")
+        else:
+            library = rbcl._sodium
+            return Sodium(library=library, origin=f"{_release(library)}, in the wheel of rbcl {version('rbcl')}")
+        finally:
+            tempfile.tempdir = usual
+    raise ConfigError(
+        f"no folder takes the libsodium that rbcl unpacks ({'; '.join(problems)}); set TMPDIR to a folder with 4 MiB of room "
+        f"that is not mounted noexec, or {VARIABLE}=system to take the system's libsodium (Debian: libsodium23)"
+    )
 
 
 def _of_system(choice: str) -> Sodium:

@@ -1,6 +1,13 @@
-"""How key columns are spelt the same way by every party: the contract's steps, in their order."""
+"""How key columns are spelt the same way by every party: the contract's steps, in their order.
 
+Format characters (Unicode's Cf: zero-width characters, byte order marks, soft hyphens) cannot be seen, so every step drops them,
+but for ``lower`` and ``upper``. Decimal digits of every script (Nd) are the digits that they mean.
+"""
+
+import sys
+import unicodedata
 from collections.abc import Sequence
+from functools import cache
 
 import polars as pl
 
@@ -31,8 +38,31 @@ def join(parts: Sequence[pl.Series]) -> pl.Series:
     return frame.select(pl.concat_str(prefixed).alias("key")).get_column("key")
 
 
+def _shown(text: pl.Series) -> pl.Series:
+    """Drop characters that cannot be seen."""
+    return text.str.replace_all(r"\p{Cf}", "") if text.str.contains(r"\p{Cf}").any() else text
+
+
+@cache
+def _decimal_digits() -> dict[str, str]:
+    """Map each decimal digit beyond ASCII to the digit that it means."""
+    characters = map(chr, range(128, sys.maxunicode + 1))
+    return {each: str(unicodedata.decimal(each)) for each in characters if unicodedata.category(each) == "Nd"}
+
+
+def _ascii_digits(text: pl.Series) -> pl.Series:
+    if not text.str.contains(r"[\p{Nd}--[0-9]]").any():
+        return text
+    digits = _decimal_digits()
+    return text.str.replace_many(list(digits), list(digits.values()))
+
+
+def _trim(text: pl.Series) -> pl.Series:
+    return _shown(text).str.strip_chars()
+
+
 def _nfkc(text: pl.Series) -> pl.Series:
-    return text.str.normalize("NFKC")
+    return _shown(text).str.normalize("NFKC")
 
 
 def _email(text: pl.Series) -> pl.Series:
@@ -40,7 +70,7 @@ def _email(text: pl.Series) -> pl.Series:
 
 
 def _phone(text: pl.Series) -> pl.Series:
-    marked = _nfkc(text).str.replace_all("(0)", "", literal=True).str.replace_all(r"[^0-9+]", "")
+    marked = _ascii_digits(_nfkc(text)).str.replace_all("(0)", "", literal=True).str.replace_all(r"[^0-9+]", "")
     international = marked.str.starts_with("+").fill_null(False)
     digits = _digits(marked)
     plus = digits.str.replace(r"^", "+").set(digits == "", "")
@@ -48,11 +78,11 @@ def _phone(text: pl.Series) -> pl.Series:
 
 
 def _digits(text: pl.Series) -> pl.Series:
-    return _nfkc(text).str.replace_all(r"[^0-9]", "")
+    return _ascii_digits(_nfkc(text)).str.replace_all(r"[^0-9]", "")
 
 
 _STEPS = {
-    "trim": lambda text: text.str.strip_chars(),
+    "trim": _trim,
     "lower": lambda text: text.str.to_lowercase(),
     "upper": lambda text: text.str.to_uppercase(),
     "nfkc": _nfkc,
