@@ -69,8 +69,9 @@ CONTRACT = {
     "intersection. `marvell` and `distance-correlation` need labels that are classes, so they do not go with "
     "`gaussian-labels`, `ladsg` or `union.labels: neighbors`; nor does `gaussian` go with `neighbors`.",
     "evaluation": "`privacy` goes with `binary` targets only. `share_metrics` names metrics of the target, each once, and does "
-    "not go with `privacy`, whose promise exact figures would undo. `importance.feature_columns` other than `none` needs "
-    "an intersection and `split.validation` above 0. Its value `both` does not go with a defence that replaces labels"
+    "not go with `privacy`, whose promise exact figures would undo. `importance.feature_columns` other than `none` "
+    "[discloses these columns](report.md#which-columns-matter). It needs an intersection and `split.validation` above 0, and "
+    "goes with no defence of columns. Its value `both` does not go with a defence that replaces labels"
     " under a guarantee: exact figures of validation labels would undo the promise.",
     "network": "[The network](network.md) has the rules behind these keys. `heartbeat_s` is below `deadline_s`.",
     "tuning": "[Tune a contract](../howto/tune.md) says what a search discloses. Each value and bound is one that the contract "

@@ -12,6 +12,7 @@ from tiny import short_trainings
 from torch.nn.functional import cross_entropy, mse_loss, one_hot
 
 from tallystick.attacks.feature_inference import tasks
+from tallystick.attacks.feature_inference.contrast import ShuffledColumnsAttack
 from tallystick.attacks.feature_inference.evaluate import AttackPlan, PlannedAttack, evaluate_feature_inference
 from tallystick.attacks.feature_inference.inputs import Targets
 from tallystick.attacks.feature_inference.kernel import KernelRidge
@@ -26,7 +27,7 @@ from tallystick.attacks.kernels import PENALTIES
 from tallystick.errors import ConfigError, DataError
 
 ROWS = 1200
-WITH_KNOWN_ROWS = [name for name, row in FEATURE_INFERENCE_ATTACKS.items() if not row.knows_no_row]
+WITH_KNOWN_ROWS = [name for name, row in FEATURE_INFERENCE_ATTACKS.items() if not (row.knows_no_row or row.from_shuffled)]
 
 
 def rebuilt(last_ND, mean_ND, truth, *, looks_NE=None, looks_at_NL=None, **how):
@@ -93,6 +94,21 @@ def test_each_attack_rebuilds_planted_columns(name):
     assert {column.name for column in found.columns} == {"a", "b", "c", "kind"}
     assert found.mean(200) > 0.9
     assert found.mean(20) is None
+
+
+def test_shuffled_columns_need_to_have_crossed():
+    truth = columns(30)
+    view = FeatureView(
+        last_ND=drawn(30, 2),
+        mean_ND=drawn(30, 2),
+        looks_NE=drawn(30, 2),
+        known_K=torch.arange(5),
+        columns_K=truth.rows(torch.arange(5)),
+    )
+    with pytest.raises(DataError, match="no column was shuffled"):
+        ShuffledColumnsAttack()(view, generator=torch.Generator())
+    with pytest.raises(DataError, match=r"what shuffled columns took away has shape \(30, 1, 2\)"):
+        replace(view, contrast_NCD=torch.zeros(30, 1, 2))
 
 
 @pytest.mark.parametrize("name", WITH_KNOWN_ROWS)

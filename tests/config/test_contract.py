@@ -136,6 +136,13 @@ def write(tmp_path: Path, text: str) -> Path:
             "evaluation.importance.feature_columns = label-party: is measured on validation rows",
         ),
         (
+            {
+                "evaluation__importance": {"feature_columns": "label-party"},
+                "defense": [{"method": "quantized-embeddings", "levels": 5}],
+            },
+            "evaluation.importance.feature_columns = label-party: embeddings with one column shuffled disclose that column",
+        ),
+        (
             {"evaluation__importance": {"feature_columns": "both"}, "defense": [{"method": "label-dp", "epsilon": 1.0}]},
             "evaluation.importance.feature_columns = both: exact figures of validation labels undo what the label defence",
         ),

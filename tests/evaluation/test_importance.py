@@ -1,5 +1,6 @@
 """Column importance across the cut: what the joined model gives, what crosses, and what a peer may not send."""
 
+import dataclasses
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -7,19 +8,25 @@ import polars as pl
 import pytest
 import torch
 
+from tallystick.attacks.feature_inference.evaluate import evaluate_feature_inference
+from tallystick.attacks.feature_inference.registry import FEATURE_INFERENCE_ATTACKS
+from tallystick.attacks.feature_inference.view import ColumnValues, SentEmbeddings
 from tallystick.config.party import FeatureColumns
 from tallystick.config.sections import NetworkModel
 from tallystick.cut.messages import CutEmbedding
 from tallystick.data.encoder import Encoder
+from tallystick.data.features import Features
 from tallystick.errors import ProtocolError
 from tallystick.evaluation.importance import (
     MAX_COLUMNS,
+    ColumnPlace,
     ShuffledColumns,
     Shuffling,
     column_places,
     complete_logits,
     own_falls,
     receive_falls,
+    receive_rows,
     sampled_rows,
     send_shuffled,
     shuffled,
@@ -144,6 +151,69 @@ def test_a_number_of_columns_out_of_range_is_refused(net, columns: int) -> None:
     to_bank.send(ShuffledColumns(columns=columns))
     with pytest.raises(ProtocolError, match=f"names {columns} columns"):
         receive_falls(net.model, net.own, net.cuts, 0, to_shop, net.scorer, Shuffling(**HOW))
+
+
+COLUMNS = 8
+
+
+def crossed(rows: int, *, repeats: int) -> tuple[SentEmbeddings, ColumnValues]:
+    """What the label party keeps of a measurement of normal columns, and the columns."""
+    generator = torch.Generator().manual_seed(2)
+    columns_NF = torch.randn(rows, COLUMNS, generator=generator)
+    bottom = torch.nn.Sequential(torch.nn.Linear(COLUMNS, 8), torch.nn.ReLU())
+    with torch.no_grad():
+        for weight in bottom.parameters():
+            weight.copy_(torch.randn(weight.shape, generator=generator))
+        clean_ND = bottom(columns_NF)
+    features = Features(numeric_NF=columns_NF, categorical_NG=torch.empty(rows, 0, dtype=torch.int64))
+    network = Numbers(bottom)
+    places = [ColumnPlace(name=f"x{place}", numeric=(place,)) for place in range(COLUMNS)]
+    to_shop, to_bank = memory_channels("bank", "shop")
+    send_shuffled(network, features, places, to_bank, repeats=repeats, batch_size=rows, generator=generator)
+    assert to_shop.receive(ShuffledColumns).columns == COLUMNS
+    lost = [[clean_ND - receive_rows(to_shop, rows, 8, batch_size=rows, device="cpu") for _ in range(repeats)] for _ in places]
+    contrast_NCD = torch.stack([torch.stack(each).mean(dim=0) for each in lost], dim=1)
+    sent = SentEmbeddings(last_BD=clean_ND, mean_BD=clean_ND, looks_BE=clean_ND, looks_at_BL=None, contrast_BCD=contrast_NCD)
+    none = {"categorical_NG": features.categorical_NG, "categorical": (), "categories": ()}
+    return sent, ColumnValues(numeric_NF=columns_NF, numeric=tuple(place.name for place in places), **none)
+
+
+class Numbers(torch.nn.Module):
+    """A bottom that reads the numbers."""
+
+    def __init__(self, layers: torch.nn.Module) -> None:
+        super().__init__()
+        self.layers = layers
+
+    def forward(self, features: Features) -> torch.Tensor:
+        return self.layers(features.numeric_NF)
+
+
+def test_shuffled_columns_disclose_every_column_of_every_row_with_no_row_known() -> None:
+    """The attack from outside: embeddings alone give nobody normal columns who knows no row, with shuffled ones beside all do."""
+    sent, columns = crossed(1000, repeats=20)
+    shuffled_alone = {name: row for name, row in FEATURE_INFERENCE_ATTACKS.items() if row.from_shuffled}
+    found = evaluate_feature_inference(sent, columns, marginals=True, known=(20,), attacks=shuffled_alone)
+    assert found.mean(0) > 0.7
+    assert found.mean(20) > 0.7
+    by_embeddings = {name: row for name, row in FEATURE_INFERENCE_ATTACKS.items() if row.from_marginals}
+    without = dataclasses.replace(sent, contrast_BCD=None)
+    assert evaluate_feature_inference(without, columns, marginals=True, known=(), attacks=by_embeddings).mean(0) < 0.2
+
+
+def test_a_category_comes_back_by_its_share(net) -> None:
+    """Rows whose cell is the same lose alike: as many clusters as categories, named by their sizes."""
+    generator = torch.Generator().manual_seed(0)
+    code_N = torch.multinomial(torch.tensor([0.6, 0.3, 0.1]), ROWS, replacement=True, generator=generator)
+    contrast_NCD = torch.eye(3)[code_N][:, None] + 0.1 * torch.randn(ROWS, 1, 3, generator=generator)
+    cut_ND = torch.randn(ROWS, 3, generator=generator)
+    sent = SentEmbeddings(last_BD=cut_ND, mean_BD=cut_ND, looks_BE=cut_ND, looks_at_BL=None, contrast_BCD=contrast_NCD)
+    columns = ColumnValues(
+        numeric_NF=torch.empty(ROWS, 0), categorical_NG=code_N[:, None], numeric=(), categorical=("kind",), categories=(3,)
+    )
+    attacks = {name: row for name, row in FEATURE_INFERENCE_ATTACKS.items() if row.from_shuffled}
+    (column,) = evaluate_feature_inference(sent, columns, marginals=True, known=(), attacks=attacks).columns
+    assert column.value > 0.95
 
 
 def test_only_numbers_cross_the_cut(net) -> None:

@@ -186,11 +186,9 @@ def test_more_than_was_charged_for_is_not_taken_back(tmp_path):
     assert spent[0] is None or spent[0] > spent[-1]
 
 
-def test_shuffled_columns_are_two_releases_each_and_phases_before_count(tmp_path):
-    """A row whose cell goes to another row shows in two embeddings of each shuffle: its own, and the other's."""
-    importance = {"feature_columns": "label-party", "repeats": 3}
-    contract = parse_contract(contract_values(PARTIES, evaluation__importance=importance, unaligned={"method": "heuristic"}))
-    assert evaluation_ahead(contract, columns=4) == Sent(validation=1 + 2 * 3 * 4, test=1)
+def test_measuring_own_columns_is_a_release_and_phases_before_count(tmp_path):
+    contract = parse_contract(contract_values(PARTIES, unaligned={"method": "heuristic"}))
+    assert evaluation_ahead(contract) == Sent(validation=1, test=1)
     assert training_ahead(contract, contract.training.resolved(100)) == Sent(training=2 + 1 + 1, validation=2 * 4 + 1)
 
 

@@ -3,6 +3,7 @@
 import shutil
 import stat
 
+import msgspec
 import numpy as np
 import polars as pl
 import pytest
@@ -22,7 +23,7 @@ from tallystick.errors import ConfigError, DataError
 from tallystick.privacy.events import NotPrivate
 from tallystick.privacy.ledger import Ledger
 from tallystick.report.leaks import column_promise, feature_headline, leak_headline, leak_lines
-from tallystick.results import read_result
+from tallystick.results import MeanRebuilt, RowGroup, read_result
 from tallystick.simulation import simulate
 from tallystick.storage import Origin
 from tallystick.training.checkpoint import read_tensors, write_tensors
@@ -111,6 +112,47 @@ def test_columns_and_sums_are_for_their_owners_eyes(undefended):
     view = run_folder(undefended[1]) / "view"
     for path in (view / "columns.safetensors", view / "bank" / "rows-000001.safetensors"):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_rows_that_cross_outside_training_steps_have_their_own_figures(undefended):
+    """Validation rows cross in each pass, and once more where own columns are measured; test rows cross once."""
+    (audit,) = undefended[0].sections.features
+    validation, test = audit.groups
+    assert (validation.rows, test.rows) == ("validation rows", "test rows")
+    assert (validation.crossed, test.crossed) == (2 * 4 + 1, 1)
+    assert (validation.attacked, test.attacked) == (81, 151)
+    found = {column.name: column for column in validation.columns if column.known == 20}
+    assert found["x"].value > 0.5
+    assert any(line.startswith("validation rows: 200 known rows of") for line in audit.not_measured)
+    assert any(line.startswith("rows that predictions, requests or a later evaluation send") for line in audit.not_measured)
+
+
+def test_the_headline_is_of_the_rows_that_leak_most(undefended):
+    (audit,) = undefended[0].sections.features
+    group = RowGroup(
+        rows="validation rows",
+        attacked=100,
+        crossed=9,
+        columns=[msgspec.structs.replace(audit.columns[0], known=200, value=0.99, luck=0.1)],
+        means=[MeanRebuilt(known=200, value=0.99)],
+    )
+    assert "the columns of other validation rows: 0.990 on average" in feature_headline(
+        msgspec.structs.replace(audit, groups=[group])
+    )
+    assert msgspec.structs.replace(audit, groups=[group]).worst_mean(200) == 0.99
+
+
+def test_the_audit_takes_the_embeddings_that_measuring_columns_sends(undefended, tmp_path):
+    """With no row known each column of each measured row comes back."""
+    measured = run(tmp_path, evaluation__importance={"feature_columns": "label-party", "repeats": 20})
+    ((audit,), (before,)) = measured.sections.features, undefended[0].sections.features
+    shuffled = next(group for group in audit.groups if group.rows.startswith("validation rows"))
+    assert shuffled.rows == "validation rows, also with each column shuffled"
+    found = {(column.name, column.known): column for column in shuffled.columns}
+    assert found["x", 0].attack == "shuffled-columns"
+    assert found["x", 0].value > 0.8
+    assert not any(column.known == 0 for group in before.groups for column in group.columns)
+    assert any("with its cells shuffled" in each.what for each in measured.learnt if each.party == "bank")
 
 
 @pytest.mark.long

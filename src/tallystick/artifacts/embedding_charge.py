@@ -2,8 +2,7 @@
 
 A row is of one part of the split, so the most that any row was sent is the most of the parts. The count is noted in the run
 folder before the rows leave: what a crash kept here is counted all the same. It counts training, with phases before it and what
-a resumed run sent again, validation, test, predictions, and shuffled columns twice: for the row, and for the one that got its
-cell.
+a resumed run sent again, validation, test and predictions. Columns are not measured beside noise.
 """
 
 from dataclasses import dataclass, replace
@@ -97,18 +96,12 @@ def training_ahead(
     return Sent(training=epochs + embeds + refit, validation=validated if contract.split.validation else 0)
 
 
-def evaluation_ahead(contract: Contract, *, columns: int) -> Sent:
-    """What evaluation sends; ``columns`` are those that are shuffled where the contract has them measured."""
+def evaluation_ahead(contract: Contract) -> Sent:
+    """What evaluation sends."""
     validation = 0
     if contract.measures_columns and contract.sends_gradients:  # else training's embeddings of these rows are kept
-        validation = 1 + shuffled_releases(contract, columns)
+        validation = 1
     return Sent(validation=validation, test=1 if contract.split.test else 0)
-
-
-def shuffled_releases(contract: Contract, columns: int) -> int:
-    """What shuffled columns cost a validation row: with each its own embedding changes, and that of the row that got its cell."""
-    wanted = contract.evaluation.importance
-    return 2 * columns * wanted.repeats if wanted.feature_columns != "none" else 0
 
 
 @dataclass(frozen=True, kw_only=True)

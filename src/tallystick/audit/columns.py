@@ -9,6 +9,7 @@ import dataclasses
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -18,10 +19,19 @@ from torch import Tensor
 from tallystick import results
 from tallystick.artifacts.embedding_charge import embeddings_epsilon, noise_on_embeddings, serves_others
 from tallystick.artifacts.folder import RunFolder
+from tallystick.artifacts.pass_recorder import PASSES, PassStores
 from tallystick.artifacts.row_recorder import RowStore
 from tallystick.artifacts.starting_point import StartingPoint
 from tallystick.artifacts.trained import kept_encoder
-from tallystick.attacks.feature_inference.evaluate import KNOWN, MOST_ROWS, AttackPlan, FeatureLeaks, PlannedAttack
+from tallystick.attacks.feature_inference.evaluate import (
+    DRAWS,
+    KNOWN,
+    MOST_ROWS,
+    NO_ROW_KNOWN,
+    AttackPlan,
+    FeatureLeaks,
+    PlannedAttack,
+)
 from tallystick.attacks.feature_inference.registry import FEATURE_INFERENCE_ATTACKS, FeatureInferenceAttack
 from tallystick.attacks.feature_inference.tasks import leaks_on
 from tallystick.attacks.feature_inference.view import ColumnValues, FirstBatch, SentEmbeddings
@@ -31,16 +41,33 @@ from tallystick.audit.other_run import OtherRun, runs_in_words
 from tallystick.compute.task import Engine
 from tallystick.config.contract import Contract
 from tallystick.config.party import FeatureColumns
+from tallystick.cut.forward import Part
 from tallystick.data.encoder import Encoder, feature_columns
 from tallystick.dataset.dataset import Dataset
 from tallystick.dataset.own_rows import OwnRows
 from tallystick.disclosure.protection import defense_lines
 from tallystick.disclosure.training import start_lines
 from tallystick.errors import DataError, FeatureError, StorageError
+from tallystick.evaluation.importance import column_places
 from tallystick.training.checkpoint import read_tensors, write_tensors
 from tallystick.watcher import Watcher
 
 COLUMNS = "columns.safetensors"
+GROUPS: Mapping[Part, str] = MappingProxyType(
+    {
+        "training": "training rows, embedded once more before an epoch",
+        "validation": "validation rows",
+        "test": "test rows",
+    }
+)
+NO_GROUP = (
+    "rows that predictions, requests or a later evaluation send after this audit: by the weights of the test rows, hence with "
+    "their figure, and with a higher one where a row crosses by other weights, too"
+)
+GROUPS_ALONE = (
+    "of validation and test rows: attacks that know no row (but for shuffled columns), columns that the model was not given, and "
+    "what several runs tell together"
+)
 LEAST_ROWS = 10  # that several runs must have in common
 NO_START = "known-start: solves the first batch by starting weights, which are this side's secret"
 NO_KNOWN_ROW = (
@@ -145,19 +172,28 @@ def _unused(own: OwnRows, rows_R: Tensor, targets: Collection[str]) -> tuple[Col
     return unused, tuple(notes)
 
 
-def save_columns(folder: RunFolder, contract: Contract, party: str, truth: Truth, *, run_id: str) -> None:
-    """Keep them beside the sums, readable by this user alone, so that attacks can be measured again later."""
+def save_columns(
+    folder: RunFolder, contract: Contract, party: str, truth: Truth, *, run_id: str, part: Part | None = None
+) -> None:
+    """Keep them beside the sums, readable by this user alone, so that attacks can be measured again later.
+
+    Without a ``part`` they are of the training steps' rows, else of those that crossed in passes over that part.
+    """
     facts: dict[str, object] = {"contract": contract.hash, "run_id": run_id, "party": party, "notes": truth.notes}
     tensors = {"rows_R": truth.rows_R, "first_R": truth.first_R}
     for name, columns in (("used", truth.used), ("unused", truth.unused)):
         tensors |= {f"{name}/numeric": columns.numeric_NF, f"{name}/categorical": columns.categorical_NG}
         facts[name] = {"numeric": columns.numeric, "categorical": columns.categorical, "categories": columns.categories}
-    write_tensors(folder.views / COLUMNS, tensors, {"columns": json.dumps(facts)}, origin=folder.origin, private=True)
+    write_tensors(folder.views / _file(part), tensors, {"columns": json.dumps(facts)}, origin=folder.origin, private=True)
 
 
-def load_columns(folder: RunFolder, contract: Contract) -> tuple[Truth, str, str]:
+def _file(part: Part | None) -> str:
+    return COLUMNS if part is None else f"columns-{part}.safetensors"
+
+
+def load_columns(folder: RunFolder, contract: Contract, part: Part | None = None) -> tuple[Truth, str, str]:
     """Read them back, whose they are and of which run; raises DataError if that fails."""
-    path = folder.views / COLUMNS
+    path = folder.views / _file(part)
     try:
         tensors, metadata = read_tensors(path, origin=folder.origin)
         facts = json.loads(metadata["columns"])
@@ -214,7 +250,19 @@ def audit_features(
         try:
             firsts = (first if name == "used" else None, None)  # with other runs beside it, nothing is known of the start
             alone, *together = [
-                _rebuilt(AttackPlan.of(view, columns, first=its, known=known, marginals=True, attacks=attacks, seed=seed), engine)
+                _rebuilt(
+                    AttackPlan.of(
+                        view,
+                        columns,
+                        first=its,
+                        known=known,
+                        marginals=True,
+                        attacks=attacks,
+                        seed=seed,
+                        groups=len(GROUPS),
+                    ),
+                    engine,
+                )
                 for view, its in zip(views, firsts, strict=False)
             ]
             found[name] = _stronger(alone, together, runs=1 + len(also))
@@ -224,6 +272,8 @@ def audit_features(
     by_marginals = any(row.from_marginals for row in _attacks(contract).values())
     if first is None:
         notes.append(NO_START if by_marginals else NO_KNOWN_ROW)
+    groups, of_groups = _groups(folder, contract, run_id, known=known, engine=engine, seed=seed)
+    notes += of_groups
     if len(sums.epochs) == 1:
         notes.append("what a row's embeddings of several epochs tell together: one epoch was recorded only, and more tell more")
     found_now = results.FeatureAudit(
@@ -234,7 +284,8 @@ def audit_features(
         + runs_in_words(also),
         defense="; ".join([*defense_lines(contract, of="features"), *_unbounded(contract), *start_lines(contract)]),
         columns=[replace(each, used=name == "used") for name, leaks in found.items() for each in leaks.columns],
-        means=_means(found, tuple(dict.fromkeys((0, *known)))),
+        means=_means(found.get("used"), known),
+        groups=groups,
         not_measured=[*dict.fromkeys(notes), *truth.notes],
     )
     return with_releases(found_now, folder, contract)
@@ -320,11 +371,75 @@ def _first(folder: RunFolder, contract: Contract, party: str, truth: Truth, sums
     return first_batch(contract, party, kept_encoder(folder), rows_B, look_RD[rows_B])
 
 
-def _means(found: Mapping[str, FeatureLeaks], known: Sequence[int]) -> list[results.MeanRebuilt]:
-    measured = found.get("used")
+def _groups(
+    folder: RunFolder, contract: Contract, run_id: str, *, known: Sequence[int], engine: Engine | None, seed: int
+) -> tuple[list[results.RowGroup], list[str]]:
+    """Attack what crossed outside training steps, each part of the split by itself; and what of that could not be measured."""
+    views = folder.views / contract.label_party
+    stores = PassStores(folder=views, contract=contract.hash, origin=folder.origin, run_id=run_id)
+    shuffled = stores.contrast()
+    groups, notes = [], [NO_GROUP]
+    for part in PASSES:
+        sums = stores.load(part)
+        if sums is None:
+            if contract.split.validation if part == "validation" else part == "test":
+                notes.append(f"{GROUPS[part]}: none had crossed when the audit began")
+            continue
+        truth, *_ = load_columns(folder, contract, part)
+        rows_R, contrast = truth.rows_R, None
+        if part == "validation" and shuffled is not None:
+            (kept_K,) = torch.isin(rows_R, shuffled[0]).nonzero(as_tuple=True)
+            rows_R, truth = rows_R[kept_K], truth.rows(kept_K)
+            contrast = _contrast(folder, truth.used, shuffled[1][torch.searchsorted(shuffled[0], rows_R)])
+        sent = dataclasses.replace(_embeddings(sums, rows_R), contrast_BCD=contrast)
+        attacks = {
+            name: row
+            for name, row in _attacks(contract).items()
+            if not row.knows_no_row and (len(sums.epochs) > 1 or not row.several_looks)
+        }
+        try:
+            plan = AttackPlan.of(
+                sent,
+                truth.used,
+                marginals=contrast is not None,
+                known=known,
+                draws=1 if contract.audit == "quick" else DRAWS,
+                attacks=attacks,
+                seed=seed,
+                groups=len(GROUPS),
+            )
+            leaks = _rebuilt(plan, engine)
+        except DataError as error:  # NaN of a training that diverged
+            notes.append(f"{GROUPS[part]}: {error}")
+            continue
+        which = GROUPS[part] + (", also with each column shuffled" if contrast is not None else "")
+        crossed = int(sums.count_N.max())
+        means = _means(leaks, known)
+        groups.append(
+            results.RowGroup(rows=which, attacked=len(rows_R), crossed=crossed, columns=list(leaks.columns), means=means)
+        )
+        notes += [f"{GROUPS[part]}: {reason}" for reason in leaks.not_measured if reason != NO_ROW_KNOWN]
+    return groups, [*notes, GROUPS_ALONE] if groups else notes
+
+
+def _contrast(folder: RunFolder, columns: ColumnValues, contrast_NPD: Tensor) -> Tensor:
+    """What shuffling took away, by column: a number and whether it is missing were shuffled as one, others not at all."""
+    encoder = kept_encoder(folder)
+    assert encoder is not None, "a party whose columns were measured has an encoder"
+    places = column_places(encoder)
+    still_ND = torch.zeros_like(contrast_NPD[:, 0])
+    parts = []
+    for kind, count in (("numeric", len(columns.numeric)), ("categorical", len(columns.categorical))):
+        for index in range(count):
+            at = [number for number, place in enumerate(places) if index in getattr(place, kind)]
+            parts.append(contrast_NPD[:, at[0]] if at else still_ND)
+    return torch.stack(parts, dim=1)
+
+
+def _means(measured: FeatureLeaks | None, known: Sequence[int]) -> list[results.MeanRebuilt]:
     if measured is None:
         return []
-    values = [(count, measured.mean(count)) for count in known]
+    values = [(count, measured.mean(count)) for count in dict.fromkeys((0, *known))]
     return [results.MeanRebuilt(known=count, value=value) for count, value in values if value is not None]
 
 

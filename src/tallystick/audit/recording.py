@@ -14,6 +14,8 @@ sums over the training only, of at most 8,192 rows for labels and 2,000 for colu
 - A feature party's own embeddings: of at most 10,000 training rows the last, the mean, and those of several epochs (two of a
   wide cut, up to 64 of a narrow one), as they were by the end of at most five epochs; at most 256 MiB. Of more than 5,000
   recorded rows 5,000 are attacked.
+- What crosses without a gradient coming back, validation rows in each pass, test rows, and rows whose columns are measured
+  (``validation/``, ``test/``, ``shuffled.safetensors``): of at most 2,500 rows of each part (1,000 for a quick audit).
 - The true labels, when recording begins.
 
 Shapes: N aligned positions.
@@ -27,6 +29,7 @@ import torch
 from torch import Tensor
 
 from tallystick.artifacts.folder import RunFolder
+from tallystick.artifacts.pass_recorder import PassRecorder, PassStores
 from tallystick.artifacts.recorder import ROWS_PER_EPOCH, Recorder, RecordingPlan, ViewStore
 from tallystick.artifacts.row_recorder import QUICK_ROWS, Observers, RowRecorder
 from tallystick.attacks.label_inference.first_steps import LEAST_STEPS
@@ -34,6 +37,7 @@ from tallystick.audit.known_start import KnownStart
 from tallystick.audit.labels import BATCH_ROWS, save_labels, sums_of
 from tallystick.audit.membership import LATER_EPOCHS, MEMBERSHIP_EPOCHS
 from tallystick.config.contract import Contract
+from tallystick.cut.forward import Part
 from tallystick.dataset.dataset import Dataset
 from tallystick.training.plan import Schedule
 from tallystick.training.step import CutObserver
@@ -133,6 +137,30 @@ def recorders(run: AuditedRun, widths: Sequence[int], *, resume_epoch: int) -> S
         store.drop_from(resume_epoch)
         made.append(_observer(run, store, schedule, number, width=width, epochs=epochs, resume_epoch=resume_epoch))
     return made
+
+
+def pass_recorder(run: AuditedRun, width: int, validated: Sequence[Tensor] = (), *, anew: bool = False) -> PassRecorder | None:
+    """Make what keeps embeddings that cross without a gradient coming back, if an audit of columns reads them; else None.
+
+    ``validated`` are the positions of a validation pass, in batches, where training is about to begin or to go on.
+    """
+    if not run.audits_columns or run.folder.noted("audit"):
+        return None
+    run.folder.make_views()
+    dataset = run.dataset
+    validated_N = torch.cat(list(validated)) if len(validated) else dataset.validation_N
+    embeds = dataset.schedule(dataset.resolved(run.contract.training), seed=run.contract.seed).embeds_before is not None
+    positions: dict[Part, Tensor] = {"training": dataset.train_N} if embeds else {}
+    positions |= {"validation": validated_N, "test": dataset.test_N}
+    (store,) = run.stores
+    rows = partial(dataset.cut_numbers, peer=0)
+    quick = run.contract.audit == "quick"
+    return PassRecorder.of(pass_stores(store), positions, width=width, rows=rows, quick=quick, anew=anew)
+
+
+def pass_stores(store: ViewStore) -> PassStores:
+    """Where passes are kept, beside a view."""
+    return PassStores(folder=store.folder, contract=store.contract, origin=store.origin, run_id=store.run_id)
 
 
 def _observer(

@@ -7,15 +7,19 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 import msgspec
+from torch import Tensor
 
 from tallystick import results
 from tallystick.artifacts.folder import RunFolder
+from tallystick.artifacts.pass_recorder import PASSES
+from tallystick.artifacts.recorder import ViewStore
 from tallystick.attacks.view import Received
 from tallystick.audit.columns import audit_features, own_columns, save_columns
 from tallystick.audit.known_start import first_positions
 from tallystick.audit.labels import AUXILIARY_LABELS, audit_labels, sums_of, unattacked
 from tallystick.audit.membership import audit_membership
-from tallystick.audit.recording import AuditedRun
+from tallystick.audit.recording import AuditedRun, pass_stores
+from tallystick.cut.forward import Part
 from tallystick.dataset.own_rows import OwnRows
 from tallystick.msgspec_threads import prepared
 from tallystick.watcher import Watcher
@@ -82,12 +86,22 @@ def _membership(run: AuditedRun, watcher: Watcher) -> results.Audit | None:
     return audit_membership(steps, own_N, peer=store.folder.name, received=received, say=watcher.say, sent=sent)
 
 
+def _crossed_in_passes(store: ViewStore) -> dict[Part, Tensor]:
+    """Which rows of each part crossed outside training steps."""
+    stores = pass_stores(store)
+    recorded = {part: stores.load(part) for part in PASSES}
+    return {part: sums.seen_rows for part, sums in recorded.items() if sums is not None and bool((sums.count_N > 0).any())}
+
+
 def _columns(run: AuditedRun, own: OwnRows, watcher: Watcher) -> results.FeatureAudit:
     (store,) = run.stores
     sums = sums_of(store, "cut_embedding")
     seen_R, first_B = sums.load(sums.epochs()[-1]).seen_rows, first_positions(run.contract, run.dataset)
     truth = own_columns(own, run.dataset, seen_R, first_B=first_B)
     save_columns(run.folder, run.contract, run.party, truth, run_id=run.run_id)
+    for part, index_R in _crossed_in_passes(store).items():
+        of_part = own_columns(own, run.dataset, index_R, first_B=first_B[:0])
+        save_columns(run.folder, run.contract, run.party, of_part, run_id=run.run_id, part=part)
     store.drop_from(0)  # single steps served the audit of membership
     compute = own.party.compute
     return audit_features(run.folder, run.contract, watcher=watcher, engine=compute.made() if compute is not None else None)

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from tallystick.report.leaks import by_strength, column_promise, columns_by_name, feature_headline, leak_headline
+from tallystick.report.leaks import by_strength, column_promise, columns_by_name, feature_headline, leak_headline, row_groups
 from tallystick.results import AttackResult, Audit, FeatureAudit, RebuiltColumn
 
 
@@ -65,15 +65,16 @@ def show_features(console: Console, found: FeatureAudit) -> None:
     console.print(f"defence: {found.defense}", markup=False)
     if said := column_promise(found):
         console.print(said, markup=False)
-    counts = sorted({column.known for column in found.columns})
-    table = Table(box=None)
-    for name in ("column", *(f"knowing {count} rows" for count in counts)):
-        table.add_column(name)
-    for name, used, by_count in columns_by_name(found):
-        cells = [_rebuilt(by_count[count]) if count in by_count else "" for count in counts]
-        table.add_row(escape(name if used else f"{name} (not used)"), *cells)
-    if found.columns:
-        console.print(table)
+    for group in row_groups(found):
+        counts = sorted({column.known for column in group.columns})
+        table = Table(box=None, title=group.rows, title_justify="left")
+        for name in ("column", *(f"knowing {count} rows" for count in counts)):
+            table.add_column(name)
+        for name, used, by_count in columns_by_name(group):
+            cells = [_rebuilt(by_count[count]) if count in by_count else "" for count in counts]
+            table.add_row(escape(name if used else f"{name} (not used)"), *cells)
+        if group.columns:
+            console.print(table)
     for line in found.not_measured:
         console.print(f"not measured: {line}", markup=False)
 

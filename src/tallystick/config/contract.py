@@ -415,6 +415,11 @@ def _disclosure_problems(contract: Contract) -> list[str]:
         problems.append(f"{where}: embeddings sent again would tell which rows of a union are imputed; align by intersection")
     if contract.split.validation == 0:
         problems.append(f"{where}: is measured on validation rows; give split.validation a value above 0, or set it to none")
+    if any(entry.defense.hides_features() for entry in contract.defense):
+        problems.append(
+            f"{where}: embeddings with one column shuffled disclose that column of every row, whatever defends it otherwise; "
+            "set it to none, or leave the defence of columns out"
+        )
     if columns == "both" and contract.hides_labels:
         problems.append(f"{where}: exact figures of validation labels undo what the label defence promises; use label-party")
     return problems

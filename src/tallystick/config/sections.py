@@ -389,8 +389,8 @@ class ImportanceConfig(Model):
     )
     feature_columns: Literal["none", "label-party", "both"] = Field(
         default="none",
-        description="measure the feature parties' columns, by further embeddings; the falls by column number go to the label "
-        "party, or to both it and the party whose columns they are",
+        description="measure the feature parties' columns, by further embeddings, which disclose these columns to the label "
+        "party; the falls by column number go to the label party, or to both it and the party whose columns they are",
     )
     repeats: int = Field(default=5, strict=True, ge=1, le=100, description="shuffles per column")
     rows: int = Field(default=10_000, strict=True, ge=1, le=1_000_000, description="most validation rows that it is measured on")

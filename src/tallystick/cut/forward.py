@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -109,12 +109,40 @@ class KeptCuts:
         return self.embedding_RD[torch.searchsorted(self.numbers_R, self.numbers(index_B))]
 
 
+Watch = Callable[[Tensor, Tensor], None]
+"""Called after a batch is sent of which no gradient comes back: with its positions, and its embeddings as they crossed."""
+
+
+class PassObserver(Protocol):
+    """Whoever keeps embeddings that cross without a gradient coming back: an audit's recorder."""
+
+    def sent(self, part: Part, index_B: Tensor, cut_BD: Tensor) -> None:
+        """A batch of a part of the split crossed."""
+        ...
+
+    def pass_ended(self, part: Part) -> None:
+        """All batches of one pass over a part crossed, by the same weights."""
+        ...
+
+    def epoch_ended(self) -> None:
+        """Nothing more crosses before the next epoch, or at all."""
+        ...
+
+
+def unwatched(index_B: Tensor, cut_BD: Tensor) -> None:
+    """The Watch of nobody."""
+
+
 @torch.no_grad()
-def send_embeddings(bottom: nn.Module, source: FeatureSource, batches: Sequence[Tensor], channel: Channel) -> None:
+def send_embeddings(
+    bottom: nn.Module, source: FeatureSource, batches: Sequence[Tensor], channel: Channel, *, watch: Watch = unwatched
+) -> None:
     """Feature party: embed batch after batch; nothing comes back, so they stream."""
     bottom.eval()
     for number, index_B in enumerate(batches):
-        send_embedding(channel, number, bottom(source(index_B)))
+        cut_BD = bottom(source(index_B))
+        send_embedding(channel, number, cut_BD)
+        watch(index_B, cut_BD)
     bottom.train()
 
 

@@ -148,7 +148,8 @@ class _Tally:
         self.utility.append(_within(measured["value"], measured["low"], measured["high"]))
         for attack in result.label_audit.attacks:
             self.leaks.setdefault(attack.name, []).append(attack)
-        self.columns += [mean.value for audit in result.sections.features for mean in audit.means if mean.known == KNOWN_ROWS]
+        worst = [audit.worst_mean(KNOWN_ROWS) for audit in result.sections.features]
+        self.columns += [value for value in worst if value is not None]
 
     def trial(self, candidate: Candidate) -> results.Trial:
         return results.Trial(

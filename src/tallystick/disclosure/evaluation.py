@@ -91,7 +91,7 @@ def shuffled_embeddings(contract: Contract) -> str:
     embeddings = "1 embedding" if importance.repeats == 1 else f"{importance.repeats} embeddings"
     return (
         f"the number of columns, and for each of them {embeddings} of at most {importance.rows:,} validation rows "
-        "with its cells shuffled"
+        "with its cells shuffled, which discloses these columns: each cell of these rows can be rebuilt, with no row known"
     )
 
 
@@ -135,8 +135,8 @@ EVALUATION = (
     ),
     Disclosure(
         name="`importance.feature_columns`",
-        label_party="embeddings of validation rows with one column shuffled, and by how much the metric falls without each "
-        "column",
+        label_party="embeddings of validation rows with one column shuffled, [which disclose that "
+        "column](../reference/report.md#which-columns-matter), and by how much the metric falls without each column",
         feature_party="with `both`, these falls",
         guarantee="none",
         fields=("ShuffledColumns.columns", "CutEmbedding.values", "SharedResults.falls"),

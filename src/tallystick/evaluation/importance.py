@@ -5,22 +5,26 @@ while the feature parties' embeddings of the same rows stay as they are. A featu
 party: it shuffles the column and sends the embeddings of all rows again, once per repeat; the label party scores them and learns
 the fall, by the column's number.
 
-Threat model: honest-but-curious parties; no formal guarantee. The embeddings of shuffled rows are further outputs of the bottom
-model, of mixtures of rows: the label party sees what a column does to an embedding. The order of the shuffle stays with the
-feature party. A fall is computed from validation labels: where it is sent, it is an exact figure of them.
+Threat model: honest-but-curious parties; no formal guarantee. **Measuring a feature party's columns discloses them.** Of a row
+that is embedded with one column shuffled all else stays, so what its embedding loses, on average over the repeats, is what that
+column added to it: its order among the rows is the column's order, and how a column is distributed is often public
+(attacks/feature_inference/contrast.py). The order of the shuffle is secret, and nobody needs it. A contract asks for it by name,
+and not beside a defence of columns; the audit of columns attacks what crossed. A fall is computed from validation labels: where
+it is sent, it is an exact figure of them.
 
 Shapes: V validation rows, D cut width.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypedDict
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tallystick.cut.forward import SCORED_AT_A_TIME, send_embeddings
+from tallystick.cut.forward import SCORED_AT_A_TIME, send_embeddings, unwatched
 from tallystick.cut.messages import receive_embedding
 from tallystick.data.encoder import Encoder
 from tallystick.data.features import Features
@@ -30,6 +34,9 @@ from tallystick.network.channel import Channel, Progress, no_progress
 from tallystick.network.messages import Message
 
 MAX_COLUMNS = 1000  # more are not measured: each takes a pass over all rows per repeat
+
+ShuffleWatch = Callable[[int, float, Tensor, Tensor], None]
+"""Called with a column's number, one part in how many repeats it is, rows' places, and their embeddings with it shuffled."""
 
 Scorer = Callable[[Tensor], float]
 """Gives the metric of logits of the V rows; turned so that more is better."""
@@ -99,11 +106,12 @@ def send_shuffled(
     repeats: int,
     batch_size: int,
     generator: torch.Generator,
+    watch: ShuffleWatch | None = None,
     progress: Progress = no_progress,
 ) -> None:
     """Feature party: say how many columns there are, and send the embeddings of all rows for each column and repeat.
 
-    ``generator`` must be this party's own: whoever knows the order could take the mixtures of rows apart.
+    ``generator`` must be this party's own. That it is secret protects nothing: see above.
     """
     channel.send(ShuffledColumns(columns=len(places)))
     device = features.numeric_NF.device
@@ -111,7 +119,8 @@ def send_shuffled(
     for done, place in enumerate(places):
         for _ in range(repeats):
             order_V = torch.randperm(len(features), generator=generator).to(device)
-            send_embeddings(bottom, shuffled(features, place, order_V).rows, batches, channel)
+            seen = partial(watch, done, 1 / repeats) if watch is not None else unwatched
+            send_embeddings(bottom, shuffled(features, place, order_V).rows, batches, channel, watch=seen)
         progress("column importance", done + 1, len(places))
 
 

@@ -45,7 +45,6 @@ from tallystick.defenses.gaussian_embeddings import GaussianEmbeddings
 from tallystick.disclosure.training import screening_line
 from tallystick.errors import ComputeError, ConfigError, DataError, StorageError, TallystickError
 from tallystick.evaluation.boosting import check_halves
-from tallystick.evaluation.importance import column_places
 from tallystick.job.loggers.facts import loggers_of
 from tallystick.job.phases.align import max_rows
 from tallystick.job.phases.budget import Ahead, check_budget
@@ -87,7 +86,6 @@ class Preflight:
     identity: Identity | None = None
     room: Room | None = None  # what a run will take, of a party with columns
     budget: Sequence[Outlook] = ()  # what the job would bring each of this party's budgets to
-    measured_columns: int = 0  # those that may be shuffled to be measured
     own_columns: bool | None = None  # of a label party: whether it has any of use; None where that was not found out
 
     def tried(self, work: Callable[[], T]) -> T | None:
@@ -196,7 +194,7 @@ def preflight(
     if found.frame is not None:
         before = point.before(grows=party.party not in contract.model.bottoms) if point is not None else None
         _check_table(contract, party, found, found.frame, folder, before)
-    ahead = Ahead(contract=contract, party=party, folder=folder, trials=trials, keys=found.keys, columns=found.measured_columns)
+    ahead = Ahead(contract=contract, party=party, folder=folder, trials=trials, keys=found.keys)
     found.budget = found.tried(lambda: check_budget(ahead)) or ()
     return found
 
@@ -363,7 +361,6 @@ def _check_features(
     if encoder is not None:
         found.room = room_of(contract, encoder, rows=here.height)
         found.room.require()
-        found.measured_columns = len(column_places(encoder))
         _check_model(contract, party, encoder, here)
         if labels is not None and contract.defense and contract.defense[0].defense.asks_teacher:  # of labels as they are
             check_halves(labels[1], classes=contract.target.classes)

@@ -16,9 +16,11 @@ from tallystick.results import (
     FeatureAudit,
     LinkageSummary,
     LocatedKeys,
+    MeanRebuilt,
     NamedKeys,
     RebuiltColumn,
     Result,
+    RowGroup,
     above_guess,
 )
 
@@ -27,6 +29,7 @@ SURE, LIKELY = 0.01, 0.05  # chances that "yes", or "a little", is said of label
 DEGREES = 30  # of Student's quantiles of that: of few rows, errors are themselves estimated
 NOTED = 0.02  # by which a probe finds more than any attack
 SLIGHT = 0.01  # of a column: what a draw of known rows may give by chance
+TRAINING_ROWS = "training rows"
 NOTHING_SENT = "No: nothing that depends on a label was sent, so there is nothing to attack."
 
 
@@ -101,16 +104,20 @@ def _read_with(attack: AttackResult) -> str:
 
 def feature_headline(audit: FeatureAudit) -> str:
     """Say first whether a feature party's columns can be rebuilt: on average and the worst of them, by whom knowing what."""
-    if not audit.means:
+    measured = [group for group in row_groups(audit) if group.means]
+    if not measured:
         return f"Whether {audit.by} could rebuild columns of {audit.party} was not measured, so nothing is known of it."
-    mean = max(audit.means, key=lambda each: each.known)
-    every = [each for each in audit.columns if each.known == mean.known]
+    most = max(each.known for group in measured for each in group.means)
+    told = [(group, mean) for group in measured for mean in group.means if mean.known == most]
+    group, mean = max(told, key=lambda each: _told(*each))
+    every = [each for each in group.columns if each.known == mean.known]
     column = max([each for each in every if each.value > each.luck] or every, key=lambda each: each.value)
     who = f"{audit.by}, knowing {f'the columns of {mean.known} rows' if mean.known else 'no row'},"
     of = f"{column.name!r}{'' if column.used else ', which the model was not given'} ({column.attack})"
     # Never rounded up to all of a column.
     found, worst = (number(min(each, 0.999) if each < 1 else each, digits=3) for each in (mean.value, column.value))
-    what = f"the columns of other rows: {found} on average, {worst} of {of}. 0 is a guess, 1 is exact."
+    rows = "rows" if group.rows == TRAINING_ROWS else group.rows
+    what = f"the columns of other {rows}: {found} on average, {worst} of {of}. 0 is a guess, 1 is exact."
     if _rebuilt(column):
         return f"Through cut embeddings, yes: {who} can rebuild {what}"
     if column.value > max(SLIGHT, column.luck):
@@ -119,6 +126,16 @@ def feature_headline(audit: FeatureAudit) -> str:
         f"Through cut embeddings, no attack here found more of any column than a guess would: {who} got at most {worst} of one. "
         "0 is a guess, 1 is exact. Another attack may find more."
     )
+
+
+def row_groups(audit: FeatureAudit) -> list[RowGroup]:
+    """What was found of each group of rows by how they crossed, those of training steps first."""
+    return [RowGroup(rows=TRAINING_ROWS, attacked=0, crossed=0, columns=audit.columns, means=audit.means), *audit.groups]
+
+
+def _told(group: RowGroup, mean: MeanRebuilt) -> tuple[bool, float]:
+    """Whether more than luck of some column came back to who knows so many rows, and how much on average."""
+    return any(each.value > each.luck for each in group.columns if each.known == mean.known), mean.value
 
 
 def next_steps(result: Result) -> list[str]:
@@ -136,7 +153,9 @@ def next_steps(result: Result) -> list[str]:
         if not numbers and not promise(result):
             ways.append("`label-dp` among `defense` bounds what is sent")
         lines += [f"About labels: {', and '.join(ways)}."] if ways else []
-    read = [audit for audit in sections.features if any(_rebuilt(column) for column in audit.columns)]
+    read = [
+        audit for audit in sections.features if any(_rebuilt(column) for group in row_groups(audit) for column in group.columns)
+    ]
     if read:
         ways = ["`drop` in the party file keeps one out of training"]
         if any(audit.epsilon is None for audit in read):
@@ -165,7 +184,7 @@ def column_promise(audit: FeatureAudit) -> str:
     )
 
 
-def columns_by_name(audit: FeatureAudit) -> list[tuple[str, bool, dict[int, RebuiltColumn]]]:
+def columns_by_name(audit: FeatureAudit | RowGroup) -> list[tuple[str, bool, dict[int, RebuiltColumn]]]:
     """Each column with its figures by number of known rows, the worst first, those that were not used last."""
     found: dict[tuple[str, bool], dict[int, RebuiltColumn]] = {}
     for column in audit.columns:

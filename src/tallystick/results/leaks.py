@@ -36,6 +36,24 @@ class MeanRebuilt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     value: float
 
 
+class RowGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How well columns of other rows than those of the training steps could be rebuilt, for these crossed otherwise.
+
+    Args:
+        rows: which these are, such as "validation rows".
+        attacked: how many of them.
+        crossed: how often each.
+        columns: what was rebuilt of each column that the model was given.
+        means: over these columns.
+    """
+
+    rows: str
+    attacked: int
+    crossed: int
+    columns: list[RebuiltColumn] = []
+    means: list[MeanRebuilt] = []
+
+
 class FeatureAudit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How well the label party could rebuild a feature party's columns, as that party found at home."""
 
@@ -48,7 +66,13 @@ class FeatureAudit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     releases: int = 0  # of one row at most, as far as noise is counted
     columns: list[RebuiltColumn] = []
     means: list[MeanRebuilt] = []
+    groups: list[RowGroup] = []  # of rows that crossed outside training steps; columns and means above are of training rows
     not_measured: list[str] = []
+
+    def worst_mean(self, known: int) -> float | None:
+        """The greatest mean of any group of rows to one who knows so many; None if none was measured."""
+        every = [self.means, *(group.means for group in self.groups)]
+        return max((mean.value for means in every for mean in means if mean.known == known), default=None)
 
 
 class Leak(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -3,13 +3,14 @@
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from tallystick.config.sections import TrainingConfig
-from tallystick.cut.forward import FeatureSource, Sending, send_embeddings, uncounted
+from tallystick.cut.forward import FeatureSource, Part, PassObserver, Sending, Watch, send_embeddings, uncounted, unwatched
 from tallystick.cut.messages import receive_gradient, send_embedding
 from tallystick.data.features import Features
 from tallystick.models.folds import networks_in
@@ -33,6 +34,7 @@ def train_feature_party(
     run: TrainingRun,
     *,
     observer: CutObserver | None = None,
+    passes: PassObserver | None = None,
     sending: Sending = uncounted,
 ) -> TrainingState:
     """Train a bottom model whose output's gradients come from the label party; leaves the best weights in it.
@@ -43,7 +45,7 @@ def train_feature_party(
 
     Threat model: an honest-but-curious label party. It sees the cut embedding of every row in every epoch, which no
     formal guarantee protects; this party sees cut gradients, from which labels can be estimated. ``sending`` is told before rows
-    are sent.
+    are sent, ``observer`` after rows crossed whose gradients came back, ``passes`` after others did.
 
     Raises PeerLost, PeerStopped and ProtocolError from the channel, StorageError from the store, Diverged when a cut embedding or
     a weight is no longer finite: what is committed stays as it was.
@@ -57,7 +59,7 @@ def train_feature_party(
     last_commit = told = state.step
     with parallel_embedding_lookup(bottom):
         while state.epoch < run.epochs and not state.stopped:
-            _begin_epoch(bottom, source, channel, run, state, sending)
+            _begin_epoch(bottom, source, channel, run, state, sending, passes)
             messages, ends = _Messages(run.messages(state), source), run.ends(state.epoch)
             for group, joint, features in messages:
                 if joint:
@@ -69,7 +71,7 @@ def train_feature_party(
                     loop.drain()
                     sending("validation", 1)
                     state.step = group[-1].step
-                    if _compare(bottom, source, channel, run, loop, state):
+                    if _compare(bottom, source, channel, run, loop, state, passes):
                         last_commit = told = state.step
                 if commits(group, training, ends=ends, last=last_commit):
                     loop.drain()
@@ -81,7 +83,7 @@ def train_feature_party(
             if len(schedule.validation_N):
                 sending("validation", 1)
             state.step = ends
-            _compare(bottom, source, channel, run, loop, state, ends_epoch=True)
+            _compare(bottom, source, channel, run, loop, state, passes, ends_epoch=True)
             last_commit = told = state.step
     assert state.best_step is not None, "the first epoch is the best so far"
     run.store.load_best(bottom, step=state.best_step)
@@ -89,13 +91,21 @@ def train_feature_party(
 
 
 def _begin_epoch(
-    bottom: nn.Module, source: FeatureSource, channel: Channel, run: TrainingRun, state: TrainingState, sending: Sending
+    bottom: nn.Module,
+    source: FeatureSource,
+    channel: Channel,
+    run: TrainingRun,
+    state: TrainingState,
+    sending: Sending,
+    passes: PassObserver | None,
 ) -> None:
     """Embed the training positions where made-up labels are drawn by them, and say how often rows cross in the epoch."""
     schedule = run.schedule
     if embedded := schedule.embedded(state.epoch, step=state.step):
         sending("training", 1)
-        send_embeddings(bottom, source, embedded, channel)
+        send_embeddings(bottom, source, embedded, channel, watch=_watch(passes, "training"))
+        if passes is not None:
+            passes.pass_ended("training")
     if schedule.crosses(state.epoch):
         sending("training", 1)
 
@@ -107,13 +117,16 @@ def _compare(
     run: TrainingRun,
     loop: "_Loop",
     state: TrainingState,
+    passes: PassObserver | None,
     *,
     ends_epoch: bool = False,
 ) -> bool:
     """Embed the validation rows, hear what the label party makes of them, and commit where it does; gives whether it improved."""
     updates = loop.updates
     with updates.averaged():
-        send_embeddings(bottom, source, run.schedule.validation(), channel)
+        send_embeddings(bottom, source, run.schedule.validation(), channel, watch=_watch(passes, "validation"))
+    if passes is not None:
+        passes.pass_ended("validation")
     first, networks = state.best_step is None, networks_in(bottom)
     decision = receive_decision(channel, step=state.step, networks=networks, first=first, may_stop=ends_epoch)
     refuse_lost_weights(bottom, updates, step=state.step)
@@ -125,11 +138,17 @@ def _compare(
     if ends_epoch:
         if loop.observer is not None:
             loop.observer.epoch_ended(state.epoch)
+        if passes is not None:
+            passes.epoch_ended()
         state.epoch, state.stopped = state.epoch + 1, decision.stop
     if improved or ends_epoch:
         run.store.save(state, bottom, updates, loop.screen)
         run.committed(state.step)  # the label party commits before its decision
     return bool(improved)
+
+
+def _watch(passes: PassObserver | None, part: Part) -> Watch:
+    return partial(passes.sent, part) if passes is not None else unwatched
 
 
 _Message = tuple[tuple[Batch, ...], tuple[Batch, ...], list[Features]]

@@ -16,6 +16,7 @@ import torch
 from scipy.special import ndtri
 from torch import Tensor
 
+from tallystick.attacks.feature_inference.contrast import upward
 from tallystick.attacks.feature_inference.marginals import marginals_of
 from tallystick.attacks.feature_inference.registry import FEATURE_INFERENCE_ATTACKS, FeatureInferenceAttack
 from tallystick.attacks.feature_inference.simulator import LEAST_PEOPLE
@@ -29,6 +30,7 @@ DRAWS = 3
 MOST_ROWS = 5000
 OTHERS = 1000
 SURE = 0.01  # chance that some column is said to come back where embeddings have nothing to do with columns
+NO_ROW_KNOWN = "without a known row no attack here can be run: nothing is known of what an attacker without one finds"
 Told: TypeAlias = Mapping[int, Sequence[Tensor]]
 """By number of known rows, which rows these are: int64 (K,), one tensor per draw."""
 
@@ -147,6 +149,7 @@ class AttackPlan:
     told: Told
     attacks: Mapping[str, FeatureInferenceAttack]
     seed: int
+    groups: int = 1  # of rows that are attacked beside each other: each is a chance to find something by luck
 
     @classmethod
     def of(
@@ -161,6 +164,7 @@ class AttackPlan:
         draws: int = DRAWS,
         attacks: Mapping[str, FeatureInferenceAttack],
         seed: int = 0,
+        groups: int = 1,
     ) -> "AttackPlan":
         """Choose the rows that are attacked, and those that are known; raises what ``evaluate_feature_inference`` does."""
         _check(draws, len(sent.last_BD), len(columns))
@@ -175,6 +179,7 @@ class AttackPlan:
             told=told,
             attacks=attacks,
             seed=seed,
+            groups=groups,
         )
 
     def leaks(self, found: Callable[[PlannedAttack], Reconstruction | str]) -> FeatureLeaks:
@@ -186,7 +191,7 @@ class AttackPlan:
             if each.reason:
                 unmeasured += [each.reason] if each.known or not measured else []
                 continue
-            tally = _Tally(self.columns, each.known)
+            tally = _Tally(self.columns, each.known, groups=self.groups)
             for attack in each.attacks:
                 rebuilt = found(attack)
                 if isinstance(rebuilt, str):
@@ -212,14 +217,20 @@ class AttackPlan:
             mean_ND=self.sent.mean_BD,
             looks_NE=self.sent.looks_BE,
             looks_at_NL=self.sent.looks_at_BL,
+            contrast_NCD=self.sent.contrast_BCD,
             own_NA=self.own_NA,
             scaled={},
         )
-        without = {name: row for name, row in self.attacks.items() if row.knows_no_row}
-        possible = {name: row for name, row in without.items() if (self.first is not None if row.from_start else self.marginals)}
+        every = {name: row for name, row in self.attacks.items() if not row.from_shuffled or self.sent.contrast_BCD is not None}
+        without = {name: row for name, row in every.items() if row.knows_no_row}
+        possible = {
+            name: row
+            for name, row in every.items()
+            if (row.knows_no_row or row.from_shuffled) and (self.first is not None if row.from_start else self.marginals)
+        }
         if possible and len(self.columns) >= 10 and (self.columns.numeric or self.columns.categorical):
             yield self._knowing_no_row(view_of, possible)
-        attacks = {name: row for name, row in self.attacks.items() if name not in without}
+        attacks = {name: row for name, row in every.items() if name not in without}
         for count in self.told:
             yield self._knowing_rows(view_of, attacks, count)
 
@@ -228,6 +239,8 @@ class AttackPlan:
         columns, everything_N = self.columns, torch.arange(len(self.columns))
         none_K = everything_N[:0]
         view = view_of(known_K=none_K, columns_K=columns.rows(none_K), first=self.first, marginals=marginals_of(columns))
+        if view.contrast_NCD is not None:
+            view = replace(view, contrast_NCD=upward(view.contrast_NCD, columns.numeric_NF))
         all_rows = {name: row for name, row in attacks.items() if not row.from_others}
         planned = self._planned(all_rows, 0, view, columns, everything_N, seed=self.seed)
         missing: dict[str, str] = {}
@@ -281,7 +294,7 @@ def _check(draws: int, embedded: int, rows: int) -> None:
 
 def _cannot(count: int, columns: ColumnValues) -> str:
     if count < 1:
-        return "without a known row no attack here can be run: nothing is known of what an attacker without one finds"
+        return NO_ROW_KNOWN
     if len(columns) < count + 10:
         return f"{count} known rows of {len(columns)}: fewer than 10 are left to judge by"
     if not (columns.numeric or columns.categorical):
@@ -328,8 +341,8 @@ def _others(known_K: Tensor, rows: int) -> Tensor:
 class _Tally:
     """Figures per column, attack and draw."""
 
-    def __init__(self, columns: ColumnValues, known: int) -> None:
-        self.columns, self.known = columns, known
+    def __init__(self, columns: ColumnValues, known: int, *, groups: int) -> None:
+        self.columns, self.known, self.groups = columns, known, groups
         self.values: dict[tuple[str, str], list[float]] = {}  # column, attack
         self.errors: dict[tuple[str, str], list[float]] = {}  # standard errors of the values
         self.accuracies: dict[tuple[str, str], list[float]] = {}
@@ -390,7 +403,7 @@ class _Tally:
                     high=0.0 if beaten else max(values),
                     accuracy=majority if beaten else accuracy,
                     majority=majority,
-                    luck=float(-ndtri(SURE / len(self.values))) * float(np.mean(self.errors[name, best])),
+                    luck=float(-ndtri(SURE / (self.groups * len(self.values)))) * float(np.mean(self.errors[name, best])),
                 )
             )
         return found, list(self.missing.values())

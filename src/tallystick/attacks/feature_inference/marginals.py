@@ -100,7 +100,7 @@ class MarginalMatching:
             found_PS, fit_S = _search(z_NP[some_N], quantile_Q, found_PS, steps=steps)
             found_PS = found_PS[:, fit_S.argsort(descending=True)[: max(left, 3)]]
         found_PS, fit_S = _search(z_NP, quantile_Q, found_PS, steps=self.steps)
-        wanted_N = _at_ranks(quantile_Q, len(z_NP))
+        wanted_N = at_ranks(quantile_Q, len(z_NP))
         place = int(fit_S.argmax())
         return wanted_N.mean() + fit_S[place].clamp(min=0) * wanted_N.std(correction=0) * (z_NP @ found_PS[:, place])
 
@@ -113,7 +113,7 @@ def _uncorrelated(x_ND: Tensor, components: int) -> Tensor:
     return z_NP
 
 
-def _at_ranks(quantile_Q: Tensor, rows: int) -> Tensor:
+def at_ranks(quantile_Q: Tensor, rows: int) -> Tensor:
     """The values (N,) that rows in ascending order have."""
     place_N = (torch.arange(rows, dtype=quantile_Q.dtype) + 0.5) / rows * (len(quantile_Q) - 1)
     below_N = place_N.floor().long()
@@ -122,7 +122,7 @@ def _at_ranks(quantile_Q: Tensor, rows: int) -> Tensor:
 
 def _search(z_NP: Tensor, quantile_Q: Tensor, start_PS: Tensor, *, steps: int) -> tuple[Tensor, Tensor]:
     """Directions, and the correlation of what is projected on each with the values that its ranks have."""
-    wanted_N = _at_ranks(quantile_Q, len(z_NP))
+    wanted_N = at_ranks(quantile_Q, len(z_NP))
     wanted_N = wanted_N - wanted_N.mean()
     wanted_N = wanted_N / wanted_N.square().mean().sqrt().clamp(min=torch.finfo(wanted_N.dtype).tiny)
     z_PN, along_SP = z_NP.T.contiguous(), start_PS.T.contiguous()

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from tallystick.attacks.feature_inference.contrast import ShuffledColumnsAttack
 from tallystick.attacks.feature_inference.course import CourseAttack
 from tallystick.attacks.feature_inference.kernel import KernelRidge
 from tallystick.attacks.feature_inference.known_start import KnownStartAttack
@@ -24,6 +25,7 @@ class FeatureInferenceAttack:
         attack: rebuilds columns.
         description: what it does, in a line.
         own_columns: reads the label party's own columns, so a feature party cannot measure it at home; a simulation can.
+        from_shuffled: reads embeddings with columns shuffled (``FeatureView.contrast_NCD``), with and without known rows.
         quick: a moment's work: what an audit runs that nobody asked for.
         from_start: knows no row, but the bottom model as it was before training (``FeatureView.first``).
         from_marginals: knows no row, but how each column is distributed (``FeatureView.marginals``).
@@ -36,7 +38,20 @@ class FeatureInferenceAttack:
     from_start: bool = False
     from_marginals: bool = False
     from_others: bool = False
+    from_shuffled: bool = False
     quick: bool = False
+
+    @property
+    def several_looks(self) -> bool:
+        """Whether it does nothing that another of the table does not, where a row crossed once."""
+        reads = (
+            self.attack.reads
+            if isinstance(self.attack, KernelRidge)
+            else "course"
+            if isinstance(self.attack, CourseAttack)
+            else ""
+        )
+        return reads in ("mean", "looks", "course")
 
     @property
     def knows_no_row(self) -> bool:
@@ -65,6 +80,12 @@ FEATURE_INFERENCE_ATTACKS: Mapping[str, FeatureInferenceAttack] = MappingProxyTy
             attack=SimulatorDecoding(),
             description="teaches a simulated bottom model by other people's rows, of which none was sent, and inverts it",
             from_others=True,
+        ),
+        "shuffled-columns": FeatureInferenceAttack(
+            attack=ShuffledColumnsAttack(),
+            description="takes from each embedding what it was with a column shuffled, on average: what is left is that column's",
+            from_shuffled=True,
+            quick=True,
         ),
         "ridge": FeatureInferenceAttack(
             attack=KernelRidge(),

@@ -62,6 +62,7 @@ class _Facts(msgspec.Struct, frozen=True):
     told: list[tuple[int, int]]  # known rows, and draws of them
     marginals: bool
     seed: int
+    groups: int
 
 
 def _packed(plan: AttackPlan) -> bytes:
@@ -71,6 +72,7 @@ def _packed(plan: AttackPlan) -> bytes:
         "mean": sent.mean_BD,
         "looks": sent.looks_BE,
         "looks at": sent.looks_at_BL,
+        "contrast": sent.contrast_BCD,
         "own": plan.own_NA,
         "numeric": columns.numeric_NF,
         "categorical": columns.categorical_NG,
@@ -84,6 +86,7 @@ def _packed(plan: AttackPlan) -> bytes:
         told=[(count, len(draws)) for count, draws in plan.told.items()],
         marginals=plan.marginals,
         seed=plan.seed,
+        groups=plan.groups,
     )
     given = {name: tensor.contiguous() for name, tensor in tensors.items() if tensor is not None}
     return msgspec.msgpack.encode((facts, save(given)))
@@ -94,7 +97,11 @@ def _unpacked(shared: bytes) -> AttackPlan:
     tensors: Mapping[str, Tensor] = load(given)
     return AttackPlan(
         sent=SentEmbeddings(
-            last_BD=tensors["last"], mean_BD=tensors["mean"], looks_BE=tensors["looks"], looks_at_BL=tensors.get("looks at")
+            last_BD=tensors["last"],
+            mean_BD=tensors["mean"],
+            looks_BE=tensors["looks"],
+            looks_at_BL=tensors.get("looks at"),
+            contrast_BCD=tensors.get("contrast"),
         ),
         columns=ColumnValues(
             numeric_NF=tensors["numeric"],
@@ -109,4 +116,5 @@ def _unpacked(shared: bytes) -> AttackPlan:
         told={count: [tensors[f"known {count} {draw}"] for draw in range(draws)] for count, draws in facts.told},
         attacks={name: FEATURE_INFERENCE_ATTACKS[name] for name in facts.attacks},
         seed=facts.seed,
+        groups=facts.groups,
     )

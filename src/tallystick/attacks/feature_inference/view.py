@@ -98,12 +98,14 @@ class SentEmbeddings:
         mean_BD: its mean one.
         looks_BE: those of several epochs, side by side.
         looks_at_BL: the step of each of these epochs that the row was embedded in; None where that is not known.
+        contrast_BCD: by how much less the embedding was with each of the C columns shuffled; None where none was.
     """
 
     last_BD: Tensor
     mean_BD: Tensor
     looks_BE: Tensor
     looks_at_BL: Tensor | None
+    contrast_BCD: Tensor | None = None
 
     @classmethod
     def of(cls, step: StepView) -> "SentEmbeddings":
@@ -119,6 +121,7 @@ class SentEmbeddings:
             mean_BD=self.mean_BD[kept_K],
             looks_BE=self.looks_BE[kept_K],
             looks_at_BL=None if self.looks_at_BL is None else self.looks_at_BL[kept_K],
+            contrast_BCD=None if self.contrast_BCD is None else self.contrast_BCD[kept_K],
         )
 
     def beside(self, other: "SentEmbeddings") -> "SentEmbeddings":
@@ -159,6 +162,8 @@ class FeatureView:
         others: columns of people who are not among the rows, for an attack that knows no row; None where there is no such table.
         looks_at_NL: of each of the looks the step of its epoch that the row was embedded in, from 0: between two steps the bottom
             model moves. None: not known, or there was one look only.
+        contrast_NCD: by how much less a row's embedding was on average with each of the C columns shuffled, numbers first; None
+            where no column was.
         scaled: what attacks read of all rows, scaled by the first of them for the others, whichever rows these know.
     """
 
@@ -172,6 +177,7 @@ class FeatureView:
     marginals: Marginals | None = None
     others: ColumnValues | None = None
     looks_at_NL: Tensor | None = None
+    contrast_NCD: Tensor | None = None
     scaled: dict[tuple[str, bool], Tensor] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -186,6 +192,12 @@ class FeatureView:
         ):
             raise DataError(
                 f"feature attack: looks of shape {tuple(self.looks_NE.shape)} and their steps of {tuple(at_NL.shape)} do not fit"
+            )
+        columns, left_NCD = len(self.columns_K.numeric) + len(self.columns_K.categorical), self.contrast_NCD
+        if left_NCD is not None and (left_NCD.ndim != 3 or left_NCD.shape[:2] != (len(self.last_ND), columns)):
+            raise DataError(
+                f"feature attack: what shuffled columns took away has shape {tuple(left_NCD.shape)}; expected (N, C, D) for "
+                f"{len(self.last_ND)} rows and {columns} columns"
             )
         if not len(self.known_K) and self.first is None and self.marginals is None and self.others is None:
             raise DataError(

@@ -79,6 +79,9 @@ def _figures(result: Result) -> Iterator[tuple[str, float]]:
     for audit in result.sections.features:
         for column in audit.columns:
             yield f"leak of columns/{column.name} knowing {column.known} rows", column.value
+        for group in audit.groups:
+            for column in group.columns:
+                yield f"leak of columns/{group.rows} {column.name} knowing {column.known} rows", column.value
 
 
 def logged_name(name: str) -> str:

@@ -35,7 +35,6 @@ class Ahead:
         trials: of a search: so many trainings, and no evaluation.
         predicts: whether it scores new rows.
         keys: this party's, once they were read.
-        columns: of this party's encoder, which may be measured by shuffling.
     """
 
     contract: Contract
@@ -44,7 +43,6 @@ class Ahead:
     trials: int | None = None
     predicts: bool = False
     keys: Keys | None = None
-    columns: int = 0
 
     @property
     def is_label(self) -> bool:
@@ -86,7 +84,7 @@ class Ahead:
             trainings = [each.training.resolved(self._rows) for each in self._tuned()]
             most = self.trials * max(training_ahead(contract.for_trial(), training).most for training in trainings)
         else:
-            ahead = evaluation_ahead(contract, columns=self.columns)
+            ahead = evaluation_ahead(contract)
             if not sent.charged:  # else the rest of training is charged for, or charges for itself
                 ahead = ahead.and_then(training_ahead(contract, contract.training.resolved(self._rows)))
             most = sent.and_then(ahead).most

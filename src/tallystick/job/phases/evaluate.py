@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from io import BytesIO
 from typing import Any
 
@@ -15,25 +16,28 @@ from torch import Tensor
 from tallystick.artifacts.embedding_charge import EmbeddingCharge, evaluation_ahead
 from tallystick.artifacts.local_scores import final_logits, logits_alone
 from tallystick.artifacts.trained import TrainedFeatureParty, TrainedLabelParty, before_refit
+from tallystick.audit.recording import pass_recorder
 from tallystick.config.sections import PrivateRelease
-from tallystick.cut.forward import SCORED_AT_A_TIME, Cuts, KeptCuts, crossing, logits_over, send_embeddings
+from tallystick.cut.forward import SCORED_AT_A_TIME, Cuts, KeptCuts, crossing, logits_over, send_embeddings, unwatched
 from tallystick.data.encoder import Encoder
 from tallystick.data.groups import groups_of
 from tallystick.dataset.dataset import Dataset, Labels
 from tallystick.dataset.own_rows import OwnRows
 from tallystick.evaluation.boosting import MOST_ROWS, Boosted, can_boost
 from tallystick.evaluation.decisions import Decisions, Grouping, ScoredRows, Subgroups, by_group, decide
-from tallystick.evaluation.importance import column_places, sampled_rows
+from tallystick.evaluation.importance import sampled_rows
 from tallystick.evaluation.measure import Comparison, compare_models
 from tallystick.evaluation.messages import Finished, receive_finished
 from tallystick.evaluation.private.result import NothingReleased
 from tallystick.evaluation.sharing import send_shared
 from tallystick.job.findings import Evaluated
 from tallystick.job.job import Job
+from tallystick.job.phases.audit import audited_side
 from tallystick.job.phases.importance import Measured, measure_columns, receive_results, send_columns
 from tallystick.job.phases.own_columns import train_own_columns
 from tallystick.job.phases.release import RELEASE_NOTE, enter_shared, finished, release_auc
 from tallystick.metrics import UndefinedMetric, sigmoid
+from tallystick.models.build import width_of
 from tallystick.msgspec_threads import prepared
 from tallystick.training.checkpoint import TrainingState
 from tallystick.training.screening import Screening
@@ -127,12 +131,18 @@ def take_part(job: Job, trained: TrainedFeatureParty, dataset: Dataset, *, run_i
     batches = dataset.test_batches(dataset.resolved(job.contract.training).batch_size)
     what = f"evaluation of {job.contract.name}, run {run_id}"
     charge = EmbeddingCharge.of(job.contract, job.party, job.folder, what=what)
-    charge.reserve(evaluation_ahead(job.contract, columns=len(column_places(trained.encoder))))
+    charge.reserve(evaluation_ahead(job.contract))
     if batches:
         charge("test")
-    send_embeddings(trained.bottom, dataset.features_at, batches, channel)
+    passes = pass_recorder(audited_side(job, dataset, run_id=run_id), width_of(trained.bottom))
+    watch = partial(passes.sent, "test") if passes is not None else unwatched
+    send_embeddings(trained.bottom, dataset.features_at, batches, channel, watch=watch)
+    if passes is not None:
+        passes.pass_ended("test")
     with before_refit(job.folder, trained.bottom, trained.state):
-        send_columns(job, trained.bottom, dataset, channel, charge)
+        send_columns(job, trained.bottom, dataset, channel, charge, passes)
+    if passes is not None:
+        passes.epoch_ended()
     charge.settle()
     job.logbook.watcher.say(f"waiting for {channel.peer} to score the rows")
     shared, importance = receive_results(job, dataset, channel)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from tallystick import metrics, results
-from tallystick.artifacts.embedding_charge import shuffled_releases
+from tallystick.artifacts.pass_recorder import PassRecorder
 from tallystick.artifacts.trained import TrainedLabelParty
 from tallystick.cut.forward import KeptCuts, Sending, send_embeddings
 from tallystick.dataset.dataset import Dataset, Labels
@@ -45,22 +45,32 @@ class Measured:
     importance: list[results.ImportanceSummary]
 
 
-def send_columns(job: Job, bottom: nn.Module, dataset: Dataset, channel: Channel, sending: Sending) -> None:
+def send_columns(
+    job: Job, bottom: nn.Module, dataset: Dataset, channel: Channel, sending: Sending, passes: PassRecorder | None
+) -> None:
     """Feature party: embed validation rows once more and, if the contract says so, with each own column shuffled.
 
-    ``sending`` is told before rows are sent.
+    ``sending`` is told before rows are sent, ``passes`` keeps them for the audit.
     """
     wanted = job.contract.evaluation.importance
     if not job.contract.measures_columns:
         return
-    features = dataset.features_at(sampled_rows(dataset.validation_N, wanted.rows, seed=job.contract.seed))
+    index_V = sampled_rows(dataset.validation_N, wanted.rows, seed=job.contract.seed)
+    features, rows_V = dataset.features_at(index_V), dataset.cut_numbers(index_V, 0)
     batch_size = dataset.resolved(job.contract.training).batch_size
     places = column_places(dataset.known_encoder)
     sending("validation", 1)
     everything = torch.arange(len(features), device=features.numeric_NF.device)
-    send_embeddings(bottom, features.rows, torch.split(everything, batch_size), channel)
+
+    def watch(place_B: Tensor, cut_BD: Tensor) -> None:
+        if passes is not None:
+            passes.sent_rows("validation", rows_V[place_B], cut_BD)
+
+    send_embeddings(bottom, features.rows, torch.split(everything, batch_size), channel, watch=watch)
+    if passes is not None:
+        passes.pass_ended("validation")
     if wanted.feature_columns != "none":
-        sending("validation", shuffled_releases(job.contract, len(places)))
+        contrast = passes.contrast(rows_V, len(places)) if passes is not None else None
         send_shuffled(
             bottom,
             features,
@@ -69,8 +79,11 @@ def send_columns(job: Job, bottom: nn.Module, dataset: Dataset, channel: Channel
             repeats=wanted.repeats,
             batch_size=batch_size,
             generator=secret_generator(secrets.randbits(SEED_BITS)),
+            watch=contrast,
             progress=job.logbook.watcher.progress,
         )
+        if contrast is not None:
+            contrast.save()
 
 
 def measure_columns(

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from tallystick.artifacts.embedding_charge import EmbeddingCharge
 from tallystick.artifacts.folder import ARRIVED
-from tallystick.cut.forward import KeptCuts, Part
+from tallystick.cut.forward import KeptCuts, Part, PassObserver
 from tallystick.cut.messages import receive_embedding, send_embedding
 from tallystick.dataset.dataset import Dataset
 from tallystick.evaluation.messages import Finished, receive_finished
@@ -60,7 +60,14 @@ def receive_once(job: Job, dataset: Dataset, widths: Sequence[int], *, trains: b
 
 
 def send_once(
-    job: Job, bottom: nn.Module, dataset: Dataset, *, trains: bool, observer: CutObserver | None, run_id: str
+    job: Job,
+    bottom: nn.Module,
+    dataset: Dataset,
+    *,
+    trains: bool,
+    observer: CutObserver | None,
+    passes: PassObserver | None,
+    run_id: str,
 ) -> Finished:
     """Feature party: embed each row once, send it, hear that all has arrived, and leave.
 
@@ -74,8 +81,15 @@ def send_once(
         charge(part, 1)
     numbers_R, batches = _rows_once(job, dataset, parts, 0)
     embedding_RD = _send(bottom, dataset, batches, channel)
+    kept = _kept(dataset, 0, numbers_R, embedding_RD)
     if observer is not None and trains:
-        _show(observer, _kept(dataset, 0, numbers_R, embedding_RD), dataset.train_N)
+        _show(observer, kept, dataset.train_N)
+    if passes is not None:
+        for part, index_N in parts.items():
+            if part != "training":
+                passes.sent(part, index_N, kept(0, index_N))
+                passes.pass_ended(part)
+        passes.epoch_ended()
     finished = Finished(rows=0)
     if "evaluation" in job.phases:
         finished = receive_finished(channel, rows=len(parts.get("test", ())), epsilon=None)

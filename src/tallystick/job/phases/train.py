@@ -15,7 +15,7 @@ from tallystick.artifacts.local_scores import calibrated_alone
 from tallystick.artifacts.profile import keep_profile, profile_of
 from tallystick.artifacts.starting_point import StartingPoint, put_starting_weights
 from tallystick.artifacts.trained import TrainedFeatureParty, TrainedLabelParty, before_refit, keep_before_refit, keep_encoders
-from tallystick.audit.recording import recorders
+from tallystick.audit.recording import pass_recorder, recorders
 from tallystick.config.contract import Contract
 from tallystick.config.sections import TrainingConfig
 from tallystick.cut.forward import KeptCuts
@@ -260,9 +260,11 @@ def embed_as_feature_party(job: Job, dataset: Dataset, agreement: Agreement) -> 
     put_starting_weights(job.folder, bottom)
     begun = StartingPoint.of(job.folder) is not None
     channel.send(CutWidth(width=width_of(bottom)))
-    observer = None
+    observer, passes = None, None
     if is_new := trains(job, agreement):
-        (observer,) = recorders(audited_side(job, dataset, run_id=agreement.run_id), [width_of(bottom)], resume_epoch=0)
+        side = audited_side(job, dataset, run_id=agreement.run_id)
+        (observer,) = recorders(side, [width_of(bottom)], resume_epoch=0)
+        passes = pass_recorder(side, width_of(bottom), anew=True)
         method = dataset.method(dataset.resolved(job.contract.training), start=start)
         if method is not None and not begun:
             method.prepare_bottom(bottom, own_part(job, dataset, start))
@@ -270,7 +272,8 @@ def embed_as_feature_party(job: Job, dataset: Dataset, agreement: Agreement) -> 
         trained.keep(job.folder)
     else:
         trained = TrainedFeatureParty.load(job.folder, job.architecture, dataset)
-    return trained, send_once(job, trained.bottom, dataset, trains=is_new, observer=observer, run_id=agreement.run_id)
+    sent = send_once(job, trained.bottom, dataset, trains=is_new, observer=observer, passes=passes, run_id=agreement.run_id)
+    return trained, sent
 
 
 def train_as_feature_party(job: Job, dataset: Dataset, agreement: Agreement) -> TrainedFeatureParty:
@@ -288,11 +291,12 @@ def train_as_feature_party(job: Job, dataset: Dataset, agreement: Agreement) -> 
     run = _training_run(job, dataset, agreement, training)
     side = audited_side(job, dataset, run_id=agreement.run_id)
     (observer,) = recorders(side, [width_of(bottom)], resume_epoch=run.begun().epoch)
+    passes = pass_recorder(side, width_of(bottom), run.schedule.validation(), anew=not run.begun().step)
     what = f"training of {job.contract.name}, run {agreement.run_id}"
     charge = EmbeddingCharge.of(job.contract, job.party, job.folder, what=what)
     ahead = training_ahead(job.contract, run.training, run.schedule, begun=run.begun())
     if "evaluation" in job.phases:
-        ahead = ahead.and_then(evaluation_ahead(job.contract, columns=len(column_places(dataset.known_encoder))))
+        ahead = ahead.and_then(evaluation_ahead(job.contract))
     charge.reserve(ahead)
     method = dataset.method(run.training, start=start)
     if method is not None and not agreement.resume_from and not begun:
@@ -300,7 +304,7 @@ def train_as_feature_party(job: Job, dataset: Dataset, agreement: Agreement) -> 
 
     def train(run: TrainingRun) -> TrainingState:
         sending = charge.refitting if run.begins.refit_epochs else charge
-        state = train_feature_party(bottom, dataset.features_at, channel, run, observer=observer, sending=sending)
+        state = train_feature_party(bottom, dataset.features_at, channel, run, observer=observer, passes=passes, sending=sending)
         job.logbook.watcher.say(_how_it_ended(state, run))
         return state
 

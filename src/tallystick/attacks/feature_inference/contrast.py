@@ -1,0 +1,108 @@
+"""Columns told from embeddings that crossed with one column shuffled, which measuring a column's importance sends.
+
+Shapes: N rows, K known rows, C columns, D cut width, F numeric columns, G categorical columns, Q quantiles.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tallystick.attacks.feature_inference.inputs import Targets
+from tallystick.attacks.feature_inference.marginals import at_ranks
+from tallystick.attacks.feature_inference.view import FeatureView, Marginals, Reconstruction
+from tallystick.attacks.kernels import averaged_kernel_ridge
+from tallystick.attacks.matrix import k_means, principal_components
+from tallystick.errors import ConfigError, DataError
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShuffledColumnsAttack:
+    """Read each column off what an embedding loses when that column is shuffled.
+
+    In no paper that we know. All other columns of the row stay, so the mean loss over the repeats is what the row's own cell
+    added, less what a cell adds on average; the order of the shuffle is not needed. Of a bottom that begins with a linear layer
+    it is a straight line, bent by what comes after. With known rows Gaussian kernels on the first components read the cell
+    off it. With none, a number's rows are ranked along the first principal component (``upward`` says which way) and each rank is
+    given its quantile; of a category, rows fall into clusters, named by their sizes.
+
+    Args:
+        bandwidths: of the kernels, in units of the median distance of known rows; above 0.
+    """
+
+    bandwidths: tuple[float, ...] = (0.3, 1.0, 3.0)
+
+    def __post_init__(self) -> None:
+        if not (self.bandwidths and min(self.bandwidths) > 0):
+            raise ConfigError(f"shuffled columns: bandwidths={self.bandwidths}; expected numbers above 0")
+
+    def __call__(self, view: FeatureView, *, generator: torch.Generator) -> Reconstruction:
+        """Guess every row's columns; raises DataError for a view without shuffled columns, or with neither rows nor marginals."""
+        if view.contrast_NCD is None:
+            raise DataError("feature attack: no column was shuffled, and this attack reads nothing else")
+        left_NCD = view.contrast_NCD.double() - view.contrast_NCD.double().mean(dim=0)
+        if len(view.known_K):
+            return self._by_known_rows(view, left_NCD)
+        if view.marginals is None:
+            raise DataError("feature attack: neither a row is known nor how columns are distributed")
+        return _by_marginals(view.marginals, left_NCD, generator)
+
+    def _by_known_rows(self, view: FeatureView, left_NCD: Tensor) -> Reconstruction:
+        wanted = Targets.of(view.columns_K)
+        mean_T = wanted.y_KT.mean(dim=0)
+        numbers_KF, *codes = wanted.split(wanted.y_KT - mean_T)
+        targets = [*numbers_KF.split(1, dim=1), *codes]
+        guesses = []
+        for left_ND, y_KT in zip(left_NCD.unbind(dim=1), targets, strict=True):
+            z_NP = _components(left_ND)
+            widths = sorted({min(width, z_NP.shape[1]) for width in (1, 2, 4, 8)})
+            known = z_NP[view.known_K]
+            guesses.append(averaged_kernel_ridge(known, y_KT, z_NP, widths=widths, bandwidths=self.bandwidths).T)
+        return wanted.reconstruction(torch.cat(guesses, dim=1) + mean_T)
+
+
+def _components(left_ND: Tensor) -> Tensor:
+    """The first principal components, greatest first, each of its own deviation."""
+    return principal_components(left_ND, min(8, left_ND.shape[1])).flip(1)
+
+
+def _by_marginals(marginals: Marginals, left_NCD: Tensor, generator: torch.Generator) -> Reconstruction:
+    numeric = marginals.quantile_QF.shape[1]
+    lefts = left_NCD.unbind(dim=1)
+    numbers = [_ranked(left_ND, quantile_Q) for left_ND, quantile_Q in zip(lefts, marginals.quantile_QF.T, strict=False)]
+    codes = [_clustered(left_ND, share_C, generator) for left_ND, share_C in zip(lefts[numeric:], marginals.shares, strict=True)]
+    none_N0 = left_NCD[:, :0, 0]
+    return Reconstruction(
+        numeric_NF=torch.stack(numbers, dim=1) if numbers else none_N0,
+        categorical_NG=torch.stack(codes, dim=1) if codes else none_N0.long(),
+    )
+
+
+def upward(left_NCD: Tensor, numeric_NF: Tensor) -> Tensor:
+    """What shuffling took away, of each number turned so that its first principal component ascends with the number.
+
+    That bit per column is granted to who knows no row: a single row that is known by its lowest or its highest value tells it.
+    """
+    turned_NCD = left_NCD.clone()
+    for place, value_N in enumerate(numeric_NF.double().T):
+        along_N = principal_components(left_NCD[:, place], 1)[:, 0]
+        if float(torch.dot(along_N, value_N - value_N.mean())) < 0:
+            turned_NCD[:, place] *= -1
+    return turned_NCD
+
+
+def _ranked(left_ND: Tensor, quantile_Q: Tensor) -> Tensor:
+    """The column's values by the rows' ranks along the first component."""
+    order_N, wanted_N = principal_components(left_ND, 1)[:, 0].argsort(), at_ranks(quantile_Q, len(left_ND))
+    return torch.empty_like(wanted_N).scatter_(0, order_N, wanted_N)
+
+
+def _clustered(left_ND: Tensor, share_C: Tensor, generator: torch.Generator) -> Tensor:
+    """A code for each row: of as many clusters as there are frequent codes, the largest has the most frequent one."""
+    by_share_C = share_C.argsort(descending=True)
+    clusters = max(1, int((share_C * len(left_ND) >= 1).sum()))
+    cluster_N = k_means(left_ND, clusters, generator=generator)
+    by_size_C = torch.bincount(cluster_N, minlength=clusters).argsort(descending=True)
+    code_C = torch.empty_like(by_size_C)
+    code_C[by_size_C] = by_share_C[:clusters]
+    return code_C[cluster_N]
