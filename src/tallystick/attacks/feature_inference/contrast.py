@@ -51,7 +51,7 @@ class ShuffledColumnsAttack:
         wanted = Targets.of(view.columns_K)
         mean_T = wanted.y_KT.mean(dim=0)
         numbers_KF, *codes = wanted.split(wanted.y_KT - mean_T)
-        targets = [*numbers_KF.split(1, dim=1), *codes]
+        targets = [*torch.split(numbers_KF, 1, dim=1), *codes]
         guesses = []
         for left_ND, y_KT in zip(left_NCD.unbind(dim=1), targets, strict=True):
             z_NP = _components(left_ND)
