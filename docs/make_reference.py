@@ -57,6 +57,7 @@ PROTOCOLS = {
         "alignment.psi",
         "alignment.choice",
         "alignment.psi_oprf",
+        "alignment.coin_toss",
         "alignment.buckets",
         "alignment.oprf.base_transfers",
         "alignment.oprf.extension",

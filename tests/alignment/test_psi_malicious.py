@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tallystick.alignment import psi_malicious
-from tallystick.alignment.buckets import Buckets, Standing
+from tallystick.alignment import coin_toss, psi_malicious
+from tallystick.alignment.buckets import Standing, TagsCommitment
+from tallystick.alignment.coin_toss import Coin, CoinCommitment
 from tallystick.alignment.exchange import Chunk, Size, receive_list, send_list, send_size
 from tallystick.alignment.ids import Ids
 from tallystick.alignment.matching import sorted_order
@@ -16,7 +17,7 @@ from tallystick.alignment.oprf.key_value import NoStore
 from tallystick.alignment.oprf.linear_code import COLUMNS
 from tallystick.alignment.pairwise import LocalOptions, Side
 from tallystick.alignment.psi import intersect_feature_party, intersect_label_party
-from tallystick.alignment.psi_malicious import CheckKey, Coin, CoinCommitment, StoreSeed, TagsCommitment
+from tallystick.alignment.psi_malicious import CheckKey, StoreSeed
 from tallystick.alignment.psi_oprf import Proof
 from tallystick.errors import DataError, PeerStopped, ProtocolError
 from tallystick.network.channel import memory_channels
@@ -87,7 +88,10 @@ def test_the_outcome_is_that_of_the_other_protocols():
     for first, second in zip(intersect(LABEL, FEATURE), [expected[0], expected[1]], strict=True):
         assert np.array_equal(first.rows_N, second.rows_N)
         assert first.sizes.keys() <= {"own", "feature0", "label", "intersection"}
-        assert first.learnt == second.learnt
+        assert first.learnt[:-1] == second.learnt
+    ours, theirs = intersect(LABEL, FEATURE)
+    assert ours.learnt[-1] == "feature0 announced 100 ids; by cheating it could have asked for 150."
+    assert theirs.learnt[-1] == "label announced 60 ids; by cheating it could have asked for 101."
 
 
 def test_progress_ends_at_all_buckets(monkeypatch):
@@ -161,6 +165,8 @@ def test_a_coin_that_was_not_committed_to_is_refused():
         ("label", lambda value: StoreSeed(bucket=0, seed=value)),
         ("feature", lambda value: CheckKey(key=value)),
         ("feature", lambda value: TagsCommitment(digest=value)),
+        ("label", lambda value: TagsCommitment(digest=value)),
+        ("label", lambda value: Coin(coin=value)),
     ],
 )
 @pytest.mark.parametrize("size", [0, 15, 33])
@@ -217,12 +223,9 @@ def test_tags_of_ids_that_are_in_no_store_match_nothing():
     asked = [b"%d" % n for n in range(100)]
     stored = psi_malicious._stored
 
-    def half(data, points, shape, *, rng):
-        if len(data) != 100:
-            return stored(data, points, shape, rng=rng)
+    def half(hashed, shape, *, rng):
         # Slots for the first fifty ids; of the others it knows the hashes all the same.
-        seed, _, slots = stored(data[:50], points[:50], shape, rng=rng)
-        return seed, psi_malicious.probes(points, shape, seed=seed), slots
+        return stored(hashed[:50] if len(hashed) == 100 else hashed, shape, rng=rng)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(psi_malicious, "_stored", half)
@@ -239,6 +242,48 @@ def test_tags_other_than_those_that_were_settled_on_are_refused():
 
     ours, _ = intersect(LABEL, FEATURE, feature=lambda c: Tampering(c, "feature party's tags", others))
     refused(ours, 'other "feature party\'s tags" than it had settled on')
+
+
+@pytest.mark.parametrize("side", ["label", "feature"])
+@pytest.mark.parametrize("digest", [bytes(32), b"\xff" * 32], ids=["0", "the largest"])
+def test_a_side_that_settled_on_other_tags_than_it_shows_is_refused(side, digest):
+    outcomes = intersect(LABEL, FEATURE, **{side: lambda c: Changing(c, TagsCommitment, lambda _: TagsCommitment(digest=digest))})
+    refused(outcomes[1 if side == "label" else 0], f'other "{side} party\'s tags" than it had settled on')
+
+
+def test_a_feature_party_that_gives_back_what_the_label_party_settled_on_and_shows_matches_nothing():
+    """It waits for the label party's commitment, tags and coin, and sends each of them as its own."""
+    ids, got = [b"%d" % n for n in range(60)], {}
+
+    class Mirror(Tampering):
+        def send(self, message):
+            if isinstance(message, TagsCommitment):
+                message = got["commitment"] = self._channel.receive(TagsCommitment)
+            elif isinstance(message, Coin) and "coin" in got:
+                message = got["coin"]
+            elif isinstance(message, Chunk) and message.of == "feature party's tags":
+                message = Chunk(of=message.of, rows=got["tags"])
+            self._channel.send(message)
+
+        def receive(self, kind):
+            if kind is TagsCommitment:
+                return got["commitment"]
+            message = super().receive(kind)
+            if isinstance(message, Chunk) and message.of == "label party's tags":
+                got["tags"] = message.rows
+            elif isinstance(message, Coin) and "tags" in got:
+                got["coin"] = message
+            return message
+
+    ours, _ = intersect(ids, [b"%d" % n for n in range(30, 90)], feature=lambda channel: Mirror(channel, None, None))
+    assert isinstance(ours, DataError)
+    assert "no id is common" in str(ours)
+
+
+@pytest.mark.parametrize("kind", [TagsCommitment, Coin])
+def test_a_commitment_or_coin_that_is_left_out_is_missed_before_this_side_shows_more(kind):
+    _, theirs = intersect(LABEL, FEATURE, label=lambda channel: Changing(channel, kind, lambda _: None))
+    refused(theirs, "is due")
 
 
 def test_the_feature_party_cannot_settle_on_tags_later():
@@ -265,12 +310,13 @@ def test_a_feature_party_with_tags_in_another_order_or_twice_is_refused(change, 
         send_size(channel, "ids", 100)
         size = channel.receive(Size).rows
         side = Side(ids=Ids.of(FEATURE), prints_N16=fingerprints(FEATURE), rng=RNG)
-        (_, own), _ = psi_malicious._tags(side, channel, size, leads=False)
+        (_, own), taken_up = psi_malicious._tags(side, channel, size, leads=False)
         shown = change(own[sorted_order(own)])
-        channel.send(TagsCommitment(digest=psi_malicious._commitment(bytes(32), shown)))
+        settled = taken_up.settle(channel, RNG, own=shown, theirs=True)
         receive_list(channel, "label party's tags", size, shape=(16,))
+        channel.receive(Coin)
         send_list(channel, "feature party's tags", shown)
-        channel.send(Coin(coin=bytes(32)))
+        channel.send(Coin(coin=settled.coin))
 
     refused(error_of(lambda channel: intersect_label_party(LABEL, [channel], **SECURELY), settles_on_others), words)
 
@@ -322,10 +368,10 @@ def test_base_transfers_on_what_is_no_element_are_refused(element):
     def cheat(channel):
         send_size(channel, "ids", 60)
         channel.receive(Size)
-        channel.send(Standing(alignment=b"", done=0, shown=False))
+        channel.send(Standing(alignment=b"", done=0, settled=False))
         channel.receive(Standing)
         own = RNG.bytes(32)
-        channel.send(CoinCommitment(digest=psi_malicious._derived(own, b"coin")))
+        channel.send(CoinCommitment(digest=coin_toss._derived(own, b"coin")))
         channel.receive(Coin)
         channel.send(Coin(coin=own))
         send_list(channel, "base transfers: the sender's key", np.frombuffer(element, dtype=np.uint8)[None])
@@ -337,14 +383,14 @@ def test_base_transfers_on_what_is_no_element_are_refused(element):
 
 def test_a_peer_costs_memory_for_one_bucket_however_many_ids_it_claims():
     """Its store is made room for when its corrections are due, and then for a bucket: some 8 MB, for 50 million ids."""
-    buckets = Buckets(label_ids=50_000_000, feature_ids=10, per_bucket=psi_malicious.BUCKET_IDS)
+    buckets = psi_malicious.buckets_of(50_000_000, 10)
     words = psi_malicious.column_words(psi_malicious.store_shape(buckets, 50_000_000).slots)
     assert words * 8 * COLUMNS < 9 << 20
     assert psi_malicious.column_words(psi_malicious.store_shape(buckets, 10).slots) * 8 * COLUMNS < 1 << 20
 
 
 def test_a_store_that_does_not_exist_takes_another_seed_and_then_ends(monkeypatch):
-    def never(*_):
+    def never(*_, **__):
         raise NoStore
 
     stored, tried = psi_malicious.store_of, []

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from tallystick.alignment import psi_oprf
 from tallystick.alignment.buckets import Standing
+from tallystick.alignment.coin_toss import Coin, CoinCommitment, toss
 from tallystick.alignment.exchange import Chunk, Size, send_size
 from tallystick.alignment.matching import sorted_order
 from tallystick.alignment.oprf.base_transfers import transfer_receiver, transfer_sender
@@ -14,7 +15,7 @@ from tallystick.alignment.oprf.codes import Codes, fingerprints
 from tallystick.alignment.oprf.extension import Receiver, Sender, outputs
 from tallystick.alignment.pairwise import LocalOptions
 from tallystick.alignment.psi import intersect_feature_party, intersect_label_party
-from tallystick.alignment.psi_oprf import Nonce, Proof, Shape, Table
+from tallystick.alignment.psi_oprf import Proof, Shape, Table
 from tallystick.errors import DataError, PeerStopped, ProtocolError
 from tallystick.network.channel import memory_channels
 from tallystick.network.messages import Array
@@ -43,7 +44,7 @@ def intersect(label_ids, *feature_ids, label_rng=RNG, wrap=lambda channel: chann
 
 def begin(channel):
     """A peer that has kept nothing."""
-    channel.send(Standing(alignment=b"", done=0, shown=False))
+    channel.send(Standing(alignment=b"", done=0, settled=False))
     channel.receive(Standing)
 
 
@@ -75,6 +76,52 @@ def test_both_protocols_give_the_same_rows_in_the_same_order():
     )
     assert np.array_equal(first.rows_N, second.rows_N)
     assert (first.learnt, first.sizes) == (second.learnt, second.sizes)
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_neither_side_can_steer_the_key(leads):
+    """Halves that cross in the open let the side that waits choose from as many keys as it hashes; a coin comes too late.
+
+    The label party has settled on its coin before it sees the other's; the feature party sends its own before it sees one.
+    """
+    ours, theirs = memory_channels("label", "feature", timeout_s=20)
+
+    class Waiting(Tampering):
+        """Receives what there is to see before it says anything."""
+
+        def send(self, message):
+            seen.append(type(message).__name__)
+            super().send(message)
+
+        def receive(self, kind):
+            seen.append(f"sees {kind.__name__}")
+            return super().receive(kind)
+
+    seen = []
+    watched, other = (ours, theirs) if leads else (theirs, ours)
+    keys = in_threads(lambda: toss(Waiting(watched, None, None), RNG, leads=leads), lambda: toss(other, RNG, leads=not leads))
+    assert keys[0] == keys[1]
+    assert seen == (["CoinCommitment", "sees Coin", "Coin"] if leads else ["sees CoinCommitment", "Coin", "sees Coin"])
+
+
+@pytest.mark.parametrize("security", ["semi-honest", "malicious"])
+def test_a_label_party_that_shows_another_coin_than_it_settled_on_is_refused(security):
+    """It forces bits of the key so: by trying coins once it has seen the feature party's."""
+
+    class Late(Tampering):
+        def send(self, message):
+            if isinstance(message, Coin):
+                message = min((Coin(coin=bytes([n]) * 32) for n in range(256)), key=lambda coin: fingerprints([coin.coin])[0, 0])
+            super().send(message)
+
+    ours, theirs = memory_channels("label", "feature", timeout_s=20)
+    options = {"rng": RNG, "protocol": BY, "security": security}
+    _, outcome = in_threads(
+        lambda: intersect_label_party(LABEL, [Late(ours, None, None)], **options),
+        lambda: intersect_feature_party(FEATURE, theirs, **options),
+    )
+    assert isinstance(outcome, ProtocolError)
+    assert "label sent another coin than it had settled on" in str(outcome)
 
 
 def test_progress_ends_at_all_bins():
@@ -134,27 +181,21 @@ def test_the_label_party_cannot_move_or_make_up_a_match(moves):
     assert "a proof that is not that of the ids at 'places of the joint rows'" in str(theirs)
 
 
-def test_the_label_party_cannot_claim_a_place_by_an_id_that_it_guesses():
+def test_the_label_party_cannot_claim_a_place_by_an_id_that_it_guesses(monkeypatch):
     """It knows that the feature party has b"139", not where: a claim stands at another place but by a chance of 1 in 80."""
+    keys = []
+    monkeypatch.setattr(psi_oprf, "toss", lambda *args, **options: keys.append(toss(*args, **options)) or keys[-1])
 
     class Claiming(Tampering):
         def send(self, message):
-            if isinstance(message, Nonce):
-                self.nonce = message.nonce
             if isinstance(message, Size) and message.of == "places of the joint rows":
                 message = Size(of=message.of, rows=message.rows + 1)
             if isinstance(message, Proof):
                 prints = fingerprints(LABEL[40:])
                 ids = np.concatenate((prints[sorted_order(prints)], fingerprints([b"139"])))
-                assert message.digest == psi_oprf._proof(self.nonce + self.theirs, ids[:20])  # it proves what it has in this way
-                message = Proof(digest=psi_oprf._proof(self.nonce + self.theirs, ids))
+                assert message.digest == psi_oprf._proof(keys[0], ids[:20])  # it proves what it has in this way
+                message = Proof(digest=psi_oprf._proof(keys[0], ids))
             super().send(message)
-
-        def receive(self, kind):
-            message = super().receive(kind)
-            if isinstance(message, Nonce):
-                self.theirs = message.nonce
-            return message
 
     def one_more(places):
         return np.append(places, np.setdiff1d(np.arange(100, dtype=np.int32), places)[:1])
@@ -185,8 +226,7 @@ def test_corrections_of_another_shape_are_refused(rows):
         send_size(channel, "ids", 60)
         channel.receive(Size)
         begin(channel)
-        channel.send(Nonce(nonce=bytes(16)))
-        channel.receive(Nonce)
+        toss(channel, RNG, leads=True)
         transfer_sender(channel, 512, rng=RNG)
         channel.send(Table(bucket=0, attempt=0))
         channel.send(Chunk(of="corrections", rows=Array.of(rows)))
@@ -198,24 +238,29 @@ def test_corrections_of_another_shape_are_refused(rows):
 
 
 @pytest.mark.parametrize(
-    ("nonce", "table"),
+    "message",
     [
-        (Nonce(nonce=bytes(15)), None),
-        (Table(bucket=0, attempt=0), None),
-        (Nonce(nonce=bytes(16)), Table(bucket=0, attempt=8)),
-        (Nonce(nonce=bytes(16)), Table(bucket=1, attempt=0)),
+        CoinCommitment(digest=bytes(31)),
+        Coin(coin=bytes(32)),
+        Table(bucket=0, attempt=0),
+        Table(bucket=0, attempt=8),
+        Table(bucket=1, attempt=0),
+        Table(bucket=0, attempt=-1),
     ],
 )
-def test_a_nonce_or_table_out_of_range_is_refused(nonce, table):
+@pytest.mark.parametrize("late", [False, True])
+def test_a_coin_or_table_out_of_range_or_turn_is_refused(message, late):
+    if late and message == Table(bucket=0, attempt=0):
+        return  # it is due
+
     def cheat(channel):
         send_size(channel, "ids", 60)
         channel.receive(Size)
         begin(channel)
-        channel.send(nonce)
-        if table is not None:
-            channel.receive(Nonce)
+        if late:
+            toss(channel, RNG, leads=True)
             transfer_sender(channel, 512, rng=RNG)
-            channel.send(table)
+        channel.send(message)
 
     error = error_of(lambda channel: intersect_feature_party(FEATURE, channel, rng=RNG, protocol=BY), cheat)
     assert isinstance(error, ProtocolError)
@@ -313,16 +358,16 @@ def test_a_feature_party_that_asks_for_three_ids_at_a_place_is_caught_where_two_
         send_size(channel, "ids", 100)
         shape = Shape(label_ids=channel.receive(Size).rows, feature_ids=100)
         begin(channel)
-        nonces = psi_oprf._nonces(channel, RNG, first=False)
+        key = toss(channel, RNG, leads=False)
         choices = np.unpackbits(np.frombuffer(RNG.bytes(64), dtype=np.uint8)).astype(bool)
         sender = Sender(transfer_receiver(channel, choices, rng=RNG), choices)
-        codes = Codes(psi_oprf._key(nonces, 0, channel.receive(Table).attempt))
+        codes = Codes(psi_oprf._key(key, 0, channel.receive(Table).attempt))
         for region, prints in enumerate(places):
             rows = channel.receive(Chunk).rows.numpy(shape.per_region, 64)
             bins = codes.bins(prints, per_region=shape.per_region)[region]
             inputs = sender.inputs(sender.next_bins(rows).take(bins, axis=0), codes.words(prints))
             slots = bins + np.int32(region * shape.per_region)
-            salt = psi_oprf._salt(nonces, 0)
+            salt = psi_oprf._salt(key, 0)
             channel.send(Chunk(of="outputs", rows=Array.of(outputs(inputs, slots, salt=salt, size=shape.output_bytes))))
         return channel.receive(Size).rows
 

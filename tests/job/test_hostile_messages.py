@@ -257,7 +257,6 @@ ELSEWHERE = {
     "ProbeAnswer": "alignment/test_choice.py",
     "Choice": "alignment/test_choice.py",
     "Pace": "job/test_pace.py",
-    "Nonce": "alignment/test_psi_oprf.py",
     "Table": "alignment/test_psi_oprf.py",
     "Proof": "alignment/test_psi_oprf.py",
     "CoinCommitment": "alignment/test_psi_malicious.py",

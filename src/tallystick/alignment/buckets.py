@@ -5,7 +5,8 @@ has room for. The room follows from how many ids each side announced, so the num
 
 Where a bucket is done, a side keeps what it came to. A later process takes the first bucket that is not done on both sides. It
 makes new base transfers: no secret of these is ever kept, and no stream of them is used twice. A peer that claims to have lost
-a bucket can run it again with other ids, as it could in a new alignment, and this side says so.
+a bucket can run it again with other ids, as it could in a new alignment, and this side says so. Where sides settle on tags, this
+ends with the commitments to them: from then on an alignment goes on with all of its buckets and the same tags, or not at all.
 
 Shapes: N ids; B of them in a bucket.
 """
@@ -19,7 +20,9 @@ from typing import Annotated, Any, Protocol
 import msgspec
 import numpy as np
 
+from tallystick.alignment.coin_toss import COIN_BYTES
 from tallystick.alignment.matching import Index, Tags
+from tallystick.alignment.randomness import SecureRandom
 from tallystick.errors import DataError, ProtocolError
 from tallystick.network.channel import Channel
 from tallystick.network.messages import Message
@@ -27,6 +30,7 @@ from tallystick.network.messages import Message
 FAILURE_BITS = 40
 """A bucket of an honest side has more ids than room with a chance of 2^-40 at most, over all buckets of both sides."""
 NAME_BYTES = 16
+_NEW_RUN = "whoever has seen tags could now choose other ids, so it cannot begin anew: agree with all sides on a new run"
 _LN_2 = 0.6931471805599453
 
 Arrays = Mapping[str, np.ndarray[Any, Any]]
@@ -34,24 +38,42 @@ Arrays = Mapping[str, np.ndarray[Any, Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class Buckets:
-    """How many buckets two lists have, if the larger one is to have ``per_bucket`` ids in each on average."""
+    """How many buckets two lists have, if the larger one is to have ``per_bucket`` ids in each on average.
+
+    ``nested``: the shorter list is not cut further than it needs to be. Each of its parts stands for ``span`` buckets, so that
+    it has hardly more room than ids. An alignment that breaks within such buckets goes on at the first of them.
+    """
 
     label_ids: int
     feature_ids: int
     per_bucket: int
+    nested: bool = False
     count: int = field(init=False)
+    span: int = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "count", -(-max(self.label_ids, self.feature_ids) // self.per_bucket))
+        least, most = (-(-ids // self.per_bucket) for ids in sorted((self.label_ids, self.feature_ids)))
+        span = most // least if self.nested else 1
+        object.__setattr__(self, "span", span)
+        object.__setattr__(self, "count", -(-most // span) * span)
+
+    def span_of(self, ids: int) -> int:
+        """For how many buckets a part stands of a list of so many ids."""
+        return self.span if ids == min(self.label_ids, self.feature_ids) else 1
+
+    def parts(self, ids: int) -> int:
+        """How many parts a list of so many ids has."""
+        return self.count // self.span_of(ids)
 
     def room(self, ids: int) -> int:
-        """For how many ids a bucket has room, of a side that has so many: the same on every machine.
+        """For how many ids a part has room, of a side that has so many: the same on every machine.
 
         Bernstein's inequality: of ids that fall independently, with a mean of m in a bucket, m + t or more fall into it by a
         chance of at most exp(-t^2 / (2 m + 2 t / 3)). This t makes it 2^-(41 + b), where fewer than 2^b buckets are.
         """
-        mean = ids / self.count
-        exponent = (FAILURE_BITS + 1 + self.count.bit_length()) * _LN_2
+        parts = self.parts(ids)
+        mean = ids / parts
+        exponent = (FAILURE_BITS + 1 + parts.bit_length()) * _LN_2
         return min(ids, math.ceil(mean + exponent / 3 + math.sqrt(exponent * exponent / 9 + 2 * exponent * mean)))
 
 
@@ -63,19 +85,19 @@ class Split:
     ends: list[int]
 
     @classmethod
-    def by(cls, bucket_N: "np.ndarray[Any, Any]", *, count: int, room: int) -> "Split":
-        """Sort rows by their buckets; raises DataError if one has more than room."""
+    def by(cls, bucket_N: "np.ndarray[Any, Any]", *, count: int, room: int, span: int = 1) -> "Split":
+        """Sort rows by their buckets; raises DataError if one, or ``span`` of them together, has more than room."""
         sizes = np.bincount(bucket_N, minlength=count)
-        if (most := int(sizes.max())) > room:
+        if (most := int(sizes.reshape(-1, span).sum(axis=1).max())) > room:
             raise DataError(
                 f"{most} ids of this side fell into a bucket that has room for {room}, which chance does not do; start a new run "
                 "without --resume, and report this"
             )
         return cls(order_N=np.argsort(bucket_N, kind="stable").astype(np.int32), ends=np.cumsum(sizes).tolist())
 
-    def rows(self, bucket: int) -> Index:
-        """Give the own rows of a bucket (B,)."""
-        return self.order_N[self.ends[bucket - 1] if bucket else 0 : self.ends[bucket]]
+    def rows(self, bucket: int, *, span: int = 1) -> Index:
+        """Give the own rows of a bucket (B,), or of so many from this one."""
+        return self.order_N[self.ends[bucket - 1] if bucket else 0 : self.ends[bucket + span - 1]]
 
 
 class BucketStore(Protocol):
@@ -132,19 +154,27 @@ class Nowhere:
 
 
 class Standing(Message, frozen=True):
-    """Both sides', at the start: the alignment of which a side has kept buckets, how many, and whether it has shown tags."""
+    """Both sides', at the start: the alignment of which a side has kept buckets, how many, and whether both settled on tags."""
 
     alignment: Annotated[bytes, msgspec.Meta(max_length=NAME_BYTES)]
     done: Annotated[int, msgspec.Meta(ge=0)]
-    shown: bool
+    settled: bool
+
+
+class TagsCommitment(Message, frozen=True):
+    """A hash of a side's tags and a coin, before it sees any of the other's; kept, so that a later process shows the same."""
+
+    digest: Annotated[bytes, msgspec.Meta(min_length=COIN_BYTES, max_length=COIN_BYTES)]
 
 
 class _Note(msgspec.Struct, frozen=True, array_like=True):
-    """What a side keeps of an alignment beside its buckets."""
+    """What a side keeps of an alignment beside its buckets: the coin of its commitment to tags, and the peer's commitment."""
 
     key: bytes
     about: bytes
-    shown: bool = False
+    coin: bytes = b""
+    promised: bytes = b""
+    settled: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,12 +185,16 @@ class TakenUp:
         key: that of the hash, which neither side chose alone.
         first: the first bucket that is not done on both sides.
         store: of this side's buckets, in which those before are.
+        coin: of this side's commitment to its tags, if it made one before the alignment broke off.
+        promised: the peer's commitment, if it has come.
     """
 
     key: bytes = field(repr=False)
     first: int
     store: BucketStore = field(repr=False)
     about: bytes = field(repr=False)
+    coin: bytes = field(default=b"", repr=False)
+    promised: bytes = field(default=b"", repr=False)
 
     def kept(self) -> Iterable[Arrays]:
         """What the buckets came to that are done."""
@@ -170,9 +204,39 @@ class TakenUp:
         """Keep what a bucket came to: it is done."""
         self.store.put(_name(self.key).hex(), bucket, arrays)
 
-    def show(self) -> None:
-        """Note that this side is about to show its tags: from now on no bucket is run again."""
-        self.store.write_note(msgspec.msgpack.encode(_Note(key=self.key, about=self.about, shown=True)))
+    def settle(self, channel: Channel, rng: SecureRandom, *, own: Tags | None, theirs: bool) -> "Settled":
+        """Exchange commitments to the tags that sides are about to show: ``own`` ones, if this side does, and ``theirs``.
+
+        Both are kept before any tag is shown. Raises ProtocolError for a peer that had settled on others before.
+        """
+        coin, promised = self.coin, self.promised
+        if not coin:  # what was noted before stays as it is, until a peer has kept to it
+            coin = rng.bytes(COIN_BYTES)
+            self.store.write_note(msgspec.msgpack.encode(_Note(key=self.key, about=self.about, coin=coin)))
+        if own is not None:
+            channel.send(TagsCommitment(digest=_commitment(self.key, coin, own)))
+        if theirs:
+            promised = channel.receive(TagsCommitment).digest
+            if self.promised not in (b"", promised):
+                raise ProtocolError(
+                    channel.peer, f"{channel.peer} settled on other tags than before the alignment broke off; {_NEW_RUN}"
+                )
+        note = _Note(key=self.key, about=self.about, coin=coin, promised=promised, settled=True)
+        self.store.write_note(msgspec.msgpack.encode(note))
+        return Settled(key=self.key, coin=coin, promised=promised)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settled:
+    """The coin of this side's commitment to its tags, and the peer's commitment."""
+
+    key: bytes = field(repr=False)
+    coin: bytes = field(repr=False)
+    promised: bytes = field(repr=False)
+
+    def holds(self, coin: bytes, tags: Tags) -> bool:
+        """Tell whether the peer's tags, and the coin that it shows, are those that it settled on."""
+        return _commitment(self.key, coin, tags) == self.promised
 
 
 def take_up(
@@ -188,30 +252,40 @@ def take_up(
     """Settle with the peer whether an alignment goes on, and from which bucket; ``agree`` makes a key where it does not.
 
     It goes on where both sides kept buckets of the same alignment, by the same protocol, of the same ids here and of as many
-    there. Where a side has shown its tags, it goes on only if no bucket is to be run again: each side's ids are settled
-    before it sees tags. Raises ProtocolError for more buckets than there are.
+    there. Once a side has settled on its tags it goes on with all buckets, or ends: whoever saw tags could choose other ids.
+    Raises DataError where this side cannot go on so, ProtocolError where the peer does not, or claims more buckets than there
+    are.
     """
     sizes = f"{buckets.label_ids} {buckets.feature_ids} {buckets.per_bucket} ".encode()
     about = hashlib.blake2b(protocol + sizes + prints_N16.tobytes(), digest_size=32, person=b"tally/buckets").digest()
     note, kept = _note_of(store), 0
     if note is not None and note.about != about:
+        if note.settled:
+            raise DataError(
+                f"this side's ids, or the number of {channel.peer}'s, are others than before the alignment broke off, when both "
+                f"had settled on tags; {_NEW_RUN}"
+            )
         say(f"the buckets that were kept of an alignment with {channel.peer} are of other ids or other sizes: it begins anew")
         note = None
     if note is not None:
         kept = min(store.done(_name(note.key).hex()), buckets.count)
-    name, shown = (_name(note.key), note.shown) if note is not None else (b"", False)
-    channel.send(Standing(alignment=name, done=kept, shown=shown))
+    name, settled = (_name(note.key), note.settled) if note is not None else (b"", False)
+    channel.send(Standing(alignment=name, done=kept, settled=settled))
     theirs = channel.receive(Standing)
     if theirs.done > buckets.count:
         raise ProtocolError(
             channel.peer, f"{channel.peer} claims to have done {theirs.done} buckets of an alignment that has {buckets.count}"
         )
-    first = min(kept, theirs.done)
-    again = (shown or theirs.shown) and first < buckets.count
-    if note is None or theirs.alignment != name or again:
+    first = min(kept, theirs.done) // buckets.span * buckets.span
+    same = note is not None and theirs.alignment == name
+    if settled or theirs.settled:
+        _require_whole(channel, same=same, settled=settled, kept=kept, theirs=theirs, count=buckets.count)
+    if note is None or not same:
         if note is not None:
-            why = "buckets were lost after tags were shown" if theirs.alignment == name else "that side has kept none of it"
-            say(f"the alignment with {channel.peer} begins anew, though {kept} of {buckets.count} buckets were done here: {why}")
+            say(
+                f"the alignment with {channel.peer} begins anew, though {kept} of {buckets.count} buckets were done here: that "
+                "side has kept none of it"
+            )
         store.drop(0)
         key = agree()
         store.write_note(msgspec.msgpack.encode(_Note(key=key, about=about)))
@@ -219,7 +293,22 @@ def take_up(
     anew = f"; it runs {kept - first} again that were done here" if kept > first else ""
     say(f"the alignment with {channel.peer} goes on: {first} of {buckets.count} buckets are done on both sides{anew}")
     store.drop(first)
-    return TakenUp(key=note.key, first=first, store=store, about=about)
+    return TakenUp(key=note.key, first=first, store=store, about=about, coin=note.coin, promised=note.promised)
+
+
+def _require_whole(channel: Channel, *, same: bool, settled: bool, kept: int, theirs: Standing, count: int) -> None:
+    """Refuse to run again what is to be gone on with whole, and say who has lost what."""
+    if (settled and not same) or (same and theirs.done < count):
+        raise ProtocolError(
+            channel.peer,
+            f"{channel.peer} has kept {theirs.done if same else 'none'} of {count} buckets of an alignment in which both had "
+            f"settled on tags; {_NEW_RUN}",
+        )
+    if kept < count:
+        raise DataError(
+            f"this side has kept {kept} of {count} buckets of its alignment with {channel.peer}, in which both had settled on "
+            f"tags; {_NEW_RUN}"
+        )
 
 
 def require_bucket(channel: Channel, got: int, due: int) -> None:
@@ -233,6 +322,10 @@ def _note_of(store: BucketStore) -> _Note | None:
         return msgspec.msgpack.decode(store.note(), type=_Note)
     except msgspec.DecodeError:
         return None
+
+
+def _commitment(key: bytes, coin: bytes, tags: Tags) -> bytes:
+    return hashlib.blake2b(key + coin + tags.tobytes(), digest_size=COIN_BYTES, person=b"tally/tags").digest()
 
 
 def _name(key: bytes) -> bytes:

@@ -36,7 +36,7 @@ from tallystick.alignment.oprf.codes import fingerprints
 from tallystick.alignment.outcome import Alignment
 from tallystick.alignment.pairwise import LOCAL, PLACES, FeatureRole, LabelRole, LocalOptions, Side
 from tallystick.alignment.psi_diffie_hellman import answer_by_diffie_hellman, match_by_diffie_hellman
-from tallystick.alignment.psi_malicious import answer_against_cheaters, match_against_cheaters
+from tallystick.alignment.psi_malicious import answer_against_cheaters, match_against_cheaters, most_ids
 from tallystick.alignment.psi_oprf import answer_by_oprf, match_by_oprf
 from tallystick.alignment.randomness import SecureRandom
 from tallystick.errors import IdError, ProtocolError
@@ -104,7 +104,10 @@ def intersect_label_party(
             match.prove(common_K)
         _require_some(len(common_K), len(ids), [f"{c.peer} {size}" for c, size in zip(channels, sizes, strict=True)])
     pairwise = [len(match.own_K) for match in found]
-    return _label_outcome(row_N[common_K], len(ids), channels, sizes, pairwise, multiplications)
+    outcome = _label_outcome(row_N[common_K], len(ids), channels, sizes, pairwise, multiplications)
+    if security == "malicious":
+        outcome.learnt.extend(_room(channel.peer, size, own=len(ids)) for channel, size in zip(channels, sizes, strict=True))
+    return outcome
 
 
 def intersect_feature_party(
@@ -148,9 +151,14 @@ def intersect_feature_party(
         method="intersection",
         rows_N=row_N[common_K],
         sizes={"own": len(ids), channel.peer: size, "intersection": count},
-        learnt=learnt_of(channel.peer, size, own=len(ids), common=count),
+        learnt=learnt_of(channel.peer, size, own=len(ids), common=count)
+        + ([_room(channel.peer, size, own=len(ids))] if security == "malicious" else []),
         multiplications=multiplications,
     )
+
+
+def _room(peer: str, size: int, *, own: int) -> str:
+    return f"{peer} announced {size} ids; by cheating it could have asked for {most_ids(size, own)}."
 
 
 def learnt_of(peer: str, size: int, *, own: int, common: int) -> list[str]:

@@ -7,13 +7,20 @@
     corrections of a store of its ids      <->     the same: each side now has a function F of the other's,
     a check that they are code words       <->     known at the ids of its own store only
                            tag of z: H(z, F_label(z), F_feature(z)), a half for each side
-                                           <-      a commitment to its halves  } with one feature party only
-    its halves, sorted                     ->      equal ones: the common ids  }
+    a commitment to its halves             <->     the same                    } with several feature parties
+    its halves, sorted                     ->      equal ones: the common ids  } the other column only
     equal ones: the common ids             <-      its halves, sorted
 
 F_label is known at any id to the feature party, which has its choices, and at its own ids to the label party; F_feature the other
 way round. So each side can make the tag of an id only if it had the id in its store, when it could not know yet which are common.
 This is why each side can trust its own outcome, and why the two directions need not be compared.
+
+Both lists are cut into buckets by a public hash, and stores are made bucket by bucket. The shorter list is cut no further than
+it has to be, and one of its stores stands for several buckets: a store's spare slots are all that a cheater can fill with ids
+beyond those that it announced (``most_ids``).
+
+Each side settles on its tags before it sees any, and keeps both commitments. An alignment that breaks off later goes on with
+the same tags or ends, so nobody chooses its matches when it knows them.
 
 What it rests on, in the order in which an auditor may read it:
 
@@ -41,7 +48,8 @@ from typing import Annotated
 import msgspec
 import numpy as np
 
-from tallystick.alignment.buckets import Buckets, Split, TakenUp, require_bucket, take_up
+from tallystick.alignment.buckets import Buckets, Settled, Split, TakenUp, require_bucket, take_up
+from tallystick.alignment.coin_toss import Coin, toss
 from tallystick.alignment.exchange import ChunkRows, chunks, exchange, receive_list, send_list
 from tallystick.alignment.ids import Ids
 from tallystick.alignment.matching import TAG_BYTES, Index, Tags, sorted_order
@@ -55,7 +63,7 @@ from tallystick.alignment.oprf.checked_extension import (
     CheckedSender,
     column_words,
 )
-from tallystick.alignment.oprf.key_value import SEED_BYTES, NoStore, Probes, StoreShape, looked_up, probes, store_of
+from tallystick.alignment.oprf.key_value import MOST_TIGHT, SEED_BYTES, NoStore, StoreShape, looked_up, probes, store_of
 from tallystick.alignment.oprf.linear_code import COLUMNS
 from tallystick.alignment.oprf.lookup import Lookup
 from tallystick.alignment.pairwise import PLACES, Answer, Match, Side
@@ -67,7 +75,6 @@ from tallystick.network.messages import Message
 
 BUCKET_IDS = 65_536
 """Ids of a bucket on the larger side, on average; what a bucket takes of memory is given back before the next."""
-COIN_BYTES = 32
 HASHED_BYTES = 40
 """Of an id's hash: 24 are the data at its slots, of which 162 bits count, and 16 say where the slots are."""
 _POINT_BYTES = 16
@@ -78,18 +85,6 @@ _WHAT = "private set intersection"
 _CORRECTIONS, _ANSWER = "corrections of the store", "hashes of columns"
 _LABEL_TAGS, _FEATURE_TAGS = "label party's tags", "feature party's tags"
 _digest = methodcaller("digest")
-
-
-class CoinCommitment(Message, frozen=True):
-    """The label party's: a hash of its coin, before it sees the feature party's."""
-
-    digest: Annotated[bytes, msgspec.Meta(min_length=COIN_BYTES, max_length=COIN_BYTES)]
-
-
-class Coin(Message, frozen=True):
-    """Half of the salt of this run."""
-
-    coin: Annotated[bytes, msgspec.Meta(min_length=COIN_BYTES, max_length=COIN_BYTES)]
 
 
 class StoreSeed(Message, frozen=True):
@@ -105,15 +100,21 @@ class CheckKey(Message, frozen=True):
     key: Annotated[bytes, msgspec.Meta(min_length=CHECK_KEY_BYTES, max_length=CHECK_KEY_BYTES)]
 
 
-class TagsCommitment(Message, frozen=True):
-    """The only feature party's: a hash of its tags and a coin, before it sees the label party's tags."""
-
-    digest: Annotated[bytes, msgspec.Meta(min_length=COIN_BYTES, max_length=COIN_BYTES)]
+def buckets_of(label_ids: int, feature_ids: int) -> Buckets:
+    """How two lists are cut: the shorter one no further than it has to be, so that its stores have little room beyond its ids."""
+    return Buckets(label_ids=label_ids, feature_ids=feature_ids, per_bucket=BUCKET_IDS, nested=True)
 
 
 def store_shape(buckets: Buckets, ids: int) -> StoreShape:
-    """How large the store of a bucket is, of a side that has so many ids."""
-    return StoreShape(keys=buckets.room(ids))
+    """How large each store is of a side that has so many ids."""
+    room = buckets.room(ids)
+    return StoreShape(keys=room, tight=room <= MOST_TIGHT)
+
+
+def most_ids(ids: int, others: int) -> int:
+    """How many ids of its choice a side can bring that announced so many beside ``others``: as many as its stores have slots."""
+    buckets = buckets_of(ids, others)
+    return buckets.parts(ids) * store_shape(buckets, ids).slots
 
 
 def match_against_cheaters(side: Side, channels: Sequence[Channel], sizes: Sequence[int]) -> tuple[list[Match], int]:
@@ -125,27 +126,22 @@ def match_against_cheaters(side: Side, channels: Sequence[Channel], sizes: Seque
     Threat model: peers that deviate as they like, alone or together. Guarantee: under computational Diffie-Hellman on
     ristretto255, AES-128 as a pseudorandom function and BLAKE2b as a random oracle, each side learns which of the ids in its
     store the other brought, and nothing else; each side's common ids are ones that the other brought, and settled on before it
-    knew any common id. Nobody outside has reviewed this. Not protected: any side may lie about its ids, bring more than it says
-    (docs/explanation/threat-model.md has the bound), or end the run when it knows its outcome; with several feature parties
-    the label party may leave out matches.
+    knew any common id, also where the alignment breaks off and goes on. Nobody outside has reviewed this. Not protected: any side
+    may lie about its ids, bring some more than it says (``most_ids`` has the bound), or end the run when it knows its outcome,
+    and bring other ids to a new one; with several feature parties the label party may leave out matches.
 
     Raises ProtocolError, naming peer and step, for what the protocol does not allow.
     """
     found = []
     for channel, size in zip(channels, sizes, strict=True):
         (own_N16, their_N16), taken_up = _tags(side, channel, size, leads=True)
-        if len(channels) == 1:
-            commitment = channel.receive(TagsCommitment).digest
-            taken_up.show()
-            send_list(channel, _LABEL_TAGS, own_N16[sorted_order(own_N16)])
-            shown = _receive_tags(channel, _FEATURE_TAGS, size)
-            if _commitment(channel.receive(Coin).coin, shown) != commitment:
-                raise ProtocolError(
-                    channel.peer, f"{channel.peer} sent other {_FEATURE_TAGS!r} than it had settled on before it saw this side's"
-                )
-        else:
-            shown = _receive_tags(channel, _FEATURE_TAGS, size)
-        own_K, place_K = _common(their_N16, shown)
+        # With several feature parties this side shows no tags.
+        own_sorted = own_N16[sorted_order(own_N16)] if len(channels) == 1 else None
+        settled = taken_up.settle(channel, side.rng, own=own_sorted, theirs=True)
+        if own_sorted is not None:
+            send_list(channel, _LABEL_TAGS, own_sorted)
+            channel.send(Coin(coin=settled.coin))
+        own_K, place_K = _common(their_N16, _receive_tags(channel, _FEATURE_TAGS, size, settled))
         found.append(Match(own_K=own_K, place_K=place_K, prove=partial(_prove, channel, own_N16, taken_up.key)))
     return found, len(channels) * (3 * COLUMNS + 2)
 
@@ -160,18 +156,12 @@ def answer_against_cheaters(side: Side, channel: Channel, size: int, *, one_of_s
     # Sorted by what looks random to the label party, so a place tells of no row.
     order_N = sorted_order(own_N16)
     own_N16, their_N16 = own_N16[order_N], their_N16[order_N]
+    settled = taken_up.settle(channel, side.rng, own=own_N16, theirs=not one_of_several)
     common_K = None
-    if one_of_several:
-        taken_up.show()
-        send_list(channel, _FEATURE_TAGS, own_N16)
-    else:
-        coin = side.rng.bytes(COIN_BYTES)
-        channel.send(TagsCommitment(digest=_commitment(coin, own_N16)))
-        shown = _receive_tags(channel, _LABEL_TAGS, size)
-        taken_up.show()
-        send_list(channel, _FEATURE_TAGS, own_N16)
-        channel.send(Coin(coin=coin))
-        common_K, _ = _common(their_N16, shown)
+    if not one_of_several:
+        common_K, _ = _common(their_N16, _receive_tags(channel, _LABEL_TAGS, size, settled))
+    send_list(channel, _FEATURE_TAGS, own_N16)
+    channel.send(Coin(coin=settled.coin))
     check = partial(_check_places, channel, common_K, their_N16, taken_up.key)
     return Answer(order_N=order_N, check=check), 3 * COLUMNS + 2
 
@@ -188,14 +178,14 @@ def pseudonyms(side: Side, channel: Channel, size: int, *, leads: bool) -> tuple
 def _tags(side: Side, channel: Channel, size: int, *, leads: bool) -> tuple[tuple[Tags, Tags], TakenUp]:
     """Give both halves of every own id's tag (N, 16), the label party's first; ``leads``: as the label party."""
     label_ids, feature_ids = (len(side.ids), size) if leads else (size, len(side.ids))
-    buckets = Buckets(label_ids=label_ids, feature_ids=feature_ids, per_bucket=BUCKET_IDS)
+    buckets = buckets_of(label_ids, feature_ids)
     taken_up = take_up(
         channel,
         buckets,
         side.local.stored(channel.peer),
         prints_N16=side.prints_N16,
         protocol=b"malicious",
-        agree=partial(_toss, channel, side.rng, leads=leads),
+        agree=partial(toss, channel, side.rng, leads=leads),
         say=side.local.say,
     )
     halves = np.empty((2, len(side.ids), TAG_BYTES), dtype=np.uint8)
@@ -206,22 +196,31 @@ def _tags(side: Side, channel: Channel, size: int, *, leads: bool) -> tuple[tupl
     salt = taken_up.key
     hashed_N40 = _hashed(side.ids, salt)
     own_store, their_store = store_shape(buckets, len(side.ids)), store_shape(buckets, size)
-    split = _in_buckets(hashed_N40, buckets.count, room=own_store.keys)
+    own_span, their_span = buckets.span_of(len(side.ids)), buckets.span_of(size)
+    split = _in_buckets(hashed_N40, buckets.count, room=own_store.keys, span=own_span)
     receiver, sender = _extensions(channel, salt, side.rng, leads=leads)
     for bucket in range(taken_up.first, buckets.count):
+        brings, takes = bucket % own_span == 0, bucket % their_span == 0
+        if brings:
+            own_seed, slots_M3 = _stored(hashed_N40[split.rows(bucket, span=own_span)], own_store, rng=side.rng)
+            channel.send(StoreSeed(bucket=bucket, seed=own_seed))
+        if takes:
+            theirs = channel.receive(StoreSeed)
+            require_bucket(channel, theirs.bucket, bucket)
+        own_TW = receiver.next_slots(slots_M3, rng=side.rng) if brings else None
+        their_TW = _correct(channel, own_TW, column_words(their_store.slots) if takes else 0)
+        if takes:
+            sender.next_slots(their_TW)
+        _check(channel, receiver if brings else None, sender if takes else None, rng=side.rng)
+        if brings:
+            own_M10 = receiver.inputs(own_store.slots)
+        if takes:
+            their_M10 = sender.secrets(their_store.slots)
         own_B = split.rows(bucket)
         hashed_B40 = hashed_N40[own_B]
-        data_B3 = np.ascontiguousarray(hashed_B40[:, :-_POINT_BYTES]).view("<u8")
-        point_B16 = np.ascontiguousarray(hashed_B40[:, -_POINT_BYTES:])
-        seed, own_at, slots_M3 = _stored(data_B3, point_B16, own_store, rng=side.rng)
-        channel.send(StoreSeed(bucket=bucket, seed=seed))
-        theirs = channel.receive(StoreSeed)
-        require_bucket(channel, theirs.bucket, bucket)
-        their_at = probes(point_B16, their_store, seed=theirs.seed)
-        _correct(channel, receiver, sender, slots_M3, their_store, rng=side.rng)
-        _check(channel, receiver, sender, rng=side.rng)
-        own_B10 = looked_up(receiver.inputs(own_store.slots), own_at)
-        their_B10 = looked_up(sender.secrets(their_store.slots), their_at)
+        data_B3, point_B16 = _parts(hashed_B40)
+        own_B10 = looked_up(own_M10, probes(point_B16, own_store, seed=own_seed), own_store)
+        their_B10 = looked_up(their_M10, probes(point_B16, their_store, seed=theirs.seed), their_store)
         their_B10 ^= sender.offsets(data_B3)
         both = (own_B10, their_B10) if leads else (their_B10, own_B10)
         tags_B32 = _hash_tags(hashed_B40, *both, salt=salt)
@@ -231,20 +230,10 @@ def _tags(side: Side, channel: Channel, size: int, *, leads: bool) -> tuple[tupl
     return (halves[0], halves[1]), taken_up
 
 
-def _toss(channel: Channel, rng: SecureRandom, *, leads: bool) -> bytes:
-    """Give a salt that neither side could choose: it is what says into which bucket an id falls."""
-    own = rng.bytes(COIN_BYTES)
-    if leads:
-        channel.send(CoinCommitment(digest=_derived(own, b"coin")))
-        theirs = channel.receive(Coin).coin
-        channel.send(Coin(coin=own))
-        return _derived(own + theirs, b"salt")
-    promised = channel.receive(CoinCommitment).digest
-    channel.send(Coin(coin=own))
-    theirs = channel.receive(Coin).coin
-    if _derived(theirs, b"coin") != promised:
-        raise ProtocolError(channel.peer, f"{channel.peer} sent another coin than it had settled on before it saw this side's")
-    return _derived(theirs + own, b"salt")
+def _parts(hashed_B40: Tags) -> tuple[Words, Tags]:
+    """Give of each id's hash the data at its slots (B, 3), and what says where the slots are (B, 16)."""
+    data_B3 = np.ascontiguousarray(hashed_B40[:, :-_POINT_BYTES]).view("<u8")
+    return data_B3, np.ascontiguousarray(hashed_B40[:, -_POINT_BYTES:])
 
 
 def _hashed(ids: Ids, salt: bytes) -> Tags:
@@ -258,11 +247,11 @@ def _hashed(ids: Ids, salt: bytes) -> Tags:
     return hashed_N40
 
 
-def _in_buckets(hashed_N40: Tags, count: int, *, room: int) -> Split:
+def _in_buckets(hashed_N40: Tags, count: int, *, room: int, span: int) -> Split:
     """Put own ids into buckets, by their hashes."""
     word_N = np.ascontiguousarray(hashed_N40[:, -_POINT_BYTES:]).view("<u8")[:, 0]
     bucket_N = ((word_N >> np.uint64(12)).astype(np.float64) * 2.0**-52 * count).astype(np.int32)
-    return Split.by(bucket_N, count=count, room=room)
+    return Split.by(bucket_N, count=count, room=room, span=span)
 
 
 def _extensions(channel: Channel, salt: bytes, rng: SecureRandom, *, leads: bool) -> tuple[CheckedReceiver, CheckedSender]:
@@ -276,13 +265,13 @@ def _extensions(channel: Channel, salt: bytes, rng: SecureRandom, *, leads: bool
     return CheckedReceiver(*transfer_sender(channel, COLUMNS, rng=rng, context=of_feature)), sender
 
 
-def _stored(data_B3: Words, point_B16: Tags, shape: StoreShape, *, rng: SecureRandom) -> tuple[bytes, Probes, Words]:
-    """Give a seed under which these ids have a store, where they stand in it, and its slots."""
+def _stored(hashed_B40: Tags, shape: StoreShape, *, rng: SecureRandom) -> tuple[bytes, Words]:
+    """Give a seed under which these ids have a store, and its slots."""
+    data_B3, point_B16 = _parts(hashed_B40)
     for _ in range(_STORES):
         seed = rng.bytes(SEED_BYTES)
-        at = probes(point_B16, shape, seed=seed)
         try:
-            return seed, at, store_of(data_B3, at, shape)
+            return seed, store_of(data_B3, probes(point_B16, shape, seed=seed), shape)
         except NoStore:
             continue
     raise DataError(
@@ -291,32 +280,26 @@ def _stored(data_B3: Words, point_B16: Tags, shape: StoreShape, *, rng: SecureRa
     )
 
 
-def _correct(
-    channel: Channel,
-    receiver: CheckedReceiver,
-    sender: CheckedSender,
-    slots_M3: Words,
-    their_store: StoreShape,
-    *,
-    rng: SecureRandom,
-) -> None:
-    """Exchange the corrections of a bucket, a piece out and a piece in."""
-    theirs_TW = np.empty((COLUMNS, column_words(their_store.slots)), dtype=np.uint64)
-    own_R = receiver.next_slots(slots_M3, rng=rng).view(np.uint8).reshape(-1, _PIECE_BYTES)
-    their_R, filled = theirs_TW.view(np.uint8).reshape(-1, _PIECE_BYTES), 0
+def _correct(channel: Channel, own_TW: Words | None, words: int) -> Words:
+    """Exchange the corrections of stores, where a side brings one, a piece out and a piece in; gives the peer's (T, words)."""
+    their_TW = np.empty((COLUMNS, words), dtype=np.uint64)
+    own_R = np.empty((0, _PIECE_BYTES), dtype=np.uint8) if own_TW is None else own_TW.view(np.uint8).reshape(-1, _PIECE_BYTES)
+    their_R, filled = their_TW.view(np.uint8).reshape(-1, _PIECE_BYTES), 0
     for _, rows_P in _swapped(channel, _CORRECTIONS, own_R, len(their_R), width=_PIECE_BYTES):
         their_R[filled : filled + len(rows_P)] = rows_P
         filled += len(rows_P)
-    sender.next_slots(theirs_TW)
+    return their_TW
 
 
-def _check(channel: Channel, receiver: CheckedReceiver, sender: CheckedSender, *, rng: SecureRandom) -> None:
-    """Let each side check the other's corrections, by a key that it draws when it has them."""
+def _check(channel: Channel, receiver: CheckedReceiver | None, sender: CheckedSender | None, *, rng: SecureRandom) -> None:
+    """Check the peer's corrections, by a key that is drawn when they have come, and let it check this side's."""
     key = rng.bytes(CHECK_KEY_BYTES)
-    channel.send(CheckKey(key=key))
-    answer = receiver.answer(channel.receive(CheckKey).key)
-    theirs = [rows_P for _, rows_P in _swapped(channel, _ANSWER, answer, ANSWER_ROWS, width=HASH_BYTES)]
-    if not sender.holds(np.concatenate(theirs), key=key):
+    if sender is not None:
+        channel.send(CheckKey(key=key))
+    answer = np.empty((0, HASH_BYTES), dtype=np.uint8) if receiver is None else receiver.answer(channel.receive(CheckKey).key)
+    due = ANSWER_ROWS if sender is not None else 0
+    theirs = [rows_P for _, rows_P in _swapped(channel, _ANSWER, answer, due, width=HASH_BYTES)]
+    if sender is not None and not sender.holds(np.concatenate(theirs), key=key):
         raise ProtocolError(
             channel.peer, f"{channel.peer} sent {_CORRECTIONS!r} that fail the consistency check: they are those of no store"
         )
@@ -340,13 +323,18 @@ def _hash_tags(hashed_B40: Tags, label_B10: Words, feature_B10: Words, *, salt: 
     return np.frombuffer(b"".join(tags), dtype=np.uint8).reshape(-1, 2 * TAG_BYTES)
 
 
-def _receive_tags(channel: Channel, of: str, count: int) -> Tags:
-    """Receive tags; raises ProtocolError where one stands twice or they are not sorted, which would tell of rows."""
+def _receive_tags(channel: Channel, of: str, count: int, settled: Settled) -> Tags:
+    """Receive tags; raises ProtocolError for other ones than the peer settled on, and for ones that are not sorted or repeat.
+
+    Their order would tell of rows.
+    """
     tags_M16 = receive_list(channel, of, count, shape=(TAG_BYTES,))
     first_M, second_M = np.ascontiguousarray(tags_M16).view("<u8").T
     above = (first_M[1:] > first_M[:-1]) | ((first_M[1:] == first_M[:-1]) & (second_M[1:] > second_M[:-1]))
     if not above.all():
         raise ProtocolError(channel.peer, f"{channel.peer} sent {of!r} that are not sorted, or one of them twice")
+    if not settled.holds(channel.receive(Coin).coin, tags_M16):
+        raise ProtocolError(channel.peer, f"{channel.peer} sent other {of!r} than it had settled on before it saw this side's")
     return tags_M16
 
 
@@ -356,10 +344,6 @@ def _common(own_N16: Tags, shown_M16: Tags) -> tuple[Index, Index]:
     lookup.add(own_N16, np.arange(len(own_N16), dtype=np.int32))
     own_K, place_K = lookup.find(shown_M16)
     return own_K.astype(np.int64), place_K
-
-
-def _commitment(coin: bytes, tags_N16: Tags) -> bytes:
-    return _derived(coin + tags_N16.tobytes(), b"tags")
 
 
 def _prove(channel: Channel, own_N16: Tags, salt: bytes, rows_K: Index) -> None:
@@ -377,9 +361,5 @@ def _check_places(channel: Channel, common_K: Index | None, label_N16: Tags, sal
 
 
 def _proof_of(label_K16: Tags, salt: bytes) -> bytes:
-    assert PROOF_BYTES == COIN_BYTES
-    return _derived(salt + np.ascontiguousarray(label_K16).tobytes(), b"proof")
-
-
-def _derived(about: bytes, use: bytes) -> bytes:
-    return blake2b(about, digest_size=COIN_BYTES, person=b"tally/" + use).digest()
+    about = salt + np.ascontiguousarray(label_K16).tobytes()
+    return blake2b(about, digest_size=PROOF_BYTES, person=b"tally/proof").digest()

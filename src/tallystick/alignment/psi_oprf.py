@@ -1,7 +1,7 @@
 """Two sides' common ids by an oblivious pseudorandom function F: at the speed of hashing.
 
     label party                                    feature party
-    a nonce                                <->     a nonce: together the key of buckets, code words and bins
+    a commitment, later opened             <->     a coin: together the key of buckets, code words and bins
     512 base transfers: both seeds         <->     one seed of each, as its secret choices say
     for each bucket of ids (buckets.py):
     its ids in a cuckoo table
@@ -41,6 +41,7 @@ import msgspec
 import numpy as np
 
 from tallystick.alignment.buckets import Buckets, Split, TakenUp, require_bucket, take_up
+from tallystick.alignment.coin_toss import toss
 from tallystick.alignment.exchange import Chunk, receive_chunk
 from tallystick.alignment.matching import Index, Tags, are_distinct_indices
 from tallystick.alignment.oprf.base_transfers import transfer_receiver, transfer_sender
@@ -54,7 +55,6 @@ from tallystick.errors import DataError, ProtocolError
 from tallystick.network.channel import Channel, Progress
 from tallystick.network.messages import Array, Message
 
-NONCE_BYTES = 16
 BUCKET_IDS = 262_144
 """Ids of a bucket on the larger side, on average; what a bucket takes of memory is given back before the next."""
 TABLES = 8
@@ -68,12 +68,6 @@ _WHAT = "private set intersection"
 _CORRECTIONS = "corrections"
 _OUTPUTS = "outputs"
 PROOF_BYTES = 32
-
-
-class Nonce(Message, frozen=True):
-    """Each side's half of the key that buckets, code words and bins are made by."""
-
-    nonce: Annotated[bytes, msgspec.Meta(min_length=NONCE_BYTES, max_length=NONCE_BYTES)]
 
 
 class Table(Message, frozen=True):
@@ -158,7 +152,7 @@ def answer_by_oprf(side: Side, channel: Channel, size: int, *, one_of_several: b
     learn its intersection with the label party alone.
     """
     buckets = Buckets(label_ids=size, feature_ids=len(side.ids), per_bucket=BUCKET_IDS)
-    shape, taken_up = Shape.of(buckets), _taken_up(side, channel, buckets, first=False)
+    shape, taken_up = Shape.of(buckets), _taken_up(side, channel, buckets, leads=False)
     told = _Told(side.local.progress, [shape], done=taken_up.first)
     orders = [kept["rows"] for kept in taken_up.kept()]
     if taken_up.first < buckets.count:
@@ -176,7 +170,7 @@ def answer_by_oprf(side: Side, channel: Channel, size: int, *, one_of_several: b
 
 def _match_with(side: Side, channel: Channel, buckets: Buckets, told: "_Told") -> Match:
     """Give the own rows that a feature party has too, and their places in its order: one bucket after the other."""
-    shape, taken_up = Shape.of(buckets), _taken_up(side, channel, buckets, first=True)
+    shape, taken_up = Shape.of(buckets), _taken_up(side, channel, buckets, leads=True)
     rows, places = [], []
     for bucket, kept in enumerate(taken_up.kept()):
         rows.append(kept["rows"])
@@ -197,21 +191,21 @@ def _match_with(side: Side, channel: Channel, buckets: Buckets, told: "_Told") -
     return Match(own_K=all_rows_K, place_K=all_places_K, prove=partial(_prove, channel, side.prints_N16, taken_up.key))
 
 
-def _taken_up(side: Side, channel: Channel, buckets: Buckets, *, first: bool) -> TakenUp:
+def _taken_up(side: Side, channel: Channel, buckets: Buckets, *, leads: bool) -> TakenUp:
     return take_up(
         channel,
         buckets,
         side.local.stored(channel.peer),
         prints_N16=side.prints_N16,
         protocol=b"oblivious-transfer",
-        agree=partial(_nonces, channel, side.rng, first=first),
+        agree=partial(toss, channel, side.rng, leads=leads),
         say=side.local.say,
     )
 
 
-def _split(side: Side, nonces: bytes, buckets: Buckets, *, room: int) -> Split:
-    """Put own ids into buckets, by AES-128 under a key of both sides' nonces."""
-    bucket_N, codes = np.zeros(len(side.ids), dtype=np.int32), Codes(_derived(nonces, b"buckets"))
+def _split(side: Side, key: bytes, buckets: Buckets, *, room: int) -> Split:
+    """Put own ids into buckets, by AES-128 under a key of both sides' coins."""
+    bucket_N, codes = np.zeros(len(side.ids), dtype=np.int32), Codes(_derived(key, b"buckets"))
     for start in range(0, len(bucket_N) if buckets.count > 1 else 0, PIECE_IDS):
         piece = slice(start, start + PIECE_IDS)
         bucket_N[piece] = codes.bins(side.prints_N16[piece], per_region=buckets.count)[0]
@@ -330,11 +324,11 @@ def _members(bins_M: Places, shape: Shape) -> Iterator[Iterator[Places]]:
         yield (order_M[first : min(first + PIECE_IDS, end)] for first in range(start, end, PIECE_IDS))
 
 
-def _tabled(nonces: bytes, bucket: int, prints_N16: Tags, shape: Shape, *, rng: SecureRandom) -> tuple[Codes, int, Places]:
+def _tabled(key: bytes, bucket: int, prints_N16: Tags, shape: Shape, *, rng: SecureRandom) -> tuple[Codes, int, Places]:
     """Give the first key by which all ids find places, its number, and the table."""
     generator = np.random.default_rng(int.from_bytes(rng.bytes(16), "little"))
     for attempt in range(TABLES):
-        codes = Codes(_key(nonces, bucket, attempt))
+        codes = Codes(_key(key, bucket, attempt))
         bins_3N = codes.bins(prints_N16, per_region=shape.per_region)
         try:
             return codes, attempt, place(bins_3N, per_region=shape.per_region, generator=generator)
@@ -346,39 +340,31 @@ def _tabled(nonces: bytes, bucket: int, prints_N16: Tags, shape: Shape, *, rng: 
     )
 
 
-def _prove(channel: Channel, prints_N16: Tags, nonces: bytes, rows_K: Index) -> None:
-    channel.send(Proof(digest=_proof(nonces, prints_N16.take(rows_K, axis=0))))
+def _prove(channel: Channel, prints_N16: Tags, key: bytes, rows_K: Index) -> None:
+    channel.send(Proof(digest=_proof(key, prints_N16.take(rows_K, axis=0))))
 
 
-def _check_proof(channel: Channel, prints_N16: Tags, order_N: Index, nonces: bytes, place_K: Index) -> None:
+def _check_proof(channel: Channel, prints_N16: Tags, order_N: Index, key: bytes, place_K: Index) -> None:
     """Refuse places that the label party does not know: nobody can who has not found the id there to be one of its own."""
-    if channel.receive(Proof).digest != _proof(nonces, prints_N16.take(order_N[place_K], axis=0)):
+    if channel.receive(Proof).digest != _proof(key, prints_N16.take(order_N[place_K], axis=0)):
         raise ProtocolError(channel.peer, f"{channel.peer} sent a proof that is not that of the ids at {PLACES!r}")
 
 
-def _proof(nonces: bytes, prints_K16: Tags) -> bytes:
-    about = _derived(nonces, b"proof") + prints_K16.tobytes()
+def _proof(key: bytes, prints_K16: Tags) -> bytes:
+    about = _derived(key, b"proof") + prints_K16.tobytes()
     return blake2b(about, digest_size=PROOF_BYTES, person=b"tallystick proof").digest()
 
 
-def _nonces(channel: Channel, rng: SecureRandom, *, first: bool) -> bytes:
-    """Exchange nonces; gives the label party's and the feature party's, one after the other."""
-    own = rng.bytes(NONCE_BYTES)
-    channel.send(Nonce(nonce=own))
-    theirs = channel.receive(Nonce).nonce
-    return own + theirs if first else theirs + own
+def _key(key: bytes, bucket: int, attempt: int) -> bytes:
+    return _derived(key, b"codes %d of bucket %d" % (attempt, bucket))
 
 
-def _key(nonces: bytes, bucket: int, attempt: int) -> bytes:
-    return _derived(nonces, b"codes %d of bucket %d" % (attempt, bucket))
+def _salt(key: bytes, bucket: int) -> bytes:
+    return _derived(key, b"salt of bucket %d" % bucket)
 
 
-def _salt(nonces: bytes, bucket: int) -> bytes:
-    return _derived(nonces, b"salt of bucket %d" % bucket)
-
-
-def _derived(nonces: bytes, use: bytes) -> bytes:
-    return blake2b(nonces + use, digest_size=SALT_BYTES, person=b"tallystick nonce").digest()
+def _derived(key: bytes, use: bytes) -> bytes:
+    return blake2b(key + use, digest_size=SALT_BYTES, person=b"tallystick key").digest()
 
 
 def _send_piece(channel: Channel, of: str, rows: Tags) -> None:

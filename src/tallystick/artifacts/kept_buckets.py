@@ -94,6 +94,12 @@ class KeptBuckets(BucketStore):
         return sorted(int(number) for peer, _, number in names if peer == self._peer and number.isdecimal())
 
 
-def forget_buckets(folder: RunFolder) -> None:
-    """Drop all buckets, once every party has the alignment."""
-    shutil.rmtree(folder.path / BUCKETS, ignore_errors=True)
+def forget_buckets(folder: RunFolder, *, notes: bool = True) -> None:
+    """Drop all buckets, once every party has the alignment, and ``notes``.
+
+    Where peers may cheat the notes stay: with them a side refuses to align anew with one that knows the common ids.
+    """
+    for path in (folder.path / BUCKETS).glob("*.safetensors"):
+        remove(path)
+    if notes:
+        shutil.rmtree(folder.path / BUCKETS, ignore_errors=True)

@@ -47,7 +47,7 @@ def run_party(job: Job) -> Result:
     roles = {"label": _run_label_party, "feature": _run_feature_party, "helper": _run_helper}
     found = roles[job.contract.role_of(job.name)](job)
     if job.phases != ("alignment",):  # whoever went on from the alignment told the others that it has it
-        forget_buckets(job.folder)
+        forget_buckets(job.folder, notes=job.contract.alignment.security != "malicious")
     return write_report(job, found)
 
 

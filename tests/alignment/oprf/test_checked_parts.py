@@ -8,11 +8,10 @@ import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.special import gammaln
+from scipy.special import gammaln, logsumexp
 from scipy.stats import poisson
 
 from tallystick.alignment import psi_malicious
-from tallystick.alignment.buckets import Buckets
 from tallystick.alignment.oprf import key_value
 from tallystick.alignment.oprf.bit_matrix import turned, turned_back
 from tallystick.alignment.oprf.checked_extension import CheckedReceiver, CheckedSender, column_words, hashed
@@ -91,23 +90,42 @@ def test_turning_back_undoes_turning():
 # The store.
 
 
-def reference_value(slots, at, key):
-    value = slots[at.sparse_3N[0, key]] ^ slots[at.sparse_3N[1, key]] ^ slots[at.sparse_3N[2, key]]
-    for place in range(DENSE):
-        if at.dense_N6[key, place // 8] >> (place % 8) & 1:
-            value = value ^ slots[len(slots) - DENSE + place]
+def reference_value(slots, at, key, shape):
+    value = np.zeros(slots.shape[1], dtype=np.uint64)
+    for sparse in at.sparse_RN[:, key]:
+        value = value ^ slots[sparse]
+    for place in range(8 * at.dense_ND.shape[1]):
+        if at.dense_ND[key, place // 8] >> (place % 8) & 1:
+            value = value ^ slots[shape.slots - shape.dense + place]
     return value
 
 
-@given(keys=st.integers(1, 400), seed=st.integers(0, 2**32 - 1))
+@given(keys=st.integers(1, 400), tight=st.booleans(), seed=st.integers(0, 2**32 - 1))
 @settings(deadline=None)
-def test_a_store_finds_the_value_of_every_key(keys, seed):
-    shape, points = StoreShape(keys=keys), np.random.default_rng(seed).integers(0, 256, (keys, 16), dtype=np.uint8)
+def test_a_store_finds_the_value_of_every_key(keys, tight, seed):
+    shape, points = StoreShape(keys=keys, tight=tight), np.random.default_rng(seed).integers(0, 256, (keys, 16), dtype=np.uint8)
     at, values = probes(points, shape, seed=b"s" * 16), random_words(seed, keys, 3)
     slots = store_of(values, at, shape)
     assert slots.shape == (shape.slots, 3)
-    assert np.array_equal(looked_up(slots, at), values)
-    assert np.array_equal(reference_value(slots, at, keys - 1), values[-1])
+    assert np.array_equal(looked_up(slots, at, shape), values)
+    assert np.array_equal(reference_value(slots, at, keys - 1, shape), values[-1])
+
+
+@pytest.mark.parametrize(
+    ("keys", "slots", "regions", "dense"),
+    [(1, 42, 0, 42), (87, 128, 0, 128), (88, 138, 8, 66), (1000, 1050, 8, 66), (4096, 4146, 8, 66)],
+)
+def test_a_tight_store_has_hardly_more_slots_than_keys(keys, slots, regions, dense):
+    shape, points = StoreShape(keys=keys, tight=True), np.random.default_rng(3).integers(0, 256, (keys, 16), dtype=np.uint8)
+    assert (shape.slots, shape.regions, shape.dense) == (slots, regions, dense)
+    at = probes(points, shape, seed=b"s" * 16)
+    assert at.sparse_RN.shape == (regions, keys)
+    if regions:
+        assert (at.sparse_RN // shape.per_region == np.arange(regions)[:, None]).all()
+    bits_ND = np.unpackbits(at.dense_ND, axis=1, bitorder="little")
+    assert not bits_ND[:, dense:].any()
+    values = random_words(3, keys, 2)
+    assert np.array_equal(looked_up(store_of(values, at, shape), at, shape), values)
 
 
 def test_probes_are_blocks_of_aes_and_lie_in_their_regions():
@@ -118,17 +136,17 @@ def test_probes_are_blocks_of_aes_and_lie_in_their_regions():
     words = np.frombuffer(block, dtype="<u8")
     wide = shape.per_region
     expected = [((int(word) >> 12) * wide >> 52) + region * wide for region, word in enumerate(words[:3])]
-    assert at.sparse_3N[:, 7].tolist() == expected
-    assert at.dense_N6[7].tobytes() == block[24:30]
-    assert (at.sparse_3N // shape.per_region == np.arange(3)[:, None]).all()
+    assert at.sparse_RN[:, 7].tolist() == expected
+    assert at.dense_ND[7].tobytes() == block[24:30]
+    assert (at.sparse_RN // shape.per_region == np.arange(3)[:, None]).all()
 
 
 def test_keys_that_share_their_sparse_slots_are_told_apart_by_dense_ones():
     shape, keys = StoreShape(keys=30), 30
     sparse = np.repeat(np.arange(3, dtype=np.int32)[:, None] * shape.per_region, keys, axis=1)
     dense = np.random.default_rng(7).integers(0, 256, (keys, 6), dtype=np.uint8)
-    at, values = Probes(sparse_3N=sparse, dense_N6=dense), random_words(7, keys, 3)
-    assert np.array_equal(looked_up(store_of(values, at, shape), at), values)
+    at, values = Probes(sparse_RN=sparse, dense_ND=dense), random_words(7, keys, 3)
+    assert np.array_equal(looked_up(store_of(values, at, shape), at, shape), values)
 
 
 def test_keys_that_depend_on_each_other_have_no_store(monkeypatch):
@@ -136,6 +154,9 @@ def test_keys_that_depend_on_each_other_have_no_store(monkeypatch):
     at = probes(points, shape, seed=b"s" * 16)
     with pytest.raises(NoStore, match="depend on each other"):
         store_of(random_words(8, 3, 3), at, shape)
+    tight = StoreShape(keys=3, tight=True)
+    with pytest.raises(NoStore, match="2 of 3 keys depend on others"):
+        store_of(random_words(8, 3, 3), probes(points, tight, seed=b"s" * 16), tight)
     monkeypatch.setattr(key_value, "MOST_LEFT", 2)
     with pytest.raises(NoStore, match="3 of 3 keys"):
         store_of(random_words(8, 3, 3), at, shape)
@@ -167,6 +188,27 @@ def test_a_store_is_missing_by_less_than_two_to_the_minus_forty(keys):
     assert mean * 2.0**-DENSE < 2.0**-49.6  # 763 stores, of 50 million ids, stay below 2^-40
 
 
+def log_all_even(balls, bins):
+    """Logarithm of the chance that so many balls, an even number, stand evenly: 2^-bins sum_j (1 - 2 j / bins)^balls."""
+    j = np.arange(bins + 1)
+    ways = gammaln(bins + 1) - gammaln(j + 1) - gammaln(bins - j + 1) - bins * np.log(2)
+    with np.errstate(divide="ignore"):
+        return logsumexp(ways + balls[:, None] * np.log(abs(bins - 2 * j) / bins), axis=1)
+
+
+@pytest.mark.parametrize("keys", [1, 10, 87, 88, 89, 95, 96, 150, 400, 1000, 2048, 3000, 4096])
+def test_a_tight_store_is_missing_by_less_than_two_to_the_minus_forty_one(keys):
+    """As for a wide store, over all subsets; where all slots are dense, each of 2^keys - 1 subsets cancels by 2^-dense."""
+    shape = StoreShape(keys=keys, tight=True)
+    if not shape.regions:
+        assert keys - shape.dense <= -41
+        return
+    sizes = np.arange(2, keys + 1, 2, dtype=np.float64)
+    log_sets = gammaln(keys + 1) - gammaln(sizes + 1) - gammaln(keys - sizes + 1)
+    mean = logsumexp(log_sets + shape.regions * log_all_even(sizes, shape.per_region)) / np.log(2)
+    assert mean - shape.dense < -41
+
+
 def test_few_keys_are_left_to_eliminate():
     """90 stores. Of 14,440, of 20 to 134,036 keys, none left more than 4; elimination takes 2,000."""
     generator_ = np.random.default_rng(9)
@@ -181,26 +223,40 @@ def test_few_keys_are_left_to_eliminate():
 
 @pytest.mark.parametrize(("label", "feature"), [(10, 10), (10**6, 10**6), (10**3, 10**7), (10**7, 10**7)])
 def test_no_bucket_overflows(label, feature):
-    buckets = Buckets(label_ids=label, feature_ids=feature, per_bucket=psi_malicious.BUCKET_IDS)
+    buckets = psi_malicious.buckets_of(label, feature)
     for ids in (label, feature):
-        room = buckets.room(ids)
-        chance = 0.0 if room >= ids else buckets.count * poisson.sf(room, ids / buckets.count)
+        room, parts = buckets.room(ids), buckets.parts(ids)
+        chance = 0.0 if room >= ids else parts * poisson.sf(room, ids / parts)
         assert chance < 2.0**-40
 
 
-@pytest.mark.parametrize(("hashes", "times"), [(80, 2.3), (128, 4.5)])
-def test_a_cheaters_store_holds_this_many_ids_and_no_more(hashes, times):
+@pytest.mark.parametrize("ids", [10, 1000, 10**5, 10**6])
+@pytest.mark.parametrize(("hashes", "times"), [(80, 2.0), (128, 4.2)])
+def test_a_cheaters_store_holds_this_many_ids_and_no_more(ids, hashes, times):
     """The number of ids that slots M can be right for, where 2^hashes ids can be tried, by the formula of key_value.py."""
-    buckets, ids = Buckets(label_ids=10**6, feature_ids=10**6, per_bucket=psi_malicious.BUCKET_IDS), 10**6
-    slots = psi_malicious.store_shape(buckets, ids).slots
+    slots = psi_malicious.store_shape(psi_malicious.buckets_of(ids, 10**6), ids).slots
 
     def possible(held):
         """Logarithm of the chance that any set of so many ids has a store: sets, seeds, and all equations right."""
         return held * log2(e * 2.0**hashes / held) + 128 - (held - slots) * DATA_BITS
 
-    held = next(held for held in range(slots, 10**7, 500) if possible(held) < -40)
-    assert held * buckets.count < times * ids
+    held = next(held for held in range(slots, 10**6) if possible(held) < -40)
+    assert held < times * slots
     assert held > slots  # all slots can be filled without any search
+
+
+def test_a_cheater_has_hardly_more_room_than_the_ids_that_it_announced():
+    """The figures of docs/explanation/threat-model.md, for all sizes that a contract allows, and whatever the other side has."""
+    sizes = [*range(1, 200), *np.geomspace(200, 5 * 10**7, 400).astype(int).tolist(), 4096, 4097, 65_536, 65_537]
+    for ids in sizes:
+        for others in (1, 10, 1000, 65_537, 10**6, 10**7, 5 * 10**7):
+            most = psi_malicious.most_ids(ids, others)
+            assert (
+                ids < most <= (ids + 50 if ids <= 4096 else 1.36 * ids)
+            )  # as alignment/registry.py says, and alignment.security
+    assert [psi_malicious.most_ids(ids, 10**6) for ids in (3, 10, 1000)] == [44, 51, 1050]
+    assert psi_malicious.most_ids(10**5, 10**6) == pytest.approx(1.31 * 10**5, rel=0.01)
+    assert psi_malicious.most_ids(10**6, 10**6) == pytest.approx(1.31 * 10**6, rel=0.01)
 
 
 # The extension and its check.
@@ -253,10 +309,10 @@ def test_what_a_store_decodes_to_is_known_at_its_own_data_only():
     receiver, sender, _ = parts()
     shape, points = StoreShape(keys=50), np.random.default_rng(13).integers(0, 256, (60, 16), dtype=np.uint8)
     at, data = probes(points, shape, seed=b"s" * 16), random_words(13, 60, 3)
-    own = Probes(sparse_3N=at.sparse_3N[:, :50], dense_N6=at.dense_N6[:50])
+    own = Probes(sparse_RN=at.sparse_RN[:, :50], dense_ND=at.dense_ND[:50])
     sender.next_slots(receiver.next_slots(store_of(data[:50], own, shape), rng=RNG))
-    known = looked_up(receiver.inputs(shape.slots), at)
-    evaluated = looked_up(sender.secrets(shape.slots), at) ^ sender.offsets(data)
+    known = looked_up(receiver.inputs(shape.slots), at, shape)
+    evaluated = looked_up(sender.secrets(shape.slots), at, shape) ^ sender.offsets(data)
     apart = np.unpackbits((known ^ evaluated).view(np.uint8), axis=1).sum(axis=1, dtype=int)
     assert not apart[:50].any()
     # At other ids in half of the places where two code words differ: 160 ± 11, at least 64 but for a chance of 2^-60.
@@ -352,10 +408,10 @@ def test_corrections_hide_the_data():
 
 def test_a_bucket_is_a_public_hash_of_an_id():
     hashes = psi_malicious._hashed(psi_malicious.Ids.of([b"%d" % n for n in range(1000)]), b"s" * 32)
-    split = psi_malicious._in_buckets(hashes, 3, room=500)
+    split = psi_malicious._in_buckets(hashes, 3, room=500, span=1)
     assert split.ends[-1] == 1000
     where = {row: number for number in range(3) for row in split.rows(number)}
     word = int.from_bytes(hashes[7, 24:32].tobytes(), "little")
     assert where[7] == (word >> 12) * 3 // 2**52
     assert all(abs(number - 333) < 6 * 15 for number in np.diff([0, *split.ends]))
-    assert ceil(10**6 / psi_malicious.BUCKET_IDS) == Buckets(label_ids=10, feature_ids=10**6, per_bucket=65_536).count
+    assert ceil(10**6 / psi_malicious.BUCKET_IDS) == psi_malicious.buckets_of(10, 10**6).count

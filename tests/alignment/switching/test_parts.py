@@ -197,7 +197,7 @@ def test_a_store_that_is_sent_is_right_and_hides_which_slots_its_keys_need():
     values, slots = random_words(2, 40), []
     for _ in range(200):
         seed, slots_M1 = programmed._stored(values, points, shape, rng=RNG)
-        assert np.array_equal(looked_up(slots_M1, probes(points, shape, seed=seed))[:, 0], values)
+        assert np.array_equal(looked_up(slots_M1, probes(points, shape, seed=seed), shape)[:, 0], values)
         slots.append(slots_M1[:, 0])
     # A slot that no key needs is 0 in a store that does not hide them; here none is, but for a chance below 2^-48.
     assert np.all(slots)

@@ -8,14 +8,18 @@ Garimella, Pinkas, Rosulek, Trieu and Yanai 2021 ("Oblivious Key-Value Stores an
 Raghuraman and Rindal 2022 for the dense part. Decoding is linear in the slots over two elements, which is what the
 extension needs; that a store hides its keys is not needed, for nobody sees it.
 
-How many ids a cheater's store can hold. A store with M slots can be right for M ids of one's choice without any work: 1.36
-times the ids that its owner announced, and more of few ids (1.5 times for 1,000, 2.7 times for 100). For more, it has to search
-for ids whose hashes happen to fit. Of q ids that it hashes, n' have a store with a chance of at most C(q, n') 2^(128-162(n'-M)),
-where 128 is for the choice of the seed. Below 2^-40, for a million announced, this is 2.3 times as many with 2^80
-hashes, and 4.4 times with 2^128. Few ids beside many more of the other side are spread over many buckets, each with room to
-spare: a party that announces 1,000 can bring 5,300 beside a million, and 28,000 beside ten million.
+Two shapes. A wide store is solved in time linear in its keys. A tight one has hardly more slots than keys, which elimination
+alone finds: it is for few keys, and for a peer that must not have room for more. Each of its keys has eight sparse slots and some
+of 64 dense ones or more; up to 87 keys have dense slots only.
 
-Shapes: N keys; M slots; V words of a value.
+How many ids a cheater's store can hold. A store with M slots can be right for M ids of one's choice without any work: for up to
+87 keys 41 more than these, for up to 4,096 keys 50 more, and beyond 1.35 times as many at most, 1.27 times for 65,536. For more,
+it has to search for ids whose hashes happen to fit. Of q ids that it hashes, n' have a store with a chance of at most
+C(q, n') 2^(128-162(n'-M)), where 128 is for the choice of the seed. Below 2^-40, this allows 2 M ids with 2^80 hashes, and 4.2 M
+with 2^128. It counts all stores there are. To find one of more than M ids is to decode a random linear code, for which nobody
+knows a way that is much better than to try. A given id fits a store of others by a chance of 2^-162.
+
+Shapes: N keys; M slots; R regions of sparse slots; D bytes of dense slots; V words of a value.
 """
 
 import math
@@ -29,13 +33,18 @@ from tallystick.alignment.oprf.bit_matrix import Rows, Words
 from tallystick.alignment.oprf.codes import REGIONS, Places
 
 DENSE = 48
-"""Dense slots: keys that depend on each other by their sparse slots do so by these, too, with a chance of 2^-48."""
-SLOTS_PER_KEY = 1.3
-"""Keys fill .77 of the slots, where nearly all can be put aside one by one up to .818 (Molloy 2005)."""
+"""Of a wide store: keys that depend on each other by their sparse slots do so by the dense ones, too, with a chance of 2^-48."""
+SLOTS_PER_KEY = 1.25
+"""Keys fill .8 of the slots, where nearly all can be put aside one by one up to .818 (Molloy 2005)."""
 SPARE_SLOTS = 1.5
 """Further slots of a region, times the square root of the keys: a small set strays further from its mean."""
 MOST_LEFT = 2000
-"""Keys that elimination takes; it has few, or hardly ever there are too many for it."""
+"""Keys that elimination takes of a wide store; it has few, or hardly ever there are too many for it."""
+MOST_TIGHT = 4096
+"""Keys of a tight store; elimination takes half a second for so many."""
+MOST_DENSE, SPARE_DENSE, SPARE_TIGHT = 87, 41, 50
+"""Up to so many keys have dense slots only; and how many slots a tight store has beyond its keys, where it does and does not."""
+_TIGHT_REGIONS, _TIGHT_DENSE = 8, 64
 SEED_BYTES = 16
 _LEAST_REGION = 16
 _WORD = (1 << 64) - 1
@@ -49,55 +58,72 @@ class NoStore(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class StoreShape:
-    """How many slots a store has that holds up to ``keys``."""
+    """How many slots a store has that holds up to ``keys``; ``tight``: hardly more than these."""
 
     keys: int
+    tight: bool = False
+    regions: int = field(init=False)
     per_region: int = field(init=False)
+    dense: int = field(init=False)
     slots: int = field(init=False)
 
     def __post_init__(self) -> None:
-        per_region = math.ceil(SLOTS_PER_KEY * self.keys / REGIONS + SPARE_SLOTS * math.sqrt(self.keys)) + _LEAST_REGION
-        object.__setattr__(self, "per_region", per_region)
-        object.__setattr__(self, "slots", REGIONS * per_region + DENSE)
+        assert not self.tight or self.keys <= MOST_TIGHT
+        if not self.tight:
+            wide = math.ceil(SLOTS_PER_KEY * self.keys / REGIONS + SPARE_SLOTS * math.sqrt(self.keys)) + _LEAST_REGION
+            regions, per_region, dense = REGIONS, wide, DENSE
+        elif self.keys <= MOST_DENSE:
+            regions, per_region, dense = 0, 0, self.keys + SPARE_DENSE
+        else:
+            regions = _TIGHT_REGIONS
+            per_region, more = divmod(self.keys + SPARE_TIGHT - _TIGHT_DENSE, regions)
+            dense = _TIGHT_DENSE + more
+        for name, value in (("regions", regions), ("per_region", per_region), ("dense", dense)):
+            object.__setattr__(self, name, value)
+        object.__setattr__(self, "slots", regions * per_region + dense)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Probes:
-    """Where the values of keys are: three slots each (3, N), and which dense ones (N, 6), a bit for each."""
+    """Where the values of keys are: a slot in each region (R, N), and which dense ones (N, D), a bit for each."""
 
-    sparse_3N: Places
-    dense_N6: Rows
+    sparse_RN: Places
+    dense_ND: Rows
 
     def of(self, keys_K: "Index") -> "Probes":
         """Give those of some keys."""
-        return Probes(sparse_3N=self.sparse_3N[:, keys_K], dense_N6=self.dense_N6[keys_K])
+        return Probes(sparse_RN=self.sparse_RN[:, keys_K], dense_ND=self.dense_ND[keys_K])
 
 
 def probes(points_N16: Rows, shape: StoreShape, *, seed: bytes) -> Probes:
     """Give where keys stand, by AES-128 under ``seed`` of 16 bytes for each key."""
+    dense_bytes = -(-shape.dense // 8)
+    blocks = -(-(8 * shape.regions + dense_bytes) // 16)
     cipher = Cipher(algorithms.AES(seed), modes.ECB())  # noqa: S305 - single blocks as a pseudorandom function
-    inputs_N216 = np.repeat(points_N16[:, None], 2, axis=1)
-    inputs_N216[:, 1, 0] ^= np.uint8(1)
-    words_N4: Words = np.frombuffer(cipher.encryptor().update(inputs_N216.tobytes()), dtype="<u8").reshape(-1, 4)
+    inputs_NB16 = np.repeat(points_N16[:, None], blocks, axis=1)
+    inputs_NB16[:, :, 0] ^= np.arange(blocks, dtype=np.uint8)
+    words_NW: Words = np.frombuffer(cipher.encryptor().update(inputs_NB16.tobytes()), dtype="<u8").reshape(-1, 2 * blocks)
     # 52 bits and a product that rounds below per_region: the same on every machine by IEEE 754.
-    fraction_3N = (words_N4[:, :REGIONS].T >> np.uint64(12)).astype(np.float64) * 2.0**-52
-    sparse_3N = (fraction_3N * shape.per_region).astype(np.int32)
-    sparse_3N += np.arange(REGIONS, dtype=np.int32)[:, None] * np.int32(shape.per_region)
-    return Probes(sparse_3N=sparse_3N, dense_N6=np.ascontiguousarray(words_N4[:, 3:]).view(np.uint8)[:, : DENSE // 8])
+    fraction_RN = (words_NW[:, : shape.regions].T >> np.uint64(12)).astype(np.float64) * 2.0**-52
+    sparse_RN = (fraction_RN * shape.per_region).astype(np.int32)
+    sparse_RN += np.arange(shape.regions, dtype=np.int32)[:, None] * np.int32(shape.per_region)
+    dense_ND = np.ascontiguousarray(words_NW[:, shape.regions :]).view(np.uint8)[:, :dense_bytes].copy()
+    dense_ND[:, -1] &= np.uint8((1 << (shape.dense - 1) % 8 + 1) - 1)
+    return Probes(sparse_RN=sparse_RN, dense_ND=dense_ND)
 
 
-def looked_up(slots_MV: Words, at: Probes) -> Words:
+def looked_up(slots_MV: Words, at: Probes, shape: StoreShape) -> Words:
     """Give the value at each probe (N, V): linear in the slots, so they may be a store's, or any rows beside one."""
-    value_NV: Words = slots_MV.take(at.sparse_3N[0], axis=0)
+    value_NV: Words = np.zeros((len(at.dense_ND), slots_MV.shape[1]), dtype=np.uint64)
     added_NV = np.empty_like(value_NV)
-    for sparse_N in at.sparse_3N[1:]:
+    for sparse_N in at.sparse_RN:
         np.take(slots_MV, sparse_N, axis=0, out=added_NV, mode="clip")
         value_NV ^= added_NV
     # Dense slots by eights, of which all 256 sums are made first.
+    dense_DV = slots_MV[shape.slots - shape.dense : shape.slots]
     sums_SV = np.zeros((256, value_NV.shape[1]), dtype=np.uint64)
-    for group, which_N in enumerate(at.dense_N6.T):
-        for place in range(8):
-            row_V = slots_MV[len(slots_MV) - DENSE + 8 * group + place]
+    for group, which_N in enumerate(at.dense_ND.T):
+        for place, row_V in enumerate(dense_DV[8 * group : 8 * group + 8]):
             np.bitwise_xor(sums_SV[: 1 << place], row_V, out=sums_SV[1 << place : 2 << place])
         np.take(sums_SV, which_N, axis=0, out=added_NV, mode="clip")
         value_NV ^= added_NV
@@ -109,25 +135,71 @@ def store_of(value_NV: Words, at: Probes, shape: StoreShape) -> Words:
 
     Raises NoStore if these keys have none, or too many of them hang together.
     """
+    if shape.tight:
+        return _eliminated(value_NV, at, shape)
     slots_MV = np.zeros((shape.slots, value_NV.shape[1]), dtype=np.uint64)
-    rounds, left_K = _put_aside(at.sparse_3N, slots=shape.slots)
+    rounds, left_K = _put_aside(at.sparse_RN, slots=shape.slots)
     if len(left_K) > MOST_LEFT:
         raise NoStore(f"{len(left_K)} of {len(value_NV)} keys have no slot to themselves")
     for slot, value in _solved(value_NV[left_K], at.of(left_K), first_dense=shape.slots - DENSE).items():
         slots_MV[slot] = [value >> (64 * word) & _WORD for word in range(value_NV.shape[1])]
     for own_K, keys_K in reversed(rounds):
         # A key's own slot is 0 yet, no other key of this round has it, and all its other slots are settled.
-        slots_MV[own_K] = looked_up(slots_MV, at.of(keys_K)) ^ value_NV[keys_K]
+        slots_MV[own_K] = looked_up(slots_MV, at.of(keys_K), shape) ^ value_NV[keys_K]
     return slots_MV
 
 
-def _put_aside(sparse_3N: Places, *, slots: int) -> tuple[list[tuple[Index, Index]], Index]:
+def _eliminated(value_NV: Words, at: Probes, shape: StoreShape) -> Words:
+    """Solve all equations by Gauss and Jordan's elimination, eight slots at once (the method of the four Russians).
+
+    The equations stand beside their values as rows of bits. Of every eight slots, the equations that settle one are taken; a
+    byte for each equation says which of these it loses, and the 256 sums of these are made first.
+    """
+    keys, width = len(value_NV), -(-shape.slots // 64)
+    bits_NB = np.zeros((keys, 8 * width), dtype=np.uint8)
+    for sparse_N in at.sparse_RN:
+        bits_NB[np.arange(keys), sparse_N // 8] |= np.uint8(1) << (sparse_N % 8).astype(np.uint8)
+    dense_NS = np.unpackbits(at.dense_ND, axis=1, bitorder="little", count=shape.dense)
+    first = shape.slots - shape.dense
+    start = first // 8 * 8
+    bits_NB[:, start // 8 : -(-shape.slots // 8)] |= np.packbits(
+        np.pad(dense_NS, ((0, 0), (first - start, 0))), axis=1, bitorder="little"
+    )
+    rows_NW = np.concatenate((bits_NB.view("<u8"), value_NV), axis=1)
+    slot_N = np.full(keys, -1, dtype=np.int64)
+    for eight in range(-(-shape.slots // 8)):
+        left = eight // 8  # words before these are of slots that are settled, or 0
+        byte_N = rows_NW[:, left].view("<u8") >> np.uint64(8 * (eight % 8)) & np.uint64(255)
+        loses_N, taken_8W = np.zeros(keys, dtype=np.uint8), np.zeros((8, rows_NW.shape[1] - left), dtype=np.uint64)
+        for place in range(8):
+            has_N = (byte_N >> np.uint64(place) & np.uint64(1)).astype(bool)
+            free = np.flatnonzero(has_N & (slot_N < 0))
+            if not len(free):
+                continue
+            own, before = free[0], np.flatnonzero(np.unpackbits(loses_N[free[0]], bitorder="little"))
+            rows_NW[own, left:] ^= np.bitwise_xor.reduce(taken_8W[before], axis=0)
+            taken_8W[place], loses_N[own], slot_N[own] = rows_NW[own, left:], 0, 8 * eight + place
+            has_N[own] = False
+            byte_N[has_N] ^= byte_N[own]
+            loses_N[has_N] ^= np.uint8(1 << place)
+        sums_SW = np.zeros((256, taken_8W.shape[1]), dtype=np.uint64)
+        for place, row_W in enumerate(taken_8W):
+            np.bitwise_xor(sums_SW[: 1 << place], row_W, out=sums_SW[1 << place : 2 << place])
+        rows_NW[:, left:] ^= sums_SW[loses_N]
+    if (slot_N < 0).any():
+        raise NoStore(f"{int((slot_N < 0).sum())} of {keys} keys depend on others")
+    slots_MV = np.zeros((shape.slots, value_NV.shape[1]), dtype=np.uint64)
+    slots_MV[slot_N] = rows_NW[:, width:]
+    return slots_MV
+
+
+def _put_aside(sparse_RN: Places, *, slots: int) -> tuple[list[tuple[Index, Index]], Index]:
     """Give, round by round, slots that one key alone has and these keys, which then go; and the keys that are left."""
-    keys = sparse_3N.shape[1]
-    count_M = np.bincount(sparse_3N.ravel(), minlength=slots)
+    keys = sparse_RN.shape[1]
+    count_M = np.bincount(sparse_RN.ravel(), minlength=slots)
     # The sum of the keys at a slot: of one key, that key.
     sum_M = np.zeros(slots, dtype=np.int64)
-    for sparse_N in sparse_3N:
+    for sparse_N in sparse_RN:
         np.add.at(sum_M, sparse_N, np.arange(keys))
     left_N = np.ones(keys, dtype=bool)
     rounds = []
@@ -136,23 +208,23 @@ def _put_aside(sparse_3N: Places, *, slots: int) -> tuple[list[tuple[Index, Inde
         keys_K, first = np.unique(sum_M[alone_K], return_index=True)
         rounds.append((alone_K[first], keys_K))
         left_N[keys_K] = False
-        for sparse_K in sparse_3N[:, keys_K]:
+        for sparse_K in sparse_RN[:, keys_K]:
             np.subtract.at(count_M, sparse_K, 1)
             np.subtract.at(sum_M, sparse_K, keys_K)
-        touched = sparse_3N[:, keys_K].ravel()
+        touched = sparse_RN[:, keys_K].ravel()
         alone_K = np.unique(touched[count_M[touched] == 1])
     return rounds, np.flatnonzero(left_N)
 
 
 def _solved(value_KV: Words, at: Probes, *, first_dense: int) -> dict[int, int]:
     """Give slots and their values by which these keys are right where all other slots are 0: Gauss and Jordan's elimination."""
-    names = sorted({int(slot) for slot in at.sparse_3N.ravel()})
+    names = sorted({int(slot) for slot in at.sparse_RN.ravel()})
     number = {slot: place for place, slot in enumerate(names)}
     names += range(first_dense, first_dense + DENSE)
     rows: dict[int, tuple[int, int]] = {}
     for key, words in enumerate(value_KV.tolist()):
-        equation = int.from_bytes(at.dense_N6[key].tobytes(), "little") << len(number)
-        for slot in at.sparse_3N[:, key].tolist():
+        equation = int.from_bytes(at.dense_ND[key].tobytes(), "little") << len(number)
+        for slot in at.sparse_RN[:, key].tolist():
             equation ^= 1 << number[slot]
         value = sum(word << (64 * place) for place, word in enumerate(words))
         for pivot, (other, theirs) in rows.items():

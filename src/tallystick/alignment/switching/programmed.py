@@ -116,7 +116,7 @@ def receive_programmed(
         shape = bins.store(span)
         at = probes(points_K16, shape, seed=channel.receive(ProgrammedStore).seed)
         slots_M8 = receive_list(channel, _SLOTS, shape.slots, shape=(_VALUE_BYTES,))
-        value_J[slots_K] = function_K ^ looked_up(slots_M8.view("<u8"), at)[:, 0]
+        value_J[slots_K] = function_K ^ looked_up(slots_M8.view("<u8"), at, shape)[:, 0]
         told(span.stop - span.start)
 
     for region in range(REGIONS):
@@ -173,7 +173,7 @@ def _stored(value_K: Words, points_K16: Tags, shape: StoreShape, *, rng: SecureR
             random_M1 = np.frombuffer(rng.bytes(_VALUE_BYTES * shape.slots), dtype="<u8").reshape(-1, 1)
             try:
                 # Random slots, corrected by a linear function of what they lack: uniform among those that are right.
-                return seed, random_M1 ^ store_of(value_K[:, None] ^ looked_up(random_M1, at), at, shape)
+                return seed, random_M1 ^ store_of(value_K[:, None] ^ looked_up(random_M1, at, shape), at, shape)
             except NoStore:
                 continue
     raise DataError(

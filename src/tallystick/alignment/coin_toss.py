@@ -1,0 +1,57 @@
+"""A random key that neither of two sides could choose, nor steer by waiting for the other's half.
+
+    label party                                    feature party
+    a hash of its coin                     ->
+                                           <-      its coin
+    its coin                               ->      is it that of the hash?
+    key: a hash of both coins                      the same
+
+Guarantee: with BLAKE2b as a random oracle a side that deviates can end the toss when it sees what comes of it, and nothing else.
+"""
+
+from hashlib import blake2b
+from typing import Annotated
+
+import msgspec
+
+from tallystick.alignment.randomness import SecureRandom
+from tallystick.errors import ProtocolError
+from tallystick.network.channel import Channel
+from tallystick.network.messages import Message
+
+COIN_BYTES = 32
+
+
+class CoinCommitment(Message, frozen=True):
+    """The label party's: a hash of its coin, before it sees the feature party's."""
+
+    digest: Annotated[bytes, msgspec.Meta(min_length=COIN_BYTES, max_length=COIN_BYTES)]
+
+
+class Coin(Message, frozen=True):
+    """What a side had settled on by a hash of it, or the feature party's half of a toss."""
+
+    coin: Annotated[bytes, msgspec.Meta(min_length=COIN_BYTES, max_length=COIN_BYTES)]
+
+
+def toss(channel: Channel, rng: SecureRandom, *, leads: bool) -> bytes:
+    """Give a key (32 bytes) of both sides' coins; ``leads``: as the label party, which settles on its coin first.
+
+    Raises ProtocolError for a label party that shows another coin than it had settled on.
+    """
+    own = rng.bytes(COIN_BYTES)
+    if leads:
+        channel.send(CoinCommitment(digest=_derived(own, b"coin")))
+        theirs = channel.receive(Coin).coin
+        channel.send(Coin(coin=own))
+        return _derived(own + theirs, b"salt")
+    promised = channel.receive(CoinCommitment).digest
+    channel.send(Coin(coin=own))
+    theirs = channel.receive(Coin).coin
+    if _derived(theirs, b"coin") != promised:
+        raise ProtocolError(channel.peer, f"{channel.peer} sent another coin than it had settled on before it saw this side's")
+    return _derived(theirs + own, b"salt")
+
+
+def _derived(about: bytes, use: bytes) -> bytes:
+    return blake2b(about, digest_size=COIN_BYTES, person=b"tally/" + use).digest()
