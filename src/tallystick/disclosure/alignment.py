@@ -164,7 +164,7 @@ _LISTS = ("Size.of", "Size.rows", "Chunk.of", "Chunk.rows")
 
 _AGAINST_CHEATERS = (
     *("CoinCommitment.digest", "Coin.coin", "StoreSeed.bucket", "StoreSeed.seed", "CheckKey.key", "TagsCommitment.digest"),
-    *("Standing.alignment", "Standing.done", "Standing.shown"),
+    *("Standing.alignment", "Standing.done", "Standing.settled"),
 )
 """What `security: malicious` and the stores of a union send besides: random numbers, hashes and how far kept buckets go."""
 
@@ -196,7 +196,7 @@ ALIGNMENT = (
         "([why](../reference/alignment-protocols.md#intersection))",
         fields=(
             *_LISTS,
-            *("Nonce.nonce", "Table.bucket", "Table.attempt", "Proof.digest", "TagsDigest.digest"),
+            *("Table.bucket", "Table.attempt", "Proof.digest", "TagsDigest.digest"),
             *_AGAINST_CHEATERS,
         ),
         sentences=_intersection,
@@ -217,7 +217,7 @@ ALIGNMENT = (
         feature_party="the same",
         guarantee="nothing else, by the same assumptions, for more than a few ids with AES-128 as an ideal cipher "
         "([why](../reference/alignment-protocols.md#union)); dummy ids blur the sizes, without a guarantee",
-        fields=(*_LISTS, "Nonce.nonce", "ProgrammedTable.attempt", "ProgrammedStore.seed", *_AGAINST_CHEATERS),
+        fields=(*_LISTS, "ProgrammedTable.attempt", "ProgrammedStore.seed", *_AGAINST_CHEATERS),
         sentences=_union,
         learnt=partial(_protocol_outcome, method="union"),
     ),
