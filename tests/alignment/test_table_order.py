@@ -36,9 +36,14 @@ ONE = LocalOptions(threads=1)
 NAMES = ("bank", "shop", "dairy")
 IDS = {"bank": range(30), "shop": range(10, 50), "dairy": range(5, 35)}
 PLACE = {"name": "lon", "unit": "degree", "low": 103.0, "high": 104.0}
-TERMS = SimilarityConfig.model_validate(
-    {"dimensions": [PLACE], "neighbors": 3, "deviation": 0.3, "failure": 0.3, "window": 0.02, "noise": {"tau": 0.5}}
-)
+SIMILAR = {"neighbors": 3, "deviation": 0.3, "failure": 0.3, "window": 0.02, "noise": {"tau": 0.5}}
+NAME = {"name": "title", "kind": "text"}
+TERMS = {
+    "ranks": {"dimensions": [PLACE], **SIMILAR},
+    "filters, left out where unlike": {"dimensions": [PLACE], "helper_sees": "filters", "least_similarity": 0.5, **SIMILAR},
+    "in the clear": {"dimensions": [PLACE], "helper_sees": "clear", **SIMILAR, "noise": {}},
+    "text in blocks": {"dimensions": [NAME], "block": 1, **SIMILAR, "noise": {}},
+}
 
 
 class Overheard:
@@ -174,11 +179,18 @@ class ByRows(SecureRandom):
         return self.rows[drawn] if count == len(self.rows) else drawn
 
 
-@pytest.mark.parametrize("whose", NAMES)
-def test_a_permuted_table_leaves_every_message_of_a_linking_by_similar_keys(whose):
+@pytest.mark.parametrize("terms", TERMS)
+def test_a_permuted_table_leaves_every_message_of_a_linking_by_similar_keys(terms):
     """To the helper, which sees keys in an order, and to the other party, which sees links."""
-    rng = np.random.default_rng(3)
+    rng, terms = np.random.default_rng(3), SimilarityConfig.model_validate(TERMS[terms])
     keys = {name: rng.uniform(103.1, 103.9, (len(IDS[name]), 1)).round(1) for name in NAMES}  # equal ones among them
+
+    def keys_of(name, row_N):
+        numbers_RD = keys[name][row_N]
+        if not terms.texts:
+            return SimilarKeys(numbers_RD=numbers_RD)
+        texts = [f"{'ab'[int(10 * number) % 2]} row of {number:.1f}" for number in numbers_RD[:, 0]]
+        return SimilarKeys(numbers_RD=np.empty((len(texts), 0)), texts=(texts,))
 
     def link(permuted):
         lines = Lines((*NAMES, "helper"))
@@ -186,14 +198,14 @@ def test_a_permuted_table_leaves_every_message_of_a_linking_by_similar_keys(whos
         if permuted is not None:
             rows[permuted] = np.argsort(keys[permuted][:, 0], kind="stable")
         back = {name: np.argsort(rows[name]) for name in NAMES}
-        given = {name: SimilarKeys(numbers_RD=keys[name][rows[name]]) for name in NAMES}
+        given = {name: keys_of(name, rows[name]) for name in NAMES}
         rngs = {name: ByRows(RNG.source, back[name]) for name in NAMES}
         *found, _ = in_threads(
             lambda: link_label_party(
                 given["bank"],
                 [lines["bank", name] for name in NAMES[1:]],
                 lines["bank", "helper"],
-                terms=TERMS,
+                terms=terms,
                 rng=rngs["bank"],
             ),
             *(
@@ -203,17 +215,19 @@ def test_a_permuted_table_leaves_every_message_of_a_linking_by_similar_keys(whos
                     lines[name, "bank"],
                     lines[name, "helper"],
                     name=name,
-                    terms=TERMS,
+                    terms=terms,
                     rng=rngs[name],
                 )
                 for name in NAMES[1:]
             ),
-            lambda: link_helper(lines["helper", "bank"], [lines["helper", name] for name in NAMES[1:]], terms=TERMS, rng=RNG),
+            lambda: link_helper(lines["helper", "bank"], [lines["helper", name] for name in NAMES[1:]], terms=terms, rng=RNG),
         )
         assert all(isinstance(alignment, Alignment) for alignment in found), found
         return lines.sent
 
-    assert link(whose) == link(None)
+    before = link(None)
+    for name in NAMES:
+        assert link(name) == before
 
 
 # --- what the feature party makes of its view

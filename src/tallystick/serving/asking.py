@@ -202,7 +202,7 @@ class AskByWindow:
     Args:
         partners: who is asked.
         places: key to position.
-        window_N: which window each position is in.
+        window_N: which window each position is in; -1 at those of a key that is asked for by another position.
         members: the positions of each window, ascending.
     """
 
@@ -216,7 +216,7 @@ class AskByWindow:
         """Draw windows of at least ``size`` rows; raises DataError for fewer rows in all."""
         position_N = np.fromiter(places.values(), dtype=np.int64, count=len(places))
         members = [np.sort(position_N[window]) for window in windows(list(places), size=size, key=secret)]
-        window_N = np.empty(len(places), dtype=np.int64)
+        window_N = np.full(int(position_N.max()) + 1, -1, dtype=np.int64)
         for number, positions in enumerate(members):
             window_N[positions] = number
         return cls(partners=partners, places=places, window_N=window_N, members=members)
