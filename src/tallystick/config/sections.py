@@ -60,8 +60,8 @@ class KeyColumn(Model):
         description="steps, applied in the order of the contract's list: trim (white space at both ends), lower and upper (by "
         "Unicode's rules), nfkc (full-width letters and ligatures become plain ones), email (nfkc, lower, trim; dots and +tags "
         "stay, for not every provider ignores them), phone (digits and a leading +; 00 in front becomes +; (0) is dropped; no "
-        "country code is guessed), digits (0 to 9 only, after nfkc). Digits of every script count, and all steps but lower and upper "
-        "drop characters that cannot be seen, such as zero-width ones and soft hyphens",
+        "country code is guessed), digits (0 to 9 only, after nfkc). Digits of every script count, and all steps but lower and "
+        "upper drop characters that cannot be seen, such as zero-width ones and soft hyphens",
     )
 
 
