@@ -8,6 +8,7 @@ from tallystick.artifacts.folder import RunFolder
 from tallystick.config.contract import Contract, load_contract
 from tallystick.config.party import PartyFile, load_party
 from tallystick.config.party_checks import dialled
+from tallystick.data.keys import spelling_hints
 from tallystick.data.lazy import Frame
 from tallystick.data.profile import keys_as_written, profile
 from tallystick.data.repeats import with_summaries
@@ -48,6 +49,8 @@ def check_party_file(party_path: Path, contract_path: Path | None) -> dict[str, 
     if contract is not None and found.keys is not None and not found.problems:
         cost = alignment_cost(contract, len(found.keys.ids))
         shown |= {"alignment_cost": cost} if cost is not None else {}
+    if contract is not None and found.keys is not None and found.frame is not None and not contract.linkage.similar:
+        shown["key_shapes"] = spelling_hints(found.frame, columns=party.keys, alignment=contract.alignment)
     if found.frame is not None:
         frame = found.frame
         # Keys that do not fit the contract are a problem already; the columns can be looked at all the same.

@@ -161,7 +161,7 @@ def check(
 
 
 SHOWN = ("party", "contract_hash", "table", "keys", "alignment", "alignment_cost", "room", "certificate", "budget", "compute")
-LINES = {"encoding": "encoding", "defenses": "defence", "linkage": "linkage", "disclosures": "discloses"}
+LINES = {"key_shapes": "keys", "encoding": "encoding", "defenses": "defence", "linkage": "linkage", "disclosures": "discloses"}
 """What a check found that has several lines, and what each of these begins with."""
 
 

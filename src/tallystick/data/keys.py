@@ -25,6 +25,7 @@ from tallystick.data.normalise import join, normalise
 from tallystick.data.similar_keys import read_similar_keys
 from tallystick.data.table import require_column
 from tallystick.data.text import rows_listed
+from tallystick.data.times import ordered_times
 from tallystick.errors import DataError, IdError
 from tallystick.reading import Step
 
@@ -42,6 +43,7 @@ class KeyReport:
     duplicate_rows: int  # rows left out because another row has their key
     used: int  # rows that take part
     repeats: str = ""  # in words: what becomes of rows that have one key
+    doubtful: tuple[str, ...] = ()  # in words: key columns whose values look like numbers that were rounded
 
     def to_dict(self) -> dict[str, Any]:
         """Give plain values for JSON."""
@@ -55,7 +57,7 @@ class KeyReport:
         if self.duplicated_keys:
             left_out = f"{self.duplicate_rows} of {self.rows} rows are left out" if self.duplicate_rows else "no row is left out"
             lines.append(f"{self.duplicated_keys} keys stand in more than one row; {left_out}: {self.repeats}")
-        return lines
+        return [*lines, *self.doubtful]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,10 +153,32 @@ def read_keys(
         duplicate_rows=table.height - kept.height,
         used=kept.height,
         repeats=words if duplicated else "",
+        doubtful=_doubtful(frame, columns, alignment),
     )
     ids, id_R = _numbered(kept.get_column("key"), distinct=distinct)
     rows_R = kept.get_column("row").cast(pl.Int64).to_numpy()
     return Keys(ids=Ids(ids.cast(pl.Binary), distinct=True), rows_R=rows_R, id_R=id_R, report=report)
+
+
+def _doubtful(frame: Frame, columns: Mapping[str, str], alignment: AlignmentConfig) -> tuple[str, ...]:
+    """Say which key columns have values with a fraction or an exponent, which an id seldom has."""
+    lines = []
+    for key in alignment.keys:
+        column = require_column(frame, columns[key.name], use="key")
+        if column.dtype.is_float() or isinstance(column.dtype, pl.Decimal):
+            odd = column.cast(pl.Float64)
+            odd = odd.is_finite() & (odd != odd.round())
+        elif column.dtype == pl.String:
+            odd = column.str.contains(r"^\s*[+-]?[0-9]+(?:[.,][0-9]+)?[eE][+-]?[0-9]+\s*$")
+        else:
+            continue
+        if odd.fill_null(False).any():
+            lines.append(
+                f"key column {columns[key.name]!r}: a fraction or an exponent in {rows_listed(odd)} rows, as where a program "
+                "took "
+                "ids for numbers and rounded them; compare them with the source"
+            )
+    return tuple(lines)
 
 
 def keys_of(frame: Frame, party: PartyFile, alignment: AlignmentConfig) -> Keys:
@@ -167,17 +191,39 @@ def keys_of(frame: Frame, party: PartyFile, alignment: AlignmentConfig) -> Keys:
 
 
 def key_of(frame: Frame, *, columns: Mapping[str, str], alignment: AlignmentConfig) -> pl.Series:
-    """The key of each row as text, null where a row has none; raises DataError for an absent column."""
-    return join([normalise(require_column(frame, columns[key.name], use="key"), key.normalise) for key in alignment.keys])
+    """Give the key of each row as text, null where a row has none.
+
+    Raises DataError for an absent column, IdError for floats so large that two ids may have become one.
+    """
+    parts = []
+    for key in alignment.keys:
+        column = require_column(frame, columns[key.name], use="key")
+        _require_exact(column)
+        parts.append(normalise(column, key.normalise))
+    return join(parts)
+
+
+def _require_exact(column: pl.Series) -> None:
+    """Refuse floats from which on not every whole number has a float of its own: their ids would match other people's."""
+    if not column.dtype.is_float():
+        return
+    digits = 24 if column.dtype == pl.Float32 else 11 if column.dtype == pl.Float16 else 53
+    beyond = column.is_finite() & (column.abs() >= 2.0**digits)
+    if beyond.fill_null(False).any():
+        raise IdError(
+            f"key column {column.name!r} holds floats, and {rows_listed(beyond)} rows have ids of 2^{digits} = {2**digits} or "
+            "more: "
+            f"from there on {column.dtype} no longer tells neighbouring whole numbers apart, so ids may have merged already; "
+            "read "
+            "the column as whole numbers or as text (in pandas: dtype 'Int64' or str, which keep a missing id too)"
+        )
 
 
 def latest_last(frame: Frame, table: pl.DataFrame, repeats: RepeatsConfig) -> pl.DataFrame:
     """The rows of ``table``, which has their numbers, in the order in which later ones stand below; raises DataError."""
     if repeats.latest is None:
         return table
-    times = require_column(frame, repeats.latest, use="repeats.latest")
-    if times.dtype.is_nested() or times.dtype == pl.Binary:
-        raise DataError(f"repeats.latest: column {repeats.latest!r} has type {times.dtype}; give dates, numbers or ISO text")
+    times = ordered_times(require_column(frame, repeats.latest, use="repeats.latest"), use="repeats.latest")
     return table.with_columns(time=times.gather(table.get_column("row"))).sort("time", "row", nulls_last=False).drop("time")
 
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from tallystick.config.sections import SplitConfig
 from tallystick.data.text import rows_listed
+from tallystick.data.times import ordered_times
 from tallystick.errors import DataError
 
 TRAINING, VALIDATION, TEST = 0, 1, 2
@@ -75,6 +76,7 @@ def split_by_time(times: pl.Series, split: SplitConfig) -> Parts:
     Rows of one time stay together, in the later part, so that shares are met only as far as times differ.
     Raises DataError for missing times, and if a part that should have rows gets none.
     """
+    times = ordered_times(times, use="time")
     check_times(times, split)
     rank_N = times.rank("dense").to_numpy().astype(np.int64)
     parts_N = np.full(len(times), TRAINING, dtype=np.uint8)
@@ -98,6 +100,7 @@ def parts_of_other_times(times: pl.Series, parts_N: Parts) -> Parts:
 
     Raises DataError for missing times.
     """
+    times = ordered_times(times, use="time")
     check_times(times, SplitConfig())
     rank = times.rank("dense").to_numpy().astype(np.int64)
     first, others = rank[: len(parts_N)], rank[len(parts_N) :]
@@ -113,8 +116,6 @@ def check_times(times: pl.Series, split: SplitConfig) -> None:
     missing = times.is_null() | (times.is_nan().fill_null(False) if times.dtype.is_float() else False)
     if missing.any():
         raise DataError(f"time column {times.name!r}: missing in {rows_listed(missing)} rows; leave these rows out of the table")
-    if times.dtype.is_nested() or times.dtype == pl.Binary:
-        raise DataError(f"time column {times.name!r} has type {times.dtype}; give dates, time stamps, numbers or ISO text")
     if times.n_unique() < len(_wanted(split)):
         raise _too_few_times(times, "one of " + ", ".join(_wanted(split)))
 

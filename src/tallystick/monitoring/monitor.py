@@ -20,6 +20,7 @@ from tallystick.data.lazy import Frame
 from tallystick.data.table import require_column
 from tallystick.data.target import LabelCoder
 from tallystick.data.text import as_text
+from tallystick.data.times import ordered_times
 from tallystick.errors import ConfigError
 from tallystick.metrics import UndefinedMetric, ace, auc
 from tallystick.monitoring.drift import LEVEL, categorical_drift, judged, numeric_drift
@@ -169,8 +170,7 @@ def period_names(times: pl.Series, every: Every) -> pl.Series:
     """What period each row is of: by date or date and time; one for all where there is no such column."""
     if every == "all" or times.null_count() == len(times):
         return pl.Series(["all"] * len(times), dtype=pl.String)
-    if times.dtype == pl.String:
-        times = times.str.to_datetime(strict=False)
+    times = ordered_times(times, use="time")
     if not times.dtype.is_temporal():
         raise ConfigError(f"--every {every}: the time column has type {times.dtype}; give dates or time stamps, or --every all")
     return times.dt.truncate(_TRUNCATED[every]).dt.date().cast(pl.String).fill_null("no time")

@@ -1,0 +1,51 @@
+"""Times that rows are ordered by: one function for a split by time, the latest row of a key, and the periods of monitoring."""
+
+import polars as pl
+
+from tallystick.data.text import rows_listed
+from tallystick.errors import DataError
+
+ISO = (
+    r"^\s*(?P<day>\d{4}-\d{2}-\d{2})"
+    r"(?:[T ](?P<time>\d{2}:\d{2})(?::(?P<second>\d{2})(?:[.,](?P<fraction>\d{1,6})\d*)?)?\s*(?P<zone>Z|[+-]\d{2}:?\d{2})?)?\s*$"
+)
+"""A date, or a date and time with or without a zone, as ISO 8601 and RFC 3339 write them."""
+
+
+def ordered_times(column: pl.Series, *, use: str) -> pl.Series:
+    """Give a column as values in whose order times come: dates, time stamps and numbers as they are, ISO text as time stamps.
+
+    Text is never compared as text: ``31.12.2023`` would come after ``05.03.2024``. Nulls stay null.
+
+    Raises DataError, naming the use, the column and rows by number, for text that is no ISO date or time, for text of which some
+    cells have a zone and others do not, and for types without an order.
+    """
+    kind = column.dtype
+    if kind in (pl.String, pl.Categorical, pl.Enum):
+        return _of_text(column.cast(pl.String), use=use)
+    if not (kind.is_temporal() or kind.is_numeric() or kind == pl.Null):
+        raise DataError(f"{use} column {column.name!r} has type {kind}; give dates, time stamps, numbers or ISO text")
+    return column
+
+
+def _of_text(text: pl.Series, *, use: str) -> pl.Series:
+    named = f"{use} column {text.name!r}"
+    part = text.str.extract_groups(ISO).struct.unnest()
+    clock = part["day"] + " " + part["time"].fill_null("00:00") + ":" + part["second"].fill_null("00")
+    times = clock.str.to_datetime("%Y-%m-%d %H:%M:%S", time_unit="us", strict=False)
+    wrong = times.is_null() & text.is_not_null() & (text.str.strip_chars() != "")
+    if wrong.any():
+        raise DataError(
+            f"{named}: text that is no ISO date or time in {rows_listed(wrong)} rows, so their order in time is not known; write "
+            "dates such as 2024-01-31 or 2024-01-31T13:00:00Z, or read the column as dates"
+        )
+    zone = part["zone"].fill_null("")
+    hours, minutes = zone.str.extract(r"^[+-](\d{2})").cast(pl.Int64), zone.str.extract(r"(\d{2})$").cast(pl.Int64)
+    sign = zone.str.starts_with("-").cast(pl.Int64) * -2 + 1
+    offset = (sign * (hours * 60 + minutes)).fill_null(0)
+    zoned = zone.filter(times.is_not_null()) != ""
+    if zoned.any() and not zoned.all():
+        raise DataError(f"{named}: some cells have a time zone and others have none; write a zone in all of them, or in none")
+    fraction = part["fraction"].str.pad_end(6, "0").cast(pl.Int64).fill_null(0)
+    microseconds = times.cast(pl.Int64) + fraction - offset * 60_000_000
+    return microseconds.cast(pl.Datetime("us")).alias(text.name)
