@@ -62,7 +62,6 @@ REACHED = {
     "tallystick.job.phases.screening": ("tests/job/test_screening_job.py", "closed_and_named"),
     "tallystick.metrics.statistics": ("tests/evaluation/test_model_metrics.py", "METRICS"),
     "tallystick.models.similarity.model": ("tests/models/test_similarity.py", "build_label_model"),
-    "tallystick.monitoring.monitor": ("tests/monitoring/test_monitor.py", '"monitor"'),
     "tallystick.monitoring.prometheus": ("tests/monitoring/test_monitor.py", '"--prometheus"'),
     "tallystick.online.clients": ("tests/online/test_feature_party_asks.py", "embedding"),
     "tallystick.online.feature_party_asks": ("tests/online/test_feature_party_asks.py", "embedding"),
