@@ -151,6 +151,61 @@ def test_exact_labels_that_changed_within_a_run_are_entered_again(party_of, tmp_
         assert len(Ledger(party.privacy.ledger, party="bank").not_private("labels")) == entries
 
 
+EXACT = {
+    "gradients": {},
+    "share_metrics": {"defense": [LABEL_DP], "evaluation__share_metrics": ["auc"]},
+    "importance": {"evaluation__importance": {"feature_columns": "both"}},
+}
+
+
+@pytest.mark.parametrize("use", EXACT)
+def test_under_a_cap_what_depends_on_exact_labels_is_refused_unless_it_is_allowed_by_name(use, party_of, tmp_path):
+    """Also what is spent is far below the cap: no epsilon bounds it."""
+    contract = parse_contract(contract_values(PARTIES, **EXACT[use]))
+    beside = ["gradients"] if use == "importance" else []
+    party = party_of(cap=100.0, allow=beside)
+    says = rf"privacy\.cap = 100: a new run of this contract would send .*: {use} \(.*privacy\.allow: \[.*{use}\]"
+    with pytest.raises(BudgetExceeded, match=says):
+        check_budget(contract, party)
+    check_budget(contract, party_of(cap=100.0, allow=[*beside, use]))
+    check_budget(contract, party_of())
+    Ledger(party.privacy.ledger, party="bank").set_cap("labels", Cap(epsilon=100.0))  # by an earlier party file
+    with pytest.raises(BudgetExceeded, match=use):
+        check_budget(contract, party_of(allow=beside))
+
+
+def test_under_a_cap_a_search_and_scores_are_refused_too(party_of):
+    search = parse_contract(contract_values(PARTIES, tuning={"keys": {"training.epochs": {"values": [1, 2]}}}))
+    with pytest.raises(BudgetExceeded, match=r"2 trials.*tuning \("):
+        check_budget(search, party_of(cap=1.0), trials=2)
+    union = parse_contract(contract_values(PARTIES, alignment__method="union"))
+    with pytest.raises(BudgetExceeded, match=r"a prediction .*scores \("):
+        check_budget(union, party_of(cap=1.0), predicts=True)
+    check_budget(union, party_of(cap=1.0, allow=["scores"]), predicts=True)
+
+
+def test_what_sends_nothing_of_exact_labels_passes_under_a_cap(party_of):
+    for changes in ({"training__gradients": "none"}, {"defense": [LABEL_DP]}):
+        check_budget(parse_contract(contract_values(PARTIES, **changes)), party_of(cap=1.0))
+
+
+@pytest.mark.parametrize("allow", [[], ["gradients"]])
+def test_a_cap_stops_a_run_without_a_defence_before_anybody_is_called(allow, lay_out_job):
+    job = lay_out_job(PARTIES, rows=60)
+    Ledger(job.home("bank") / "privacy-ledger.sqlite", party="bank").spend("labels", PureDP(epsilon=1.0), what="an earlier run")
+    job.change("bank", privacy={"cap": 1.0, "allow": allow})
+    found = check_party_file(job.home("bank") / "party.yaml", job.home("bank") / "contract.yaml")
+    if allow:
+        assert found["problems"] == []
+        return
+    (problem,) = found["problems"]
+    assert "gradients (a training without a defence that replaces labels)" in problem
+    bank = job.start("bank")  # shop is not up
+    assert bank.end() == 2
+    assert problem in bank.error
+    assert job.runs("bank") == []
+
+
 def test_a_release_that_left_nothing_is_known_to_the_run_folder(party_of, tmp_path):
     party, folder = party_of(), RunFolder.new(tmp_path / "runs", contract_of(), "bank", key=None)
     shutil.copy(party.privacy.ledger, tmp_path / "before.sqlite")
@@ -163,7 +218,7 @@ def test_a_release_that_left_nothing_is_known_to_the_run_folder(party_of, tmp_pa
 
 def test_an_auc_is_released_once_per_run_however_often_it_is_resumed(lay_out_job):
     job = lay_out_job(PARTIES, rows=300, evaluation__privacy={"epsilon": 20.0})
-    job.change("bank", privacy={"cap": 20.0})
+    job.change("bank", privacy={"cap": 20.0, "allow": ["gradients"]})
     first = job.run_all()
     again = job.run_all("run", "--resume")
     for party in PARTIES:

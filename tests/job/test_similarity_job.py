@@ -151,7 +151,7 @@ def test_a_cap_binds_for_noise_on_keys_before_anybody_is_called(tmp_path, party)
     ledger.spend("labels-keys", PureDP(epsilon=0.25, unit="key"), what="an earlier run")
 
     def checked(cap):
-        job.change(party, privacy={"cap": cap})
+        job.change(party, privacy={"cap": cap, "allow": ["gradients"]})
         return check_party_file(home / "party.yaml", home / "contract.yaml")
 
     (problem,) = checked(0.7)["problems"]

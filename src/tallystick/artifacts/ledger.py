@@ -1,6 +1,6 @@
 """The label party's privacy ledger: the one that its party file states and its run folders were charged to."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -8,12 +8,12 @@ from pathlib import Path
 import msgspec
 
 from tallystick.artifacts.folder import TRIAL, RunFolder
-from tallystick.config.party import PartyFile
+from tallystick.config.party import EXACT_USES, ExactUse, PartyFile
 from tallystick.errors import ConfigError, StorageError
 from tallystick.evaluation.private.result import NothingReleased
 from tallystick.msgspec_threads import prepared
 from tallystick.privacy.events import Entered
-from tallystick.privacy.ledger import Cap, Ledger
+from tallystick.privacy.ledger import BudgetExceeded, Cap, Ledger
 
 LEDGER_NOTE = "ledger"
 LABELS, KEYS, EMBEDDINGS = "", "-keys", "-embeddings"
@@ -115,6 +115,31 @@ def known_budget(party: PartyFile, of: str) -> tuple[list[Entered], Cap | None]:
     cap = Cap(epsilon=budget.cap, delta=budget.delta) if budget.cap is not None else None
     name = data_set(party, of)
     return [entry.event for entry in ledger.entries(name)], cap or ledger.cap(name)
+
+
+def refuse_exact(party: PartyFile, uses: Sequence[ExactUse], *, what: str) -> None:
+    """Refuse to send what depends on exact labels under a cap, unless the party file allows it by name; raises BudgetExceeded.
+
+    It has no DP event, so no sum that the cap bounds can hold it.
+    """
+    refused = [use for use in uses if use not in party.privacy.allow]
+    if not refused or (party.privacy.cap is None and not party.privacy.ledger.exists()):
+        return
+    _, cap = known_budget(party, LABELS)
+    if cap is not None:
+        named = "; ".join(f"{use} ({EXACT_USES[use]})" for use in refused)
+        raise BudgetExceeded(
+            f"privacy.cap = {cap.epsilon:.6g}: {what} would send what depends on exact labels and has no epsilon to count: "
+            f"{named}; leave it out or defend labels with an epsilon (a new contract), or allow it by name in the party "
+            f"file: privacy.allow: [{', '.join([*party.privacy.allow, *refused])}]"
+        )
+
+
+def enter_exact(party: PartyFile, folder: RunFolder, use: ExactUse, *, what: str) -> None:
+    """Enter what depends on exact labels as not private before it is sent; raises BudgetExceeded as refuse_exact does."""
+    refuse_exact(party, [use], what=what)
+    with charged(party, folder, LABELS) as ledger:
+        ledger.enter_not_private(party.privacy.dataset, what=what)
 
 
 def _ledger_notes(party: PartyFile) -> dict[Path, LedgerNote]:

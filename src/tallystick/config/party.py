@@ -175,6 +175,18 @@ class HttpProxy(Model):
     )
 
 
+ExactUse = Literal["gradients", "importance", "promotion", "scores", "share_metrics", "tuning"]
+EXACT_USES: dict[ExactUse, str] = {
+    "gradients": "a training without a defence that replaces labels",
+    "importance": "evaluation.importance.feature_columns = both",
+    "promotion": "which run is promoted, unless promotion.epsilon decided it",
+    "scores": "scores that a feature party gets, by a model that exact labels trained",
+    "share_metrics": "evaluation.share_metrics",
+    "tuning": "a search without a defence that replaces labels",
+}
+"""Disclosures that depend on labels and have no DP event."""
+
+
 class PrivacyConfig(Model):
     """A party's privacy budget: where it is written down, and how much of it there is."""
 
@@ -194,6 +206,11 @@ class PrivacyConfig(Model):
         description="most epsilon that may ever be spent on each of these: labels, linking keys, embeddings; null is no cap",
     )
     delta: Share = Field(default=0.0, description="chance that the cap may fail; above 0 where Gaussian noise is to count")
+    allow: tuple[ExactUse, ...] = Field(
+        default=(),
+        description="what may be sent of exact labels under a cap, which no cap can count: "
+        + "; ".join(f"{name}: {what}" for name, what in EXACT_USES.items()),
+    )
 
 
 class ReportOptions(Model):

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from tallystick.alignment.outcome import Alignment
+from tallystick.artifacts.ledger import refuse_exact
 from tallystick.artifacts.trained import TrainedFeatureParty, TrainedLabelParty
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
@@ -95,6 +96,8 @@ def serve_label_party_that_answers(
 
     Raises ConfigError or DataError before anybody is called if model or table is not usable, or the contract allows no serving.
     """
+    if not contract.hides_labels:
+        refuse_exact(party, ["scores"], what="serving")
     side = ServingSide.of(contract, party, table=table, run=run, watcher=watcher)
     gate, feature_party, opened = side.gate(), contract.feature_parties[0], side.open(side.first.run_id, anew=False)
     scorer = Scorer.of(TrainedLabelParty.load(opened.folder, side.architecture))

@@ -14,12 +14,12 @@ from tallystick.artifacts.embedding_charge import (
     training_ahead,
 )
 from tallystick.artifacts.folder import NOISY_KEYS, RunFolder
-from tallystick.artifacts.ledger import EMBEDDINGS, KEYS, LABELS, data_set, known_budget, known_ledger
+from tallystick.artifacts.ledger import EMBEDDINGS, KEYS, LABELS, data_set, known_budget, known_ledger, refuse_exact
 from tallystick.config.contract import Contract
-from tallystick.config.party import PartyFile
+from tallystick.config.party import ExactUse, PartyFile
 from tallystick.data.keys import Keys
 from tallystick.job.phases.defense import training_charged
-from tallystick.job.phases.release import RELEASE_NOTE, release_event
+from tallystick.job.phases.release import RELEASE_NOTE, exact_figures, release_event
 from tallystick.privacy.events import Event
 from tallystick.privacy.ledger import BudgetExceeded, Outlook, outlook
 
@@ -58,6 +58,28 @@ class Ahead:
         released = self.trials is not None or (folder is not None and bool(folder.noted(RELEASE_NOTE)))
         events = [] if trained else list(self.contract.defenses().events()) * (1 if self.trials is None else self.trials)
         return events + ([release_event(release)] if release is not None and not released else [])
+
+    def exact(self) -> list[ExactUse]:
+        """What the label party sends of exact labels, without an event that any budget could count."""
+        contract, folder = self.contract, self.folder
+        if not self.is_label:
+            return []
+        if self.predicts:
+            return ["scores"] if contract.linkage.shares_scores and not contract.hides_labels else []
+        if self.trials is not None:
+            return [] if contract.hides_labels else ["tuning"]
+        is_over = folder is not None and folder.trained and training_charged(folder)
+        uses: list[ExactUse] = ["gradients"] if contract.sends_gradients and not contract.hides_labels and not is_over else []
+        return uses + exact_figures(contract)
+
+    @property
+    def what(self) -> str:
+        """The job in words."""
+        if self.trials is not None:
+            return f"{self.trials} trials, each charged like a run,"
+        if self.predicts:
+            return "a prediction"
+        return "going on with this run" if self.folder is not None else "a new run of this contract"
 
     def of_keys(self) -> list[Event]:
         """What noise on keys costs them, unless it was drawn before."""
@@ -130,19 +152,26 @@ def over_budget(found: Outlook, ahead: Ahead) -> str:
         if found.unit == "record" and not ahead.predicts:
             helps += " or fewer training.epochs"
     resumed = ahead.folder is not None and not ahead.predicts
-    what = "going on with this run" if resumed else "a prediction" if ahead.predicts else "a new run of this contract"
     if ahead.trials is not None:
-        what, helps = f"{ahead.trials} trials, each charged like a run,", f"{helps}, or to fewer tuning.trials"
+        helps = f"{helps}, or to fewer tuning.trials"
     return (
-        f"privacy.cap = {found.cap.epsilon:.6g}: {what} would bring the {found.epsilon_of} of data set {found.dataset!r} from "
-        f"{found.spent:.6g} to {found.after:.6g} at delta {found.cap.delta:g}, over the cap; {helps}"
+        f"privacy.cap = {found.cap.epsilon:.6g}: {ahead.what} would bring the {found.epsilon_of} of data set {found.dataset!r} "
+        f"from {found.spent:.6g} to {found.after:.6g} at delta {found.cap.delta:g}, over the cap; {helps}"
         + (", and pass --resume again" if resumed else "")
     )
 
 
 def check_budget(ahead: Ahead) -> Sequence[Outlook]:
-    """Refuse a job that would pass a cap before anybody is told of it; raises BudgetExceeded. Gives the outlooks."""
+    """Refuse a job that would pass a cap, or that sends what no cap can count, before anybody is told of it.
+
+    Raises BudgetExceeded. Gives the outlooks.
+    """
     outlooks = budget_outlooks(ahead)
-    if over := [over_budget(found, ahead) for found in outlooks if not found.fits]:
+    over = [over_budget(found, ahead) for found in outlooks if not found.fits]
+    try:
+        refuse_exact(ahead.party, ahead.exact(), what=ahead.what)
+    except BudgetExceeded as error:
+        over.append(str(error))
+    if over:
         raise BudgetExceeded("\n".join(over))
     return outlooks

@@ -13,9 +13,9 @@ from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from torch import Tensor
 
 from tallystick.artifacts.folder import RunFolder
-from tallystick.artifacts.ledger import LABELS, charged
+from tallystick.artifacts.ledger import LABELS, charged, enter_exact
 from tallystick.config.contract import Contract
-from tallystick.config.party import PartyFile
+from tallystick.config.party import ExactUse, PartyFile
 from tallystick.dataset.dataset import Dataset
 from tallystick.defenses.chain import Defenses
 from tallystick.defenses.defense import RandomBytes, Teacher
@@ -90,10 +90,12 @@ class RunDefense:
         *,
         what: str,
         column: pl.Series | None = None,
+        use: ExactUse = "gradients",
     ) -> None:
         """Charge the ledger once per run, before anything is sent; training without a guarantee is entered as not private.
 
         ``column`` are the labels of the linked rows as the table has them: a resumed run compares them before it calls anybody.
+        ``use`` is what exact labels are sent for, where no defence replaces them.
 
         Raises BudgetExceeded over the cap, and DataError if the run was charged for other labels: then nothing may be sent.
         """
@@ -104,12 +106,12 @@ class RunDefense:
             if noted.get("labels") != labels:
                 raise _other_labels(folder)
             return
-        dataset = party.privacy.dataset
-        with charged(party, folder, LABELS) as ledger:
-            for event in events:
-                ledger.spend(dataset, event, what=what)
-            if not events:
-                ledger.enter_not_private(dataset, what=f"{what}: {exact_labels(contract)}")
+        if not events:
+            enter_exact(party, folder, use, what=f"{what}: {exact_labels(contract)}")
+        else:
+            with charged(party, folder, LABELS) as ledger:
+                for event in events:
+                    ledger.spend(party.privacy.dataset, event, what=what)
         # Killed in between, a resumed run is charged twice: too much, never too little.
         spent = [msgspec.to_builtins(event) for event in events or [NotPrivate()]]
         known = {"column": _digest(column, self.secret)} if column is not None else {}

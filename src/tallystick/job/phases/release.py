@@ -10,9 +10,9 @@ from torch import Tensor
 
 from tallystick import results
 from tallystick.artifacts.folder import RunFolder
-from tallystick.artifacts.ledger import LABELS, charged
+from tallystick.artifacts.ledger import LABELS, charged, refuse_exact
 from tallystick.config.contract import Contract
-from tallystick.config.party import PartyFile, PrivacyConfig
+from tallystick.config.party import ExactUse, PartyFile, PrivacyConfig
 from tallystick.config.sections import PrivateRelease
 from tallystick.disclosure.evaluation import shared_with_feature_parties
 from tallystick.evaluation.messages import Finished
@@ -56,9 +56,16 @@ def enter_shared(contract: Contract, party: PartyFile, folder: RunFolder, figure
     if folder.noted(SHARED_NOTE).get("digest") == digest:
         return
     what = f"evaluation of {contract.name}, run {run_id}: {shared_with_feature_parties(contract)}, sent to the feature parties"
+    refuse_exact(party, exact_figures(contract), what=what)
     with charged(party, folder, LABELS) as ledger:
         ledger.enter_not_private(party.privacy.dataset, what=what)
     folder.note(SHARED_NOTE, {"digest": digest}, private=True)  # killed before this, a resumed run enters it again
+
+
+def exact_figures(contract: Contract) -> list[ExactUse]:
+    """Name what an evaluation sends of exact labels."""
+    uses: list[ExactUse] = ["share_metrics"] if contract.evaluation.share_metrics else []
+    return uses + (["importance"] if contract.evaluation.importance.feature_columns == "both" else [])
 
 
 def finished(rows: int, released: PrivateAuc | NothingReleased) -> Finished:

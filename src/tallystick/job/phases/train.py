@@ -17,6 +17,7 @@ from tallystick.artifacts.starting_point import StartingPoint, put_starting_weig
 from tallystick.artifacts.trained import TrainedFeatureParty, TrainedLabelParty, before_refit, keep_before_refit, keep_encoders
 from tallystick.audit.recording import pass_recorder, recorders
 from tallystick.config.contract import Contract
+from tallystick.config.party import ExactUse
 from tallystick.config.sections import TrainingConfig
 from tallystick.cut.forward import KeptCuts
 from tallystick.data.keys import Keys
@@ -162,7 +163,7 @@ def train_as_label_party(
     what = f"training of {job.contract.name}, run {agreement.run_id}"
     if kept is None:
         true_N, column = dataset.known_labels.true_N, own.used_labels(job.contract)
-        defense.spend(job.contract, job.party, job.folder, true_N, what=what, column=column)
+        defense.spend(job.contract, job.party, job.folder, true_N, what=what, column=column, use=_use(job))
     defended = defense.defended(dataset)
     _check_classes(job, defended)
     run = _training_run(job, defended, agreement, training)
@@ -198,6 +199,10 @@ def train_as_label_party(
     )
     trained.keep(job.folder)
     return trained
+
+
+def _use(job: Job) -> ExactUse:
+    return "tuning" if job.command == "tune" else "gradients"
 
 
 def _peers(

@@ -58,7 +58,7 @@ def tune_alone(job: Job, keys: Keys) -> list[TrialRecord]:
     if exact.encoder is None:
         raise ConfigError(f"features: {job.name} has no usable column, so there is nothing to tune alone")
     what = f"tuning of {job.contract.name}, alone, {job.folder.path.name}"
-    defense.spend(job.contract, job.party, job.folder, exact.known_labels.true_N, what=what)
+    defense.spend(job.contract, job.party, job.folder, exact.known_labels.true_N, what=what, use="tuning")
 
     def run(due: Iterator[TrialRecord | None]) -> Generator[TrialRecord]:
         if job.party.compute is not None:
