@@ -8,6 +8,7 @@ from tallystick.job.predict import Predicted
 from tallystick.job.predict import predict as predict_job
 from tallystick.job.process import run_process
 from tallystick.job.watchers import watcher_here
+from tallystick.machine import refuse_after_fork
 from tallystick.results import Result
 from tallystick.watcher import Watcher
 
@@ -37,6 +38,7 @@ def run(
     """
     import torch  # here: `import tallystick` and what only reads files should not wait for it
 
+    refuse_after_fork()
     threads = torch.get_num_threads()
     try:
         result, _ = run_process(
@@ -70,6 +72,7 @@ def predict(
 
     Raises ConfigError and DataError for unusable input, before anything is sent; PeerError for what a peer did, or failed to do.
     """
+    refuse_after_fork()
     return predict_job(
         _contract(contract),
         _party(party),

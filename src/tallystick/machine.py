@@ -3,12 +3,17 @@
 Control groups are what containers, and batch systems, bound a process with; beyond its bound it is killed without a word.
 """
 
+import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from tallystick.errors import ConfigError
+
 ROOT = Path("/")
+_POOL_THREAD = re.compile(r"polars-\d+")
 _V2 = ("memory.max", "memory.current", ("inactive_file", "active_file"))
 _V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file", "total_active_file"))
 
@@ -82,3 +87,41 @@ def _kind_of(folder: Path, root: Path) -> str:
 def size_in_words(count: int) -> str:
     """A number of bytes, as people read it."""
     return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{max(1, round(count / 2**20))} MiB"
+
+
+class _Fork:
+    """Whether this process was forked from one in which Polars' threads ran; a forked process has none of them."""
+
+    pool_ran = False
+    lost_pool = False
+
+    @classmethod
+    def look(cls) -> None:
+        """Before a fork, in the process that forks: see whether Polars' threads run, where the kernel lists threads."""
+        names = Path("/proc/self/task").glob("*/comm")
+        cls.pool_ran = any(_POOL_THREAD.match(_text(name)) for name in names)
+
+    @classmethod
+    def enter_child(cls) -> None:
+        """After a fork, in the new process."""
+        cls.lost_pool = cls.lost_pool or cls.pool_ran
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_Fork.look, after_in_child=_Fork.enter_child)
+
+
+def refuse_after_fork() -> None:
+    """Raise ConfigError in a process that was forked after Polars had begun to work: every table would wait for ever."""
+    if _Fork.lost_pool:
+        raise ConfigError(
+            "this process was forked from one that had worked with tables, and Polars' threads do not survive a fork, so it "
+            "would hang; start it by multiprocessing.get_context('spawn') (or 'forkserver'), or do the work in the first process"
+        )
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text()
+    except OSError:  # a thread that has just ended
+        return ""

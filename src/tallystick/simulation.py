@@ -6,7 +6,7 @@ The same job code runs as over the network, through the same message codec; only
 import gc
 import hashlib
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import Future, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -35,10 +35,13 @@ from tallystick.job.log import Logbook
 from tallystick.job.run import run_party
 from tallystick.job.starting import run_to_start_from
 from tallystick.job.watchers import watcher_here
+from tallystick.machine import refuse_after_fork
 from tallystick.network.channel import MemoryChannel, memory_channels
 from tallystick.results import Result, merge
 from tallystick.storage import scratch_folder
 from tallystick.watcher import Silent, Watcher
+
+_STEP_S = 0.2
 
 
 def simulate(
@@ -74,6 +77,7 @@ def simulate(
 
     Raises ConfigError and DataError for unusable input; the first party's error if the run fails.
     """
+    refuse_after_fork()
     agreed = contract if isinstance(contract, Contract) else parse_contract(contract)
     _check_parts(agreed, tables, parties, bottoms or {}, top)
     if bottoms or top is not None:
@@ -222,19 +226,25 @@ def _simulate(simulation: _Simulation) -> Result:
     try:
         for thread in threads:
             thread.start()
-        wait(ends.values())  # no join(): an interrupted one takes the thread for ended
+        _wait_for(ends.values())  # no join(): an interrupted one takes the thread for ended
     except KeyboardInterrupt:  # end the parties before their folders go
         begun = [end for end in ends.values() if not end.cancel()]
         for name, channels_of in channels.items():
             for channel in channels_of.values():
                 channel.abort(f"{name} was interrupted")
-        wait(begun)
+        _wait_for(begun)
         raise
     for thread in threads:
         thread.join()
     if errors:
         raise next((error for error in errors if not isinstance(error, PeerError)), errors[0])
     return merge(list(results.values()))
+
+
+def _wait_for(ends: Collection[Future[None]]) -> None:
+    """Wait in short steps: a signal does not end a wait for a lock once Polars is loaded, and Python hears it between two."""
+    while wait(ends, timeout=_STEP_S).not_done:
+        pass
 
 
 def _draw(contract: Contract, name: str, secret_seed: int | None) -> Draw:

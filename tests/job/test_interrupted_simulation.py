@@ -1,0 +1,81 @@
+"""A simulation hears Ctrl-C, and refuses to run where it would hang: real signals, real forks, in processes of their own."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from tiny import PATIENCE_S
+
+TESTS = Path(__file__).parents[1]
+PROGRAM = f"""
+import multiprocessing, os, signal, sys, threading, time
+sys.path.insert(0, {str(TESTS)!r})
+import tiny
+from tallystick import simulate
+from tallystick.errors import ConfigError
+from tallystick.watcher import Silent
+
+PARTIES = ("bank", "shop")
+
+def run(frames):
+    values = tiny.contract_values(PARTIES, training__epochs=1)
+    return simulate(values, frames, tiny.columns(PARTIES), watcher=Silent())
+"""
+INTERRUPTED = """
+class Begun(Silent):
+    def progress(self, what, done, total):
+        if what == "training":
+            threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+            Begun.progress = Silent.progress
+
+try:
+    values = tiny.contract_values(PARTIES, training__epochs=60_000, training__batch_size=16)
+    simulate(values, tiny.tables(PARTIES, rows=400), tiny.columns(PARTIES), watcher=Begun())
+    print("ended by itself")
+except KeyboardInterrupt:
+    print("interrupted", [thread.name for thread in threading.enumerate() if thread.name.startswith("simulate-")])
+"""
+FORKED = """
+numbers = [{"id": number, "x": number % 7, "noise": number % 5, "kind": "a", "y": number % 2} for number in range(200)]
+if sys.argv[1] == "after":
+    frames = {name: tiny.pl.DataFrame(numbers) for name in PARTIES}
+    run(frames)
+
+def child():
+    try:
+        run(frames if sys.argv[1] == "after" else {name: tiny.pl.DataFrame(numbers) for name in PARTIES})
+        print("ran", flush=True)
+    except ConfigError as error:
+        print(error, flush=True)
+
+process = multiprocessing.get_context("fork").Process(target=child)
+process.start()
+process.join(60)
+if process.is_alive():
+    process.kill()
+    print("hangs")
+"""
+
+
+def output_of(program: str, *arguments: str) -> str:
+    """What a program prints, run by this Python; a hang fails."""
+    command = [sys.executable, "-W", "ignore", "-c", PROGRAM + program, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_ctrl_c_ends_a_simulation_and_its_threads():
+    begun = time.monotonic()
+    assert output_of(INTERRUPTED) == "interrupted []\n"
+    assert time.monotonic() - begun < PATIENCE_S
+
+
+def test_a_forked_process_without_threads_of_polars_refuses_and_names_spawn():
+    (line,) = output_of(FORKED, "after").splitlines()
+    assert "multiprocessing.get_context('spawn')" in line
+
+
+def test_a_process_that_is_forked_before_any_table_runs():
+    assert output_of(FORKED, "before") == "ran\n"
