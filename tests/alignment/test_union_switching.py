@@ -191,3 +191,33 @@ def test_a_merging_side_that_takes_every_row_learns_which_ids_are_common_unnotic
     known = {row.tobytes() for row in taken[0]}
     own = [uid.tobytes() in known for uid in theirs.uids_N16]
     assert {FEATURE[row] for row in theirs.rows_N[own]} == set(COMMON)
+
+
+def test_a_merging_side_that_sends_another_list_than_it_keeps_is_not_noticed(monkeypatch):
+    """What remains, as docs/results/deviations.md says: pseudonyms of nobody in place of its own alone move positions."""
+    honest = psu_switching.send_list
+
+    def another(channel, of, rows_N16):
+        if of == psu_switching.UIDS:
+            known = {row.tobytes() for row in shown}
+            alone = [place for place, row in enumerate(rows_N16) if row.tobytes() not in known]
+            rows_N16 = rows_N16.copy()
+            rows_N16[alone] = np.random.default_rng(1).integers(0, 256, (len(alone), 16), dtype=np.uint8)
+            rows_N16 = rows_N16[psu_switching.sorted_order(rows_N16)]
+        honest(channel, of, rows_N16)
+
+    pseudonyms, shown = psu_switching._pseudonyms, []
+
+    def watched(members, others, channel, side):
+        own_16, salt = pseudonyms(members, others, channel, side)
+        shown.extend(own_16 if side.label else [])  # those of the other side, which it has to leave as they are
+        return own_16, salt
+
+    monkeypatch.setattr(psu_switching, "_pseudonyms", watched)
+    monkeypatch.setattr(psu_switching, "send_list", another)
+    ours, theirs = unite(LABEL, FEATURE)
+    assert len(ours) == len(theirs)
+    together = [
+        (label, feature) for label, feature in zip(ours.rows_N, theirs.rows_N, strict=True) if label >= 0 and feature >= 0
+    ]
+    assert any(LABEL[label] != FEATURE[feature] for label, feature in together)

@@ -16,9 +16,9 @@ It takes 512 operations with public keys, whatever the number of ids, and hashin
 
 - Outputs are cut to 40 + log2(|A| |B|) bits, so a wrong match has a chance of 2^-40. To the label party at least 128 bits of what
   is hashed are unknown, except at its own id.
-- The table has three regions of 1.27 bins for each id, and some spare ones. If there is no table, the next key is tried, and the
-  feature party sees that. The chance is below 2^-40 for small obstacles, which a test sums; for large ones that is known in the
-  limit and by trial.
+- The table has three regions, of 1.31 bins for each of 260,000 ids and of more for few. If there is no table, the next key is
+  tried, and the feature party sees that. The chance is below 2^-40 for small obstacles, which a test sums; for large ones that is
+  known in the limit and by trial (``oprf.cuckoo``).
 - The order is the same in all three regions. Which of its bins held a common id would tell the feature party of the label
   party's other ids, so the label party names a place only, never the region.
 - The proof keeps the label party from claiming a match. One wrong guess ends the run.
@@ -134,7 +134,7 @@ def match_by_oprf(side: Side, channels: Sequence[Channel], sizes: Sequence[int])
     oracle, nothing is learnt beyond the common ids; a wrong match has a chance of 2^-40. Not protected: any side may lie about
     its ids. A feature party that deviates may ask for three ids in the place of one; a label party that deviates may learn of
     the secret choices, and so of other ids. A label party cannot claim a match that it does not have. Each may fill the room
-    that buckets have beyond the ids that it announced: 1.02 times as many, and the label party its empty bins (1.31 times; for
+    that buckets have beyond the ids that it announced: 1.02 times as many, and the label party its empty bins (1.34 times; for
     1,000 ids beside ten million 13.6 times); where an alignment goes on, it may run a bucket again with other ids.
 
     Raises ProtocolError, naming peer and step, for what the protocol does not allow.

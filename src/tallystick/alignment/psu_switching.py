@@ -36,8 +36,9 @@ stands there.
 Each switch takes one oblivious transfer: 26 million for a million ids. Pseudonyms are tags of ``psi_malicious``, so even a side
 that deviates learns nothing of ids that it did not bring.
 
-Two ids have one pseudonym with a chance below 2^-80 for 10^7 ids on either side. Two values that differ pass as equal with a
-chance of 2^-64 a place, below 2^-40 for as many.
+Two ids have one pseudonym with a chance below 2^-74 for 50 million ids on either side. A value of 64 bits that is none of the
+other side's equals one with a chance of 2^-64 a place: below 2^-40 for 10^7 ids on either side, below 2^-37.9 for 50 million.
+An id that only one side has then counts as common, and is left out of the union.
 
 Shapes: M own ids; N ids of the union; J places of the network.
 """

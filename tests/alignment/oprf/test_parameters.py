@@ -5,10 +5,14 @@ from math import lgamma, log
 
 import numpy as np
 import pytest
-from scipy.stats import binom
+from scipy.stats import binom, poisson
 
+from tallystick.alignment.buckets import Buckets
+from tallystick.alignment.matching import TAG_BYTES
 from tallystick.alignment.oprf.cuckoo import bins_per_region, place
-from tallystick.alignment.psi_oprf import Shape
+from tallystick.alignment.psi_oprf import BUCKET_IDS, Shape
+from tallystick.alignment.switching.network import Network
+from tallystick.alignment.switching.programmed import Bins
 
 
 def test_code_words_differ_in_128_places():
@@ -20,6 +24,50 @@ def test_code_words_differ_in_128_places():
 def test_a_wrong_match_has_a_chance_of_two_to_the_minus_forty(label):
     for feature in (1, 10**3, 2**20, 2**30):
         assert label * feature * 2.0 ** (-8 * Shape(label_ids=label, feature_ids=feature).output_bytes) <= 2.0**-40
+
+
+MOST = 50_000_000
+"""Ids of either side, for which the bounds below are worked out."""
+SIZES = [*range(1, 20), *np.unique(np.geomspace(20, MOST, 60).astype(int)).tolist()]
+
+
+def test_no_size_of_two_lists_makes_a_wrong_match_of_an_intersection_likelier():
+    """All outputs of a bucket beside all ids of a table, over all buckets; and tags of 128 bits beside tags."""
+    for label in SIZES:
+        for feature in SIZES:
+            shape = Shape.of(Buckets(label_ids=label, feature_ids=feature, per_bucket=BUCKET_IDS))
+            pairs = shape.buckets * shape.label_ids * shape.feature_ids
+            assert pairs * 2.0 ** (-8 * shape.output_bytes) <= 2.0**-40
+    assert MOST * MOST * 2.0 ** (-8 * TAG_BYTES) < 2.0**-76  # malicious, by Diffie-Hellman, and fingerprints
+
+
+def test_a_union_takes_an_id_for_a_common_one_by_the_chance_that_is_stated():
+    """Each place compares 64 bits that are random but for common ids, and then 96 bits of a function of them."""
+    for ids in SIZES:
+        for programmed in (1, ids, MOST):
+            if programmed < ids:
+                continue
+            bins = Bins(table_ids=ids, programmed_ids=programmed)
+            chance = Network(least=bins.count).size * (2.0**-64 + 2.0**-96)
+            assert chance < (2.0**-40 if ids <= 10**7 else 2.0**-37.9)
+    assert (2 * MOST) ** 2 / 2 * 2.0**-128 < 2.0**-74  # two ids with one pseudonym
+
+
+def test_no_store_of_a_union_overflows():
+    for programmed in SIZES:
+        for table in (1, 1000, programmed):
+            if table > programmed:
+                continue
+            bins = Bins(table_ids=table, programmed_ids=programmed)
+            widest = max(bins.spans(), key=lambda span: span.stop - span.start)
+            mean, room = programmed * (widest.stop - widest.start) / bins.per_region, bins.store(widest).keys
+            assert room == programmed or 3 * bins.pieces * poisson.sf(room, mean) < 2.0**-40
+
+
+@pytest.mark.parametrize("ids", [1, 1000, 2**16, 2**18, 266_000, 10**6, MOST])
+def test_a_table_has_no_fewer_bins_than_public_code_gives_it(ids):
+    """yacl/utils/cuckoo_index.cc and cryptoTools' CuckooIndex for three hashes without a stash, from 512 ids on."""
+    assert 3 * bins_per_region(ids) >= (40 + 256 + log(ids, 2)) / 240 * ids
 
 
 def log_choose(n, k):

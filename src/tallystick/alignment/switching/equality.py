@@ -9,7 +9,7 @@ The function is that of ``oprf.extension``, with one input for each place. A has
 be able to say what else c_j could be.
 
 Threat model: honest but curious. Guarantee: the side that answers learns nothing; to the other, F_j looks random but at b_j. Two
-different values show as equal with a chance of 2^-64.
+different values show as equal with a chance of 2^-96.
 
 Shapes: J places; B of a piece.
 """
@@ -33,7 +33,7 @@ from tallystick.network.messages import Array
 PIECE = 8192
 AHEAD = 8
 """Pieces that the side that learns sends before it waits for the first answer."""
-_OUTPUT_BYTES = 8
+_OUTPUT_BYTES = 12
 _CORRECTIONS, _OUTPUTS = "corrections of places", "values of places"
 
 
@@ -44,10 +44,10 @@ def learn_equal(channel: Channel, value_J: Words, *, rng: SecureRandom, salt: by
     waiting: deque[tuple[slice, Rows]] = deque()
 
     def compare() -> None:
-        span, own_B8 = waiting.popleft()
-        their_B8 = receive_chunk(channel, _OUTPUTS, span, (_OUTPUT_BYTES,), np.uint8)
-        equal_J[span] = (own_B8 == their_B8).all(axis=1)
-        told(len(own_B8))
+        span, own_B12 = waiting.popleft()
+        their_B12 = receive_chunk(channel, _OUTPUTS, span, (_OUTPUT_BYTES,), np.uint8)
+        equal_J[span] = (own_B12 == their_B12).all(axis=1)
+        told(len(own_B12))
 
     for span in _spans(len(value_J)):
         input_B64, correction_B64 = receiver.next_bins(codes.words(_padded(value_J[span])))
