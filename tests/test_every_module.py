@@ -44,7 +44,6 @@ REACHED = {
     "tallystick.data.postgres": ("tests/data/test_postgres.py", "postgresql://"),
     "tallystick.data.similar_keys": ("tests/job/test_similarity_job.py", "similarity"),
     "tallystick.data.text": ("tests/data/test_table.py", "text"),
-    "tallystick.dataset.registry": ("tests/job/test_linked_job.py", "simulate"),
     "tallystick.defenses.checks": ("tests/defenses/test_chain.py", "must"),
     "tallystick.defenses.defense": ("tests/defenses/test_chain.py", "DEFENSES"),
     "tallystick.defenses.passing": ("tests/defenses/test_embedding_defenses.py", "QuantizedEmbeddings"),
