@@ -96,6 +96,33 @@ def test_each_attack_rebuilds_planted_columns(name):
     assert found.mean(20) is None
 
 
+@pytest.mark.parametrize("name", ["ridge", "kernel", "course", "network", "surrogate"])
+def test_a_rare_category_that_is_ranked_and_never_guessed_is_found(name):
+    """2.8 % yes: whoever guesses "no" is right in 97 of 100, and the rows at the top of the ranking hold the yes. Seeded."""
+    rows = 3000
+    code_N = (torch.rand(rows, generator=torch.Generator().manual_seed(1)) < 0.028).long()
+    z_ND = drawn(rows, 4, seed=2) + 1.2 * code_N[:, None]
+    truth = ColumnValues(
+        numeric_NF=torch.empty(rows, 0), categorical_NG=code_N[:, None], numeric=(), categorical=("rare",), categories=(2,)
+    )
+    (column,) = rebuilt(z_ND, z_ND, truth, attacks=one_attack(name), known=(200,)).columns
+    assert column.accuracy <= column.majority + 0.01
+    assert column.auc > 0.75
+    assert column.value == pytest.approx(2 * column.auc - 1, abs=0.02)
+    assert column.value > column.luck
+
+
+def test_many_rare_categories_that_nothing_tells_are_a_guess():
+    """The best of 60 categories is ranked well by luck; that is accounted for. Seeded."""
+    rows = 1500
+    code_N = torch.randint(60, (rows,), generator=torch.Generator().manual_seed(3))
+    truth = ColumnValues(
+        numeric_NF=torch.empty(rows, 0), categorical_NG=code_N[:, None], numeric=(), categorical=("kind",), categories=(60,)
+    )
+    (column,) = rebuilt(drawn(rows, 6, seed=4), drawn(rows, 6, seed=5), truth, attacks=PLAIN, known=(200,)).columns
+    assert column.value < max(0.05, column.luck)
+
+
 def test_shuffled_columns_need_to_have_crossed():
     truth = columns(30)
     view = FeatureView(
@@ -185,7 +212,7 @@ def test_what_moves_between_the_batches_of_an_epoch_is_taken_off():
     given = {"looks_NE": torch.cat(looks, dim=1), "known": (200,), "draws": 1}
     given["attacks"] = {name: FEATURE_INFERENCE_ATTACKS[name] for name in ("ridge-looks", "kernel-looks", "network", "course")}
     found = rebuilt(looks[-1], torch.stack(looks).mean(dim=0), truth, looks_at_NL=at_NL, **given).by_attack
-    assert found["course", 200] > max(found[name, 200] for name in given["attacks"] if name != "course") + 0.1
+    assert found["course", 200] > max(found[name, 200] for name in given["attacks"] if name != "course") + 0.08
     other_NL = at_NL[torch.randperm(3000, generator=torch.Generator().manual_seed(1))]
     other = rebuilt(looks[-1], torch.stack(looks).mean(dim=0), truth, looks_at_NL=other_NL, **given)
     assert found["course", 200] > other.by_attack["course", 200] + 0.1

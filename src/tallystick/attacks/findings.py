@@ -61,9 +61,12 @@ class RebuiltColumn(Finding, frozen=True, kw_only=True):
         kind: numeric or categorical.
         known: rows that the attacker knows.
         attack: the strongest here; "a guess" where none beat one.
-        value: of a numeric column R², the share of its variance that is told; of a categorical one how far accuracy rises from
-            that of guessing the most frequent category towards 1. 0 is a guess, 1 all of it.
+        value: of a numeric column R², the share of its variance that is told; of a categorical one the greater of two: how far
+            accuracy rises from that of guessing the most frequent category towards 1, and 2 AUC - 1 of the category whose rows
+            are ranked best, if that is beyond luck. 0 is a guess, 1 all of it.
         low, high: the smallest and the largest draw.
+        auc: of a categorical column, how well the rows of the category that is ranked best are told from others; None where no
+            category's is beyond luck.
         accuracy, majority: of a categorical column, the attack's accuracy and that of a guess.
         luck: what the best of all attacks finds of some column of as many, but in one of a hundred audits, where embeddings have
             nothing to do with columns: ``value`` less than that is no finding.
@@ -77,6 +80,7 @@ class RebuiltColumn(Finding, frozen=True, kw_only=True):
     value: float
     low: float
     high: float
+    auc: float | None = None
     accuracy: float | None = None
     majority: float | None = None
     luck: float = 0.0

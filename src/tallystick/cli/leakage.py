@@ -80,7 +80,7 @@ def show_features(console: Console, found: FeatureAudit) -> None:
 
 
 def _rebuilt(column: RebuiltColumn) -> str:
-    how = f"{column.value:.3f} ({column.attack})"
+    how = f"{column.value:.3f} ({column.attack})" + (f", AUC of a category {column.auc:.3f}" if column.auc is not None else "")
     return how if column.accuracy is None else f"{how}, accuracy {column.accuracy:.3f} for {column.majority:.3f}"
 
 

@@ -196,6 +196,11 @@ class NetworkModel(Model):
     merge: MergeConfig = Field(default_factory=MergeConfig, description="how linked rows are merged (similarity only)")
 
     @property
+    def narrowed(self) -> bool:
+        """Whether the cut is narrower than the layer before it."""
+        return self.cut_width is not None and self.cut_width < self.hidden[self.cut_after - 1]
+
+    @property
     def built_in_cut_width(self) -> int:
         """Width of a feature party's cut embedding where its bottom is the built-in one."""
         return self.cut_width or self.hidden[self.cut_after - 1]
@@ -282,8 +287,8 @@ class TrainingSettings(Model):
     validations: Validations | Literal["auto"] = Field(
         default="auto",
         description="how often in an epoch the validation rows are embedded and the weights compared on them, the last time at "
-        "its end; auto: 4 where an epoch has fewer than 100 steps, and 2 where it has more; 1 with noisy embeddings, on a union, "
-        "where training is pipelined, and with folds, by which all rows are compared",
+        "its end; auto: 4 where an epoch has fewer than 100 steps, and 2 where it has more; 1 behind a defence of columns or a "
+        "narrowed cut (model.cut_width), on a union, where training is pipelined, and with folds, by which all rows are compared",
     )
     refit: Literal["auto", True, False] = Field(
         default="auto",

@@ -3,7 +3,6 @@
 from typing import TYPE_CHECKING
 
 from tallystick.config.sections import WITHIN
-from tallystick.defenses.gaussian_embeddings import GaussianEmbeddings
 
 if TYPE_CHECKING:
     from tallystick.config.contract import Contract
@@ -13,14 +12,15 @@ if TYPE_CHECKING:
 def validations(contract: "Contract", training: "TrainingSettings") -> int:
     """How often, or how often at most where ``training``, the contract's, is not settled for its rows and its line yet.
 
-    By itself only once where a further embedding of a row costs more than time: with noisy embeddings each one is charged, on a
-    union each one is another look at made-up rows, a pipeline runs empty for each, and with folds all rows cross for each.
+    By itself only once where a further embedding of a row costs more than time: behind a defence of columns or a narrowed cut
+    each one is another look at what these hide (noise is charged for each), on a union one at made-up rows; a pipeline runs empty
+    for each, and with folds all rows cross for each.
     """
     asked = contract.training.validations
     if asked != "auto":
         return asked
-    noisy = GaussianEmbeddings in [entry.defense for entry in contract.defense]
-    if noisy or contract.linkage.imputes or training.mode == "pipelined" or training.folds not in ("auto", 1):
+    hidden = contract.model.narrowed or any(entry.defense.hides_features() for entry in contract.defense)
+    if hidden or contract.linkage.imputes or training.mode == "pipelined" or training.folds not in ("auto", 1):
         return 1
     return WITHIN if training.validations == "auto" else training.validations
 

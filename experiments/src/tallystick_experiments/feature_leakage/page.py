@@ -16,6 +16,7 @@ READS = {
     f"{reads}, {known} rows": at("mean", reads, str(known))
     for reads, known in ((EMBEDDINGS, 20), (EMBEDDINGS, MOST), (AIDED, 20), (AIDED, MOST), (ANY, MOST))
 }
+COMPARED = [f"{reads}, {MOST} known rows, of rows compared on once an epoch" for reads in (EMBEDDINGS, ANY)]
 PICTURES = {
     EMBEDDINGS: "Test AUC against what embeddings alone give away",
     ANY: "Test AUC against all attacks, own columns included",
@@ -38,6 +39,8 @@ def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
             "Strongest of all: of every column the attack that tells most, whether or not it reads own columns.",
             "The pictures' lines follow, of each family and the default, the settings that no other of them beats in both; the "
             "table has them all.",
+            "Rows compared on: held out of training, embedded once after each epoch by weights that stand still, as validation "
+            "rows are; the test rows stand for them.",
             "Every figure is a floor: another attack may find more.",
             *(f"Not measured: {line}." for line in unmeasured),
         ],
@@ -76,6 +79,13 @@ def _prices(found: dict[str, list[Row]]) -> ResultTable:
         leaks = [rebuilt(rows, figure) for figure in READS.values()]
         cells.append([name, over_seeds(rows, final_auc), changed, *leaks, share, _strongest(rows), half])
     columns = ["setting", "test AUC", "change", *READS, "of the default's", "strongest on embeddings", "half for .01"]
+    if any("mean_compared" in row for rows in found.values() for row in rows):
+        columns += COMPARED
+        for line, rows in zip(cells, found.values(), strict=True):
+            line += [
+                rebuilt(rows, at("mean_compared", reads, str(MOST))) if all("mean_compared" in row for row in rows) else None
+                for reads in (EMBEDDINGS, ANY)
+            ]
     note = (
         f"Of the default's: the share of what {DEFAULT} gives away to the strongest of all attacks, own columns included. "
         "Half for .01: at most half of it for at most .01 of test AUC, both by their means; intervals may leave it open."

@@ -4,18 +4,20 @@ Shapes: N training rows, D cut width.
 """
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
 
+from tallystick.artifacts.pass_recorder import PASS_ROWS
 from tallystick.attacks.feature_inference.evaluate import KNOWN, MOST_ROWS, FeatureLeaks, evaluate_feature_inference
 from tallystick.attacks.feature_inference.registry import FEATURE_INFERENCE_ATTACKS
 from tallystick.attacks.feature_inference.view import ColumnValues, SentEmbeddings
 from tallystick.attacks.findings import RebuiltColumn
 from tallystick.attacks.row_sums import RowSums, chosen_rows
 from tallystick.config.sections import NetworkModel
+from tallystick.cut.forward import FeatureSource
 from tallystick.defenses.chain import NO_DEFENSE, embedding_chain
 from tallystick.defenses.defense import Defense
 from tallystick.models.build import seeded
@@ -57,7 +59,8 @@ def run_setting(setting: CutSetting, data: SplitData, columns: ColumnValues, pla
 
     Returns:
         test AUC by epoch, seconds; by number of known rows the mean over columns of what the strongest attack
-        rebuilt, with and without the label party's own columns and of all attacks, and every column's.
+        rebuilt, with and without the label party's own columns and of all attacks, and every column's; the same means of rows
+        that the weights are compared on once in an epoch, for which the test rows stand.
     """
     started = time.perf_counter()
     assert data.own_shape is not None
@@ -74,16 +77,23 @@ def run_setting(setting: CutSetting, data: SplitData, columns: ColumnValues, pla
     network = Experiment(bottom, LabelModel(top, bottom=own_bottom), data, plan, seed=seed)
     split = network.network(NO_DEFENSE)
     sums = RowSums.zero("cut_embedding", chosen_rows(split.schedule.train_N, most=MOST_ROWS), setting.cut_width)
+    compared = RowSums.zero("cut_embedding", chosen_rows(torch.arange(len(data.test)), most=PASS_ROWS), setting.cut_width)
     aucs = []
     for epoch in range(plan.epochs):
         for _ in summed_epoch(split, epoch, sums):
             pass
         aucs.append(network.test_auc())
+        for rows_B, cut_BD in network.embed(test=True):
+            compared.add(rows_B, cut_BD, torch.zeros_like(cut_BD))
+        compared.epoch_ended(epoch)
+        compared.looks_at_LN[-1] = 0  # one pass, by weights that stand still
     trained = time.perf_counter() - started
-    leaks = _leaks(sums, columns, data, seed=seed)
+    leaks = _leaks(sums, columns, data.own_training, seed=seed)
+    held = _leaks(compared, _like(columns, data), data.own_test, seed=seed)
     return {
         "test_auc": aucs,
         **_figures(leaks),
+        "mean_compared": _means(held),
         "training_seconds": trained,
         "seconds": time.perf_counter() - started,
     }
@@ -100,10 +110,17 @@ class _Silent(torch.nn.Module):
         return torch.zeros(len(features), self.width)
 
 
-def _leaks(sums: RowSums, columns: ColumnValues, data: SplitData, *, seed: int) -> dict[str, FeatureLeaks]:
+def _like(columns: ColumnValues, data: SplitData) -> ColumnValues:
+    """The same columns of the rows that are held out of training."""
+    features = data.test.rows(torch.arange(len(data.test)))
+    categorical_NG = features.categorical_NG[:, : len(columns.categorical)]
+    return replace(columns, numeric_NF=features.numeric_NF, categorical_NG=categorical_NG)
+
+
+def _leaks(sums: RowSums, columns: ColumnValues, own: FeatureSource, *, seed: int) -> dict[str, FeatureLeaks]:
     """What comes back from embeddings alone, as a feature party's audit measures it, and with the label party's own columns."""
     (step,) = sums.view().steps
-    own_NA = as_numbers(data.own_training(step.rows_B))
+    own_NA = as_numbers(own(step.rows_B))
     aided = {name: row for name, row in FEATURE_INFERENCE_ATTACKS.items() if row.own_columns}
     attacked = partial(evaluate_feature_inference, SentEmbeddings.of(step), columns.rows(step.rows_B), seed=seed)
     alone, own = attacked(), attacked(own_NA=own_NA, attacks=aided)
@@ -122,7 +139,7 @@ def _strongest_of(*found: FeatureLeaks) -> FeatureLeaks:
 
 def _figures(leaks: dict[str, FeatureLeaks]) -> dict[str, Any]:
     return {
-        "mean": {reads: {str(known): found.mean(known) for known in KNOWN} for reads, found in leaks.items()},
+        "mean": _means(leaks),
         "attacks": {f"{name}, {k} rows": value for found in leaks.values() for (name, k), value in found.by_attack.items()},
         "columns": {
             reads: {
@@ -132,6 +149,10 @@ def _figures(leaks: dict[str, FeatureLeaks]) -> dict[str, Any]:
         },
         "not_measured": sorted({line for found in leaks.values() for line in found.not_measured}),
     }
+
+
+def _means(leaks: dict[str, FeatureLeaks]) -> dict[str, dict[str, float | None]]:
+    return {reads: {str(known): found.mean(known) for known in KNOWN} for reads, found in leaks.items()}
 
 
 def _column(found: RebuiltColumn) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 import torch
 from scipy.special import ndtri
+from scipy.stats import rankdata
 from torch import Tensor
 
 from tallystick.attacks.feature_inference.contrast import upward
@@ -30,6 +31,7 @@ DRAWS = 3
 MOST_ROWS = 5000
 OTHERS = 1000
 SURE = 0.01  # chance that some column is said to come back where embeddings have nothing to do with columns
+LEAST_OF_CATEGORY = 5  # rows that have a category, and that have not, to judge how they are ranked
 NO_ROW_KNOWN = "without a known row no attack here can be run: nothing is known of what an attacker without one finds"
 Told: TypeAlias = Mapping[int, Sequence[Tensor]]
 """By number of known rows, which rows these are: int64 (K,), one tensor per draw."""
@@ -347,6 +349,7 @@ class _Tally:
         self.errors: dict[tuple[str, str], list[float]] = {}  # standard errors of the values
         self.accuracies: dict[tuple[str, str], list[float]] = {}
         self.majorities: dict[str, list[float]] = {}
+        self.aucs: dict[tuple[str, str], list[float]] = {}  # of the category that is ranked best, where one is beyond luck
         self.missing: dict[str, str] = {}
 
     def add(self, attack: str, found: Reconstruction, truth: ColumnValues, rest_N: Tensor) -> None:
@@ -371,7 +374,11 @@ class _Tally:
                 )
             right_N = (found.categorical_NG[rest_N, g] == code_N).double()
             accuracy, gained_N = float(right_N.mean()), right_N - (code_N == count_C.argmax()).double()
-            self._keep(name, attack, (accuracy - majority) / (1 - majority), _error(gained_N) / (1 - majority))
+            value, error = (accuracy - majority) / (1 - majority), _error(gained_N) / (1 - majority)
+            if found.scores and (ranked := _ranked(found.scores[g][rest_N], code_N, count_C)) is not None:
+                self.aucs.setdefault((name, attack), []).append((1 + ranked[0]) / 2)
+                value, error = max((value, error), ranked)
+            self._keep(name, attack, value, error)
             self.accuracies.setdefault((name, attack), []).append(accuracy)
             self.majorities.setdefault(name, []).append(majority)
 
@@ -401,6 +408,7 @@ class _Tally:
                     value=0.0 if beaten else float(np.mean(values)),
                     low=0.0 if beaten else min(values),
                     high=0.0 if beaten else max(values),
+                    auc=float(np.mean(aucs)) if (aucs := self.aucs.get((name, best))) and not beaten else None,
                     accuracy=majority if beaten else accuracy,
                     majority=majority,
                     luck=float(-ndtri(SURE / (self.groups * len(self.values)))) * float(np.mean(self.errors[name, best])),
@@ -421,6 +429,26 @@ def _error(gained_N: Tensor) -> float:
     """The standard error of a mean over rows."""
     error: float = float(gained_N.std()) / len(gained_N) ** 0.5
     return error
+
+
+def _ranked(score_NC: Tensor, code_N: Tensor, count_C: Tensor) -> tuple[float, float] | None:
+    """Of the category whose rows are ranked highest 2 AUC - 1, and its standard error for a guess (Mann and Whitney 1947).
+
+    A rare category can be ranked well and never be guessed. Only what luck gives to the best category of the column in one of a
+    hundred audits is beyond luck; None where no category is.
+    """
+    judged_J = ((count_C >= LEAST_OF_CATEGORY) & (len(code_N) - count_C >= LEAST_OF_CATEGORY)).nonzero().flatten()
+    if not len(judged_J):
+        return None
+    rank_NJ = torch.from_numpy(rankdata(score_NC[:, judged_J].numpy(), axis=0))
+    has_NJ = code_N[:, None] == judged_J
+    mine_J = count_C[judged_J].double()
+    others_J = len(code_N) - mine_J
+    auc_J = ((rank_NJ * has_NJ).sum(dim=0) - mine_J * (mine_J + 1) / 2) / (mine_J * others_J)
+    gain_J, error_J = 2 * auc_J - 1, ((len(code_N) + 1) / (3 * mine_J * others_J)).sqrt()
+    gain_J = torch.where(gain_J > float(-ndtri(SURE / len(judged_J))) * error_J, gain_J, -torch.inf)
+    best = int(gain_J.argmax())
+    return (float(gain_J[best]), float(error_J[best])) if gain_J[best] > 0 else None
 
 
 def _r_squared(truth_N: Tensor, guess_N: Tensor) -> tuple[float, float] | None:

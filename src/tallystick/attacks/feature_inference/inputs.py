@@ -43,11 +43,13 @@ class Targets:
         y_KT: float64.
         numeric: how many of the T are numbers.
         codes: per categorical column the codes that occur among the known rows, in order.
+        categories: per categorical column how many codes there are.
     """
 
     y_KT: Tensor
     numeric: int
     codes: tuple[Tensor, ...]
+    categories: tuple[int, ...]
 
     @classmethod
     def of(cls, columns_K: ColumnValues) -> "Targets":
@@ -57,7 +59,12 @@ class Targets:
             code_K = columns_K.categorical_NG[:, g]
             codes.append(torch.from_numpy(np.unique(code_K.numpy())))
             parts.append((code_K[:, None] == codes[-1]).double())
-        return cls(y_KT=torch.cat(parts, dim=1), numeric=len(columns_K.numeric), codes=tuple(codes))
+        return cls(
+            y_KT=torch.cat(parts, dim=1),
+            numeric=len(columns_K.numeric),
+            codes=tuple(codes),
+            categories=columns_K.categories,
+        )
 
     def split(self, values_NT: Tensor) -> tuple[Tensor, ...]:
         """The numbers' part, and one per categorical column."""
@@ -73,4 +80,9 @@ class Targets:
         numeric_NF, *scores = self.split(predicted_NT)
         guesses = [each[score_NC.argmax(dim=1)] for each, score_NC in zip(self.codes, scores, strict=True)]
         none_N0 = torch.empty(len(predicted_NT), 0, dtype=torch.int64)
-        return Reconstruction(numeric_NF=numeric_NF, categorical_NG=torch.stack(guesses, dim=1) if guesses else none_N0)
+        ranked = tuple(
+            torch.full((len(score_NC), size), -torch.inf, dtype=torch.float64).index_copy_(1, code_C, score_NC.double())
+            for score_NC, code_C, size in zip(scores, self.codes, self.categories, strict=True)
+        )
+        categorical_NG = torch.stack(guesses, dim=1) if guesses else none_N0
+        return Reconstruction(numeric_NF=numeric_NF, categorical_NG=categorical_NG, scores=ranked)

@@ -79,17 +79,19 @@ class MarginalMatching:
         drawn_PS = torch.randn(z_NP.shape[1], self.starts, generator=generator, dtype=z_NP.dtype)
         starts_PS = torch.nn.functional.normalize(torch.cat([axes_PP, -axes_PP, drawn_PS], dim=1), dim=0)
         numbers = [self._told(z_NP, quantile_Q, starts_PS) for quantile_Q in view.marginals.quantile_QF.double().T]
-        codes = []
+        codes, scores = [], []
         for share_C in view.marginals.shares:
             score_NC = share_C.expand(len(z_NP), -1).clone()
             for code in (share_C >= self.least_share).nonzero().flatten().tolist():
                 at_Q = torch.linspace(0, 1, QUANTILES, dtype=z_NP.dtype)
                 score_NC[:, code] = self._told(z_NP, (at_Q > 1 - share_C[code]).to(z_NP.dtype), starts_PS)
             codes.append(score_NC.argmax(dim=1))
+            scores.append(score_NC)
         none = z_NP[:, :0]
         return Reconstruction(
             numeric_NF=torch.stack(numbers, dim=1) if numbers else none,
             categorical_NG=torch.stack(codes, dim=1) if codes else none.long(),
+            scores=tuple(scores),
         )
 
     def _told(self, z_NP: Tensor, quantile_Q: Tensor, starts_PS: Tensor) -> Tensor:

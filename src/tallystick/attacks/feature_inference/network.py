@@ -1,6 +1,6 @@
 """A small network from embeddings to columns. Shapes: N rows, K known rows, D inputs, T targets."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -66,7 +66,7 @@ class InversionNetwork:
         with torch.no_grad():
             found = wanted.reconstruction(network(x_ND).double())
         numeric_NF = found.numeric_NF * deviation_F.double() + mean_F.double()
-        return Reconstruction(numeric_NF=numeric_NF, categorical_NG=found.categorical_NG)
+        return replace(found, numeric_NF=numeric_NF)
 
 
 def _scale(numeric_KF: Tensor) -> tuple[Tensor, Tensor]:

@@ -39,6 +39,7 @@ def prepare(shared: bytes) -> TaskFunction:
         if isinstance(found, str):
             return msgspec.msgpack.encode((found, b""))
         tensors = {"numeric": found.numeric_NF.contiguous(), "categorical": found.categorical_NG.contiguous()}
+        tensors |= {f"score {place}": score_NC.contiguous() for place, score_NC in enumerate(found.scores)}
         return msgspec.msgpack.encode(("", save(tensors)))
 
     return attack
@@ -49,7 +50,8 @@ def _rebuilt(output: bytes) -> Reconstruction | str:
     if reason:
         return reason
     rebuilt = load(tensors)
-    return Reconstruction(numeric_NF=rebuilt["numeric"], categorical_NG=rebuilt["categorical"])
+    scores = tuple(rebuilt[f"score {place}"] for place in range(len(rebuilt) - 2))
+    return Reconstruction(numeric_NF=rebuilt["numeric"], categorical_NG=rebuilt["categorical"], scores=scores)
 
 
 class _Facts(msgspec.Struct, frozen=True):

@@ -229,10 +229,18 @@ class FeatureView:
 
 @dataclass(frozen=True, kw_only=True)
 class Reconstruction:
-    """An attack's guess at every row's columns: numbers (N, F) float64, and codes (N, G) int64."""
+    """An attack's guess at every row's columns.
+
+    Args:
+        numeric_NF: float64.
+        categorical_NG: int64, of each column the likeliest code.
+        scores: of each categorical column how likely each of its codes is to the attack, float64 (N, C), in any unit that ranks
+            rows; empty where it has none.
+    """
 
     numeric_NF: Tensor
     categorical_NG: Tensor
+    scores: tuple[Tensor, ...] = ()
 
 
 class FeatureAttack(Protocol):
