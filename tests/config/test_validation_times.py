@@ -24,6 +24,10 @@ def contract_of(**changes):
         ({"training__gradients": "none", "audit": False}, 4),
         ({"alignment__method": "union"}, 1),
         ({"defense": [NOISE]}, 1),
+        ({"defense": [{"method": "quantized-embeddings", "levels": 5}]}, 1),
+        ({"model__cut_width": 4}, 1),
+        ({"model__cut_width": 8}, 4),  # as wide as the layer before it
+        ({"training__validations": 4, "model__cut_width": 4}, 4),
         ({"training__validations": 3, "training__mode": "pipelined"}, 3),
         ({"training__validations": 2, "defense": [NOISE]}, 2),
     ],
