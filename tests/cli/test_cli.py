@@ -177,6 +177,7 @@ def test_the_defence_that_the_template_proposes_loads(tmp_path):
         "dataset": "labels",
         "cap": None,
         "delta": 0.0,
+        "allow": (),
     }
 
 

@@ -42,7 +42,7 @@ def test_a_better_run_is_promoted_and_comes_into_use(script):
     assert (code, in_use) == (0, ["new", "runs/new"])
     assert calls == [
         "run contract.yaml --party party.yaml --start-from old --json",
-        "compare runs/old runs/new --decide",
+        "compare runs/old runs/new --decide --party party.yaml",
         "runs contract.yaml --party party.yaml promote new",
     ]
 

@@ -23,6 +23,8 @@ from tallystick.job.runs import complete_ids
 from tallystick.job.versions import Versions, listed
 from tallystick.network.channel import memory_channels
 from tallystick.online.side import ServingSide
+from tallystick.privacy.events import PureDP
+from tallystick.privacy.ledger import Ledger
 from tallystick.report.compare import read_run
 from tallystick.watcher import Silent
 
@@ -61,8 +63,10 @@ def two_runs(tmp_path_factory):
 
 @pytest.fixture
 def job(two_runs):
-    """The same, with nothing promoted yet."""
+    """The same, with nothing decided or promoted yet."""
     for name in PARTIES:
+        for folder in two_runs.runs(name):
+            (folder / "decision.json").unlink(missing_ok=True)
         shutil.rmtree(two_runs.home(name) / "runs" / "promoted", ignore_errors=True)
     return two_runs
 
@@ -208,13 +212,83 @@ def test_compare_ends_with_another_code_where_the_old_run_stays(job):
     folders = [str(path) for path in job.runs("bank")]
     old, new = (read_run(path) for path in job.runs("bank"))
     wanted = decide_promotion(old, new).promote
-    orders = (folders, folders[::-1])
-    ran = [CliRunner().invoke(app, ["compare", *order, "--decide", "--json"]) for order in orders]
+    orders, party = (folders, folders[::-1]), str(job.home("bank") / "party.yaml")
+    ran = [CliRunner().invoke(app, ["compare", *order, "--decide", "--party", party, "--json"]) for order in orders]
     codes = [command.exit_code for command in ran]
     assert codes[0] == (0 if wanted else EXIT_KEPT)
     promoted = [json.loads(command.stdout.splitlines()[-1])["decision"]["promote"] for command in ran]
     assert promoted == [code == 0 for code in codes]
     assert 0 in codes
+
+
+def entries(job):
+    """What the label party's ledger holds, the oldest first."""
+    return Ledger(job.home("bank") / "privacy-ledger.sqlite", party="bank").entries("labels")
+
+
+def decided(job, *, rounds=1, without=(), **changes):
+    """Exit codes of `compare --decide` between copies of the two runs, the new one's contract changed, and what it said last."""
+    folders = []
+    for path in job.runs("bank"):
+        folders.append(job.home("bank") / "decided" / path.name)
+        shutil.rmtree(folders[-1], ignore_errors=True)
+        shutil.copytree(path, folders[-1], ignore=shutil.ignore_patterns("decision.json"))
+    values = json.loads((folders[1] / "contract.json").read_text())
+    for key, value in changes.items():
+        section, name = key.split("__")
+        values[section] = {**values[section], name: value}
+    (folders[1] / "contract.json").write_text(parse_contract(values).canonical_json())
+    for number in without:
+        (folders[number] / "result.json").unlink()
+    party = str(job.home("bank") / "party.yaml")
+    arguments = ["compare", *map(str, folders), "--decide", "--party", party, "--json"]
+    ran = [CliRunner().invoke(app, arguments) for _ in range(rounds)]
+    return [command.exit_code for command in ran], ran[-1].output
+
+
+def test_a_decision_and_a_promotion_by_exact_figures_are_entered_as_not_private_once(job, ids):
+    old, new = ids
+    before = len(entries(job))
+    codes, _ = decided(job, rounds=2)
+    assert codes[0] == codes[1]
+    entered = entries(job)[before:]
+    assert [each.what for each in entered] == [
+        f"decision whether run {new} takes the place of run {old}, by exact labels of test rows"
+    ]
+    assert not entered[0].private
+    versions(job, "bank").promote(old)
+    versions(job, "shop").promote(old)  # has no labels
+    assert [each.what for each in entries(job)[before + 1 :]] == [f"promotion of run {old}, chosen at bank"]
+
+
+@pytest.mark.parametrize("gradients", ["sent", "none"])
+@pytest.mark.parametrize(("word", "turns"), [(b"\x00", True), (b"\xff", False)])
+@pytest.mark.parametrize("without", [(), (1,), (0,)], ids=["both", "new failed", "old failed"])
+def test_a_decision_with_an_epsilon_is_charged_once_and_its_answer_may_be_turned(
+    job, ids, monkeypatch, gradients, word, turns, without
+):
+    """Also where a run has no figures: that it has none depends on labels, too."""
+    old, new = ids
+    monkeypatch.setattr("tallystick.job.promotion.secrets.token_bytes", lambda count: word * count)
+    before = entries(job)
+    (code, again), said = decided(job, rounds=2, without=without, promotion__epsilon=2.0, training__gradients=gradients)
+    assert code in (0, EXIT_KEPT), said
+    better = decide_promotion(*(read_run(path) for path in job.runs("bank"))).promote
+    exact = {(): better, (1,): False, (0,): True}[without]
+    assert (code == 0) == (exact != turns)
+    assert again == code
+    (entered,) = entries(job)[len(before) :]
+    assert entered.event == PureDP(epsilon=2.0)
+    assert f"run {new} takes the place of run {old}" in entered.what
+    assert "turned with probability 0.119" in said
+
+
+def test_without_gradients_a_decision_needs_an_epsilon(job):
+    before = entries(job)
+    (code,), said = decided(job, training__gradients="none")
+    assert code == 2
+    assert "agree on promotion.epsilon, or compare without --decide" in said
+    assert entries(job) == before
 
 
 @pytest.mark.parametrize(
@@ -242,3 +316,21 @@ def test_a_label_party_that_names_a_run_which_was_not_promoted_here_is_refused()
     label.send(Agreement(run_id="b" * 16, align=False, resume_from=0, train=False, version="c" * 64))
     thread.join(30)
     assert "asks to use run bbbbbbbbbbbbbbbb as promoted; this side did not promote it" in str(found[0])
+
+
+def test_under_a_cap_neither_is_made_unless_it_is_allowed(job, ids):
+    """Stands last: the ledger keeps the cap."""
+    before = entries(job)
+    job.change("bank", privacy={"cap": 100.0})
+    try:
+        (code,), said = decided(job)
+        assert code == 2
+        assert "privacy.allow: [promotion]" in said
+        assert "privacy.allow: [promotion]" in str(error_of(versions(job, "bank").promote, ids[0]))
+        assert versions(job, "bank").promoted() == []
+        assert entries(job) == before
+        job.change("bank", privacy={"allow": ["promotion"], "cap": 100.0})
+        assert decided(job)[0][0] in (0, EXIT_KEPT)
+        versions(job, "bank").promote(ids[0])
+    finally:
+        job.change("bank", privacy=None)

@@ -15,7 +15,6 @@ from tallystick.errors import ConfigError
 if TYPE_CHECKING:
     from tallystick.job.promotion import Decision
     from tallystick.report.compare import ComparisonRow, RunComparison
-    from tallystick.results import Result
 
 EXIT_KEPT = 4
 """How `compare --decide` ends where the old run stays in use."""
@@ -26,6 +25,9 @@ def compare(
     decide: Annotated[
         bool, typer.Option("--decide", help="Of OLD and NEW: end with 0 if NEW is to be promoted by its contract, with 4 if not.")
     ] = False,
+    party: Annotated[
+        Path | None, typer.Option("--party", help="With --decide: the label party's private file; its ledger counts the answer.")
+    ] = None,
     html: Annotated[Path | None, typer.Option("--html", help="Also write a page to this file.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
@@ -34,16 +36,21 @@ def compare(
     def work() -> None:
         from tallystick.report.compare import compare_results, read_run, render_comparison
 
-        results = [read_run(path) for path in runs]
-        if decide and len(results) != 2:
-            raise ConfigError(f"compare --decide: {len(results)} runs; give two, the one in use and the new one")
-        found = compare_results(_names(runs), results)
-        decision = _decide(*results) if decide else None
-        if html is not None:
+        if decide and len(runs) != 2:
+            raise ConfigError(f"compare --decide: {len(runs)} runs; give two, the one in use and the new one")
+        if decide and party is None:
+            raise ConfigError("compare --decide: others see what is promoted, so the ledger counts it; give --party FILE")
+        found, decision = None, None
+        if decide and party is not None:
+            decision = _decide(runs[0], runs[1], party)
+        if decision is None or decision.after is not None:
+            results = [read_run(path) for path in runs]
+            found = compare_results(_names(runs), results)
+        if html is not None and found is not None:
             render_comparison(found, html)
+        facts = {**found.to_dict(), "html": str(html) if html is not None else None} if found is not None else {}
         finish(
-            {**found.to_dict(), "html": str(html) if html is not None else None}
-            | ({"decision": decision.to_dict()} if decision is not None else {}),
+            facts | ({"decision": decision.to_dict()} if decision is not None else {}),
             as_json=as_json,
             show=lambda console: _show(console, found, html, decision),
         )
@@ -53,10 +60,20 @@ def compare(
     guarded(work, as_json=as_json, loads=("numpy", "tallystick.report.compare"))
 
 
-def _decide(old: "Result", new: "Result") -> "Decision":
-    from tallystick.job.promotion import decide_promotion
+def _decide(old: Path, new: Path, party_file: Path) -> "Decision":
+    from tallystick.artifacts.folder import RunFolder
+    from tallystick.artifacts.found_folders import contract_of
+    from tallystick.config.party import load_party
+    from tallystick.job.promotion import count_decision, decide_promotion, decide_without_figures
+    from tallystick.report.compare import read_run
 
-    return decide_promotion(old, new)
+    party = load_party(party_file)
+    folders = [RunFolder.open(path.parent if path.name == "result.json" else path, key=party.run_key) for path in (old, new)]
+    contract, results = contract_of(folders[1].path), [read_run(each.path) if each.result.exists() else None for each in folders]
+    decision = decide_without_figures(contract, *results) if contract.promotion.epsilon is not None else None
+    if decision is None:
+        decision = decide_promotion(read_run(old), read_run(new))
+    return count_decision(decision, party, folders[1], old=folders[0].run_id)
 
 
 def _names(runs: list[Path]) -> list[str]:
@@ -65,14 +82,15 @@ def _names(runs: list[Path]) -> list[str]:
     return short if len(set(short)) == len(short) else [str(path) for path in runs]
 
 
-def _show(console: Console, found: "RunComparison", html: Path | None, decision: "Decision | None") -> None:
-    for title, rows in (("metrics", found.metrics), ("contracts differ in", found.settings), ("runs", found.facts)):
-        if rows:
-            console.print(_table(title, found.runs, rows))
-    if any(any(row.best) for rows in (found.metrics, found.facts) for row in rows):
-        console.print("* marks the best value of a row, however small its lead.", markup=False)
-    for note in found.notes:
-        console.print(note, markup=False)
+def _show(console: Console, found: "RunComparison | None", html: Path | None, decision: "Decision | None") -> None:
+    if found is not None:
+        for title, rows in (("metrics", found.metrics), ("contracts differ in", found.settings), ("runs", found.facts)):
+            if rows:
+                console.print(_table(title, found.runs, rows))
+        if any(any(row.best) for rows in (found.metrics, found.facts) for row in rows):
+            console.print("* marks the best value of a row, however small its lead.", markup=False)
+        for note in found.notes:
+            console.print(note, markup=False)
     if html is not None:
         console.print(f"page: {html}", markup=False)
     if decision is not None:

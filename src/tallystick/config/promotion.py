@@ -1,9 +1,13 @@
 """When a new run takes the place of the one in use: the contract's rule, which `compare --decide` follows."""
 
+from typing import Annotated
+
 from pydantic import Field
 
 from tallystick.metrics import METRICS, TargetType
 from tallystick.reading import Model, Text, WholeShare, shown
+
+Epsilon = Annotated[float, Field(strict=True, ge=1e-6, le=100)]
 
 
 class PromotionConfig(Model):
@@ -20,6 +24,12 @@ class PromotionConfig(Model):
     calibration_slack: WholeShare | None = Field(
         default=None,
         description="by how much the new run's adaptive calibration error may be larger; null does not ask (no regression)",
+    )
+    epsilon: Epsilon | None = Field(
+        default=None,
+        description="label-DP budget of one decision: the answer is turned with probability 1 / (1 + e^epsilon), and the label "
+        "party's ledger is charged; null decides exactly, which is entered as not private, and is refused where "
+        "training.gradients is none",
     )
 
     def metric_of(self, target: TargetType) -> str:

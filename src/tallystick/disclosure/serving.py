@@ -75,7 +75,33 @@ def _score_lines(contract: Contract) -> list[str]:
     ]
 
 
+def _promotion(contract: Contract) -> list[str]:
+    label, features = parties_of(contract)
+    epsilon = contract.promotion.epsilon
+    if not contract.sends_gradients and epsilon is None:
+        return []
+    if epsilon is not None:
+        return [
+            f"`tallystick compare --decide`, if it is used: {features} see by which run {label} promotes an answer that may be "
+            f"turned, {epsilon:g}-DP of all labels for each decision (promotion.epsilon)"
+        ]
+    return [
+        f"`tallystick compare --decide` and `tallystick runs ... promote`, if they are used: {features} see which runs {label} "
+        "promotes, and when, and so how exact figures of the test labels compare; one label can turn that; not private, and "
+        "entered in the ledger (promotion.epsilon is null)"
+    ]
+
+
 SERVING = (
+    Disclosure(
+        name="promotion, `compare --decide`",
+        label_party="which runs are promoted",
+        feature_party="which runs are promoted: with gradients, how exact figures of test labels compare, month after month; "
+        "with `gradients: none`, that embeddings arrived",
+        guarantee="none, unless `promotion.epsilon`: then ε-DP of all labels for each decision",
+        fields=("Greeting.promoted", "VersionsHeld.promoted", "VersionsWanted.runs"),
+        sentences=_promotion,
+    ),
     Disclosure(
         name="prediction, intersection",
         label_party="alignment of new ids as above; an embedding per scored row",

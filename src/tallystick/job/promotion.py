@@ -1,14 +1,31 @@
-"""Whether a new run is to take the place of the one in use, by the contract's rule: what a scheduler asks."""
+"""Whether a new run is to take the place of the one in use, by the contract's rule: what a scheduler asks.
 
-from dataclasses import asdict, dataclass
+The answer leaves: others see which run is promoted. It is a function of exact test labels and of the labels that trained, and one
+of them can turn it. So the label party's ledger counts it: as not private, or with ``promotion.epsilon`` by randomised response.
+The answer is then turned with probability 1 / (1 + e^epsilon). That makes it epsilon-DP in all labels at once, of training and
+test rows: it bounds what any change of the data does to the answer. The figures behind it are for this party's own eyes.
+"""
+
+import math
+import secrets
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import numpy as np
 import yaml
 
-from tallystick.config.contract import parse_contract
+from tallystick.artifacts.folder import RunFolder
+from tallystick.artifacts.found_folders import contract_of
+from tallystick.artifacts.ledger import LABELS, charged, enter_exact
+from tallystick.config.contract import Contract, parse_contract
+from tallystick.config.party import PartyFile
+from tallystick.defenses.label_dp import respond
 from tallystick.errors import ConfigError
 from tallystick.metrics import METRICS
+from tallystick.privacy.events import PureDP
 from tallystick.results import Result
+
+DECISION = "decision"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,16 +35,16 @@ class Decision:
     Args:
         promote: whether the new run is to be promoted.
         metric: what was compared.
-        before, after: its values; of the old run and of the new one.
+        before, after: its values; of the old run and of the new one; None where there is no result.
         gain: by how much the new run is better, in the metric's own units.
         reasons: a sentence each.
     """
 
     promote: bool
     metric: str
-    before: float
-    after: float
-    gain: float
+    before: float | None
+    after: float | None
+    gain: float | None
     reasons: list[str]
 
     def to_dict(self) -> dict[str, Any]:
@@ -64,10 +81,78 @@ def decide_promotion(old: Result, new: Result) -> Decision:
     return Decision(promote=better and calibrated, metric=name, before=before, after=after, gain=gain, reasons=reasons)
 
 
-def _value(result: Result, name: str, which: str) -> float:
+def decide_without_figures(contract: Contract, old: Result | None, new: Result | None) -> Decision | None:
+    """Decide where a run has no such figure, as after a training that failed: it counts as the worse one. None where both have.
+
+    Where the answer is noisy, that there is none would tell of labels, too.
+    """
+    name = contract.promotion.metric_of(contract.target.type)
+    lacks = [_lacks(each, contract) for each in (old, new)]
+    if not any(lacks):
+        return None
+    why = f"the {'new' if lacks[1] else 'old'} run has no {name} of the joint model, so it is not better"
+    return Decision(promote=not lacks[1], metric=name, before=None, after=None, gain=None, reasons=[why])
+
+
+def _lacks(result: Result | None, contract: Contract) -> bool:
+    names = [contract.promotion.metric_of(contract.target.type)]
+    names += ["ace"] if contract.promotion.calibration_slack is not None else []
+    return result is None or any(_figure(result, name) is None for name in names)
+
+
+def count_decision(decision: Decision, party: PartyFile, folder: RunFolder, *, old: str) -> Decision:
+    """Count a decision between the ``old`` run and the new one of this folder, and give what may be told of it.
+
+    The same two runs are decided once: asked again, the answer is the former one, and nothing is charged.
+
+    Raises ConfigError at another party or where the contract sends nothing of labels and has no ``promotion.epsilon``,
+    BudgetExceeded over the cap.
+    """
+    contract, epsilon = contract_of(folder.path), contract_of(folder.path).promotion.epsilon
+    if party.party != contract.label_party or folder.origin.party != party.party:
+        raise ConfigError(f"compare --decide: {folder.path} is a run of {folder.origin.party}; decide at {contract.label_party}")
+    known = folder.noted(DECISION)
+    which = f"{old}, epsilon {epsilon}"
+    if which in known:
+        told = bool(known[which])
+    elif epsilon is not None:
+        what = f"decision whether run {folder.run_id} takes the place of run {old}, by randomised response"
+        with charged(party, folder, LABELS) as ledger:
+            ledger.spend(party.privacy.dataset, PureDP(epsilon=epsilon), what=what)
+        told = bool(respond(np.array([int(decision.promote)]), 2, epsilon, secrets.token_bytes)[0])
+    else:
+        if not contract.sends_gradients:
+            raise ConfigError(
+                "compare --decide: training.gradients = none promises that nothing that depends on a label is told, and which "
+                "run is promoted would; agree on promotion.epsilon, or compare without --decide and promote each run"
+            )
+        what = f"decision whether run {folder.run_id} takes the place of run {old}, by exact labels of test rows"
+        enter_exact(party, folder, "promotion", what=what)
+        told = decision.promote
+    folder.note(DECISION, {**known, which: told}, private=True)
+    if epsilon is None:
+        return replace(decision, promote=told)
+    chance = 1 / (1 + math.exp(epsilon))
+    why = (
+        f"promotion.epsilon = {epsilon:g}: the answer is turned with probability {chance:.3g}, once for these two runs; act on "
+        "it alone, for what is promoted is seen by the others"
+    )
+    return replace(decision, promote=told, reasons=[*decision.reasons, why])
+
+
+def was_decided(folder: RunFolder) -> bool:
+    """Whether a decision that was counted said that this run is to be promoted."""
+    return any(bool(told) for told in folder.noted(DECISION).values())
+
+
+def _figure(result: Result, name: str) -> float | None:
     shared = result.sections.shared
-    found = result.joint or (shared.metrics if shared is not None else {})
-    value = found[name]["value"] if name in found else None
+    figures = result.joint or (shared.metrics if shared is not None else {})
+    return figures[name]["value"] if name in figures else None
+
+
+def _value(result: Result, name: str, which: str) -> float:
+    value = _figure(result, name)
     if value is None:
         raise ConfigError(
             f"the {which} run {result.run_id} has no {name} of the joint model here, so nothing can be decided; decide "

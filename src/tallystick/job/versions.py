@@ -26,11 +26,13 @@ from pathlib import Path
 import msgspec
 
 from tallystick.artifacts.folder import RunFolder
+from tallystick.artifacts.ledger import enter_exact
 from tallystick.artifacts.starting_point import StartingPoint
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
 from tallystick.errors import ConfigError, PeerError, StorageError
 from tallystick.job.handshake import PromotedHalf
+from tallystick.job.promotion import was_decided
 from tallystick.job.runs import named_run, require_complete, require_trained
 from tallystick.results import read_result
 from tallystick.storage import locked, read_own, write_bytes
@@ -131,6 +133,7 @@ class Versions:
             if newest is not None and newest.run_id == folder.run_id:
                 raise ConfigError(f"promote {name}: run {folder.run_id} is the newest promotion of {self.party.party} already")
             made = before.with_run(folder.run_id) or self._made(folder)
+            self._count_choice(folder)
             is_candidate = before.candidate is not None and before.candidate.run_id == made.run_id
             self._write(
                 _Kept(
@@ -200,6 +203,17 @@ class Versions:
                     "back, or roll back with `tallystick runs ... rollback` on all sides"
                 )
         return found
+
+    def _count_choice(self, folder: RunFolder) -> None:
+        """Enter a label party's promotion as not private, for whoever chose the run may have seen exact figures.
+
+        A decision that was counted already said so; without gradients a promotion says that embeddings arrived. Raises
+        BudgetExceeded under a cap that does not allow it.
+        """
+        contract, party = self.contract, self.party
+        if party.party != contract.label_party or not contract.sends_gradients or was_decided(folder):
+            return
+        enter_exact(party, folder, "promotion", what=f"promotion of run {folder.run_id}, chosen at {party.party}")
 
     def require_usable(self) -> None:
         """Raise ConfigError where this side lets a run be used that holds no trained model, as it may without gradients.
