@@ -4,11 +4,11 @@ from pathlib import Path
 
 from tallystick.config.contract import Contract, load_contract
 from tallystick.config.party import PartyFile, load_party
+from tallystick.job.job import check_process
 from tallystick.job.predict import Predicted
 from tallystick.job.predict import predict as predict_job
 from tallystick.job.process import run_process
 from tallystick.job.watchers import watcher_here
-from tallystick.machine import refuse_after_fork
 from tallystick.results import Result
 from tallystick.watcher import Watcher
 
@@ -38,7 +38,7 @@ def run(
     """
     import torch  # here: `import tallystick` and what only reads files should not wait for it
 
-    refuse_after_fork()
+    check_process()
     threads = torch.get_num_threads()
     try:
         result, _ = run_process(
@@ -72,7 +72,7 @@ def predict(
 
     Raises ConfigError and DataError for unusable input, before anything is sent; PeerError for what a peer did, or failed to do.
     """
-    refuse_after_fork()
+    check_process()
     return predict_job(
         _contract(contract),
         _party(party),

@@ -113,10 +113,19 @@ def validate(model: type[M], data: Any, *, source: str, context: Mapping[str, An
     if not isinstance(data, Mapping):
         raise ConfigError(f"{source}: must hold `key: value` lines, found {'nothing' if data is None else type(data).__name__}")
     try:
-        return model.model_validate(dict(data), context=context)
+        return model.model_validate(_plain(dict(data)), context=context)
     except ValidationError as error:
         # Unchained: pydantic's own error holds the raw values.
         raise ConfigError("\n".join(f"{source}: {printable(line)}" for line in _lines(model, error))) from None
+
+
+def _plain(value: Any) -> Any:
+    """Give a value with NumPy's scalars, which a sweep or a frame brings, as the plain ones that they are."""
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(_plain, value)) if type(value) in (list, tuple) else value
+    return value.item() if type(value).__module__ == "numpy" and not getattr(value, "ndim", 1) else value
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

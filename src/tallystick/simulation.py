@@ -30,12 +30,11 @@ from tallystick.data.keys import Keys, keys_of
 from tallystick.data.lazy import Frame
 from tallystick.data.repeats import with_summaries
 from tallystick.errors import ConfigError, PeerError
-from tallystick.job.job import Job, fitting_threads
+from tallystick.job.job import Job, check_process, fitting_threads
 from tallystick.job.log import Logbook
 from tallystick.job.run import run_party
 from tallystick.job.starting import run_to_start_from
 from tallystick.job.watchers import watcher_here
-from tallystick.machine import refuse_after_fork
 from tallystick.network.channel import MemoryChannel, memory_channels
 from tallystick.results import Result, merge
 from tallystick.storage import scratch_folder
@@ -77,7 +76,7 @@ def simulate(
 
     Raises ConfigError and DataError for unusable input; the first party's error if the run fails.
     """
-    refuse_after_fork()
+    check_process()
     agreed = contract if isinstance(contract, Contract) else parse_contract(contract)
     _check_parts(agreed, tables, parties, bottoms or {}, top)
     if bottoms or top is not None:

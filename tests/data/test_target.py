@@ -110,3 +110,29 @@ def test_weights() -> None:
     for bad in ([1, None], [1, -1], [1, float("inf")], [1, float("nan")], [0, 0]):
         with pytest.raises(DataError, match="weight column 'w'"):
             encode_weights(pl.Series("w", bad, strict=False))
+
+
+@pytest.mark.parametrize("scale", [1e308, 1e39, 1e-39, 1e-320, 1.0])
+def test_weights_of_any_size_keep_their_ratios(scale: float) -> None:
+    weights = encode_weights(pl.Series("w", [0.0, scale / 4, scale]))
+    assert weights.isfinite().all()
+    assert weights[0] == 0
+    assert (weights[1] / weights[2]).item() == pytest.approx(0.25, rel=1e-3)
+    assert weights.square().sum().isfinite()
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e6, 1e12, -1e14])
+def test_numbers_far_from_nought_are_no_constant(offset: float) -> None:
+    labels = pl.Series("y", offset + 20 * np.random.default_rng(1).normal(size=200))
+    coder = LabelCoder.fit(labels, TargetConfig(type="regression"), np.arange(200))
+    encoded = coder.encode(labels)
+    assert abs(encoded.mean().item()) < 0.01
+    assert encoded.std().item() == pytest.approx(1, abs=0.02)
+    assert coder.in_units(encoded.double().numpy()) == pytest.approx(labels.to_numpy(), abs=1e-5 * 20 + 1e-15 * abs(offset))
+
+
+@pytest.mark.parametrize("value", [0.0, 0.1, 1e12, -1e100])
+def test_a_constant_number_is_refused_with_its_rounding(value: float) -> None:
+    labels = pl.Series("y", [value, value * (1 + 2.0**-52), value])
+    with pytest.raises(DataError, match="is constant on the training rows"):
+        LabelCoder.fit(labels, TargetConfig(type="regression"), np.arange(3))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import duckdb
 import msgspec
+import numpy as np
 import polars as pl
 import pytest
 import torch
@@ -16,8 +17,10 @@ from rich.console import Console
 from tiny import PATIENCE_S, columns, contract_values, tables, weights
 
 from tallystick.cli.jobs import key_figures, show_headline
+from tallystick.config.contract import parse_contract
 from tallystick.data import encoder
-from tallystick.errors import ConfigError, DataError, IdError
+from tallystick.data.split import TEST, split_by_hash
+from tallystick.errors import ConfigError, DataError, IdError, LabelError
 from tallystick.job.phases import evaluate
 from tallystick.report.page import to_html
 from tallystick.simulation import simulate
@@ -358,3 +361,32 @@ def test_the_baseline_is_boosting_where_that_validates_better(monkeypatch):
     without = run(frames=frames, evaluation__own_columns_boosting=True, **settings)
     assert value(without, "auc", "local_baseline") == value(plain, "auc", "local_baseline")
     assert "gradient boosting was not tried; install scikit-learn" in " ".join(without.data.notes)
+
+
+@pytest.mark.parametrize("gradients", ["sent", "none"])
+def test_weights_that_are_all_nought_on_the_training_rows_are_named(gradients):
+    frames = tables(PARTIES, rows=200)
+    given = columns(PARTIES) | {"bank": columns(PARTIES)["bank"] | {"weight": "weight"}}
+    ids = frames["bank"].get_column("id").to_list()
+    parts = split_by_hash([each.encode() for each in ids], parse_contract(contract_values(PARTIES)).split, seed=1)
+    weights = pl.Series("weight", np.where(parts == TEST, 1.0, 0.0))
+    frames = {**frames, "bank": frames["bank"].with_columns(weights)}
+    with pytest.raises(LabelError, match="weight column 'weight': every weight is 0 on the"):
+        simulate(contract_values(PARTIES, training__gradients=gradients), frames, given)
+
+
+def test_scalars_of_numpy_are_the_plain_values_that_they_are():
+    plain = contract_values(PARTIES, training__epochs=3, training__learning_rate=0.5)
+    given = contract_values(PARTIES, training__epochs=np.int64(3), training__learning_rate=np.float32(0.5), seed=np.uint8(1))
+    given["evaluation"]["own_columns_baseline"] = np.bool_(True)
+    assert parse_contract(given).hash == parse_contract(plain).hash
+
+
+def test_another_default_precision_is_refused_by_name():
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with pytest.raises(ConfigError, match=r"torch.set_default_dtype\(torch.float64\) is in force"):
+            simulate(contract_values(PARTIES), tables(PARTIES, rows=50), columns(PARTIES))
+    finally:
+        torch.set_default_dtype(before)

@@ -11,6 +11,7 @@
 Shapes: N rows.
 """
 
+import math
 from typing import Any, Literal
 
 import msgspec
@@ -25,6 +26,9 @@ from tallystick.data.categories import cells_at_a_time
 from tallystick.data.text import as_number, as_text, rows_listed
 from tallystick.errors import DataError, LabelError
 from tallystick.msgspec_threads import prepared
+
+_USUAL_WEIGHT = 32
+"""Weights between 2^-32 and 2^32 are taken as they are."""
 
 
 def classes_of(column: pl.Series) -> tuple[str, ...]:
@@ -114,7 +118,10 @@ def encode_weights(column: pl.Series) -> Tensor:
         raise LabelError(f"weight column {column.name!r}: missing, negative or infinite in {rows_listed(wrong)} rows")
     if not (weights > 0).any():
         raise LabelError(f"weight column {column.name!r}: every weight is 0; at least one must be above")
-    return torch.from_numpy(weights.to_numpy().copy()).to(torch.float32)
+    # Only ratios count. A power of two changes no bit of them, and keeps sums of very large or very small weights in float32.
+    _, exponent = math.frexp(float(weights.max()))  # type: ignore[arg-type]
+    shift = -exponent if abs(exponent) > _USUAL_WEIGHT else 0
+    return torch.from_numpy(np.ldexp(weights.to_numpy(), shift)).to(torch.float32)
 
 
 def _refuse_missing(column: pl.Series) -> None:
@@ -137,15 +144,16 @@ def _finite(column: pl.Series) -> pl.Series:
 
 def _fit_regression(column: pl.Series, training_rows: NDArray[np.int64], *, hidden: bool) -> LabelCoder:
     labels_R = _finite(column).to_numpy()
-    mean, deviation = _scale(labels_R[training_rows])
+    training_T = labels_R[training_rows]
+    mean, deviation = _scale(training_T)
     # Numbers whose squares can be added up can be so in any part of them: the whole column is judged for every choice of rows.
-    judged_mean, judged_deviation = _scale(labels_R) if hidden else (mean, deviation)
-    if not np.isfinite([judged_mean, judged_deviation]).all():
+    judged_J = labels_R if hidden else training_T
+    if not np.isfinite(_scale(judged_J)).all():
         raise LabelError(f"label column {column.name!r}: its numbers are too large to standardise; rescale it")
-    if _is_constant(judged_mean, judged_deviation):
+    if _is_constant(judged_J):
         where = "" if hidden else " on the training rows"
         raise LabelError(f"label column {column.name!r} is constant{where}; there is nothing to learn")
-    return LabelCoder(type="regression", mean=mean, deviation=1.0 if _is_constant(mean, deviation) else deviation)
+    return LabelCoder(type="regression", mean=mean, deviation=1.0 if _is_constant(training_T) else deviation)
 
 
 def _scale(labels: NDArray[Any]) -> tuple[float, float]:
@@ -153,5 +161,6 @@ def _scale(labels: NDArray[Any]) -> tuple[float, float]:
         return float(labels.mean()), float(labels.std())
 
 
-def _is_constant(mean: float, deviation: float) -> bool:
-    return deviation <= 1e-12 * abs(mean)
+def _is_constant(labels: NDArray[Any]) -> bool:
+    """Whether numbers differ by no more than the last bits of the largest one."""
+    return len(labels) == 0 or float(np.ptp(labels)) <= 8 * np.finfo(np.float64).eps * float(np.abs(labels).max())

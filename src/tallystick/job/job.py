@@ -16,10 +16,22 @@ from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
 from tallystick.data.keys import Keys
 from tallystick.data.lazy import Frame
+from tallystick.errors import ConfigError
 from tallystick.job.log import Logbook
+from tallystick.machine import refuse_after_fork
 from tallystick.network.channel import Channel
 
 ALL_PHASES = ("alignment", "training", "evaluation")
+
+
+def check_process() -> None:
+    """Raise ConfigError in a process where a job would hang or compute with other numbers than its peers expect."""
+    refuse_after_fork()
+    if torch.get_default_dtype() != torch.float32:
+        raise ConfigError(
+            f"torch.set_default_dtype({torch.get_default_dtype()}) is in force in this process, and parties exchange float32; "
+            "call torch.set_default_dtype(torch.float32) before a job"
+        )
 
 
 def stay() -> None:

@@ -26,6 +26,7 @@ from tallystick.dataset.dataset import Dataset
 from tallystick.dataset.intersection import check_classes
 from tallystick.dataset.own_rows import OwnRows
 from tallystick.dataset.registry import dataset_of
+from tallystick.errors import LabelError
 from tallystick.evaluation.importance import column_places
 from tallystick.evaluation.messages import Finished
 from tallystick.job.handshake import Agreement
@@ -227,6 +228,13 @@ def _peers(
 def _check_classes(job: Job, dataset: Dataset) -> None:
     labels = dataset.known_labels
     check_classes(job.contract.unaligned, labels.coder, labels.training_labels_N[dataset.train_N])
+    if labels.weight_N is not None and job.contract.sends_gradients:  # without gradients it was seen at home before
+        weights = torch.cat([labels.weight_N[part_N] for part_N in (dataset.train_N, dataset.unaligned.train_N)])
+        if not (weights > 0).any():
+            raise LabelError(
+                f"weight column {job.party.weight!r}: every weight is 0 on the {len(weights)} training rows, or so small beside "
+                "the largest that it counts as 0; at least one must be above"
+            )
 
 
 def _train_alone(job: Job, dataset: Dataset, model: LabelModel, alone: LabelModel, joint: TrainingState) -> LogitLine:
