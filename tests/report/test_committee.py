@@ -163,3 +163,15 @@ def test_merged_results_take_a_columns_name_from_its_own_party(make) -> None:
     weather = msgspec.structs.replace(make(party="weather"), sections=Sections(importance=[importance("weather", "rain", None)]))
     found = merge([weather, carrier]).sections.importance
     assert [(one.party, one.columns[0].name, one.before) for one in found] == [("carrier", "hour", 0.8), ("weather", "rain", 0.8)]
+
+
+def test_a_threshold_that_others_beat_is_called_chosen_and_not_cheapest(full) -> None:
+    rng = np.random.default_rng(3)
+    labels, scores = (rng.random(400) < 0.4).astype(float), rng.random(400)
+    few = (np.array([0.0, 1.0]), np.array([0.2, 0.9]), None)
+    decisions = decide(labels, scores, cost_false_negative=3, chosen=few)
+    least = min(each["cost"] for each in (decisions["flag_none"], decisions["flag_all"], *decisions["thresholds"]))
+    assert least < decisions["best"]["cost"]
+    page = to_html(msgspec.structs.replace(full, sections=msgspec.structs.replace(full.sections, decisions=decisions)))
+    assert ">cheapest<" not in page
+    assert f"another line of the table costs less: {1000 * least:,.1f} for {1000 * decisions['best']['cost']:,.1f}" in page

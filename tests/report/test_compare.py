@@ -62,7 +62,7 @@ def test_settings_facts_and_notes_stand_beside_each_other(runs) -> None:
     facts = {row.name: row.values for row in found.facts}
     assert facts["strongest label attack, AUC"] == [None, 0.95]
     assert facts["epsilon of labels, this run"] == [None, 3.0]
-    assert facts["least cost of 1,000 rows"] == [1000 * runs[0].sections.decisions["best"]["cost"], None]
+    assert facts["cost of 1,000 rows at the chosen threshold"] == [1000 * runs[0].sections.decisions["best"]["cost"], None]
     assert any(note.startswith("b: ") and "ε = 3 bounds" in note and "0.950" in note for note in found.notes)
     assert not any("other test rows" in note for note in found.notes)
 
@@ -163,3 +163,11 @@ def test_a_result_with_a_flipped_bit_is_damaged_not_another_result(runs, tmp_pat
         read_run(tmp_path)
     path.write_bytes(whole)
     assert read_run(tmp_path).to_dict() == runs[0].to_dict()
+
+
+def test_a_resumed_run_says_from_where_its_time_and_bytes_count(runs) -> None:
+    resumed = msgspec.structs.replace(runs[1], training=msgspec.structs.replace(runs[1].training, resumed_from=40))
+    facts = {row.name: row.values for row in compare_results(["a", "b"], [runs[0], resumed]).facts}
+    for name in ("whole run", "bytes sent and received"):
+        whole, since = facts[name]
+        assert since == f"{whole}, from step 40 on only"

@@ -191,7 +191,7 @@ def score_plot(decisions: Decisions, summary: str) -> Plot:
         series=series,
         x_ticks=x.ticks(),
         rule=None if best is None else x.at(best),
-        rule_label="cheapest threshold",
+        rule_label="chosen threshold",
     )
 
 

@@ -174,12 +174,15 @@ def _facts(results: Sequence[Result]) -> list[ComparisonRow]:
         _row("test rows", [result.evaluation["rows"] if result.evaluation is not None else None for result in results]),
         _row("training rows", [result.data.rows.get("train") if result.data is not None else None for result in results]),
         _row("steps", [result.training.steps if result.training is not None else None for result in results]),
-        _row("whole run", [formats.duration(result.seconds) for result in results]),
+        _row("whole run", [f"{formats.duration(result.seconds)}{_since(result)}" for result in results]),
         _row(
             "bytes sent and received",
-            [formats.size(sum(phase.bytes_sent + phase.bytes_received for phase in result.phases)) for result in results],
+            [
+                f"{formats.size(sum(phase.bytes_sent + phase.bytes_received for phase in result.phases))}{_since(result)}"
+                for result in results
+            ],
         ),
-        _row("least cost of 1,000 rows", best),
+        _row("cost of 1,000 rows at the chosen threshold", best),
         _row("strongest label attack, AUC", [_leak(result) for result in results]),
         _row(
             "epsilon of labels, this run",
@@ -192,6 +195,12 @@ def _facts(results: Sequence[Result]) -> list[ComparisonRow]:
         ),
     ]
     return [row for row in rows if any(value is not None for value in row.values)]
+
+
+def _since(result: Result) -> str:
+    """Say from where a run that was resumed counts its time and bytes: what came before is in no figure of its report."""
+    step = result.training.resumed_from if result.training is not None else None
+    return f", from step {step} on only" if step else ""
 
 
 def _best_cost(result: Result) -> float | None:
