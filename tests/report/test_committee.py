@@ -9,6 +9,7 @@ import pytest
 from tallystick.evaluation.decisions import ScoredRows, Subgroups, by_group, decide
 from tallystick.evaluation.measure import MetricValue
 from tallystick.report import to_html
+from tallystick.report.formats import number
 from tallystick.report.leaks import most_auc, promise
 from tallystick.report.words import headline
 from tallystick.results import (
@@ -174,4 +175,4 @@ def test_a_threshold_that_others_beat_is_called_chosen_and_not_cheapest(full) ->
     assert least < decisions["best"]["cost"]
     page = to_html(msgspec.structs.replace(full, sections=msgspec.structs.replace(full.sections, decisions=decisions)))
     assert ">cheapest<" not in page
-    assert f"another line of the table costs less: {1000 * least:,.1f} for {1000 * decisions['best']['cost']:,.1f}" in page
+    assert f"another line of the table costs less: {number(1000 * least)} for {number(1000 * decisions['best']['cost'])}" in page
