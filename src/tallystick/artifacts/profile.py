@@ -50,7 +50,7 @@ class TrainingProfile(msgspec.Struct, frozen=True, kw_only=True):
 
 def profile_of(frame: Frame, encoder: Encoder, rows: NDArray[np.int64]) -> TrainingProfile:
     """The encoder's columns in these rows; sequences are left out."""
-    columns = TrainingColumns(frame, rows)
+    columns = TrainingColumns(encoder.fitted(frame), rows)
     return TrainingProfile(
         rows=len(rows),
         numeric=tuple(numeric_profile(column.name, columns.numbers(column.name)) for column in encoder.numeric),

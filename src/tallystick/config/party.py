@@ -354,9 +354,10 @@ class PartyFile(Model):
 
     @property
     def text_columns(self) -> tuple[str, ...]:
-        """Columns that a CSV keeps as they are written: keys, sequences that a separator parts, and their target items."""
+        """Columns that a CSV keeps as they are written: keys, categories, sequences that a separator parts, and their targets."""
         parted = {name: each.target for name, each in self.sequences.items() if each.separator is not None}
-        return (*self.keys.values(), *parted, *(target for target in parted.values() if target is not None))
+        categories = self.features.categorical if self.features is not None else ()
+        return (*self.keys.values(), *categories, *parted, *(target for target in parted.values() if target is not None))
 
 
 @lru_cache(maxsize=16)

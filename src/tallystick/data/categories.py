@@ -16,6 +16,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tallystick.config.party import EncodingConfig
+from tallystick.data.forms import Form
 from tallystick.data.text import as_text
 
 MISSING, UNSEEN, FIRST_CATEGORY = 0, 1, 2
@@ -29,6 +30,7 @@ class CategoricalColumn(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     categories: tuple[str, ...]
     min_count: int = 1  # training rows that each of them has
+    form: Form = "text"
     built_for: int | None = None  # categories when the network was built, where later trainings brought more
 
     @property
@@ -72,13 +74,15 @@ def kept_categories(counts: pl.DataFrame, encoding: EncodingConfig, *, cells: in
     return tuple(kept.get_column("text").to_list()), least
 
 
-def fit_categorical(name: str, cells: Iterable[pl.Series], encoding: EncodingConfig, *, rows: int) -> CategoricalColumn | None:
+def fit_categorical(
+    name: str, cells: Iterable[pl.Series], encoding: EncodingConfig, *, rows: int, form: Form = "text"
+) -> CategoricalColumn | None:
     """Fit on the cells of so many training rows, in any order; None for a column that is constant there."""
     counts = count_values(cells)
     if counts.height == 1:
         return None
     categories, least = kept_categories(counts, encoding, cells=rows)
-    return CategoricalColumn(name=name, categories=categories, min_count=least)
+    return CategoricalColumn(name=name, categories=categories, min_count=least, form=form)
 
 
 def _fitting_count(counts: pl.Series, rows: int) -> int:

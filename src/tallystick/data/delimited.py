@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, TextIO, cast
+from typing import BinaryIO, Literal, TextIO, cast
 
 import polars as pl
 import polars.selectors as cs
@@ -62,13 +62,14 @@ def read_delimited(paths: Sequence[Path], form: TableConfig, *, text: Collection
         plain = [_Plain.of(path, form, folder / str(number)) for number, path in enumerate(paths)]
         as_read = set(text)
         table, mixed = _read_all(plain, separator, as_read, folder)
-        decimal = form.decimal or _decimal(table, text, paths[0])
+        told = form.decimal or _decimal(table, text, paths[0])
+        decimal = told or "."
         if decimal == "," and (pointed := {name for name, kind in table.schema.items() if kind.is_float()} - as_read):
             table, _ = _read_all(plain, separator, as_read | mixed | pointed, folder)
             _refuse_points(table, pointed, paths[0])
     words = [name for name, kind in table.schema.items() if kind == pl.String and name not in text]
     typed = [found for name in words if (found := _typed(table.get_column(name), decimal)) is not None]
-    return LazyTable(table.source.with_columns(typed), held=table.held) if typed else table
+    return LazyTable(table.source.with_columns(typed), held=table.held, decimal=told)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,8 +237,8 @@ def _matches(column: pl.Series, pattern: str) -> bool:
     return len(known) > 0 and bool(known.head(SAMPLE_CELLS).str.contains(pattern).all() and known.str.contains(pattern).all())
 
 
-def _decimal(table: LazyTable, text: Collection[str], path: Path) -> str:
-    """Which sign stands before a fraction, by the columns that can be read in one way only.
+def _decimal(table: LazyTable, text: Collection[str], path: Path) -> Literal[",", "."] | None:
+    """Say which sign stands before a fraction, by the columns that can be read in one way only; None where none tells.
 
     Raises DataError where there is none, or where they contradict each other.
     """
@@ -257,7 +258,7 @@ def _decimal(table: LazyTable, text: Collection[str], path: Path) -> str:
     elif either and not certain_comma and not certain_point:
         problem = f"{min(either)!r} has commas that may be decimal signs or part thousands"
     else:
-        return "," if certain_comma else "."
+        return "," if certain_comma else "." if certain_point else None
     raise DataError(f'{path}: column {problem}; say which under table in the party file: `decimal: ","` or `decimal: "."`')
 
 

@@ -4,6 +4,7 @@ Shapes: N rows, F numeric outputs, G categorical outputs.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Literal
 
 import msgspec
@@ -18,7 +19,8 @@ from tallystick.data.categories import ENCODED_AT_A_TIME, CategoricalColumn, fit
 from tallystick.data.columns import Floats, TrainingColumns, numbers_of
 from tallystick.data.common_values import CommonValues
 from tallystick.data.features import FeatureShape, Numbers, PackedFeatures, Packing
-from tallystick.data.lazy import Frame, in_order, slices_of
+from tallystick.data.forms import TYPES, Form, as_form, form_of, has_form
+from tallystick.data.lazy import Frame, LazyTable, in_order, slices_of
 from tallystick.data.records import fits_memory, mapped, rows_of_a_piece
 from tallystick.data.sequences import SequenceColumn, fit_sequence
 from tallystick.data.table import require_column, require_named
@@ -45,6 +47,7 @@ class NumericColumn(msgspec.Struct, frozen=True, kw_only=True):
     low: float  # of the training rows, standardised
     high: float
     indicator: bool  # training rows had missing values
+    form: Form = "number"
     knots: tuple[float, ...] = ()  # rank: values, ascending
     scores: tuple[float, ...] = ()  # rank: their normal scores
     edges: tuple[float, ...] = ()  # of its bins, in units of what encode gives; none for a plain number
@@ -68,6 +71,7 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
     screened: bool = False  # columns that say nothing may be closed: training/screening.py
     common: CommonValues | None = None  # of a party that makes rows up; ``encode`` gives the values as they are
     rows: int = 0  # training rows that it was fitted on; 0 in an encoder from before this was kept
+    decimal: Literal[",", "."] | None = None  # sign of the files that it was fitted on; None where none of their numbers told
 
     @classmethod
     def fit(
@@ -92,11 +96,23 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
         if len(rows) == 0:
             raise FeatureError("there are no training rows to fit the encoder on; check the split and the alignment")
         encoding = encoding or EncodingConfig()
+        for name in (*features.numeric, *features.categorical):
+            require_named(frame, name, use="feature")
         # Read one by one, and checked on all rows: an infinite number is not first met in an epoch's validation.
         columns = TrainingColumns(frame, rows)
-        numeric = {name: _fit_numeric(name, columns.numbers(name), encoding.numeric) for name in features.numeric}
+        numeric = {
+            name: _fit_numeric(name, columns.numbers(name), encoding.numeric, form_of(frame.schema[name], use="numeric"))
+            for name in features.numeric
+        }
         categorical = {
-            name: fit_categorical(name, columns.cells(name), encoding, rows=len(rows)) for name in features.categorical
+            name: fit_categorical(
+                name,
+                columns.cells(name),
+                encoding,
+                rows=len(rows),
+                form=form_of(frame.schema[name], use="categorical"),
+            )
+            for name in features.categorical
         }
         notes = tuple(_left_out(frame, name, rows) for name, fitted in [*numeric.items(), *categorical.items()] if fitted is None)
         notes += _chosen_notes(encoding, numeric, categorical, rows=len(rows))
@@ -121,6 +137,7 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
             notes=notes,
             numbers=chosen,
             rows=len(rows),
+            decimal=frame.decimal if isinstance(frame, LazyTable) else None,
         )
 
     @classmethod
@@ -181,12 +198,49 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
             cardinalities=self.feature_shape.codes,
         )
 
+    @property
+    def types(self) -> dict[str, pl.DataType]:
+        """A type in which each of its columns, other than sequences, has the form that it had in training."""
+        return {column.name: TYPES[column.form] for column in self._columns}
+
+    @property
+    def _columns(self) -> tuple[NumericColumn | CategoricalColumn, ...]:
+        return (*self.numeric, *self.categorical)
+
+    @property
+    def text_columns(self) -> tuple[str, ...]:
+        """Columns that were text in training: a file's cells are kept as they are written."""
+        return tuple(column.name for column in self.categorical if column.form == "text")
+
+    def fitted(self, frame: Frame) -> Frame:
+        """Give a table with its columns in the forms that they had in training.
+
+        Raises FeatureError for a column that is absent, or that does not fit.
+        """
+        changed: dict[str, pl.Series] = {}
+        whole = replace(frame, rows=None) if isinstance(frame, LazyTable) else frame
+        for column in self._columns:
+            require_named(frame, column.name, use="feature")
+            kind = frame.schema[column.name]
+            if has_form(kind, column.form):
+                continue
+            categories = column.categories if isinstance(column, CategoricalColumn) else ()
+            changed[column.name] = as_form(whole.get_column(column.name), column.form, categories=categories)
+        if not changed:
+            return frame
+        if isinstance(frame, pl.DataFrame):
+            return frame.with_columns(**changed)
+        assert isinstance(whole, LazyTable)
+        kept = [name for name in whole.columns if name not in changed]
+        beside = whole.beside(kept, pl.DataFrame(list(changed.values())))
+        return beside if frame.rows is None else beside[frame.rows]
+
     def encode(self, frame: Frame) -> PackedFeatures:
         """Encode rows, a column at a time; where they are too many for memory, some rows at a time, into a file.
 
         Raises DataError for an absent column or infinite numbers, StorageError where the disk is full.
         """
-        packing = self.packing
+        packing, frame = self.packing, self.fitted(frame)
         if fits_memory(frame.height, packing.row_bytes):
             return PackedFeatures(records_MR=torch.from_numpy(self._records(frame, packing)), packing=packing)
         ordered, place_M = in_order(frame)
@@ -201,6 +255,7 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
 
     def check(self, frame: Frame) -> None:
         """Refuse what encode would, without encoding anything."""
+        frame = self.fitted(frame)
         for column in self.numeric:
             numbers_of(frame, column.name)
         for categorical in self.categorical:
@@ -316,7 +371,9 @@ def transformed(values_N: Floats, transform: str, knots: tuple[float, ...], scor
     return values_N
 
 
-def _fit_numeric(name: str, values_N: Floats, asked: Literal["auto", "standard", "log", "rank"]) -> NumericColumn | None:
+def _fit_numeric(
+    name: str, values_N: Floats, asked: Literal["auto", "standard", "log", "rank"], form: Form
+) -> NumericColumn | None:
     rows = len(values_N)
     known = values_N[~np.isnan(values_N)]
     missing = len(known) < rows
@@ -341,6 +398,7 @@ def _fit_numeric(name: str, values_N: Floats, asked: Literal["auto", "standard",
         low=float((known_T.min() - mean) / deviation),
         high=float((known_T.max() - mean) / deviation),
         indicator=missing,
+        form=form,
         knots=knots,
         scores=scores,
     )

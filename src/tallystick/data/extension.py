@@ -34,6 +34,7 @@ def extended(before: Encoder, frame: Frame, party: PartyFile, rows: NDArray[np.i
 
     Raises FeatureError for a column that is gone or has become of another kind, and whatever ``Encoder.fit`` does of cells.
     """
+    frame = before.fitted(frame)
     notes = _same_columns(before, frame, party)
     numeric = tuple(_widened(column, numbers_of(frame, column.name)[rows]) for column in before.numeric)
     notes += [

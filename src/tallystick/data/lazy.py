@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, TypeAlias, cast
+from typing import IO, TYPE_CHECKING, Literal, TypeAlias, cast
 
 import numpy as np
 import polars as pl
@@ -59,12 +59,16 @@ class LazyTable:
         rows: which of the source's rows these are; all of them if left out.
         held: what the source reads from, kept open as long as the table is in use.
         block: columns of the source that were read last.
+        decimal: the sign before a fraction in the files, where some of their numbers told.
+        notes: what reading came to that a person should know.
     """
 
     source: pl.LazyFrame
     rows: NDArray[np.int64] | NDArray[np.int32] | None = None
     held: "_Held | None" = None
     block: _Block = field(default_factory=_Block, repr=False, compare=False)
+    decimal: Literal[",", "."] | None = None
+    notes: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, frame: pl.DataFrame) -> "LazyTable":
@@ -126,7 +130,8 @@ class LazyTable:
     def beside(self, names: Iterable[str], columns: pl.DataFrame) -> "LazyTable":
         """Some of the columns, and others beside them that stay in memory."""
         assert self.rows is None, "a table as it was read"
-        return LazyTable(pl.concat([self.source.select(cs.by_name(*names)), columns.lazy()], how="horizontal"), held=self.held)
+        source = pl.concat([self.source.select(cs.by_name(*names)), columns.lazy()], how="horizontal")
+        return LazyTable(source, held=self.held, decimal=self.decimal, notes=self.notes)
 
     def collect(self) -> pl.DataFrame:
         """Read all of it."""

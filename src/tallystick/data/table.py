@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal, Protocol
 from urllib.parse import unquote, urlsplit
 
 import polars as pl
@@ -26,15 +27,47 @@ from tallystick.reading import did_you_mean, redacted
 from tallystick.storage import refuse_pipe, scratch_folder
 
 
-def read_party_table(party: PartyFile) -> LazyTable:
-    """Read a party's table, with its key columns kept as they are written; see read_table."""
+class TrainedForms(Protocol):
+    """How the training read a party's columns: what an encoder keeps of it."""
+
+    @property
+    def text_columns(self) -> Collection[str]:
+        """Columns that were text."""
+        ...
+
+    @property
+    def decimal(self) -> Literal[",", "."] | None:
+        """The files' sign before a fraction; None where nothing told."""
+        ...
+
+
+def read_party_table(party: PartyFile, *, trained: TrainedForms | None = None) -> LazyTable:
+    """Read a party's table, with its key columns kept as they are written; see read_rows."""
     if party.table is None:
         raise DataError(f"party {party.party}: its party file names no table")
-    frame = read_table(party.table, text=party.text_columns)
+    frame = read_rows(party.table, party, trained=trained)
     for use, column in [*(("key", name) for name in party.keys.values()), ("label", party.label), ("weight", party.weight)]:
         if column is not None:
             require_named(frame, column, use=use)
     return frame
+
+
+def read_rows(source: TableConfig, party: PartyFile, *, trained: TrainedForms | None) -> LazyTable:
+    """Read a table of a party, with keys and categories as they are written; see read_table.
+
+    Args:
+        source: where the rows are.
+        party: whose columns they have.
+        trained: how a training has read these columns, where there was one: a file's text and numbers are read in the same way.
+    """
+    text, made_of = set(party.text_columns), party.repeats.aggregate if party.repeats is not None else {}
+    if trained is not None:
+        known = set(trained.text_columns)
+        text |= known
+        text |= {column for column, statistics in made_of.items() if known & {f"{column}_{each}" for each in statistics}}
+        if source.path is not None and source.decimal is None and trained.decimal is not None:
+            source = source.model_copy(update={"decimal": trained.decimal})
+    return read_table(source, text=text)
 
 
 def read_table(table: TableConfig, *, text: Collection[str] = ()) -> LazyTable:

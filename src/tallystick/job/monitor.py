@@ -6,13 +6,14 @@ from pathlib import Path
 import polars as pl
 
 from tallystick.artifacts.folder import RunFolder
+from tallystick.artifacts.trained import kept_encoder
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
 from tallystick.config.party_checks import check_party
 from tallystick.config.table import TableConfig
 from tallystick.data.keys import key_of, keys_of
 from tallystick.data.repeats import with_summaries
-from tallystick.data.table import read_table, require_column
+from tallystick.data.table import read_rows, read_table, require_column
 from tallystick.errors import ConfigError, DataError
 from tallystick.job.runs import chosen_run
 from tallystick.job.versions import Versions
@@ -28,7 +29,7 @@ def look_of(
     if contract.role_of(party.party) == "helper":
         raise ConfigError(f"monitor: {party.party} has no table; it is for parties with rows")
     folder = _folder_in_use(contract, party, run)
-    frame = with_summaries(read_table(party.table_at(table), text=party.text_columns), party, contract.alignment)
+    frame = with_summaries(read_rows(party.table_at(table), party, trained=kept_encoder(folder)), party, contract.alignment)
     return Look(
         contract=contract,
         party=party,

@@ -26,7 +26,7 @@ from tallystick.data.encoder import Encoder
 from tallystick.data.keys import KeyReport, Keys
 from tallystick.data.lazy import Frame
 from tallystick.data.repeats import with_summaries
-from tallystick.data.table import read_table
+from tallystick.data.table import read_rows
 from tallystick.dataset.dataset import Dataset
 from tallystick.dataset.own_rows import OwnRows
 from tallystick.dataset.registry import dataset_of
@@ -112,7 +112,7 @@ def predict(
         return _Prediction(
             contract=contract,
             party=party,
-            frame=with_summaries(read_table(source, text=party.text_columns), party, contract.alignment),
+            frame=with_summaries(read_rows(source, party, trained=kept_encoder(folder)), party, contract.alignment),
             output=output,
             promoted=promoted,
             chosen=run is not None,

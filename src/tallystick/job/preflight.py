@@ -182,7 +182,8 @@ def preflight(
     found = Preflight()
     fits = _check_side(contract, party, found)
     if party.table is not None:
-        found.frame = found.tried(lambda: read_party_table(party))
+        trained = point.encoder if point is not None else None
+        found.frame = found.tried(lambda: read_party_table(party, trained=trained))
     if not fits:
         return found
     if (cluster := party.training_cluster) is not None:

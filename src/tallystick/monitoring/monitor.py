@@ -87,12 +87,12 @@ def _columns(look: Look, notes: list[str]) -> list[Drift]:
     if encoder is None:
         notes.append("This party has no column in the model.")
         return []
-    before, rows_R = kept_profile(look.folder), look.keys.rows_R
+    before, rows_R, frame = kept_profile(look.folder), look.keys.rows_R, encoder.fitted(look.frame)
     if encoder.sequences:
         notes.append("Columns of lists are not compared.")
-    found = [numeric_drift(each, numbers_of(look.frame, each.name)[rows_R]) for each in before.numeric]
+    found = [numeric_drift(each, numbers_of(frame, each.name)[rows_R]) for each in before.numeric]
     for column in before.categorical:
-        cells = require_column(look.frame, column.name, use="feature").gather(rows_R)
+        cells = require_column(frame, column.name, use="feature").gather(rows_R)
         found.append(categorical_drift(column, cells))
     return found
 

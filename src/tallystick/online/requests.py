@@ -3,12 +3,13 @@
 Everything that comes is foreign: an error names the row and the column, and never a value.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import msgspec
 import polars as pl
+import polars.selectors as cs
 
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
@@ -85,7 +86,7 @@ class Reader:
             contract=contract,
             party=party,
             encoder=encoder,
-            schema=dict(frame.schema),
+            schema=dict(frame.schema) | (encoder.types if encoder is not None else {}),
             most_rows=party.serving.max_rows,
             keys_only=_keys_only(contract, party),
         )
@@ -113,14 +114,17 @@ class Reader:
             if row.keys() != names:
                 raise Problem(status=422, detail=f"rows[{number}]: has other columns than rows[0]; give every row the same ones")
         self._check_names(names)
-        return self._asked({name: [row[name] for row in request.rows] for name in names})
+        columns = {name: [row[name] for row in request.rows] for name in names}
+        own = pl.DataFrame([self._column(name, columns[name]) for name in self.own_columns]) if self._brings_own(names) else None
+        return self._asked({name: columns[name] for name in self.key_columns}, own)
 
     def arrow(self, body: bytes) -> RowsAsked:
         """Read an Arrow IPC stream; raises Problem."""
         frame = read_stream(body, most_rows=self.most_rows, most_bytes=self.party.serving.max_body_kib << 10)
         self._check_count(frame.height)
         self._check_names(frame.columns)
-        return self._asked({name: frame.get_column(name).to_list() for name in frame.columns})
+        own = frame.select(cs.by_name(*self.own_columns)) if self._brings_own(frame.columns) else None
+        return self._asked({name: frame.get_column(name).to_list() for name in self.key_columns}, own)
 
     def _check_count(self, rows: int) -> None:
         if not rows:
@@ -145,11 +149,13 @@ class Reader:
                 "to have them looked up",
             )
 
-    def _asked(self, columns: Mapping[str, Sequence[Cell]]) -> RowsAsked:
-        keys = self._keys({name: columns[name] for name in self.key_columns})
-        if self.encoder is None or len(columns) == len(set(self.key_columns)):
+    def _brings_own(self, names: Collection[str]) -> bool:
+        return self.encoder is not None and len(names) > len(set(self.key_columns))
+
+    def _asked(self, key_columns: Mapping[str, Sequence[Cell]], frame: pl.DataFrame | None) -> RowsAsked:
+        keys = self._keys(key_columns)
+        if self.encoder is None or frame is None:
             return RowsAsked(keys=keys, own=None)
-        frame = pl.DataFrame([self._column(name, columns[name]) for name in self.own_columns])
         try:
             return RowsAsked(keys=keys, own=self.encoder.encode(frame).unpacked(), columns=frame)
         except DataError as error:

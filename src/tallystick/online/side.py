@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+import polars as pl
+
 from tallystick.alignment.outcome import Alignment
 from tallystick.alignment.pairwise import LocalOptions
 from tallystick.artifacts.answers import SERVING, AnswerLog, serving_secret
@@ -25,7 +27,7 @@ from tallystick.data.encoder import Encoder
 from tallystick.data.keys import Keys, fingerprint, keys_of
 from tallystick.data.lazy import Frame
 from tallystick.data.repeats import with_summaries
-from tallystick.data.table import read_table
+from tallystick.data.table import read_rows
 from tallystick.errors import ConfigError, DataError, PeerError, StorageError, TallystickError
 from tallystick.job.handshake import Agreement, PromotedHalf, ResumeState
 from tallystick.job.job import use_threads
@@ -119,7 +121,8 @@ class ServingSide:
                 f"run {folder.run_id} is a candidate here and answers nobody, and no run is promoted; promote the one that is to "
                 "be in use on all sides, or name one with --run"
             )
-        frame = _read(source, contract, party)
+        encoder = kept_encoder(folder)
+        frame = _read(source, contract, party, encoder)
         return cls(
             contract=contract,
             party=party,
@@ -130,7 +133,7 @@ class ServingSide:
             home=ServingHome.of(contract, party),
             source=source,
             frame=frame,
-            keys=require_to_predict(contract, party, frame, kept_encoder(folder), folder=folder, charges=False),
+            keys=require_to_predict(contract, party, frame, encoder, folder=folder, charges=False),
             watcher=watcher,
         )
 
@@ -207,7 +210,7 @@ class ServingSide:
         if kept is None or not folder.trained:
             raise DataError(f"{folder.path} holds no trained model; it does not look like a finished run")
         encoder = kept_encoder(folder)
-        frame = _read(self.source, self.contract, self.party) if anew else self.frame
+        frame = _read(self.source, self.contract, self.party, encoder) if anew else self.frame
         return OpenRun(
             run_id=run_id,
             folder=folder,
@@ -226,9 +229,10 @@ class ServingSide:
                 "(gaussian-embeddings); leave it out, and serve the table"
             )
         if isinstance(config, Redis):
-            return RedisStore(config, encoder, dict(self.frame.schema))
+            return RedisStore(config, encoder, _types(self.frame, encoder))
         if isinstance(config, Postgres):
-            return PostgresStore(config, encoder, dict(self.frame.schema), text=self.party.text_columns)
+            text = (*self.party.text_columns, *(encoder.text_columns if encoder is not None else ()))
+            return PostgresStore(config, encoder, _types(self.frame, encoder), text=text)
 
         def snapshot_of(frame: Frame) -> Snapshot:
             keys = keys_of(frame, self.party, self.contract.alignment)
@@ -238,7 +242,7 @@ class ServingSide:
 
         return TableStore(
             snapshot_of(frame),
-            read=lambda: snapshot_of(_read(self.source, self.contract, self.party)),
+            read=lambda: snapshot_of(_read(self.source, self.contract, self.party, encoder)),
             signature=partial(signature, self.source),
             refresh_s=self.party.serving.refresh_s,
             say=self.watcher.say,
@@ -306,8 +310,13 @@ class ServingSide:
 _FOR_EVER_S = 604_800.0
 
 
-def _read(source: TableConfig, contract: Contract, party: PartyFile) -> Frame:
-    return with_summaries(read_table(source, text=party.text_columns), party, contract.alignment)
+def _read(source: TableConfig, contract: Contract, party: PartyFile, encoder: Encoder | None) -> Frame:
+    return with_summaries(read_rows(source, party, trained=encoder), party, contract.alignment)
+
+
+def _types(frame: Frame, encoder: Encoder | None) -> dict[str, pl.DataType]:
+    """The types of a table's columns, and of those that the model reads what they were in training."""
+    return dict(frame.schema) | (encoder.types if encoder is not None else {})
 
 
 _OF_ANY_SIDE = {"store", "refresh_s", "journal"}

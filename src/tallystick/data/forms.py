@@ -1,0 +1,155 @@
+"""Forms: how a feature column's cells were read in training. Every later table's cells are brought into this form, or refused."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
+
+import polars as pl
+
+from tallystick.data.text import as_text, rows_listed
+from tallystick.data.times import ISO
+from tallystick.errors import FeatureError
+
+Form = Literal["number", "boolean", "text", "date", "moment", "zoned", "time", "duration"]
+
+WORDS: Mapping[str, str] = {
+    "number": "numbers",
+    "boolean": "true and false",
+    "text": "text",
+    "date": "dates",
+    "moment": "time stamps without a zone",
+    "zoned": "time stamps with a zone",
+    "time": "times of day",
+    "duration": "durations",
+}
+TYPES: Mapping[Form, pl.DataType] = {
+    "number": pl.Float64(),
+    "boolean": pl.Boolean(),
+    "text": pl.String(),
+    "date": pl.Date(),
+    "moment": pl.Datetime("us"),
+    "zoned": pl.Datetime("us", "UTC"),
+    "time": pl.Time(),
+    "duration": pl.Duration("us"),
+}
+"""A type of each form, for cells that come without one."""
+
+
+def form_of(kind: pl.DataType, *, use: Literal["numeric", "categorical"]) -> Form:
+    """Say which form a column of this type has; text that is listed as numeric is read as numbers."""
+    if kind in (pl.String, pl.Categorical, pl.Enum, pl.Null):
+        return "number" if use == "numeric" else "text"
+    if isinstance(kind, pl.Datetime):
+        return "moment" if kind.time_zone is None else "zoned"
+    others: dict[pl.DataType, Form] = {pl.Boolean(): "boolean", pl.Date(): "date", pl.Time(): "time"}
+    return others.get(kind, "duration" if isinstance(kind, pl.Duration) else "number")
+
+
+def has_form(kind: pl.DataType, form: Form) -> bool:
+    """Whether a column of this type is read as the form says without any change."""
+    return not kind.is_nested() and kind not in (pl.Binary, pl.Object) and form_of(kind, use="categorical") == form
+
+
+def as_form(column: pl.Series, form: Form, *, categories: Sequence[str] = ()) -> pl.Series:
+    """Give a column in the form that it had in training.
+
+    Args:
+        column: cells of a later table.
+        form: how the training read them.
+        categories: of a column of text, which tell whether cells of another type spell them as they were spelt.
+
+    Raises FeatureError, naming the column, what was trained and what is found, for cells that do not fit.
+    """
+    kind = column.dtype
+    if has_form(kind, form) and kind != pl.Null:
+        return column
+    if column.null_count() == len(column):
+        return pl.Series(column.name, [None] * len(column), dtype=TYPES[form])
+    if kind.is_nested() or kind in (pl.Binary, pl.Object):
+        raise _refusal(column, form, f"cells of type {kind}")
+    if form == "text":
+        return _as_spelt(column, categories)
+    found = form_of(kind, use="categorical")
+    if found == "text":
+        text = column.cast(pl.String).str.strip_chars()
+        text = text.set(text == "", None)
+        made = _FROM_TEXT[form](text) if form in _FROM_TEXT else None
+        wrong = text.is_not_null() if made is None else made.is_null() & text.is_not_null()
+        if made is None or wrong.any():
+            what = f"text that is none in {rows_listed(wrong)} of {len(column)} rows"
+            raise _refusal(column, form, what, hint=" (see table.decimal, if it is the sign before a fraction)")
+        return made.alias(column.name)
+    if (found, form) == ("boolean", "number"):
+        return column.cast(pl.Int64)
+    if (found, form) == ("number", "boolean") and column.drop_nulls().is_in([0, 1]).all():
+        return column.cast(pl.Boolean)
+    if (found, form) == ("date", "moment"):
+        return column.cast(TYPES["moment"])
+    if (found, form) == ("moment", "date"):
+        if (column.dt.truncate("1d") == column).all():
+            return column.cast(pl.Date)
+        raise _refusal(column, form, "time stamps with a time of day")
+    raise _refusal(column, form, WORDS[found])
+
+
+def _refusal(column: pl.Series, form: Form, found: str, *, hint: str = "") -> FeatureError:
+    return FeatureError(
+        f"column {column.name!r}: the model was trained on {WORDS[form]}, and this table has {found}{hint}; bring the column "
+        "as it was in training, or train anew"
+    )
+
+
+def _as_spelt(column: pl.Series, categories: Sequence[str]) -> pl.Series:
+    """Spell typed cells as text, where a category that this type could hold is spelt in this way too.
+
+    A postcode 01067 that comes as the number 1067 would be an unseen category.
+    """
+    found = form_of(column.dtype, use="categorical")
+    known = pl.Series(categories, dtype=pl.String)
+    read = _FROM_TEXT[found](known) if found in _FROM_TEXT else known.clear().extend_constant(None, len(known))
+    spelt = as_text(read.filter(read.is_not_null()))
+    if (spelt != known.filter(read.is_not_null())).any():
+        raise _refusal(column, "text", f"{WORDS[found]}, which do not keep how it was written (such as zeros in front)")
+    return as_text(column)
+
+
+def _numbers(text: pl.Series) -> pl.Series:
+    if text.drop_nulls().str.contains(r"^[+-]?[0-9]{1,18}$").all():
+        return text.cast(pl.Int64)
+    numbers = text.cast(pl.Float64, strict=False)
+    return numbers.set(~numbers.is_finite().fill_null(True), None)
+
+
+def _booleans(text: pl.Series) -> pl.Series:
+    return text.str.to_lowercase().replace_strict({"true": True, "false": False}, default=None, return_dtype=pl.Boolean)
+
+
+def _moments(text: pl.Series, *, zoned: bool) -> pl.Series:
+    part = text.str.extract_groups(ISO).struct.unnest()
+    clock = part["day"] + "T" + part["time"].fill_null("00:00") + ":" + part["second"].fill_null("00")
+    micros = clock.str.to_datetime("%Y-%m-%dT%H:%M:%S", time_unit="us", strict=False).cast(pl.Int64)
+    micros = micros + part["fraction"].str.pad_end(6, "0").cast(pl.Int64).fill_null(0)
+    zone = part["zone"]
+    sign = zone.str.starts_with("-").cast(pl.Int64) * -2 + 1
+    hours, minutes = zone.str.extract(r"^[+-](\d{2})").cast(pl.Int64), zone.str.extract(r"(\d{2})$").cast(pl.Int64)
+    micros = micros - (sign * (hours * 60 + minutes)).fill_null(0) * 60_000_000
+    micros = micros.set(zone.is_null() if zoned else zone.is_not_null(), None)
+    return micros.cast(TYPES["zoned" if zoned else "moment"])
+
+
+def _dates(text: pl.Series) -> pl.Series:
+    moments = _moments(text, zoned=False)
+    return moments.set((moments.dt.truncate("1d") != moments).fill_null(False), None).cast(pl.Date)
+
+
+def _times(text: pl.Series) -> pl.Series:
+    return text.str.replace(r"^(\d{2}:\d{2})$", "$1:00").str.to_time("%H:%M:%S%.f", strict=False)
+
+
+_FROM_TEXT: Mapping[Form, Callable[[pl.Series], pl.Series]] = {
+    "number": _numbers,
+    "boolean": _booleans,
+    "date": _dates,
+    "moment": lambda text: _moments(text, zoned=False),
+    "zoned": lambda text: _moments(text, zoned=True),
+    "time": _times,
+}
