@@ -57,6 +57,22 @@ def test_the_first_hour_runs_as_written(tmp_path: Path) -> None:
     with_shop, alone = (float(text) for text in re.findall(r"columns (?:alone )?(\d\.\d{3})", output)[:2])
     assert with_shop > alone + 0.03  # 0.771 and 0.675 on one machine; the page tells its reader that the shop's columns help
     assert "no formal guarantee" in output
+    samples = [line for line in quoted("what-leaks-what-to-choose.md") if " learnt at " in line]
+    assert len(samples) >= 4
+    learnt = [counted(line) for line in output.splitlines() if " learnt at " in line]
+    assert [line for line in samples if counted(line) not in learnt] == []
+
+
+def quoted(page: str) -> list[str]:
+    """The paragraphs that a page of explanation quotes from a report, each in one line."""
+    text = (TUTORIALS.parent / "explanation" / page).read_text(encoding="utf-8")
+    block = "\n".join(line.removeprefix(">").strip() if line.startswith(">") else "" for line in text.splitlines())
+    return [" ".join(paragraph.split()) for paragraph in block.split("\n\n")]
+
+
+def counted(line: str) -> str:
+    """The line with the number of epochs left open: it follows from validation, whose last bits follow from the processor."""
+    return re.sub(r"[0-9]+ epochs", "N epochs", line)
 
 
 @pytest.mark.long
