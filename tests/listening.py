@@ -14,6 +14,6 @@ class Listening:
         self.sent.append(message)
         self._channel.send(message)
 
-    def receive(self, kind):
-        self.received.append(self._channel.receive(kind))
+    def receive(self, kind, **more):
+        self.received.append(self._channel.receive(kind, **more))
         return self.received[-1]

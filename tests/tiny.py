@@ -190,8 +190,10 @@ def few_column_attacks(patch):
     patch.setattr(audit_of_columns, "FEATURE_INFERENCE_ATTACKS", quick)
 
 
-def _command(arguments, folder, out, err, bucket_ids):
+def _command(arguments, folder, out, err, bucket_ids, before=None):
     """The tallystick command in a process of its own, with these ends of pipes as standard output and error."""
+    if before is not None:
+        before()
     if bucket_ids is not None:
         psi_oprf.BUCKET_IDS = psi_malicious.BUCKET_IDS = bucket_ids
     for own, stream in ((out, 1), (err, 2)):
@@ -207,15 +209,18 @@ def _command(arguments, folder, out, err, bucket_ids):
 
 
 class Command:
-    """A tallystick command as a process: what it says, as it says it. ``bucket_ids`` makes an alignment's buckets smaller."""
+    """A tallystick command as a process: what it says, as it says it.
 
-    def __init__(self, *arguments, folder, bucket_ids=None):
+    ``bucket_ids`` makes an alignment's buckets smaller; ``before`` is called in the process first, to plant a fault.
+    """
+
+    def __init__(self, *arguments, folder, bucket_ids=None, before=None):
         self.events, self.said, self.out = [], [], ""
         self._news = threading.Condition()
         out, out_end = _PROCESSES.Pipe(duplex=False)
         err, err_end = _PROCESSES.Pipe(duplex=False)
         self.process = _PROCESSES.Process(
-            target=_command, args=([str(part) for part in arguments], str(folder), out_end, err_end, bucket_ids)
+            target=_command, args=([str(part) for part in arguments], str(folder), out_end, err_end, bucket_ids, before)
         )
         self.process.start()
         out_end.close()
@@ -313,12 +318,13 @@ class OnDisk:
                 values[name] = value
         path.write_text(yaml.safe_dump(values, sort_keys=False))
 
-    def start(self, party, command="run", *arguments, json=True):
+    def start(self, party, command="run", *arguments, json=True, before=None):
         """Start one party; its progress comes as JSON lines."""
         started = Command(
             *(command, "contract.yaml", "--party", "party.yaml", "--progress", "json", *(["--json"] * json), *arguments),
             folder=self.home(party),
             bucket_ids=self.bucket_ids,
+            before=before,
         )
         self.started.append(started)
         return started

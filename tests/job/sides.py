@@ -52,7 +52,7 @@ class Sides:
 
         patch.setattr(MemoryChannel, "send", kept)
 
-    def with_sessions(self, _contract, party, work, *, watcher):  # noqa: ARG002
+    def with_sessions(self, _contract, party, work, *, watcher, **_):  # noqa: ARG002
         name = party.party
         self.called.add(name)
         try:

@@ -33,6 +33,33 @@ def connected(networks, pool, *, through=lambda port: port, limits=QUICK):
     return bank, shop, waiting.result()["shop"], at_shop
 
 
+def test_a_peer_that_is_there_and_answers_nothing_is_given_up_and_told(networks, pool):
+    """Its heartbeats go on: without a deadline this side would wait for ever."""
+    _, _, at_bank, at_shop = connected(networks, pool)
+    began = time.monotonic()
+    error = error_of(lambda: at_bank.receive(Note, within_s=2.5))
+    assert isinstance(error, PeerLost)
+    assert str(error) == "shop is there, and sent no Note for 2.5 s"
+    assert time.monotonic() - began >= 2.5
+    assert isinstance(error_of(at_bank.check), PeerLost)  # whoever else speaks over this session
+    assert isinstance(error_of(lambda: at_shop.receive(Note)), PeerStopped)
+
+
+@pytest.mark.parametrize("at", ["connect", "receive"])
+def test_whoever_waits_is_interrupted_from_another_thread(at, networks, pool):
+    if at == "connect":
+        bank = networks("bank", listen="127.0.0.1:0")
+        waiting = pool.submit(bank.connect, {"shop": None})
+    else:
+        bank, _, at_bank, _ = connected(networks, pool)
+        waiting = pool.submit(at_bank.receive, Note)
+    time.sleep(0.3)
+    assert not waiting.done()
+    bank.interrupt()
+    with pytest.raises(KeyboardInterrupt):
+        waiting.result(10)
+
+
 class Proxy:
     """A TCP relay that can cut all connections, refuse new ones for a while, and swallow what passes."""
 

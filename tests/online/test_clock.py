@@ -44,7 +44,7 @@ class Timed(MemoryChannel):
     def send(self, message):
         self.sent.append((self.clock.now, message))
 
-    def receive(self, _kind):
+    def receive(self, _kind, **_):
         self.clock.now += next(self.takes_s, 0.0)
         return VersionsHeld(promoted=(half(NEW), half(OLD)), candidate=None, loaded=(OLD, NEW), failed=())
 

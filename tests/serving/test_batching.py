@@ -166,6 +166,57 @@ def test_a_late_batch_is_followed_by_a_probe_only_where_partners_were_late_with_
     assert len(probed) == probes
 
 
+class Clock:
+    """Time that moves where somebody sleeps or asks."""
+
+    def __init__(self):
+        self.now = 1000.0
+
+    def monotonic(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+
+@pytest.mark.parametrize(("trip_s", "is_ready"), [(0.01, True), (0.08, True), (0.19, True), (0.21, False)])
+def test_partners_that_were_late_once_are_back_with_an_answer_within_the_deadline(trip_s, is_ready, monkeypatch):
+    """However far away they are; the log has a line where they begin to be late, and one where they are in time again."""
+    clock, said, told, asked = Clock(), [], [], []
+    monkeypatch.setattr("tallystick.serving.batching.time", clock)
+    rows = Numbers()
+    run = ScoringRun(run_id=RUN, scorer=rows, store=rows)
+    batcher = Batcher(gate=OPEN, patience_s=0.2, most_waiting=10, observe=lambda *_: None, say=said.append)
+    partners = SimpleNamespace(channels=(), probe=lambda: clock.sleep(trip_s))
+
+    def want():
+        batcher.want(Wanted(run=run, keys=[b"1"], own=None, until=clock.now + 30, done=told.append))
+
+    def asking(keys, own):
+        took_s = 0.5 if not asked else trip_s
+        asked.append(took_s)
+        clock.sleep(took_s)
+        return replace(all_here(keys, own), waited_s=took_s)
+
+    rounds = iter(range(200))
+
+    def stopped():
+        if next(rounds, None) is None:
+            return True
+        clock.sleep(0.1)
+        if batcher.ready:
+            want()
+        return False
+
+    batcher._standing = True
+    want()
+    batcher.serve({RUN: asking}, partners, stopped)
+    assert batcher._late_since is None if is_ready else batcher._late_since is not None
+    assert len(asked) > 100 if is_ready else len(asked) == 1
+    assert said[0].startswith("the partners are late: an answer took 500 ms, and serving.deadline_ms is 200")
+    assert said[1:] == (["the partners have answered in time for 10 s again"] if is_ready else [])
+
+
 def test_a_score_that_is_no_number_is_none_whatever_a_partner_sent():
     """Huge embeddings are finite, and what the network makes of them need not be."""
     (outcome,), ended = scored([([b"x", b"y", b"z"], numbers([float("nan"), 8, float("inf")]))])

@@ -198,8 +198,13 @@ Work = Callable[[dict[str, Channel], Callable[[], None]], T]
 """What a party does with its channels by peer; by the second argument it may end the sessions before it is done."""
 
 
-def with_sessions(contract: Contract, party: PartyFile, work: Work[T], *, watcher: Watcher) -> T:
-    """Open the sessions that the contract asks of this party, do the work, and close them; a peer is told why on failure."""
+def with_sessions(
+    contract: Contract, party: PartyFile, work: Work[T], *, watcher: Watcher, opened: Callable[[Endpoint], None] | None = None
+) -> T:
+    """Open the sessions that the contract asks of this party, do the work, and close them; a peer is told why on failure.
+
+    ``opened`` is given the endpoint before anybody is waited for: another thread may interrupt it.
+    """
     limits = contract.network
     identity = identity_of(party)
     if identity.warning is not None:
@@ -218,6 +223,8 @@ def with_sessions(contract: Contract, party: PartyFile, work: Work[T], *, watche
     addresses = {name: party.peers[name].address for name in dialled(contract, party.party)}
     others = [name for name in contract.parties if name != party.party and _talks(contract, party.party, name)]
     try:
+        if opened is not None:
+            opened(network)
         channels: dict[str, Channel] = dict(
             network.connect(
                 {name: addresses.get(name) for name in others},

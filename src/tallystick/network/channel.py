@@ -28,8 +28,8 @@ class Channel(Protocol):
     """A reliable, ordered, typed link to one peer.
 
     ``send`` may return before the peer has the message; ``receive`` waits for the next one and raises
-    PeerLost (unreachable for longer than the deadline), PeerStopped (it ended and said why) or ProtocolError
-    (not a valid ``kind``).
+    PeerLost (unreachable for longer than the deadline, or silent for ``within_s`` where that is given),
+    PeerStopped (it ended and said why) or ProtocolError (not a valid ``kind``).
     """
 
     @property
@@ -46,7 +46,7 @@ class Channel(Protocol):
         """Send one message."""
         ...
 
-    def receive(self, kind: type[M]) -> M:
+    def receive(self, kind: type[M], *, within_s: float | None = None) -> M:
         """Receive the next message, which must be a ``kind``."""
         ...
 
@@ -95,12 +95,13 @@ class MemoryChannel:
         self._traffic.messages_sent += 1
         self._outbox.put(payload)
 
-    def receive(self, kind: type[M]) -> M:
-        """Wait for the next message; raises PeerLost after the pair's timeout."""
+    def receive(self, kind: type[M], *, within_s: float | None = None) -> M:
+        """Wait for the next message; raises PeerLost after ``within_s``, or the pair's timeout."""
+        timeout_s = self._timeout_s if within_s is None else min(within_s, self._timeout_s)
         try:
-            payload = self._inbox.get(timeout=self._timeout_s)
+            payload = self._inbox.get(timeout=timeout_s)
         except queue.Empty:
-            raise PeerLost(self._peer, f"{self._peer} sent nothing for {self._timeout_s:g} s") from None
+            raise PeerLost(self._peer, f"{self._peer} sent nothing for {timeout_s:g} s") from None
         self._traffic.bytes_received += len(payload)
         self._traffic.messages_received += 1
         return open_payload(payload, kind, peer=self._peer)

@@ -126,6 +126,10 @@ class Endpoint:
                 session.drop(session.link, "closed")
         self._loop.end(self._transport.stop())
 
+    def interrupt(self) -> None:
+        """From any thread: have whoever waits for a peer here raise KeyboardInterrupt, now or when it waits next."""
+        self._loop.interrupt()
+
     def _raise_failures(self) -> None:
         """Raise the failure of any session: a job needs all of its parties."""
         for session in self._sessions.values():

@@ -6,6 +6,7 @@ a housekeeping thread sees to it that heartbeats go out and arrive, and that a f
 
 import asyncio
 import contextlib
+import math
 import signal
 import threading
 import time
@@ -14,6 +15,8 @@ from types import TracebackType
 from typing import Any, Self
 
 IDLE_S = 0.02
+HURRY_S = 2.0
+"""Seconds that an end in peace has left once the operator asks for the end."""
 LOOK_S = 0.001
 
 
@@ -36,6 +39,7 @@ class Loop:
         self._fault: BaseException | None = None
         self._interrupted = False
         self._closing = False
+        self.hurried_until = math.inf
         self._closed = False
         self._housekeeper: threading.Thread | None = None
         self._former_handlers: dict[signal.Signals, Any] = {}
@@ -147,6 +151,16 @@ class Loop:
         self._fault = self._fault or error
         self.wake()
 
+    def interrupt(self) -> None:
+        """From any thread: whoever waits here, now or later, gets KeyboardInterrupt, and an end in peace has little time left."""
+        with contextlib.suppress(RuntimeError):  # the loop ended this very moment
+            self.later(self._hurry)
+            self.later(self.fail, KeyboardInterrupt())
+
+    def _hurry(self) -> None:
+        self.hurried_until = min(self.hurried_until, time.monotonic() + HURRY_S)
+        self.wake()
+
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
@@ -154,6 +168,7 @@ class Loop:
 
     def _on_signal(self, _number: int, _frame: object) -> None:
         if self._closing:
+            self._loop.call_soon_threadsafe(self._hurry)
             return
         if threading.get_ident() not in self._drivers:
             raise KeyboardInterrupt
@@ -213,7 +228,7 @@ class Loop:
         return self._closed
 
     def ignore_interrupts(self) -> None:
-        """From here on the job is ending: being asked to end changes nothing."""
+        """From here on the job is ending: being asked to end leaves an end in peace HURRY_S, and changes nothing else."""
         self._closing = True
 
     def end(self, first: Coroutine[Any, Any, None]) -> None:

@@ -172,13 +172,14 @@ class Session:
             while self._writing is not None and self._writing is self._link and not self._link.stalled:
                 self._loop.turn()
 
-    def receive(self, kind: type[M]) -> M:
-        """Wait for the next message."""
+    def receive(self, kind: type[M], *, within_s: float | None = None) -> M:
+        """Wait for the next message; raises PeerLost where none arrives, nor a part of one, for ``within_s``."""
         if not self._inbox:
             with self._loop:
+                began = time.monotonic()
                 while not self._inbox:
                     self._expect(f"to send a {kind.__name__}")
-                    self._loop.spin()
+                    self._loop.spin(until=self._due(kind, began, within_s))
         payload = self._inbox.popleft()
         self._consumed += len(payload) + HEADER.size + FRAME_COST
         if self._consumed - self._consumed_told > ACK_BYTES:
@@ -200,6 +201,20 @@ class Session:
         if self._peer_said_bye:
             raise ProtocolError(self._peer, f"{self._peer} ended its side while this side waits for it {what}")
         self._raise_elsewhere()
+
+    def _due(self, kind: type[Message], began: float, within_s: float | None) -> float | None:
+        """When a message that is waited for since ``began`` has to have come; raises PeerLost once it is overdue."""
+        if within_s is None:
+            return None
+        arriving = self._link is not None and self._link.arriving is not None
+        due = max(began, self._link.progress if self._link is not None and arriving else began) + within_s
+        if time.monotonic() > due:
+            why = f"{self._peer} is there, and sent no {kind.__name__} for {within_s:g} s"
+            self._queue(DATA, encode_parts(Stopped(reason=why)))
+            self._loop.turn()
+            self.fail(PeerLost(self._peer, why))  # for all threads that speak over this session
+            self.check()
+        return due
 
     def fail(self, error: PeerError) -> None:
         """End the session: every later call raises the first such error."""
@@ -460,6 +475,7 @@ class Session:
         while (unheard := self._unreceived or self._still_writing) or (reason is None and not self._peer_said_bye):
             gone = self._peer_said_bye and self._link is None  # it has all that it wanted, and left
             patience = arrived_by if unheard else until
+            patience = min(patience, self._loop.hurried_until)
             if gone or self.failure is not None or time.monotonic() > patience:
                 return
             self._loop.spin(until=patience)

@@ -1,6 +1,5 @@
 """A feature party that serves: it dials the label party and answers its questions, for as long as it is left to."""
 
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -18,7 +17,7 @@ from tallystick.network.channel import Channel
 from tallystick.online.aligned_rows import aligned_rows
 from tallystick.online.loaded_runs import LoadedRuns
 from tallystick.online.messages import VersionsHeld, VersionsWanted, WantedRun
-from tallystick.online.side import OpenRun, ServingSide
+from tallystick.online.side import OpenRun, ServingSide, Stop
 from tallystick.serving.answering import (
     AnsweringRun,
     FindByKey,
@@ -178,7 +177,7 @@ def serve_feature_party(contract: Contract, party: PartyFile, *, table: str | No
         for line in serving_lines(contract):
             watcher.say(line)
         try:
-            side.in_rounds(work, stopped=threading.Event())
+            side.in_rounds(work, stopped=Stop())
         finally:
             runs.close()
 

@@ -1,6 +1,5 @@
 """Scores that the feature party asks for, online: it has the clients, and the label party answers it alone."""
 
-import threading
 from collections.abc import Callable
 
 import torch
@@ -24,9 +23,9 @@ from tallystick.models.build import width_of
 from tallystick.network.channel import Channel
 from tallystick.online.aligned_rows import aligned_rows, names_of, own_places
 from tallystick.online.clients import answer_clients
-from tallystick.online.side import OpenRun, ServingSide
+from tallystick.online.side import OpenRun, ServingSide, Stop
 from tallystick.serving.answering import receive_way
-from tallystick.serving.asking import Asking
+from tallystick.serving.asking import Asking, longest_wait_s
 from tallystick.serving.batching import Batcher
 from tallystick.serving.feature_party_asks import (
     AgreedBatches,
@@ -58,7 +57,7 @@ def serve_feature_party_that_asks(
     except ImportError as error:
         raise ConfigError(f"serve: {error.name} is not installed; run: pip install 'tallystick[serve]'") from None
     side = ServingSide.of(contract, party, table=table, run=run, watcher=watcher)
-    options, metrics, stopped = party.serving, Metrics(), threading.Event()
+    options, metrics, stopped = party.serving, Metrics(), Stop()
     way: Way = options.way or side.serving.ways[0]
     batcher = Batcher(
         gate=side.gate(crosses=way == "embedding"),
@@ -66,6 +65,7 @@ def serve_feature_party_that_asks(
         most_waiting=options.max_waiting,
         gather_s=options.gather_ms / 1000,
         observe=metrics.observe_batch,
+        say=watcher.say,
     )
     opened = side.open(side.first.run_id, anew=False)
     run_id, served = opened.run_id, ServedRuns(ServedRun.of(side, opened, ScoresAsTheyCame()))
@@ -75,7 +75,12 @@ def serve_feature_party_that_asks(
         state = side.resume_state(side.promotion_of(run_id))
         side.agreed(shake_hands(contract, state, channel, note=watcher.say), channel.peer, expected=run_id)
         channel.send(WayOfAsking(way=way))
-        label_party = AskedLabelParty(channel=channel, run=run_id, probabilities=contract.target.type == "binary")
+        label_party = AskedLabelParty(
+            channel=channel,
+            run=run_id,
+            probabilities=contract.target.type == "binary",
+            within_s=longest_wait_s(options.deadline_ms / 1000, contract.network.deadline_s),
+        )
         asking = _asking(side, way, channels, label_party, opened)
         watcher.say(f"serving run {run_id}, asking {channel.peer} by {way}")
         batcher.serve({run_id: asking}, label_party, stopped.is_set)
@@ -123,7 +128,7 @@ def serve_label_party_that_answers(
         watcher.say(line)
     try:
         with side.home.locked():
-            side.in_rounds(work, stopped=threading.Event())
+            side.in_rounds(work, stopped=Stop())
     finally:
         opened.store.close()
 

@@ -17,9 +17,9 @@ from tallystick.online.aligned_rows import own_places
 from tallystick.online.clients import answer_clients
 from tallystick.online.loaded_runs import LoadedRuns
 from tallystick.online.messages import WantedRun
-from tallystick.online.side import ServingSide
+from tallystick.online.side import ServingSide, Stop
 from tallystick.online.switching import Building, Switching
-from tallystick.serving.asking import AskAhead, AskByKey, AskByPosition, AskByWindow, Partners
+from tallystick.serving.asking import AskAhead, AskByKey, AskByPosition, AskByWindow, Partners, longest_wait_s
 from tallystick.serving.batching import Batcher
 from tallystick.serving.messages import WayOfAsking
 from tallystick.serving.scoring import Scorer
@@ -27,6 +27,9 @@ from tallystick.watcher import Watcher
 
 if TYPE_CHECKING:
     from tallystick.online.served_runs import ServedRun, ServedRuns
+
+VERSIONS_S = 120.0
+"""Seconds in which a partner says which runs it has: on a union it encodes its table for a new one first."""
 
 
 def serve_label_party(contract: Contract, party: PartyFile, *, table: str | None, run: str | None, watcher: Watcher) -> None:
@@ -43,8 +46,9 @@ def serve_label_party(contract: Contract, party: PartyFile, *, table: str | None
     except ImportError as error:
         raise ConfigError(f"serve: {error.name} is not installed; run: pip install 'tallystick[serve]'") from None
     side = ServingSide.of(contract, party, table=table, run=run, watcher=watcher)
-    options, metrics, stopped = party.serving, Metrics(), threading.Event()
+    options, metrics, stopped = party.serving, Metrics(), Stop()
     way: Way = options.way or side.serving.ways[0]
+    within_s = longest_wait_s(options.deadline_ms / 1000, contract.network.deadline_s)
     gate = side.gate(crosses=way != "ahead")
     shadow = Shadow(options.shadow, target=contract.target.type, gate=gate, told=metrics)
     batcher = Batcher(
@@ -54,6 +58,7 @@ def serve_label_party(contract: Contract, party: PartyFile, *, table: str | None
         gather_s=options.gather_ms / 1000,
         crosses=way != "ahead",
         observe=metrics.observe_batch,
+        say=watcher.say,
     )
 
     def load(run_id: str, *, anew: bool = True) -> ServedRun:
@@ -74,8 +79,8 @@ def serve_label_party(contract: Contract, party: PartyFile, *, table: str | None
                 with batcher.beside(), lock:
                     yield
 
-            switching = _begun(side, way, channels, runs, served, lock=lock, turn=turn)
-            partners = Partners.of_nothing([channels[name] for name in contract.feature_parties], lock)
+            switching = _begun(side, way, channels, runs, served, lock=lock, turn=turn, within_s=within_s)
+            partners = Partners.of_nothing([channels[name] for name in contract.feature_parties], lock, within_s=within_s)
             with _in_a_thread(switching.keep_up) as over:
 
                 def between(is_idle: bool) -> bool:
@@ -125,6 +130,7 @@ def _begun(
     *,
     lock: threading.Lock,
     turn: Callable[[], AbstractContextManager[None]],
+    within_s: float,
 ) -> Switching:
     """A session that has begun: the run that all agree on is in use."""
     contract, say = side.contract, side.watcher.say
@@ -141,9 +147,10 @@ def _begun(
         runs=runs,
         served=served,
         begun=begun,
-        building=_ways_of_asking(side, way, channels, run, lock),
+        building=_ways_of_asking(side, way, channels, run, lock, within_s),
         turn=turn,
         say=say,
+        within_s=max(within_s, VERSIONS_S),
     )
     switching.begin(run)
     say(f"serving run {begun.run_id}, asking {', '.join(named)} by {way}")
@@ -151,7 +158,7 @@ def _begun(
 
 
 def _ways_of_asking(
-    side: ServingSide, way: Way, channels: dict[str, Channel], run: "ServedRun", lock: threading.Lock
+    side: ServingSide, way: Way, channels: dict[str, Channel], run: "ServedRun", lock: threading.Lock, within_s: float
 ) -> Callable[["ServedRun"], Building]:
     """How any run's rows are asked for in the agreed way, over these sessions: one alignment is all runs'."""
     alignment = side.align(channels, run.ids) if way != "key" else None
@@ -160,7 +167,7 @@ def _ways_of_asking(
 
     def building(run: "ServedRun") -> Building:
         assert isinstance(run.scorer, Scorer), "a label party scores itself"
-        partners = Partners(channels=asked, widths=run.scorer.trained.widths, run=run.run_id, turn=lock)
+        partners = Partners(channels=asked, widths=run.scorer.trained.widths, run=run.run_id, turn=lock, within_s=within_s)
         if way == "ahead":
             assert alignment is not None
             return (yield from AskAhead.building(partners, places, rows=len(alignment)))

@@ -37,6 +37,7 @@ from tallystick.job.process import Work, with_sessions
 from tallystick.job.runs import chosen_run, named_run, offered
 from tallystick.job.versions import Versions
 from tallystick.network.channel import Channel
+from tallystick.network.endpoint import Endpoint
 from tallystick.online.home import ServingHome
 from tallystick.online.kept_alignment import KeptAlignment
 from tallystick.serving.answering import Gate
@@ -50,6 +51,28 @@ from tallystick.watcher import Watcher
 R = TypeVar("R")
 COMMAND = "serve"
 AGAIN_S = 0.5
+
+
+class Stop(threading.Event):
+    """Set where serving is to end, and no new round begins; ``interrupt`` ends what still waits for a partner, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._network: Endpoint | None = None
+        self._interrupted = False
+
+    def interrupt(self) -> None:
+        """End the present round wherever it waits."""
+        self.set()
+        self._interrupted = True
+        if (network := self._network) is not None:
+            network.interrupt()
+
+    def reaches(self, network: Endpoint) -> None:
+        """Take the endpoint of a round that begins."""
+        self._network = network
+        if self._interrupted:
+            network.interrupt()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -281,7 +304,7 @@ class ServingSide:
         kept.save(name, alignment)
         return alignment
 
-    def in_rounds(self, work: Work[None], *, stopped: threading.Event) -> None:
+    def in_rounds(self, work: Work[None], *, stopped: Stop) -> None:
         """Do the work over fresh sessions, again and again: a partner that goes away comes back to a new round.
 
         Tables that do not go together end it in the first round alone: after that a partner has brought another one, and may
@@ -296,7 +319,7 @@ class ServingSide:
         for_good: tuple[type[TallystickError], ...] = (ConfigError, DataError)
         while not stopped.is_set():
             try:
-                with_sessions(contract, self.party, work, watcher=self.watcher)
+                with_sessions(contract, self.party, work, watcher=self.watcher, opened=stopped.reaches)
             except TallystickError as error:
                 if isinstance(error, for_good):
                     raise

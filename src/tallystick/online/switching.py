@@ -58,6 +58,7 @@ class Switching:
         building: begins a way of asking for a run's rows.
         turn: gives what is held while partners are told, and answer: batches speak over the same channels.
         say: is told.
+        within_s: how long a partner's list is waited for; None is for ever.
     """
 
     party: str
@@ -69,6 +70,7 @@ class Switching:
     building: Callable[[ServedRun], Building]
     turn: Callable[[], AbstractContextManager[object]]
     say: Callable[[str], None]
+    within_s: float | None = None
     askings: dict[str, Asking] = field(default_factory=dict, init=False)
     _wanted: tuple[WantedRun, ...] = field(init=False)
     _being_built: dict[str, Building] = field(default_factory=dict, init=False)
@@ -145,7 +147,7 @@ class Switching:
             for channel in self.channels.values():
                 channel.send(RowQuestion(number=0, versions=True))
                 channel.send(VersionsWanted(runs=self._wanted))
-            return {name: channel.receive(VersionsHeld) for name, channel in self.channels.items()}
+            return {name: channel.receive(VersionsHeld, within_s=self.within_s) for name, channel in self.channels.items()}
 
     def _agree(self, run_id: str, version: str) -> bool:
         """Keep the version of a run; False where it is another than it was before."""

@@ -23,6 +23,14 @@ from tallystick.network.messages import MalformedMessage
 from tallystick.serving.messages import ABSENT, HERE, MOST_ASKED, OVER_BUDGET, RowAnswer, RowQuestion, ScoreAnswer, Unanswered
 from tallystick.serving.windows import windows
 
+LATE_DEADLINES = 20
+"""Deadlines of a request after which a partner that is there and does not answer is given up, and the sessions are made again."""
+
+
+def longest_wait_s(patience_s: float, deadline_s: float) -> float:
+    """How long an answer is waited for: many deadlines of a request, and at least the deadline of the network."""
+    return max(LATE_DEADLINES * patience_s, deadline_s)
+
 
 class Refused(Exception):
     """A partner does not answer a question, and why in one of a few words."""
@@ -81,18 +89,22 @@ class Partners:
         widths: of their cut embeddings.
         run: whose model they are to answer with.
         turn: held while somebody asks and is answered: other threads speak over the same channels.
+        within_s: how long each answer is waited for; None is for ever.
     """
 
     channels: Sequence[Channel]
     widths: Sequence[int]
     run: str
+    within_s: float | None = None
     turn: AbstractContextManager[object] = field(default_factory=threading.Lock)
     number: int = field(default=0, init=False)
 
     @classmethod
-    def of_nothing(cls, channels: Sequence[Channel], turn: AbstractContextManager[object]) -> "Partners":
+    def of_nothing(
+        cls, channels: Sequence[Channel], turn: AbstractContextManager[object], *, within_s: float | None = None
+    ) -> "Partners":
         """Partners that are asked for nothing, to see whether they answer."""
-        return cls(channels=channels, widths=[0] * len(channels), run="", turn=turn)
+        return cls(channels=channels, widths=[0] * len(channels), run="", turn=turn, within_s=within_s)
 
     def ask(self, questions: Sequence[tuple[Sequence[bytes], Sequence[int]]]) -> list[Answered]:
         """Ask for rows by keys or positions; all questions are sent before the first answer is awaited."""
@@ -104,7 +116,7 @@ class Partners:
                 for channel in self.channels:
                     channel.send(question)
             # All answers are taken, whatever is in one: the next question's come behind them.
-            received = [[channel.receive(RowAnswer) for channel in self.channels] for _ in questions]
+            received = [[channel.receive(RowAnswer, within_s=self.within_s) for channel in self.channels] for _ in questions]
         waited_s = time.monotonic() - began
         return [
             self._together(answers, number=first + place, asked=sum(map(len, questions[place])), waited_s=waited_s)

@@ -3,8 +3,9 @@
 A batch is fired at once when none is in flight, with what has gathered, at most MOST_ROWS rows; or, where the party file says so,
 some milliseconds later, which spares processor time under load. A thread of its own asks; whoever wants scores is called back. A
 batch is asked of one run and scored by it. Where partners come back with a batch after its deadline, or are away, wanted rows are
-told so at once, until a probe comes back in time. A batch for which nothing crossed is never followed by a probe, however long it
-took here: that one leaves would show when a request came.
+told so at once, until a probe comes back within the deadline, however far away the partners are. The log says when they begin to
+be late, and when they have been in time for a while again. A batch for which nothing crossed is never followed by a probe,
+however long it took here: that one leaves would show when a request came.
 
 Shapes: B rows.
 """
@@ -33,6 +34,8 @@ from tallystick.serving.stores.store import Found
 
 MOST_ROWS = TILE
 LOOK_S = 0.2
+CALM_S = 10.0
+"""Seconds in which partners have to be in time until the log says that they are: being late now and then gives one line."""
 FIRST_PROBE_S, LAST_PROBE_S = 0.05, 1.0
 
 Why = Literal["joint", "unknown", "absent", "budget", "away"]
@@ -86,6 +89,10 @@ def _nothing_else(_is_idle: bool) -> bool:
     return False
 
 
+def _nobody(_line: str) -> None:
+    return
+
+
 class Batcher:
     """Gathers wanted rows, and has them scored while sessions stand.
 
@@ -96,6 +103,7 @@ class Batcher:
         gather_s: seconds that a batch with room waits for more rows before it is fired; 0 fires at once.
         crosses: whether anything crosses for a request; if not, what partners do says nothing of a batch.
         observe: told of each batch: its rows, its seconds, and the seconds of it that the partners took.
+        say: told where partners begin to be late, and where they are in time again.
     """
 
     def __init__(
@@ -107,8 +115,10 @@ class Batcher:
         gather_s: float = 0.0,
         crosses: bool = True,
         observe: Callable[[int, float, float], None],
+        say: Callable[[str], None] = _nobody,
     ) -> None:
         self._gate, self._patience_s, self._observe, self._crosses = gate, patience_s, observe, crosses
+        self._say, self._said_late, self._last_late, self._took_s = say, False, 0.0, 0.0
         self._most_waiting, self._gather_s = most_waiting, gather_s
         self._waiting: deque[Wanted] = deque()
         self._rows_waiting = 0
@@ -153,13 +163,13 @@ class Batcher:
         if not self._crosses:
             yield
             return
-        until = self._beside_until = time.monotonic() + self._patience_s
+        began = time.monotonic()
+        self._beside_until = began + self._patience_s
         try:
             yield
         finally:
             self._beside_until = None
-        if (ended := time.monotonic()) > until:
-            self._late_since = ended
+        self._judge(time.monotonic() - began)
 
     # The batching thread
 
@@ -185,6 +195,7 @@ class Batcher:
         wait_s = FIRST_PROBE_S
         try:
             while not stopped():
+                self._tell_lateness()
                 if self._late_since is not None:
                     wait_s = self._probe(partners, wait_s)
                     continue
@@ -226,14 +237,32 @@ class Batcher:
 
     def _timed(self, work: Callable[[], bool]) -> bool:
         """Do what the partners may be late with, as with a batch."""
-        until = self._flight_until = time.monotonic() + self._patience_s
+        began = time.monotonic()
+        self._flight_until = began + self._patience_s
         try:
             more = work()
         finally:
             self._flight_until = None
-        if (ended := time.monotonic()) > until and self._crosses:
-            self._late_since = ended
+        self._judge(time.monotonic() - began)
         return more
+
+    def _judge(self, took_s: float) -> None:
+        """Note that the partners took too long."""
+        if took_s > self._patience_s and self._crosses:
+            self._late_since = self._last_late = time.monotonic()
+            self._took_s = took_s
+
+    def _tell_lateness(self) -> None:
+        """Say where the partners begin to be late, and where they have been in time for CALM_S."""
+        if self._late_since is not None and not self._said_late:
+            self._said_late = True
+            self._say(
+                f"the partners are late: an answer took {1000 * self._took_s:.0f} ms, and serving.deadline_ms is "
+                f"{1000 * self._patience_s:g}; rows have no joint scores while they are"
+            )
+        elif self._late_since is None and self._said_late and time.monotonic() - self._last_late > CALM_S:
+            self._said_late = False
+            self._say(f"the partners have answered in time for {CALM_S:g} s again")
 
     def _score(self, batch: Sequence[Wanted], asking: Asking | None) -> None:
         began, run = time.monotonic(), batch[0].run
@@ -277,8 +306,7 @@ class Batcher:
             pass  # a partner's store is away, say: the next batch asks again
         finally:  # whatever ends a batch, all who wait for it are told
             ended = time.monotonic()
-            if asked_s > self._patience_s and self._crosses:
-                self._late_since = ended
+            self._judge(asked_s)
             self._flight_until = None
             self._observe(len(keys), ended - began, asked_s)
             _tell(batch, replace(outcome, times=Times(began=began, ended=ended, asked_s=asked_s)))
@@ -316,8 +344,11 @@ class Batcher:
         time.sleep(wait_s)
         began = time.monotonic()
         partners.probe()
-        if time.monotonic() - began < FIRST_PROBE_S:
+        took_s = time.monotonic() - began
+        if took_s <= self._patience_s:
             self._late_since = None
+        else:
+            self._last_late, self._took_s = time.monotonic(), took_s
         return min(2 * wait_s, LAST_PROBE_S)
 
     def _give_up(self) -> None:

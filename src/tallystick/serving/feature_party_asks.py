@@ -74,11 +74,13 @@ class AskedLabelParty:
         channel: to it.
         run: whose model is to score.
         probabilities: whether a score is one, and so from 0 to 1.
+        within_s: how long each answer is waited for; None is for ever.
     """
 
     channel: Channel
     run: str
     probabilities: bool
+    within_s: float | None = None
     number: int = field(default=0, init=False)
 
     @property
@@ -92,7 +94,7 @@ class AskedLabelParty:
         for batch, cut_BD in questions:
             self.channel.send(ScoreQuestion(number=self.number, run=self.run, batch=batch, values=Array.lend(cut_BD)))
             self.number += 1
-        answers = [self.channel.receive(ScoreAnswer) for _ in questions]
+        answers = [self.channel.receive(ScoreAnswer, within_s=self.within_s) for _ in questions]
         waited_s = time.monotonic() - began
         return [
             replace(self._answered(answer, number=first + place, asked=len(questions[place][1])), waited_s=waited_s)

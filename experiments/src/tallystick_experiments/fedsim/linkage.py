@@ -136,8 +136,8 @@ class _Overheard:
         self._note(message)
         self._channel.send(message)
 
-    def receive(self, kind: Any) -> Any:
-        message = self._channel.receive(kind)
+    def receive(self, kind: Any, *, within_s: float | None = None) -> Any:
+        message = self._channel.receive(kind, within_s=within_s)
         self._note(message)
         return message
 
