@@ -117,10 +117,10 @@ def _like(columns: ColumnValues, data: SplitData) -> ColumnValues:
     return replace(columns, numeric_NF=features.numeric_NF, categorical_NG=categorical_NG)
 
 
-def _leaks(sums: RowSums, columns: ColumnValues, own: FeatureSource, *, seed: int) -> dict[str, FeatureLeaks]:
+def _leaks(sums: RowSums, columns: ColumnValues, own_columns: FeatureSource, *, seed: int) -> dict[str, FeatureLeaks]:
     """What comes back from embeddings alone, as a feature party's audit measures it, and with the label party's own columns."""
     (step,) = sums.view().steps
-    own_NA = as_numbers(own(step.rows_B))
+    own_NA = as_numbers(own_columns(step.rows_B))
     aided = {name: row for name, row in FEATURE_INFERENCE_ATTACKS.items() if row.own_columns}
     attacked = partial(evaluate_feature_inference, SentEmbeddings.of(step), columns.rows(step.rows_B), seed=seed)
     alone, own = attacked(), attacked(own_NA=own_NA, attacks=aided)
