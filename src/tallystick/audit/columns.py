@@ -173,27 +173,29 @@ def _unused(own: OwnRows, rows_R: Tensor, targets: Collection[str]) -> tuple[Col
 
 
 def save_columns(
-    folder: RunFolder, contract: Contract, party: str, truth: Truth, *, run_id: str, part: Part | None = None
+    folder: RunFolder, contract: Contract, party: str, truth: Truth, *, run_id: str, part: str | None = None
 ) -> None:
     """Keep them beside the sums, readable by this user alone, so that attacks can be measured again later.
 
-    Without a ``part`` they are of the training steps' rows, else of those that crossed in passes over that part.
+    Without a ``part`` they are of the training steps' rows, else of those that crossed in passes over that part, or, of the label
+    party, of those whose gradients were summed.
     """
     facts: dict[str, object] = {"contract": contract.hash, "run_id": run_id, "party": party, "notes": truth.notes}
     tensors = {"rows_R": truth.rows_R, "first_R": truth.first_R}
     for name, columns in (("used", truth.used), ("unused", truth.unused)):
         tensors |= {f"{name}/numeric": columns.numeric_NF, f"{name}/categorical": columns.categorical_NG}
         facts[name] = {"numeric": columns.numeric, "categorical": columns.categorical, "categories": columns.categories}
-    write_tensors(folder.views / _file(part), tensors, {"columns": json.dumps(facts)}, origin=folder.origin, private=True)
+    write_tensors(folder.views / file_of(part), tensors, {"columns": json.dumps(facts)}, origin=folder.origin, private=True)
 
 
-def _file(part: Part | None) -> str:
+def file_of(part: str | None) -> str:
+    """Name the file of this party's columns at the rows of a part; None: of the training steps' rows."""
     return COLUMNS if part is None else f"columns-{part}.safetensors"
 
 
-def load_columns(folder: RunFolder, contract: Contract, part: Part | None = None) -> tuple[Truth, str, str]:
+def load_columns(folder: RunFolder, contract: Contract, part: str | None = None) -> tuple[Truth, str, str]:
     """Read them back, whose they are and of which run; raises DataError if that fails."""
-    path = folder.views / _file(part)
+    path = folder.views / file_of(part)
     try:
         tensors, metadata = read_tensors(path, origin=folder.origin)
         facts = json.loads(metadata["columns"])

@@ -9,10 +9,12 @@ import msgspec
 from tallystick.artifacts.folder import RunFolder
 from tallystick.artifacts.found_folders import contract_of
 from tallystick.attacks.feature_inference.evaluate import KNOWN
-from tallystick.audit.columns import COLUMNS, audit_features, load_columns
+from tallystick.audit.columns import COLUMNS, audit_features, file_of, load_columns
 from tallystick.audit.labels import audit_labels
 from tallystick.audit.other_run import OtherRun
+from tallystick.audit.recording import GRADIENTS
 from tallystick.audit.run import Audited, audited_before, keep_audited
+from tallystick.audit.told_columns import audit_told_columns
 from tallystick.errors import ConfigError
 from tallystick.report.page import to_html
 from tallystick.report.templating import write_page
@@ -56,10 +58,13 @@ def audit_recorded(
             if all(known >= rows for known in known_rows):  # nothing could be measured, and would stand in the place of what was
                 raise ConfigError(f"--known-rows {min(known_rows)}: {rows} rows were recorded, and some must be left to judge by")
             features = audit_features(folder, contract, watcher=watcher, known=known_rows, also=others, seed=seed)
-            found = Audited(features=features)
+            told = audit_told_columns(folder, contract, role="feature", watcher=watcher, seed=seed)
+            found = Audited(features=features, told=told)
         else:
             leakage = audit_labels(folder, contract, watcher=watcher, auxiliary_labels=auxiliary_labels, also=others, seed=seed)
-            found = Audited(leakage=leakage)
+            kept = (folder.views / file_of(GRADIENTS)).exists()
+            told = audit_told_columns(folder, contract, role="label", watcher=watcher, seed=seed) if kept else []
+            found = Audited(leakage=leakage, told=told)
         _replace(folder, found)
         return found
 

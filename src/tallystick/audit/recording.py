@@ -31,7 +31,7 @@ from torch import Tensor
 from tallystick.artifacts.folder import RunFolder
 from tallystick.artifacts.pass_recorder import PassRecorder, PassStores
 from tallystick.artifacts.recorder import ROWS_PER_EPOCH, Recorder, RecordingPlan, ViewStore
-from tallystick.artifacts.row_recorder import QUICK_ROWS, Observers, RowRecorder
+from tallystick.artifacts.row_recorder import QUICK_ROWS, Observers, RowRecorder, RowStore
 from tallystick.attacks.label_inference.first_steps import LEAST_STEPS
 from tallystick.audit.known_start import KnownStart
 from tallystick.audit.labels import BATCH_ROWS, save_labels, sums_of
@@ -42,6 +42,7 @@ from tallystick.dataset.dataset import Dataset
 from tallystick.training.plan import Schedule
 from tallystick.training.step import CutObserver
 
+GRADIENTS = "gradients"  # the folder of a feature party's own ones
 LABEL_EPOCHS = 5  # spread over the training up to its end: labels leak more the longer it lasts
 
 
@@ -84,6 +85,11 @@ class AuditedRun:
     def audits_columns(self) -> bool:
         """Whether this side has columns that the contract wants attacked."""
         return self.contract.audit is not False and not self.is_label
+
+    @property
+    def sums_received_gradients(self) -> bool:
+        """Whether a feature party keeps sums of gradients, which stand for those that other feature parties were sent."""
+        return self.audits_columns and self.contract.sends_gradients and len(self.contract.feature_parties) > 1
 
     @property
     def membership(self) -> Tensor | None:
@@ -163,6 +169,17 @@ def pass_stores(store: ViewStore) -> PassStores:
     return PassStores(folder=store.folder, contract=store.contract, origin=store.origin, run_id=store.run_id)
 
 
+def gradient_sums(store: ViewStore) -> RowStore:
+    """Where a feature party keeps sums of the gradients that it received, beside the sums of what it sent."""
+    return RowStore(
+        folder=store.folder / GRADIENTS,
+        contract=store.contract,
+        origin=store.origin,
+        run_id=store.run_id,
+        received="cut_gradient",
+    )
+
+
 def _observer(
     run: AuditedRun, store: ViewStore, schedule: Schedule, number: int, *, width: int, epochs: int, resume_epoch: int
 ) -> CutObserver:
@@ -186,7 +203,10 @@ def _observer(
     sums, rows = sums_of(store, "cut_embedding"), partial(dataset.cut_numbers, peer=number)
     positions = rows(schedule.train_N)
     recorder = RowRecorder.of(sums, positions, width=width, resume_epoch=resume_epoch, rows=rows, quick=quick)
-    return Observers(each=(by_example, recorder))
+    if not run.sums_received_gradients:
+        return Observers(each=(by_example, recorder))
+    answers = RowRecorder.of(gradient_sums(store), positions, width=width, resume_epoch=resume_epoch, rows=rows, quick=quick)
+    return Observers(each=(by_example, recorder, answers))
 
 
 def recording_plan(schedule: Schedule, *, first: int, later: int, epochs: int, width: int) -> RecordingPlan:

@@ -18,7 +18,8 @@ from tallystick.audit.columns import audit_features, own_columns, save_columns
 from tallystick.audit.known_start import first_positions
 from tallystick.audit.labels import AUXILIARY_LABELS, audit_labels, sums_of, unattacked
 from tallystick.audit.membership import audit_membership
-from tallystick.audit.recording import AuditedRun, pass_stores
+from tallystick.audit.recording import GRADIENTS, AuditedRun, pass_stores
+from tallystick.audit.told_columns import NUMBERS, SIMILAR, audit_told_columns
 from tallystick.cut.forward import Part
 from tallystick.dataset.own_rows import OwnRows
 from tallystick.msgspec_threads import prepared
@@ -33,6 +34,7 @@ class Audited(msgspec.Struct, frozen=True, kw_only=True):
     membership: results.Audit | None = None
     leakage: results.Audit | None = None
     features: results.FeatureAudit | None = None
+    told: list[results.ToldColumns] = []
 
 
 def audit_run(run: AuditedRun, own: OwnRows, *, watcher: Watcher, during: Callable[[], AbstractContextManager[None]]) -> Audited:
@@ -49,17 +51,21 @@ def audit_run(run: AuditedRun, own: OwnRows, *, watcher: Watcher, during: Callab
         watcher.say("no step was recorded, so there is nothing to audit")
         return Audited(membership=_membership(run, watcher))
     leakage = features = None
+    told: list[results.ToldColumns] = []
     with during():
         membership = _membership(run, watcher)
         if run.audits_labels:
             leakage = audit_labels(
                 folder, contract, watcher=watcher, auxiliary_labels=max(AUXILIARY_LABELS, contract.target.classes)
             )
+            told = _told_by_label_party(run, own, watcher)
         if run.audits_columns:
             features = _columns(run, own, watcher)
+            if run.sums_received_gradients:
+                told = audit_told_columns(folder, contract, role="feature", watcher=watcher)
     if not (run.audits_labels or run.audits_columns):
         folder.forget_views()  # only an audit of labels or columns may be asked for again
-    audited = Audited(membership=membership, leakage=leakage, features=features)
+    audited = Audited(membership=membership, leakage=leakage, features=features, told=told)
     keep_audited(folder, audited)
     return audited
 
@@ -84,6 +90,21 @@ def _membership(run: AuditedRun, watcher: Watcher) -> results.Audit | None:
     steps = store.load(received) if store.files() else ()
     sent = None if run.is_label else run.dataset.sent_columns
     return audit_membership(steps, own_N, peer=store.folder.name, received=received, say=watcher.say, sent=sent)
+
+
+def _told_by_label_party(run: AuditedRun, own: OwnRows, watcher: Watcher) -> list[results.ToldColumns]:
+    """Attack the label party's own columns in each feature party's seat, where it has any and sums of gradients were kept."""
+    similar = run.contract.linkage.similar
+    if (run.audits_numbers or similar) and run.dataset.encoder is not None:
+        by = " or ".join(run.contract.feature_parties)
+        return [results.ToldColumns(party=run.party, by=by, not_measured=[SIMILAR if similar else NUMBERS])]
+    stores = [sums_of(store) for store in run.stores]
+    if run.dataset.encoder is None or not all(store.epochs() for store in stores):
+        return []
+    seen_R = stores[0].load(stores[0].epochs()[-1]).seen_rows
+    truth = own_columns(own, run.dataset, seen_R, first_B=seen_R[:0])
+    save_columns(run.folder, run.contract, run.party, truth, run_id=run.run_id, part=GRADIENTS)
+    return audit_told_columns(run.folder, run.contract, role="label", watcher=watcher)
 
 
 def _crossed_in_passes(store: ViewStore) -> dict[Part, Tensor]:

@@ -120,7 +120,7 @@ class _Told:
 
 def _recorded(folder: Path, told: _Told, watcher: "Watcher", *, as_json: bool) -> None:
     from tallystick.audit.recorded import audit_recorded
-    from tallystick.cli.leakage import feature_values, leakage_values, show_features, show_leakage
+    from tallystick.cli.leakage import feature_values, leakage_values, show_features, show_leakage, show_told, told_values
     from tallystick.report.compare import read_run
     from tallystick.report.leaks import promise
 
@@ -131,6 +131,8 @@ def _recorded(folder: Path, told: _Told, watcher: "Watcher", *, as_json: bool) -
         values |= leakage_values(found.leakage)
     if found.features is not None:
         values |= {"features": feature_values(found.features)}
+    if found.told:
+        values |= {"told": [told_values(each) for each in found.told]}
 
     def show(console: Console) -> None:
         if found.leakage is not None:
@@ -140,6 +142,8 @@ def _recorded(folder: Path, told: _Told, watcher: "Watcher", *, as_json: bool) -
                 console.print(bounds, markup=False)
         if found.features is not None:
             show_features(console, found.features)
+        for told_columns in found.told:
+            show_told(console, told_columns)
         if report.exists():
             console.print(f"report: {report} (this audit has taken the place of the one before in it)", markup=False)
 

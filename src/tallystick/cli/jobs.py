@@ -180,7 +180,7 @@ def _run(
 
 def key_figures(result: "Result") -> dict[str, object]:
     """The numbers that a program wants first; the whole result is in result.json."""
-    from tallystick.cli.leakage import feature_values, leakage_values
+    from tallystick.cli.leakage import feature_values, leakage_values, told_values
 
     evaluation = result.evaluation
     found: dict[str, object] = {
@@ -205,6 +205,8 @@ def key_figures(result: "Result") -> dict[str, object]:
         found["leakage"] = leakage_values(result.sections.leakage)
     if result.sections.features:
         found["features"] = [feature_values(audit) for audit in result.sections.features]
+    if result.sections.told:
+        found["told"] = [told_values(told) for told in result.sections.told]
     return found
 
 

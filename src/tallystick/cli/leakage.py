@@ -8,8 +8,16 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from tallystick.report.leaks import by_strength, column_promise, columns_by_name, feature_headline, leak_headline, row_groups
-from tallystick.results import AttackResult, Audit, FeatureAudit, RebuiltColumn
+from tallystick.report.leaks import (
+    by_strength,
+    column_promise,
+    columns_by_name,
+    feature_headline,
+    leak_headline,
+    row_groups,
+    told_headline,
+)
+from tallystick.results import AttackResult, Audit, FeatureAudit, RebuiltColumn, ToldColumns
 
 
 def leakage_values(found: Audit) -> dict[str, Any]:
@@ -76,6 +84,20 @@ def show_features(console: Console, found: FeatureAudit) -> None:
         if group.columns:
             console.print(table)
     for line in found.not_measured:
+        console.print(f"not measured: {line}", markup=False)
+
+
+def told_values(told: ToldColumns) -> dict[str, Any]:
+    """What gradients tell of columns as plain values for JSON."""
+    plain: dict[str, Any] = msgspec.to_builtins(told)
+    return {"headline": told_headline(told), **plain}
+
+
+def show_told(console: Console, told: ToldColumns) -> None:
+    """What cut gradients tell of a party's columns, in a line, and what could not be measured."""
+    console.print(told_headline(told), markup=False, style="bold")
+    console.print(told.summary, markup=False)
+    for line in told.not_measured:
         console.print(f"not measured: {line}", markup=False)
 
 

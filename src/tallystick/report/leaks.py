@@ -21,6 +21,7 @@ from tallystick.results import (
     RebuiltColumn,
     Result,
     RowGroup,
+    ToldColumns,
     above_guess,
 )
 
@@ -126,6 +127,38 @@ def feature_headline(audit: FeatureAudit) -> str:
         f"Through cut embeddings, no attack here found more of any column than a guess would: {who} got at most {worst} of one. "
         "0 is a guess, 1 is exact. Another attack may find more."
     )
+
+
+def told_headline(told: ToldColumns) -> str:
+    """Say first how much more cut gradients tell of a party's columns than what is known without."""
+    both = [(mean, other) for mean in told.means for other in told.means_without if mean.known == other.known]
+    if not both:
+        return f"Through cut gradients: whether {told.by} could rebuild columns of {told.party} was not measured."
+    mean, other = max(both, key=lambda pair: pair[0].known)
+    before = {each.name: each.value for each in told.without if each.known == mean.known}
+    every = [each for each in told.columns if each.known == mean.known]
+    column = max(every, key=lambda each: each.value - max(0.0, before.get(each.name, 0.0)))
+    gain = column.value - max(0.0, before.get(column.name, 0.0))
+    figures = (
+        f"{number(mean.value, digits=3)} of the columns of other rows on average, {number(other.value, digits=3)} without "
+        f"gradients; most of {column.name!r}, {number(column.value, digits=3)} for {number(before.get(column.name), digits=3)}"
+    )
+    who = f"{told.by}, knowing the columns of {mean.known} rows,"
+    if gain >= MUCH and column.value > column.luck:
+        return f"Through cut gradients, yes: {who} can rebuild {figures}."
+    if gain > max(SLIGHT, column.luck):
+        return f"Through cut gradients, a little: {who} can rebuild {figures}."
+    return f"Through cut gradients, no attack here found more of {told.party}'s columns than without: {who} {figures}."
+
+
+def told_by_name(told: ToldColumns) -> list[tuple[str, dict[int, RebuiltColumn], dict[int, RebuiltColumn]]]:
+    """Each column with its figures by number of known rows, with gradients and without, the most told first."""
+    found: dict[str, tuple[dict[int, RebuiltColumn], dict[int, RebuiltColumn]]] = {}
+    for place, columns in enumerate((told.columns, told.without)):
+        for column in columns:
+            found.setdefault(column.name, ({}, {}))[place][column.known] = column
+    ordered = sorted(found.items(), key=lambda item: -max((each.value for each in item[1][0].values()), default=0.0))
+    return [(name, by_count, before) for name, (by_count, before) in ordered]
 
 
 def row_groups(audit: FeatureAudit) -> list[RowGroup]:

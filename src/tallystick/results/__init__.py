@@ -13,6 +13,7 @@ from tallystick.results.leaks import (
     RowGroup,
     SimilarityHistogram,
     Sweep,
+    ToldColumns,
     Trial,
 )
 from tallystick.results.merging import merge
@@ -77,6 +78,7 @@ __all__ = [
     "Shared",
     "SimilarityHistogram",
     "Sweep",
+    "ToldColumns",
     "TrainingSummary",
     "Trial",
     "TunedTrial",

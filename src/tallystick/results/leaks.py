@@ -75,6 +75,29 @@ class FeatureAudit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         return max((mean.value for means in every for mean in means if mean.known == known), default=None)
 
 
+class ToldColumns(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What cut gradients tell a feature party of another party's columns, as the columns' owner found at home.
+
+    Args:
+        party: whose columns.
+        by: who could read them.
+        summary: how it was measured.
+        columns: what was rebuilt of each with gradients.
+        without: what would be rebuilt without.
+        means, means_without: over these columns.
+        not_measured: what could not be, and why.
+    """
+
+    party: str
+    by: str
+    summary: str = ""
+    columns: list[RebuiltColumn] = []
+    without: list[RebuiltColumn] = []
+    means: list[MeanRebuilt] = []
+    means_without: list[MeanRebuilt] = []
+    not_measured: list[str] = []
+
+
 class Leak(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What one attack got out of one tried defence: max(AUC, 1 - AUC) per batch."""
 

@@ -50,6 +50,7 @@ def merge(results: Sequence[Result]) -> Result:
             leakage=_first([result.sections.leakage for result in ordered]),
             linkage=_merged_linkage([result.sections.linkage for result in ordered]),
             features=[audit for result in ordered for audit in result.sections.features],
+            told=[told for result in ordered for told in result.sections.told],
             sweep=_first([result.sections.sweep for result in ordered]),
             tuning=_first([result.sections.tuning for result in ordered]),
             privacy=_first([result.sections.privacy for result in ordered]),

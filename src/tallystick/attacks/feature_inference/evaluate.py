@@ -14,7 +14,6 @@ from typing import Literal, TypeAlias
 import numpy as np
 import torch
 from scipy.special import ndtri
-from scipy.stats import rankdata
 from torch import Tensor
 
 from tallystick.attacks.feature_inference.contrast import upward
@@ -440,7 +439,10 @@ def _ranked(score_NC: Tensor, code_N: Tensor, count_C: Tensor) -> tuple[float, f
     judged_J = ((count_C >= LEAST_OF_CATEGORY) & (len(code_N) - count_C >= LEAST_OF_CATEGORY)).nonzero().flatten()
     if not len(judged_J):
         return None
-    rank_NJ = torch.from_numpy(rankdata(score_NC[:, judged_J].numpy(), axis=0))
+    value_JN = score_NC[:, judged_J].T.contiguous()
+    sorted_JN = value_JN.sort(dim=1).values
+    below_JN, up_to_JN = (torch.searchsorted(sorted_JN, value_JN, right=right) for right in (False, True))
+    rank_NJ = (below_JN + up_to_JN + 1).T.double() / 2  # equal scores share their mean rank
     has_NJ = code_N[:, None] == judged_J
     mine_J = count_C[judged_J].double()
     others_J = len(code_N) - mine_J

@@ -61,6 +61,7 @@ def result_of(contract: Contract, party: PartyFile, logbook: Logbook, found: Run
             linkage=found.linkage,
             leakage=found.audited.leakage,
             features=[found.audited.features] if found.audited.features is not None else [],
+            told=found.audited.told,
             decisions=found.evaluated.decisions,
             groups=list(found.evaluated.groups),
             importance=list(found.evaluated.importance),

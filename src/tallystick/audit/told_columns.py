@@ -1,0 +1,161 @@
+"""The audit of what cut gradients tell of other parties' columns: measured at home, by whoever has the truth.
+
+A gradient depends on p - y, and on which units of the top model are open: both are made of everybody's columns. So a feature
+party reads something of the label party's columns off it, and of another feature party's.
+
+- The label party has its own columns and what it sent, and attacks in each feature party's seat. That party's own columns are not
+  here: its cut embeddings stand for them. The true label is granted to it, so that what is found is not of the label.
+- Nobody at home has both a feature party's columns and what another one was sent. Its own gradients stand for the other's: these
+  depend on the same score and the same units, through other weights.
+
+Shapes: N attacked rows, D cut width, C classes, I inputs.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot, pad
+
+from tallystick import results
+from tallystick.artifacts.folder import RunFolder
+from tallystick.artifacts.recorder import ViewStore
+from tallystick.attacks.feature_inference.evaluate import AttackPlan, FeatureLeaks, PlannedAttack
+from tallystick.attacks.feature_inference.registry import FEATURE_INFERENCE_ATTACKS
+from tallystick.attacks.feature_inference.view import ColumnValues, SentEmbeddings
+from tallystick.attacks.matrix import principal_components, top_direction, two_means_cut
+from tallystick.attacks.row_sums import chosen_rows
+from tallystick.attacks.view import StepView
+from tallystick.audit.columns import load_columns
+from tallystick.audit.labels import load_labels, sums_of
+from tallystick.audit.recording import GRADIENTS, gradient_sums
+from tallystick.config.contract import Contract
+from tallystick.errors import DataError
+from tallystick.watcher import Watcher
+
+TOLD_ROWS = 2_000  # attacked, at most
+KNOWN, QUICK_KNOWN = (20, 200, 1000), (20, 200)
+ATTACKS = {name: FEATURE_INFERENCE_ATTACKS[name] for name in ("ridge", "ridge-mean", "kernel", "kernel-mean")}
+COMPONENTS = 8  # of what a feature party has anyway
+MOST_INPUTS = 2_048
+SIMILAR = "what cut gradients tell of own columns: rows that are linked by similarity are not attacked for it"
+NUMBERS = "what cut gradients tell of own columns: with a target of numbers no sums of gradients are recorded"
+
+
+def audit_told_columns(
+    folder: RunFolder, contract: Contract, *, role: Literal["label", "feature"], watcher: Watcher, seed: int = 0
+) -> list[results.ToldColumns]:
+    """Attack this party's columns by what cut gradients tell of them, and measure by its own columns.
+
+    Threat model: an honest-but-curious feature party that keeps every gradient and knows some rows' columns from elsewhere. No
+    guarantee: every figure is a floor. Raises DataError if what was recorded is damaged or of another contract or run.
+    """
+    truth, party, run_id = load_columns(folder, contract, GRADIENTS if role == "label" else None)
+    if not (truth.used.numeric or truth.used.categorical):
+        return []
+    watcher.say("attacking own columns by what cut gradients tell of them, as another feature party could")
+    peers = contract.feature_parties if role == "label" else (contract.label_party,)
+    found = []
+    for peer in peers:
+        store = ViewStore(folder=folder.views / peer, contract=contract.hash, origin=folder.origin, run_id=run_id)
+        rows = sums_of(store) if role == "label" else gradient_sums(store)
+        epochs = rows.epochs()
+        if not epochs:
+            continue
+        (step,) = rows.load(epochs[-1]).view().steps
+        kept_K = chosen_rows(torch.isin(truth.rows_R, step.rows_B).nonzero().flatten(), most=TOLD_ROWS)
+        here = step.only(torch.isin(step.rows_B, truth.rows_R[kept_K]))
+        order_K = truth.rows_R[kept_K].argsort()
+        columns = truth.used.rows(kept_K[order_K])
+        if role == "label":
+            label_N = load_labels(folder, contract).label_N[here.rows_B].long()
+            classes_NC = one_hot(label_N, max(2, contract.target.classes)).float()
+            own_ND, by = here.sent_BD, peer
+            who = f"{peer}, which has its own columns and is granted every label,"
+        else:
+            classes_NC, own_ND = one_hot(_class_of(here), 2).float(), None
+            by = " or ".join(name for name in contract.feature_parties if name != party)
+            who = f"{by}, for whose gradients {party}'s own stand, without its own columns,"
+        found.append(_told(contract, party, by, who, here, own_ND, classes_NC, columns, seed=seed))
+    return found
+
+
+def _class_of(step: StepView) -> Tensor:
+    """On which side of the gradients' line a row lies: its label, as a feature party reads it off them."""
+    centred_BD = step.received_BD.double() - step.received_BD.double().mean(dim=0)
+    along_B = centred_BD @ top_direction(centred_BD)
+    cut = two_means_cut(along_B)
+    return (along_B > (cut or 0.0)).long()
+
+
+def _by_class(x_ND: Tensor, classes_NC: Tensor) -> Tensor:
+    """A block of columns for each class, 0 in rows of others, so that a line is fitted to each; of many numbers one block."""
+    if x_ND.shape[1] * classes_NC.shape[1] > MOST_INPUTS:
+        return x_ND
+    return (classes_NC[:, :, None] * x_ND[:, None]).flatten(1)
+
+
+def _views(own_ND: Tensor | None, classes_NC: Tensor, step: StepView | None) -> SentEmbeddings:
+    """Give what attacks read: by class the gradients, or their directions, beside a little of what the party has anyway.
+
+    Without ``step`` what it has anyway alone.
+    """
+    none_N0 = classes_NC[:, :0]
+    if step is None:
+        own = own_ND if own_ND is not None else none_N0
+        first, second = torch.cat([own, classes_NC], dim=1), torch.cat([_by_class(own, classes_NC), classes_NC], dim=1)
+    else:
+        assert step.length_B is not None, "sums by row hold lengths"
+        size_N1 = torch.linalg.vector_norm(step.received_BD, dim=1, keepdim=True)
+        beside = torch.cat([classes_NC, size_N1, step.length_B[:, None]], dim=1)
+        unit_ND = step.received_BD / size_N1.clamp(min=torch.finfo(torch.float32).tiny)
+        few = principal_components(own_ND, min(COMPONENTS, own_ND.shape[1])).float() if own_ND is not None else none_N0
+        first = torch.cat([_by_class(unit_ND, classes_NC), beside, few], dim=1)
+        second = torch.cat([_by_class(step.received_BD, classes_NC), beside, few], dim=1)
+    width = max(first.shape[1], second.shape[1])
+    first, second = (pad(each, (0, width - each.shape[1])) for each in (first, second))
+    return SentEmbeddings(last_BD=first, mean_BD=second, looks_BE=first, looks_at_BL=None)
+
+
+def _told(
+    contract: Contract,
+    party: str,
+    by: str,
+    who: str,
+    step: StepView,
+    own_ND: Tensor | None,
+    classes_NC: Tensor,
+    columns: ColumnValues,
+    *,
+    seed: int,
+) -> results.ToldColumns:
+    """What is rebuilt with gradients, and what would be without."""
+    quick = contract.audit == "quick"
+    known = [count for count in (QUICK_KNOWN if quick else KNOWN) if len(columns) >= 2 * count]
+    notes: list[str] = []
+    leaks: list[FeatureLeaks] = []
+    for gradients in (step, None):
+        try:
+            plan = AttackPlan.of(_views(own_ND, classes_NC, gradients), columns, known=known, draws=1, attacks=ATTACKS, seed=seed)
+            leaks.append(plan.leaks(PlannedAttack.__call__))
+        except DataError as error:  # NaN of a training that diverged
+            notes.append(f"columns of {party} by {by}: {error}")
+            leaks.append(FeatureLeaks(columns=()))
+    with_gradients, without = leaks
+    return results.ToldColumns(
+        party=party,
+        by=by,
+        summary=f"How well could {who} rebuild columns of {party} from cut gradients? Measured by {party} alone, on "
+        f"{len(columns):,} training rows, beside what would be rebuilt without gradients; nothing was sent for it. No defence of "
+        "labels promises anything for columns; only `training.gradients: none` sends no gradient. Every figure is a floor.",
+        columns=list(with_gradients.columns),
+        without=list(without.columns),
+        means=_means(with_gradients, known),
+        means_without=_means(without, known),
+        not_measured=[*notes, *dict.fromkeys(with_gradients.not_measured)],
+    )
+
+
+def _means(leaks: FeatureLeaks, known: Sequence[int]) -> list[results.MeanRebuilt]:
+    return [results.MeanRebuilt(known=count, value=value) for count in known if (value := leaks.mean(count)) is not None]

@@ -1,0 +1,95 @@
+"""What cut gradients tell of other parties' columns: a seat of the audit for the label party, and one for a feature party."""
+
+import msgspec
+import numpy as np
+import polars as pl
+import pytest
+from tiny import columns, contract_values, seed_system
+
+from tallystick.audit.recorded import audit_recorded
+from tallystick.audit.told_columns import NUMBERS
+from tallystick.report.leaks import told_headline
+from tallystick.simulation import simulate
+from tallystick.watcher import Silent
+
+PARTIES = ("bank", "club", "shop")
+
+
+def frames(rows=1600):
+    """The label hangs on a column of each party, and all columns are independent: without gradients only the label tells."""
+    rng = np.random.default_rng(5)
+    signal = rng.normal(size=(rows, len(PARTIES)))
+    label = (signal @ [1.5, 1.0, 2.0] + rng.normal(size=rows) > 0).astype(int)
+    made = {}
+    for place, name in enumerate(PARTIES):
+        made[name] = pl.DataFrame(
+            {
+                "id": [f"id-{row:05}" for row in range(rows)],
+                "x": signal[:, place],
+                "noise": rng.normal(size=rows),
+                "kind": rng.choice(["red", "green", "blue"], size=rows),
+            }
+        )
+    made["bank"] = made["bank"].with_columns(y=label)
+    return made
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("told")
+    with pytest.MonkeyPatch.context() as patch:
+        seed_system(patch)
+        contract = contract_values(PARTIES, audit="quick", training__epochs=10, evaluation__importance={"own_columns": False})
+        return simulate(contract, frames(), columns(PARTIES), folder=folder), folder
+
+
+def gain(told, name, known=200):
+    values = [
+        next(column.value for column in each if (column.name, column.known) == (name, known))
+        for each in (told.columns, told.without)
+    ]
+    return values[0] - values[1]
+
+
+def test_gradients_tell_each_feature_party_of_the_label_partys_columns(run):
+    told = {each.by: each for each in run[0].sections.told if each.party == "bank"}
+    assert set(told) == {"club", "shop"}
+    assert gain(told["shop"], "x") > 0.12
+    assert gain(told["club"], "x") > 0.03
+    for each in told.values():
+        assert gain(each, "noise") < 0.1
+        assert told_headline(each).startswith("Through cut gradients, ")
+    assert told_headline(told["shop"]).startswith("Through cut gradients, yes: shop, knowing the columns of 200 rows,")
+
+
+def test_and_of_another_feature_partys(run):
+    told = {each.party: each for each in run[0].sections.told if each.party != "bank"}
+    assert {party: each.by for party, each in told.items()} == {"club": "shop", "shop": "club"}
+    assert gain(told["shop"], "x") > 0.1
+    assert "for whose gradients shop's own stand" in told["shop"].summary
+
+
+def test_a_folder_is_attacked_again_and_finds_the_same(run):
+    result, folder = run
+    for party in ("bank", "shop"):
+        (path,) = (folder / party).glob("tiny-*")
+        again = audit_recorded(path, watcher=Silent()).told
+        before = [each for each in result.sections.told if each.party == party]
+        assert [(each.by, each.summary) for each in again] == [(each.by, each.summary) for each in before]
+        for each, old in zip(again, before, strict=True):  # in as many threads as there are here
+            assert [column.value for column in each.columns] == pytest.approx([column.value for column in old.columns], abs=1e-4)
+    assert "Do gradients tell shop of bank" in (path.parent.parent / "bank" / path.name / "report.html").read_text()
+
+
+@pytest.mark.parametrize(("changes", "found"), [({"training__gradients": "none"}, False), ({"target__type": "regression"}, True)])
+def test_what_is_not_sent_or_not_measured_is_said(tmp_path, monkeypatch, changes, found):
+    seed_system(monkeypatch)
+    made = {name: frame for name, frame in frames(400).items() if name != "club"}
+    two = ("bank", "shop")
+    result = simulate(contract_values(two, audit="quick", **changes), made, columns(two), folder=tmp_path)
+    told = result.sections.told
+    assert bool(told) is found
+    if found:
+        assert told[0].not_measured == [NUMBERS]
+        assert told_headline(told[0]).endswith("was not measured.")
+    assert msgspec.to_builtins(told) is not None
