@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tallystick.alignment.federal import text_filters
+from tallystick.alignment.federal import grams, text_filters
 from tallystick.alignment.similar_keys import SimilarKeys
 from tallystick.alignment.terms import DimensionConfig, SimilarityConfig
 from tallystick.attacks.linkage.texts import (
@@ -15,7 +15,7 @@ from tallystick.attacks.linkage.texts import (
     evaluate_texts,
 )
 from tallystick.attacks.linkage.view import DistanceModel
-from tallystick.audit.naming import texts_named_by_helper
+from tallystick.audit.naming import grams_behind, texts_named_by_helper
 from tallystick.errors import ConfigError
 from tallystick.network.channel import no_progress
 
@@ -33,14 +33,41 @@ def names(count, *, seed=0):
 TERMS = SimilarityConfig(dimensions=(DimensionConfig(name="name", kind="text"),), neighbors=4, text_bits=2048, hashes=15)
 
 
-def test_a_helper_with_ten_known_keys_names_filters():
+def test_a_helper_that_knows_no_key_names_filters():
     keys = SimilarKeys(numbers_RD=np.empty((300, 0)), texts=(names(300),))
     (found,) = texts_named_by_helper(keys, TERMS, party="bank", helper="helper", progress=no_progress)
     assert (found.name, found.attacker, found.located) == ("filter-graph", "helper", "bank")
-    assert found.named == 290
+    assert found.named == 300
     assert found.right > 0.9
     assert found.low < found.right
-    assert found.chance == pytest.approx(1 / 290)
+    assert found.chance == pytest.approx(1 / 300)
+
+
+def view_of(filters, listed):
+    """The helper's view of filters, with a list that may hold more texts than these."""
+    vocabulary = sorted({gram for text in listed for gram in grams(text, TERMS.gram)})
+    has_SG = np.array([[gram in grams(text, TERMS.gram) for gram in vocabulary] for text in listed], dtype=np.float64)
+    likeness_TT = grams_behind(filters, bits=TERMS.text_bits, hashes=TERMS.hashes)
+    return HelperTexts(likeness_SS=has_SG @ has_SG.T, likeness_TT=likeness_TT)
+
+
+@pytest.mark.parametrize("targets", [60, 200])
+def test_a_list_with_many_more_texts_names_as_many(targets):
+    listed = names(400)
+    truth_T = np.random.default_rng(3).permutation(400)[:targets]
+    (dimension,) = TERMS.dimensions
+    filters = text_filters([listed[place] for place in truth_T], terms=TERMS, dimension=dimension, secret=bytes(32))
+    assert evaluate_texts(view_of(filters, listed), truth_T)["filter-graph"].right > 0.9
+
+
+@pytest.mark.parametrize(("targets", "listed"), [(1, 1), (1, 5), (2, 2), (3, 40)])
+def test_very_few_filters_break_nothing(targets, listed):
+    texts = names(listed)
+    (dimension,) = TERMS.dimensions
+    filters = text_filters(list(texts[:targets]), terms=TERMS, dimension=dimension, secret=bytes(32))
+    guess_T = FilterGraph()(view_of(filters, texts))
+    assert guess_T.shape == (targets,)
+    assert ((guess_T >= 0) & (guess_T < listed)).all()
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
@@ -60,13 +87,8 @@ def test_filters_each_under_a_secret_of_their_own_tell_nothing():
     texts = names(120)
     (dimension,) = TERMS.dimensions
     filters = [text_filters([text], terms=TERMS, dimension=dimension, secret=bytes([row]) * 32) for row, text in enumerate(texts)]
-    bits_TP = np.unpackbits(np.concatenate(filters), axis=1).astype(np.float64)
-    shared = {text: {text[i : i + 2] for i in range(len(text) - 1)} for text in texts}
-    likeness_SS = np.array([[len(shared[a] & shared[b]) for b in texts] for a in texts], dtype=np.float64)
-    known = np.arange(10)
-    view = HelperTexts(likeness_SS=likeness_SS, overlap_TT=bits_TP @ bits_TP.T, known_H=known, known_text_H=known)
-    # 110 guesses, each right with a chance of about 1/120: more than 10 right ones have a chance below 1e-8.
-    assert evaluate_texts(view, np.arange(120))["filter-graph"].right < 10 / 110
+    # 120 guesses, each right with a chance of about 1/120: more than 10 right ones have a chance below 1e-7.
+    assert evaluate_texts(view_of(np.concatenate(filters), texts), np.arange(120))["filter-graph"].right < 10 / 120
 
 
 def linked(*, told=True, seed=1):

@@ -270,7 +270,7 @@ def _encoded(terms: SimilarityConfig) -> str:
     if terms.helper_sees == "filters":
         return "filters under a secret, from which their geometry can be recovered"
     ranks = "ranks among secret pivots, from which numbers can nearly be read"
-    texts = "filters of text under a secret"
+    texts = "filters of text under a secret, off which a list of texts reads them, with no key known"
     return " and ".join([ranks] * bool(terms.numbers) + [texts] * (len(terms.numbers) < len(terms.dimensions)))
 
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from tallystick.alignment.distances import block_distance
 from tallystick.alignment.encoding import encode_keys
-from tallystick.alignment.federal import grams
+from tallystick.alignment.federal import Packed, grams
 from tallystick.alignment.nearest import PAD, Floats, Integers
 from tallystick.alignment.outcome import Candidates
 from tallystick.alignment.similar_keys import SimilarKeys
@@ -27,7 +27,7 @@ from tallystick.attacks.linkage.texts import (
     TextView,
     evaluate_texts,
 )
-from tallystick.audit.locating import AUDIT_SECRET, KNOWN, metric_of
+from tallystick.audit.locating import AUDIT_SECRET, metric_of
 from tallystick.network.channel import Progress
 
 MOST_KEYS = 1500
@@ -39,7 +39,7 @@ MOST_LINKED = 10_000
 def texts_named_by_helper(
     keys: SimilarKeys, terms: SimilarityConfig, *, party: str, helper: str, progress: Progress
 ) -> list[NamedKeys]:
-    """What a helper that knows ten keys could name by this party's filters; nothing is left where it sees texts in the clear."""
+    """Measure what a helper that knows no key could name by this party's filters, where it does not see texts in the clear."""
     if terms.helper_sees == "clear" or not terms.texts:
         return []
     rng = np.random.default_rng([0, 6])
@@ -47,21 +47,14 @@ def texts_named_by_helper(
     texts_only = terms.model_copy(update={"dimensions": terms.texts, "block": 0})
     without_numbers = _rows(keys, listed).with_numbers(np.empty((len(listed), 0)))
     filters = encode_keys(without_numbers, texts_only, AUDIT_SECRET).filters
-    overlap_TT = np.zeros((len(listed), len(listed)))
-    likeness_SS = np.zeros_like(overlap_TT)
+    likeness_TT = np.zeros((len(listed), len(listed)))
+    likeness_SS = np.zeros_like(likeness_TT)
     for place, dimension in enumerate(terms.texts):
-        bits_TP = np.unpackbits(filters[dimension.name], axis=1).astype(np.float32)
-        overlap_TT += bits_TP @ bits_TP.T
+        likeness_TT += grams_behind(filters[dimension.name], bits=terms.text_bits, hashes=terms.hashes)
         likeness_SS += _grams_in_common([keys.texts[place][row] for row in listed], terms.gram)
     order_S = rng.permutation(len(listed))  # of the list: it tells nothing of the filters' order
     place_T = np.argsort(order_S)
-    known_H = np.sort(rng.permutation(len(listed))[: min(KNOWN, len(listed) // 2)])
-    view = HelperTexts(
-        likeness_SS=likeness_SS[np.ix_(order_S, order_S)],
-        overlap_TT=overlap_TT,
-        known_H=known_H,
-        known_text_H=place_T[known_H],
-    )
+    view = HelperTexts(likeness_SS=likeness_SS[np.ix_(order_S, order_S)], likeness_TT=likeness_TT)
     return _measured(view, place_T, attacker=helper, located=party, progress=progress)
 
 
@@ -190,3 +183,15 @@ def _grams_in_common(texts: list[str], length: int) -> Floats:
     for place, some in enumerate(of_text):
         has_SG[place, some] = 1
     return np.asarray(has_SG @ has_SG.T, dtype=np.float64)
+
+
+def grams_behind(packed_TW: Packed, *, bits: int, hashes: int) -> Floats:
+    """Estimate how many q-grams two filters have in common, from the bits that each and both of them set."""
+    bits_TP = np.unpackbits(packed_TW, axis=1).astype(np.float32)
+    both_TT, set_T = np.asarray(bits_TP @ bits_TP.T, dtype=np.float64), bits_TP.sum(axis=1, dtype=np.float64)
+
+    def grams_of(count: Floats) -> Floats:
+        return np.asarray(-bits / hashes * np.log1p(-np.minimum(count, bits - 1) / bits))
+
+    size_T = grams_of(set_T)
+    return size_T[:, None] + size_T - grams_of(set_T[:, None] + set_T - both_TT)

@@ -163,4 +163,4 @@ def _scale(labels: NDArray[Any]) -> tuple[float, float]:
 
 def _is_constant(labels: NDArray[Any]) -> bool:
     """Whether numbers differ by no more than the last bits of the largest one."""
-    return len(labels) == 0 or float(np.ptp(labels)) <= 8 * np.finfo(np.float64).eps * float(np.abs(labels).max())
+    return len(labels) == 0 or float(np.ptp(labels)) <= 8 * float(np.finfo(np.float64).eps) * float(np.abs(labels).max())

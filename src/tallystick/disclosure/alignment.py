@@ -125,8 +125,9 @@ def _similarity(contract: Contract) -> list[str]:
         f"{features} learns how many rows {label} has, which own rows are linked to each of these, and the mean and the "
         "deviation "
         f"of all distances, without noise{unlinked_there}",
-        f"{contract.helper} learns how many rows each side has, and the keys as alignment.similarity lets it see them; no formal "
-        "guarantee",
+        f"{contract.helper} learns how many rows each side has, and the keys as alignment.similarity lets it see them; by "
+        "filters "
+        "of text a list of texts names them, with no key known; no formal guarantee",
     ]
 
 

@@ -2,7 +2,7 @@
 
 Every attack here has a list of texts that the other side's are among, such as a telephone book, and says which one each key is.
 
-Shapes: T targets, S texts of the list, H keys known to the helper, N own rows, K links, P pairs.
+Shapes: T targets, S texts of the list, N own rows, K links, P pairs.
 """
 
 from collections.abc import Mapping
@@ -21,20 +21,16 @@ UNNAMED = -1
 
 @dataclass(frozen=True, kw_only=True)
 class HelperTexts:
-    """What a helper, which knows no secret, has to name text keys by; the truth is in no view.
+    """What a helper, which knows no secret and no key, has to name text keys by; the truth is in no view.
 
     Args:
-        likeness_SS: q-grams that two texts of the list have in common.
-        overlap_TT: bits that two filters have in common.
-        known_H: targets whose text the helper knows, and which text of the list it is.
-        known_text_H: see there.
+        likeness_SS: q-grams that two texts of the list have in common; of one, all that it has.
+        likeness_TT: the same of two filters, as their bits let it be estimated.
     """
 
     seat: ClassVar[Seat] = "helper"
     likeness_SS: Floats
-    overlap_TT: Floats
-    known_H: Integers
-    known_text_H: Integers
+    likeness_TT: Floats
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,53 +82,93 @@ class TextAttack(Protocol[V_contra]):
 
 @dataclass(frozen=True, kw_only=True)
 class FilterGraph:
-    """Matches the graph of filters, by bits in common, with that of listed texts, by q-grams in common, from a few known keys.
+    """Matches the graph of filters with that of listed texts, by q-grams in common; no key has to be known. For the helper.
 
     After Vidanage, Christen, Ranbaduge and Schnell, "A graph matching attack on privacy-preserving record linkage" (CIKM 2020),
-    with seeds: a ridge regression on the matched pairs foretells the bits that any listed text has in common with every filter,
-    and the surest pairs join them, round by round. No secret, filter size or number of hashes has to be known. For the helper.
+    which matches by features of each node. Here a few filters that are much alike are placed together: whichever text the first
+    of them is taken for, the next one goes where its likeness to those before fits best, and the start with the least misfit is
+    kept. A ridge regression on these pairs then foretells how alike every filter is to any listed text, and the surest pairs join
+    them, round by round.
 
     Args:
+        placed: filters that are placed together first.
+        tries: filters that placing begins at.
         rounds: how often the matched pairs grow.
         ridge: of the regression, in the texts' mean likeness to themselves.
     """
 
+    placed: int = 12
+    tries: int = 3
     rounds: int = 4
     ridge: float = 0.1
 
     def __post_init__(self) -> None:
-        if self.rounds < 1 or not self.ridge > 0:
-            raise ConfigError(f"filter-graph attack: rounds={self.rounds}, ridge={self.ridge}; expected at least 1 and above 0")
+        if min(self.placed, self.tries, self.rounds) < 1 or not self.ridge > 0:
+            raise ConfigError(
+                f"filter-graph attack: placed={self.placed}, tries={self.tries}, rounds={self.rounds}, ridge={self.ridge}; "
+                "expected at least 1, and above 0"
+            )
 
     def __call__(self, view: HelperTexts, *, progress: OnProgress = quietly) -> Integers:
         """Name every filter."""
-        likeness_SS, overlap_TT = _centred(view.likeness_SS), _centred(view.overlap_TT)
-        target_P, text_P = view.known_H, view.known_text_H
-        targets = len(overlap_TT)
+        first_P, first_text_P = self._placed_together(view)
+        likeness_SS, likeness_TT = _centred(view.likeness_SS), _centred(view.likeness_TT)
+        target_P, text_P, targets = first_P, first_text_P, len(likeness_TT)
         guess_T = np.full(targets, UNNAMED)
         for done in range(self.rounds):
             progress(done, self.rounds)
-            score_ST = self._score(likeness_SS, overlap_TT, text_P, target_P)
+            score_ST = self._score(likeness_SS, likeness_TT, text_P, target_P)
             guess_T = score_ST.argmax(axis=0)
-            ordered_ST = np.partition(score_ST, -2, axis=0)
+            ordered_ST = np.partition(score_ST, -2, axis=0) if len(score_ST) > 1 else np.repeat(score_ST, 2, axis=0)
             margin_T = ordered_ST[-1] - ordered_ST[-2]
             mutual_T = score_ST.argmax(axis=1)[guess_T] == np.arange(targets)
-            sure = np.flatnonzero(mutual_T & ~np.isin(np.arange(targets), view.known_H))
+            sure = np.flatnonzero(mutual_T & ~np.isin(np.arange(targets), first_P))
             share = (done + 1) / self.rounds
             sure = sure[np.argsort(-margin_T[sure], kind="stable")][: int(share * targets)]
-            target_P = np.concatenate((view.known_H, sure))
-            text_P = np.concatenate((view.known_text_H, guess_T[sure]))
-        guess_T[view.known_H] = view.known_text_H
+            target_P = np.concatenate((first_P, sure))
+            text_P = np.concatenate((first_text_P, guess_T[sure]))
         return np.asarray(guess_T)
 
-    def _score(self, likeness_SS: Floats, overlap_TT: Floats, text_P: Integers, target_P: Integers) -> Floats:
-        """How well every listed text (S) fits every filter (T): the cosine of foretold and true bits."""
-        ridge = self.ridge * float(np.diag(likeness_SS).mean())
+    def _placed_together(self, view: HelperTexts) -> tuple[Integers, Integers]:
+        """Give filters that are much alike, and the texts that they fit best together, whichever the first one is."""
+        likeness_SS, likeness_TT = view.likeness_SS, view.likeness_TT
+        texts, targets = len(likeness_SS), len(likeness_TT)
+        size_S, others_TT = np.diag(likeness_SS), likeness_TT - np.diag(np.diag(likeness_TT))
+        closeness_T = np.sort(others_TT, axis=1)[:, -8:].sum(axis=1)
+        best: tuple[float, Integers, Integers] | None = None
+        for first in np.argsort(-closeness_T, kind="stable")[: self.tries]:
+            order = [int(first)]
+            while len(order) < min(self.placed, targets, texts):
+                gain_T = np.square(others_TT[order]).sum(axis=0)
+                gain_T[order] = -1
+                order.append(int(gain_T.argmax()))
+            # Row s of these is the placing that begins with text s.
+            place_SP = np.empty((texts, len(order)), dtype=np.int64)
+            place_SP[:, 0] = np.arange(texts)
+            misfit_S = np.square(size_S - likeness_TT[first, first])
+            for count, target in enumerate(order[1:], start=1):
+                misfit_SS = np.tile(np.square(size_S - likeness_TT[target, target]), (texts, 1))
+                for earlier in range(count):
+                    misfit_SS += np.square(likeness_SS[place_SP[:, earlier]] - likeness_TT[target, order[earlier]])
+                np.put_along_axis(misfit_SS, place_SP[:, :count], np.inf, axis=1)
+                place_SP[:, count] = misfit_SS.argmin(axis=1)
+                misfit_S = misfit_S + misfit_SS[np.arange(texts), place_SP[:, count]]
+            start = int(misfit_S.argmin())
+            # How much worse the next best start is says how sure this one is.
+            doubt = float(misfit_S[start] / max(np.partition(misfit_S, min(1, texts - 1))[min(1, texts - 1)], 1e-12))
+            if best is None or doubt < best[0]:
+                best = doubt, np.array(order), place_SP[start]
+        assert best is not None, "there is at least one try"
+        return best[1], best[2]
+
+    def _score(self, likeness_SS: Floats, likeness_TT: Floats, text_P: Integers, target_P: Integers) -> Floats:
+        """How well every listed text (S) fits every filter (T): the cosine of foretold and true likeness."""
+        ridge = self.ridge * float(np.diag(likeness_SS).mean()) + 1e-9
         matched_PP = likeness_SS[np.ix_(text_P, text_P)] + ridge * np.eye(len(text_P))
         weight_SP = np.linalg.solve(matched_PP, likeness_SS[text_P]).T
-        foretold_ST = weight_SP @ overlap_TT[target_P]
-        length_S = np.sqrt(np.einsum("sp,pq,sq->s", weight_SP, overlap_TT[np.ix_(target_P, target_P)], weight_SP, optimize=True))
-        length_T = np.sqrt(np.diag(overlap_TT))
+        foretold_ST = weight_SP @ likeness_TT[target_P]
+        square_S = np.einsum("sp,pq,sq->s", weight_SP, likeness_TT[np.ix_(target_P, target_P)], weight_SP, optimize=True)
+        length_S, length_T = np.sqrt(np.maximum(square_S, 0)), np.sqrt(np.maximum(np.diag(likeness_TT), 0))
         return np.asarray(foretold_ST / np.maximum(length_S, 1e-12)[:, None] / np.maximum(length_T, 1e-12))
 
 
@@ -201,7 +237,7 @@ TEXT_ATTACKS: Mapping[str, TextAttackRow[Any]] = MappingProxyType(
         "filter-graph": TextAttackRow[HelperTexts](
             attack=FilterGraph(),
             view=HelperTexts,
-            description="matches filters, by bits in common, with a list of texts, by characters in common, from ten known keys",
+            description="matches filters, by bits in common, with a list of texts, by characters in common; knows no key",
         ),
         "similarity-fit": TextAttackRow[LabelPartyTexts](
             attack=SimilarityFit(),
@@ -221,11 +257,9 @@ TEXT_ATTACKS: Mapping[str, TextAttackRow[Any]] = MappingProxyType(
 def evaluate_texts(view: TextView, truth_T: Integers, *, progress: OnProgress = quietly) -> dict[str, NamedKeys]:
     """Attack a view by every attack that reads such a one, and measure by the truth, -1 where a target is not to be counted.
 
-    No guarantee: no attack here found more, another may. A helper's known keys are not counted.
+    No guarantee: no attack here found more, another may.
     """
     counted_T = truth_T >= 0
-    if isinstance(view, HelperTexts):
-        counted_T[view.known_H] = False
     found = {}
     for name, row in TEXT_ATTACKS.items():
         if not isinstance(view, row.view):
