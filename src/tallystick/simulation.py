@@ -29,6 +29,7 @@ from tallystick.data.frame import as_frame
 from tallystick.data.keys import Keys, keys_of
 from tallystick.data.lazy import Frame
 from tallystick.data.repeats import with_summaries
+from tallystick.data.times import with_dates
 from tallystick.errors import ConfigError, PeerError
 from tallystick.job.job import Job, check_process, fitting_threads
 from tallystick.job.log import Logbook
@@ -181,7 +182,7 @@ class _Simulation:
         frame: Frame = pl.DataFrame()
         keys: Keys | None = None
         if name in self.tables:
-            frame = with_summaries(self.tables[name], party, contract.alignment)
+            frame = with_summaries(with_dates(self.tables[name], party.dates), party, contract.alignment)
             keys = keys_of(frame, party, contract.alignment)
         is_label = name == contract.label_party
         earlier = run_to_start_from(contract, party, self.start_from) if self.start_from and keys is not None else None

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tallystick.config.party import parse_party
+from tallystick.config.table import TableConfig
 from tallystick.data.delimited import NUMBERS, read_delimited
 from tallystick.data.table import read_table
 from tallystick.errors import ConfigError, DataError
@@ -177,3 +178,101 @@ def test_whole_numbers_of_more_digits_than_integers_hold_are_numbers(tmp_path: P
     first, second = 12345678901234567890123, "9" * 300
     found = read(tmp_path, f"id,a,b,c\n1,{first},1,{second}\n2,5,2,3\n")
     assert found.rows() == [(1, first, 1, float(second)), (2, 5, 2, 3.0)]
+
+
+@pytest.mark.parametrize("mark", ["?", "-", "n/a", "N/A", "#N/A", "None", ".", "NA", "nan", "NULL", " "])
+def test_common_marks_of_a_missing_number_are_known_and_said(tmp_path, mark):
+    table = TableConfig(path=tmp_path / "t.csv")
+    (tmp_path / "t.csv").write_text(f"id,a,b\nx,1.5,2\ny,{mark},{mark}\nz,-2.5,3\n")
+    frame = read_table(table)
+    assert frame.get_column("a").to_list() == [1.5, None, -2.5]
+    assert frame.get_column("b").to_list() == [2, None, 3]
+    assert frame.get_column("b").dtype == pl.Int64
+    assert [mark.strip() in note and "'b'" in note for note in frame.notes] == ([True] if mark.strip() else [])
+
+
+@pytest.mark.parametrize(
+    ("spelt", "number"),
+    [
+        ("1'234.5", 1234.5),
+        ("1\u2019234'567.5", 1234567.5),
+        ("1\u00a0234.5", 1234.5),
+        ("\u22123.2", -3.2),
+        ("1 234", 1234),
+        ("\u00a07.5 ", 7.5),
+    ],
+)
+def test_numbers_are_read_whatever_parts_their_thousands(tmp_path, spelt, number):
+    (tmp_path / "t.csv").write_text(f"id,a\nx,0.25\ny,{spelt}\n", encoding="utf-8")
+    assert read_table(TableConfig(path=tmp_path / "t.csv")).get_column("a").to_list() == [0.25, number]
+
+
+def test_words_for_a_missing_cell_are_named_for_all_columns_or_for_one(tmp_path):
+    (tmp_path / "t.csv").write_text("id,country,income\n1,NA,-999\n2,DE,5\n3,-999,7\n")
+    place = tmp_path / "t.csv"
+    frame = read_table(TableConfig(path=place))
+    assert frame.get_column("country").to_list() == [None, "DE", "-999"]
+    assert "'NA' in column 'country'" in frame.notes[0]
+    assert "table.missing_in: {country: []}" in frame.notes[0]
+    frame = read_table(TableConfig(path=place, missing_in={"country": [], "income": ["-999"]}))
+    assert frame.get_column("country").to_list() == ["NA", "DE", "-999"]
+    assert frame.get_column("income").to_list() == [None, 5, 7]
+    frame = read_table(TableConfig(path=place, missing=["-999"]))
+    assert frame.get_column("country").to_list() == ["NA", "DE", None]
+    assert frame.get_column("income").to_list() == [None, 5, 7]
+
+
+def test_points_that_may_part_thousands_are_asked_about(tmp_path):
+    place = tmp_path / "t.csv"
+    place.write_text("id;amount\n1;8.505\n2;410\n3;?\n")
+    with pytest.raises(DataError, match=r"column 'amount' has numbers such as 8\.505 beside ones such as 410"):
+        read_table(TableConfig(path=place))
+    for sign, wanted in ((",", [8505, 410, None]), (".", [8.505, 410, None])):
+        assert read_table(TableConfig(path=place, decimal=sign)).get_column("amount").to_list() == wanted
+    place.write_text("id;amount;share\n1;8.505;0,5\n2;410;2\n")
+    assert read_table(TableConfig(path=place)).get_column("amount").to_list() == [8505, 410]
+    place.write_text("id;amount;share\n1;8.505;1.5\n2;410;2\n")
+    assert read_table(TableConfig(path=place)).get_column("amount").to_list() == [8.505, 410]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (",id,a\n0,x,1.5\n1,y,2.5\n", "column 1 only counts rows and was left out"),
+        (",id,a\n3,x,1.5\n7,y,2.5\n", "column 1 only counts rows and was left out"),
+        (",id,a\n1,x,1.5\n0,y,2.5\n", "column 1 only counts rows and was left out"),
+        ("Unnamed: 0,id,a\n0,x,1.5\n1,y,2.5\n", "column 'Unnamed: 0' only counts rows and was left out"),
+        ("id,a,\nx,1.5,\ny,2.5,\n", "column 3 is empty and was left out"),
+        ("id,a,,\nx,1.5,,\ny,2.5,,\n", "column 4 is empty and was left out"),
+        ("sep=;\nid;a\nx;1,5\ny;2,5\n", None),
+        ('"sep=;"\r\nid;a\r\nx;1,5\r\ny;2,5\r\n', None),
+        ("id,a\rx,1.5\ry,2.5\r", None),
+    ],
+)
+@pytest.mark.parametrize("packed", [False, True])
+def test_what_programs_write_around_a_table_is_no_column_of_it(tmp_path, text, said, packed):
+    raw = text.encode()
+    (tmp_path / "t.csv").write_bytes(gzip.compress(raw) if packed else raw)  # also under a wrong name
+    frame = read_table(TableConfig(path=tmp_path / "t.csv"))
+    assert frame.collect().to_dict(as_series=False) == {"id": ["x", "y"], "a": [1.5, 2.5]}
+    assert (said in frame.notes) if said else frame.notes == ()
+
+
+@pytest.mark.parametrize(
+    ("raw", "words"),
+    [
+        (b",id,a\nred,x,1\nblue,y,2\n", "column 1 of the header has no name, and holds values"),
+        (b",id,a\n9,x,1\n2,y,2\n", "column 1 of the header has no name, and holds values"),
+        (b"id,a\nx,1\ny,2\n\0\0\0\0", "holds NUL bytes"),
+        (gzip.compress(b"id,a\nx,1\ny,2\n\0\0", mtime=0), "holds NUL bytes"),
+    ],
+)
+def test_what_is_no_table_is_refused_by_name(tmp_path, raw, words):
+    (tmp_path / "t.csv").write_bytes(raw)
+    with pytest.raises(DataError, match=words):
+        read_table(TableConfig(path=tmp_path / "t.csv"))
+
+
+def test_whole_numbers_beyond_every_integer_type_become_floats_beside_marks(tmp_path):
+    (tmp_path / "t.csv").write_text("id,a\nx,18446744073709551616\ny,?\n")
+    assert read_table(TableConfig(path=tmp_path / "t.csv")).get_column("a").to_list() == [2.0**64, None]

@@ -7,17 +7,23 @@ import numpy as np
 import polars as pl
 import pytest
 
-from tallystick.config.party import parse_party
+from tallystick.config.party import FeatureColumns, parse_party
 from tallystick.data.encoder import Encoder
 from tallystick.data.extension import extended
 from tallystick.data.forms import as_form
+from tallystick.data.profile import profile
 from tallystick.data.table import read_party_table, read_rows
-from tallystick.errors import FeatureError
+from tallystick.errors import DataError, FeatureError
 
 
 def csv(path: Path, name: str, cells: list[str], *, separator: str = ",") -> Path:
     path.write_text(f"id{separator}{name}\n" + "".join(f"{row}{separator}{cell}\n" for row, cell in enumerate(cells)))
     return path
+
+
+def party_of(table: Path, **values):
+    """A party file whose table is this file."""
+    return parse_party({"party": "a", "table": {"path": str(table)}, "keys": {"id": "id"}, **values}, folder=table.parent)
 
 
 def encoded(encoder: Encoder, frame) -> list[list[float]]:
@@ -44,9 +50,7 @@ LATER = {
 @pytest.mark.parametrize("kind", LATER)
 def test_a_later_file_is_read_as_the_training_file_was(tmp_path, kind):
     trained, cells, same = LATER[kind]
-    party = parse_party(
-        {"party": "a", "table": {"path": str(csv(tmp_path / "train.csv", "x", trained))}, "keys": {"id": "id"}}, folder=tmp_path
-    )
+    party = party_of(csv(tmp_path / "train.csv", "x", trained))
     frame = read_party_table(party)
     encoder = Encoder.of_party(frame, party, np.arange(frame.height), numbers="plain")
     later = read_rows(party.table_at(csv(tmp_path / "later.csv", "x", cells)), party, trained=encoder)
@@ -61,10 +65,7 @@ def test_a_later_file_is_read_as_the_training_file_was(tmp_path, kind):
 
 def test_a_later_file_keeps_the_decimal_sign_of_the_training(tmp_path):
     amounts = ["1.250,50", "900,00", "2.500,00", "15.000,00", "750,25"] * 3
-    party = parse_party(
-        {"party": "a", "table": {"path": str(csv(tmp_path / "train.csv", "x", amounts, separator=";"))}, "keys": {"id": "id"}},
-        folder=tmp_path,
-    )
+    party = party_of(csv(tmp_path / "train.csv", "x", amounts, separator=";"))
     frame = read_party_table(party)
     encoder = Encoder.of_party(frame, party, np.arange(frame.height), numbers="plain")
     assert encoder.decimal == ","
@@ -154,3 +155,45 @@ def test_a_run_that_starts_from_another_reads_days_as_days():
     encoder = Encoder.of_party(frame, party, np.arange(10), numbers="plain")
     later = frame.with_columns(since=pl.col("since").cast(pl.Datetime("us")))
     assert encoded(extended(encoder, later, party, np.arange(10)), later) == encoded(encoder, frame)
+
+
+@pytest.mark.parametrize(
+    "cells", [[f"{n / 8}%" for n in range(40)], [f"€ {n}.50" for n in range(40)], ["<0.01"] * 2 + [f"{n / 8}" for n in range(40)]]
+)
+def test_text_that_looks_like_numbers_is_said_with_the_mend(tmp_path, cells):
+    party = party_of(csv(tmp_path / "t.csv", "x", cells))
+    frame = read_party_table(party)
+    said = "column 'x': most of its different cells look like numbers"
+    encoder = Encoder.of_party(frame, party, np.arange(frame.height), numbers="plain")
+    assert any(note.startswith(said) for note in encoder.notes)
+    assert any(line.startswith(said) for line in profile(frame, party).warnings)
+    listed = party.model_copy(update={"features": FeatureColumns(categorical=("x",))})
+    assert not any(line.startswith(said) for line in profile(frame, listed).warnings)
+
+
+def test_check_shows_three_cells_of_each_column(tmp_path):
+    party = party_of(csv(tmp_path / "t.csv", "x", ["1.5", "1.5", "2", "3", "4"]))
+    (_, column) = profile(read_party_table(party), party).columns
+    assert column.samples == ("1.5", "2.0", "3.0")
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_dates_are_read_as_the_party_file_says_they_are_written(tmp_path, ending):
+    frame = pl.DataFrame({"id": ["a", "b", "c"], "since": ["31.12.2023", "05.03.2024", None]})
+    frame.write_csv(tmp_path / "t.csv")
+    frame.write_parquet(tmp_path / "t.parquet")
+    values = {"party": "a", "table": {"path": f"t.{ending}"}, "keys": {"id": "id"}, "dates": {"since": "%d.%m.%Y"}}
+    read = read_party_table(parse_party(values, folder=tmp_path)).get_column("since")
+    assert read.to_list() == [date(2023, 12, 31), date(2024, 3, 5), None]
+    with pytest.raises(DataError, match=r"dates.since = '%m.%d.%Y': cells are written otherwise in 1 \(row 0"):
+        read_party_table(parse_party({**values, "dates": {"since": "%m.%d.%Y"}}, folder=tmp_path))
+    with pytest.raises(DataError, match=r"dates\.sinse: is not in the table"):
+        read_party_table(parse_party({**values, "dates": {"sinse": "%d.%m.%Y"}}, folder=tmp_path))
+
+
+def test_an_index_of_pandas_without_a_name_is_no_column_of_a_file_either(tmp_path):
+    pl.DataFrame({"id": ["a", "b"], "x": [1.0, 2.0], "__index_level_0__": [7, 3]}).write_parquet(tmp_path / "t.parquet")
+    party = parse_party({"party": "a", "table": {"path": "t.parquet"}, "keys": {"id": "id"}}, folder=tmp_path)
+    frame = read_party_table(party)
+    assert frame.columns == ["id", "x"]
+    assert frame.notes == ("the index of pandas has no name and was left out",)

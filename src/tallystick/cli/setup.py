@@ -64,7 +64,7 @@ def init(
         for path in paths.values():
             if path.exists():
                 raise ConfigError(f"{path} exists already; choose another folder")
-        asked = _with_columns(asked)
+        asked, columns = _with_columns(asked)
         if table is not None and not table.is_absolute():
             asked = replace(asked, table=Path(os.path.relpath(table, folder)))
         folder.mkdir(parents=True, exist_ok=True)
@@ -73,20 +73,22 @@ def init(
         written = {kind: str(path) for kind, path in paths.items()}
         if chosen == "label":
             written["ledger"] = str(_create_ledger(paths["party"]))
-        finish(written, as_json=as_json)
+        finish({**written, **({"columns": columns} if columns else {})}, as_json=as_json)
 
     ledger = ("tallystick.artifacts.ledger",) if role == "label" else ()
     looks = ("polars", "tallystick.data.guesses") if table is not None else ()
     guarded(work, as_json=as_json, loads=("tallystick.config.templates", *ledger, *looks))
 
 
-def _with_columns(asked: "Asked") -> "Asked":
-    """With what the header of the party's table makes plain; the table is read as a job would read it."""
+def _with_columns(asked: "Asked") -> tuple["Asked", list[str]]:
+    """Take what the header of the party's table makes plain; gives too how each column is read, as a job would read it."""
     if asked.table is None:
-        return asked
+        return asked, []
     from tallystick.config.table import TableConfig
     from tallystick.data.guesses import guess_columns
+    from tallystick.data.profile import samples_of
     from tallystick.data.table import read_table
+    from tallystick.data.text import number_like, number_like_warning
     from tallystick.errors import DataError
     from tallystick.reading import validate
 
@@ -94,7 +96,13 @@ def _with_columns(asked: "Asked") -> "Asked":
         frame = read_table(validate(TableConfig, {"path": str(asked.table.absolute())}, source="--table"))
     except DataError as error:  # there is no party file yet in which anything could be wrong
         raise DataError(str(error).replace("check table.path, or the option that names it", "check --table")) from None
-    return replace(asked, columns=guess_columns(frame, similar=asked.facts.similar, is_label=asked.role == "label"))
+    lines = list(frame.notes)
+    for name in frame.columns[:MOST_COLUMNS]:
+        column = frame.get_column(name)
+        lines.append(f"{name}: {column.dtype}, such as {', '.join(samples_of(column))}")
+        lines += [number_like_warning(name)] if number_like(column) else []
+    found = guess_columns(frame, similar=asked.facts.similar, is_label=asked.role == "label")
+    return replace(asked, columns=found), lines
 
 
 def _create_ledger(path: Path) -> Path:
@@ -204,6 +212,9 @@ def _show_profile(console: Console, profile: dict[str, Any]) -> None:
         )
         table.add_row(escape(column["name"]), *(escape(_cell(value)) for value in told))
     console.print(table)
+    for column in shown:
+        if column["samples"] and column["use"] != "key":
+            console.print(f"{column['name']}: such as {', '.join(column['samples'])}", markup=False)
     if more:
         console.print(f"and {more:,} more columns; --json lists all", markup=False)
     for name, value in profile.items():

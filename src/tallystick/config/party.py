@@ -37,6 +37,12 @@ def _one_or_more(value: Any) -> Any:
     return (value,) if isinstance(value, str) else value
 
 
+def _date_format(words: str) -> str:
+    if not all(f"%{part}" in words for part in "dmY") or "%z" in words:
+        raise ValueError('must have a %d, a %m and a %Y, such as "%d.%m.%Y" or "%d/%m/%Y %H:%M", and no zone')
+    return words
+
+
 def _auto_is_none(value: Any) -> Any:
     if isinstance(value, str) and value != "auto":
         raise ValueError("must be auto or a mapping with numeric and categorical")
@@ -253,6 +259,9 @@ class PartyFile(Model):
     sequences: dict[Text, SequenceConfig] = Field(
         default_factory=dict, description="columns whose cells list items, beside the features: column to how it is read"
     )
+    dates: dict[Text, Annotated[str, AfterValidator(_date_format)]] = Field(
+        default_factory=dict, description='columns of text that are dates, and how they are written, such as "%d.%m.%Y"'
+    )
     drop: tuple[Text, ...] = Field(default=(), description="columns that features: auto leaves out")
     encoding: EncodingConfig = Field(default_factory=EncodingConfig, description="how columns become numbers and codes")
     tls: Tls | None = Field(default=None, description="certificates for mutual TLS")
@@ -357,7 +366,8 @@ class PartyFile(Model):
         """Columns that a CSV keeps as they are written: keys, categories, sequences that a separator parts, and their targets."""
         parted = {name: each.target for name, each in self.sequences.items() if each.separator is not None}
         categories = self.features.categorical if self.features is not None else ()
-        return (*self.keys.values(), *categories, *parted, *(target for target in parted.values() if target is not None))
+        targets = (target for target in parted.values() if target is not None)
+        return (*self.keys.values(), *categories, *self.dates, *parted, *targets)
 
 
 @lru_cache(maxsize=16)

@@ -91,6 +91,14 @@ class TableConfig(Model):
     decimal: Literal[",", "."] | None = Field(
         default=None, description="decimal sign of a CSV; null detects it where the numbers can be read in one way only"
     )
+    missing: tuple[str, ...] | None = Field(
+        default=None,
+        description="words that stand for a missing cell of a CSV, beside an empty one; null is NA, NaN, nan, null and NULL. "
+        "Where all other cells of a column are numbers or dates, common marks such as ?, - and n/a do so, too",
+    )
+    missing_in: dict[Text, tuple[str, ...]] = Field(
+        default_factory=dict, description="the same for single columns: [] keeps NA in a column of countries as a value"
+    )
     max_rows: Annotated[int, Field(strict=True, ge=1, le=1_000_000_000_000)] | None = Field(
         default=None, description="most rows that are read; null: as many as this machine's memory has 100 bytes for"
     )
@@ -112,7 +120,7 @@ class TableConfig(Model):
 
     def at(self, place: Path | str, *, option: str) -> "TableConfig":
         """Another place that is read as this one is, as a command's option names it; raises ConfigError."""
-        given = {name: getattr(self, name) for name in ("separator", "encoding", "decimal", "max_rows")}
+        given = {name: getattr(self, name) for name in ("separator", "encoding", "decimal", "missing", "missing_in", "max_rows")}
         if address_scheme(place) is not None:
             given["store"] = self.store
         return validate(TableConfig, given | {"path": str(place)}, source=option, context={"folder": Path()})
@@ -127,8 +135,8 @@ class TableConfig(Model):
             problems.append(f"path = {shown(str(self.path))}: must end in {endings}, or be a folder of such files")
         if self.store.model_fields_set and address_scheme(self.path) is None:
             problems.append("store: goes with a path at s3://, gs:// or abfs:// only")
-        for use in ("separator", "encoding", "decimal", "version"):
-            if getattr(self, use) is not None and self.path is None:
+        for use in ("separator", "encoding", "decimal", "missing", "missing_in", "version"):
+            if getattr(self, use) not in (None, {}) and self.path is None:
                 problems.append(f"{use}: goes with path only")
         if self.database is not None and self.query is None:
             problems.append("database: goes with query only")

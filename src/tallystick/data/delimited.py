@@ -1,6 +1,6 @@
 """Delimited text, CSV and TSV: what the files leave open is detected where it is certain, and asked for where it is not.
 
-Open are the separator, the encoding, and whether 1,234 is a thousand or a little more than one.
+Open are the separator, the encoding, whether 1,234 is a thousand or a little more than one, and what stands for a missing cell.
 """
 
 import codecs
@@ -8,24 +8,35 @@ import csv
 import gzip
 import io
 import itertools
+import os
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import BinaryIO, Literal, TextIO, cast
+from typing import BinaryIO, Literal, TextIO, TypeVar, cast
 
 import polars as pl
 import polars.selectors as cs
 
 from tallystick.config.table import TableConfig
-from tallystick.data.lazy import COPIED_BYTES, LazyTable, room_for, store
+from tallystick.data.lazy import COPIED_BYTES, LazyTable, is_gzipped, room_for, store
 from tallystick.data.rows import refuse_rows_beyond
 from tallystick.errors import DataError
 from tallystick.storage import scratch_folder
 
-NULL_WORDS = ["", "NA", "NaN", "nan", "null", "NULL"]
+NULL_WORDS = ("NA", "NaN", "nan", "null", "NULL")
+"""What stands for a missing cell in every column, unless the party file names other words."""
+MARKS = (
+    *NULL_WORDS, *("?", "??", "-", "--", "---", ".", "..", "*", "N/A", "n/a", "#N/A", "#NA", "n.a.", "N.A.", "na", "n.d."),
+    *("None", "none", "NONE", "Null", "NAN", "Nan", "<NA>", "NaT", "nil", "#NULL!", "#DIV/0!", "#VALUE!", "#REF!", "#NAME?"),
+    *("#NUM!", "\\N", "(null)", "<null>", "missing", "Missing", "unknown", "Unknown", "\u2013", "\u2014", "k.A."),
+)  # fmt: skip
+"""What stands for a missing cell in a column whose other cells are numbers, dates, or true and false."""
+UNNAMED = re.compile(r"Unnamed: \d+(_level_\d+)?")  # what pandas calls a column without a name
+SEPARATOR_LINE = re.compile(r'"?sep=(.)"?[\r\n]*')  # Excel's, before the header
 SEPARATORS = (",", ";", "\t", "|")
 UTF_8 = "utf-8-sig"  # with or without its mark
 SAMPLE_LINES = 50
@@ -37,9 +48,20 @@ NUMBERS = {
     ",": rf"^\s*[+-]?(\d+|\d{{1,3}}(\.\d{{3}})+)(,\d+)?{_EXPONENT}\s*$",  # 1.234,5
     ".": rf"^\s*[+-]?(\d+|\d{{1,3}}(,\d{{3}})+)(\.\d+)?{_EXPONENT}\s*$",  # 1,234.5
 }
+WHOLE = r"^\s*[+-]?\d{1,18}\s*$"
+BOOLEAN = r"^\s*(?i:true|false)\s*$"
+THOUSANDS = r"^\s*[+-]?[1-9]\d{0,2}(\.\d{3})?\s*$"  # 410 or 8.505
 DAY = r"^\d{4}-\d{2}-\d{2}$"
 MOMENT = r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(:\d{2}(\.\d{1,9})?)?"
 ZONE = r"(Z|[+-]\d{2}(:?\d{2})?)$"
+WHOLE_NUMBERS = "whole"
+READINGS = {
+    **NUMBERS, WHOLE_NUMBERS: WHOLE, "boolean": BOOLEAN, "day": DAY, "moment": MOMENT + "$", "zoned": MOMENT + ZONE,
+}  # fmt: skip
+"""What a column can be read as, by a pattern that all of its known cells fit."""
+PARTED = "(\\d)['\u2019 \u00a0\u2009\u202f](\\d{3})"
+LISTED = 5  # columns that a note lists
+Spelt = TypeVar("Spelt", pl.Series, pl.Expr)
 TOO_LONG = re.compile(r"could not parse .* as dtype `i(?:64|128)` at column .*\(column number (\d+)\)", re.DOTALL)
 """What Polars says of a whole number beyond its integer types, which it had chosen by the look of the cells."""
 
@@ -58,18 +80,135 @@ def read_delimited(paths: Sequence[Path], form: TableConfig, *, text: Collection
     separator = form.separator or _separator(paths[0], form.encoding)
     for path in paths:
         _check_header(path, form.encoding, separator, first=paths[0])
+    marked = set(form.missing_in)  # read as text, for a mark may look like a number
     with scratch_folder() as folder:
-        plain = [_Plain.of(path, form, folder / str(number)) for number, path in enumerate(paths)]
-        as_read = set(text)
+        plain = [_Plain.of(path, form, separator, folder / str(number)) for number, path in enumerate(paths)]
+        if form.missing is not None:
+            marked |= set(plain[0].names)
+        as_read = set(text) | marked & set(plain[0].names)
         table, mixed = _read_all(plain, separator, as_read, folder)
-        told = form.decimal or _decimal(table, text, paths[0])
-        decimal = told or "."
-        if decimal == "," and (pointed := {name for name, kind in table.schema.items() if kind.is_float()} - as_read):
+        looks = {name: _looked(table.get_column(name), form) for name, kind in table.schema.items() if kind == pl.String}
+        cells = {name: look for name, look in looks.items() if name not in text}
+        told = form.decimal or _decimal(table, cells, set(text), plain, separator, folder)
+        if told == "," and (pointed := {name for name, kind in table.schema.items() if kind.is_float()} - as_read):
             table, _ = _read_all(plain, separator, as_read | mixed | pointed, folder)
-            _refuse_points(table, pointed, paths[0])
-    words = [name for name, kind in table.schema.items() if kind == pl.String and name not in text]
-    typed = [found for name in words if (found := _typed(table.get_column(name), decimal)) is not None]
-    return LazyTable(table.source.with_columns(typed), held=table.held, decimal=told)
+            looks |= {name: _looked(table.get_column(name), form) for name in pointed}
+            cells |= {name: looks[name] for name in pointed}
+            _refuse_points(cells, pointed, paths[0])
+    decimal, typed = told or ".", []
+    numbers, words = dict[str, tuple[str, ...]](), dict[str, tuple[str, ...]]()
+    for name, kind in table.schema.items():
+        look = looks.get(name)
+        if kind.is_float() and table.get_column(name).is_nan().any():
+            typed.append(cs.by_name(name).as_expr().fill_nan(None))
+        if look is None:
+            continue
+        if name in cells and (made := _typed(table.get_column(name), look, decimal)) is not None:
+            typed.append(made)
+            numbers |= {name: look.marks} if look.marks else {}
+        elif look.words:
+            typed.append(_without(cs.by_name(name).as_expr(), look.words))
+            words |= {name: look.words}
+    table = LazyTable(table.source.with_columns(typed), held=table.held, decimal=told)
+    return _without_counts(replace(table, notes=_marks_notes(numbers, words, form)), plain[0], paths[0])
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Look:
+    """What the cells of a column of text can be read as, and the words among them that stand for a missing cell."""
+
+    readings: frozenset[str]
+    marks: tuple[str, ...]  # if it is read as something else than text
+    words: tuple[str, ...]  # if it stays text
+    has_comma: bool = False
+    has_point: bool = False
+
+
+def _looked(column: pl.Series, form: TableConfig) -> _Look:
+    given = form.missing_in.get(column.name, form.missing)
+    stripped = column.str.strip_chars()
+    words = _among(stripped, NULL_WORDS if given is None else given)
+    marks = (*(given or ()), *MARKS)
+    cells = stripped.head(SAMPLE_CELLS)
+    readings = [name for name, pattern in READINGS.items() if _matches(_plain_text(_unmarked(cells, marks)), pattern)]
+    if not readings and (len(column) <= SAMPLE_CELLS or len(_unmarked(cells, marks))):
+        return _Look(readings=frozenset(), marks=(), words=words)
+    cells = _plain_text(_unmarked(stripped, marks))
+    found = frozenset(name for name in (readings or READINGS) if _matches(cells, READINGS[name]))
+    return _Look(
+        readings=found,
+        marks=_among(stripped, marks) if found else (),
+        words=words,
+        has_comma=bool(found) and bool(cells.str.contains(",", literal=True).any()),
+        has_point=bool(found) and bool(cells.str.contains(".", literal=True).any()),
+    )
+
+
+def _among(cells: pl.Series, words: Sequence[str]) -> tuple[str, ...]:
+    """Those of the words that are among the cells."""
+    return tuple(sorted(set(cells.filter(cells.is_in(pl.Series(words, dtype=pl.String).implode())).unique().to_list())))
+
+
+def _unmarked(cells: pl.Series, marks: Sequence[str]) -> pl.Series:
+    known = cells.drop_nulls()
+    return known.filter(~known.is_in(pl.Series([*marks, ""], dtype=pl.String).implode()))
+
+
+def _without(text: pl.Expr, words: Sequence[str]) -> pl.Expr:
+    return pl.when(~text.str.strip_chars().is_in(list(words))).then(text)
+
+
+def _plain_text(cells: Spelt) -> Spelt:
+    """Cells with the minus sign of a keyboard, and without apostrophes or spaces between thousands."""
+    plain = cells.str.replace("^[\u2212\u2013]", "-").str.replace_all(PARTED, "$1$2")
+    return plain.str.replace_all(PARTED, "$1$2")  # of 1'234'567 the first pass leaves one
+
+
+def _marks_notes(numbers: dict[str, tuple[str, ...]], words: dict[str, tuple[str, ...]], form: TableConfig) -> tuple[str, ...]:
+    notes = []
+    if numbers:
+        notes.append(f"cells that count as missing: {_listed(numbers)} (table.missing names more such words)")
+    if words and form.missing is None:
+        first = next(iter(words))
+        notes.append(
+            f"text cells that count as missing: {_listed(words)}; where one is a value, list the words for a missing "
+            f"cell of its column, such as table.missing_in: {{{first}: []}}"
+        )
+    return tuple(notes)
+
+
+def _listed(columns: dict[str, tuple[str, ...]]) -> str:
+    few = [f"{', '.join(map(repr, words))} in column {name!r}" for name, words in itertools.islice(columns.items(), LISTED)]
+    return "; ".join(few) + (f"; and in {len(columns) - LISTED} more columns" if len(columns) > LISTED else "")
+
+
+def _without_counts(table: LazyTable, plain: "_Plain", path: Path) -> LazyTable:
+    """Leave out columns without a name that hold nothing or only count rows; raises DataError for others of them."""
+    left_out = {}
+    for name in table.columns:
+        if name not in plain.unnamed and not UNNAMED.fullmatch(name):
+            continue
+        cells = table.get_column(name)
+        if cells.null_count() == len(cells):
+            left_out[name] = "is empty"
+        elif _counts(cells):
+            left_out[name] = "only counts rows"
+        elif name in plain.unnamed:
+            raise DataError(f"{path}: {name} of the header has no name, and holds values; name it there, or remove it")
+    if not left_out:
+        return table
+    notes = tuple(
+        f"{name if name in plain.unnamed else f'column {name!r}'} {why} and was left out" for name, why in left_out.items()
+    )
+    source = table.source.drop(*(cs.by_name(name) for name in left_out))
+    return replace(table, source=source, block=type(table.block)(), notes=(*table.notes, *notes))
+
+
+def _counts(cells: pl.Series) -> bool:
+    """Whether cells are row numbers: whole, each once, and in order or without a gap."""
+    if not cells.dtype.is_integer() or cells.null_count() or cells.n_unique() < len(cells):
+        return False
+    return bool(cells.is_sorted()) or int(cells.max()) - int(cells.min()) + 1 == len(cells)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,28 +218,43 @@ class _Plain:
     path: Path
     text: Path  # itself, or a temporary copy
     codec: str
+    names: list[str]  # of the columns
+    unnamed: frozenset[str]  # names of those that have none, made up by their place
 
     @classmethod
-    def of(cls, path: Path, form: TableConfig, copy: Path) -> "_Plain":
-        codec = _codec(path, form.encoding)
-        if codec == UTF_8 and path.suffix.lower() != ".gz":
-            return cls(path=path, text=path, codec=codec)
+    def of(cls, path: Path, form: TableConfig, separator: str, copy: Path) -> "_Plain":
+        codec, header = _codec(path, form.encoding), _header(path, form.encoding, separator)
+        names, unnamed = _with_names(header)
+        made = partial(cls, path=path, codec=codec, names=names, unnamed=frozenset(unnamed))
+        with _open(path, form.encoding) as words:
+            is_plain = _separator_line(words) is None
+            head = words.read(COPIED_BYTES)
+            breaks_by_return = "\r" in head and "\n" not in head
+        if codec == UTF_8 and is_plain and not is_gzipped(path) and not breaks_by_return:
+            with path.open("rb") as file:
+                file.seek(-1, os.SEEK_END)
+                _refuse_nul(file.read(1) == b"\0", path)
+            return made(text=path)
         with room_for(copy), copy.open("w", encoding="utf-8", newline="") as file, _open(path, form.encoding) as words:
+            _separator_line(words)
             lines = 0
             while piece := words.read(COPIED_BYTES):
+                piece = piece.replace("\r", "\n") if breaks_by_return else piece
                 lines += piece.count("\n")
                 refuse_rows_beyond(lines - 1, form, source=path, has="unpacks into at least")
+                _refuse_nul("\0" in piece, path)
                 file.write(piece)
-        return cls(path=path, text=copy, codec=codec)
+        return made(text=copy)
 
     def scan(self, separator: str, text: Collection[str], long: Collection[str] = ()) -> pl.LazyFrame:
         return pl.scan_csv(
             self.text,
             separator=separator,
             infer_schema_length=None,
-            null_values=NULL_WORDS,
+            null_values=[""],
             schema_overrides=dict.fromkeys(long, pl.Float64) | dict.fromkeys(text, pl.String),
             glob=False,
+            new_columns=self.names if self.unnamed else None,
         )
 
     def read(self, separator: str, text: Collection[str], folder: Path | None, long: tuple[str, ...] = ()) -> LazyTable:
@@ -115,6 +269,17 @@ class _Plain:
             if "utf-8" in str(error).lower() or "utf8" in str(error).lower():
                 raise _other_encoding(self.path, self.codec) from None
             raise
+
+
+def _refuse_nul(is_there: bool, path: Path) -> None:
+    if is_there:
+        raise DataError(f"{path}: holds NUL bytes, as a file has whose writing was cut off, or one in UTF-16; write it again")
+
+
+def _with_names(header: Sequence[str]) -> tuple[list[str], set[str]]:
+    """Give columns without a name one by their place; gives the names, and those that are made up."""
+    names = [name if name.strip() else f"column {place}" for place, name in enumerate(header, 1)]
+    return names, {made for made, name in zip(names, header, strict=True) if made != name}
 
 
 def _read_all(files: Sequence[_Plain], separator: str, text: set[str], folder: Path) -> tuple[LazyTable, set[str]]:
@@ -161,7 +326,7 @@ def _codec(path: Path, encoding: str | None) -> str:
 
 
 def _binary(path: Path) -> BinaryIO:
-    return cast(BinaryIO, gzip.open(path)) if path.suffix.lower() == ".gz" else path.open("rb")
+    return cast(BinaryIO, gzip.open(path)) if is_gzipped(path) else path.open("rb")
 
 
 @contextmanager
@@ -175,6 +340,14 @@ def _open(path: Path, encoding: str | None) -> Iterator[TextIO]:
         raise _other_encoding(path, codec) from None
 
 
+def _separator_line(stream: TextIO) -> str | None:
+    """Read Excel's line that names the separator, where the file begins with one; gives the separator."""
+    told = SEPARATOR_LINE.fullmatch(stream.readline(10))
+    if told is None:
+        stream.seek(0)
+    return told[1] if told is not None else None
+
+
 def _other_encoding(path: Path, codec: str) -> DataError:
     name = "utf-8" if codec == UTF_8 else codec
     return DataError(
@@ -184,16 +357,17 @@ def _other_encoding(path: Path, codec: str) -> DataError:
 
 def _check_header(path: Path, encoding: str | None, separator: str, *, first: Path) -> None:
     """Refuse a name that stands twice, and other columns than the first file's."""
-    names = _header(path, encoding, separator)
+    names, _ = _with_names(_header(path, encoding, separator))
     if twice := sorted(name for name, times in Counter(names).items() if times > 1):
         raise DataError(f"{path}: column {', '.join(map(repr, twice))} stands in the header more than once; rename or remove one")
-    if path != first and set(names) != (known := set(_header(first, encoding, separator))):
+    if path != first and set(names) != (known := set(_with_names(_header(first, encoding, separator))[0])):
         other = ", ".join(map(repr, sorted(set(names) ^ known)))
         raise DataError(f"{path}: has other columns than {first}: {other} in only one of them; the files of one table must agree")
 
 
 def _header(path: Path, encoding: str | None, separator: str) -> list[str]:
     with _open(path, encoding) as stream:
+        _separator_line(stream)
         try:
             names = next(csv.reader(_lines(stream, path), delimiter=separator), [])
         except csv.Error as error:
@@ -215,6 +389,8 @@ def _separator(path: Path, encoding: str | None) -> str:
     """The separator that cuts the first lines into equally many cells; the one that the file's ending promises comes first."""
     usual = "\t" if ".tsv" in path.name.lower() else ","
     with _open(path, encoding) as stream:
+        if (told := _separator_line(stream)) is not None:
+            return told
         lines = list(itertools.islice(_lines(stream, path), SAMPLE_LINES))
     widths = {}
     for separator in (usual, *SEPARATORS):
@@ -237,18 +413,20 @@ def _matches(column: pl.Series, pattern: str) -> bool:
     return len(known) > 0 and bool(known.head(SAMPLE_CELLS).str.contains(pattern).all() and known.str.contains(pattern).all())
 
 
-def _decimal(table: LazyTable, text: Collection[str], path: Path) -> Literal[",", "."] | None:
+def _decimal(
+    table: LazyTable, cells: Mapping[str, _Look], text: set[str], files: Sequence[_Plain], separator: str, folder: Path
+) -> Literal[",", "."] | None:
     """Say which sign stands before a fraction, by the columns that can be read in one way only; None where none tells.
 
-    Raises DataError where there is none, or where they contradict each other.
+    Raises DataError where columns contradict each other, and where those with a sign may be read in two ways.
     """
-    comma, point, thousands = set(), set(), set()
+    path = files[0].path
+    comma = {name for name, look in cells.items() if "," in look.readings and look.has_comma | look.has_point}
+    point = {name for name, look in cells.items() if "." in look.readings and look.has_comma | look.has_point}
+    thousands = {name for name in comma & point if not cells[name].has_comma}
+    comma, point = comma - thousands, point - thousands
     for name, kind in table.schema.items():
-        if kind == pl.String and name not in text:
-            column = table.get_column(name)
-            comma |= {name} if _matches(column, NUMBERS[","]) else set()
-            point |= {name} if _matches(column, NUMBERS["."]) else set()
-        elif kind.is_float():
+        if kind.is_float():
             column = table.get_column(name)
             thousands |= {name} if _thousands(column) else set()
             point |= {name} if not (column % 1 == 0).all() else set()
@@ -257,9 +435,32 @@ def _decimal(table: LazyTable, text: Collection[str], path: Path) -> Literal[","
         problem = f"{min(certain_comma)!r} has decimal commas and column {min(certain_point)!r} decimal points"
     elif either and not certain_comma and not certain_point:
         problem = f"{min(either)!r} has commas that may be decimal signs or part thousands"
+    elif certain_comma or certain_point:
+        return "," if certain_comma else "."
     else:
-        return "," if certain_comma else "." if certain_point else None
+        mixing, is_point = _mixing(thousands, text, files, separator, folder)
+        if is_point or not mixing:
+            return "." if is_point else None
+        problem = f"{min(mixing)!r} has numbers such as 8.505 beside ones such as 410; the points may part thousands"
     raise DataError(f'{path}: column {problem}; say which under table in the party file: `decimal: ","` or `decimal: "."`')
+
+
+def _mixing(names: set[str], text: set[str], files: Sequence[_Plain], separator: str, folder: Path) -> tuple[set[str], bool]:
+    """Give the columns in which some numbers have three digits behind a point and others have no point.
+
+    Tells too whether some number has another count of digits there, so that the point is the decimal sign.
+    """
+    if not names:
+        return set(), False
+    table, _ = _read_all(files, separator, text | names, folder)
+    mixing, is_point = set(), False
+    for name in names:
+        cells = _unmarked(table.get_column(name).str.strip_chars(), MARKS)
+        pointed = cells.str.contains(".", literal=True)
+        is_point |= not _matches(cells, THOUSANDS)
+        if pointed.any() and not pointed.all():
+            mixing.add(name)
+    return mixing, is_point
 
 
 def _thousands(column: pl.Series) -> bool:
@@ -268,32 +469,34 @@ def _thousands(column: pl.Series) -> bool:
     return bool(known.is_between(1, 1000, closed="left").all() and ((known * 1000).round() / 1000 == known).all())
 
 
-def _refuse_points(table: LazyTable, names: Collection[str], path: Path) -> None:
+def _refuse_points(cells: Mapping[str, _Look], names: Collection[str], path: Path) -> None:
     for name in sorted(names):
-        column = table.get_column(name)
-        if column.null_count() < len(column) and not _matches(column, NUMBERS[","]):
+        if cells[name].readings and "," not in cells[name].readings:
             raise DataError(f'{path}: column {name!r} has decimal points, but the decimal sign is ","; check table.decimal')
 
 
-def _typed(column: pl.Series, decimal: str) -> pl.Expr | None:
-    """Numbers with a decimal comma or parted thousands as numbers, ISO dates as dates, moments as moments; None for others."""
-    text = cs.by_name(column.name).as_expr()
-    if _matches(column, NUMBERS[decimal]):
-        plain = text.str.strip_chars().str.replace_all("." if decimal == "," else ",", "", literal=True)
-        return plain.str.replace(",", ".", literal=True).cast(pl.Float64)
-    found = None
-    if _matches(column, DAY):
-        found = text.str.to_date("%Y-%m-%d", strict=False)
-    elif _matches(column, MOMENT + "$"):
-        found = _moments(text).str.to_datetime("%Y-%m-%dT%H:%M:%S%.f", time_unit="us", strict=False)
-    elif _matches(column, MOMENT + ZONE):
+def _typed(column: pl.Series, look: _Look, decimal: str) -> pl.Expr | None:
+    """Give numbers as numbers, ISO dates as dates, moments as moments, true and false as such; None for others."""
+    text = _without(cs.by_name(column.name).as_expr(), (*look.marks, "")).str.strip_chars()
+    if decimal in look.readings:
+        plain = _plain_text(text).str.replace_all("." if decimal == "," else ",", "", literal=True)
+        kind = pl.Int64 if WHOLE_NUMBERS in look.readings else pl.Float64
+        return plain.str.replace(",", ".", literal=True).cast(kind)
+    made = None
+    if "boolean" in look.readings:
+        made = text.str.to_lowercase() == "true"
+    elif "day" in look.readings:
+        made = text.str.to_date("%Y-%m-%d", strict=False)
+    elif "moment" in look.readings:
+        made = _moments(text).str.to_datetime("%Y-%m-%dT%H:%M:%S%.f", time_unit="us", strict=False)
+    elif "zoned" in look.readings:
         zoned = _moments(text).str.replace("Z$", "+0000").str.replace(r"([+-]\d{2}):?(\d{2})?$", "$1$2")
         zoned = zoned.str.replace(r"([+-]\d{2})$", "${1}00")
-        found = zoned.str.to_datetime("%Y-%m-%dT%H:%M:%S%.f%z", time_unit="us", time_zone="UTC", strict=False)
+        made = zoned.str.to_datetime("%Y-%m-%dT%H:%M:%S%.f%z", time_unit="us", time_zone="UTC", strict=False)
     # 2023-02-30 is no date: such a column stays text.
-    if found is None or column.to_frame().select(found).to_series().null_count() > column.null_count():
+    if made is None or column.to_frame().select(made.is_null() & text.is_not_null()).to_series().any():
         return None
-    return found
+    return made
 
 
 def _moments(text: pl.Expr) -> pl.Expr:

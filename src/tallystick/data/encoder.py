@@ -24,7 +24,7 @@ from tallystick.data.lazy import Frame, LazyTable, in_order, slices_of
 from tallystick.data.records import fits_memory, mapped, rows_of_a_piece
 from tallystick.data.sequences import SequenceColumn, fit_sequence
 from tallystick.data.table import require_column, require_named
-from tallystick.data.text import as_text
+from tallystick.data.text import as_text, number_like, number_like_warning
 from tallystick.errors import DataError, FeatureError
 
 RANK_KNOTS = 1000
@@ -154,9 +154,13 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
         columns = feature_columns(frame, party)
         if not (columns.numeric or columns.categorical or party.sequences):
             return None
+        looked = () if party.features is not None else columns.categorical
+        of_table = frame.notes if isinstance(frame, LazyTable) else ()
+        of_table += tuple(number_like_warning(name) for name in looked if number_like(frame.get_column(name)))
         encoder = cls.fit(
             frame, columns, rows, encoding=party.encoding, numbers=numbers, sequences=party.sequences, screens=screens
         )
+        encoder = msgspec.structs.replace(encoder, notes=(*of_table, *encoder.notes))
         return encoder if encoder.feature_shape.tables or encoder.numeric else None
 
     @property

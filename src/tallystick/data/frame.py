@@ -4,10 +4,8 @@ from typing import Any
 
 import polars as pl
 
-from tallystick.data.table import require_unique
+from tallystick.data.table import UNNAMED_INDEX, require_unique
 from tallystick.errors import DataError
-
-UNNAMED_INDEX = "__index_level_"  # what Arrow calls a pandas index that has no name
 
 
 def as_frame(table: Any, *, source: str) -> pl.DataFrame:
@@ -17,7 +15,7 @@ def as_frame(table: Any, *, source: str) -> pl.DataFrame:
     column names that stand twice, and for columns that hold several types.
     """
     if isinstance(table, pl.DataFrame):
-        return table
+        return _without_index(table)
     if isinstance(table, pl.LazyFrame) or not hasattr(table, "__arrow_c_stream__"):
         raise DataError(
             f"{source}: the table is a {type(table).__name__}; give a DataFrame of Polars or pandas (2.2 or newer), "
@@ -36,5 +34,9 @@ def as_frame(table: Any, *, source: str) -> pl.DataFrame:
         reason = error.args[-1] if len(error.args) > 1 else type(error).__name__
         raise DataError(f"{source}: the table cannot be read as columns of one type each: {reason}") from None
     require_unique(arrow.column_names, source=source)
-    frame = pl.DataFrame(pl.from_arrow(arrow))
-    return frame.select([name for name in frame.columns if not name.startswith(UNNAMED_INDEX)])
+    return _without_index(pl.DataFrame(pl.from_arrow(arrow)))
+
+
+def _without_index(frame: pl.DataFrame) -> pl.DataFrame:
+    names = [name for name in frame.columns if not name.startswith(UNNAMED_INDEX)]
+    return frame if len(names) == frame.width else frame.select(names)

@@ -14,17 +14,18 @@ from tallystick.config.party import PartyFile
 from tallystick.config.sections import AlignmentConfig, KeyColumn
 from tallystick.data.encoder import feature_columns
 from tallystick.data.keys import KeyReport, keys_of
-from tallystick.data.lazy import Frame
+from tallystick.data.lazy import Frame, LazyTable
 from tallystick.data.table import require_column
 from tallystick.data.target import classes_of
 from tallystick.data.telling import telling
-from tallystick.data.text import as_text
+from tallystick.data.text import as_text, number_like, number_like_warning
 from tallystick.errors import ConfigError
 
 MOSTLY_MISSING = 0.9
 DAY_FIRST = r"^\s*\d{1,2}[./]\d{1,2}[./](\d{2}|\d{4})\s*$"
 FEWEST_DIGITS, MOST_DIGITS = 4, 18  # of keys that may have lost zeros in front; of those that fit 64 bits
 SHOWN_CLASSES = 20
+SAMPLES, SAMPLED, WIDEST = 3, 1000, 20  # cells that are shown of a column, among its first ones, of so many characters
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +39,7 @@ class ColumnProfile:
     distinct: int
     minimum: str | None
     maximum: str | None
+    samples: tuple[str, ...] = ()  # different cells as they are read
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +76,7 @@ def profile(frame: Frame, party: PartyFile, contract: Contract | None = None) ->
         columns=columns,
         label_balance=_balance(label) if label is not None else None,
         positive_class=_positive_class(label, contract) if label is not None else None,
-        warnings=tuple(_warnings(frame, columns, keys.report, label)),
+        warnings=tuple(_warnings(frame, columns, keys.report, label, is_auto=party.features is None)),
     )
 
 
@@ -103,7 +105,16 @@ def _column(column: pl.Series, use: str) -> ColumnProfile:
         distinct=column.drop_nulls().n_unique() if not column.dtype.is_nested() else 0,
         minimum=_shown(lowest),
         maximum=_shown(highest),
+        samples=samples_of(column),
     )
+
+
+def samples_of(column: pl.Series) -> tuple[str, ...]:
+    """The first few different cells, as they are read; of a column of lists none."""
+    if column.dtype.is_nested():
+        return ()
+    few = column.head(SAMPLED).drop_nulls().unique(maintain_order=True).head(SAMPLES)
+    return tuple(shown if len(shown := str(_shown(cell))) <= WIDEST else f"{shown[:WIDEST]}..." for cell in few.to_list())
 
 
 def _shown(value: object) -> str | None:
@@ -128,8 +139,10 @@ def _positive_class(label: pl.Series, contract: Contract | None) -> str | None:
     return classes[1] if len(classes) == 2 else None
 
 
-def _warnings(frame: Frame, columns: Sequence[ColumnProfile], keys: KeyReport, label: pl.Series | None) -> list[str]:
-    lines = keys.notes()
+def _warnings(
+    frame: Frame, columns: Sequence[ColumnProfile], keys: KeyReport, label: pl.Series | None, *, is_auto: bool
+) -> list[str]:
+    lines = keys.notes() + list(frame.notes if isinstance(frame, LazyTable) else ())
     for column in columns:
         if column.use == "key" and (share := lost_zeros(frame.get_column(column.name))):
             lines.append(
@@ -147,9 +160,11 @@ def _warnings(frame: Frame, columns: Sequence[ColumnProfile], keys: KeyReport, l
             lines.append(f"column {column.name!r} has {infinite} infinite numbers; make them null or clip them")
         if column.use == "categorical" and _days_first(values):
             lines.append(
-                f"column {column.name!r} holds dates such as 31.12.2020, and each is taken as a category; write 2020-12-31, or "
-                "bring the column as dates, to have them as numbers"
+                f"column {column.name!r} holds dates such as 31.12.2020, and each is taken as a category; name how they are "
+                'written in the party file, such as `dates: {since: "%d.%m.%Y"}`, to have them as dates'
             )
+        if column.use == "categorical" and is_auto and number_like(values):
+            lines.append(number_like_warning(column.name))
         if column.use == "categorical" and frame.height > 1 and column.distinct == frame.height:
             lines.append(f"column {column.name!r} has a category of its own in every row; it identifies rows and cannot help")
         if label is not None and (how := telling(values, label)) is not None:

@@ -22,9 +22,12 @@ from tallystick.data.parquet import announced_rows, read_parquet
 from tallystick.data.postgres import postgres_errors, read_postgres, with_password
 from tallystick.data.rows import refuse_rows_beyond
 from tallystick.data.stores import Store, StoredFile, TableFile, copied
+from tallystick.data.times import with_dates
 from tallystick.errors import DataError
 from tallystick.reading import did_you_mean, redacted
 from tallystick.storage import refuse_pipe, scratch_folder
+
+UNNAMED_INDEX = "__index_level_"  # what Arrow calls a pandas index that has no name
 
 
 class TrainedForms(Protocol):
@@ -67,7 +70,9 @@ def read_rows(source: TableConfig, party: PartyFile, *, trained: TrainedForms | 
         text |= {column for column, statistics in made_of.items() if known & {f"{column}_{each}" for each in statistics}}
         if source.path is not None and source.decimal is None and trained.decimal is not None:
             source = source.model_copy(update={"decimal": trained.decimal})
-    return read_table(source, text=text)
+    frame = with_dates(read_table(source, text=text), party.dates)
+    assert isinstance(frame, LazyTable)
+    return frame
 
 
 def read_table(table: TableConfig, *, text: Collection[str] = ()) -> LazyTable:
@@ -86,6 +91,10 @@ def read_table(table: TableConfig, *, text: Collection[str] = ()) -> LazyTable:
     if frame.width == 0 or frame.height == 0:
         raise DataError(f"{source}: has no rows; a party needs at least one")
     refuse_rows_beyond(frame.height, table, source=source)
+    if index := [name for name in frame.columns if name.startswith(UNNAMED_INDEX)]:
+        note = "the index of pandas has no name and was left out"
+        source_columns = frame.source.drop(*(cs.by_name(name) for name in index))
+        return LazyTable(source_columns, held=frame.held, decimal=frame.decimal, notes=(*frame.notes, note))
     return frame
 
 

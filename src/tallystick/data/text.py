@@ -5,6 +5,9 @@ import polars as pl
 
 from tallystick.errors import DataError
 
+NUMBER_LIKE = r"^[^\w]{0,4}\d[\d.,'\u2019\s]*([eE][+-]?\d+)?\s*[^\d]{0,8}$"
+FEWEST_NUMBERS = 20  # different cells from which such a column could be one of numbers
+LOOKED_AT = 100_000  # of these
 WHOLE_NUMBER = r"^([+-]?[0-9]+)\.0+$"
 
 
@@ -60,6 +63,23 @@ def as_number(column: pl.Series) -> pl.Series:
         raise DataError(f"column {column.name!r} has type {kind}, which is no number; convert it or drop it")
     # To put nulls in their place is a query of its own, which takes longer than all else for the one row of a request.
     return (numbers.fill_nan(None) if np.isnan(numbers.to_numpy()).any() else numbers).alias(column.name)
+
+
+def number_like(column: pl.Series) -> bool:
+    """Say whether most of a column's different texts look like numbers with a sign, a unit or spaces: € 9.50, <0.01."""
+    if column.dtype != pl.String:
+        return False
+    cells = column.drop_nulls().unique().head(LOOKED_AT)
+    return len(cells) >= FEWEST_NUMBERS and float(cells.str.contains(NUMBER_LIKE).mean() or 0.0) > 0.5  # type: ignore[arg-type]
+
+
+def number_like_warning(name: str) -> str:
+    """Say what becomes of such a column, and how to mend it."""
+    return (
+        f"column {name!r}: most of its different cells look like numbers, and each is taken as a category; bring it as numbers "
+        "(name words for a missing cell under table.missing, the sign before a fraction under table.decimal, take units out), or "
+        "list it under features.categorical if these are codes"
+    )
 
 
 def rows_listed(rows: pl.Series, *, limit: int = 5) -> str:

@@ -1,9 +1,13 @@
 """Times that rows are ordered by: one function for a split by time, the latest row of a key, and the periods of monitoring."""
 
+from collections.abc import Mapping
+
 import polars as pl
 
+from tallystick.data.lazy import Frame, LazyTable
 from tallystick.data.text import rows_listed
 from tallystick.errors import DataError
+from tallystick.reading import did_you_mean
 
 ISO = (
     r"^\s*(?P<day>\d{4}-\d{2}-\d{2})"
@@ -28,6 +32,33 @@ def ordered_times(column: pl.Series, *, use: str) -> pl.Series:
     return column
 
 
+def with_dates(frame: Frame, formats: Mapping[str, str]) -> Frame:
+    """Read columns of text as dates, or as time stamps where their format has hours; raises DataError, naming rows, for others.
+
+    A column that holds dates already stays as it is.
+    """
+    made = {}
+    for name, words in formats.items():
+        if name not in frame.schema:
+            raise DataError(f"dates.{name}: is not in the table; {did_you_mean(name, frame.columns)}")
+        column = frame.get_column(name)
+        if column.dtype.is_temporal():
+            continue
+        text = column.cast(pl.String).str.strip_chars()
+        text = text.set(text == "", None)
+        has_clock = "%H" in words or "%I" in words or "%T" in words
+        read = text.str.to_datetime(words, time_unit="us", strict=False) if has_clock else text.str.to_date(words, strict=False)
+        wrong = read.is_null() & text.is_not_null()
+        if wrong.any():
+            raise DataError(f"dates.{name} = {words!r}: cells are written otherwise in {rows_listed(wrong)} rows")
+        made[name] = read
+    if not made:
+        return frame
+    if isinstance(frame, LazyTable):
+        return frame.beside([name for name in frame.columns if name not in made], pl.DataFrame(list(made.values())))
+    return frame.with_columns(**made)
+
+
 def _of_text(text: pl.Series, *, use: str) -> pl.Series:
     named = f"{use} column {text.name!r}"
     part = text.str.extract_groups(ISO).struct.unnest()
@@ -37,7 +68,7 @@ def _of_text(text: pl.Series, *, use: str) -> pl.Series:
     if wrong.any():
         raise DataError(
             f"{named}: text that is no ISO date or time in {rows_listed(wrong)} rows, so their order in time is not known; write "
-            "dates such as 2024-01-31 or 2024-01-31T13:00:00Z, or read the column as dates"
+            "dates such as 2024-01-31 or 2024-01-31T13:00:00Z, or name how they are written under dates in the party file"
         )
     zone = part["zone"].fill_null("")
     hours, minutes = zone.str.extract(r"^[+-](\d{2})").cast(pl.Int64), zone.str.extract(r"(\d{2})$").cast(pl.Int64)
