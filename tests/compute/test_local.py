@@ -9,6 +9,7 @@ import sys
 import time
 from contextlib import closing
 
+import msgspec
 import pytest
 from tiny import PATIENCE_S
 
@@ -154,3 +155,13 @@ def test_a_check_names_the_workers_that_memory_allows(tmp_path):
     (tmp_path / "party.yaml").write_text("party: bank\ncompute: {workers: 4096}\n")
     (problem,) = check_party_file(tmp_path / "party.yaml", None)["problems"]
     assert re.fullmatch(r"compute.workers = 4096: they take .* GiB are free here; have at most [1-9][0-9]*", problem)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"", b"\2", b"\1", b"\1\xc1", b"\1\x93\xa0\xa0", 7, None, ["\0"], b"\1" + msgspec.msgpack.encode(("SystemExit", "", ""))],
+)
+def test_what_is_no_answer_of_ours_is_one_line_that_names_the_machine(answer):
+    with pytest.raises(ComputeError, match=r"^task 3: node-7 answered with") as caught:
+        output_of(answer, 3, machine="node-7")
+    assert len(str(caught.value).splitlines()) == 1

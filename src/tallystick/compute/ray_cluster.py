@@ -1,7 +1,8 @@
 """Tasks on a Ray cluster that is there already: this joins it, and never begins one.
 
-Whoever reaches a Ray cluster's ports can run code on it, and whoever runs its machines sees what the tasks see. It has to be the
-party's own, in a network of its own.
+Whoever reaches a Ray cluster's ports can run code on it, and whoever runs its machines sees what the tasks see. Ray unpickles
+what a worker returns, in the process that joined the cluster: any of its machines can run code there, beside the party's TLS key,
+table and sessions. The cluster has to be the party's own, in a network of its own; nothing here protects from its machines.
 """
 
 import importlib.util
@@ -123,7 +124,8 @@ class RayEngine:
                     self.look_after(ray, patience)
                 for each in done:
                     number = waiting.pop(each)
-                    yield number, output_of(_got(ray, each, number), number)
+                    machine = f"a machine of the Ray cluster at {self.address}"
+                    yield number, output_of(_got(ray, each, number), number, machine=machine)
         finally:
             for each in waiting:
                 with suppress(Exception):  # it may be over, or the cluster gone
@@ -218,11 +220,11 @@ def _perform_on_ray(prepare: str, shared: bytes, given: bytes, threads: int, ver
     return perform(Work(prepare=prepare, shared=shared), given, threads=threads, versions=versions)
 
 
-def _got(ray: Ray, answer: Any, number: int) -> bytes:
-    """What a task answered; raises ComputeError where Ray gave it up."""
+def _got(ray: Ray, answer: Any, number: int) -> object:
+    """Give what a task answered; raises ComputeError where Ray gave it up, or cannot read it."""
     try:
-        return bytes(ray.get(answer))
-    except ray.exceptions.RayError as error:
+        return ray.get(answer)
+    except Exception as error:  # Ray reads a pickle, which may raise anything
         raise ComputeError(f"task {number} was given up by Ray: {type(error).__name__}: {in_a_line(error)}") from None
 
 

@@ -52,11 +52,12 @@ class RayProcesses:
                         "other work may hold its CPUs (ray status)"
                     )
             try:
-                yield output_of(bytes(self._ray.get(answer)), number)
-            except self._ray.exceptions.RayError as error:
+                output = self._ray.get(answer)
+            except Exception as error:  # Ray reads a pickle, which may raise anything
                 raise ComputeError(
                     f"Ray gave it up ({type(error).__name__}); perhaps memory ran out, or its machine is gone"
                 ) from None
+            yield output_of(output, number, machine=f"worker {number} on the Ray cluster at {self._engine.address}")
 
 
 @contextmanager

@@ -1,6 +1,8 @@
 """One task, the same on every engine: a named function makes a worker ready, and what it gives turns bytes into bytes.
 
-What crosses between processes is names and bytes of ours, and no pickle. A worker runs nothing but what the names say.
+Tasks are names and bytes of ours, and so are answers. A worker runs nothing but what the names say. Between processes of one
+machine nothing else crosses. A Ray cluster wraps both in pickles of its own, so whoever runs one of its machines can run code in
+the process that joined it (``ray_cluster``).
 """
 
 import importlib
@@ -17,7 +19,7 @@ from typing import Protocol, cast
 import msgspec
 
 from tallystick.compute.threads import limit_threads
-from tallystick.errors import ComputeError, ConfigError, DataError, StorageError, StoreError, TallystickError
+from tallystick.errors import ComputeError, ConfigError, DataError, StorageError, StoreError, TallystickError, printable
 
 ATTEMPTS = 3
 """How often a task is begun whose worker dies, before it is given up."""
@@ -107,12 +109,22 @@ def perform(work: Work, *given: bytes, threads: int, versions: str) -> bytes:
         return _FAILED + msgspec.msgpack.encode((name, said, traceback.format_exc()))
 
 
-def output_of(answer: bytes, number: int) -> bytes:
-    """What a task came to; raises what it raised."""
-    if answer[:1] == _DONE:
+def output_of(answer: object, number: int, *, machine: str = "a worker") -> bytes:
+    """Give what a task came to; raises what it raised, and ComputeError, naming the machine, for what is no answer of ours."""
+    if isinstance(answer, bytes) and answer[:1] == _DONE:
         return answer[1:]
-    name, said, trace = msgspec.msgpack.decode(answer[1:], type=tuple[str, str, str])
-    error = _PASSED_ON[name](said) if name else ComputeError(f"task {number} failed: {said}")
+    try:
+        if not isinstance(answer, bytes) or answer[:1] != _FAILED:
+            raise TypeError(f"a {type(answer).__name__} that no task gives")
+        name, said, trace = msgspec.msgpack.decode(answer[1:], type=tuple[str, str, str])
+        kind = _PASSED_ON[name] if name else None
+    except (TypeError, KeyError, msgspec.DecodeError) as error:
+        raise ComputeError(
+            f"task {number}: {machine} answered with {error if isinstance(error, TypeError) else 'bytes that are no answer'}; "
+            "install the same versions on all machines, and look who else can reach it"
+        ) from None
+    said, trace = ("\n".join(map(printable, words.splitlines())) for words in (said, trace))
+    error = kind(said) if kind is not None else ComputeError(f"task {number} failed: {said}")
     error.add_note(trace)
     raise error
 
