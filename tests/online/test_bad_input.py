@@ -25,6 +25,7 @@ BODIES = {
     "an empty key": (422, json.dumps({"rows": [{"id": ""}]}).encode()),
     "a key that is a list": (422, json.dumps({"rows": [{"id": [SECRET]}]}).encode()),
     "a long key": (422, json.dumps({"rows": [{"id": "x" * 2000}]}).encode()),
+    "a key with a NUL": (422, json.dumps({"rows": [{"id": f"{SECRET}\0"}]}).encode()),
     "an unknown column": (422, json.dumps({"rows": [{**ROW, SECRET: 1}]}).encode()),
     "a missing column": (422, json.dumps({"rows": [{"id": SECRET, "x": 1.0}]}).encode()),
     "text for a number": (422, json.dumps({"rows": [{**ROW, "x": SECRET}]}).encode()),
@@ -69,6 +70,7 @@ def test_what_is_no_score_is_a_problem_too(served):
     said(served.client.get("/v1/score"), 405)
     said(served.client.post("/v1/score", content=b"x", headers={"content-type": "text/plain"}), 415)
     said(served.client.post("/v1/score", json={"rows": []}, headers={"x-deadline-ms": "-1"}), 400)
+    said(served.client.post("/v1/score", json={"rows": []}, headers={"x-deadline-ms": "9" * 5000}), 400)
     said(served.client.post("/v1/score", content=b"x", headers={"content-type": "application/vnd.apache.arrow.stream"}), 400)
 
 

@@ -105,3 +105,28 @@ def test_a_partner_that_swallows_one_answer_costs_no_request_and_comes_back(trai
     assert first.json()["scores"][0]["scored_by"] == "own columns"
     assert within(60, lambda: alone.ask({"id": ids[0]}).json()["scores"][0]["scored_by"] == "joint model")
     assert any("sent no RowAnswer for 6 s" in str(event) for event in alone.running["bank"].events)
+
+
+def fail_once():
+    """Have this process fail in a way that nobody has thought of, at its first question."""
+    asked = []
+
+    def fails(question):
+        if question.keys and not asked:
+            asked.append(question)
+            raise ZeroDivisionError
+        return False
+
+    _plant(fails)
+
+
+def test_a_side_with_a_defect_goes_on_in_a_new_session(trained, alone):
+    ids = trained[1].filter(trained[1]["scored_by"] == "joint model")["id"].to_list()
+    alone.start("bank")
+    alone.running["shop"] = alone.job.start("shop", "serve", json=False, before=fail_once)
+    alone.until_ready()
+    assert alone.ask({"id": ids[0]}).status_code == 200
+    assert within(60, lambda: alone.ask({"id": ids[0]}).json()["scores"][0]["scored_by"] == "joint model")
+    assert any(
+        "a session failed unexpectedly (ZeroDivisionError in test_stops.py:" in str(e) for e in alone.running["shop"].events
+    )

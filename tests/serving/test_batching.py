@@ -101,7 +101,7 @@ def test_no_batch_has_more_rows_than_a_tile():
 
 def test_where_the_own_store_is_away_rows_that_bring_their_columns_are_scored_all_the_same():
     (looked_up, brought), _ = scored([([b"1"], None), ([b"x", b"y"], numbers([7, 8]))], away=True)
-    assert looked_up.why_B == ["away"]
+    assert looked_up.why_B == ["store"]
     assert brought.why_B == ["joint", "joint"]
     assert brought.scores["score"].tolist() == [7, 8]
 

@@ -79,3 +79,13 @@ def test_a_line_that_was_cut_short_counts_nothing_and_any_other_damage_is_said(t
     path.write_text("{}\n")
     with pytest.raises(StorageError, match="move the file away"):
         journal(tmp_path, a_day=2).allowed([b"d"], run=RUN)
+
+
+@pytest.mark.parametrize("line", ["[" * 100_000, "[]", '{"rows": 7}', '{"rows": [[]]}', "\udcff"])
+def test_a_line_that_is_none_of_a_journal_is_a_named_error(line, tmp_path):
+    journal(tmp_path).allowed([b"a"], run=RUN)
+    (path,) = tmp_path.glob("serving-journal-*")
+    with path.open("ab") as file:
+        file.write(line.encode(errors="surrogateescape") + b"\n")
+    with pytest.raises(StorageError, match="none of a journal"):
+        journal(tmp_path, a_day_per_row=3).allowed([b"a"], run=RUN)

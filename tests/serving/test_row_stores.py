@@ -5,6 +5,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from urllib.parse import quote
@@ -21,6 +22,7 @@ from tallystick.data.encoder import Encoder
 from tallystick.data.keys import read_keys
 from tallystick.errors import StoreError
 from tallystick.network.addresses import free_port
+from tallystick.serving.stores.boundary import Boundary
 from tallystick.serving.stores.cells import columns_read
 from tallystick.serving.stores.postgres import PostgresStore
 from tallystick.serving.stores.redis import RedisStore
@@ -99,6 +101,9 @@ def test_redis_gives_what_the_table_gives_and_says_what_does_not_fit(redis_url):
     client.set("row:id-3", json.dumps({"x": 1.0}))
     with pytest.raises(StoreError, match="column 'whole' is missing"):
         store.find([b"id-3"])
+    client.set("row:id-3", '{"x": ' + "[" * 100_000)
+    with pytest.raises(StoreError, match="no JSON object"):
+        store.find([b"id-3"])
     client.set("row:id-3", "no JSON")
     with pytest.raises(StoreError, match="no JSON object"):
         store.find([b"id-3"])
@@ -136,21 +141,116 @@ def test_postgres_gives_what_the_table_gives_and_is_called_again_after_a_broken_
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND usename = 'me'"
             )
             cursor.fetchall()
-        with pytest.raises(StoreError, match="does not answer") as told:
-            store.find(KEYS)
-        assert "hunter" not in str(told.value)
         assert_same(store.find(KEYS), snapshot().find(KEYS))
+        bounded = Boundary(store, say=print)
+        assert bounded.find([b"id-3", b"\xff\xfe", b"id\0-7", b"id-7", b"x" * 2000]).is_found_B.tolist() == [1, 0, 0, 1, 0]
         store.close()
         for query, why in {
             "SELECT id AS key, x FROM rows WHERE id = ANY($1)": "do not fit",
             "SELECT * FROM rows WHERE id = ANY($1)": 'no column "key"',
             "SELECT 'id-7' AS key, * FROM rows WHERE length($1::text) > 0": "several rows of one key",
-            "DELETE FROM rows WHERE id = ANY($1) RETURNING id AS key": "does not answer",
+            "DELETE FROM rows WHERE id = ANY($1) RETURNING id AS key": "SQLSTATE",
+            "SELECT id AS key, rows.*, x FROM rows WHERE id = ANY($1)": "several columns 'x'",
+            "SELECT id AS key, * FROM rows WHERE id = ANY($1) AND pg_sleep(30) IS NOT NULL": "SQLSTATE 57014",
         }.items():
             wrong = store_of(query)
-            with pytest.raises(StoreError, match=why):
+            with pytest.raises(StoreError, match=why) as told:
                 wrong.find(KEYS)
+            assert "hunter" not in str(told.value)
             wrong.close()
+
+
+@pytest.mark.parametrize("at", ["the call", "the query"])
+def test_a_server_that_hangs_costs_its_time_and_no_more_and_is_called_anew(at, monkeypatch):
+    """A stopped server, or a firewall that forgot the connection: nothing is answered, and nothing is closed."""
+    pytest.importorskip("adbc_driver_postgresql")
+    goes_on, called, closed = threading.Event(), [], []
+
+    class Connection:
+        def close(self):
+            closed.append(self)
+
+    def hang():
+        called.append(at)
+        if len(called) <= 3:
+            goes_on.wait(60)
+
+    def connect(_url, *, statement_s):
+        if at == "the call":
+            hang()
+        return Connection()
+
+    def ask(_connection, _query, *, text, keys):
+        if at == "the query":
+            hang()
+        return ["key", *TABLE.columns], [TABLE["id"].alias("key"), *TABLE]
+
+    monkeypatch.setattr("tallystick.serving.stores.postgres.connected", connect)
+    monkeypatch.setattr("tallystick.serving.stores.postgres.query_postgres", ask)
+    monkeypatch.setattr("tallystick.serving.stores.postgres.CALL_S", 0.2)
+    monkeypatch.setattr("tallystick.serving.stores.postgres.MOST_LEFT", 3)
+    config = Postgres.model_validate({"method": "postgres", "database": "postgresql://me@nowhere", "query": "SELECT $1"})
+    store = PostgresStore(config, ENCODER, dict(TABLE.schema), text=["items"])
+    for why in ["has not answered within 0.2 s"] * 3 + ["owes 3 answers"]:
+        with pytest.raises(StoreError, match=why):
+            store.find(KEYS)
+    assert len(called) == 3
+    goes_on.set()
+    for thread in store._left:
+        thread.join(30)
+    assert len(closed) == 3
+    assert_same(store.find(KEYS), snapshot().find(KEYS))
+    store.close()
+    assert len(closed) == 4
+
+
+class Failing:
+    """A store that fails in a way that nobody has thought of, or says why."""
+
+    blocks = False
+
+    def __init__(self, *errors):
+        self._errors = iter(errors)
+
+    def find(self, keys):
+        if (error := next(self._errors, None)) is not None:
+            raise error
+        return snapshot().find(keys)
+
+
+def test_whatever_a_store_raises_is_a_store_error_and_is_said_once():
+    said = []
+    errors = [
+        RecursionError(),
+        UnicodeDecodeError("utf-8", b"", 0, 1, ""),
+        pl.exceptions.PanicException("a panic"),
+        StoreError("it is away"),
+        StoreError("it is away"),
+    ]
+    store = Boundary(Failing(*errors), say=said.append)
+    for _ in errors:
+        with pytest.raises(StoreError):
+            store.find(KEYS)
+    assert_same(store.find(KEYS), snapshot().find(KEYS))
+    assert [line.partition(";")[0] for line in said] == [
+        "the store of rows failed unexpectedly (RecursionError)",
+        "the store of rows failed unexpectedly (UnicodeDecodeError)",
+        "the store of rows failed unexpectedly (PanicException)",
+        "it is away",
+        "the store of rows answers again",
+    ]
+
+
+def test_keys_that_are_none_have_no_row_and_leave_the_others_theirs():
+    class Picky(Failing):
+        def find(self, keys):
+            assert not {b"\0", b"\xff\xfe"} & set(keys)
+            return snapshot().find(keys)
+
+    keys = [b"id-3", b"\0", b"id-7", b"\xff\xfe", b"y" * 1025]
+    found = Boundary(Picky(), say=print).find(keys)
+    assert found.is_found_B.tolist() == [True, False, True, False, False]
+    assert torch.equal(found.features_E.numeric_NF, snapshot().find([b"id-3", b"id-7"]).features_E.numeric_NF)
 
 
 def test_a_table_is_read_again_when_it_has_changed_and_stays_as_it_was_when_it_cannot_be():

@@ -51,7 +51,7 @@ class AnsweredRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     Args:
         row: its digest.
-        why: joint, or why there is no joint score: unknown, absent, budget or away.
+        why: joint, or why there is no joint score: unknown, absent, budget, store or away.
         by: the model that scored it; None for none.
         scores: one, or one for each class.
         numbers, codes: its own columns as the network took them, where they were sampled.
@@ -160,7 +160,7 @@ def read_answers(folder: RunFolder, *, since: date | None = None) -> Iterator[Ke
         for line in read_lines(path, origin=folder.origin):
             try:
                 yield _DECODER.decode(line)
-            except (msgspec.DecodeError, UnicodeDecodeError):
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 raise DamagedFile(
                     path, "it holds a line that is no answer", "move the file away; the other days remain"
                 ) from None

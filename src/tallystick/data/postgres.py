@@ -32,12 +32,16 @@ def with_password(url: str, password: str) -> str:
     return f"{scheme}://{user}:{quote(password, safe='')}@{host if at else rest}"
 
 
-def connected(url: str) -> Any:
-    """A connection that stays, and may only read; raises DataError where there is no driver, and the driver's own errors."""
+def connected(url: str, *, statement_s: float) -> Any:
+    """A connection that stays, may only read, and ends a statement after so many seconds.
+
+    Raises DataError where there is no driver, and the driver's own errors.
+    """
     connection = _driver().connect(url, autocommit=True)
     try:
         with connection.cursor() as cursor:
             cursor.execute("SET default_transaction_read_only = on")
+            cursor.execute(f"SET statement_timeout = {int(1000 * statement_s)}")
     except BaseException:  # an interrupt too: nobody else knows of the connection yet
         connection.close()
         raise

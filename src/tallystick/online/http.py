@@ -45,6 +45,7 @@ _PROBLEMS: dict[Why, Problem] = {
     "budget": Problem.later(
         429, "this row was asked for as often as the contract allows in a day; come again tomorrow", after_s=3600
     ),
+    "store": Problem.later(503, "the rows here cannot be looked up now; whoever runs this server finds the reason in its log"),
     "away": Problem.later(503, "the partners do not answer in time, and no row is scored here by own columns alone; come again"),
 }
 
@@ -303,7 +304,7 @@ async def _body(request: Request, *, most: int) -> bytes:
     detail = f"the body is over {most >> 10} KiB (serving.max_body_kib); ask in several requests"
     too_large = Problem(status=413, detail=detail, headers=closes)
     length = request.headers.get("content-length", "0")
-    if length.isdigit() and int(length) > most:
+    if length.isdecimal() and (len(length) > 18 or int(length) > most):
         raise too_large
     parts, size = [], 0
     try:
@@ -341,7 +342,7 @@ def _deadline_ms(request: Request, options: ServingOptions) -> float:
     given = request.headers.get(DEADLINE)
     if given is None:
         return options.deadline_ms
-    if not given.isdecimal() or not 1 <= int(given) <= 60_000:
+    if not given.isdecimal() or len(given) > 5 or not 1 <= int(given) <= 60_000:
         raise Problem(status=400, detail=f"{DEADLINE}: must be a whole number of milliseconds from 1 to 60000")
     return float(given)
 

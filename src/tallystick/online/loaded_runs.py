@@ -17,6 +17,7 @@ LOOK_S = 1.0
 GRACE_S = 30.0
 """Seconds in which a run is still answered that this side has withdrawn: what is under way ends in them."""
 _DRAIN_S = 0.05
+END_S = 2.0
 AGAIN_S = 30.0
 """Seconds until a run is tried again that could not be loaded."""
 
@@ -158,7 +159,7 @@ class LoadedRuns(Generic[R]):
         self._closed = True
         self._news.set()
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(END_S)  # one that loads a run by now is a daemon
         for run in self.loaded:
             run.close()
 
@@ -191,6 +192,10 @@ class LoadedRuns(Generic[R]):
             except TallystickError as error:
                 self._failed[run_id] = now
                 self._tell(f"run {run_id} cannot be loaded: {error}")
+                return
+            except Exception as error:  # whatever it is, the runs that are loaded go on, and so does this thread
+                self._failed[run_id] = now
+                self._tell(f"run {run_id} cannot be loaded: it failed unexpectedly ({type(error).__name__})")
                 return
             self._runs = {**self._runs, run_id: run}
             return

@@ -21,7 +21,7 @@ from tallystick.data.plain_keys import plain_key
 from tallystick.errors import DataError, FeatureError
 from tallystick.online.arrow_stream import read_stream
 from tallystick.online.problems import Problem
-from tallystick.serving.messages import KEY_BYTES
+from tallystick.serving.messages import key_problem
 from tallystick.serving.stores.cells import columns_read, typed_column
 
 JSON, ARROW = "application/json", "application/vnd.apache.arrow.stream"
@@ -163,8 +163,9 @@ class Reader:
 
     def _keys(self, columns: Mapping[str, Sequence[Cell]]) -> list[bytes]:
         keys = self._plain_keys(columns) or self._keys_by_table(columns)
-        if max(map(len, keys)) > KEY_BYTES:
-            raise Problem(status=422, detail=f"a key is longer than {KEY_BYTES} bytes; no key of the contract is")
+        for number, key in enumerate(keys):
+            if problem := key_problem(key):
+                raise Problem(status=422, detail=f"rows[{number}]: {problem}; send the key as the table has it")
         return keys
 
     def _plain_keys(self, columns: Mapping[str, Sequence[Cell]]) -> list[bytes] | None:

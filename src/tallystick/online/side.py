@@ -3,6 +3,7 @@
 import gc
 import secrets
 import threading
+import traceback
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import partial
@@ -42,6 +43,7 @@ from tallystick.online.home import ServingHome
 from tallystick.online.kept_alignment import KeptAlignment
 from tallystick.serving.answering import Gate
 from tallystick.serving.meeting import meet_feature_party, meet_label_party
+from tallystick.serving.stores.boundary import Boundary
 from tallystick.serving.stores.postgres import PostgresStore
 from tallystick.serving.stores.redis import RedisStore
 from tallystick.serving.stores.store import KeyedRows
@@ -239,7 +241,7 @@ class ServingSide:
             folder=folder,
             ids=max(kept[1].sizes.values()),
             encoder=encoder,
-            store=self._store(folder, encoder, frame),
+            store=Boundary(self._store(folder, encoder, frame), say=self.watcher.say),
         )
 
     def _store(self, folder: RunFolder, encoder: Encoder | None, frame: Frame) -> KeyedRows:
@@ -326,6 +328,12 @@ class ServingSide:
                 if str(error) != said:
                     said = str(error)
                     self.watcher.say(f"{error}; serving goes on, and the sessions are made again")
+            except Exception as error:  # a defect of ours, which a partner may have found
+                where = traceback.extract_tb(error.__traceback__)[-1]
+                text = f"a session failed unexpectedly ({type(error).__name__} in {Path(where.filename).name}:{where.lineno})"
+                if text != said:
+                    said = text
+                    self.watcher.say(f"{text}; serving goes on, and the sessions are made again")
             for_good = (ConfigError,)
             stopped.wait(AGAIN_S)
 

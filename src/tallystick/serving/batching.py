@@ -38,8 +38,9 @@ CALM_S = 10.0
 """Seconds in which partners have to be in time until the log says that they are: being late now and then gives one line."""
 FIRST_PROBE_S, LAST_PROBE_S = 0.05, 1.0
 
-Why = Literal["joint", "unknown", "absent", "budget", "away"]
-"""Why a row has a joint score or none: this side does not know the key; a partner has no row; a partner's budget; all else."""
+Why = Literal["joint", "unknown", "absent", "budget", "store", "away"]
+"""Why a row has a joint score or none: this side does not know the key; a partner has no row; a partner's budget; this side's
+store fails; all else."""
 _WHY: dict[int, Why] = {ABSENT: "absent", HERE: "joint", OVER_BUDGET: "budget"}
 
 
@@ -118,7 +119,8 @@ class Batcher:
         say: Callable[[str], None] = _nobody,
     ) -> None:
         self._gate, self._patience_s, self._observe, self._crosses = gate, patience_s, observe, crosses
-        self._say, self._said_late, self._last_late, self._took_s = say, False, 0.0, 0.0
+        self._say, self._said_late, self._said_refusal = say, False, ""
+        self._last_late = self._took_s = 0.0
         self._most_waiting, self._gather_s = most_waiting, gather_s
         self._waiting: deque[Wanted] = deque()
         self._rows_waiting = 0
@@ -252,6 +254,12 @@ class Batcher:
             self._late_since = self._last_late = time.monotonic()
             self._took_s = took_s
 
+    def _tell_refusal(self, text: str) -> None:
+        """Say once why a partner refuses to answer, until it answers again."""
+        if text and text != self._said_refusal:
+            self._say(f"{text}: it answers no rows of this run; its log says why")
+        self._said_refusal = text
+
     def _tell_lateness(self) -> None:
         """Say where the partners begin to be late, and where they have been in time for CALM_S."""
         if self._late_since is not None and not self._said_late:
@@ -302,8 +310,9 @@ class Batcher:
                         for place in place_E[~np.isfinite(values_E)].tolist():
                             why_B[place] = "away"  # embeddings that overflow are no answer
             outcome = Outcome(why_B=why_B, scores=scores)
-        except Refused:
-            pass  # a partner's store is away, say: the next batch asks again
+            self._tell_refusal("")
+        except Refused as error:  # a partner's store is away, say: the next batch asks again
+            self._tell_refusal(str(error))
         finally:  # whatever ends a batch, all who wait for it are told
             ended = time.monotonic()
             self._judge(asked_s)
@@ -321,7 +330,7 @@ class Batcher:
         try:
             found = batch[0].run.store.find(asked)
         except StoreError:  # rows that came with their columns have joint scores all the same
-            found, otherwise = Found(is_found_B=np.zeros(len(asked), dtype=np.bool_), features_E=None), "away"
+            found, otherwise = Found(is_found_B=np.zeros(len(asked), dtype=np.bool_), features_E=None), "store"
         if len(asked) == len(keys):
             return found.is_found_B, found.features_E, otherwise
         is_known, parts, looked, taken = [], [], 0, 0

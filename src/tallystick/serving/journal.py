@@ -92,7 +92,7 @@ class Journal:
 
         try:
             self._file = LineFile(path, origin=self.origin, each=count)
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise StorageError(
                 f"{path} holds a line that is none of a journal; move the file away, its day's budgets begin anew"
             ) from None

@@ -10,6 +10,20 @@ MOST_ASKED = 1024
 """Rows of a question."""
 KEY_BYTES = 1024
 
+
+def key_problem(key: bytes) -> str:
+    """Say what keeps bytes from being a key: keys are text without NUL, at most KEY_BYTES long; empty where nothing does."""
+    if len(key) > KEY_BYTES:
+        return f"a key is {len(key)} bytes long, and at most {KEY_BYTES} are taken"
+    if b"\0" in key:
+        return "a key holds the character NUL"
+    try:
+        key.decode()
+    except UnicodeDecodeError:
+        return "a key is no text in UTF-8"
+    return ""
+
+
 ABSENT, HERE, OVER_BUDGET = 0, 1, 2
 """What an answer says of a row."""
 
@@ -35,6 +49,12 @@ class RowQuestion(Message, frozen=True):
     positions: Annotated[tuple[Annotated[int, msgspec.Meta(ge=0)], ...], msgspec.Meta(max_length=MOST_ASKED)] = ()
     last: bool = False
     versions: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what is no key; raises ValueError, of which the reader of a message makes a ProtocolError."""
+        for key in self.keys:
+            if problem := key_problem(key):
+                raise ValueError(problem)
 
 
 class RowAnswer(Message, frozen=True):

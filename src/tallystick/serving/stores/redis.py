@@ -60,7 +60,7 @@ class RedisStore:
             rows = [msgspec.json.decode(text, type=dict[str, object]) for text in texts if text is not None]
             frame = frame_of(rows, self._columns, self._schema)
             return Found(is_found_B=is_found_B, features_E=self._encoder.encode(frame).unpacked())
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise StoreError("serving.store: what Redis holds under a key is no JSON object of columns") from None
         except FeatureError as error:
             raise StoreError(f"serving.store: a row in Redis does not fit the trained columns: {error}") from None

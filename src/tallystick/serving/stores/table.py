@@ -108,3 +108,5 @@ class TableStore:
             self._say(f"the table has changed and cannot be read ({category_of(error)}); rows are found in the former one")
         except OSError as error:  # a file went away between two looks at it
             self._say(f"the table cannot be looked at ({error.strerror}); rows are found in the former one")
+        except Exception as error:  # whatever it is, the next look may find a table that can be read
+            self._say(f"the table has changed and cannot be read ({category_of(error)}); rows are found in the former one")
