@@ -128,7 +128,7 @@ def audit_labels(
         watcher.say("attacking what this side sent, for its numbers, as a feature party could")
         return _audit_numbers(folder, contract, kept, known=auxiliary_labels, also=also, seed=seed)
     outside, unusable = outside_attacks() if contract.audit is True else ({}, {})
-    classes, quick = contract.target.classes, contract.audit == "quick"
+    quick = contract.audit == "quick"
     attacks = _attacks(contract, outside, auxiliary_labels)
     found: list[results.AttackResult] = []
     growth: list[results.LeakGrowth] = []
@@ -139,7 +139,7 @@ def audit_labels(
         store = _store(folder, contract, kept, peer)
         sums = whole = None
         growing = []
-        for epoch, up_to_it, whole in _sums_by_epoch(sums_of(store), own_N, classes):  # in memory one after the other
+        for epoch, up_to_it, whole in _sums_by_epoch(sums_of(store), own_N, contract):  # in memory one after the other
             growing.append((epoch, _some_rows(whole)))
             sums = up_to_it
         view = _seen_view(contract, kept, store, whole, number=number)
@@ -181,7 +181,7 @@ def _audit_together(
     evaluation, runs = LabelInferenceEvaluation(view, label_N, seed=seed), 1 + len(also)
     found, reasons = [], []
     for name, row in attacks.items():
-        if row.over_training:
+        if row.over_training and not row.from_flip:  # every run replaces labels anew
             measured = _measured(row, evaluation, view, label_N[view.steps[0].rows_B], outside=False)
             if isinstance(measured, str):
                 reasons.append(f"{name}, in {peer}'s seat, {runs} runs together: {measured}")
@@ -314,13 +314,13 @@ def _raised(error: Exception | SystemExit) -> str:
     return f"it raised {type(error).__name__}: {error}"
 
 
-def _sums_by_epoch(store: RowStore, own_N: Tensor, classes: int) -> Iterator[tuple[int, RowSums, View]]:
+def _sums_by_epoch(store: RowStore, own_N: Tensor, contract: Contract) -> Iterator[tuple[int, RowSums, View]]:
     """What an attacker had by the end of each kept epoch, of rows that this side has, before the last of some, for growth."""
     for epoch in (epochs := store.epochs()):
         sums = store.load(epoch) if epoch == epochs[-1] else store.load(epoch).some(GROWTH_ROWS)
-        view = sums.view(classes=classes)
+        view = sums.view(classes=contract.target.classes)
         if steps := _real_rows(view.steps, own_N):
-            yield epoch, sums, replace(view, steps=steps)
+            yield epoch, sums, replace(view, steps=steps, flip=_flip(contract))
 
 
 def some_steps(view: View) -> View:

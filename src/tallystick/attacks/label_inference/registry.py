@@ -97,7 +97,7 @@ OF_GRADIENTS: tuple[Attack, ...] = (
 )
 """What a combined attack puts together: every attack on gradients that knows no label and scores each row once."""
 
-LABEL_INFERENCE_ATTACKS: Mapping[str, LabelInferenceAttack] = MappingProxyType(
+_ATTACKS: Mapping[str, LabelInferenceAttack] = MappingProxyType(
     {
         "norm": LabelInferenceAttack(
             attack=NormAttack(),
@@ -265,9 +265,11 @@ LABEL_INFERENCE_ATTACKS: Mapping[str, LabelInferenceAttack] = MappingProxyType(
             description="replaced labels are read off the gradients; a model of them is un-flipped, the row's own label added",
             reads="cut_gradient",
             multiclass=False,
+            over_training=True,
             with_embeddings=True,
             tells_of_both=True,
             from_flip=True,
+            quick=True,
         ),
         "completion": LabelInferenceAttack(
             attack=ModelCompletion(),
@@ -406,5 +408,33 @@ LABEL_INFERENCE_ATTACKS: Mapping[str, LabelInferenceAttack] = MappingProxyType(
             with_embeddings=True,
             tells_of_both=True,
         ),
+    }
+)
+
+
+def _unflipped(name: str, row: LabelInferenceAttack) -> LabelInferenceAttack:
+    """What an attack that knows no label reads, taken for replaced labels and un-flipped."""
+    return LabelInferenceAttack(
+        attack=UnflippedAttack(reader=row.attack),
+        description=f"what {name} reads is taken for replaced labels; a model of them is un-flipped, the row's own label added",
+        reads="cut_gradient",
+        multiclass=False,
+        over_training=row.over_training,
+        with_embeddings=True,
+        tells_of_both=True,
+        from_start=row.from_start,
+        from_flip=True,
+        quick=row.quick,
+    )
+
+
+LABEL_INFERENCE_ATTACKS: Mapping[str, LabelInferenceAttack] = MappingProxyType(
+    {
+        **_ATTACKS,
+        **{
+            f"{name}-unflipped": _unflipped(name, row)
+            for name, row in _ATTACKS.items()
+            if row.binary and row.reads == "cut_gradient" and row.knows == NO_LABELS and not row.from_flip
+        },
     }
 )

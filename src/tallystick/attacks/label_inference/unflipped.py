@@ -12,52 +12,97 @@ from torch.nn.functional import normalize
 
 from tallystick.attacks.label_inference.linear import fit_linear
 from tallystick.attacks.label_inference.observations import binary_only, matrices, observations, whole_run
-from tallystick.attacks.matrix import rescaled, top_direction
-from tallystick.attacks.view import Scores, View
+from tallystick.attacks.matrix import rescaled, top_direction, two_means_cut
+from tallystick.attacks.view import Attack, Scores, View
 from tallystick.errors import ConfigError, DataError
 
-FOLDS = 5
+FOLDS = 3
 LEAST_CHANCE = 0.02  # un-flipped chances below this, and above 1 - this, are the model's error
 
 
 @dataclass(frozen=True, kw_only=True)
 class UnflippedAttack:
-    """Read the replaced labels off the gradients, fit a model to them, un-flip what it predicts, and add the row's own evidence.
+    """Read the replaced labels, fit a model to them, un-flip what it predicts, and add the row's own evidence.
 
     In no paper; the correction is randomised response's own (Warner 1965). Labels that are replaced once with a known chance f
-    leak as labels without a defence do: the side of a gradient on its batch's main direction, the fewer being positive, over all
-    epochs. What rows alike have in common is not replaced alike: a logistic head on the embeddings (and the attacker's
-    own columns, where the view has them) and on which way a row's gradients point, whatever their length, predicts the replaced
-    label with chance p, and so the true one with q = (p - f) / (1 - 2 f). The row's own replaced label adds log((1 - f) / f), the
-    epsilon, one way or the other: the two together are its posterior log odds. Each row is predicted by the heads of other folds.
+    leak as labels without a defence do, and as they do behind any defence that is chained to the first: by themselves they are
+    read as the side of a gradient on its batch's main direction, the fewer being positive; behind noise by whatever attack reads
+    through it (``reader``), its scores cut into two groups. What rows alike have in common is not replaced alike: a logistic
+    head on the embeddings (and the attacker's own columns, where the view has them) predicts the replaced label with chance p,
+    and so the true one with q = (p - f) / (1 - 2 f). The row's own replaced label adds log((1 - f) / f), the epsilon, one way or
+    the other: the two together are its posterior log odds. Each row is predicted by the heads of other folds. Without a reader
+    the head is given which way a row's gradients point, too, whatever their length: behind noise that way is the noise's.
 
     The guarantee stands: epsilon bounds what a row's own label adds, and not what rows like it tell. Knows no label, only f,
     which the contract says (``View.flip``), and which class is rarer. Reads cut gradients and embeddings. Binary targets only.
 
     Args:
+        reader: an attack that knows no label, whose scores are higher for the rarer of the replaced labels; None: the side.
         penalty: on squared weights of the head, greater than 0.
+        most: rows that a fold's head is fitted to, at least 1.
     """
 
+    reader: Attack | None = None
     penalty: float = 0.3
+    most: int = 8192
 
     def __post_init__(self) -> None:
-        if not self.penalty > 0:
-            raise ConfigError(f"un-flipped attack: penalty={self.penalty}; expected a number greater than 0")
+        if not (self.penalty > 0 and self.most >= 1):
+            raise ConfigError(
+                f"un-flipped attack: penalty={self.penalty}, most={self.most}; expected a number greater than 0 and at least 1"
+            )
 
     def __call__(self, view: View, *, generator: torch.Generator) -> Scores:
-        """Score all rows that were seen by their log odds; ``generator`` draws the folds."""
+        """Score all rows that were read by their log odds; ``generator`` draws the folds, and the reader draws as by itself."""
         binary_only(view, "un-flipped attack", "completion or clusters")
         if view.flip is None or not 0 < view.flip < 0.5:
             raise DataError("un-flipped attack: the view does not say with what chance labels were replaced (View.flip)")
-        rows, side_N, towards_ND = _sides(view)
-        parts = [rescaled(towards_ND), rescaled(observations(view, "cut_embedding")[1])]
+        seen, cut_ND = observations(view, "cut_embedding")
+        if self.reader is None:
+            rows, side_N, towards_ND = _sides(view)
+            replaced_N, parts = side_N > 0, [rescaled(towards_ND)]
+        else:
+            drawn_alike = torch.Generator().manual_seed(generator.initial_seed())
+            rows, score_N = _mean_scores(self.reader(view, generator=drawn_alike), view)
+            cut = two_means_cut(score_N)
+            if cut is None:  # it tells no row from another: there is nothing to un-flip
+                return whole_run(view, rows, torch.zeros(len(rows)))
+            replaced_N, parts = score_N > cut, []
+        parts.append(rescaled(cut_ND[torch.searchsorted(seen, rows)]))
         if view.own_NA is not None:
             parts.append(rescaled(view.own_NA[rows]))
-        replaced_N = (side_N > 0).long()
-        chance_N = _predicted(torch.cat(parts, dim=1), replaced_N, self.penalty, generator)
+        chance_N = self._predicted(torch.cat(parts, dim=1), replaced_N.long(), generator)
         true_N = ((chance_N - view.flip) / (1 - 2 * view.flip)).clamp(LEAST_CHANCE, 1 - LEAST_CHANCE)
         epsilon = log((1 - view.flip) / view.flip)
-        return whole_run(view, rows, true_N.logit() + epsilon * (2 * replaced_N - 1))
+        return whole_run(view, rows, true_N.logit() + torch.where(replaced_N, epsilon, -epsilon))
+
+    def _predicted(self, x_NF: Tensor, replaced_N: Tensor, generator: torch.Generator) -> Tensor:
+        """Each row's chance of a replaced label of 1, by a head that other folds' rows fitted."""
+        fold_N = torch.randint(FOLDS, (len(x_NF),), generator=generator)
+        chance_N = torch.zeros(len(x_NF), dtype=torch.float64)
+        for fold in range(FOLDS):
+            here_N = fold_N == fold
+            others = torch.nonzero(~here_N).squeeze(1)
+            some = others[torch.randperm(len(others), generator=generator)[: self.most]]
+            head = fit_linear(x_NF[some], replaced_N[some], 2, penalty=self.penalty)
+            chance_N[here_N] = head(x_NF[here_N]).sigmoid()
+        return chance_N
+
+
+def _mean_scores(scores: Scores, view: View) -> tuple[Tensor, Tensor]:
+    """Give the rows that were scored, in order, and of each its mean score, every group's centred and of one deviation.
+
+    Raises DataError for a score that is not finite.
+    """
+    sum_N, count_N = torch.zeros(view.rows, dtype=torch.float64), torch.zeros(view.rows, dtype=torch.float64)
+    for rows_B, score_B in zip(scores.rows, scores.values, strict=True):
+        if not bool(torch.isfinite(score_B).all()):
+            raise DataError("un-flipped attack: a score was NaN or infinite; training diverged or the record is damaged")
+        if len(rows_B):
+            sum_N.index_add_(0, rows_B, rescaled(score_B))
+            count_N[rows_B] += 1
+    rows = torch.nonzero(count_N).squeeze(1)
+    return rows, sum_N[rows] / count_N[rows]
 
 
 def _sides(view: View) -> tuple[Tensor, Tensor, Tensor]:
@@ -74,14 +119,3 @@ def _sides(view: View) -> tuple[Tensor, Tensor, Tensor]:
         count_N[step.rows_B] += 1
     rows = torch.nonzero(count_N).squeeze(1)
     return rows, side_N[rows], towards_ND[rows] / count_N[rows, None]
-
-
-def _predicted(x_NF: Tensor, replaced_N: Tensor, penalty: float, generator: torch.Generator) -> Tensor:
-    """Each row's chance of a replaced label of 1, by a head that other folds' rows fitted."""
-    fold_N = torch.randint(FOLDS, (len(x_NF),), generator=generator)
-    chance_N = torch.zeros(len(x_NF), dtype=torch.float64)
-    for fold in range(FOLDS):
-        here_N = fold_N == fold
-        head = fit_linear(x_NF[~here_N], replaced_N[~here_N], 2, penalty=penalty)
-        chance_N[here_N] = head(x_NF[here_N]).sigmoid()
-    return chance_N
