@@ -4,6 +4,7 @@ from typing import Any
 
 import polars as pl
 
+from tallystick.data.arrow import as_polars
 from tallystick.data.table import UNNAMED_INDEX, require_unique
 from tallystick.errors import DataError
 
@@ -34,7 +35,10 @@ def as_frame(table: Any, *, source: str) -> pl.DataFrame:
         reason = error.args[-1] if len(error.args) > 1 else type(error).__name__
         raise DataError(f"{source}: the table cannot be read as columns of one type each: {reason}") from None
     require_unique(arrow.column_names, source=source)
-    return _without_index(pl.DataFrame(pl.from_arrow(arrow)))
+    try:
+        return _without_index(as_polars(arrow))
+    except DataError as error:
+        raise DataError(f"{source}: {error}") from None
 
 
 def _without_index(frame: pl.DataFrame) -> pl.DataFrame:

@@ -22,6 +22,7 @@ import polars as pl
 import polars.selectors as cs
 from numpy.typing import NDArray
 
+from tallystick.data.arrow import as_polars
 from tallystick.errors import StorageError
 
 if TYPE_CHECKING:
@@ -215,8 +216,7 @@ def _tables(schema: "pa.Schema", batches: "Iterable[pa.RecordBatch]") -> "Iterat
 
 
 def _as_polars(rows: "pa.Table") -> "pa.Table":
-    frame = pl.DataFrame(pl.from_arrow(rows.replace_schema_metadata(None)))
-    return frame.to_arrow(compat_level=pl.CompatLevel.oldest())
+    return as_polars(rows.replace_schema_metadata(None)).to_arrow(compat_level=pl.CompatLevel.oldest())
 
 
 def sample(source: pl.LazyFrame, most: int | None, *, seed: int) -> tuple[pl.LazyFrame, int]:

@@ -52,7 +52,7 @@ def pieces_of(
 ) -> "Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]":
     """Within this block a file's schema, and its rows in batches of some text each, checked as ``read_parquet`` says."""
     with _open(path, reason=reason) as file:
-        schema, metadata = file.schema_arrow, file.metadata
+        schema, metadata = _without_views(file.schema_arrow), file.metadata
         _refuse_large_chunks(metadata, path)
     with _open(path, reason=reason, read_dictionary=_as_dictionaries(metadata)) as file:
         yield schema, _pieces(file, schema, table, path)
@@ -124,6 +124,14 @@ def _pieces(file: "ParquetFile", schema: "pa.Schema", table: TableConfig, path: 
                 waiting.append(piece.cast(schema))
                 text += more
         yield from _together(waiting)
+
+
+def _without_views(schema: "pa.Schema") -> "pa.Schema":
+    """The schema with text and bytes in the types that a dictionary unpacks into."""
+    import pyarrow as pa
+
+    plain = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
+    return pa.schema([field.with_type(plain.get(field.type, field.type)) for field in schema])
 
 
 def _rows_at_a_time(metadata: "FileMetaData", group: int) -> int:

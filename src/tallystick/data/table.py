@@ -15,6 +15,7 @@ import polars.selectors as cs
 
 from tallystick.config.party import PartyFile
 from tallystick.config.table import TABLE_SUFFIXES, TableConfig
+from tallystick.data.arrow import as_polars
 from tallystick.data.delimited import read_delimited
 from tallystick.data.delta import is_delta, read_delta
 from tallystick.data.lazy import Frame, LazyTable, store
@@ -236,8 +237,9 @@ def _query(table: TableConfig, text: Collection[str]) -> pl.DataFrame:
             connection.execute("SET file_search_path = $folder", {"folder": str(table.folder)})
             relation = connection.sql(table.query)
             require_unique(relation.columns, source=name)
-            result: pl.DataFrame = relation.pl()
-            return result
+            return as_polars(relation.to_arrow_table())
+    except DataError as error:
+        raise DataError(f"{name}: {error}") from None
     except duckdb.Error as error:
         raise DataError(f"{name}: the query failed: {_reason(error)}") from None
     except AttributeError:

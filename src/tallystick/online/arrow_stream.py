@@ -10,6 +10,8 @@ import struct
 import polars as pl
 import pyarrow as pa
 
+from tallystick.data.arrow import as_polars
+from tallystick.errors import DataError
 from tallystick.online.problems import Problem
 
 NONE = Problem(status=400, detail="the body is no Arrow IPC stream; write the rows as one")
@@ -33,7 +35,9 @@ def read_stream(body: bytes, *, most_rows: int, most_bytes: int) -> pl.DataFrame
             _check_columns(stream.schema)
             table = stream.read_all()
         table.validate(full=True)
-        frame = pl.DataFrame(pl.from_arrow(table))
+        frame = as_polars(table)
+    except DataError as error:
+        raise Problem(status=422, detail=str(error)) from None
     except (pa.ArrowException, pl.exceptions.PolarsError, pl.exceptions.PanicException, struct.error, ValueError, OSError):
         raise NONE from None
     if sum(map(_text_bytes, frame.iter_columns())) > most_bytes:

@@ -1,0 +1,63 @@
+"""Arrow's types as Polars has them: one adapter for every reader. Polars alone panics at some types."""
+
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from tallystick.errors import DataError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def as_polars(table: "pa.Table") -> pl.DataFrame:
+    """Give an Arrow table as a Polars frame.
+
+    Time stamps with a fixed offset move to UTC. Extension types give what they store, run-end encodings plain columns, and
+    decimals of 256 bits those of 128.
+
+    Raises DataError, naming the column and its type, for intervals, unions, decimals too long for 128 bits, and whatever Polars
+    cannot hold.
+    """
+    import pyarrow as pa
+
+    columns = []
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        try:
+            columns.append(pl.Series(name, pl.from_arrow(_adapted(column))))
+        except (pa.ArrowException, pl.exceptions.PolarsError, pl.exceptions.PanicException, TypeError, ValueError):
+            raise _unread(name, column.type) from None
+    return pl.DataFrame(columns) if columns else pl.DataFrame(height=table.num_rows)
+
+
+def _unread(name: str, kind: Any) -> DataError:
+    return DataError(
+        f"column {name!r} has Arrow type {kind}, which is not read; convert it, such as an interval into seconds by a query's "
+        "epoch(...), or leave it out"
+    )
+
+
+def _adapted(column: Any) -> Any:
+    """Give a column in a type that Polars reads."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kind = column.type
+    if isinstance(kind, pa.BaseExtensionType):
+        storage = pa.chunked_array([chunk.storage for chunk in column.chunks], type=kind.storage_type)
+        return _adapted(storage.cast(pa.bool_()) if kind.extension_name == "arrow.bool8" else storage)
+    if pa.types.is_run_end_encoded(kind):
+        return _adapted(pa.chunked_array([pc.run_end_decode(chunk) for chunk in column.chunks], type=kind.value_type))
+    if pa.types.is_dictionary(kind) and not (pa.types.is_string(kind.value_type) or pa.types.is_large_string(kind.value_type)):
+        return _adapted(column.cast(kind.value_type))
+    if pa.types.is_timestamp(kind) and kind.tz is not None and (kind.tz[:1] in "+-" or kind.tz == "Z"):
+        return column.cast(pa.timestamp(kind.unit, "UTC"))
+    if pa.types.is_decimal256(kind):
+        return column.cast(pa.decimal128(38, kind.scale))
+    if pa.types.is_float16(kind):
+        return column.cast(pa.float32())
+    if pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind):
+        return column.cast(pa.large_list(kind.value_type))
+    if pa.types.is_interval(kind) or pa.types.is_union(kind) or pa.types.is_map(kind):
+        raise TypeError
+    return column
