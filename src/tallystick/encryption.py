@@ -10,6 +10,7 @@ older copy of a file in its own place; what this process holds in memory; a disk
 """
 
 import hashlib
+import hmac
 import re
 import secrets
 from collections.abc import Iterator
@@ -35,9 +36,13 @@ class NotDecrypted(ValueError):
 
 @dataclass(frozen=True)
 class FolderKey:
-    """The key that a party's run folders are encrypted with; it never appears in a repr."""
+    """The key that a party's run folders are encrypted with; it never appears in a repr.
+
+    ``clear`` names the folders that may lie open all the same, such as runs from before the key.
+    """
 
     secret: bytes = field(repr=False)
+    clear: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, text: str, *, name: str) -> "FolderKey":
@@ -50,6 +55,11 @@ class FolderKey:
     def id(self) -> str:
         """What the key is known by, of which nothing of it follows."""
         return hashlib.blake2b(self.secret, digest_size=ID_DIGITS // 2, person=b"tallystick key").hexdigest()
+
+    def proof(self, content: bytes) -> str:
+        """What only who has the key can give of some bytes: HMAC-SHA256 under a key of its own, by HKDF from this one."""
+        derive = HKDF(algorithm=hashes.SHA256(), length=KEY_BYTES, salt=None, info=b"tallystick run folder origin")
+        return hmac.new(derive.derive(self.secret), content, hashlib.sha256).hexdigest()
 
     def encrypted(self, content: bytes | memoryview, *, place: str) -> Iterator[bytes]:
         """Give a file's parts; ``place`` says what the file is."""

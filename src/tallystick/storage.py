@@ -8,20 +8,23 @@ together. Whatever reads a sealed file back checks both first.
 
 Where the party file names a key, sealed files are encrypted as a whole (``tallystick.encryption``), all but ``origin.json``.
 
-Guarantee: what a disk did to a sealed file is noticed, and so is a file of another run, party, kind or step in its place. Not
-protected: somebody who writes to the disk can write a seal too; an older copy of a file in its own place is still that file.
+Guarantee: what a disk did to a sealed file is noticed, and so is a file of another run, party, kind or step in its place. Where
+the party file names a key, nobody without it can make a folder or a sealed file that is taken: ``origin.json`` has a keyed hash,
+and a folder that lies open is refused unless the party file lists it. Not protected: without a key, somebody who writes to the
+disk can write a seal too; an older copy of a file in its own place is still that file.
 """
 
 import errno
 import fcntl
 import hashlib
+import hmac
 import json
 import os
 import secrets
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from io import BytesIO
@@ -35,6 +38,7 @@ from tallystick.errors import ConfigError, DamagedFile, StorageError, advice, pr
 SEAL = "seal"
 ORIGIN = "origin.json"
 LOCK = "lock"
+PARTIAL = ".partial"
 _BLANK = "0" * 64
 _FIELD = b'"seal":"'
 _JSON_START = b"{" + _FIELD
@@ -70,17 +74,26 @@ class Origin:
     def create(cls, folder: Path, *, party: str, contract: str, key: FolderKey | None) -> "Origin":
         """Say in a new folder whose it is, and by what key its files are encrypted; raises StorageError."""
         origin = cls(folder=folder, run=secrets.token_hex(8), party=party, contract=contract)
-        facts = {"run": origin.run, "party": party, "contract": contract} | ({"key": key.id} if key is not None else {})
+        facts = {"run": origin.run, "party": party, "contract": contract}
+        if key is not None:
+            facts |= {"key": key.id}
+            facts |= {"proof": key.proof(_stated(facts))}
         write_json(folder / ORIGIN, json.dumps(facts).encode(), origin=origin)
         return replace(origin, key=key)
 
     @classmethod
     def of(cls, folder: Path, *, key: FolderKey | None = None) -> "Origin":
-        """Read what ``create`` wrote; raises DamagedFile, and ConfigError where the folder's files want another key."""
+        """Read what ``create`` wrote.
+
+        Raises DamagedFile, and ConfigError where the folder's files want another key, or lie open where a key is given and does
+        not name the folder as one that may.
+        """
         path = folder / ORIGIN
-        place, wanted = check_digest(path), ""
+        place, wanted, proof, stated = check_digest(path), "", "", b""
         try:
             facts = json.loads(_unsealed_of(path))
+            proof = str(facts.pop("proof", ""))
+            stated = _stated(facts)
             wanted = str(facts.pop("key", ""))
             origin = cls(folder=folder, **facts)
         except (AttributeError, TypeError, ValueError):
@@ -95,6 +108,13 @@ class Origin:
                 f"{folder}: its files are encrypted with key {printable(wanted)}, and {given}; name that key as encryption.key "
                 "in the party file, or work on a copy that `tallystick decrypt` makes"
             )
+        if wanted and key is not None and not hmac.compare_digest(proof.encode(), key.proof(stated).encode()):
+            raise DamagedFile(path, "it was not written with this party's key")
+        if key is not None and not wanted and folder.name not in key.clear:
+            raise ConfigError(
+                f"{folder}: its files are not encrypted, and the party file names a key: anybody who writes to this disk can "
+                f"have made them; if it is a run from before the key, list {folder.name!r} as encryption.clear"
+            )
         return replace(origin, key=key if wanted else None)
 
     def place_of(self, path: Path) -> str:
@@ -107,6 +127,10 @@ class Origin:
     def blank_seal(self, path: Path) -> str:
         """The seal to write a file with: ``write_sealed`` puts the digest into its place."""
         return f"{_BLANK} {self.place_of(path)}"
+
+
+def _stated(facts: Mapping[str, str]) -> bytes:
+    return json.dumps(facts, sort_keys=True).encode()
 
 
 def write_bytes(path: Path, *parts: bytes | memoryview, private: bool = False) -> None:
@@ -126,7 +150,7 @@ def written(path: Path, *, private: bool = False, shared: bool = False) -> Itera
     Until then it lies beside it, in a ``shared`` folder under a name that nobody can guess, in one of this party's own under one
     that the next writer finds and removes, should a kill leave it behind. Raises StorageError.
     """
-    partial = path.with_name(f".{path.name}{f'.{secrets.token_hex(8)}' if shared else ''}.partial")
+    partial = path.with_name(f".{path.name}{f'.{secrets.token_hex(8)}' if shared else ''}{PARTIAL}")
     try:
         partial.unlink(missing_ok=True)
         handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600 if private else 0o666)

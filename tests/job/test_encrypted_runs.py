@@ -17,9 +17,10 @@ from tallystick.cli.app import app
 from tallystick.config.contract import load_contract
 from tallystick.config.party import load_party
 from tallystick.config.serving import AnswersConfig
-from tallystick.encryption import MAGIC
+from tallystick.encryption import MAGIC, FolderKey
 from tallystick.errors import ConfigError, DamagedFile
 from tallystick.job.process import run_process
+from tallystick.storage import Origin, write_json
 
 KEYS = {name: bytes([number] * 32).hex() for number, name in enumerate(PARTIES)}
 PLAIN = {"origin.json", "contract.json", "format", "lock", "run.log"}
@@ -147,3 +148,60 @@ def test_a_file_that_was_changed_swapped_or_laid_open_is_named(job):
     (folder / "origin.json").write_bytes((other / "origin.json").read_bytes().replace(party.run_key.id.encode(), b"0" * 16))
     with pytest.raises(DamagedFile, match="does not have the digest"):
         opened()
+
+
+def test_a_folder_that_lies_open_is_refused_where_a_key_is_named_unless_it_is_listed(job, tmp_path):
+    """A forged one has all that a plain one has: seals are no secret."""
+    home, (folder,) = job.home("bank"), job.runs("bank")
+    plain = tmp_path / folder.name
+    party = home / "party.yaml"
+    arguments = ["decrypt", folder, "--party", party, "--to", plain, "--json"]
+    assert CliRunner().invoke(app, [str(argument) for argument in arguments]).exit_code == 0
+    shutil.rmtree(folder)
+    shutil.copytree(plain, folder)
+    asked = ("predict", home / "contract.yaml", "--party", party, "--output", home / "none.csv")
+    line = said(*asked)
+    assert "its files are not encrypted, and the party file names a key" in line
+    assert f"list '{folder.name}' as encryption.clear" in line
+    with pytest.raises(ConfigError, match="not encrypted"):
+        RunFolder.open(folder, key=load_party(party).run_key)
+    job.change("bank", encryption={"key": {"file": "run.key"}, "clear": [folder.name]})
+    found, _ = predicted(job, "scores.csv")
+    assert found["bank"]["rows"] > 0
+
+
+@pytest.mark.parametrize("forge", ["key", "run", "no proof", "another proof"])
+def test_an_origin_that_was_not_written_with_the_key_is_refused(forge, job, tmp_path):
+    folder, key = job.runs("bank")[0], load_party(job.home("bank") / "party.yaml").run_key
+    facts = json.loads((folder / "origin.json").read_bytes())
+    forged = {name: facts[name] for name in ("run", "party", "contract", "key", "proof")}
+    forged |= {"key": {"key": "0" * 16}, "run": {"run": "0" * 16}, "no proof": {}, "another proof": {"proof": "0" * 64}}[forge]
+    if forge == "no proof":
+        del forged["proof"]
+    write_json(
+        folder / "origin.json",
+        json.dumps(forged).encode(),
+        origin=Origin(folder=folder, **{name: forged[name] for name in ("run", "party", "contract")}),
+    )
+    with pytest.raises((DamagedFile, ConfigError), match=r"with key 0000|not written with this party's key"):
+        RunFolder.open(folder, key=key)
+
+
+@pytest.mark.parametrize("content", ["forged", b"", bytes(range(256)) * 9, b"{}", MAGIC])
+@pytest.mark.parametrize("name", ["model.safetensors", "report.html", "added.json", "result.json"])
+def test_decrypt_takes_no_file_that_was_not_encrypted_with_the_key(name, content, job, tmp_path):
+    folder, party = job.runs("bank")[0], job.home("bank") / "party.yaml"
+    if content == "forged":
+        content = b"".join(FolderKey(bytes(32)).encrypted(b"{}", place=name))
+    (folder / name).write_bytes(content)
+    line = said("decrypt", folder, "--party", party, "--to", tmp_path / "plain")
+    assert name in line
+    assert not (tmp_path / "plain").exists()
+
+
+def test_decrypt_leaves_out_what_a_kill_left(job, tmp_path):
+    folder, party = job.runs("bank")[0], job.home("bank") / "party.yaml"
+    (folder / ".model.safetensors.partial").write_bytes(MAGIC)
+    arguments = ["decrypt", folder, "--party", party, "--to", tmp_path / "plain", "--json"]
+    assert CliRunner().invoke(app, [str(argument) for argument in arguments]).exit_code == 0
+    assert not list((tmp_path / "plain").glob(".*"))

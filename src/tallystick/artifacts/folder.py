@@ -35,9 +35,9 @@ from tallystick.privacy.randomness import SEED_BITS
 from tallystick.storage import (
     LOCK,
     ORIGIN,
+    PARTIAL,
     Origin,
     check_sealed,
-    is_encrypted,
     locked,
     make_folder,
     new_folder,
@@ -61,6 +61,8 @@ PACE = "pace"
 WORKERS = "workers"
 NOISY_KEYS = "noisy-keys.safetensors"
 TRIAL = "trial-"
+_NEVER_ENCRYPTED = ("contract.json", "format", "run.log", "run.log.1", "tuned-contract.yaml")
+"""Files that lie open beside encrypted ones, with ORIGIN and LOCK."""
 _RESUME = "`tallystick run` with --resume on all sides makes it again from the last good checkpoint"
 _HELPS = {
     "origin": "no file of this folder can be known for this run's without it: " + ANEW,
@@ -462,7 +464,10 @@ class RunFolder:
         write_own(path, content, origin=self.origin, private=True)
 
     def copy_plain(self, to: Path) -> None:
-        """Make a copy whose files are not encrypted, or none; raises DamagedFile for a file that cannot be decrypted."""
+        """Make a copy whose files are not encrypted, or none.
+
+        Raises DamagedFile for a file that cannot be decrypted, or is not encrypted and none of those that never are.
+        """
         with written_folder(to) as new:
             for path in sorted(self.path.rglob("*")):
                 copy = new / path.relative_to(self.path)
@@ -474,10 +479,9 @@ class RunFolder:
                     write_json(copy, json.dumps(facts).encode(), origin=plain)
                 elif path.suffix == LINES:
                     write_bytes(copy, *(line + b"\n" for line in read_lines(path, origin=self.origin)), private=True)
-                elif path.name != LOCK:
-                    encrypted = is_encrypted(path)
-                    content = read_own(path, origin=self.origin) if encrypted else path.read_bytes()
-                    write_bytes(copy, content, private=True)
+                elif path.name != LOCK and not path.name.endswith(PARTIAL):
+                    never = path.parent == self.path and path.name in _NEVER_ENCRYPTED
+                    write_bytes(copy, path.read_bytes() if never else read_own(path, origin=self.origin), private=True)
 
     def read_json(self, path: Path) -> bytes:
         """Read one of this folder's JSON files; raises DamagedFile with what helps."""

@@ -1,6 +1,7 @@
 """The party file: what one party keeps to itself. Its table (config/table.py), columns, certificates, addresses and limits."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -85,6 +86,11 @@ class EncryptionConfig(Model):
 
     key: Secret | None = Field(
         default=None, description="64 hexadecimal digits, such as `openssl rand -hex 32` prints; null encrypts nothing"
+    )
+    clear: tuple[Text, ...] = Field(
+        default=(),
+        description="names of run folders that may lie open although there is a key, such as runs from before it; `serving` is "
+        "the secret of serving",
     )
 
 
@@ -359,7 +365,9 @@ class PartyFile(Model):
     @property
     def run_key(self) -> FolderKey | None:
         """The key of its run folders, read once; raises ConfigError where it cannot be had. None encrypts nothing."""
-        return _key_at(self.encryption.key) if self.encryption.key is not None else None
+        if self.encryption.key is None:
+            return None
+        return replace(_key_at(self.encryption.key), clear=frozenset(self.encryption.clear))
 
     @property
     def text_columns(self) -> tuple[str, ...]:

@@ -52,8 +52,8 @@ class ServingHome:
         """32 bytes that windows and the journal's digests follow from; raises DamagedFile."""
         path = self.path / "secret.json"
         origin = Origin(folder=self.path, only="secret of serving", key=self.key)
-        if path.exists() and not is_encrypted(path):  # drawn before the party file named a key
-            origin = replace(origin, key=None)
+        if self.key is not None and _FOLDER in self.key.clear and path.exists() and not is_encrypted(path):
+            origin = replace(origin, key=None)  # drawn before the party file named a key
         elif not path.exists():
             content = json.dumps({"secret": secrets.token_bytes(SECRET_BYTES).hex()})
             write_json(path, content.encode(), origin=origin, private=True)
