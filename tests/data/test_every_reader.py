@@ -4,7 +4,7 @@ Hypothesis draws the cells; a reader pair that disagrees must refuse the column 
 """
 
 import tempfile
-from datetime import UTC, date, datetime, timedelta, timezone
+from datetime import UTC, date, datetime
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +26,6 @@ from tallystick.online.problems import Problem
 from tallystick.online.requests import Reader, ScoreRequest
 
 CONTRACT = parse_contract(contract_values(("bank", "shop")))
-OFFSET = timezone(timedelta(hours=5, minutes=30))
 MOMENT = st.datetimes(datetime(2000, 1, 1), datetime(2030, 1, 1)).map(lambda each: each.replace(microsecond=0))
 KINDS = {
     "whole": (pl.Int64, st.integers(-(2**40), 2**40)),
@@ -37,7 +36,7 @@ KINDS = {
     "digits": (pl.String, st.sampled_from(["01067", "01069", "04103", "99999"])),
     "days": (pl.Date, st.dates(date(2000, 1, 1), date(2030, 1, 1))),
     "moments": (pl.Datetime("us"), MOMENT),
-    "midnights": (pl.Datetime("us"), st.dates(date(2000, 1, 1), date(2030, 1, 1)).map(lambda day: datetime(day.year, day.month, day.day))),
+    "midnights": (pl.Datetime("us"), MOMENT.map(lambda each: each.replace(hour=0, minute=0, second=0))),
     "zoned": (pl.Datetime("us", "UTC"), MOMENT.map(lambda each: each.replace(tzinfo=UTC))),
 }  # fmt: skip
 
@@ -52,9 +51,8 @@ def written(rows: pl.DataFrame, folder: Path, way: str) -> dict[str, str]:
 
 
 def party_of(table, folder):
-    return parse_party(
-        {"party": "bank", "table": table, "keys": {"id": "id"}, "label": None, "encoding": {"min_count": 1}}, folder=folder
-    )
+    values = {"party": "bank", "table": table, "keys": {"id": "id"}, "encoding": {"min_count": 1}}
+    return parse_party(values, folder=folder)
 
 
 def read(rows: pl.DataFrame, folder: Path, way: str, trained: Encoder | None):
@@ -76,10 +74,8 @@ def served(rows: pl.DataFrame, encoder: Encoder, way: str, folder: Path):
     """Ask for the rows over HTTP."""
     reader = Reader.of(CONTRACT, party_of({"path": "t.csv"}, folder), encoder, rows)
     if way == "json":
-        cells = [
-            {"id": row["id"], "x": row["x"].isoformat() if hasattr(row["x"], "isoformat") else row["x"]}
-            for row in rows.to_dicts()
-        ]
+        spelt = [each.isoformat() if hasattr(each, "isoformat") else each for each in rows["x"]]
+        cells = [{"id": key, "x": cell} for key, cell in zip(rows["id"], spelt, strict=True)]
         return reader.json(ScoreRequest(rows=cells)).own
     sink = pa.BufferOutputStream()
     arrow = rows.to_arrow(compat_level=pl.CompatLevel.oldest())
@@ -88,6 +84,8 @@ def served(rows: pl.DataFrame, encoder: Encoder, way: str, folder: Path):
     return reader.arrow(sink.getvalue().to_pybytes()).own
 
 
+MAY_REFUSE = {"codes": {"json"}, "digits": {"json"}}
+"""JSON has types: text is no number where a CSV without a letter in it trained numbers. All else must be read."""
 FRAMES = ("csv", "parquet", "duckdb", "polars", "pandas", "arrow", "fixed offset")
 
 
@@ -121,8 +119,4 @@ def test_a_column_is_encoded_alike_whichever_reader_brings_it(kind, data):
             else:
                 assert found == wanted, (way, later)
         assert way not in refused
-        assert len(refused) <= MOST_REFUSALS.get(kind, 0), (way, refused)
-
-
-MOST_REFUSALS: dict[str, int] = {}
-"""Readers that may refuse what another one trained on: so a refusal of everything passes no test."""
+        assert set(refused) <= MAY_REFUSE.get(kind, set()), (way, refused)
