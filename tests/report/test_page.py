@@ -275,7 +275,8 @@ def test_the_leakage_section_answers_its_own_question_first(make_audited) -> Non
         (0.7, 0.54, "a little: "),  # 2.2 standard errors, which come by luck once in 70 times
         (0.58, 0.55, "a little: "),
         (0.58, 0.5, "no attack here found more than a guess would"),
-        (0.4, 0.35, "no attack here found more than a guess would"),
+        (0.45, 0.39, "no attack here found more than a guess would"),
+        (0.3, 0.29, "yes: "),  # its scores need only be turned round
     ],
 )
 def test_a_leak_is_called_what_it_is(value, low, says) -> None:
@@ -286,6 +287,7 @@ def test_a_leak_is_called_what_it_is(value, low, says) -> None:
         low=low,
         chance=0.52,
         symmetric_auc=max(value, 1 - value),
+        symmetric_low=max(value, 1 - value) - (value - low),
     )
     (line,) = leak_headline(Audit(attacks=[attack]))
     assert line.startswith(f"Through cut gradients, {says}")
@@ -322,14 +324,39 @@ def test_of_attacks_that_guess_hardly_any_is_called_a_leak() -> None:
     assert said["a little: "] <= 5
 
 
-def test_an_attack_that_turns_its_scores_the_wrong_way_is_not_the_strongest_and_is_named() -> None:
+def test_an_attack_that_turns_its_scores_the_wrong_way_is_the_strongest_and_says_what_it_must_know() -> None:
     """The attacker would have reported .348; told which way round, .652."""
     view = "w, from cut gradients, knowing no label"
     wrong = AttackResult(name="norm", view=view, auc=0.348, low=0.33, high=0.366, symmetric_auc=0.652)
     right = AttackResult(name="spectral-averaged", view=view, auc=0.55, low=0.54, high=0.56, symmetric_auc=0.55)
     (line,) = leak_headline(Audit(attacks=[wrong, right]))
-    assert "with AUC 0.550" in line
-    assert line.endswith("Told which way round its scores are, norm would have AUC 0.652 (as it turns them itself 0.348).")
+    assert "knowing no label but which way round its scores are, can tell the classes apart with AUC 0.652" in line
+    assert "(norm: " in line
+
+
+def test_of_attacks_that_find_as_much_the_one_that_knows_least_comes_first_whichever_way_round_its_scores_are() -> None:
+    """An AUC of 0 is a perfect attack with the sign turned; the table has the order of the headline."""
+    view = "w, from cut gradients, knowing"
+    attacks = [
+        AttackResult(name="direction-5", view=f"{view} 5 labels in every batch", auc=1.0, low=1.0, symmetric_auc=1.0),
+        AttackResult(name="completion-gradient", view=f"{view} 40 labels", auc=1.0, low=1.0, symmetric_auc=1.0),
+        AttackResult(name="norm", view=f"{view} no label", auc=0.7, low=0.69, symmetric_auc=0.7),
+        AttackResult(name="spectral-averaged", view=f"{view} no label", auc=0.0, symmetric_auc=0.999, symmetric_low=0.998),
+    ]
+    (line,) = leak_headline(Audit(attacks=attacks))
+    assert line.startswith("Through cut gradients, yes: w, knowing no label but which way round its scores are,")
+    assert "AUC 0.999" in line
+    assert "(spectral-averaged: " in line
+    ordered = ["spectral-averaged", "completion-gradient", "direction-5", "norm"]
+    assert [each.name for each in by_strength(attacks)] == ordered
+
+
+def test_chance_in_small_batches_is_not_taken_for_an_attack_that_is_turned_round() -> None:
+    """The better side of each batch lies above .5 by luck, and that is what a guess has, too."""
+    view = "w, from cut gradients, knowing no label"
+    guess = AttackResult(name="norm", view=view, auc=0.5, low=0.49, symmetric_auc=0.56, symmetric_chance=0.555)
+    (line,) = leak_headline(Audit(attacks=[guess]))
+    assert line.startswith("Through cut gradients, no attack here found more than a guess would")
 
 
 def test_what_embeddings_alone_may_have_told_is_not_laid_on_gradients() -> None:

@@ -44,7 +44,9 @@ _LABELS = "labels.safetensors"
 AUXILIARY_LABELS = 40  # labels that few-label attacks are told, or one per class where there are more
 GROWTH = ("spectral-averaged", "completion-gradient", "completion")  # quick, and one vector per row
 GROWTH_ROWS = 8192
+EVALUATOR = AttackEvaluator(either_end=True)  # what is found for sure, as what is told apart, may stand at the low end
 NO_START = "it simulates the top model's start, which does not follow from the contract here"
+QUICK = "a quick audit leaves them out, and what it keeps does not serve them; `audit: true` runs them and may find more"
 NO_MODEL = "it trains the feature party's own model on the feature party's columns, and this side has neither"
 BATCH_ROWS = 32_768  # about so many, in batches spread over the recorded epochs, are enough for the third decimal
 
@@ -133,6 +135,7 @@ def audit_labels(
     found: list[results.AttackResult] = []
     growth: list[results.LeakGrowth] = []
     unmeasured = [f"{name}: {why}" for name, why in unusable.items()]
+    unmeasured += [f"{', '.join(left_out)}: {QUICK}"] if (left_out := _left_out(contract)) else []
     seen: list[tuple[View, RowSums | None]] = []
     watcher.say("attacking what this side sent, for labels, as a feature party could")
     for number, peer in enumerate(contract.feature_parties):
@@ -144,7 +147,7 @@ def audit_labels(
             sums = up_to_it
         view = _seen_view(contract, kept, store, whole, number=number)
         seen.append((view, sums))
-        evaluation = LabelInferenceEvaluation(view, label_N, whole=whole, seed=seed)
+        evaluation = LabelInferenceEvaluation(view, label_N, whole=whole, evaluator=EVALUATOR, seed=seed)
         for done, (name, row) in enumerate(attacks):
             measured = _measured(row, evaluation, view, label_N[own_N], outside=name in outside)
             if isinstance(measured, str):
@@ -178,7 +181,7 @@ def _audit_together(
 ) -> tuple[list[results.AttackResult], list[str]]:
     """What the attacks on one vector per row find in several runs together; those on single batches gain nothing by them."""
     view = pooled_runs([whole, *(_sums_of_other(other, whole, label_N, peer) for other in also)])
-    evaluation, runs = LabelInferenceEvaluation(view, label_N, seed=seed), 1 + len(also)
+    evaluation, runs = LabelInferenceEvaluation(view, label_N, evaluator=EVALUATOR, seed=seed), 1 + len(also)
     found, reasons = [], []
     for name, row in attacks.items():
         if row.over_training and not row.from_flip:  # every run replaces labels anew
@@ -216,6 +219,15 @@ def _attacks(
         for name, row in {**LABEL_INFERENCE_ATTACKS, **outside}.items()
         if row.allows(contract.target.classes) and (row.quick or not quick) and (flips or not row.from_flip)
     ]
+
+
+def _left_out(contract: Contract) -> list[str]:
+    """Name the attacks that fit the target and that the quick form does not run."""
+    if contract.audit != "quick":
+        return []
+    tried = {name for name, _ in _attacks(contract, {}, AUXILIARY_LABELS)}
+    every = {name for name, _ in _attacks(contract.model_copy(update={"audit": True}), {}, AUXILIARY_LABELS)}
+    return [name for name in LABEL_INFERENCE_ATTACKS if name in every - tried]
 
 
 def _flip(contract: Contract) -> float | None:

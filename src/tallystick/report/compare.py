@@ -13,7 +13,7 @@ from tallystick.errors import ConfigError, DataError, StorageError
 from tallystick.evaluation.measure import MetricValue
 from tallystick.metrics import METRICS
 from tallystick.report import formats
-from tallystick.report.leaks import leak_headline, promise, strength
+from tallystick.report.leaks import leak_headline, promise, strength, told_apart
 from tallystick.report.templating import render_template, script_json, write_page
 from tallystick.results import Result, read_result
 from tallystick.storage import ORIGIN, Origin, check_digest, check_sealed, refuse_pipe, unsealed
@@ -210,7 +210,7 @@ def _best_cost(result: Result) -> float | None:
 def _leak(result: Result) -> float | None:
     attacks = [attack for attack in result.label_audit.attacks if not attack.upper_bound]
     worst = max(attacks, key=strength, default=None)
-    return None if worst is None else worst.auc
+    return None if worst is None or worst.auc is None else told_apart(worst)[0]
 
 
 def _notes(names: Sequence[str], results: Sequence[Result]) -> list[str]:

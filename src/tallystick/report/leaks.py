@@ -29,24 +29,58 @@ MUCH = 0.1  # above a guess
 SURE, LIKELY = 0.01, 0.05  # chances that "yes", or "a little", is said of labels that have nothing to do with what crossed
 DEGREES = 30  # of Student's quantiles of that: of few rows, errors are themselves estimated
 NOTED = 0.02  # by which a probe finds more than any attack
+AS_FAR = 0.01  # above a guess: attacks that come within about so much of each other are told by what they must know
+WHICH_WAY = " but which way round its scores are"
 SLIGHT = 0.01  # of a column: what a draw of known rows may give by chance
 TRAINING_ROWS = "training rows"
 NOTHING_SENT = "No: nothing that depends on a label was sent, so there is nothing to attack."
 
 
 def by_strength(attacks: Sequence[AttackResult]) -> list[AttackResult]:
-    """Order label attacks by how far they come above a guess; those that need labels nobody has come last."""
-    return sorted(attacks, key=lambda attack: (attack.upper_bound, -strength(attack)))
+    """Order label attacks by how far they come above a guess; of those that come as far, what need know least comes first.
+
+    Those that need labels nobody has come last.
+    """
+    return sorted(attacks, key=lambda each: (each.upper_bound, -_rounded(strength(each)), _known(each), -strength(each)))
+
+
+def _rounded(value: float) -> float:
+    return value if math.isinf(value) else round(value / AS_FAR)
+
+
+def _known(attack: AttackResult) -> int:
+    """Labels that an attack has to be told, as its view says; of a share, and of some in every batch, more than of any number."""
+    knowing = attack.view.partition(", knowing ")[2].split(" ")[0]
+    return int(knowing) if knowing.isdigit() and "every batch" not in attack.view else 0 if knowing in ("", "no") else 10**9
 
 
 def strength(attack: AttackResult) -> float:
-    """How far above a guess an attack tells classes apart, as it turns its scores itself; without a value minus infinity.
+    """How far above a guess an attack tells classes apart, whichever way round; without a value minus infinity.
 
-    0.5 is certainty: of numbers, which it ranks whichever way round, a rank correlation of 1.
+    0.5 is certainty: an AUC of 1, or of 0, whose scores need only be turned round; of numbers a rank correlation of 1.
     """
     if attack.spearman is not None:
         return (attack.spearman - attack.spearman_chance) / (2 * max(1 - attack.spearman_chance, 1e-9))
-    return -math.inf if attack.auc is None else above_guess(attack.auc, attack.chance)
+    if attack.auc is None:
+        return -math.inf
+    value, chance, _ = told_apart(attack)
+    return above_guess(value, chance)
+
+
+def told_apart(attack: AttackResult) -> tuple[float, float, float | None]:
+    """Give an AUC, what a guess has, and the interval's low end: as it turns its scores, or whichever way if that is more."""
+    assert attack.auc is not None, "classes are told apart with an AUC"
+    if turned_round(attack):
+        assert attack.symmetric_auc is not None, "as it is turned round"
+        return attack.symmetric_auc, attack.symmetric_chance, attack.symmetric_low
+    return attack.auc, attack.chance, attack.low
+
+
+def turned_round(attack: AttackResult) -> bool:
+    """Whether an attack tells noticeably more to somebody who knows which way round its scores are: one bit."""
+    if attack.auc is None or attack.symmetric_auc is None:
+        return False
+    return above_guess(attack.symmetric_auc, attack.symmetric_chance) > above_guess(attack.auc, attack.chance) + NOTED
 
 
 def leak_headline(audit: Audit) -> list[str]:
@@ -62,7 +96,7 @@ def leak_headline(audit: Audit) -> list[str]:
             unaided = next((each for each in found if each.view.endswith("knowing no label")), found[0])
             without = "" if unaided is found[0] else _even_without(unaided)
             told = _leak_through(kind, found[0], tried=tried) + _from_gradients_alone(found) + without
-            lines.append(told + _turned(found) + _beyond(found[0], every))
+            lines.append(told + _beyond(found[0], every))
         elif audit.not_measured:
             lines.append(f"Through cut {kind}: not measured, so nothing is known of it; the reasons stand below.")
     return lines
@@ -97,8 +131,8 @@ def leak_lines(result: Result) -> list[str]:
 def _read_with(attack: AttackResult) -> str:
     if attack.spearman is not None:
         return f"{_ranking(attack)} ({attack.name}, {attack.view.partition(', ')[2].rpartition(', ')[2]})."
-    value, chance = attack.auc, attack.chance
-    knowing = attack.view.partition(", knowing ")[2]
+    value, chance, _ = told_apart(attack)
+    knowing = attack.view.partition(", knowing ")[2] + (WHICH_WAY if turned_round(attack) else "")
     how = f"{attack.name}, knowing {knowing}" if knowing else attack.name
     return f"the classes, with AUC {number(value, digits=3)}, where a guess gives {number(chance, digits=3)} ({how})."
 
@@ -330,23 +364,8 @@ def _ranking(attack: AttackResult) -> str:
 def _even_without(attack: AttackResult) -> str:
     if strength(attack) < MUCH or attack.spearman is not None:
         return ""
-    return f" Without knowing any label: AUC {number(attack.auc, digits=3)} ({attack.name})."
-
-
-def _turned(found: Sequence[AttackResult]) -> str:
-    """The attack that would be furthest above a guess if it were told which way round its scores are, where that tells more."""
-    named = [each for each in found if each.symmetric_auc is not None]
-    best = max(named, key=_either_way, default=None)
-    if best is None or _either_way(best) < strength(found[0]) + NOTED or strength(best) >= _either_way(best) - NOTED:
-        return ""
-    return (
-        f" Told which way round its scores are, {best.name} would have AUC {number(best.symmetric_auc, digits=3)} "
-        f"(as it turns them itself {number(best.auc, digits=3)})."
-    )
-
-
-def _either_way(attack: AttackResult) -> float:
-    return -math.inf if attack.symmetric_auc is None else above_guess(attack.symmetric_auc, attack.symmetric_chance)
+    way = ", told which way round its scores are" if turned_round(attack) else ""
+    return f" Without knowing any label: AUC {number(told_apart(attack)[0], digits=3)} ({attack.name}{way})."
 
 
 def _from_gradients_alone(found: Sequence[AttackResult]) -> str:
@@ -354,7 +373,7 @@ def _from_gradients_alone(found: Sequence[AttackResult]) -> str:
     alone = next((each for each in found if each.reads == "cut gradients"), None)
     if found[0].reads != "cut gradients and cut embeddings" or alone is None or alone.auc is None:
         return ""
-    return f" Through gradients alone: AUC {number(alone.auc, digits=3)} ({alone.name})."
+    return f" Through gradients alone: AUC {number(told_apart(alone)[0], digits=3)} ({alone.name})."
 
 
 def _beyond(strongest: AttackResult, attacks: Sequence[AttackResult]) -> str:
@@ -364,16 +383,18 @@ def _beyond(strongest: AttackResult, attacks: Sequence[AttackResult]) -> str:
         return ""
     _, _, knowing = probe.view.partition(", knowing ")
     where = "in both together" if probe.reads == "cut gradients and cut embeddings" else "there"
-    return f" More is {where}: AUC {number(probe.auc, digits=3)} to somebody who knew {knowing} ({probe.name})."
+    return f" More is {where}: AUC {number(told_apart(probe)[0], digits=3)} to somebody who knew {knowing} ({probe.name})."
 
 
 def _beyond_luck(attack: AttackResult, *, tried: int, risk: float) -> bool:
     """Whether the best of so many attacks lies above a guess, but for this chance: its interval, widened as Bonferroni has it."""
+    if attack.spearman is None and attack.auc is None:
+        return False
     ranks = attack.spearman is not None  # whichever way round
-    value, low = (attack.spearman, attack.spearman_low) if ranks else (attack.auc, attack.low)
-    chance, ends = (0.0, 2) if ranks else (attack.chance, 1)
-    if value is None or low is None:
-        return value is not None and value > chance
+    value, chance, low = (attack.spearman, 0.0, attack.spearman_low) if attack.spearman is not None else told_apart(attack)
+    ends = 2 if ranks or attack.symmetric_auc is not None else 1
+    if low is None:
+        return value > chance
     widened = stdtrit(DEGREES, 1 - risk / (ends * max(1, tried))) / ndtri(0.975)
     return bool(value - (value - low) * widened > chance)
 
@@ -381,10 +402,11 @@ def _beyond_luck(attack: AttackResult, *, tried: int, risk: float) -> bool:
 def _leak_through(kind: str, attack: AttackResult, *, tried: int) -> str:
     if attack.spearman is not None:
         return _leak_of_numbers(kind, attack, tried=tried)
-    value, chance = attack.auc, attack.chance
+    value, chance, _ = told_apart(attack)
     seat, _, knowing = attack.view.partition(", knowing ")
     if seat.endswith(" and cut embeddings"):  # of which it may have all that it found
         kind = "gradients and embeddings together"
+    knowing += WHICH_WAY if turned_round(attack) else ""
     who = seat.partition(",")[0] + (f", knowing {knowing}," if knowing else "")
     how = f"{attack.name}: {plain(attack.name)}" if plain(attack.name) else attack.name
     reached = f"AUC {number(value, digits=3)}; a guess gives {number(chance, digits=3)} ({how})"
