@@ -15,7 +15,8 @@ class SettledLabels(LabelImputer):
     Not in FLORIST. The feature party embeds the training rows once before training; the label party trains a model of its own on
     these embeddings and its real labels, sends nothing of it, and draws every absent label from its predictions by its secret.
     So an imputed label follows x, as random-pred's does, and never changes, as a real one never does. No formal guarantee.
-    Not protected: the model knows less than the one that is trained, so real labels go with x a little more than imputed ones do.
+    Not protected: the model knows less than the one that is trained, so real labels go with x a little more than imputed ones do:
+    a feature party that reads labels off gradients and boosts its own columns on them tells real ones with an AUC of .54 to .56.
     """
 
     name: ClassVar[str] = "settled"
