@@ -90,3 +90,16 @@ def test_a_client_that_is_slow_to_send_its_body_is_told_so(served):
     with socket.create_connection(("127.0.0.1", served.port), timeout=BODY_S + 10) as link:
         link.sendall(f"{head}Content-Length: 100\r\n\r\n{{".encode())
         assert b" 408 " in link.recv(4096)
+
+
+def test_requests_that_are_none_write_no_line_and_no_client_is_sent_to_another_host(served):
+    before = {name: (len(process.said), len(process.events)) for name, process in served.running.items()}
+    for sent in (b"\x00\xff" * 20, b"GET / HTTP/9.9\r\n\r\n", b"POST /v1/score HTTP/1.1\r\nContent-Length: x\r\n\r\n"):
+        with socket.create_connection(("127.0.0.1", served.port), timeout=20) as link, contextlib.suppress(ConnectionError):
+            link.sendall(sent)
+            link.recv(1000)
+    response = served.client.post("/v1/score/", json={"rows": []}, headers={"host": "elsewhere.example"})
+    assert response.status_code == 404
+    assert "location" not in response.headers
+    assert not any("Invalid HTTP" in line for process in served.running.values() for line in process.said)
+    assert {name: len(process.said) for name, process in served.running.items()} == {name: b[0] for name, b in before.items()}

@@ -1,5 +1,6 @@
 """Connections whose heads are slow, large or never come are closed; others are answered as before, one request after another."""
 
+import asyncio
 import contextlib
 import http.client
 import socket
@@ -8,6 +9,7 @@ import time
 
 import pytest
 import uvicorn
+from tiny import within
 
 from tallystick.network.addresses import free_port
 from tallystick.online import connections
@@ -17,9 +19,22 @@ MOST = 20
 REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\n"
 
 
-async def app(_scope, receive, send):
+SLOW = b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n"
+LARGE = 64 << 20
+_slow, _server = [], []
+
+
+async def app(scope, receive, send):
     while (await receive()).get("more_body"):
         pass
+    if scope["path"] == "/slow":
+        _slow.append(scope)
+        await asyncio.sleep(60)
+    if scope["path"] == "/large":
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % LARGE)]})
+        for _ in range(64):
+            await send({"type": "http.response.body", "body": bytes(LARGE // 64), "more_body": True})
+        return
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
     await send({"type": "http.response.body", "body": b"ok"})
 
@@ -28,16 +43,36 @@ async def app(_scope, receive, send):
 def port():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(connections, "HEAD_S", 0.5)
+        patch.setattr(connections, "UNREAD_S", 0.5)
         port = free_port()
         config = uvicorn.Config(app, host="127.0.0.1", port=port, http=bounded_protocol(MOST), log_config=None, lifespan="off")
         server = uvicorn.Server(config)
+        _server.append(server)
         thread = threading.Thread(target=server.run)
         thread.start()
         while not server.started:
             time.sleep(0.01)
         yield port
-        server.should_exit = True
+        server.should_exit = server.force_exit = True
         thread.join(20)
+
+
+@pytest.fixture
+def slow():
+    """The slow requests that have come."""
+    _slow.clear()
+    return _slow
+
+
+def is_open(link):
+    """Whether a connection stands on which nothing comes."""
+    link.settimeout(0.5)
+    try:
+        return link.recv(1, socket.MSG_PEEK) != b""
+    except TimeoutError:
+        return True
+    except ConnectionError:
+        return False
 
 
 def closed_after(link):
@@ -115,3 +150,47 @@ def test_empty_lines_after_a_request_do_not_hold_a_connection(port):
                 link.sendall(b"\r\n")
                 time.sleep(0.02)
         assert time.monotonic() < began + 15
+
+
+def held(port, count, sent):
+    """Connections that send all this and read nothing."""
+    links = [socket.create_connection(("127.0.0.1", port)) for _ in range(count)]
+    for link in links:
+        link.settimeout(0.2)
+        with contextlib.suppress(OSError):
+            link.sendall(sent)
+    return links
+
+
+def test_requests_behind_one_another_are_few(port):
+    """Requests of one piece of bytes are all parsed before any is answered."""
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as link:
+        link.sendall((REQUEST + b"\r\n") * 8)
+        came = b""
+        while came.count(b"ok") < 8:
+            came += link.recv(10_000)
+    with socket.create_connection(("127.0.0.1", port)) as link:
+        link.sendall((REQUEST + b"\r\n") * 500)
+        assert closed_after(link) < 15
+
+
+def test_connections_that_are_being_answered_count_and_make_room_too(port, slow):
+    links = held(port, 3 * MOST, SLOW)
+    try:
+        assert within(20, lambda: len(slow) >= MOST)
+        link = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        link.request("GET", "/")
+        assert link.getresponse().read() == b"ok"
+        assert sum(is_open(each) for each in links) < MOST
+        link.close()
+    finally:
+        for each in links:
+            each.close()
+
+
+def test_an_answer_that_is_not_read_closes_the_connection(port):
+    with socket.create_connection(("127.0.0.1", port)) as link:
+        link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        link.sendall(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert within(20, lambda: len(_server[0].server_state.connections) > 0)
+        assert within(20, lambda: not _server[0].server_state.connections)

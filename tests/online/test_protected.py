@@ -1,6 +1,7 @@
 """HTTPS with clients' certificates, and limits of rate: who may ask, how often, and what the others are told."""
 
 import shutil
+import socket
 import ssl
 import stat
 
@@ -51,6 +52,15 @@ def test_a_client_without_one_gets_nothing(protected, certificate):
     _, client = protected
     with client(certificate) as stranger, pytest.raises(httpx.TransportError):
         stranger.get("/healthz")
+
+
+def test_tls_of_before_gets_nothing(protected):
+    served, _ = protected
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    with socket.create_connection(("localhost", served.port), timeout=20) as link, pytest.raises(ssl.SSLError):
+        context.wrap_socket(link)
 
 
 def test_plain_http_gets_nothing(protected):

@@ -30,7 +30,7 @@ from tallystick.artifacts.ledger import enter_exact
 from tallystick.artifacts.starting_point import StartingPoint
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
-from tallystick.errors import ConfigError, PeerError, StorageError
+from tallystick.errors import ConfigError, PeerError, StorageError, advice
 from tallystick.job.handshake import PromotedHalf
 from tallystick.job.promotion import was_decided
 from tallystick.job.runs import named_run, require_complete, require_trained
@@ -273,7 +273,10 @@ class Versions:
     @contextmanager
     def _changing(self) -> Iterator[_Kept]:
         """The promotions while no other process of this machine changes them."""
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise StorageError(f"cannot make the folder {self.path.parent}: {error.strerror}{advice(error)}") from None
         with locked(self.path.parent):
             yield self._all()
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import logging
 import ssl
 import time
 from collections.abc import Awaitable, Callable
@@ -222,10 +223,12 @@ def application(scores: ScoreServer) -> Starlette:
         ("/openapi.json", scores.document, "GET"),
         ("/", scores.page, "GET"),
     ]
-    return Starlette(
+    made = Starlette(
         routes=[Route(path, endpoint, methods=[method]) for path, endpoint, method in routes],
         exception_handlers={404: _no_such_page, 405: _no_such_page, 500: _failed},
     )
+    made.router.redirect_slashes = False  # it would send clients to whatever Host they, or somebody before them, named
+    return made
 
 
 def run_server(app: Starlette, options: ServingOptions) -> uvicorn.Server:
@@ -242,6 +245,7 @@ def run_server(app: Starlette, options: ServingOptions) -> uvicorn.Server:
         host=host.strip("[]"),
         port=int(port),
         log_config=None,
+        log_level=logging.ERROR,  # no warnings: a request that is none is worth no line, and strangers send many
         access_log=False,
         server_header=False,
         proxy_headers=False,
@@ -251,6 +255,10 @@ def run_server(app: Starlette, options: ServingOptions) -> uvicorn.Server:
         http=bounded_protocol(),
         **tls,
     )
+    if options.tls is not None:
+        config.load()
+        assert config.ssl is not None
+        config.ssl.minimum_version = ssl.TLSVersion.TLSv1_3  # 1.2 has ciphers with CBC, and no client of today needs it
     return uvicorn.Server(config)
 
 
