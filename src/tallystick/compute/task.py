@@ -118,15 +118,15 @@ def output_of(answer: object, number: int, *, machine: str = "a worker") -> byte
             raise TypeError(f"a {type(answer).__name__} that no task gives")
         name, said, trace = msgspec.msgpack.decode(answer[1:], type=tuple[str, str, str])
         kind = _PASSED_ON[name] if name else None
-    except (TypeError, KeyError, msgspec.DecodeError) as error:
+    except (TypeError, KeyError, msgspec.DecodeError) as unreadable:
         raise ComputeError(
-            f"task {number}: {machine} answered with {error if isinstance(error, TypeError) else 'bytes that are no answer'}; "
+            f"task {number}: {machine} answered with {unreadable if isinstance(unreadable, TypeError) else 'bytes that are no answer'}; "
             "install the same versions on all machines, and look who else can reach it"
         ) from None
     said, trace = ("\n".join(map(printable, words.splitlines())) for words in (said, trace))
-    error = kind(said) if kind is not None else ComputeError(f"task {number} failed: {said}")
-    error.add_note(trace)
-    raise error
+    failure = kind(said) if kind is not None else ComputeError(f"task {number} failed: {said}")
+    failure.add_note(trace)
+    raise failure
 
 
 @lru_cache(maxsize=1)
