@@ -119,9 +119,10 @@ def output_of(answer: object, number: int, *, machine: str = "a worker") -> byte
         name, said, trace = msgspec.msgpack.decode(answer[1:], type=tuple[str, str, str])
         kind = _PASSED_ON[name] if name else None
     except (TypeError, KeyError, msgspec.DecodeError) as unreadable:
+        what = unreadable if isinstance(unreadable, TypeError) else "bytes that are no answer"
         raise ComputeError(
-            f"task {number}: {machine} answered with {unreadable if isinstance(unreadable, TypeError) else 'bytes that are no answer'}; "
-            "install the same versions on all machines, and look who else can reach it"
+            f"task {number}: {machine} answered with {what}; install the same versions on all machines, and look who else can "
+            "reach it"
         ) from None
     said, trace = ("\n".join(map(printable, words.splitlines())) for words in (said, trace))
     failure = kind(said) if kind is not None else ComputeError(f"task {number} failed: {said}")
