@@ -12,6 +12,7 @@ from tiny import short_trainings
 from torch.nn.functional import cross_entropy, mse_loss, one_hot
 
 from tallystick.attacks.feature_inference import tasks
+from tallystick.attacks.feature_inference.bootstrap import BootstrapInversion
 from tallystick.attacks.feature_inference.contrast import ShuffledColumnsAttack
 from tallystick.attacks.feature_inference.evaluate import AttackPlan, PlannedAttack, evaluate_feature_inference
 from tallystick.attacks.feature_inference.inputs import Targets
@@ -23,6 +24,7 @@ from tallystick.attacks.feature_inference.registry import FEATURE_INFERENCE_ATTA
 from tallystick.attacks.feature_inference.simulator import SimulatorDecoding
 from tallystick.attacks.feature_inference.surrogate import _Surrogate
 from tallystick.attacks.feature_inference.view import ColumnValues, FeatureView, FirstBatch, SentEmbeddings
+from tallystick.attacks.feature_inference.weighted_mean import WeightedMean
 from tallystick.attacks.kernels import PENALTIES
 from tallystick.errors import ConfigError, DataError
 
@@ -121,6 +123,32 @@ def test_many_rare_categories_that_nothing_tells_are_a_guess():
     )
     (column,) = rebuilt(drawn(rows, 6, seed=4), drawn(rows, 6, seed=5), truth, attacks=PLAIN, known=(200,)).columns
     assert column.value < max(0.05, column.luck)
+
+
+def test_a_mean_of_attacks_leans_on_those_that_guess_known_rows_well():
+    """Half of the parts read noise and have next to no weight; two that err differently do better than either. Seeded."""
+    truth = columns()
+    z_ND = planted(truth)
+    noisy = [z_ND + 2.0 * drawn(*z_ND.shape, seed=seed) for seed in (11, 12)]
+    parts = (KernelRidge(), KernelRidge(reads="mean"))
+    attacks = {
+        "last": FEATURE_INFERENCE_ATTACKS["ridge"],
+        "mean": FEATURE_INFERENCE_ATTACKS["ridge-mean"],
+        "both": replace(FEATURE_INFERENCE_ATTACKS["weighted-mean"], attack=WeightedMean(parts=parts)),
+        "led astray": replace(
+            FEATURE_INFERENCE_ATTACKS["weighted-mean"], attack=WeightedMean(parts=(KernelRidge(), KernelRidge(reads="looks")))
+        ),
+    }
+    found = rebuilt(*noisy, truth, looks_NE=drawn(ROWS, 8, seed=13), attacks=attacks, known=(200,)).by_attack
+    assert found["both", 200] > max(found["last", 200], found["mean", 200]) + 0.05
+    assert found["led astray", 200] > found["last", 200] - 0.02
+    with pytest.raises(ConfigError, match="weighted mean: 0 attacks"):
+        WeightedMean(parts=())
+
+
+def test_an_inverse_of_made_up_rows_is_refused_without_any():
+    with pytest.raises(ConfigError, match="bootstrap: rows=0"):
+        BootstrapInversion(rows=0)
 
 
 def test_shuffled_columns_need_to_have_crossed():

@@ -24,7 +24,6 @@ from tallystick.artifacts.row_recorder import RowStore
 from tallystick.artifacts.starting_point import StartingPoint
 from tallystick.artifacts.trained import kept_encoder
 from tallystick.attacks.feature_inference.evaluate import (
-    DRAWS,
     KNOWN,
     MOST_ROWS,
     NO_ROW_KNOWN,
@@ -405,7 +404,7 @@ def _groups(
                 truth.used,
                 marginals=contrast is not None,
                 known=known,
-                draws=1 if contract.audit == "quick" else DRAWS,
+                draws=1,
                 attacks=attacks,
                 seed=seed,
                 groups=len(GROUPS),

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from tallystick.attacks.feature_inference.bootstrap import BootstrapInversion
 from tallystick.attacks.feature_inference.contrast import ShuffledColumnsAttack
 from tallystick.attacks.feature_inference.course import CourseAttack
 from tallystick.attacks.feature_inference.kernel import KernelRidge
@@ -13,8 +14,17 @@ from tallystick.attacks.feature_inference.network import InversionNetwork
 from tallystick.attacks.feature_inference.simulator import SimulatorDecoding
 from tallystick.attacks.feature_inference.surrogate import SurrogateInversion
 from tallystick.attacks.feature_inference.view import FeatureAttack
+from tallystick.attacks.feature_inference.weighted_mean import WeightedMean
 
 BENT = (0.3, 1.0, 3.0)
+AVERAGED: tuple[FeatureAttack, ...] = (
+    KernelRidge(reads="mean"),
+    KernelRidge(reads="mean", bandwidths=BENT),
+    CourseAttack(),
+    SurrogateInversion(),
+    BootstrapInversion(),
+)
+"""What ``weighted-mean`` averages: attacks that err differently."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,14 +54,9 @@ class FeatureInferenceAttack:
     @property
     def several_looks(self) -> bool:
         """Whether it does nothing that another of the table does not, where a row crossed once."""
-        reads = (
-            self.attack.reads
-            if isinstance(self.attack, KernelRidge)
-            else "course"
-            if isinstance(self.attack, CourseAttack)
-            else ""
-        )
-        return reads in ("mean", "looks", "course")
+        if isinstance(self.attack, KernelRidge):
+            return self.attack.reads in ("mean", "looks")
+        return isinstance(self.attack, (CourseAttack, WeightedMean))
 
     @property
     def knows_no_row(self) -> bool:
@@ -125,6 +130,14 @@ FEATURE_INFERENCE_ATTACKS: Mapping[str, FeatureInferenceAttack] = MappingProxyTy
         "surrogate": FeatureInferenceAttack(
             attack=SurrogateInversion(),
             description="learns a stand-in for the bottom model and inverts it, from the row's mean embedding",
+        ),
+        "bootstrap": FeatureInferenceAttack(
+            attack=BootstrapInversion(),
+            description="learns how known rows are embedded, embeds made-up rows so, and learns the way back from these",
+        ),
+        "weighted-mean": FeatureInferenceAttack(
+            attack=WeightedMean(parts=AVERAGED),
+            description="averages other attacks' guesses, each weighed by how well it guesses known rows that it is not shown",
         ),
         "ridge-own-columns": FeatureInferenceAttack(
             attack=KernelRidge(reads="looks", own_columns=True),

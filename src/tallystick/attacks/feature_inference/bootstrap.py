@@ -1,0 +1,93 @@
+"""An inverse that is learnt from made-up rows. Shapes: N rows, K known rows, M made-up rows, P components, T targets."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import mse_loss
+
+from tallystick.attacks.feature_inference.inputs import Targets, inputs
+from tallystick.attacks.feature_inference.view import FeatureView, Reconstruction
+from tallystick.attacks.kernels import kernel_ridge
+from tallystick.errors import ConfigError
+
+BANDWIDTHS = (1.0, 2.0, 4.0, 8.0)
+FOLDS = 5
+PER_COMPONENT, LEAST_COMPONENTS, MOST_COMPONENTS = 5, 4, 12
+HIDDEN, BATCH, RATE, DECAY = 64, 256, 1e-2, 0.01
+
+
+@dataclass(frozen=True, kw_only=True)
+class BootstrapInversion:
+    """Learn how known rows are embedded, embed thousands of made-up rows so, and learn the way back from these.
+
+    In no paper that we know. The way there has many rows' worth of structure to lean on, for columns make embeddings and not the
+    other way round; the way back then has as many rows as it likes. Made-up rows are known ones, drawn anew with a little noise
+    on each column (a smoothed bootstrap). Kernel ridge regression embeds them in the first components of the course. To this it
+    adds errors drawn from those of known rows that it was not fitted to, so the way back knows what is noise.
+
+    Args:
+        rows: M, at least 1.
+        noise: on made-up rows, in deviations of a column, between 0 and 1; the rest of the variance is the drawn row's.
+        steps: of Adam, at least 1.
+    """
+
+    rows: int = 4000
+    noise: float = 0.3
+    steps: int = 400
+
+    def __post_init__(self) -> None:
+        if not (min(self.rows, self.steps) >= 1 and 0 < self.noise < 1):
+            raise ConfigError(
+                f"bootstrap: rows={self.rows}, noise={self.noise}, steps={self.steps}; expected at least 1, between 0 and 1, "
+                "at least 1"
+            )
+
+    def __call__(self, view: FeatureView, *, generator: torch.Generator) -> Reconstruction:
+        """Guess every row's columns; ``generator`` draws made-up rows, folds, first weights and batches."""
+        wanted, known = Targets.of(view.columns_K), len(view.known_K)
+        components = min(MOST_COMPONENTS, max(LEAST_COMPONENTS, known // PER_COMPONENT))
+        z_NP = inputs(view, "course", own_columns=False)[:, :components]
+        mean_T, deviation_T = wanted.y_KT.mean(dim=0), wanted.y_KT.std(dim=0, correction=0)
+        deviation_T = torch.where(deviation_T > 0, deviation_T, 1.0)
+        y_KT, z_KP = (wanted.y_KT - mean_T) / deviation_T, z_NP[view.known_K]
+        drawn_M = torch.randint(known, (self.rows,), generator=generator)
+        fresh_MT = torch.randn(self.rows, y_KT.shape[1], generator=generator, dtype=y_KT.dtype)
+        made_MT = (1 - self.noise**2) ** 0.5 * y_KT[drawn_M] + self.noise * fresh_MT
+        error_KP, fold_K = torch.zeros_like(z_KP), torch.randperm(known, generator=generator) % FOLDS
+        for fold in range(min(FOLDS, known)):
+            left_K = fold_K == fold
+            error_KP[left_K] = z_KP[left_K] - _embedded(y_KT[~left_K], z_KP[~left_K], y_KT[left_K])
+        errors_MP = error_KP[torch.randint(known, (self.rows,), generator=generator)]
+        made_MP = _embedded(y_KT, z_KP, made_MT) + errors_MP
+        guess_NT = self._inverse(made_MP.float(), made_MT.float(), z_NP.float(), generator).double()
+        return wanted.reconstruction(guess_NT * deviation_T + mean_T)
+
+    def _inverse(self, z_MP: Tensor, y_MT: Tensor, z_NP: Tensor, generator: torch.Generator) -> Tensor:
+        """Train a network of one hidden layer from embeddings to columns on the made-up rows, and read all rows."""
+        outputs = nn.Linear(HIDDEN, y_MT.shape[1])
+        network = nn.Sequential(nn.Linear(z_MP.shape[1], HIDDEN), nn.ReLU(), outputs)
+        with torch.no_grad():
+            for parameter in network.parameters():
+                bound = parameter.shape[-1] ** -0.5
+                parameter.copy_((torch.rand(parameter.shape, generator=generator) * 2 - 1) * bound)
+        optimizer = torch.optim.AdamW(network.parameters(), lr=RATE, weight_decay=DECAY, fused=True)
+        slower = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.steps)
+        for _ in range(self.steps):
+            some = torch.randint(len(z_MP), (min(BATCH, len(z_MP)),), generator=generator)
+            loss = mse_loss(network(z_MP[some]), y_MT[some])
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            slower.step()
+        with torch.no_grad():
+            found_NT: Tensor = network(z_NP)
+        return found_NT
+
+
+def _embedded(y_KT: Tensor, z_KP: Tensor, y_MT: Tensor) -> Tensor:
+    """Where rows of these columns would be embedded, by what the known rows say."""
+    if not len(y_KT):
+        return torch.zeros(len(y_MT), z_KP.shape[1], dtype=z_KP.dtype)
+    mean_P = z_KP.mean(dim=0)
+    return kernel_ridge(y_KT, z_KP - mean_P, y_MT, bandwidths=BANDWIDTHS).T + mean_P

@@ -1,0 +1,79 @@
+"""A mean of other attacks' guesses, weighed by known rows that were left out.
+
+Shapes: N rows, K known rows, A attacks, T targets.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from tallystick.attacks.feature_inference.inputs import Targets
+from tallystick.attacks.feature_inference.view import FeatureAttack, FeatureView, Reconstruction
+from tallystick.errors import ConfigError
+
+SWEEPS = 100
+LEAST_GAIN = 1e-3  # share of the variance that an attack is taken to tell at least
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightedMean:
+    """Average attacks that err differently, which behind noise beats each of them.
+
+    Stacking (Wolpert 1992; Breiman 1996). Known rows are left out fold by fold, and each attack guesses them by the others. Of
+    each target the weights, at least 0, are those of least squared error on these guesses, drawn towards weights by what each
+    attack tells alone; then the attacks are given all known rows, and their guesses are averaged.
+
+    Args:
+        parts: the attacks; at least one.
+        folds: of the known rows, at least 2.
+        shrinkage: how strongly weights are drawn, in units of the guesses' variance; at least 0.
+    """
+
+    parts: tuple[FeatureAttack, ...]
+    folds: int = 3
+    shrinkage: float = 20.0
+
+    def __post_init__(self) -> None:
+        if not self.parts or self.folds < 2 or self.shrinkage < 0:
+            raise ConfigError(
+                f"weighted mean: {len(self.parts)} attacks, folds={self.folds}, shrinkage={self.shrinkage}; expected at least 1, "
+                "2 and 0"
+            )
+
+    def __call__(self, view: FeatureView, *, generator: torch.Generator) -> Reconstruction:
+        """Guess every row's columns; ``generator`` is the attacks'. One known row gives its own columns."""
+        wanted, known = Targets.of(view.columns_K), len(view.known_K)
+        left_AKT = torch.zeros(len(self.parts), *wanted.y_KT.shape, dtype=torch.float64)
+        fold_K = torch.arange(known) % self.folds
+        for fold in range(min(self.folds, known) if known > 1 else 0):
+            left_K = fold_K == fold
+            others = replace(view, known_K=view.known_K[~left_K], columns_K=view.columns_K.rows(~left_K))
+            for place, attack in enumerate(self.parts):
+                found = attack(others, generator=generator)
+                left_AKT[place, left_K] = _values(found, wanted)[view.known_K[left_K]]
+        all_ANT = torch.stack([_values(attack(view, generator=generator), wanted) for attack in self.parts])
+        mean_T = wanted.y_KT.mean(dim=0)
+        weight_AT = torch.stack(
+            [self._weights(left_AKT[:, :, t] - mean_T[t], wanted.y_KT[:, t] - mean_T[t]) for t in range(len(mean_T))], dim=1
+        )
+        return wanted.reconstruction(mean_T + (weight_AT[:, None] * (all_ANT - mean_T)).sum(dim=0))
+
+    def _weights(self, guess_AK: Tensor, truth_K: Tensor) -> Tensor:
+        error_A, variance = (guess_AK - truth_K).square().mean(dim=1), truth_K.square().mean()
+        tells_A = (1 - error_A / variance.clamp(min=torch.finfo(torch.float64).tiny)).clamp(min=LEAST_GAIN)
+        alone_A = tells_A / tells_A.sum()
+        pull = self.shrinkage * float(guess_AK.square().mean()) + torch.finfo(torch.float64).tiny
+        gram_AA = guess_AK @ guess_AK.T + pull * torch.eye(len(alone_A), dtype=torch.float64)
+        along_A, weight_A = guess_AK @ truth_K + pull * alone_A, alone_A.clone()
+        for _ in range(SWEEPS):  # coordinate by coordinate the least of a convex function
+            for place in range(len(weight_A)):
+                step = (along_A[place] - gram_AA[place] @ weight_A) / gram_AA[place, place]
+                weight_A[place] = (weight_A[place] + step).clamp(min=0)
+        return weight_A
+
+
+def _values(found: Reconstruction, wanted: Targets) -> Tensor:
+    """A reconstruction's numbers, and what it gives for each code that is known; a code that it did not know has 0."""
+    scores = [score_NC[:, code_C] for score_NC, code_C in zip(found.scores, wanted.codes, strict=True)]
+    return torch.cat([found.numeric_NF.double(), *scores], dim=1).nan_to_num(neginf=0.0, posinf=0.0)
