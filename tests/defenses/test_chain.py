@@ -146,7 +146,7 @@ def test_errors_name_key_and_value_and_what_is_allowed(entries: list[Any], line:
 
 @pytest.mark.parametrize("given", [{"method": "marvell", "power": 4}, "marvell"])
 def test_what_is_no_list_is_shown_an_entry(given: Any) -> None:
-    assert "must be a list, with a `- ` before each entry, such as `- {method: marvell, power: 4}`" in problem(defense=given)
+    assert "must be a list, with a `- ` before each entry, such as `- {method: label-dp, epsilon: 1}`" in problem(defense=given)
 
 
 def test_what_does_not_go_together_is_refused() -> None:

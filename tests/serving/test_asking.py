@@ -226,7 +226,6 @@ IN_UNION = FindInUnion(source=None, rows=ROWS)
         (BY_POSITION, {"keys": (KEYS[0],), "positions": (0,)}),
         (BY_KEY, {"positions": (0,)}),
         (BY_KEY, {"keys": (KEYS[0],), "positions": (0,)}),
-        (BY_KEY, {"keys": (b"a" * 1025,)}),
         (BY_KEY, {"keys": (b"a",) * 1025}),
         (BY_KEY, {"keys": (KEYS[0],), "run": "0" * 17}),
         (BY_KEY, {"number": -1}),
