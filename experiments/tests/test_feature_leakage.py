@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tallystick.errors import ConfigError, DataError
-from tallystick_experiments.feature_leakage import sweep
+from tallystick_experiments.feature_leakage import replay, sweep
 from tallystick_experiments.feature_leakage.page import PICTURES, unbeaten
 from tallystick_experiments.feature_leakage.runs import AIDED, ALONE, ANY, EMBEDDINGS
 from tallystick_experiments.feature_leakage.settings import DEFAULT, settings
@@ -111,3 +111,16 @@ def test_unusable_arguments_are_refused(files, tmp_path):
         changed.write_csv(tmp_path / "changed.csv")
         with pytest.raises(DataError, match=reason):
             sweep.run(data=tmp_path / "changed.csv", partner=files["partner"])
+
+
+@pytest.mark.long
+def test_a_training_played_again_finds_more_than_its_first_guess(files, tmp_path):
+    """Of numbers alone, behind two units: the replay fits all that crossed, and begins at another attack's guess."""
+    frame = pl.read_csv(files["partner"]).drop("kind")
+    frame.write_csv(tmp_path / "numbers.csv")
+    how = {"partner": tmp_path / "numbers.csv", "seeds": 1, "epochs": 4, "batch_size": 64, "steps": 200, "widths": [2]}
+    rows = replay.run(data=files["data"], **how).rows
+    assert {row["known"] for row in rows} == {20, 200}
+    assert all(row["replay"] > row["start"] for row in rows)
+    with pytest.raises(DataError, match="the replay is of numbers alone"):
+        replay.run(data=files["data"], **how | {"partner": files["partner"]})

@@ -89,6 +89,12 @@ COMMANDS: Mapping[str, Command] = {
             "price of hiding.",
         ),
         (
+            "replay",
+            "feature_leakage.replay:run",
+            "A bottom model's training played again from the gradients that the label party sent: how much of the columns "
+            "comes back.",
+        ),
+        (
             "fedads",
             "fedads.command:run",
             "FedAds' Tables 3 and 4: what unaligned rows are worth, and what defences do to a label inference attack.",
