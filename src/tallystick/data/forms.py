@@ -6,7 +6,7 @@ from typing import Literal
 import polars as pl
 
 from tallystick.data.text import as_text, rows_listed
-from tallystick.data.times import ISO
+from tallystick.data.times import iso_moments
 from tallystick.errors import FeatureError
 
 Form = Literal["number", "boolean", "text", "date", "moment", "zoned", "time", "duration"]
@@ -124,16 +124,8 @@ def _booleans(text: pl.Series) -> pl.Series:
 
 
 def _moments(text: pl.Series, *, zoned: bool) -> pl.Series:
-    part = text.str.extract_groups(ISO).struct.unnest()
-    clock = part["day"] + "T" + part["time"].fill_null("00:00") + ":" + part["second"].fill_null("00")
-    micros = clock.str.to_datetime("%Y-%m-%dT%H:%M:%S", time_unit="us", strict=False).cast(pl.Int64)
-    micros = micros + part["fraction"].str.pad_end(6, "0").cast(pl.Int64).fill_null(0)
-    zone = part["zone"]
-    sign = zone.str.starts_with("-").cast(pl.Int64) * -2 + 1
-    hours, minutes = zone.str.extract(r"^[+-](\d{2})").cast(pl.Int64), zone.str.extract(r"(\d{2})$").cast(pl.Int64)
-    micros = micros - (sign * (hours * 60 + minutes)).fill_null(0) * 60_000_000
-    micros = micros.set(zone.is_null() if zoned else zone.is_not_null(), None)
-    return micros.cast(TYPES["zoned" if zoned else "moment"])
+    moments, is_zoned = iso_moments(text)
+    return moments.set(is_zoned != zoned, None).cast(TYPES["zoned" if zoned else "moment"])
 
 
 def _dates(text: pl.Series) -> pl.Series:

@@ -59,24 +59,31 @@ def with_dates(frame: Frame, formats: Mapping[str, str]) -> Frame:
     return frame.with_columns(**made)
 
 
-def _of_text(text: pl.Series, *, use: str) -> pl.Series:
-    named = f"{use} column {text.name!r}"
+def iso_moments(text: pl.Series) -> tuple[pl.Series, pl.Series]:
+    """Read ISO text as microseconds since 1970, of UTC where a cell has a zone; null where it is no such text.
+
+    Gives which cells have a zone, too: null where the first one is.
+    """
     part = text.str.extract_groups(ISO).struct.unnest()
     clock = part["day"] + " " + part["time"].fill_null("00:00") + ":" + part["second"].fill_null("00")
-    times = clock.str.to_datetime("%Y-%m-%d %H:%M:%S", time_unit="us", strict=False)
+    times = clock.str.to_datetime("%Y-%m-%d %H:%M:%S", time_unit="us", strict=False).cast(pl.Int64)
+    fraction = part["fraction"].str.pad_end(6, "0").cast(pl.Int64).fill_null(0)
+    zone = part["zone"].fill_null("")
+    hours, minutes = zone.str.extract(r"^[+-](\d{2})").cast(pl.Int64), zone.str.extract(r"(\d{2})$").cast(pl.Int64)
+    sign = zone.str.starts_with("-").cast(pl.Int64) * -2 + 1
+    offset = (sign * (hours * 60 + minutes)).fill_null(0)
+    return times + fraction - offset * 60_000_000, (zone != "").set(times.is_null(), None)
+
+
+def _of_text(text: pl.Series, *, use: str) -> pl.Series:
+    named = f"{use} column {text.name!r}"
+    times, is_zoned = iso_moments(text)
     wrong = times.is_null() & text.is_not_null() & (text.str.strip_chars() != "")
     if wrong.any():
         raise DataError(
             f"{named}: text that is no ISO date or time in {rows_listed(wrong)} rows, so their order in time is not known; write "
             "dates such as 2024-01-31 or 2024-01-31T13:00:00Z, or name how they are written under dates in the party file"
         )
-    zone = part["zone"].fill_null("")
-    hours, minutes = zone.str.extract(r"^[+-](\d{2})").cast(pl.Int64), zone.str.extract(r"(\d{2})$").cast(pl.Int64)
-    sign = zone.str.starts_with("-").cast(pl.Int64) * -2 + 1
-    offset = (sign * (hours * 60 + minutes)).fill_null(0)
-    zoned = zone.filter(times.is_not_null()) != ""
-    if zoned.any() and not zoned.all():
+    if is_zoned.any() and not is_zoned.all():
         raise DataError(f"{named}: some cells have a time zone and others have none; write a zone in all of them, or in none")
-    fraction = part["fraction"].str.pad_end(6, "0").cast(pl.Int64).fill_null(0)
-    microseconds = times.cast(pl.Int64) + fraction - offset * 60_000_000
-    return microseconds.cast(pl.Datetime("us")).alias(text.name)
+    return times.cast(pl.Datetime("us")).alias(text.name)
