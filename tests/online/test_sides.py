@@ -1,6 +1,5 @@
 """What a party file may say of serving, by who has the clients."""
 
-import threading
 from types import SimpleNamespace
 
 import pytest
@@ -74,12 +73,16 @@ def test_a_store_is_refused_where_rows_are_those_of_the_table(tmp_path, name, wa
     [
         ([DataError("the tables do not go together")], 1),
         ([PeerLost("shop", "gone"), DataError("shop has 0 ids"), PeerLost("shop", "gone"), ConfigError("a certificate")], 4),
+        ([TypeError("a defect of ours"), DataError("shop has 0 ids"), ConfigError("a certificate")], 3),
     ],
 )
 def test_a_partner_that_brings_another_table_ends_nobodys_service(monkeypatch, errors, rounds):
-    left, said = list(errors), []
+    left, said, stopped = list(errors), [], side.Stop()
 
-    def session(_contract, _party, _work, *, watcher):
+    def session(_contract, _party, _work, *, watcher, opened):
+        if not left:
+            stopped.set()  # a round too many is counted, and ends
+            raise PeerLost("shop", "gone")
         raise left.pop(0)
 
     monkeypatch.setattr(side, "with_sessions", session)
@@ -92,6 +95,6 @@ def test_a_partner_that_brings_another_table_ends_nobodys_service(monkeypatch, e
         watcher=SimpleNamespace(say=said.append),
     )
     with pytest.raises(type(errors[-1]), match=str(errors[-1])):
-        ServingSide.in_rounds(one, None, stopped=threading.Event())
+        ServingSide.in_rounds(one, None, stopped=stopped)
     assert len(errors) - len(left) == rounds
     assert len(said) == rounds - 1
