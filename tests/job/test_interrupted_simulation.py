@@ -24,10 +24,12 @@ def run(frames):
 """
 INTERRUPTED = """
 class Begun(Silent):
+    sent = False
+
     def progress(self, what, done, total):
-        if what == "training":
+        if what == "training" and not self.sent:
+            self.sent = True
             threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
-            Begun.progress = Silent.progress
 
 try:
     values = tiny.contract_values(PARTIES, training__epochs=60_000, training__batch_size=16)
