@@ -183,3 +183,18 @@ def test_a_run_starts_from_one_with_as_many(done, frames, tmp_path):
     values["training"]["folds"] = 2
     with pytest.raises(ConfigError, match=r"of 3 networks side by side, this contract's training\.folds = 2"):
         simulate(values, frames, columns(PARTIES), folder=folder, watcher=Silent(), start_from=result.run_id)
+
+
+def test_a_run_of_several_networks_cannot_meet_unaligned_rows(frames, tmp_path):
+    """With warm-start a run has folds where all ids are common, and one network where some are not."""
+    values = contract_values(PARTIES, evaluation=QUICKLY, training__folds="auto", training__epochs=1, audit=False)
+    values["unaligned"] = {"method": "warm-start"}
+    partners = frames["bank"]["id"].implode()
+    matched = {**frames, "bank": frames["bank"].filter(pl.col("id").is_in(frames["shop"]["id"].implode()))}
+    result = simulate(values, matched, columns(PARTIES), folder=tmp_path, watcher=Silent())
+    assert result.training.folds == 4
+    again = simulate(values, matched, columns(PARTIES), folder=tmp_path, watcher=Silent(), start_from=result.run_id)
+    assert again.training.folds == 4
+    fewer = {**frames, "shop": frames["shop"].filter(pl.col("id").is_in(partners)).head(900)}
+    with pytest.raises(DataError, match="the run to start from is 4 networks side by side"):
+        simulate(values, fewer, columns(PARTIES), folder=tmp_path, watcher=Silent(), start_from=result.run_id)

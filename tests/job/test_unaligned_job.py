@@ -432,23 +432,27 @@ def test_no_unaligned_rows():
 
 
 def test_warm_start_without_unaligned_rows_trains_as_none_and_says_so(tmp_path):
-    """What `init` writes must not end a run where every row has a partner's: the same weights as without the method."""
+    """What `init` writes trains what `simulate` trains by itself where every row has a partner's: folds and all."""
     given = frames()
     given["bank"] = given["bank"].filter(pl.col("id").is_in(given["shop"]["id"].implode()))
-    found = []
+    found, figures = [], []
     for method in ("warm-start", "none"):
-        values, folder = contract(method, training__epochs=1, evaluation=QUICKLY), tmp_path / method
+        values, folder = contract(method, training__epochs=1, training__folds="auto", evaluation=QUICKLY), tmp_path / method
         result = simulate(values, given, own_columns(), watcher=Silent(), folder=folder)
-        (path,) = (folder / "bank").glob("*/model.safetensors")
-        found.append(load_file(path))
+        found.append([load_file(path) for path in sorted(folder.glob("*/*/model.safetensors"))])
+        figures.append(result.evaluation)
         said = [note for note in result.data.notes if "unaligned.method = warm-start had nothing to do" in note]
         assert len(said) == (method == "warm-start")
-    assert found[0].keys() == found[1].keys()
-    assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
-    agreed = parse_contract(contract("warm-start", training__epochs=1, evaluation=QUICKLY))
+        assert result.contract.summary["unaligned rows"] == method
+    assert figures[0] == figures[1]
+    for ours, theirs in zip(*found, strict=True):
+        assert ours.keys() == theirs.keys()
+        assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    agreed = parse_contract(contract("warm-start", training__epochs=1, training__folds="auto", evaluation=QUICKLY))
     run_folder = RunFolder.latest(tmp_path / "warm-start" / "bank", agreed, party="bank")
     trained = TrainedLabelParty.load(run_folder, Architecture.of(agreed, "bank"))
     assert trained.dispensed
+    assert trained.folds == 4
 
 
 def test_no_aligned_row_of_a_class():

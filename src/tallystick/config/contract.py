@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 
 from tallystick.alignment.registry import LINKAGES, Linkage
 from tallystick.config.defense import DefenseEntry, defense_problems
@@ -83,6 +83,7 @@ class Contract(Model):
     seed: int = Field(
         default=1, strict=True, ge=0, le=100_000_000_000_000, description="seed of everything random that the parties share"
     )
+    _agreed: "Contract | None" = PrivateAttr(default=None)  # what this one was derived from, once rows were linked
 
     @model_validator(mode="after")
     def _cross_checks(self) -> "Contract":
@@ -135,10 +136,26 @@ class Contract(Model):
         """How often in an epoch of joint training, as it is settled, the weights are compared on validation rows."""
         return validations(self, training)
 
+    @property
+    def agreed(self) -> "Contract":
+        """The contract that the parties agreed on: this one, or the one that it was derived from."""
+        return self._agreed or self
+
+    def without_unaligned(self) -> "Contract":
+        """Derive the contract that a run trains by if the label party has no row without a partner's row.
+
+        Everything that unaligned rows would rule out, such as folds, holds again. The hash stays that of the agreed contract.
+        """
+        derived = self.model_copy(update={"unaligned": UnalignedConfig()})
+        derived._agreed = self.agreed
+        return derived
+
     def for_trial(self) -> "Contract":
         """The contract as a trial of a search takes it: neither audited nor refitted, for trials are compared by validation."""
         training = self.training.model_copy(update={"refit": False})
-        return self.model_copy(update={"audit": False, "training": training})
+        trial = self.model_copy(update={"audit": False, "training": training})
+        trial._agreed = self._agreed.for_trial() if self._agreed is not None else None
+        return trial
 
     @property
     def feature_model(self) -> NetworkModel:
@@ -218,8 +235,8 @@ class Contract(Model):
 
     @property
     def hash(self) -> str:
-        """SHA-256 of the canonical JSON, in hex."""
-        return hashlib.sha256(self.canonical_json().encode()).hexdigest()
+        """SHA-256 of the agreed contract's canonical JSON, in hex."""
+        return hashlib.sha256(self.agreed.canonical_json().encode()).hexdigest()
 
 
 def load_contract(path: Path | str) -> Contract:

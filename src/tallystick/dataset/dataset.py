@@ -84,7 +84,7 @@ class Dataset(ABC):
         train_N, validation_N, test_N: the positions of each part; none where rows are only to be scored.
         labels: the label party's.
         unaligned: own rows that are not linked, where the contract's method for them reads them.
-        dispensed: that method, where there was no such row to train on and the run does without.
+        dispensed: the agreed method, where there was no such row to train on and the run does without.
         folds: which rows teach which of several networks side by side; None for a single network.
         own_folds: which own rows teach which of several networks of own columns alone; None for a single one.
         announce: hears which positions a batch will pick next, so that a file's rows are read ahead.
@@ -128,8 +128,8 @@ class Dataset(ABC):
             return notes
         return [
             *notes,
-            f"unaligned.method = {self.dispensed} had nothing to do: none of the label party's rows without a partner's row "
-            "falls into the training part, so this run trains as with none",
+            f"unaligned.method = {self.dispensed} had nothing to do: the label party has no row without a partner's row to train "
+            "on, so this run trains as with none",
         ]
 
     def _untaught_notes(self, folds: Folds) -> list[str]:

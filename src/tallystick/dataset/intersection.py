@@ -93,7 +93,7 @@ class IntersectionDataset(Dataset):
             test_N=test_N.to(device),
             unaligned=UnalignedRows() if dispensed else unaligned,
             settings=UnalignedConfig() if dispensed else contract.unaligned,
-            dispensed=contract.unaligned.method if dispensed else None,
+            dispensed=contract.agreed.unaligned.method if dispensed or contract.agreed.unaligned != contract.unaligned else None,
             folds=folds.to(device) if folds is not None else None,
             own_folds=own_folds.to(device) if own_folds is not None else None,
         )

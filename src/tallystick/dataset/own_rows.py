@@ -24,7 +24,7 @@ from tallystick.data.lazy import Frame
 from tallystick.data.split import TEST, TRAINING, VALIDATION, folds_by_hash
 from tallystick.data.table import require_column
 from tallystick.data.target import LabelCoder, encode_weights
-from tallystick.errors import DataError, FeatureError, LabelError
+from tallystick.errors import DataError, FeatureError, LabelError, SharedDataError
 from tallystick.training.folds import Folds
 
 Parts = NDArray[np.uint8]
@@ -215,9 +215,17 @@ def fitted_positions(train_N: Tensor, validation_N: Tensor, *, taught: bool) -> 
 def folds_of(contract: Contract, own: OwnRows, train_N: Tensor, validation_N: Tensor) -> Folds | None:
     """The fold of each position, where the contract has several for so many training rows; an id's rows are in one.
 
-    A run that starts from an earlier one has as many as that. Raises DataError for a fold without a row.
+    A run that starts from an earlier one has as many as that. Raises DataError for a fold without a row, and where an earlier
+    run's several networks meet rows without a partner's row.
     """
     count = own.before.folds if own.before is not None else contract.folds(len(train_N))
+    if count > 1 and contract.unaligned.used:
+        where = f"unaligned.method = {contract.unaligned.method}"
+        raise SharedDataError(
+            f"{where}: the run to start from is {count} networks side by side, trained where every id of {contract.label_party} "
+            "was common; now some are not. Start from scratch, without --start-from on all sides, or agree on none",
+            told=f"{where}: the run to start from had no rows without a partner's row; start from scratch, or agree on none",
+        )
     folds = _by_hash(contract, own.keys.ids_of(own.alignment.rows_N), count=count)
     _check_filled(folds, torch.cat([train_N, validation_N]))
     return folds

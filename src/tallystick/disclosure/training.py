@@ -225,7 +225,17 @@ def _unaligned(contract: Contract) -> list[str]:
     _, features = parties_of(contract)
     settles = draws_labels_first(contract)
     why = f"union.labels = {contract.union.labels}" if settles else f"unaligned.method = {contract.unaligned.method}"
-    return [f"{features}: {sentence} ({why})" for sentence in _embedded_once_more(contract)]
+    return [f"{features}: {sentence} ({why})" for sentence in _embedded_once_more(contract)] + _without_unaligned(contract)
+
+
+def _without_unaligned(contract: Contract) -> list[str]:
+    """Say what is disclosed besides by a run that finds every id of the label party common, and so trains as with none."""
+    if not contract.unaligned.facts.dispensable:
+        return []
+    derived = contract.without_unaligned()
+    screened = [screening_line(contract)] if any(derived.screens(name) for name in contract.feature_parties) else []
+    where = f"if every id of {contract.label_party} is common, the run trains as with unaligned.method = none"
+    return [f"{where}: {sentence}" for sentence in _refit(derived) + _folds(derived) + screened]
 
 
 def _unaligned_learnt(contract: Contract, facts: RunFacts) -> list[Learnt]:

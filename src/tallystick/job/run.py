@@ -21,7 +21,7 @@ from tallystick.errors import ConfigError
 from tallystick.job.findings import Evaluated, RunFindings
 from tallystick.job.handshake import Agreement, ResumeState, shake_hands, shake_hands_label_party
 from tallystick.job.job import Job, fitting_threads, use_threads
-from tallystick.job.phases.align import align_or_keep, help_align, kept_alignment, match_notes
+from tallystick.job.phases.align import align_or_keep, help_align, kept_alignment, linked_job, match_notes
 from tallystick.job.phases.audit import audit_links, audit_training
 from tallystick.job.phases.evaluate import evaluate, take_part
 from tallystick.job.phases.once import receive_once
@@ -45,13 +45,13 @@ def run_party(job: Job) -> Result:
     """Run this party's side of a job, whichever its role; leaves model, result and report in the run folder."""
     use_threads(job.party.threads or fitting_threads(job.contract, job.frame.height))
     roles = {"label": _run_label_party, "feature": _run_feature_party, "helper": _run_helper}
-    found = roles[job.contract.role_of(job.name)](job)
+    job, found = roles[job.contract.role_of(job.name)](job)
     if job.phases != ("alignment",):  # whoever went on from the alignment told the others that it has it
         forget_buckets(job.folder, notes=job.contract.alignment.security != "malicious")
     return write_report(job, found)
 
 
-def _run_label_party(job: Job) -> RunFindings:
+def _run_label_party(job: Job) -> tuple[Job, RunFindings]:
     contract, logbook, channels = job.contract, job.logbook, job.feature_channels
     check_subgroups(job.frame, job.party)  # before anybody is told of the job
     keys = _own_keys(job)
@@ -67,24 +67,26 @@ def _run_label_party(job: Job) -> RunFindings:
     if "alignment" in job.phases:
         found = _linked(job, keys, agreement, found)
     if "tuning" in job.phases and found.alignment is not None:
+        linked = linked_job(job, found.alignment)
         with logbook.during("tuning", channels):
-            found = replace(found, trials=tune_as_label_party(job, keys, found.alignment, run_id=agreement.run_id))
+            found = replace(found, trials=tune_as_label_party(linked, keys, found.alignment, run_id=agreement.run_id))
     if "training" not in job.phases and "evaluation" not in job.phases:
-        return found
+        return job, found
     alignment = found.alignment or kept_alignment(job)
+    job = linked_job(job, alignment)
     rows = own_rows(job, keys, alignment)
     with logbook.during("training", channels):
         dataset = encode_rows(job, keys, alignment, channels)
         kept = None
         if not contract.sends_gradients:
             kept = receive_once(job, dataset, receive_widths(job, dataset), trains=trains(job, agreement))
-            rows.check_at_home(contract, dataset.train_N, dataset.unaligned.train_N)
+            rows.check_at_home(job.contract, dataset.train_N, dataset.unaligned.train_N)
         trained = train_as_label_party(job, dataset, agreement, own=rows, kept=kept)
     if "evaluation" in job.phases:
         with logbook.during("evaluation", channels):
             found = replace(found, evaluated=evaluate(job, rows, trained, dataset, run_id=agreement.run_id, kept=kept))
     job.leave()
-    return replace(
+    found = replace(
         found,
         alignment=alignment,
         dataset=dataset,
@@ -93,9 +95,10 @@ def _run_label_party(job: Job) -> RunFindings:
         column_notes=telling_columns(job, rows, dataset),
         audited=audit_training(job, rows, dataset, run_id=agreement.run_id),
     )
+    return job, found
 
 
-def _run_feature_party(job: Job) -> RunFindings:
+def _run_feature_party(job: Job) -> tuple[Job, RunFindings]:
     contract, logbook = job.contract, job.logbook
     channel = job.channels[contract.label_party]
     keys = _own_keys(job)
@@ -106,11 +109,13 @@ def _run_feature_party(job: Job) -> RunFindings:
     if "alignment" in job.phases:
         found = _linked(job, keys, agreement, found)
     if "tuning" in job.phases and found.alignment is not None:
+        linked = linked_job(job, found.alignment)
         with logbook.during("tuning", [channel]):
-            found = replace(found, trials=tune_as_feature_party(job, keys, found.alignment, run_id=agreement.run_id))
+            found = replace(found, trials=tune_as_feature_party(linked, keys, found.alignment, run_id=agreement.run_id))
     if "training" not in job.phases and "evaluation" not in job.phases:
-        return found
+        return job, found
     alignment = found.alignment or kept_alignment(job)
+    job = linked_job(job, alignment)
     with logbook.during("training", [channel]):
         dataset = encode_rows(job, keys, alignment, [channel])
         if contract.sends_gradients:
@@ -123,16 +128,17 @@ def _run_feature_party(job: Job) -> RunFindings:
         with logbook.during("evaluation", [channel]):
             found = replace(found, evaluated=take_part(job, trained, dataset, run_id=agreement.run_id))
     job.leave()
-    return replace(
+    found = replace(
         found,
         alignment=alignment,
         dataset=dataset,
         modules={"bottom model": trained.bottom},
         audited=audit_training(job, own_rows(job, keys, alignment), dataset, run_id=agreement.run_id),
     )
+    return job, found
 
 
-def _run_helper(job: Job) -> RunFindings:
+def _run_helper(job: Job) -> tuple[Job, RunFindings]:
     """The helper of an alignment: it sees keyed hashes or encoded keys, tells the parties what is linked, and is done."""
     contract = job.contract
     label, features = job.channels[contract.label_party], job.feature_channels
@@ -140,12 +146,12 @@ def _run_helper(job: Job) -> RunFindings:
         agreement = shake_hands(contract, ResumeState(command=job.command, resume=job.resume), label, keeps=False)
     found = RunFindings(run_id=agreement.run_id)
     if not agreement.align:
-        return found
+        return job, found
     with job.logbook.during("alignment", [label, *features]):
         outcome = help_align(contract, job.channels)
     for sentence in outcome.learnt:
         job.logbook.watcher.say(f"learnt: {sentence}")
-    return replace(found, helper=outcome)
+    return job, replace(found, helper=outcome)
 
 
 def _linked(job: Job, keys: Keys, agreement: Agreement, found: RunFindings) -> RunFindings:

@@ -82,7 +82,8 @@ def _require_same_network(contract: Contract, earlier: Contract, name: str) -> N
 def _require_folds(contract: Contract, kept: int, name: str) -> None:
     """Raise ConfigError where the contract cannot go on with as many networks side by side as the run has."""
     asked = contract.training.folds
-    if asked == kept or (asked == "auto" and (kept == 1 or contract.folds(LEAST_FOLDED) > 1)):
+    without = contract.without_unaligned() if contract.unaligned.facts.dispensable else contract
+    if asked == kept or (asked == "auto" and (kept == 1 or without.folds(LEAST_FOLDED) > 1)):
         return
     raise ConfigError(
         f"--start-from {name}: its model is of {kept} networks side by side, this contract's training.folds = {asked} of "

@@ -89,6 +89,18 @@ def kept_alignment(job: Job) -> Alignment:
     return kept[1]
 
 
+def linked_job(job: Job, alignment: Alignment) -> Job:
+    """Give the job with the contract that its rows are trained by.
+
+    A method for unaligned rows that can be dispensed with is none where every id of the label party is common. All parties know
+    that from the alignment, so all of them decide alike what such rows would rule out: folds, a refit, screening of columns.
+    """
+    contract = job.contract
+    if not contract.unaligned.facts.dispensable or match_rate(contract, job.name, alignment) < 1:
+        return job
+    return replace(job, contract=contract.without_unaligned())
+
+
 def align(
     contract: Contract,
     party: str,

@@ -45,7 +45,7 @@ def result_of(contract: Contract, party: PartyFile, logbook: Logbook, found: Run
         run_id=found.run_id,
         party=party.party,
         parties=[results.PartyInfo(name=name, role=member.role) for name, member in contract.parties.items()],
-        contract=contract_info(contract),
+        contract=contract_info(contract.agreed),
         started=started,
         seconds=time.monotonic() - logbook.began,
         phases=logbook.phases,
