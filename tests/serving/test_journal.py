@@ -7,7 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tallystick.artifacts.lines import read_lines
+from tallystick.encryption import FolderKey
 from tallystick.errors import StorageError
+from tallystick.serving import journal as journals
 from tallystick.serving.journal import Journal
 from tallystick.storage import Origin
 
@@ -89,3 +92,30 @@ def test_a_line_that_is_none_of_a_journal_is_a_named_error(line, tmp_path):
         file.write(line.encode(errors="surrogateescape") + b"\n")
     with pytest.raises(StorageError, match="none of a journal"):
         journal(tmp_path, a_day_per_row=3).allowed([b"a"], run=RUN)
+
+
+@pytest.mark.parametrize("key", [None, FolderKey(bytes(32))], ids=["clear", "encrypted"])
+def test_a_day_of_many_files_has_one_budget(key, tmp_path, monkeypatch):
+    """Each file holds some lines; whoever begins amid the day counts all of them."""
+    monkeypatch.setattr(journals, "PART_BYTES", 300)
+    limits = {"a_day": 20, "a_day_per_row": 2}
+
+    def begun():
+        return Journal(origin=Origin(folder=tmp_path, key=key), secret=SECRET, clock=lambda: NOON, **limits)
+
+    names, one = [b"%d" % number for number in range(11)], begun()
+    for name in names[:9]:
+        assert one.allowed([name], run=RUN).all()
+    parts = sorted(path.name for path in tmp_path.iterdir())
+    assert parts[0] == "serving-journal-2025-11-25-2.jsonl"
+    assert len(parts) >= 3
+    assert all(path.stat().st_size < 900 for path in tmp_path.iterdir())
+    one.close()
+    for _ in range(2):  # the second asks of what the first has added
+        one = begun()
+        one.allowed([names[9]], run=RUN)
+        one.close()
+    one = begun()
+    assert one.allowed(names, run=RUN).tolist() == [True] * 9 + [False, False]  # 20 of a day: 9, 2 and these 9
+    lines = [line for path in tmp_path.iterdir() for line in read_lines(path, origin=one.origin)]
+    assert sum(len(json.loads(line)["rows"]) for line in lines) == 20

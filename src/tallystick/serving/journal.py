@@ -5,19 +5,23 @@ A journal names no key. It has a digest of each under the side's secret: who hol
 
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tallystick.artifacts.answers import row_digest
-from tallystick.artifacts.lines import LINES, LineFile
+from tallystick.artifacts.lines import LINES, LineFile, read_lines
 from tallystick.errors import StorageError
 from tallystick.storage import Origin
 
 PREFIX = "serving-journal-"
+PART_BYTES = 64 << 20
+"""Of a file of a day; what comes beyond it goes into a further one."""
 
 
 def now() -> datetime:
@@ -27,7 +31,7 @@ def now() -> datetime:
 
 @dataclass(kw_only=True)
 class Journal:
-    """One side's journal, a file for each day (UTC), and what of the day's budgets is left; all runs share these.
+    """One side's journal, files for each day (UTC), and what of the day's budgets is left; all runs share these.
 
     What was counted before a crash counts after it: each line is written before its rows are answered. One thread may use it.
 
@@ -46,6 +50,7 @@ class Journal:
     clock: Callable[[], datetime] = now
     _day: date | None = field(default=None, init=False)
     _file: LineFile | None = field(default=None, init=False)
+    _part: int = field(default=1, init=False)
     _rows: int = field(default=0, init=False)
     _of_row: Counter[str] = field(default_factory=Counter, init=False)
 
@@ -81,23 +86,53 @@ class Journal:
             self._of_row[digest] += 1
 
     def _begin(self, day: date) -> None:
-        """Open the day's file, and count what it has already."""
+        """Open the last of the day's files, and count what they have already."""
         self.close()
         self._rows, self._of_row = 0, Counter()
-        path = self.origin.folder / f"{PREFIX}{day.isoformat()}{LINES}"
+        *former, last = self._parts_of(day) or [1]
 
         def count(line: bytes) -> None:
             for digest in json.loads(line)["rows"]:
                 self._count(digest)
 
-        try:
+        for part in former:
+            path = self._path(day, part)
+            with self._reading(path):
+                for line in read_lines(path, origin=self.origin):
+                    count(line)
+        path = self._path(day, last)
+        with self._reading(path):
             self._file = LineFile(path, origin=self.origin, each=count)
+        self._day, self._part = day, last
+
+    def _path(self, day: date, part: int) -> Path:
+        return self.origin.folder / f"{PREFIX}{day.isoformat()}{f'-{part}' if part > 1 else ''}{LINES}"
+
+    def _parts_of(self, day: date) -> list[int]:
+        """The numbers of a day's files, in their order: one that was moved away leaves a gap."""
+        start = f"{PREFIX}{day.isoformat()}"
+        marks = (path.name.removeprefix(start).removesuffix(LINES) for path in self.origin.folder.glob(f"{start}*{LINES}"))
+        return sorted(int(mark[1:] or 1) for mark in marks if mark == "" or (mark[0] == "-" and mark[1:].isdecimal()))
+
+    @contextmanager
+    def _reading(self, path: Path) -> Iterator[None]:
+        try:
+            yield
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise StorageError(
-                f"{path} holds a line that is none of a journal; move the file away, its day's budgets begin anew"
+                f"{path} holds a line that is none of a journal; move the file away, what it counts of its day's budgets "
+                "begins anew"
             ) from None
-        self._day = day
 
     def _write(self, line: dict[str, object]) -> None:
         assert self._file is not None
+        assert self._day is not None
+        if self._file.size >= PART_BYTES:
+            following = LineFile(self._path(self._day, self._part + 1), origin=self.origin, each=_nothing)
+            self._file.close()
+            self._file, self._part = following, self._part + 1
         self._file.append(json.dumps(line, separators=(",", ":")).encode())
+
+
+def _nothing(_line: bytes) -> None:
+    return
