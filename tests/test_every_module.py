@@ -30,7 +30,6 @@ REACHED = {
     "tallystick.cli.options": ("tests/cli/test_cli.py", '"--json"'),
     "tallystick.cli.runs": ("tests/job/test_run_versions.py", '"runs"'),
     "tallystick.cli.signals": ("tests/cli/test_signals.py", "SIGINT"),
-    "tallystick.cli.watch": ("tests/job/test_simulate.py", "terminal"),
     "tallystick.compute.ray_processes": ("tests/training/test_workers_on_ray.py", "Ray gave it up"),
     "tallystick.compute.threads": ("tests/compute/test_local.py", "threads=3"),
     "tallystick.compute.worker": ("tests/compute/test_local.py", "killed_worker"),
@@ -85,7 +84,6 @@ REACHED = {
     "tallystick.training.unaligned.synthesis": ("tests/training/test_unaligned_generators.py", "synthe"),
     "tallystick.training.unaligned.vfl_mpd": ("tests/training/test_unaligned_bottoms.py", "vfl-mpd"),
     "tallystick.training.workers.crew": ("tests/training/test_workers.py", "Team"),
-    "tallystick.training.workers.own_machine": ("tests/training/test_workers.py", "Team"),
     "tallystick.training.workers.process": ("tests/training/test_workers.py", "Team"),
     "tallystick.training.workers.shard": ("tests/training/test_workers.py", "Team"),
 }

@@ -1,6 +1,7 @@
 """Words of others do not act on a terminal: not from a table, nor from a result that somebody sent."""
 
 import io
+import re
 
 import polars as pl
 import pytest
@@ -11,6 +12,7 @@ from rich.table import Table
 from typer.testing import CliRunner
 
 from tallystick.cli.app import app
+from tallystick.cli.watch import Lines
 from tallystick.terminal import PlainWordsConsole, printable_lines
 
 EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202eevil\r"
@@ -48,3 +50,9 @@ def test_check_shows_a_hostile_table_in_plain_words(lay_out_job, where):
     assert done.exit_code == 0, done.output
     assert harmless(done.stdout)
     assert harmless(done.stderr)
+
+
+def test_a_plain_line_says_the_day(capsys):
+    """A service stays up for days."""
+    Lines().say("the partners are late")
+    assert re.fullmatch(r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d {3}the partners are late\n", capsys.readouterr().err)

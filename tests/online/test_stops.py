@@ -1,6 +1,7 @@
 """A stop ends a side that serves, whatever it waits for; and a partner that swallows an answer is given up."""
 
 import os
+import re
 import signal
 import time
 
@@ -80,6 +81,9 @@ def test_a_side_that_waits_for_its_partner_ends(number, alone):
     shop = alone.running["shop"]
     shop.wait_for(lambda event: "waiting for bank" in str(event))
     ended(shop, number, 130)
+    (log,) = (alone.job.home("shop") / "runs" / "serving").glob("*/shop/serving.log")
+    assert re.search(r"(?m)^20\d\d-\d\d-\d\dT[\d:.]+\+00:00 waiting for bank", log.read_text())
+    assert log.read_text().endswith("interrupted by the operator\n")
 
 
 @pytest.mark.parametrize("number", STOPS)

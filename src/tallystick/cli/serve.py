@@ -25,8 +25,10 @@ def serve(
 
     def work() -> None:
         from tallystick.config.party_checks import check_party
+        from tallystick.job.log import SERVING_LOG, RunLog
         from tallystick.online.feature_party import serve_feature_party
         from tallystick.online.feature_party_asks import serve_feature_party_that_asks, serve_label_party_that_answers
+        from tallystick.online.home import ServingHome
         from tallystick.online.label_party import serve_label_party
 
         agreed, own, watcher = read_files(contract, party, progress)
@@ -35,7 +37,11 @@ def serve(
         role = serve_label_party if is_label else serve_feature_party
         if agreed.serving is not None and agreed.serving.feature_party_asks:
             role = serve_label_party_that_answers if is_label else serve_feature_party_that_asks
-        role(agreed, own, table=table, run=run, watcher=watcher)
+        log = RunLog(watcher)
+        if agreed.serving is not None and own.runs.exists():
+            log.keep_in(ServingHome.of(agreed, own).path, name=SERVING_LOG)
+        with log.recording():
+            role(agreed, own, table=table, run=run, watcher=log)
         finish({"party": own.party}, as_json=as_json)
 
     guarded(work, as_json=as_json, loads=LOADS, interrupted="interrupted; the partners were told")

@@ -44,7 +44,7 @@ class Lines:
 
     def _write(self, text: str) -> None:
         self._last = time.monotonic()
-        sys.stderr.write(f"{time.strftime('%H:%M:%S')} {printable_lines(text)}\n")
+        sys.stderr.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {printable_lines(text)}\n")
         sys.stderr.flush()
 
 

@@ -5,6 +5,7 @@ message may name some, it has the kind and the place in the code, while the mess
 """
 
 import os
+import threading
 import time
 import traceback
 from collections import deque
@@ -19,7 +20,7 @@ from tallystick.network.channel import Channel, Traffic
 from tallystick.results import PhaseRecord
 from tallystick.watcher import Watcher
 
-LOG = "run.log"
+LOG, SERVING_LOG = "run.log", "serving.log"
 MAX_LOG_BYTES = 1 << 20
 """Of the file; then it becomes the former one, run.log.1, of which there is one."""
 EARLY_LINES = 200
@@ -85,10 +86,11 @@ class RunLog:
         self._path: Path | None = None
         self._broken = False
         self._progress_at = 0.0
+        self._writing = threading.Lock()  # a side that serves speaks from several threads
 
-    def keep_in(self, folder: Path) -> None:
+    def keep_in(self, folder: Path, *, name: str = LOG) -> None:
         """Write to the folder's log from now on, first what was said so far."""
-        self._path = folder / LOG
+        self._path = folder / name
         early, self._early = "".join(self._early), deque(maxlen=EARLY_LINES)
         self._write(early)
 
@@ -145,10 +147,12 @@ class RunLog:
         if self._path is None or self._broken:
             return
         try:
-            if self._path.exists() and self._path.stat().st_size + len(text) > MAX_LOG_BYTES:
-                self._path.replace(self._path.with_name(f"{LOG}.1"))
-            with os.fdopen(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a", encoding="utf-8") as file:
-                file.write(text)
+            with self._writing:
+                if self._path.exists() and self._path.stat().st_size + len(text) > MAX_LOG_BYTES:
+                    self._path.replace(self._path.with_name(f"{self._path.name}.1"))
+                handle = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+                with os.fdopen(handle, "a", encoding="utf-8") as file:
+                    file.write(text)
         except OSError as error:
             self._broken = True
             self._watcher.say(f"no log is kept from here on: cannot write {self._path}: {error.strerror or error}")
