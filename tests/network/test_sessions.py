@@ -2,6 +2,7 @@
 
 import base64
 import contextlib
+import math
 import socket
 import ssl
 import struct
@@ -43,6 +44,27 @@ def test_a_peer_that_is_there_and_answers_nothing_is_given_up_and_told(networks,
     assert time.monotonic() - began >= 2.5
     assert isinstance(error_of(at_bank.check), PeerLost)  # whoever else speaks over this session
     assert isinstance(error_of(lambda: at_shop.receive(Note)), PeerStopped)
+
+
+def test_a_peer_that_is_there_and_sends_nothing_is_named_while_this_side_waits(networks, pool, monkeypatch):
+    """It may compute for long: the wait goes on, and people can ask. A wait that is long by nature is not worth a line."""
+    monkeypatch.setattr(sessions, "QUIET_S", 0.2)
+    bank, shop, lines = networks("bank", listen="127.0.0.1:0"), networks("shop"), []
+    waiting = pool.submit(bank.connect, {"shop": None}, notice=lines.append)
+    at_shop = shop.connect({"bank": f"127.0.0.1:{bank.port}"})["bank"]
+    at_bank = waiting.result()["shop"]
+    idle = pool.submit(at_bank.receive, Note, within_s=math.inf)
+    time.sleep(0.6)
+    at_shop.send(Note(number=1))
+    assert idle.result(10).number == 1
+    assert lines == []
+    waiting = pool.submit(at_bank.receive, Note)
+    assert within(10, lambda: len(lines) >= 2)
+    assert lines[:2] == [
+        f"shop is there, and this side has waited {seconds} s for its Note: it computes, or hangs" for seconds in (0.2, 0.4)
+    ]
+    at_shop.send(Note(number=2))
+    assert waiting.result(10).number == 2
 
 
 @pytest.mark.parametrize("at", ["connect", "receive"])

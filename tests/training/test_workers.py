@@ -22,7 +22,7 @@ from tallystick.training.checkpoint import CheckpointStore
 from tallystick.training.defended import CutDefense
 from tallystick.training.plan import batches_per_message, staleness_of
 from tallystick.training.updates import Updates
-from tallystick.training.workers import cluster
+from tallystick.training.workers import cluster, own_machine
 from tallystick.training.workers.plan import WorkerPlan
 from tallystick.training.workers.team import Team
 
@@ -187,10 +187,28 @@ def test_what_replaces_the_embeddings_of_absent_rows_sees_whole_batches():
 
 def kill_workers(step):
     """Kill the further training processes of this one, once steps are committed."""
+    signal_workers(signal.SIGKILL)
+
+
+def signal_workers(number):
+    """Send the further training processes of this one a signal."""
     children = [int(child) for path in Path("/proc/self/task").glob("*/children") for child in path.read_text().split()]
     for child in children:
         if b"training.workers.process" in Path(f"/proc/{child}/cmdline").read_bytes():
-            os.kill(child, signal.SIGKILL)
+            os.kill(child, number)
+
+
+@pytest.mark.long
+def test_a_worker_that_does_not_answer_is_given_up(tmp_path, monkeypatch):
+    """It is stopped, say: whoever waits for it would wait for ever, and so would the peer."""
+
+    def stop_workers(*_):
+        monkeypatch.setattr(own_machine, "ANSWER_S", 1.0)  # from here on: to begin takes a worker longer
+        signal_workers(signal.SIGSTOP)
+
+    setting, how = Setting(validation=40), training(epochs=2)
+    with pytest.raises(WorkerLost, match="worker 1 of the 2 that train for shop has not answered for 1 s"):
+        trained(Team, setting, how, {"shop": 2}, tmp_path / "cut", committed={"shop": stop_workers})
 
 
 @pytest.mark.parametrize("victim", ["shop", pytest.param("bank", marks=pytest.mark.long)])

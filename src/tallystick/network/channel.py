@@ -28,7 +28,8 @@ class Channel(Protocol):
     """A reliable, ordered, typed link to one peer.
 
     ``send`` may return before the peer has the message; ``receive`` waits for the next one and raises
-    PeerLost (unreachable for longer than the deadline, or silent for ``within_s`` where that is given),
+    PeerLost (unreachable for longer than the deadline, or silent for ``within_s`` where that is given, math.inf for a wait that
+    is long by nature),
     PeerStopped (it ended and said why) or ProtocolError (not a valid ``kind``).
     """
 

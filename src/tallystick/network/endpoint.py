@@ -88,6 +88,7 @@ class Endpoint:
                     limits=self.limits,
                     raise_elsewhere=self._raise_failures,
                     note=self._note,
+                    note_quiet=self._note_quiet,
                 )
                 if address is not None:
                     self._dialled.add(peer)
@@ -153,6 +154,11 @@ class Endpoint:
             self._noted.add(line)
             if self._notice is not None:
                 self._notice(printable(line))
+
+    def _note_quiet(self, line: str) -> None:
+        """Say a line each time: waits are so long that there are few."""
+        if self._notice is not None:
+            self._notice(printable(line))
 
     async def _tick(self) -> None:
         while True:

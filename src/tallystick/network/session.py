@@ -8,6 +8,7 @@ A link carries frames: a small header and, in most, an encoded message. The rule
 - A link that breaks is dialled again every half second until then; both sides say what they have received and
   repeat the rest, so no message is lost or doubled.
 - A peer process that was restarted is not the same session: PeerLost at once.
+- A side that waits for a message for ``QUIET_S`` says so, while its peer's heartbeats go on: a peer may compute for long.
 - At the start a side waits ``wait_s`` for its peers.
 - At most ``WINDOW_BYTES`` are sent ahead of what the peer has consumed; then send() waits. A frame counts as its bytes and
   ``FRAME_COST``, what it takes beside them to keep it.
@@ -37,6 +38,7 @@ WINDOW_BYTES = 64 * MEBIBYTE
 FRAME_COST = 1_200
 ACK_BYTES = 8 * MEBIBYTE
 FUTILE_LINKS = 3
+QUIET_S = 30.0
 # The slowest line on which an end in peace waits, in bytes a second, until what was said before has arrived.
 SLOWEST_LINE = 500
 
@@ -92,6 +94,7 @@ class Session:
         limits: see the rules above.
         raise_elsewhere: raises the failure of any other session: a job needs all of its parties.
         note: called with a line about a link that is slow, or that broke.
+        note_quiet: called with a line about a peer that is there and has sent nothing for long.
     """
 
     def __init__(
@@ -104,12 +107,13 @@ class Session:
         limits: Limits,
         raise_elsewhere: Callable[[], None],
         note: Callable[[str], None],
+        note_quiet: Callable[[str], None],
     ) -> None:
         self._loop = loop
         self._own, self._process, self._peer = own, process, peer
         self._limits = limits
         self._raise_elsewhere = raise_elsewhere
-        self._note = note
+        self._note, self._note_quiet = note, note_quiet
         self._traffic = Traffic()
         self._peer_process = b""
         self._link: Link | None = None
@@ -173,13 +177,23 @@ class Session:
                 self._loop.turn()
 
     def receive(self, kind: type[M], *, within_s: float | None = None) -> M:
-        """Wait for the next message; raises PeerLost where none arrives, nor a part of one, for ``within_s``."""
+        """Wait for the next message; raises PeerLost where none arrives, nor a part of one, for ``within_s``.
+
+        Where that is left out a wait of QUIET_S is named, and again each time that it has lasted twice as long; math.inf is a
+        wait that may last.
+        """
         if not self._inbox:
             with self._loop:
-                began = time.monotonic()
+                began, quiet_s = time.monotonic(), QUIET_S
                 while not self._inbox:
                     self._expect(f"to send a {kind.__name__}")
-                    self._loop.spin(until=self._due(kind, began, within_s))
+                    if within_s is not None:
+                        self._loop.spin(until=self._due(kind, began, within_s))
+                    elif time.monotonic() < began + quiet_s:
+                        self._loop.spin(until=began + quiet_s)
+                    else:
+                        self._say_quiet(kind, quiet_s)
+                        quiet_s *= 2
         payload = self._inbox.popleft()
         self._consumed += len(payload) + HEADER.size + FRAME_COST
         if self._consumed - self._consumed_told > ACK_BYTES:
@@ -202,10 +216,15 @@ class Session:
             raise ProtocolError(self._peer, f"{self._peer} ended its side while this side waits for it {what}")
         self._raise_elsewhere()
 
-    def _due(self, kind: type[Message], began: float, within_s: float | None) -> float | None:
+    def _say_quiet(self, kind: type[Message], seconds: float) -> None:
+        """Name a long wait, unless the link's own trouble is said already: whoever computes for long is as quiet as who hangs."""
+        if self._link is not None and self._link.arriving is None:
+            self._note_quiet(
+                f"{self._peer} is there, and this side has waited {seconds:g} s for its {kind.__name__}: it computes, or hangs"
+            )
+
+    def _due(self, kind: type[Message], began: float, within_s: float) -> float:
         """When a message that is waited for since ``began`` has to have come; raises PeerLost once it is overdue."""
-        if within_s is None:
-            return None
         arriving = self._link is not None and self._link.arriving is not None
         due = max(began, self._link.progress if self._link is not None and arriving else began) + within_s
         if time.monotonic() > due:

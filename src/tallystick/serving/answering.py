@@ -3,6 +3,7 @@
 Shapes: B rows asked for, E of them that have a row, D cut width.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -160,7 +161,7 @@ def answer_questions(channel: Channel, runs: Runs, *, gate: Gate = OPEN, agree: 
     Raises ProtocolError for a question that was not agreed on, PeerLost and PeerStopped.
     """
     while True:
-        question = channel.receive(RowQuestion)
+        question = channel.receive(RowQuestion, within_s=math.inf)
         if question.last:
             return
         if question.versions and agree is not None:

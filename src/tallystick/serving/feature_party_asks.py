@@ -7,6 +7,7 @@ feature party sends embeddings and gets scores.
 Shapes: B rows whose scores are wanted, M rows of a batch, N aligned positions, D cut width.
 """
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -244,7 +245,7 @@ def answer_with_scores(
     Raises ProtocolError for a question that was not agreed on, PeerLost and PeerStopped.
     """
     while True:
-        question = channel.receive(ScoreQuestion)
+        question = channel.receive(ScoreQuestion, within_s=math.inf)
         if question.last:
             return
         cut_BD = _asked(question, channel.peer, rows, width)

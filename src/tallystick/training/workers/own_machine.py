@@ -3,12 +3,15 @@
 import contextlib
 import json
 import os
+import select
 import subprocess
 import sys
 
 from tallystick.errors import WorkerLost
 from tallystick.training.workers.plan import WorkerPlan
 
+ANSWER_S = 300.0
+"""For a worker's part of a batch, and for its start: one that takes longer is stopped, or its machine is out of memory."""
 _END_S = 5.0  # for a process whose input has ended
 _KEEPS_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(1 << 30), "MALLOC_MMAP_THRESHOLD_": str(1 << 30)}
 """Has the C library keep what a step frees for the next one: asking the kernel for it again takes a tenth of a small step."""
@@ -51,6 +54,9 @@ class OwnMachine:
         """See ``Crew``."""
         for process in self._processes:
             assert process.stdout is not None
+            if not select.select([process.stdout], [], [], ANSWER_S)[0]:
+                which = self._plan.named(1 + self._processes.index(process))
+                raise WorkerLost(f"{which} has not answered for {ANSWER_S:g} s; it is stopped, or memory ran out")
             if (answer := process.stdout.readline()) != b"\n":
                 raise self._lost(process, answer)
 
