@@ -6,7 +6,7 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -51,9 +51,9 @@ class LoadAsked:
     slowest_ms: float = field(default=float("nan"))
 
 
-def require_clients() -> None:
-    """Raise ConfigError where a client is not installed."""
-    if missing := [name for name in CLIENTS if shutil.which(name) is None]:
+def require_clients(clients: Iterable[str]) -> None:
+    """Raise ConfigError where one of these clients is not installed."""
+    if missing := [name for name in clients if shutil.which(name) is None]:
         names = " ".join(missing)
         raise ConfigError(f"bench serve: clients are not installed: {names}; apt-get install {names}")
 

@@ -40,7 +40,9 @@ class Stage:
     job: ServingJob
     running: "dict[str, subprocess.Popen[bytes]]"
     line: SlowLink
-    store: "subprocess.Popen[bytes]"
+    store: "subprocess.Popen[bytes] | None" = None
+    distance_ms: float = 0.0
+    """The round trip of the line where nothing is wrong."""
 
     def restart(self, name: str) -> None:
         """End a side in peace, and start it again."""
@@ -63,7 +65,7 @@ def _signals(number: signal.Signals) -> Callable[[Stage], None]:
 
 def _slow(milliseconds: float) -> Callable[[Stage], None]:
     def make(stage: Stage) -> None:
-        stage.line.round_trip_ms = milliseconds
+        stage.line.round_trip_ms = stage.distance_ms + milliseconds
 
     return make
 
@@ -78,7 +80,11 @@ def _renew(stage: Stage) -> None:
 
 
 def _store(number: signal.Signals) -> Callable[[Stage], None]:
-    return lambda stage: os.kill(stage.store.pid, number)
+    def make(stage: Stage) -> None:
+        assert stage.store is not None
+        os.kill(stage.store.pid, number)
+
+    return make
 
 
 def _nothing(_stage: Stage) -> None:
@@ -137,6 +143,17 @@ class Counts:
     seen: list[tuple[float, float, float]] = field(default_factory=list)
     over: threading.Event = field(default_factory=threading.Event)
 
+    @contextmanager
+    def looking(self) -> "Iterator[Counts]":
+        """Look, in a thread of its own, until the block ends."""
+        thread = threading.Thread(target=self.look)
+        thread.start()
+        try:
+            yield self
+        finally:
+            self.over.set()
+            thread.join()
+
     def look(self) -> None:
         """Look until it is over."""
         while not self.over.wait(LOOK_S):
@@ -160,25 +177,21 @@ class Counts:
 
 
 def _seen(fault: Fault, stage: Stage) -> Row:
-    counts = Counts(job=stage.job)
-    looking = threading.Thread(target=counts.look)
-    looking.start()
-    try:
-        with asking(stage.job, stage.job.port, rate=RATE, bodies=fault.bodies) as asked:
-            time.sleep(BEFORE_S)
-            began = time.monotonic()
-            fault.begins(stage)
-            time.sleep(fault.lasts_s)
-            fault.ends(stage)
-            ended = time.monotonic()
-            back = None
-            while back is None and time.monotonic() < ended + BACK_S:
-                time.sleep(LOOK_S)
-                back = counts.back(ended)
-            time.sleep(AFTER_S)
-    finally:
-        counts.over.set()
-        looking.join()
+    with (
+        Counts(job=stage.job).looking() as counts,
+        asking(stage.job, stage.job.port, rate=RATE, bodies=fault.bodies) as asked,
+    ):
+        time.sleep(BEFORE_S)
+        began = time.monotonic()
+        fault.begins(stage)
+        time.sleep(fault.lasts_s)
+        fault.ends(stage)
+        ended = time.monotonic()
+        back = None
+        while back is None and time.monotonic() < ended + BACK_S:
+            time.sleep(LOOK_S)
+            back = counts.back(ended)
+        time.sleep(AFTER_S)
     return {
         "requests": asked.requests,
         "failed": asked.failed,

@@ -26,7 +26,7 @@ def memory_under_load(job: ServingJob, *, minutes: float, say: Callable[[str], N
             time.sleep(min(SETTLED_S, 10 * minutes))
             while time.monotonic() < until_s:
                 for name, pid in held.items():
-                    looks.setdefault(name, []).append((time.monotonic(), _holds(pid)))
+                    looks.setdefault(name, []).append((time.monotonic(), holds(pid)))
                 time.sleep(LOOK_S)
             say(f"memory: {half} half of {minutes:g} minutes is over")
             if half == "first":
@@ -37,7 +37,8 @@ def memory_under_load(job: ServingJob, *, minutes: float, say: Callable[[str], N
     return [{**about, "process": name, **trend(seen)} for name, seen in looks.items()]
 
 
-def _holds(pid: int) -> dict[str, float]:
+def holds(pid: int) -> dict[str, float]:
+    """Memory in MiB, threads and descriptors of a process."""
     lines = (line.partition(":") for line in Path(f"/proc/{pid}/status").read_text().splitlines())
     status = {name: text.split() for name, _, text in lines}
     return {
