@@ -35,7 +35,7 @@ class CategoricalColumn(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tables(self) -> tuple[int, int]:
-        """How many codes there are, and for how many the network was built."""
+        """Return how many codes there are, and how many the network was built for."""
         return FIRST_CATEGORY + len(self.categories), FIRST_CATEGORY + (self.built_for or len(self.categories))
 
     def encode(self, column: pl.Series) -> NDArray[np.int64]:
@@ -53,7 +53,7 @@ def codes_of(column: pl.Series, categories: tuple[str, ...]) -> NDArray[np.int64
 
 
 def count_values(columns: Iterable[pl.Series]) -> pl.DataFrame:
-    """How often each value occurs in these columns together, missing cells too: ``text`` and ``len``."""
+    """Count each value of these columns together, missing cells too: ``text`` and ``len``."""
     parts = [
         pl.DataFrame({"text": as_text(part)}).group_by("text").len() for column in columns for part in cells_at_a_time(column)
     ]
@@ -61,7 +61,7 @@ def count_values(columns: Iterable[pl.Series]) -> pl.DataFrame:
 
 
 def kept_categories(counts: pl.DataFrame, encoding: EncodingConfig, *, cells: int) -> tuple[tuple[str, ...], int]:
-    """The values that get a code of their own, by falling frequency, and how often each has to occur in the ``cells``."""
+    """Choose the values that get a code of their own, by falling frequency, and how often each must occur among the ``cells``."""
     least = encoding.min_count
     if least == "auto":
         least = _fitting_count(counts.get_column("len"), cells)
@@ -97,10 +97,10 @@ def _fitting_count(counts: pl.Series, rows: int) -> int:
 
 
 def usual_count(rows: int) -> int:
-    """The rows that ``min_count: auto`` asks of a category of a column that does not keep having new values."""
+    """Return how many rows ``min_count: auto`` asks of a category, in a column that does not keep having new values."""
     return min(max(rows // 5000, 4), 10)
 
 
 def cells_at_a_time(column: pl.Series) -> Iterator[pl.Series]:
-    """A column, so many cells at a time as are spelt out at once."""
+    """Yield a column in parts of as many cells as are written out at once."""
     return (column[start : start + ENCODED_AT_A_TIME] for start in range(0, max(len(column), 1), ENCODED_AT_A_TIME))

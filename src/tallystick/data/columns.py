@@ -46,7 +46,7 @@ class TrainingColumns:
             self._place_M = rows if place is None else place[rows]
 
     def numbers(self, name: str) -> Floats:
-        """A column as float64 with NaN for missing (M,); raises DataError for infinite numbers and text."""
+        """Read a column as float64 with NaN for missing (M,); raises DataError for infinite numbers and text."""
         if not self._is_large:
             return numbers_of(self.frame, name)[self.rows]
         values_S, first = np.empty(self._ordered.height), 0
@@ -60,7 +60,7 @@ class TrainingColumns:
         return values_S[self._place_M]
 
     def cells(self, name: str) -> Iterator[pl.Series]:
-        """A column's cells, each as often as its row is a training row, in any order, some at a time."""
+        """Yield a column's cells in parts, each cell as often as its row is a training row, in any order."""
         if not self._is_large:
             yield require_column(self.frame, name, use="feature").gather(self.rows)
             return
@@ -71,7 +71,7 @@ class TrainingColumns:
             yield require_column(piece, name, use="feature").gather(np.repeat(np.arange(len(times_P)), times_P))
 
     def _times(self) -> NDArray[np.integer]:
-        """How often each of the S rows is a training row."""
+        """Count how often each of the S rows is a training row."""
         is_taken_S = np.zeros(self._ordered.height, dtype=np.uint8)
         is_taken_S[self._place_M] = 1
         if np.count_nonzero(is_taken_S) == len(self._place_M):

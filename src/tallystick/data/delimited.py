@@ -115,7 +115,7 @@ def read_delimited(paths: Sequence[Path], form: TableConfig, *, text: Collection
 
 @dataclass(frozen=True, kw_only=True)
 class _Look:
-    """What the cells of a column of text can be read as, and the words among them that stand for a missing cell."""
+    """Kinds of value that the cells of a text column can be read as, and the words among them that mark a missing cell."""
 
     readings: frozenset[str]
     marks: tuple[str, ...]  # if it is read as something else than text
@@ -205,7 +205,7 @@ def _without_counts(table: LazyTable, plain: "_Plain", path: Path) -> LazyTable:
 
 
 def _counts(cells: pl.Series) -> bool:
-    """Whether cells are row numbers: whole, each once, and in order or without a gap."""
+    """Tell whether cells are row numbers: whole, each once, and in order or without a gap."""
     if not cells.dtype.is_integer() or cells.null_count() or cells.n_unique() < len(cells):
         return False
     return bool(cells.is_sorted()) or int(cells.max()) - int(cells.min()) + 1 == len(cells)  # type: ignore[arg-type]
@@ -316,7 +316,7 @@ def _joined(tables: Sequence[LazyTable]) -> pl.LazyFrame:
 
 
 def _codec(path: Path, encoding: str | None) -> str:
-    """The codec's name: the one that is asked for, or UTF-8, or UTF-16 where a byte-order mark says so."""
+    """Return the codec's name: the one asked for, or UTF-8, or UTF-16 if a byte-order mark says so."""
     if encoding is not None:
         name = codecs.lookup(encoding).name
         return UTF_8 if name == "utf-8" else name
@@ -378,7 +378,7 @@ def _header(path: Path, encoding: str | None, separator: str) -> list[str]:
 
 
 def _lines(stream: TextIO, path: Path) -> Iterator[str]:
-    """The first lines, as long as lines of a table are: a few packed kilobytes may hold one that fills the memory."""
+    """Yield the first lines, up to the length of a table's line: a few packed kilobytes may hold one that fills the memory."""
     while line := stream.readline(MOST_CHARACTERS):
         if len(line) == MOST_CHARACTERS and not line.endswith(("\n", "\r")):
             raise DataError(f"{path}: has a line of more than {MOST_CHARACTERS:,} characters; it is no table with a row a line")
@@ -386,7 +386,7 @@ def _lines(stream: TextIO, path: Path) -> Iterator[str]:
 
 
 def _separator(path: Path, encoding: str | None) -> str:
-    """The separator that cuts the first lines into equally many cells; the one that the file's ending promises comes first."""
+    """Find the separator that cuts the first lines into equally many cells; the one that the file's ending promises comes first."""
     usual = "\t" if ".tsv" in path.name.lower() else ","
     with _open(path, encoding) as stream:
         if (told := _separator_line(stream)) is not None:
@@ -408,7 +408,7 @@ def _separator(path: Path, encoding: str | None) -> str:
 
 
 def _matches(column: pl.Series, pattern: str) -> bool:
-    """Whether every cell that is not null matches, and there is one; a few cells are looked at first."""
+    """Tell whether there is a value and all values match; a few cells are looked at first."""
     known = column.drop_nulls()
     return len(known) > 0 and bool(known.head(SAMPLE_CELLS).str.contains(pattern).all() and known.str.contains(pattern).all())
 
@@ -464,7 +464,7 @@ def _mixing(names: set[str], text: set[str], files: Sequence[_Plain], separator:
 
 
 def _thousands(column: pl.Series) -> bool:
-    """Whether numbers read with a point, such as 1.250, may be whole ones: all lie in 1 to 999 and have three digits at most."""
+    """Tell whether numbers with a point, such as 1.250, may be whole: all lie in 1 to 999 with at most three decimals."""
     known = column.drop_nulls().abs()
     return bool(known.is_between(1, 1000, closed="left").all() and ((known * 1000).round() / 1000 == known).all())
 

@@ -22,7 +22,9 @@ LOG = "_delta_log"
 
 
 def is_delta(place: Path | Store) -> bool:
-    """Whether a folder holds a Delta table: then not all of its files belong to it, and not all columns stand in them."""
+    """Tell whether a folder holds a Delta table: then some of its files do not belong to it, and some columns are in none of
+    them.
+    """
     return (place / LOG).is_dir() if isinstance(place, Path) else place.holds(LOG)
 
 
@@ -103,7 +105,7 @@ def _named(place: Path | Store) -> str:
 
 
 def _options(place: Path | Store, config: StoreConfig) -> dict[str, str] | None:
-    """What the library's own client of S3 must know."""
+    """Return what the library's own S3 client must know."""
     if isinstance(place, Path):
         return None
     if not place.address.startswith("s3://"):

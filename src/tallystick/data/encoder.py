@@ -195,7 +195,7 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def packing(self) -> Packing:
-        """Where each column stands in a row of what encode gives."""
+        """Return where each column stands in an encoded row."""
         return Packing(
             numbers=len(self.numeric),
             indicators=sum(column.indicator for column in self.numeric),
@@ -348,7 +348,7 @@ def _chosen_notes(
     *,
     rows: int,
 ) -> tuple[str, ...]:
-    """What ``auto`` came to in the encoding, in words."""
+    """Say what ``auto`` came to in the encoding."""
     notes: tuple[str, ...] = ()
     ranked = sum(column is not None and column.transform == "rank" for column in numeric.values())
     if encoding.numeric == "auto" and ranked:
@@ -425,7 +425,7 @@ def _fitting_numbers(rows: int) -> Numbers:
 
 
 def _binned(column: NumericColumn, values_N: Floats) -> NumericColumn:
-    """The column with the edges of its bins, over what a model sees of it: numbers in float32."""
+    """Give a column the edges of its bins, computed on what a model sees: numbers in float32."""
     known = values_N[~np.isnan(values_N)]
     del values_N
     seen = np.empty(len(known), dtype=np.float32)

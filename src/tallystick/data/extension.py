@@ -23,7 +23,7 @@ _AGAIN = "start from scratch, without --start-from"
 
 
 def extended(before: Encoder, frame: Frame, party: PartyFile, rows: NDArray[np.int64], *, grows: bool = True) -> Encoder:
-    """The encoder of an earlier run, for the training rows ``rows`` of ``frame``.
+    """Extend an earlier run's encoder to the training rows ``rows`` of ``frame``.
 
     - A number is transformed and scaled as before. What counts as beyond the training rows moves out to the new rows' extremes.
       A ranked column keeps its ranks, so there it stays where it was.
@@ -83,7 +83,7 @@ def _same_columns(before: Encoder, frame: Frame, party: PartyFile) -> list[str]:
 
 
 def _widened(column: NumericColumn, values_N: Floats) -> NumericColumn:
-    """The column with the extremes of these numbers beside those it had."""
+    """Widen a column's extremes to include these numbers."""
     known = values_N[~np.isnan(values_N)]
     if not len(known):
         return column
@@ -115,7 +115,7 @@ def _with_new_items(sequence: SequenceColumn, frame: Frame, party: PartyFile, ro
 
 
 def _grown(known: tuple[str, ...], found: Sequence[str], *, most: int) -> tuple[str, ...]:
-    """What is known, then what is new by falling frequency, at most so many together."""
+    """Join the known categories and the new ones by falling frequency, at most ``most`` together."""
     there = set(known)
     return known + tuple(name for name in found if name not in there)[: max(most - len(known), 0)]
 

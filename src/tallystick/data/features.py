@@ -23,7 +23,7 @@ CODE_TYPES = (torch.uint8, torch.int16, torch.int32)  # the smallest that holds 
 
 @dataclass(frozen=True, kw_only=True)
 class SequenceShape:
-    """What a model must know of a sequence: so many columns of codes, of one table.
+    """Shape of a sequence, as a model must know it: so many columns of codes, all of one table.
 
     Args:
         codes: how many there are; 0 pads.
@@ -45,7 +45,8 @@ class SequenceShape:
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureShape:
-    """What a model must know of a party's encoded columns: how many numeric, how many codes each categorical has.
+    """Shape of a party's encoded columns, as a model must know it: how many are numeric, and how many codes each categorical one
+    has.
 
     Args:
         numeric: F.
@@ -71,12 +72,12 @@ class FeatureShape:
 
     @property
     def codes(self) -> tuple[int, ...]:
-        """How many codes each column of codes has, those of sequences too."""
+        """Return how many codes each column of codes has, those of sequences too."""
         return self.cardinalities + tuple(each.codes for each in self.sequences for _ in range(each.columns))
 
     @property
     def tables(self) -> tuple[int, ...]:
-        """How many codes each embedding table has: one per categorical column, then one per sequence."""
+        """Return how many codes each embedding table has: one table per categorical column, then one per sequence."""
         return self.cardinalities + tuple(each.codes for each in self.sequences)
 
     @property
@@ -110,7 +111,7 @@ class Features:
 
     @classmethod
     def stacked(cls, parts: "Sequence[Features]") -> "Features":
-        """The rows of all parts, one under the other; each knows who its rows are, or none does."""
+        """Stack the rows of all parts; either all of them know who their rows are, or none does."""
         if len(parts) == 1:
             return parts[0]
         whose = [part.who_N for part in parts if part.who_N is not None]
@@ -141,7 +142,7 @@ class FeatureRows(Protocol):
 
 
 class Packing:
-    """Where each column stands in a packed row: numbers of four bytes, indicators of one, codes in as few as hold them.
+    """Places of the columns in a packed row: numbers of four bytes, indicators of one, codes in as few as hold them.
 
     Args:
         numbers: columns of numbers.
@@ -177,7 +178,7 @@ class Packing:
         records_NR[:, start : start + kind.itemsize] = _bytes_of(codes_N.astype(of_numpy))
 
     def unpack(self, records_BR: Tensor) -> Features:
-        """The rows as a model takes them."""
+        """Unpack rows into what a model takes."""
         end = NUMBER_BYTES * self.numbers
         numeric_BF = _viewed(records_BR, 0, end, torch.float32)
         if self.indicators:
@@ -230,12 +231,12 @@ class PackedFeatures:
             self.file.announce(self._places(index_B)[1].numpy())
 
     def _places(self, index_B: Tensor) -> tuple[Tensor, Tensor]:
-        """Which of the M rows these are, and where they stand among the records."""
+        """Split positions into the rows' numbers among the M and their places among the records."""
         row_B = index_B if self.rows_N is None else self.rows_N.index_select(0, index_B)
         return row_B, row_B if self.place_M is None else self.place_M.index_select(0, row_B)
 
     def picked(self, index_N: Tensor) -> "PackedFeatures":
-        """These rows still packed, and not copied."""
+        """Select rows without unpacking or copying them."""
         return replace(self, rows_N=index_N if self.rows_N is None else self.rows_N.index_select(0, index_N))
 
     def unpacked(self) -> Features:

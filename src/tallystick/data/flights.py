@@ -39,7 +39,7 @@ LEAD_HOURS = 2
 
 @dataclass(frozen=True, kw_only=True)
 class FlightTables:
-    """Where the two tables lie, and how many rows they have and share."""
+    """Paths of the two tables, their row counts, and how many rows they share."""
 
     carrier: Path
     weather: Path
@@ -150,7 +150,7 @@ def _hours_of_the_year() -> pl.Expr:
 
 
 def _readings(*, with_hours: bool = False) -> pl.DataFrame:
-    """What the three stations measured, hour by hour."""
+    """Load what the three stations measured, hour by hour."""
     weather = pl.read_csv(_package_data() / "weather.csv", null_values=["NA", ""], infer_schema_length=None)
     return weather.select(
         "origin",

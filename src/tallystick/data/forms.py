@@ -45,7 +45,7 @@ def form_of(kind: pl.DataType, *, use: Literal["numeric", "categorical"]) -> For
 
 
 def has_form(kind: pl.DataType, form: Form) -> bool:
-    """Whether a column of this type is read as the form says without any change."""
+    """Tell whether a column of this type is already in this form."""
     return not kind.is_nested() and kind not in (pl.Binary, pl.Object) and form_of(kind, use="categorical") == form
 
 

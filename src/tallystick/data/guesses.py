@@ -1,4 +1,4 @@
-"""What a table's header makes plain: which column names a row, and which is to be predicted. A guess, for a person to read."""
+"""Guess from a table's header which column names a row and which is to be predicted; a person reads the guess."""
 
 import re
 from collections.abc import Sequence

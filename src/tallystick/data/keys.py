@@ -35,7 +35,7 @@ FEW = 0.5  # of the values: where the commonest shapes are fewer, lengths are le
 
 @dataclass(frozen=True, kw_only=True)
 class KeyReport:
-    """How many rows have a usable key."""
+    """Counts of rows with and without a usable key."""
 
     rows: int
     null_rows: int  # a key column is null, or empty after normalising
@@ -74,12 +74,12 @@ class Keys:
     similar: SimilarKeys | None = None
 
     def ids_of(self, rows_M: NDArray[np.int64]) -> Ids:
-        """The ids of these of the R rows."""
+        """Return the ids of these of the R rows."""
         return self.ids.gather(self.id_R[rows_M])
 
 
 def who_of(names: Iterable[bytes]) -> NDArray[np.int64]:
-    """A number for each row, by what tells it from others, in another table too: for noise that is a row's own."""
+    """Return a number for each row that tells it from others, in another table too: for noise that is a row's own."""
     hashes = bytearray()  # joined from a list they would take six times as much
     for name in names:
         hashes += hashlib.blake2b(name, digest_size=8).digest()
@@ -87,7 +87,7 @@ def who_of(names: Iterable[bytes]) -> NDArray[np.int64]:
 
 
 def fingerprint(keys: Keys) -> str:
-    """A digest of a table's ids in their order: a kept alignment is of use only for the same table."""
+    """Digest a table's ids in their order: a kept alignment is of use only for the same table."""
     digest = hashlib.blake2b(digest_size=16)
     length = Struct(">I").pack
     for piece in keys.ids.pieces():
@@ -182,7 +182,7 @@ def _doubtful(frame: Frame, columns: Mapping[str, str], alignment: AlignmentConf
 
 
 def keys_of(frame: Frame, party: PartyFile, alignment: AlignmentConfig) -> Keys:
-    """A party's keys; see read_keys, whose errors name the party here. Who names a label is the label party."""
+    """Read a party's keys as read_keys does; errors name the party. The party that names a label is the label party."""
     is_label = party.label is not None
     try:
         return read_keys(frame, columns=party.keys, alignment=alignment, repeats=party.repeats, is_label=is_label)
@@ -220,7 +220,7 @@ def _require_exact(column: pl.Series) -> None:
 
 
 def latest_last(frame: Frame, table: pl.DataFrame, repeats: RepeatsConfig) -> pl.DataFrame:
-    """The rows of ``table``, which has their numbers, in the order in which later ones stand below; raises DataError."""
+    """Sort the rows of ``table``, which has their numbers, so that later ones come last; raises DataError."""
     if repeats.latest is None:
         return table
     times = ordered_times(require_column(frame, repeats.latest, use="repeats.latest"), use="repeats.latest")
@@ -242,7 +242,7 @@ def _latest(frame: Frame, table: pl.DataFrame, repeats: RepeatsConfig) -> pl.Dat
 
 
 def _numbered(key: pl.Series, *, distinct: bool) -> tuple[pl.Series, NDArray[np.int64]]:
-    """The distinct keys in their order, and which of them stands in each row."""
+    """Return the distinct keys in their order, and which of them each row has."""
     if distinct:
         return key, np.arange(len(key))
     keys = key.to_frame("key").unique(maintain_order=True).with_row_index("id")
@@ -305,7 +305,7 @@ def spelling_hints(frame: Frame, *, columns: Mapping[str, str], alignment: Align
 
 
 def _common_shapes(text: pl.Series) -> str:
-    """What most values look like, with shares: 9 for a digit, A and a for letters, ? for what cannot be seen.
+    """Describe what most values look like, with shares: 9 for a digit, A and a for letters, ? for what cannot be seen.
 
     Where values of many lengths have few in common, a run of digits or letters is one of any length, such as ``9…``.
     """
@@ -341,7 +341,7 @@ _SHAPES: dict[Step, str] = {
 
 
 def _likely(text: pl.Series) -> list[Step]:
-    """Which steps fit what these values look like."""
+    """List the steps that fit what these values look like."""
     if _share(text.str.contains(r"^[^@]+@[^@]+$")) > 0.5:
         return ["email"]
     digits = text.str.count_matches("[0-9]")

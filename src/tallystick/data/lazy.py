@@ -73,7 +73,7 @@ class LazyTable:
 
     @classmethod
     def of(cls, frame: pl.DataFrame) -> "LazyTable":
-        """The same rows, which stay in memory."""
+        """Wrap rows that stay in memory."""
         return cls(frame.lazy())
 
     @cached_property
@@ -109,7 +109,7 @@ class LazyTable:
         return column if self.rows is None else column.gather(self.rows)
 
     def _neighbours(self, name: str) -> dict[str, pl.Series]:
-        """The column and those behind it, as many as may be held."""
+        """Read the column and those behind it, as many as may be held."""
         names = self.columns
         if name not in names:
             raise pl.exceptions.ColumnNotFoundError(name)
@@ -118,7 +118,7 @@ class LazyTable:
         return {column.name: column for column in read}
 
     def __getitem__(self, rows: "NDArray[np.int64] | NDArray[np.int32] | pl.Series") -> "LazyTable":
-        """The rows of these numbers, in this order."""
+        """Select the rows of these numbers, in this order."""
         picked = rows.to_numpy() if isinstance(rows, pl.Series) else rows
         if len(picked) > CELLS_HELD and picked.max() < 2**31:
             picked = picked.astype(np.int32)
@@ -129,7 +129,7 @@ class LazyTable:
         return pl.DataFrame([self.get_column(name) for name in names])
 
     def beside(self, names: Iterable[str], columns: pl.DataFrame) -> "LazyTable":
-        """Some of the columns, and others beside them that stay in memory."""
+        """Select some of the columns, and put beside them others that stay in memory."""
         assert self.rows is None, "a table as it was read"
         source = pl.concat([self.source.select(cs.by_name(*names)), columns.lazy()], how="horizontal")
         return LazyTable(source, held=self.held, decimal=self.decimal, notes=self.notes)
@@ -144,7 +144,7 @@ Frame: TypeAlias = pl.DataFrame | LazyTable
 
 
 def in_order(frame: Frame) -> tuple[Frame, "NDArray[np.int32] | None"]:
-    """The distinct rows in the order in which they lie, and where each of the frame's rows stands among them.
+    """Return the distinct rows in the order in which they lie, and where each of the frame's rows is among them.
 
     None where the frame has them so. Rows in another order could be read by column only, each column whole.
     """
@@ -158,7 +158,7 @@ def in_order(frame: Frame) -> tuple[Frame, "NDArray[np.int32] | None"]:
 
 
 def slices_of(frame: Frame, rows: int) -> Iterator[Frame]:
-    """A frame whose rows are in the order in which they lie, in parts of at most so many rows."""
+    """Yield a frame, whose rows are in the order in which they lie, in parts of at most ``rows`` rows."""
     if isinstance(frame, pl.DataFrame):
         yield from frame.iter_slices(rows)
         return
@@ -207,7 +207,7 @@ def store_batches(schema: "pa.Schema", batches: "Iterable[pa.RecordBatch]") -> L
 
 
 def _tables(schema: "pa.Schema", batches: "Iterable[pa.RecordBatch]") -> "Iterator[pa.Table]":
-    """A table without rows, which says the types, then one per batch."""
+    """Yield a table without rows, which gives the types, and then a table per batch."""
     import pyarrow as pa
 
     yield pa.Table.from_batches([], schema=schema)  # its empty_table() would load pandas where that is installed
@@ -245,7 +245,7 @@ def unpacked(path: Path) -> Iterator[str]:
 
 
 def is_gzipped(path: Path) -> bool:
-    """Whether a file begins as gzip files do, whatever it is called."""
+    """Tell whether a file begins as gzip files do, whatever its name is."""
     with path.open("rb") as file:
         return file.read(len(GZIP)) == GZIP
 
@@ -264,7 +264,7 @@ def room_for(path: Path) -> Iterator[None]:
 
 
 def _own_file() -> tuple[_Held, str]:
-    """A temporary file, and the path to read and write it by: one without a name of its own where the system has a way to it."""
+    """Open a temporary file and return the path to read and write it by: a nameless file if the system allows it."""
     if SELF.is_dir():
         file = tempfile.TemporaryFile()  # noqa: SIM115
         return _Held(file), str(SELF / str(file.fileno()))

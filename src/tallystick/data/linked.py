@@ -23,22 +23,24 @@ class CandidateLinks:
 
     @property
     def present(self) -> Tensor:
-        """Which candidates are rows, not pads (B, K)."""
+        """Mark which candidates are rows, not pads (B, K)."""
         return self.place_BK >= 0
 
     def gather(self, cut_RD: Tensor) -> Tensor:
-        """The cut embeddings of the candidates (B, K, D), zeros at pads; backwards it adds up the gradients of a row's links."""
+        """Gather the candidates' cut embeddings (B, K, D), zeros at pads; the backward pass adds up the gradients of a row's
+        links.
+        """
         batch, candidates = self.place_BK.shape
         cut_BKD = cut_RD.index_select(0, self.place_BK.clamp(min=0).flatten()).view(batch, candidates, cut_RD.shape[1])
         return cut_BKD if bool(self.present.all()) else cut_BKD * self.present[:, :, None]
 
     def mean(self, values_RD: Tensor) -> Tensor:
-        """The mean over each row's candidates (B, D), zeros for one that has none."""
+        """Average over each row's candidates (B, D); a row without one gets zeros."""
         count_B = self.present.sum(dim=1).clamp(min=1)
         return self.gather(values_RD).sum(dim=1) / count_B[:, None]
 
     def rows(self, index_B: Tensor) -> "CandidateLinks":
-        """The candidates of these rows, of the same R that cross."""
+        """Select the candidates of these rows, among the same R that cross."""
         return CandidateLinks(place_BK=self.place_BK[index_B], similarity_BK=self.similarity_BK[index_B])
 
 
@@ -63,7 +65,7 @@ class LinkedFeatures(Features):
 
 
 def distinct_candidates(numbers_BK: Tensor, *, rows: int) -> tuple[Tensor, Tensor]:
-    """The distinct candidates of a batch in ascending order (R,), and where each of ``numbers_BK`` is among them (B, K).
+    """Return a batch's distinct candidates in ascending order (R,), and where each of ``numbers_BK`` is among them (B, K).
 
     Both sides know the numbers and draw the batch alike, so they get the same R rows in the same order without a word. A batch
     without any candidate crosses row 0, which nobody then uses: a message is never empty.

@@ -1,4 +1,4 @@
-"""How key columns are spelt the same way by every party: the contract's steps, in their order.
+"""Spell key columns the same way on every side: the contract's steps, in their order.
 
 Format characters (Unicode's Cf: zero-width characters, byte order marks, soft hyphens) cannot be seen, so every step drops them,
 but for ``lower`` and ``upper``. Decimal digits of every script (Nd) are the digits that they mean.

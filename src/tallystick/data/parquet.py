@@ -27,7 +27,7 @@ PREFIXED = "DELTA_BYTE_ARRAY"  # each value may repeat any part of the one befor
 
 
 def announced_rows(path: TableFile, *, reason: Callable[[Exception], str]) -> int:
-    """The rows that a file's footer tells of."""
+    """Return the row count that a file's footer states."""
     with _open(path, reason=reason) as file:
         return int(file.metadata.num_rows)
 
@@ -60,7 +60,7 @@ def pieces_of(
 
 @contextmanager
 def _open(path: TableFile, *, reason: Callable[[Exception], str], **options: Any) -> "Iterator[ParquetFile]":
-    """A file open for Arrow's own reader: one flipped bit can make the one of Polars end the whole process."""
+    """Open a file for Arrow's own reader: one flipped bit can make the one of Polars end the whole process."""
     import pyarrow as pa
     from pyarrow.parquet import ParquetFile
 
@@ -127,7 +127,7 @@ def _pieces(file: "ParquetFile", schema: "pa.Schema", table: TableConfig, path: 
 
 
 def _without_views(schema: "pa.Schema") -> "pa.Schema":
-    """The schema with text and bytes in the types that a dictionary unpacks into."""
+    """Return the schema with text and bytes in the types that a dictionary unpacks into."""
     import pyarrow as pa
 
     plain = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
@@ -156,7 +156,7 @@ class _Seen:
 
 
 def _halved(batch: "pa.RecordBatch", path: TableFile) -> "Iterator[tuple[pa.RecordBatch, int]]":
-    """The batch in parts that have room when their text is written out, and the bytes of each."""
+    """Halve the batch until its parts fit in memory with their text written out; yield each with its bytes."""
     text = sum(map(_text_of, batch.columns))
     if text <= TEXT_AT_A_TIME:
         yield batch, text

@@ -26,14 +26,14 @@ def read_postgres(url: str, query: str, *, text: Collection[str]) -> tuple[list[
 
 
 def with_password(url: str, password: str) -> str:
-    """A server's address with the password of its user in it."""
+    """Put the user's password into a server's address."""
     scheme, rest = url.split("://", 1)
     user, at, host = rest.rpartition("@")
     return f"{scheme}://{user}:{quote(password, safe='')}@{host if at else rest}"
 
 
 def connected(url: str, *, statement_s: float) -> Any:
-    """A connection that stays, may only read, and ends a statement after so many seconds.
+    """Open a lasting connection that may only read, and that ends a statement after so many seconds.
 
     Raises DataError where there is no driver, and the driver's own errors.
     """
@@ -59,7 +59,7 @@ def query_postgres(
 
 
 def postgres_errors() -> tuple[type[Exception], ...]:
-    """What the driver raises; raises DataError, saying how to install it, where there is none."""
+    """Return the driver's exceptions; raises DataError, saying how to install it, if there is no driver."""
     _driver()
     import adbc_driver_manager
 
@@ -77,7 +77,7 @@ def _driver() -> Any:
 
 
 def _column(field: Any, values: Any, text: Collection[str]) -> pl.Series:
-    """A column as Polars has it, from its PostgreSQL type."""
+    """Convert a column from its PostgreSQL type to a Polars one."""
     import pyarrow as pa
 
     kind = (field.metadata or {}).get(b"POSTGRESQL:type", b"").decode()

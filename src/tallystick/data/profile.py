@@ -81,7 +81,7 @@ def profile(frame: Frame, party: PartyFile, contract: Contract | None = None) ->
 
 
 def keys_as_written(party: PartyFile) -> AlignmentConfig:
-    """How keys are compared where there is no contract that says it."""
+    """Return how keys are compared if no contract says it."""
     return AlignmentConfig(keys=tuple(KeyColumn(name=name) for name in party.keys))
 
 
@@ -110,7 +110,7 @@ def _column(column: pl.Series, use: str) -> ColumnProfile:
 
 
 def samples_of(column: pl.Series) -> tuple[str, ...]:
-    """The first few different cells, as they are read; of a column of lists none."""
+    """Return the first few different cells, as they are read; none for a column of lists."""
     if column.dtype.is_nested():
         return ()
     few = column.head(SAMPLED).drop_nulls().unique(maintain_order=True).head(SAMPLES)
@@ -196,6 +196,6 @@ def lost_zeros(keys: pl.Series) -> float:
 
 
 def _days_first(values: pl.Series) -> bool:
-    """Whether all that is not missing looks like 31.12.2020 or 31/12/20: no ISO date, so it stays text."""
+    """Tell whether all that is not missing looks like 31.12.2020 or 31/12/20: no ISO date, so it stays text."""
     known = values.drop_nulls()
     return values.dtype == pl.String and len(known) > 0 and bool(known.str.contains(DAY_FIRST).all())

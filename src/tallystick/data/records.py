@@ -24,12 +24,12 @@ LEAST_ROWS = 2**15  # of a piece: a column of a file is read in no smaller ones 
 
 
 def fits_memory(rows: int, row_bytes: int) -> bool:
-    """Whether so many packed rows stay in memory."""
+    """Tell whether so many packed rows stay in memory."""
     return rows * row_bytes <= IN_MEMORY_BYTES
 
 
 def rows_of_a_piece(row_bytes: int) -> int:
-    """How many rows are packed at a time."""
+    """Return how many rows are packed at a time."""
     return max(LEAST_ROWS, PIECE_BYTES // max(1, row_bytes))
 
 
@@ -56,7 +56,7 @@ class RowFile:
         self._announced.append(place_B)
 
     def require(self, place_B: NDArray[np.integer]) -> None:
-        """The same for rows that are asked for now, unless they were announced."""
+        """Load rows that are asked for now, unless they were announced."""
         if not any(np.array_equal(place_B, each) for each in self._announced):
             self._read(place_B)
 

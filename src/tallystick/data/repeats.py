@@ -65,13 +65,13 @@ def _values(frame: Frame, column: str, statistic: Statistic) -> pl.Series:
 
 
 def _made_of(values: pl.Series, rows: pl.DataFrame, statistic: Statistic) -> pl.DataFrame:
-    """A value for each key, of its rows in their order."""
+    """Compute a value for each key from its rows in their order."""
     table = rows.select("key", value=values.gather(rows.get_column("row")))
     return table.group_by("key", maintain_order=True).agg(_MADE[statistic](pl.col("value")))
 
 
 def _spread(of_key: pl.DataFrame, key: pl.Series, name: str) -> pl.Series:
-    """The value of its key at every row."""
+    """Give every row the value of its key."""
     return key.to_frame("key").join(of_key, on="key", how="left", maintain_order="left").get_column("value").alias(name)
 
 

@@ -1,4 +1,4 @@
-"""How many rows a table may have, held to before they are in memory: a small file can announce, or unpack into, any number."""
+"""Limit the rows of a table before they are in memory: a small file can announce, or unpack into, any number."""
 
 import os
 

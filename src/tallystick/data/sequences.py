@@ -99,7 +99,7 @@ def check_separators(frame: Frame, sequences: Mapping[str, SequenceConfig]) -> N
 
 
 def _target(frame: Frame, name: str, separator: str | None) -> pl.Series:
-    """The column of the rows' items, spelt as the items are that a separator parts: without blanks around them."""
+    """Return the column of the rows' items, without blanks around them, as a separator would part them."""
     column = require_column(frame, name, use="target")
     if separator is None or column.dtype not in _TEXT:
         return column
@@ -107,7 +107,7 @@ def _target(frame: Frame, name: str, separator: str | None) -> pl.Series:
 
 
 def _listed(column: pl.Series, separator: str | None, length: int | None) -> tuple[pl.Series, NDArray[np.int64]]:
-    """The last ``length`` items of each cell, one after the other, and how many each has: none for a missing one."""
+    """Return the last ``length`` items of each cell, one after the other, and how many each cell has: none for a missing one."""
     lists = _lists(column, separator).list.drop_nulls()
     kept = lists if length is None else lists.list.tail(length)
     # A cell without items leaves one null behind.

@@ -1,4 +1,4 @@
-"""Which rows are for training, validation and test.
+"""Split rows into training, validation and test parts.
 
 Shapes: N rows.
 """
@@ -51,7 +51,7 @@ def folds_by_hash(ids: Sequence[bytes], split: SplitConfig, *, count: int, seed:
 
 
 def _uniform(ids: Sequence[bytes], seed: int) -> Iterator[tuple[slice, NDArray[np.float64]]]:
-    """A number within [0, 1) for each id, by a hash with the seed as its key; a piece of the ids at a time."""
+    """Yield a number in [0, 1) for each id, by a hash with the seed as its key, a piece of the ids at a time."""
     key = seed.to_bytes(8, "big")
     hashed = partial(hashlib.blake2b, digest_size=8, key=key, person=b"tallystick-split")
     for start in range(0, len(ids), HASHED_AT_A_TIME):
@@ -66,7 +66,7 @@ def split_positions(count: int, split: SplitConfig, *, seed: int) -> Parts:
 
 
 def ids_by_position(count: int) -> list[bytes]:
-    """What stands for an id where rows have none in common."""
+    """Return stand-ins for ids where rows have none in common."""
     return [position.to_bytes(8, "big") for position in range(count)]
 
 
@@ -121,7 +121,7 @@ def check_times(times: pl.Series, split: SplitConfig) -> None:
 
 
 def _wanted(split: SplitConfig) -> dict[str, int]:
-    """The parts that should have rows."""
+    """List the parts that should have rows."""
     parts = (("training", TRAINING, 1.0), ("validation", VALIDATION, split.validation), ("test", TEST, split.test))
     return {name: part for name, part, share in parts if share}
 

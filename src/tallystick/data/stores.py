@@ -66,14 +66,14 @@ class Store:
         return cls(address=address, key=key.rstrip("/"), files=files)
 
     def holds(self, name: str) -> bool:
-        """Whether a folder of that name lies in this one; raises DataError where the store does not answer."""
+        """Tell whether a folder of that name is in this one; raises DataError if the store does not answer."""
         from pyarrow.fs import FileType
 
         with self._asked():
             return bool(self.files.get_file_info(f"{self.key}/{name}").type == FileType.Directory)
 
     def listed(self) -> list[StoredFile]:
-        """The files at the address, by name: itself, those of a folder, or those that fit a pattern.
+        """List the files at the address by name: the file itself, those of a folder, or those that fit a pattern.
 
         Raises DataError for a place without one, and where the store does not answer.
         """
@@ -109,7 +109,7 @@ class Store:
 
 @contextmanager
 def opened(file: TableFile) -> Iterator[Any]:
-    """What Arrow's readers take: a local file's path, or a store's file open for reading."""
+    """Open a file for Arrow's readers: a local file's path, or a store's file open for reading."""
     if isinstance(file, Path):
         yield file
         return

@@ -32,7 +32,7 @@ UNNAMED_INDEX = "__index_level_"  # what Arrow calls a pandas index that has no 
 
 
 class TrainedForms(Protocol):
-    """How the training read a party's columns: what an encoder keeps of it."""
+    """Forms in which the training read a party's columns: what an encoder keeps of them."""
 
     @property
     def text_columns(self) -> Collection[str]:
@@ -142,7 +142,7 @@ def _read_files(path: Path | str, table: TableConfig, text: Collection[str]) -> 
 
 
 def _stored(place: Store) -> list[StoredFile]:
-    """A store's files that are of a table's kinds."""
+    """List a store's files of the kinds that a table can have."""
     found = [file for file in place.listed() if not file.name.startswith((".", "_")) and _ending(file)]
     if not found:
         raise DataError(f"{place.address}: holds no file that ends in {', '.join(TABLE_SUFFIXES)}; an Iceberg table is not read")
@@ -168,7 +168,7 @@ def _local(files: Sequence[TableFile], table: TableConfig) -> Iterator[list[Path
 
 
 def _files(path: Path) -> list[Path]:
-    """The files of a path, by name: itself, those of a folder, or those that fit a pattern such as part-*.parquet."""
+    """List the files of a path by name: the file itself, those of a folder, or those that fit a pattern such as part-*.parquet."""
     refuse_pipe(path)
     if path.is_file():
         return [path]
@@ -199,7 +199,7 @@ def _refuse_iceberg(folder: Path) -> None:
 
 
 def _ending(path: TableFile) -> str | None:
-    """What kind of file it is by its name; None for any other."""
+    """Return a file's kind by its name; None for any other name."""
     return next(
         (ending for ending in (".csv", ".tsv", ".parquet") if path.name.lower().removesuffix(".gz").endswith(ending)), None
     )
@@ -248,7 +248,7 @@ def _query(table: TableConfig, text: Collection[str]) -> pl.DataFrame:
 
 
 def _with_password(table: TableConfig) -> str:
-    """The database's address, with the password in it where the party file says where that is."""
+    """Return the database's address, with the password in it if the party file says where that is."""
     assert table.database is not None, "a query on a server has an address"
     url = table.database.get_secret_value()
     return url if table.password is None else with_password(url, table.password.read("table.password"))

@@ -32,12 +32,12 @@ _USUAL_WEIGHT = 32
 
 
 def classes_of(column: pl.Series) -> tuple[str, ...]:
-    """The distinct labels as text, sorted (numbers by value, text by code point); of two, the last is the positive class."""
+    """Return the distinct labels as text, sorted (numbers by value, text by code point); the last of two is the positive class."""
     return tuple(as_text(column.drop_nulls().unique().sort()).unique(maintain_order=True).to_list())
 
 
 class LabelCoder(msgspec.Struct, frozen=True, kw_only=True):
-    """How a label column becomes a tensor, saved beside the model."""
+    """Coding of a label column into a tensor, saved beside the model."""
 
     type: Literal["binary", "multiclass", "regression"]
     classes: tuple[str, ...] = ()  # class c is classes[c]; for binary, classes[1] is the positive one
@@ -94,7 +94,9 @@ class LabelCoder(msgspec.Struct, frozen=True, kw_only=True):
         return as_text(column).replace_strict(self.classes, list(range(len(self.classes))), default=None, return_dtype=pl.Int64)
 
     def in_units(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Encoded labels or outputs in the label's own units: regression is learnt standardised, classes stay as they are."""
+        """Convert encoded labels or outputs to the label's own units: regression is learnt standardised, classes stay as they
+        are.
+        """
         return values.astype(np.float64) * self.deviation + self.mean if self.type == "regression" else values
 
     def to_json(self) -> str:
@@ -162,5 +164,5 @@ def _scale(labels: NDArray[Any]) -> tuple[float, float]:
 
 
 def _is_constant(labels: NDArray[Any]) -> bool:
-    """Whether numbers differ by no more than the last bits of the largest one."""
+    """Tell whether numbers differ by no more than the last bits of the largest one."""
     return len(labels) == 0 or float(np.ptp(labels)) <= 8 * float(np.finfo(np.float64).eps) * float(np.abs(labels).max())

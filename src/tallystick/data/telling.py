@@ -45,7 +45,7 @@ def telling(values: pl.Series, label: pl.Series) -> str | None:
 
 
 def _determines(values: pl.Series, label: pl.Series) -> bool:
-    """Whether there are few values, and all but a thousandth of the rows have one that goes with one label only."""
+    """Tell whether there are few values, and 99.9 % of the rows have a value that goes with one label only."""
     pair = pl.DataFrame({"value": values, "label": label}).drop_nulls()
     groups = pair.group_by("value").agg(pl.len(), pl.col("label").n_unique().alias("labels"))
     if pair.height < 3 or groups.height > max(2, pair.height // 10) or pair.get_column("label").n_unique() < 2:

@@ -56,7 +56,7 @@ class Labels:
         return cls(coder=coder, true_N=true_N, training_labels_N=true_N, weight_N=weight_N)
 
     def units(self, index_B: Tensor) -> tuple[Any, Any]:
-        """True labels in their own units at these positions, and the weights there, if rows have any."""
+        """Return true labels in their own units at these positions, and the weights there, if rows have any."""
         weight_B = self.weight_N[index_B].cpu().numpy() if self.weight_N is not None else None
         return self.coder.in_units(self.true_N[index_B].cpu().numpy()), weight_B
 
@@ -104,20 +104,20 @@ class Dataset(ABC):
 
     @property
     def has_branches(self) -> bool:
-        """Whether the label party's model has branches beside the joint one, for rows without a partner's row."""
+        """Tell whether the label party's model has branches beside the joint one, for rows without a partner's row."""
         return False
 
     @property
     def networks(self) -> int:
-        """How many networks train side by side."""
+        """Return how many networks train side by side."""
         return self.folds.count if self.folds is not None else 1
 
     def resolved(self, training: TrainingSettings) -> TrainingConfig:
-        """The contract's training for so many training positions, which are the same for every party."""
+        """Resolve the contract's training settings for the number of training positions, which is the same for every party."""
         return training.model_copy(update={"folds": self.networks}).resolved(len(self.train_N))
 
     def resolved_notes(self, training: TrainingSettings) -> list[str]:
-        """What ``auto`` came to, and that a method for unaligned rows had none, in words."""
+        """Say what ``auto`` came to, and whether a method for unaligned rows had none."""
         notes = training.resolved_notes(len(self.train_N))
         if self.folds is not None:
             notes += folds_notes(training.folds, self.folds.count) + self._untaught_notes(self.folds)
@@ -133,7 +133,7 @@ class Dataset(ABC):
         ]
 
     def _untaught_notes(self, folds: Folds) -> list[str]:
-        """Which classes some network does not meet in training, at the party that knows it."""
+        """Say which classes some network does not meet in training, at the party that knows it."""
         if self.labels is None or self.labels.coder.type == "regression":
             return []
         all_N, classes = torch.cat([self.train_N, self.validation_N]), self.labels.coder.classes
@@ -146,11 +146,11 @@ class Dataset(ABC):
         ]
 
     def features_at(self, index_B: Tensor) -> Features:
-        """The features at these positions; rows of nothing where this party has no column."""
+        """Return the features at these positions; rows without columns if this party has none."""
         return (self.source or no_columns)(index_B)
 
     def schedule(self, training: TrainingConfig, *, seed: int) -> Schedule:
-        """The batches of training; with folds every row teaches some networks and judges another."""
+        """Build the batches of training; with folds every row teaches some networks and judges another."""
         all_N = torch.cat([self.train_N, self.validation_N])
         return Schedule(
             train_N=self.train_N if self.folds is None else all_N,
@@ -162,11 +162,11 @@ class Dataset(ABC):
         )
 
     def with_validation(self: D) -> D:
-        """The same rows with those of the validation part among the training rows: what a refit trains on."""
+        """Move the validation rows to the training rows: what a refit trains on."""
         return replace(self, train_N=torch.cat([self.train_N, self.validation_N]), validation_N=self.validation_N[:0])
 
     def method(self, training: TrainingConfig, *, start: Seed) -> UnalignedMethod | None:  # noqa: ARG002
-        """What unaligned rows are for, with weights drawn from ``start``; None where they are left out."""
+        """Build the method for unaligned rows, with weights drawn from ``start``; None if they are left out."""
         return None
 
     def test_batches(self, batch_size: int) -> Sequence[Tensor]:
@@ -174,62 +174,64 @@ class Dataset(ABC):
         return torch.split(self.test_N, batch_size) if len(self.test_N) else ()
 
     def cut_rows(self, index_B: Tensor, peer: int) -> int:
-        """How many rows of a feature party's cut embedding cross for these positions; ``peer`` is its place in the contract."""
+        """Count the rows of a feature party's cut embedding that cross for these positions; ``peer`` is its place in the
+        contract.
+        """
         return a_row_each(index_B, peer)
 
     def most_cut_rows(self, positions: int, peer: int) -> int:  # noqa: ARG002
-        """The most that cross for so many positions."""
+        """Bound how many rows cross for so many positions."""
         return positions
 
     def is_linked(self, index_B: Tensor) -> Tensor:
-        """Which of these positions have a row of any feature party linked to them."""
+        """Mark the positions that have a row of any feature party linked to them."""
         return torch.ones(len(index_B), dtype=torch.bool, device=index_B.device)
 
     @property
     def candidates(self) -> tuple[int, ...]:
-        """How many rows of each feature party are linked to a position; empty where it is one."""
+        """Return how many rows of each feature party are linked to a position; empty if it is one."""
         return ()
 
     def cut_numbers(self, index_B: Tensor, peer: int) -> Tensor:  # noqa: ARG002
-        """Which rows of a feature party cross for these positions, in the order in which they do: here one for each."""
+        """Return which rows of a feature party cross for these positions, in the order in which they cross: here one for each."""
         return index_B
 
     def columns_of(self, rows_R: Tensor) -> Features:
-        """A feature party's columns of rows that cross, by what ``cut_numbers`` calls them."""
+        """Return a feature party's columns of rows that cross, by the numbers that ``cut_numbers`` gives."""
         return self.features_at(rows_R)
 
     def sent_columns(self, rows_R: Tensor) -> Tensor:
-        """The columns that this party embeds for these positions, made-up rows too, as numbers (R, F + G)."""
+        """Return the columns that this party embeds for these positions, made-up rows too, as numbers (R, F + G)."""
         features = self.features_at(rows_R.to(self.train_N.device))
         return torch.cat([features.numeric_NF, features.categorical_NG], dim=1).cpu()
 
     def seen(self, index_B: Tensor, rows_BD: Tensor, peer: int) -> Tensor:  # noqa: ARG002
-        """What a feature party makes of what crossed, example by example: the rows that an attack is about."""
+        """Turn what crossed into what a feature party has per example: the rows that an attack is about."""
         return rows_BD
 
     def is_own(self, index_B: Tensor) -> Tensor:
-        """Which of these positions are rows of this party."""
+        """Mark the positions that are rows of this party."""
         return torch.ones(len(index_B), dtype=torch.bool, device=index_B.device)
 
     @property
     def membership(self) -> Tensor | None:
-        """Which positions are own rows, where a peer is not to find out; None where every party knows it of every position."""
+        """Mark the positions that are own rows, if a peer must not find out; None if every party knows it of every position."""
         return None
 
     def wrap(self, bottom: nn.Module) -> nn.Module:
-        """A feature party's bottom model with whatever has to happen to its cut embeddings."""
+        """Wrap a feature party's bottom model with whatever has to happen to its cut embeddings."""
         return bottom
 
     @abstractmethod
     def objective(self) -> Objective:
-        """The label party's loss."""
+        """Build the label party's loss."""
 
     @abstractmethod
     def own_part(self) -> "Dataset":
-        """The positions of this party's own rows alone, with the true labels: for the baseline, of which nothing leaves."""
+        """Select the positions of this party's own rows, with the true labels: for the baseline, of which nothing leaves."""
 
     def calibration(self, state: TrainingState | None) -> Calibration:  # noqa: ARG002
-        """What turns the trained model's logits into those of real rows; the label party keeps it for prediction."""
+        """Build what turns the trained model's logits into those of real rows; the label party keeps it for prediction."""
         return NO_CALIBRATION
 
     @property
@@ -245,5 +247,5 @@ class Dataset(ABC):
         return self.encoder
 
     def trained_on(self: D, training_labels_N: Tensor) -> D:
-        """The same rows with these labels to train and validate on."""
+        """Return the same rows with these labels to train and validate on."""
         return replace(self, labels=replace(self.known_labels, training_labels_N=training_labels_N))

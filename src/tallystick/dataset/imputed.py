@@ -97,7 +97,7 @@ class ImputingSource:
         )
 
     def __call__(self, index_B: Tensor) -> ImputedFeatures:
-        """The batch at these positions."""
+        """Return the batch at these positions."""
         own_B = self.own_U[index_B]
         inputs_B = self.imputer.inputs(own_B, own_rows=len(self.features), uniform_B=self.draws.at(index_B)[:, 0])
         rows = self.features.rows(inputs_B)
@@ -136,14 +136,14 @@ class ImputingBottom(nn.Module):
         self._generator = generator
 
     def forward(self, features: ImputedFeatures) -> Tensor:
-        """The cut embeddings (B, D) that are sent."""
+        """Compute the cut embeddings (B, D) that are sent."""
         cut_BD: Tensor = self.bottom(features)
         if self.training:
             self.moments.update(cut_BD.detach()[features.present_B])
         return self._imputer.cut(cut_BD, features.present_B, moments=self.moments, generator=self._generator)
 
     def get_extra_state(self) -> Tensor:
-        """The generator's state, for checkpoints."""
+        """Return the generator's state, for checkpoints."""
         return self._generator.get_state()
 
     def set_extra_state(self, state: Tensor) -> None:
@@ -185,11 +185,11 @@ class ImputingObjective:
 
     @property
     def settles_first(self) -> bool:
-        """Whether absent labels are drawn before training."""
+        """Tell whether absent labels are drawn before training."""
         return self._imputer.settles_first
 
     def real_labels(self, index_N: Tensor) -> Tensor:
-        """The own labels at these positions, -1 where absent."""
+        """Return the own labels at these positions, -1 if absent."""
         own_N = self._own_U[index_N]
         return torch.where(own_N >= 0, self._labels_N[own_N.clamp(min=0)], -1.0)
 
@@ -231,5 +231,5 @@ class ImputingObjective:
         return binary_cross_entropy_with_logits(self._calibration.prediction_logits(logits[real]), labels_V)
 
     def fitted(self) -> dict[str, float]:
-        """The line through the logits that the last validation fitted."""
+        """Return the line through the logits that the last validation fitted."""
         return asdict(self._calibration.line) if self._calibration.when == "fitted" else {}

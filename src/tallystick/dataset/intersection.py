@@ -111,7 +111,7 @@ class IntersectionDataset(Dataset):
         *,
         secret_seed: Callable[[], int],  # noqa: ARG003
     ) -> "IntersectionDataset":
-        """New rows, by the encoder that was fitted in training; the label party's unaligned ones count as test rows."""
+        """Encode new rows by the encoder of the training; the label party's unaligned ones count as test rows."""
         rows_M, unaligned = own.alignment.rows_N, UnalignedRows()
         if own.is_label and contract.unaligned.used:
             rows_M = np.concatenate([rows_M, own.unlinked()])
@@ -121,15 +121,15 @@ class IntersectionDataset(Dataset):
 
     @property
     def has_branches(self) -> bool:
-        """Whether there is a method for such rows."""
+        """Tell whether there is a method for such rows."""
         return self.settings.used
 
     def schedule(self, training: TrainingConfig, *, seed: int) -> Schedule:
-        """The batches of training, with those of unaligned rows."""
+        """Build the batches of training, with those of unaligned rows."""
         return scheduled(super().schedule(training, seed=seed), self.settings, self.unaligned.train_N)
 
     def method(self, training: TrainingConfig, *, start: Seed) -> UnalignedMethod | None:
-        """What unaligned rows are for, with weights drawn from ``start``."""
+        """Build the method for unaligned rows, with weights drawn from ``start``."""
         if not self.settings.used:
             return None
         columns = tuple(column.name for column in self.encoder.categorical) if self.encoder is not None else ()
@@ -138,7 +138,7 @@ class IntersectionDataset(Dataset):
         return method_of(self.settings, batch_size=training.batch_size, ratio=ratio, seed=start, columns=columns)
 
     def objective(self) -> Objective:
-        """The loss by the labels to train on."""
+        """Build the loss by the labels to train on."""
         labels = self.known_labels
         each = Supervised(labels.coder.type, labels.training_labels_N, labels.weight_N)
         return self.folds.objective(each) if self.folds is not None else each
@@ -220,7 +220,7 @@ def _parts(split: SplitConfig, seed: int, own: OwnRows, channels: Sequence[Chann
 
 
 def parts_by_time(split: SplitConfig, own: OwnRows, channels: Sequence[Channel]) -> Parts:
-    """The part of each position by the label party's time column; it tells the others."""
+    """Return the part of each position by the label party's time column; the label party tells the others."""
     if own.is_label:
         assert own.party.time is not None
         parts_N = split_by_time(own.linked_column(own.party.time, use="time"), split)

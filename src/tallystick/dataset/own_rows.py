@@ -1,4 +1,4 @@
-"""What every way of linking rows begins with: a party's table beside its alignment, its columns encoded, its labels fitted.
+"""Prepare what every way of linking rows begins with: a party's table beside its alignment, columns encoded, labels fitted.
 
 Shapes: R own rows that take part, N linked positions.
 """
@@ -32,7 +32,7 @@ Parts = NDArray[np.uint8]
 
 @dataclass(frozen=True, kw_only=True)
 class Before:
-    """What a run goes on from that starts from an earlier one.
+    """State of an earlier run that a run goes on from.
 
     Args:
         encoder: of the columns; None for a label party without any.
@@ -66,24 +66,24 @@ class OwnRows:
     screens: bool = False
 
     def table(self) -> Frame:
-        """The R rows, in the table's order."""
+        """Return the R rows, in the table's order."""
         return self.frame[self.keys.rows_R]
 
     def linked(self) -> Frame:
-        """The own rows as links count them; where that is by position, every position has to have one."""
+        """Return the own rows as links count them; if links count by position, every position must have one."""
         return self.frame[self.keys.rows_R[self.alignment.own_rows]]
 
     def candidates(self, feature_parties: Sequence[str]) -> list[Candidates]:
-        """The candidates of each feature party in this order; a feature party has its own alone."""
+        """Return the candidates of each feature party in this order; a feature party has its own alone."""
         found = self.alignment.candidates
         return [found[name] for name in (feature_parties if self.is_label else [self.party.party])]
 
     def crossed(self, rows_R: NDArray[np.int64]) -> Frame:
-        """A feature party's rows that crossed the cut: by position, or by number where rows have candidates."""
+        """Return a feature party's rows that crossed the cut: by position, or by number if rows have candidates."""
         return self.frame[self.keys.rows_R[self.alignment.own_rows[rows_R]]]
 
     def unlinked(self) -> NDArray[np.int64]:
-        """Which of the R rows stand at no position, in the order of their ids.
+        """Return which of the R rows are at no position, in the order of their ids.
 
         Batches of them shape weights by which others see rows. So their order is not the table's, which may say more.
         """
@@ -96,27 +96,29 @@ class OwnRows:
         return in_order_M
 
     def key_at(self, index_B: Tensor) -> NDArray[np.int64]:
-        """Which of the ids the own row at each of these positions has, unlinked rows behind the linked ones."""
+        """Return which id the own row at each position has; unlinked rows come after the linked ones."""
         found: NDArray[np.int64] = self.keys.id_R[self.rows_at(index_B)]
         return found
 
     def rows_at(self, index_B: Tensor) -> NDArray[np.int64]:
-        """Which of the R rows stand at these positions, unlinked rows behind the linked ones."""
+        """Return which of the R rows is at each position; unlinked rows come after the linked ones."""
         found: NDArray[np.int64] = np.concatenate([self.alignment.rows_N, self.unlinked()])[index_B.cpu().numpy()]
         return found
 
     def at(self, rows_M: NDArray[np.int64]) -> Frame:
-        """These of the R rows."""
+        """Select these of the R rows."""
         return self.frame[self.keys.rows_R[rows_M]]
 
     def named(self, packed: PackedFeatures, rows_M: NDArray[np.int64], contract: Contract) -> PackedFeatures:
-        """The packed columns of these of the R rows; each known by its id, where a feature party's noise is a row's own."""
+        """Give the packed columns of these of the R rows their ids, if a feature party's noise is a row's own."""
         if self.is_label or not contract.embedding_defenses().noisy:
             return packed
         return replace(packed, who_M=torch.from_numpy(who_of(self._names(rows_M))))
 
     def _names(self, rows_M: NDArray[np.int64]) -> Iterable[bytes]:
-        """What tells these of the R rows from others, in another table too: the id; with similar keys its number and its key."""
+        """Yield what tells each of these rows from others, in another table too: the id; with similar keys its number and its
+        key.
+        """
         ids, similar = self.keys.ids_of(rows_M), self.keys.similar
         if similar is None:
             return ids
@@ -133,12 +135,12 @@ class OwnRows:
         return require_column(self.frame, name, use=use).gather(self.keys.rows_R[self.alignment.rows_N])
 
     def label(self) -> pl.Series:
-        """The R labels: which classes there are does not hang on who else is in the alignment."""
+        """Return the R labels: the classes do not depend on who else is in the alignment."""
         assert self.party.label is not None
         return require_column(self.frame, self.party.label, use="label").gather(self.keys.rows_R)
 
     def used_labels(self, contract: Contract) -> pl.Series:
-        """The labels that a run uses, as the table has them: those of linked rows, or of all where the others are used, too."""
+        """Return the labels that a run uses: those of linked rows, or of all rows if the others are used too."""
         rows_N = self.alignment.rows_N
         return self.label() if contract.unaligned.used else self.label().gather(rows_N[rows_N >= 0])
 
@@ -154,7 +156,9 @@ class OwnRows:
         return LabelCoder.fit(self.label(), contract.target, training_R, hidden=hidden)
 
     def weights(self, contract: Contract, rows_M: NDArray[np.int64]) -> Tensor | None:
-        """The weights of these of the R rows, if rows have any; without gradients no error hangs on which rows these are."""
+        """Return the weights of these of the R rows, if rows have any; without gradients no error depends on which rows these
+        are.
+        """
         if self.party.weight is None:
             return None
         column = require_column(self.frame, self.party.weight, use="weight").gather(self.keys.rows_R)
@@ -187,7 +191,7 @@ class OwnRows:
 
 
 def known_labels(coder: LabelCoder, column: pl.Series) -> LabelCoder:
-    """An earlier run's coding of labels for a whole new column; raises LabelError for a class that the earlier run did not know.
+    """Check a whole new column against an earlier run's label coding; raises LabelError for a class that it does not know.
 
     Its scale stays, too: what the network's outputs mean does not change.
     """
@@ -199,7 +203,7 @@ def known_labels(coder: LabelCoder, column: pl.Series) -> LabelCoder:
 
 
 def extended_encoder(before: Before, frame: Frame, party: PartyFile, rows: NDArray[np.int64]) -> Encoder | None:
-    """The earlier run's encoder for these rows of a frame; None for a label party that had none."""
+    """Extend the earlier run's encoder to these rows of a frame; None for a label party that had none."""
     return extended(before.encoder, frame, party, rows, grows=before.grows) if before.encoder is not None else None
 
 
@@ -213,7 +217,7 @@ def fitted_positions(train_N: Tensor, validation_N: Tensor, *, taught: bool) -> 
 
 
 def folds_of(contract: Contract, own: OwnRows, train_N: Tensor, validation_N: Tensor) -> Folds | None:
-    """The fold of each position, where the contract has several for so many training rows; an id's rows are in one.
+    """Assign each position a fold, if the contract has several for so many training rows; an id's rows are in one.
 
     A run that starts from an earlier one has as many as that. Raises DataError for a fold without a row, and where an earlier
     run's several networks meet rows without a partner's row.
@@ -234,7 +238,7 @@ def folds_of(contract: Contract, own: OwnRows, train_N: Tensor, validation_N: Te
 def own_folds_of(
     contract: Contract, before: Before | None, ids: Sequence[bytes], train_N: Tensor, validation_N: Tensor
 ) -> Folds | None:
-    """The same of what scores rows without a partner's row: of all own rows, which have these ids by position.
+    """Assign folds to all own rows, which have these ids by position, for the networks that score rows without a partner's row.
 
     Nobody asked for these folds: where ids are too few for a row in each, a single network does it.
     """
@@ -263,6 +267,6 @@ def _check_filled(folds: Folds | None, index_N: Tensor) -> None:
 
 
 def positions(parts_N: Parts) -> tuple[Tensor, Tensor, Tensor]:
-    """The positions of a split's training, validation and test part."""
+    """Return the positions of a split's training, validation and test part."""
     train_N, validation_N, test_N = (torch.from_numpy(np.flatnonzero(parts_N == part)) for part in (TRAINING, VALIDATION, TEST))
     return train_N, validation_N, test_N

@@ -1,4 +1,4 @@
-"""Which dataset a contract's way of linking rows makes, by what its declaration says of positions and candidates."""
+"""Choose the dataset for a contract's way of linking rows, by what its declaration says of positions and candidates."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -27,7 +27,9 @@ class DatasetKind(Protocol):
 
 
 def dataset_of(linkage: Linkage) -> DatasetKind:
-    """What training, evaluation and prediction read: candidates of each row, rows that may be absent, or common rows alone."""
+    """Choose what training, evaluation and prediction read: candidates of each row, rows that may be absent, or common rows
+    alone.
+    """
     if linkage.similar:
         return SimilarityDataset
     return UnionDataset if linkage.imputes else IntersectionDataset

@@ -32,7 +32,7 @@ from tallystick.training.objective import Objective, Supervised
 
 @dataclass(frozen=True, kw_only=True)
 class DistinctCandidates:
-    """Which rows of a feature party cross for a batch: each distinct candidate once, in the order of their numbers.
+    """Rows of a feature party that cross for a batch: each distinct candidate once, in the order of their numbers.
 
     Args:
         numbers_NK: numbers of the candidates at each position, -1 at pads.
@@ -47,11 +47,11 @@ class DistinctCandidates:
         return distinct_candidates(self.numbers_NK[index_B], rows=self.rows)[0]
 
     def places(self, index_B: Tensor) -> Tensor:
-        """Where each candidate is among them (B, K), -1 at pads."""
+        """Return where each candidate is among them (B, K), -1 at pads."""
         return distinct_candidates(self.numbers_NK[index_B], rows=self.rows)[1]
 
     def most(self, positions: int) -> int:
-        """The most rows that can cross for so many positions."""
+        """Bound how many rows can cross for so many positions."""
         return max(1, min(self.rows, positions * self.numbers_NK.shape[1]))
 
 
@@ -73,7 +73,7 @@ class AllCandidates(DistinctCandidates):
         return place_BK.masked_fill(numbers_BK < 0, -1)
 
     def most(self, positions: int) -> int:
-        """A row for each link."""
+        """Return a row for each link."""
         return positions * self.numbers_NK.shape[1]
 
 
@@ -90,7 +90,7 @@ class CandidateSource:
     crossing: DistinctCandidates
 
     def __call__(self, index_B: Tensor) -> Features:
-        """The batch at these positions (R rows)."""
+        """Return the batch at these positions (R rows)."""
         return self.features.rows(self.crossing.numbers(index_B))
 
 
@@ -109,7 +109,7 @@ class LinkedSource:
     similarities_NK: Sequence[Tensor]
 
     def __call__(self, index_B: Tensor) -> LinkedFeatures:
-        """The batch at these positions."""
+        """Return the batch at these positions."""
         rows = self.features.rows(index_B)
         linked = tuple(
             CandidateLinks(place_BK=crossing.places(index_B), similarity_BK=similarity_NK[index_B])
@@ -177,7 +177,7 @@ class SimilarityDataset(Dataset):
         *,
         secret_seed: Callable[[], int],  # noqa: ARG003
     ) -> "SimilarityDataset":
-        """New rows, by the encoder that was fitted in training."""
+        """Encode new rows by the encoder of the training."""
         return cls._encoded(contract, own, encoder, torch.device("cpu"))
 
     @classmethod
@@ -203,7 +203,7 @@ class SimilarityDataset(Dataset):
         return True
 
     def is_linked(self, index_B: Tensor) -> Tensor:
-        """Which of these positions have a candidate of any feature party."""
+        """Mark the positions that have a candidate of any feature party."""
         return torch.stack([(crossing.numbers_NK[index_B] >= 0).any(dim=1) for crossing in self.crossings]).any(dim=0)
 
     @property
@@ -212,34 +212,34 @@ class SimilarityDataset(Dataset):
         return tuple(crossing.numbers_NK.shape[1] for crossing in self.crossings)
 
     def cut_rows(self, index_B: Tensor, peer: int) -> int:
-        """The distinct candidates of these positions."""
+        """Count the distinct candidates of these positions."""
         return len(self.crossings[peer].numbers(index_B))
 
     def most_cut_rows(self, positions: int, peer: int) -> int:
-        """A candidate crosses once a batch, so never more than there are rows."""
+        """Bound the rows that cross: a candidate crosses once a batch, so never more than there are rows."""
         return self.crossings[peer].most(positions)
 
     def cut_numbers(self, index_B: Tensor, peer: int) -> Tensor:
-        """The distinct candidates of these positions, by number."""
+        """Return the distinct candidates of these positions, by number."""
         return self.crossings[peer].numbers(index_B)
 
     def columns_of(self, rows_R: Tensor) -> Features:
-        """The columns of these numbers."""
+        """Return the columns of the rows with these numbers."""
         assert isinstance(self.source, CandidateSource), "a feature party's rows are numbered"
         return self.source.features.rows(rows_R)
 
     def seen(self, index_B: Tensor, rows_RD: Tensor, peer: int) -> Tensor:
-        """What crossed, example by example: the mean over an example's candidates (B, D)."""
+        """Average what crossed over each example's candidates (B, D)."""
         place_BK = self.crossings[peer].places(index_B)
         return CandidateLinks(place_BK=place_BK, similarity_BK=torch.zeros(place_BK.shape)).mean(rows_RD)
 
     def objective(self) -> Objective:
-        """The loss by the labels to train on."""
+        """Build the loss by the labels to train on."""
         labels = self.known_labels
         return Supervised(labels.coder.type, labels.training_labels_N, labels.weight_N)
 
     def own_part(self) -> IntersectionDataset:
-        """The same rows without links, with the true labels."""
+        """Return the same rows without links, with the true labels."""
         labels = self.known_labels
         return IntersectionDataset(
             encoder=self.encoder,
@@ -253,7 +253,7 @@ class SimilarityDataset(Dataset):
 
 
 def crossing_of(candidates: Candidates, device: torch.device) -> DistinctCandidates:
-    """What crosses for a party's candidates."""
+    """Return what crosses for a party's candidates."""
     return DistinctCandidates(numbers_NK=torch.from_numpy(candidates.numbers_NK.copy()).to(device), rows=candidates.rows)
 
 
@@ -270,7 +270,7 @@ def _similarity(candidates: Candidates) -> np.ndarray[Any, np.dtype[np.float32]]
 
 
 def _parts(split: SplitConfig, seed: int, own: OwnRows, channels: Sequence[Channel]) -> Parts:
-    """The part of each position: by a keyed hash of its number, or by the label party's time, which it tells the others."""
+    """Assign each position its part: by a keyed hash of its number, or by the label party's time, which it tells the others."""
     if split.method == "hash":
         return split_positions(len(own.alignment), split, seed=seed)
     return parts_by_time(split, own, channels)

@@ -35,7 +35,7 @@ from tallystick.training.plan import Schedule
 
 @dataclass(frozen=True, kw_only=True)
 class Imputation:
-    """What one party imputes in a run, and the randomness of it.
+    """Imputers of one party in a run, and their randomness.
 
     Args:
         own_U: own row at each position, -1 where absent.
@@ -63,11 +63,11 @@ class Imputation:
         return ImputingSource.of(features, self.own_U, imputer=self.features, draws=draws, generator=generator, common=common)
 
     def bottom(self, bottom: nn.Module) -> ImputingBottom:
-        """The bottom model with whatever the imputer does after it."""
+        """Wrap the bottom model with whatever the imputer does after it."""
         return ImputingBottom(bottom, self.features, generator=self._generator(stream=2))
 
     def objective(self, labels_N: Tensor, calibration: Calibration, *, positive_rate: float) -> ImputingObjective:
-        """The label party's loss."""
+        """Build the label party's loss."""
         draws = self._draws(max(self.labels.draws, 1), stream=3)
         return ImputingObjective(
             labels_N, self.own_U, imputer=self.labels, draws=draws, calibration=calibration, positive_rate=positive_rate
@@ -83,7 +83,7 @@ class Imputation:
 def union_calibration(
     union: UnionConfig, sizes: Mapping[str, int], feature_party: str, *, positive_rate: float, own_columns: bool
 ) -> Calibration:
-    """The calibration that the contract's strategies ask for, from the sizes that the label party learnt.
+    """Build the calibration that the contract's strategies ask for, from the sizes that the label party learnt.
 
     The shift holds where the label party has no columns of its own: with some, a row that only it has still tells of its
     label. A fitted calibration then leaves the shift out and takes its own rows as they are, imputed features and all.
@@ -175,7 +175,7 @@ class UnionDataset(Dataset):
     def to_score(
         cls, contract: Contract, own: OwnRows, encoder: Encoder | None, *, secret_seed: Callable[[], int]
     ) -> "UnionDataset":
-        """New rows, by the encoder that was fitted in training, and what is imputed at the positions that this party lacks."""
+        """Encode new rows by the encoder of the training, and impute at the positions that this party lacks."""
         seed = secret_seed()
         own = _shuffled(own, seed)
         own_U = torch.from_numpy(own.alignment.rows_N.copy())
@@ -184,29 +184,29 @@ class UnionDataset(Dataset):
         return cls(encoder=encoder, source=source, imputation=imputation)
 
     def schedule(self, training: TrainingConfig, *, seed: int) -> Schedule:
-        """The batches of training, with the training positions embedded once before where labels are drawn by them."""
+        """Build the batches of training; if labels are drawn by embeddings, the training positions are embedded once before."""
         schedule = super().schedule(training, seed=seed)
         return replace(schedule, embeds_before=0) if self.imputation.labels.settles_first else schedule
 
     def is_own(self, index_B: Tensor) -> Tensor:
-        """Which of these positions are rows of this party."""
+        """Mark the positions that are rows of this party."""
         return self.imputation.own_U[index_B] >= 0
 
     @property
     def membership(self) -> Tensor:
-        """Which positions are own rows: the peer is not to find out."""
+        """Mark the positions that are own rows: the peer must not find out."""
         return self.imputation.own_U >= 0
 
     def wrap(self, bottom: nn.Module) -> nn.Module:
-        """The bottom model with whatever the imputer does after it."""
+        """Wrap the bottom model with whatever the imputer does after it."""
         return self.imputation.bottom(bottom)
 
     def objective(self) -> Objective:
-        """The loss by real labels where there are some, imputed ones elsewhere."""
+        """Build the loss by real labels, and by imputed ones where none is real."""
         return self.imputation.objective(self.labels_N, self.shift, positive_rate=self.positive_rate)
 
     def own_part(self) -> IntersectionDataset:
-        """The positions of the own rows: there everything is real."""
+        """Select the positions of the own rows: there everything is real."""
         return IntersectionDataset(
             encoder=self.encoder,
             source=self.source,
@@ -217,7 +217,7 @@ class UnionDataset(Dataset):
         )
 
     def calibration(self, state: TrainingState | None) -> Calibration:
-        """The shift, with the line that training fitted, if it did."""
+        """Return the shift, with the line that training fitted, if it did."""
         fitted = state.best_fitted if state is not None else {}
         return replace(self.shift, line=LogitLine(**fitted)) if fitted else self.shift
 
@@ -244,7 +244,7 @@ def _encoded(encoder: Encoder, own: OwnRows, contract: Contract) -> PackedFeatur
 
 
 def _universal_ids(own: OwnRows) -> list[bytes]:
-    """The universal ids, which both sides have for every position; a helper's positions are ids themselves."""
+    """Return the universal ids, which both sides have for every position; a helper's positions are ids themselves."""
     uids_U16 = own.alignment.uids_N16
     if uids_U16 is None:
         return [position.to_bytes(8, "big") for position in range(len(own.alignment))]

@@ -1,4 +1,4 @@
-"""What an imputer is: one kind for absent labels, one for absent features, and what each says of itself.
+"""Define an imputer: one kind for absent labels, one for absent features, and what each says of itself.
 
 Shapes: B rows of a batch, D cut width, K draws per row.
 
@@ -19,7 +19,7 @@ When = Literal["never", "training", "prediction", "fitted"]
 
 
 class Imputer(ABC):
-    """What every imputer says of itself, beside what it does: everybody who asks reads it here."""
+    """Facts that every imputer states about itself, beside what it does: everybody who asks reads them here."""
 
     name: ClassVar[str]
     """Its name in a contract, without a suffix for calibration."""
@@ -38,7 +38,7 @@ ANY_CALIBRATION: tuple[When, ...] = ("never", "training", "prediction", "fitted"
 
 @dataclass(frozen=True, kw_only=True)
 class LabelBatch:
-    """What the label party may look at to impute labels.
+    """Inputs that the label party may look at to impute labels.
 
     Args:
         labels_B: its labels, 0 or 1; any value where absent.
@@ -77,12 +77,12 @@ class LabelImputer(Imputer):
 
     @property
     def soft_targets(self) -> bool:
-        """Whether it gives targets between the classes."""
+        """Tell whether it gives targets between the classes."""
         return False
 
     @property
     def draws(self) -> int:
-        """How many uniform numbers a row needs (K; 0 if none)."""
+        """Return how many uniform numbers a row needs (K; 0 if none)."""
         return 0
 
     @abstractmethod

@@ -27,7 +27,7 @@ class RandomPositiveLabels(LabelImputer):
         return 1
 
     def imputed_rate(self, positive_rate: float) -> float:
-        """The rate itself."""
+        """Return the rate itself."""
         return positive_rate
 
     def __call__(self, batch: LabelBatch, *, uniform_BK: Tensor) -> Tensor:

@@ -77,7 +77,7 @@ class SplicedFeatures(FeatureImputer):
     def _spliced(
         self, agreeing: Sequence["_Agreeing"], edges: Sequence[tuple[int, int]], count: int, rng: np.random.Generator
     ) -> NDArray[np.int32]:
-        """Which own row gives each column of the next rows (S, C)."""
+        """Choose which own row gives each column of the next rows (S, C)."""
         donor_SC = np.zeros((count, len(agreeing)), dtype=np.int32)
         left_S, switch = np.arange(count), self.switch
         while len(left_S):
@@ -109,7 +109,7 @@ class _Agreeing:
 
 
 def _largest_share(donor_SC: NDArray[np.int32]) -> NDArray[np.float64]:
-    """Which share of each row's columns its most generous donor gave."""
+    """Return the largest share of a row's columns that one donor gave, for each row."""
     sorted_SC = np.sort(donor_SC, axis=1)
     run_S = most_S = np.ones(len(sorted_SC), dtype=np.int64)
     for before_S, now_S in zip(sorted_SC.T, sorted_SC.T[1:], strict=False):
@@ -120,7 +120,8 @@ def _largest_share(donor_SC: NDArray[np.int32]) -> NDArray[np.float64]:
 
 
 def dependence_tree(codes: Sequence[Codes]) -> list[tuple[int, int]]:
-    """The spanning tree of greatest mutual information: each column with the one that it hangs on, from the root (-1) on.
+    """Return the spanning tree of greatest mutual information: each column with the one that it depends on, from the root (-1)
+    on.
 
     Entropies have Miller and Madow's correction, or columns of many codes would seem to tell everything.
     """
