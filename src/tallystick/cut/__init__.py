@@ -1,1 +1,1 @@
-"""What crosses the cut of a split network: embeddings forward, gradients back."""
+"""Send what crosses the cut of a split network: embeddings forward, gradients back."""

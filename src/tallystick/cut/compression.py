@@ -1,4 +1,4 @@
-"""How the numbers of a training step are written for the wire: whole, or in fewer bytes. Shapes: B batch, D cut width, R bytes.
+"""Write the numbers of a training step for the wire: whole, or in fewer bytes. Shapes: B batch, D cut width, R bytes.
 
 A way of writing is no defence: what is written in fewer bytes tells nearly as much, and no guarantee comes of it. Its loss is
 the same for both sides, for each row alone, and without randomness, so a run with it has the same bits again.
@@ -101,7 +101,7 @@ class LargestEighth:
 
 
 def _read_as(dtype: torch.dtype, bytes_BR: Tensor) -> Tensor:
-    """The numbers that some bytes of each row are; flat first, for a single row keeps the stride of all its bytes."""
+    """Read the bytes of each row as numbers; flat first, for a single row keeps the stride of all its bytes."""
     return bytes_BR.flatten().view(dtype).view(len(bytes_BR), bytes_BR.shape[1] // dtype.itemsize)
 
 

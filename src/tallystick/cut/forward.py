@@ -30,7 +30,7 @@ of four. In narrower ones MKL's kernels take some rows of a batch otherwise, and
 
 
 def whole_tiles(index_B: Tensor) -> Tensor:
-    """The index with its last entry said again until its length is a multiple of TILE."""
+    """Repeat the index's last entry until its length is a multiple of TILE."""
     missing = -len(index_B) % TILE
     return torch.cat([index_B, index_B[-1:].expand(missing)]) if missing and len(index_B) else index_B
 
@@ -48,15 +48,15 @@ Sending = Callable[[Part, int], None]
 
 
 def uncounted(part: Part, times: int) -> None:
-    """A Sending that counts nothing."""
+    """Count nothing: a Sending."""
 
 
 def ignore_rows(index_B: Tensor) -> None:
-    """The Announce of rows that lie in memory."""
+    """Ignore rows that lie in memory: an Announce."""
 
 
 def no_columns(index_B: Tensor) -> Features:
-    """The FeatureSource of a label party without columns: rows of nothing."""
+    """Return rows without columns: the FeatureSource of a label party that has none."""
     rows, device = len(index_B), index_B.device
     return Features(
         numeric_NF=torch.empty(rows, 0, device=device), categorical_NG=torch.empty(rows, 0, dtype=torch.int64, device=device)
@@ -68,7 +68,7 @@ CutRows = Callable[[Tensor, int], int]
 
 
 def a_row_each(index_B: Tensor, peer: int) -> int:  # noqa: ARG001
-    """The usual CutRows: one for each position."""
+    """Return one row for each position: the usual CutRows."""
     return len(index_B)
 
 
@@ -77,7 +77,7 @@ Cuts = Callable[[int, Tensor], Tensor]
 
 
 def crossing(channel: Channel, width: int, peer: int, *, cut_rows: CutRows = a_row_each) -> Cuts:
-    """The Cuts that the feature party sends, batch after batch; ``peer`` is its place in the contract's order."""
+    """Return the Cuts that the feature party sends, batch after batch; ``peer`` is its place in the contract's order."""
 
     def receive(number: int, index_B: Tensor) -> Tensor:
         return receive_embedding(channel, number, cut_rows(index_B, peer), width).to(index_B.device)
@@ -105,7 +105,7 @@ class KeptCuts:
         return self.embedding_RD.shape[1]
 
     def __call__(self, number: int, index_B: Tensor) -> Tensor:  # noqa: ARG002
-        """The rows of these positions."""
+        """Return the rows of these positions."""
         return self.embedding_RD[torch.searchsorted(self.numbers_R, self.numbers(index_B))]
 
 
@@ -117,7 +117,7 @@ class PassObserver(Protocol):
     """Whoever keeps embeddings that cross without a gradient coming back: an audit's recorder."""
 
     def sent(self, part: Part, index_B: Tensor, cut_BD: Tensor) -> None:
-        """A batch of a part of the split crossed."""
+        """Take in a batch of a part of the split that crossed."""
         ...
 
     def pass_ended(self, part: Part) -> None:
@@ -130,7 +130,7 @@ class PassObserver(Protocol):
 
 
 def unwatched(index_B: Tensor, cut_BD: Tensor) -> None:
-    """The Watch of nobody."""
+    """Watch nothing: the Watch of nobody."""
 
 
 @torch.no_grad()

@@ -65,7 +65,7 @@ def receive_gradient(channel: Channel, step: int, rows: int, width: int, *, comp
 
 
 def _written(parts_BD: Sequence[Tensor], name: CompressionName, what: str, peer: str) -> tuple[Array, list[Tensor]]:
-    """What goes into the message, and what is read from it."""
+    """Return what goes into the message, and what is read from it."""
     _refuse_own(parts_BD, what, peer)
     compression = COMPRESSIONS[name]
     if compression is None:
@@ -112,7 +112,7 @@ def _open(
 
 
 def all_finite(values: Tensor) -> bool:
-    """Whether no number is NaN or infinite, in one pass that allocates nothing."""
+    """Tell whether no number is NaN or infinite, in one pass that allocates nothing."""
     # A sum is finite only if all terms are, short of an overflow, which the slow look rules out.
     return math.isfinite(values.sum().item()) or bool(values.isfinite().all())
 

@@ -32,7 +32,7 @@ class BranchedModel(LabelModel, ABC):
         return found
 
     def scores_by(self, own_rows: LabelModel) -> "BranchedModel":
-        """The same, whose rows without a partner's row get their scores by this model."""
+        """Return the same model, with this model's scores for rows without a partner's row."""
         self.add_module(self.own_rows_part, own_rows)
         return self
 
@@ -41,7 +41,7 @@ class BranchedModel(LabelModel, ABC):
         return self.own_rows.first_alone() if self.own_rows is not None else super().first_alone()
 
     def score_alone(self, own: Features) -> Tensor:
-        """The logits that rows without a partner's row are scored by, as ``local`` has them."""
+        """Compute the logits that rows without a partner's row are scored by, as ``local`` has them."""
         if self.own_rows is None:
             return self.local(own)
         logits: Tensor = self.own_rows([], own)
@@ -67,7 +67,7 @@ class SharedBottom(BranchedModel):
         return _squeezed(self.local_top(embedded_BD))
 
     def embedded(self, own: Features, *, local: bool = False) -> Tensor:
-        """The own columns' embedding h_L (B, width of the bottom), in the joint branch or in the local one."""
+        """Embed the own columns, h_L (B, width of the bottom), in the joint branch or in the local one."""
         cut_BD: Tensor = self.bottom(own, self.bottom_norms) if local and self.bottom_norms else self.bottom(own)
         return cut_BD
 
@@ -84,7 +84,7 @@ class Synthesizing(SharedBottom):
         self.generator = generator
 
     def joined(self, cut_BD: Tensor, embedded_BD: Tensor) -> Tensor:
-        """The joint logits of embeddings."""
+        """Compute the joint logits of embeddings."""
         return _squeezed(self.top(torch.cat([cut_BD, embedded_BD], dim=1)))
 
     def synthetic(self, made_BD: Tensor, embedded_BD: Tensor) -> Tensor:
@@ -127,11 +127,11 @@ class FromLocal(BranchedModel):
         return self
 
     def predict(self, parts: Sequence[Tensor], own: Features) -> Tensor:
-        """The joint logits of all parts."""
+        """Compute the joint logits of all parts."""
         return super().predict([self.dropout(torch.cat(list(parts), dim=1))] if self.dropout is not None else parts, own)
 
     def finish(self, cuts_BD: Sequence[Tensor], own: Features) -> Tensor:
-        """The joint logits."""
+        """Compute the joint logits."""
         logits = super().finish(cuts_BD, own)
         if not self.offset:
             return logits
@@ -168,16 +168,16 @@ class Averaged(BranchedModel):
         return _squeezed(self.cut_top(torch.cat(list(cuts_BD), dim=1)))
 
     def finish(self, cuts_BD: Sequence[Tensor], own: Features) -> Tensor:
-        """The mean of both."""
+        """Average both."""
         logits: Tensor = (self.first(cuts_BD, own) + self.second(cuts_BD, own)) / 2
         return logits
 
     def local(self, own: Features) -> Tensor:
-        """The mean of both."""
+        """Average both."""
         return (self.first.local(own) + self.second.local(own)) / 2
 
     def score_alone(self, own: Features) -> Tensor:
-        """The mean of the model of all own rows and of ``local``: trained in different ways, they err less together."""
+        """Average the model of all own rows and ``local``: trained in different ways, they err less together."""
         alone = super().score_alone(own)
         return alone if self.own_rows is None else (alone + self.local(own)) / 2
 

@@ -27,7 +27,7 @@ T = TypeVar("T")
 def build_bottom(
     model: NetworkModel, party: str, shape: FeatureShape, *, seed: Seed, name: str = "", cut_width: int | None = None
 ) -> nn.Module:
-    """A party's bottom model; ``width`` of it is the cut width D, its last layer's or ``cut_width`` in its place.
+    """Build a party's bottom model; its ``width`` is the cut width D, its last layer's or ``cut_width`` in its place.
 
     ``name`` tells several of one party apart.
 
@@ -62,7 +62,7 @@ def build_label_model(
     seed: Seed,
     candidates: Sequence[int] = (),
 ) -> LabelModel:
-    """The label party's share of the network, for the cut widths that the feature parties announced.
+    """Build the label party's share of the network, for the cut widths that the feature parties announced.
 
     Where several rows of a feature party are linked to one, ``candidates`` says how many, per feature party.
     """
@@ -90,7 +90,7 @@ def build_label_model(
 def top_at_start(
     model: NetworkModel, party: str, cut_widths: Sequence[int], *, own_width: int, outputs: int, seed: int
 ) -> nn.Module:
-    """The top model as ``build_label_model`` makes it where rows are linked one to one: whoever has the contract can."""
+    """Build the top model as ``build_label_model`` does if rows are linked one to one: whoever has the contract can."""
     with seeded(seed, f"{party}/top"):
         above = model.hidden[model.cut_after :]
         return _top(model, sum(cut_widths) + own_width, hidden=above, outputs=outputs, members=model.ensemble).eval()
@@ -117,27 +117,27 @@ class BranchParts:
     seed: Seed = field(repr=False)
 
     def bottom(self, name: str = "") -> nn.Module:
-        """A bottom model of the own columns; the one without a name is that of ``build_label_model``."""
+        """Build a bottom model of the own columns; the one without a name is that of ``build_label_model``."""
         return build_bottom(self.model, self.party, self.own, seed=self.seed, name=name)
 
     def top(self, width: int, name: str = "top") -> nn.Module:
-        """A top model over this many inputs."""
+        """Build a top model over this many inputs."""
         with seeded(self.seed, f"{self.party}/{name}"):
             return _top(self.model, width, hidden=self.model.hidden[self.model.cut_after :], outputs=self.outputs)
 
     def joint(self, name: str = "") -> OwnColumnsModel:
-        """A label model over the cut and a bottom of its own."""
+        """Build a label model over the cut and a bottom of its own."""
         bottom = self.bottom(name)
         return OwnColumnsModel(self.top(self.cut_width + width_of(bottom), f"{name}/top" if name else "top"), bottom=bottom)
 
     def alone(self, name: str) -> OwnColumnsModel:
-        """A label model over the own columns alone."""
+        """Build a label model over the own columns alone."""
         bottom = self.bottom(name)
         return OwnColumnsModel(self.top(width_of(bottom), f"{name}/top"), bottom=bottom)
 
 
 def _top(model: NetworkModel, width: int, *, hidden: Sequence[int], outputs: int, members: int = 1) -> nn.Module:
-    """The built-in top or the user's, which is tried on a few rows; raises ConfigError if it does not give (rows, outputs)."""
+    """Build the built-in top or the user's, which is tried on a few rows; raises ConfigError if it does not give (rows, outputs)."""
     if members > 1:  # the contract has layers for them, and no top of its own
         return EnsembleTop(width, hidden=hidden, outputs=outputs, members=members)
     if model.top is None:
@@ -258,7 +258,7 @@ def _mixed(seed: int, name: str) -> int:
 
 
 def width_of(bottom: nn.Module) -> int:
-    """The cut width that a bottom states."""
+    """Return the cut width that a bottom states."""
     width = bottom.width
     assert isinstance(width, int)
     return width

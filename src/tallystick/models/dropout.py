@@ -13,14 +13,14 @@ class Dropout(nn.Module):
         self._generator = torch.Generator().manual_seed(int(torch.randint(1 << 62, ())))  # of the seed that modules are made by
 
     def forward(self, values: Tensor) -> Tensor:
-        """The values; in training some are 0 and the others larger by as much."""
+        """Set some values to 0 in training, and enlarge the others by as much."""
         if not self.training or not self.share:
             return values
         scale = torch.rand(values.shape, generator=self._generator).ge_(self.share).div_(1 - self.share)
         return values * scale.to(values)
 
     def get_extra_state(self) -> Tensor:
-        """The generator's state, for checkpoints."""
+        """Return the generator's state, for checkpoints."""
         return self._generator.get_state()
 
     def set_extra_state(self, state: Tensor) -> None:

@@ -10,7 +10,7 @@ from tallystick.models.tabular import EmbeddingTable
 
 
 def grown(module: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The same weights, with as many rows in each embedding table as the module's; whatever else differs is left as it is.
+    """Return the weights with as many rows in each embedding table as the module's; whatever else differs stays as it is.
 
     A new category's row begins as that of unseen categories, which is what the earlier network took it for: before the first
     step it says of every row what it said before.

@@ -28,7 +28,7 @@ class BatchNorm(nn.BatchNorm1d):
 
 
 def statistics_of(module: nn.Module) -> dict[str, Tensor]:
-    """The running statistics in a module by name, which are averaged over the steps as weights are."""
+    """Return the running statistics in a module by name, which are averaged over the steps as weights are."""
     return {
         f"{name}.{what}".removeprefix("."): statistic
         for name, part in module.named_modules()

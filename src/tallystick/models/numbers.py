@@ -47,7 +47,7 @@ class PiecewiseLinear(nn.Module):
         self.width = len(edges) * width
 
     def forward(self, numbers_BF: Tensor) -> Tensor:
-        """The embeddings (B, F W) of a batch of encoded numbers."""
+        """Embed a batch of encoded numbers (B, F W)."""
         number_FB = numbers_BF[:, self.places].t().contiguous()
         bin_FB = torch.minimum(self.bins_of(number_FB).clamp(min=0), self.last)
         left_FB, right_FB = self.edges.gather(1, bin_FB), self.edges.gather(1, bin_FB + 1)
@@ -60,7 +60,7 @@ class PiecewiseLinear(nn.Module):
         return torch.addcmul(bent_BFW + self.offset, number_FB.t()[:, :, None], self.slope).flatten(1)
 
     def bins_of(self, number_FB: Tensor) -> Tensor:
-        """The last edge at or below each number, by its place; -1 where there is none."""
+        """Return the place of the last edge at or below each number; -1 if there is none."""
         return torch.searchsorted(self.edges, number_FB, right=True) - 1
 
 
@@ -78,14 +78,14 @@ class Periodic(nn.Module):
         self.width = len(places) * width
 
     def forward(self, numbers_BF: Tensor) -> Tensor:
-        """The embeddings (B, F W) of a batch of encoded numbers."""
+        """Embed a batch of encoded numbers (B, F W)."""
         angle_BFK = 2 * math.pi * self.frequency * numbers_BF[:, self.places, None]
         waves_BFK = torch.cat([torch.cos(angle_BFK), torch.sin(angle_BFK)], dim=2)
         return torch.relu(self.layer(waves_BFK)).flatten(1)
 
 
 def embed_numbers(shape: FeatureShape) -> PiecewiseLinear | Periodic | None:
-    """The embedding that a party's columns ask for; None where all stay plain numbers."""
+    """Build the embedding that a party's columns ask for; None if all stay plain numbers."""
     places = [place for place, edges in enumerate(shape.edges) if edges]
     if not places or shape.numbers == "plain":
         return None

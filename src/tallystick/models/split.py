@@ -1,4 +1,4 @@
-"""How the parts make one network: the label party's share of it, and all of it in one process.
+"""Join the parts into one network: the label party's share of it, and all of it in one process.
 
 Shapes: B batch, D cut width, C outputs.
 """
@@ -26,7 +26,7 @@ class LabelModel(nn.Module):
         return self.finish(self.by_example(cuts_BD, own), own)
 
     def by_example(self, cuts_BD: Sequence[Tensor], own: Features) -> list[Tensor]:  # noqa: ARG002
-        """What crossed, example by example: here a row of it is one."""
+        """Return what crossed, example by example: here a row of it is one."""
         return list(cuts_BD)
 
     def finish(self, cuts_BD: Sequence[Tensor], own: Features) -> Tensor:

@@ -22,16 +22,16 @@ SMALL, LARGE, FREQUENT = 0.1, 0.3, 200
 
 
 class TableUpdates(Protocol):
-    """Who makes the gradients of a module's embedding tables, and updates them, in place of the party's optimizer."""
+    """Maker of the gradients of a module's embedding tables, and their updates, in place of the party's optimizer."""
 
     tables: Sequence[nn.Parameter]
 
     def kept_of(self, table: nn.Parameter) -> dict[str, Tensor]:
-        """What the optimizer keeps of a table, where it is kept."""
+        """Return what the optimizer keeps of a table, where it is kept."""
         ...
 
     def average_of(self, table: nn.Parameter) -> Tensor:
-        """Where its average over the steps is kept."""
+        """Return a table's average over the steps, where it is kept."""
         ...
 
     def make_gradients(self) -> None:
@@ -47,7 +47,7 @@ class EmbeddingTable(nn.Embedding):
     """An embedding table; on a CPU it looks up by index_select, whose gradient has the same bits in a fifth of the time."""
 
     def forward(self, codes_B: Tensor) -> Tensor:
-        """The rows (B, E) of these codes."""
+        """Return the rows (B, E) of these codes."""
         return super().forward(codes_B) if codes_B.is_cuda else self.weight.index_select(0, codes_B)
 
 
@@ -89,7 +89,7 @@ class Columns(nn.Module):
         self.updates: TableUpdates | None = None  # see training/workers/team.py
 
     def _columns_by_width(self, widths: Sequence[int]) -> list[int]:
-        """Which column each of the numbers is of that ``forward`` gives, without sequences."""
+        """Return the column of each number that ``forward`` gives, without sequences."""
         found = list(range(self.numeric))
         found += [self.numeric + place for place, width in enumerate(widths) for _ in range(width)]
         if self.numbers is not None:
@@ -98,7 +98,7 @@ class Columns(nn.Module):
         return found
 
     def table(self, place: int) -> nn.Parameter:
-        """The weights of the categorical column at this place."""
+        """Return the weights of the categorical column at this place."""
         return self.embeddings[place].get_parameter("weight")
 
     def forward(self, features: Features) -> Tensor:
@@ -116,17 +116,17 @@ class Columns(nn.Module):
 
 
 def screened_columns(module: nn.Module) -> Columns | None:
-    """The module's columns that may be closed; None where none may."""
+    """Return the module's columns that may be closed; None if none may."""
     return next((part for part in module.modules() if isinstance(part, Columns) and part.gates is not None), None)
 
 
 def embedding_widths(cardinalities: Sequence[int], asked: int | Literal["auto"]) -> list[int]:
-    """The width of each categorical's embedding; ``auto`` is its number of codes, as a one-hot column has, but at most WIDEST."""
+    """Return the width of each categorical's embedding; ``auto`` is its number of codes, as for one-hot, but at most WIDEST."""
     return [min(size, WIDEST) if asked == "auto" else asked for size in cardinalities]
 
 
 def starting_scale(asked: float | Literal["auto"], *, rows: float) -> float:
-    """The standard deviation of a categorical's embedding at the start, where a code has so many training rows on the mean."""
+    """Return the standard deviation of a categorical's embedding at the start, for the mean number of training rows of a code."""
     if asked != "auto":
         return asked
     return LARGE if rows >= FREQUENT else SMALL
@@ -193,7 +193,7 @@ class Wide(nn.Module):
             nn.init.zeros_(table.weight)
 
     def forward(self, features: Features) -> Tensor:
-        """The linear part of the logits (B, outputs)."""
+        """Compute the linear part of the logits (B, outputs)."""
         parts = [table(features.categorical_NG[:, g]) for g, table in enumerate(self.categorical)]
         if self.numeric is not None:
             parts.append(self.numeric(features.numeric_NF))

@@ -147,7 +147,7 @@ def total_epsilon(events: Sequence[Entered], *, delta: float = 0.0, unit: Unit =
 
 
 def _made(events: Sequence[Entered]) -> list[Bounded]:
-    """The bounded events without the releases that were charged for and never made."""
+    """Return the bounded events without the releases that were charged for and never made."""
     unsent: Counter[tuple[float, Unit]] = Counter()
     for event in events:
         if isinstance(event, UnsentGaussianDP):
@@ -171,7 +171,7 @@ def _made(events: Sequence[Entered]) -> list[Bounded]:
 
 
 def _merged(events: Sequence[Bounded]) -> list[Bounded]:
-    """The same cost in as few events: Gaussian releases of all examples are one (Dong, Roth and Su 2019, corollary 3.3)."""
+    """Merge events at the same cost: Gaussian releases of all examples are one (Dong, Roth and Su 2019, corollary 3.3)."""
     whole = [event for event in events if isinstance(event, GaussianDP) and event.sampling_rate == 1]
     if not whole:
         return list(events)

@@ -46,7 +46,7 @@ class Bits(Protocol):
         ...
 
     def only(self, is_R: NDArray[np.bool_]) -> "Bits":
-        """The bits that follow, for some of the rows."""
+        """Return the bits that follow, for some of the rows."""
         ...
 
 
@@ -68,7 +68,7 @@ class SequentialBits:
         return drawn.reshape(self._rows, count).astype(np.uint64, copy=False)
 
     def only(self, is_R: NDArray[np.bool_]) -> "SequentialBits":
-        """The bits that follow, for some of the rows."""
+        """Return the bits that follow, for some of the rows."""
         return SequentialBits(self._bytes, rows=int(is_R.sum()))
 
 
@@ -225,7 +225,7 @@ def terms_of(deviation: float) -> list[tuple[int, float]]:
 
 @lru_cache(maxsize=64)
 def _gaussian_table(deviation: float) -> AliasTable:
-    """The alias table of a discrete Gaussian, from weights in 640-bit fixed point."""
+    """Build the alias table of a discrete Gaussian, from weights in 640-bit fixed point."""
     unit = 1 << (BITS + 128)
     with localcontext() as context:
         context.prec = _DIGITS
@@ -255,7 +255,7 @@ def draw_geometric(scale: float, bits: Bits, *, columns: int) -> Ints:
 
 @lru_cache(maxsize=16)
 def _digit_coins(scale: float) -> _Thresholds:
-    """The chance of a one at each binary digit: 1 / (1 + exp(2^i / scale))."""
+    """Return the chance of a one at each binary digit: 1 / (1 + exp(2^i / scale))."""
     with localcontext() as context:
         context.prec = _DIGITS
         unit, power, whole = Decimal(2) ** BITS, Decimal(1), list[int]()

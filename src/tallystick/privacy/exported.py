@@ -29,7 +29,7 @@ class ExportedUnbounded(TypedDict):
 
 
 class ExportedDataset(TypedDict):
-    """What was released of one data set: its cap, its totals, and every release with the total so far."""
+    """Releases of one data set: its cap, its totals, and every release with the total so far."""
 
     cap: ExportedEpsilon | None
     spent: ExportedEpsilon

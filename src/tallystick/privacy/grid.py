@@ -62,7 +62,7 @@ class GridGaussian:
         return rounded
 
     def purpose(self, name: str) -> bytes:
-        """What keyed noise is for: noise of other settings is independent of it."""
+        """Name the use of keyed noise: noise of other settings is independent of it."""
         return f"{name} {self.step.hex()} {self.deviation.hex()}".encode()
 
     def noisy(self, on_grid_RD: Ints, bits: Bits) -> Floats:

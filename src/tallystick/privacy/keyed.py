@@ -63,7 +63,7 @@ class KeyedBits:
         return drawn[:, :count].astype(np.uint64, copy=False)
 
     def only(self, is_R: NDArray[np.bool_]) -> "KeyedBits":
-        """The bits that follow, for some of the rows."""
+        """Return the bits that follow, for some of the rows."""
         some = object.__new__(KeyedBits)
         some._cipher, some._start_R2, some._blocks = self._cipher, self._start_R2[is_R], self._blocks
         return some

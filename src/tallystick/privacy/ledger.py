@@ -81,7 +81,7 @@ class Entry:
 
     @property
     def private(self) -> bool:
-        """Whether it has a guarantee, and so a place in a sum."""
+        """Tell whether it has a guarantee, and so a place in a sum."""
         return not isinstance(self.event, NotPrivate)
 
 
@@ -100,7 +100,7 @@ class Cap:
 
 @dataclass(frozen=True, kw_only=True)
 class Outlook:
-    """What a run would bring a data set's budget to: epsilons of what it holds, at ``delta``."""
+    """Budget of a data set after a run: epsilons of what it holds, at ``delta``."""
 
     dataset: str
     spent: float
@@ -111,7 +111,7 @@ class Outlook:
 
     @property
     def fits(self) -> bool:
-        """Whether the cap allows it."""
+        """Tell whether the cap allows it."""
         return self.cap is None or self.after <= self.cap.epsilon * (1 + _ROUNDING)
 
     def describe(self) -> str:
@@ -123,7 +123,7 @@ class Outlook:
 
     @property
     def epsilon_of(self) -> str:
-        """What is added up, in words."""
+        """Say what is added up."""
         return _EPSILON_OF[self.unit]
 
 

@@ -29,7 +29,7 @@ WIDEST_SHARE = MAX_TABLE / (UNIFORM_BITS * math.log(2))
 
 
 class NoiseSource(Protocol):
-    """Where a mechanism's randomness comes from."""
+    """Source of a mechanism's randomness."""
 
     def discrete_laplace(self, scale: float, shape: Shape) -> Ints:
         """Draw integers with P(k) proportional to exp(-|k| / scale)."""

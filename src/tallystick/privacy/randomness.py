@@ -15,7 +15,7 @@ _AT = 24  # bytes before it in what get_state() gives
 
 
 def secret_generator(seed: int, *, stream: int = 0) -> torch.Generator:
-    """A torch generator whose whole state follows from a secret seed and the number of a stream.
+    """Return a torch generator whose whole state follows from a secret seed and the number of a stream.
 
     ``manual_seed`` keeps 32 bits of a seed, which a peer could try one by one against what it received. Not protected: the
     generator is no cryptographic one, so its raw numbers must not leave; what is chosen by them does.
@@ -24,7 +24,7 @@ def secret_generator(seed: int, *, stream: int = 0) -> torch.Generator:
 
 
 def generator_of(seed: Seed, use: str, number: int | None = None) -> torch.Generator:
-    """A torch generator for one use, the same one from the same seed.
+    """Return a torch generator for one use, the same one from the same seed.
 
     Args:
         seed: of a secret the whole state follows, as in ``secret_generator``; a public number is given to ``manual_seed``.
@@ -37,7 +37,7 @@ def generator_of(seed: Seed, use: str, number: int | None = None) -> torch.Gener
 
 
 def _filled(text: bytes) -> torch.Generator:
-    """A generator with a state drawn by SHAKE-256 from this text."""
+    """Return a generator with a state drawn by SHAKE-256 from this text."""
     words_W = np.frombuffer(hashlib.shake_256(text).digest(4 * _WORDS), dtype=np.uint32)
     generator = torch.Generator()
     state = generator.manual_seed(0).get_state()

@@ -189,7 +189,7 @@ def _entropy(share: float, rate: float) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """Where a LogitShift applies, and what was fitted; the training loop calls its methods and need not know.
+    """Calibration that applies in some phases only, and what was fitted; the training loop calls its methods and need not know.
 
     FLORIST, section 2.4 "Logits Calibration": "training" is -tr, "prediction" is -te, "never" is the plain strategy.
     "fitted" is -tr and then a LogitLine. No threat model: it changes numbers that the label party holds. In training it also

@@ -29,7 +29,7 @@ _BEST = re.compile(r"best-(0|[1-9][0-9]*)\.safetensors")
 
 @dataclass(kw_only=True)
 class TrainingState:
-    """Where a training run stands: what a checkpoint holds besides tensors."""
+    """State of a training run: what a checkpoint holds besides tensors."""
 
     step: int = 0
     epoch: int = 0
@@ -48,7 +48,7 @@ class TrainingState:
     refit_steps: int = 0
 
     def refitting(self, *, steps: int, more_steps: int) -> "TrainingState":
-        """Where the refit begins after this training, which is over: as many passes over the rows as were the best.
+        """Return the state in which the refit begins after this training: as many passes over the rows as the best epoch had.
 
         Args:
             steps: of an epoch of this training.
@@ -64,10 +64,10 @@ class TrainingState:
 
 
 class Kept(Protocol):
-    """What a checkpoint holds beside a module's weights, such as its optimizer's state; each has tensors of names of its own."""
+    """Content of a checkpoint beside a module's weights, such as the optimizer's state; the names of its tensors are its own."""
 
     def tensors(self) -> Mapping[str, Tensor]:
-        """What it holds of this."""
+        """Return the tensors that a checkpoint holds of this."""
         ...
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
@@ -86,11 +86,11 @@ class CheckpointStore:
         self._origin = origin or Origin(folder=folder)
 
     def steps(self) -> list[int]:
-        """Steps that were committed, oldest first, whether or not their files are intact; 0, the start, is not listed."""
+        """List the committed steps, oldest first, whether or not their files are intact; 0, the start, is not listed."""
         return self._numbers(_STEP)
 
     def intact(self) -> tuple[list[int], list[DamagedFile]]:
-        """Steps that can be resumed from, oldest first, and what is wrong with the files of the others.
+        """List the steps that can be resumed from, oldest first, and the damage of the others' files.
 
         A step needs its own file and, once some weights were the best so far, these.
         """
@@ -162,7 +162,7 @@ class CheckpointStore:
         load_weights(module, self._best(step), origin=self._origin)
 
     def state(self, step: int) -> TrainingState:
-        """Where training stood at a committed step; raises DamagedFile."""
+        """Return the state of a committed step; raises DamagedFile."""
         _, metadata = read_tensors(self._path(step), origin=self._origin, only_metadata=True)
         state = TrainingState(**json.loads(metadata["state"]))
         if (state.best_epoch is not None and state.best_step is None) or (

@@ -1,4 +1,4 @@
-"""What the label party's defences do to a step, seen from the training loop. Shapes: B batch, D cut width of one peer."""
+"""Apply the label party's defences to a step of the training loop. Shapes: B batch, D cut width of one peer."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""What a feature party's defences do, seen from whatever embeds rows: a bottom model around its bottom model.
+"""Apply a feature party's defences wherever rows are embedded: a bottom model around its bottom model.
 
 Shapes: B batch, D cut width.
 
@@ -46,7 +46,7 @@ class DefendedBottom(nn.Module):
         self._secret = secret or secrets.token_bytes(SECRET_BYTES)
 
     def forward(self, features: Features) -> Tensor:
-        """The cut embeddings (B, D) that are sent."""
+        """Compute the cut embeddings (B, D) that are sent."""
         cut_BD: Tensor = self.bottom(features)
         if self.training and cut_BD.requires_grad:
             penalty = self._defenses.penalty(cut_BD, features.numeric_NF, features.categorical_NG)

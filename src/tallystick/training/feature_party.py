@@ -260,5 +260,5 @@ class _Loop:
         self.answered = group[-1].step
 
     def _stash(self) -> AbstractContextManager[object]:
-        """When weights change between a batch's forward and its backward, keep the ones that its forward used."""
+        """Keep the weights of a batch's forward pass for its backward pass, if weights change in between."""
         return weights_kept(self.bottom) if self.staleness else nullcontext()

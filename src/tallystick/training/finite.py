@@ -1,4 +1,4 @@
-"""What keeps numbers that are not finite out of checkpoints, whoever brought them in. Shapes: B batch, D cut width."""
+"""Keep numbers that are not finite out of checkpoints, whoever brought them in. Shapes: B batch, D cut width."""
 
 import math
 from collections.abc import Sequence

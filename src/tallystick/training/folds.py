@@ -18,7 +18,7 @@ from tallystick.training.objective import Objective
 
 @dataclass(frozen=True, kw_only=True)
 class Folds:
-    """How many folds there are, and the fold of each position; any value at those that train and judge nothing."""
+    """Folds of a training: their number, and the fold of each position; any value at positions that neither train nor judge."""
 
     count: int
     fold_N: Tensor
@@ -28,11 +28,11 @@ class Folds:
         return Folds(count=self.count, fold_N=self.fold_N.to(device))
 
     def rows_of_each(self, index_N: Tensor) -> Tensor:
-        """How many of these positions each fold has."""
+        """Count these positions in each fold."""
         return torch.bincount(self.fold_N[index_N], minlength=self.count)
 
     def objective(self, each: Objective) -> "FoldedObjective":
-        """The loss of so many networks side by side, for that of one."""
+        """Build the loss of so many networks side by side from that of one."""
         return FoldedObjective(each, self.fold_N, members=self.count)
 
 
@@ -58,7 +58,7 @@ class FoldedObjective:
         return index_B[self._fold_N.index_select(0, index_B) != member]
 
     def __call__(self, logits: Tensor, index_B: Tensor, cuts_BD: Sequence[Tensor] = ()) -> tuple[Tensor, Tensor]:
-        """The loss of logits (B, M) or (B, M, C), and the targets (B,); of ensembles (B, M, E) or (B, M, E, C)."""
+        """Compute the loss of logits (B, M) or (B, M, C), and the targets (B,); of ensembles (B, M, E) or (B, M, E, C)."""
         fold_B = self._fold_N.index_select(0, index_B)
         total = logits.sum() * 0.0
         for member in range(self._members):
@@ -70,13 +70,13 @@ class FoldedObjective:
         return total - (total - total / self._members).detach(), targets_B
 
     def validation_loss(self, logits: Tensor, index_N: Tensor) -> Tensor:
-        """The loss of the logits (N, M) or (N, M, C), of each row those of the member that did not learn from it."""
+        """Compute the loss of logits (N, M) or (N, M, C); each row counts by the member that did not learn from it."""
         fold_N = self._fold_N.index_select(0, index_N)
         judged = logits[torch.arange(len(logits), device=logits.device), fold_N]
         return self.each.validation_loss(judged, index_N)
 
     def validation_losses(self, logits: Tensor, index_N: Tensor) -> list[float]:
-        """The loss of each member on the rows of its own fold, of the same logits."""
+        """Compute each member's loss on the rows of its own fold, from the same logits."""
         fold_N = self._fold_N.index_select(0, index_N)
         judged = [(fold_N == member).nonzero().squeeze(1) for member in range(self._members)]
         return [
@@ -85,7 +85,7 @@ class FoldedObjective:
         ]
 
     def fitted(self) -> dict[str, float]:
-        """What one network's loss fitted."""
+        """Return what one network's loss fitted."""
         return self.each.fitted()
 
 
@@ -106,7 +106,7 @@ def validation_losses(objective: Objective, logits: Tensor, index_N: Tensor) -> 
 
 
 def untaught(labels_N: Tensor, fold_N: Tensor, *, classes: int, members: int) -> list[tuple[int, int]]:
-    """Which member meets no row of which class, though there are some: the class's rows are all of the member's own fold.
+    """List the members that meet no row of a class, though the class has rows: all of them are in the member's own fold.
 
     Args:
         labels_N: the class of each row.

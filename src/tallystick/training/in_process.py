@@ -104,7 +104,7 @@ class SplitNetwork:
             yield CrossedStep(batch=batch, embeddings_BD=sent_BD, answer=step)
 
     def _local(self, batch: Batch) -> CrossedStep:
-        """A step of rows that only the label party has: it trains, and nothing crosses."""
+        """Take a step of rows that only the label party has: it trains, and nothing crosses."""
         own = self.own(batch.index_B)
         absent = absent_cuts(batch, [width_of(bottom) for bottom in self.bottoms])
         step = self._step(batch, absent, own)
@@ -133,7 +133,7 @@ class SplitNetwork:
             yield
 
     def validation_losses(self, batch_size: int) -> ValidationLosses:
-        """The losses by which weights are compared, on the schedule's validation rows."""
+        """Compute the losses by which weights are compared, on the schedule's validation rows."""
         index_V = self.schedule.validation_N
         with self.model.apart():
             logits = self.logits(torch.split(index_V, batch_size))

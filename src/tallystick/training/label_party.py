@@ -236,7 +236,7 @@ def _observe(
 
 
 def _received(peers: Sequence[Peer], joint: Sequence[Batch], cut_rows: CutRows) -> list[list[Tensor]]:
-    """The cut embeddings of a message: for each joint batch, one per peer."""
+    """Receive the cut embeddings of a message: for each joint batch, one per peer."""
     if not joint:
         return []
     parts = []

@@ -28,7 +28,7 @@ class Objective(Protocol):
         ...
 
     def fitted(self) -> dict[str, float]:
-        """What the last validation fitted for prediction, to be kept with the weights; empty where nothing is."""
+        """Return what the last validation fitted for prediction, to be kept with the weights; empty if nothing."""
         ...
 
 
@@ -73,7 +73,7 @@ class Supervised:
         )
 
     def deviations(self, index_B: Tensor) -> Tensor:
-        """How far the labels at these positions are from their mean, times the rows' weights: (B, 1), or (B, C) of classes."""
+        """Return the labels' distances from their mean, times the rows' weights: (B, 1), or (B, C) for classes."""
         target_B = self._target_N.index_select(0, index_B)
         classes = int(self._target_N.max()) + 1 if self._kind == "multiclass" else 0
         number_BC = functional.one_hot(target_B.long(), classes).float() if classes else target_B.float()[:, None]
@@ -84,7 +84,7 @@ class Supervised:
         return (number_BC - mean_C) * weight_B1
 
     def validation_loss(self, logits: Tensor, index_N: Tensor) -> Tensor:
-        """The same loss."""
+        """Compute the same loss."""
         return self(logits, index_N)[0]
 
     def fitted(self) -> dict[str, float]:
@@ -93,7 +93,7 @@ class Supervised:
 
 
 def mean_cross_entropy(logits: Tensor, target_B: Tensor) -> Tensor:
-    """The mean binary cross-entropy of logits (B,), or of an ensemble's (B, M): each member is compared with its row's target."""
+    """Compute the mean binary cross-entropy of logits (B,), or of an ensemble's (B, M): each member has its row's target."""
     target = target_B if logits.ndim == 1 else target_B[:, None].expand_as(logits)
     return functional.binary_cross_entropy_with_logits(logits, target)
 

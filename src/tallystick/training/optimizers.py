@@ -36,7 +36,7 @@ class Optimizer(ABC):
 
     @abstractmethod
     def begun(self, weight: Tensor) -> dict[str, Tensor]:
-        """What it keeps of a weight before the first step, all of it zeros."""
+        """Return what it keeps of a weight before the first step, all of it zeros."""
 
     @abstractmethod
     def _update(self, weights: list[Tensor], gradients: list[Tensor], kept: list[dict[str, Tensor]], rate: float) -> None:
@@ -67,7 +67,7 @@ class Adam(Optimizer):
     decoupled = False
 
     def begun(self, weight: Tensor) -> dict[str, Tensor]:
-        """The number of steps, and the means of gradients and of their squares, by PyTorch's names."""
+        """Return the number of steps, and the means of gradients and of their squares, by PyTorch's names."""
         return {
             "step": torch.zeros((), device=weight.device),
             "exp_avg": torch.zeros_like(weight),
@@ -132,7 +132,7 @@ class Lamb(Optimizer):
     """
 
     def begun(self, weight: Tensor) -> dict[str, Tensor]:
-        """The means of gradients and of their squares."""
+        """Return the means of gradients and of their squares."""
         return {"mean": torch.zeros_like(weight), "square": torch.zeros_like(weight)}
 
     def _update(self, weights: list[Tensor], gradients: list[Tensor], kept: list[dict[str, Tensor]], rate: float) -> None:
@@ -150,7 +150,7 @@ _OPTIMIZERS: Mapping[str, type[Optimizer]] = {"adam": Adam, "adamw": AdamW, "lam
 
 
 def optimizer_of(training: TrainingConfig, module: nn.Module, rates: Mapping[str, float] | None = None) -> Optimizer | None:
-    """The contract's optimizer over a module's parameters; None for a module that has none.
+    """Build the contract's optimizer over a module's parameters; None for a module that has none.
 
     Args:
         training: the contract's settings.
@@ -166,11 +166,11 @@ def optimizer_of(training: TrainingConfig, module: nn.Module, rates: Mapping[str
 
 
 def optimizer_over(training: TrainingConfig, by_share: Mapping[float, Sequence[nn.Parameter]]) -> Optimizer:
-    """The contract's optimizer over some weights, by their share of the learning rate."""
+    """Build the contract's optimizer over some weights, by their share of the learning rate."""
     return _OPTIMIZERS[training.optimizer](by_share, weight_decay=training.weight_decay)
 
 
 def kept_of_a_weight(training: TrainingConfig) -> dict[str, bool]:
-    """What the contract's optimizer keeps of each weight, all of it zeros at first, and whether it has the weight's shape."""
+    """Return what the contract's optimizer keeps of each weight, all zeros at first, and whether it has the weight's shape."""
     begun = optimizer_over(training, {}).begun(torch.zeros(1))
     return {name: value.ndim > 0 for name, value in begun.items()}

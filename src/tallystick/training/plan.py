@@ -1,4 +1,4 @@
-"""What every party of a training run knows: the plan, and the batches of each epoch. Shapes: N positions, B batch.
+"""Plan a training run as every party knows it: its settings, and the batches of each epoch. Shapes: N positions, B batch.
 
 A batch is *joint* or *local*. A joint one's cut embeddings and gradients cross; a local one's rows are the label party's alone
 and nothing crosses. An epoch may have both, and phases of other epochs (pretraining) may come before the usual ones.
@@ -112,7 +112,7 @@ class Schedule:
         return sum(phase.epochs for phase in self.before)
 
     def steps_before(self, epoch: int) -> int:
-        """Steps of all epochs before this one."""
+        """Count the steps of all epochs before this one."""
         steps = 0
         for phase in self.before:
             steps += min(epoch, phase.epochs) * self._count(phase.parts)
@@ -120,7 +120,7 @@ class Schedule:
         return steps + epoch * self.steps_per_epoch
 
     def crosses(self, epoch: int) -> bool:
-        """Whether an epoch has joint batches."""
+        """Tell whether an epoch has joint batches."""
         return len(self._parts(epoch).joint_N) > 0
 
     def rows(self, epoch: int) -> int:
@@ -129,7 +129,7 @@ class Schedule:
         return len(parts.joint_N) + len(self._repeated(parts))
 
     def epoch(self, epoch: int, *, skip: int = 0) -> Iterable[Batch]:
-        """The batches of an epoch in their order, without the first ``skip``."""
+        """Yield the batches of an epoch in their order, without the first ``skip``."""
         generator = torch.Generator().manual_seed((self.seed << 16) + epoch)
         parts = self._parts(epoch)
         joint = self._shuffled(parts.joint_N, generator)
@@ -158,7 +158,7 @@ class Schedule:
         return -(-len(part_N) // self.batch_size)
 
     def _repeated(self, parts: EpochPositions) -> Tensor:
-        """The local positions, as often as it takes for a row in each local batch."""
+        """Repeat the local positions until each local batch has a row."""
         rows, batches = len(parts.local_N), parts.local_batches or 0
         return parts.local_N.repeat(-(-batches // rows)) if 0 < rows < batches else parts.local_N
 
@@ -172,30 +172,30 @@ class Schedule:
         return torch.split(order_N, self.batch_size) if batches is None else torch.tensor_split(order_N, batches)
 
     def after(self, first: "Schedule", *, epochs: int) -> "Schedule":
-        """These batches, with epochs and steps that count on from so many epochs of another schedule."""
+        """Return these batches with epochs and steps that count on from so many epochs of another schedule."""
         assert not first.before, "its phases would have to be gone through as well"
         assert not len(first.local_N), "a schedule of joint batches alone"
         return replace(self, before=(Phase(epochs=epochs, joint_N=first.train_N), *self.before))
 
     def messages(self, epoch: int, *, size: int, skip: int = 0, last: int | None = None) -> Iterator[tuple[Batch, ...]]:
-        """The same batches up to the step ``last``, ``size`` of them to a message; skip whole messages."""
+        """Group the same batches up to the step ``last``, ``size`` of them to a message; skip whole messages."""
         batches = takewhile(lambda batch: last is None or batch.step <= last, self.epoch(epoch, skip=skip))
         while group := tuple(islice(batches, size)):
             yield group
 
     def validates(self, group: Sequence[Batch]) -> bool:
-        """Whether the weights are compared after this message, within its epoch: it passes one of the epoch's places for it."""
+        """Tell whether the weights are compared after this message, within its epoch: it passes one of the epoch's places for it."""
         steps, done = self.steps_per_epoch, group[-1].number + 1
         if not len(self.validation_N) or group[-1].epoch < self.epochs_before or done == steps:
             return False
         return done * self.validations // steps > group[0].number * self.validations // steps
 
     def validation(self) -> Sequence[Tensor]:
-        """The validation batches."""
+        """Return the validation batches."""
         return torch.split(self.validation_N, self.validated or self.batch_size) if len(self.validation_N) else ()
 
     def embedded(self, epoch: int, *, step: int) -> Sequence[Tensor]:
-        """The training positions in batches where they are embedded before this epoch and ``step`` is the last one before it."""
+        """Return the training positions in batches if they are embedded before this epoch and ``step`` is the last one before it."""
         if epoch != self.embeds_before or step != self.steps_before(epoch):
             return ()
         return torch.split(self.train_N, self.batch_size)
@@ -206,7 +206,7 @@ Committed = Callable[[int], None]
 
 
 def ignore_commit(step: int) -> None:
-    """A Committed that goes nowhere."""
+    """Ignore a commit: a Committed that goes nowhere."""
 
 
 def batches_per_message(training: TrainingConfig) -> int:
@@ -215,20 +215,20 @@ def batches_per_message(training: TrainingConfig) -> int:
 
 
 def most_batches_per_message(training: TrainingConfig) -> int:
-    """The same before ``auto`` is settled: as many as it may come to."""
+    """Bound the batches of a message before ``auto`` is settled."""
     if training.mode == "auto":
         training = training.model_copy(update={"mode": "pipelined", "staleness": MOST_IN_FLIGHT})
     return batches_per_message(training)
 
 
 def rows_validated(training: TrainingConfig, *, width: int, max_message_bytes: int) -> int:
-    """Validation rows of a message, for a cut that is at most so wide: whole tiles that fit into it, at least a batch."""
+    """Count the validation rows of a message, for a cut of at most this width: whole tiles that fit into it, at least a batch."""
     fitting = min(SCORED_AT_A_TIME, max_message_bytes // (4 * width))
     return max(training.batch_size, fitting - fitting % TILE)
 
 
 def commits(group: Sequence[Batch], training: TrainingConfig, *, ends: int, last: int) -> bool:
-    """Whether all parties commit after this message: it passes a multiple of checkpoint_every and does not end the epoch.
+    """Tell whether all parties commit after this message: it passes a multiple of checkpoint_every and does not end the epoch.
 
     ``ends`` is the epoch's last step, and ``last`` the step that was committed last. Between local steps nobody hears of another,
     so nobody commits: else one party could run ahead and drop the checkpoints that the others are still at.
@@ -239,7 +239,7 @@ def commits(group: Sequence[Batch], training: TrainingConfig, *, ends: int, last
 
 
 def _spread(joint: Sequence[Tensor], local: Sequence[Tensor]) -> list[tuple[Tensor, bool]]:
-    """The batches of both kinds, each spread evenly over the epoch; says of each whether it is local."""
+    """Spread the batches of both kinds evenly over the epoch; each comes with whether it is local."""
     placed = [
         ((number + 0.5) / len(part), is_local, index_B)
         for is_local, part in ((False, joint), (True, local))

@@ -1,4 +1,4 @@
-"""How a training run goes: its settings and batches, where it is kept, who is told."""
+"""Describe a training run: its settings and batches, where it is kept, who is told."""
 
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
@@ -17,7 +17,7 @@ from tallystick.training.updates import Updates
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingRun:
-    """What both roles' loops need besides their models and their way to each other.
+    """Settings and storage that both roles' loops need besides their models and channels.
 
     Args:
         training: the contract's settings.
@@ -52,7 +52,7 @@ class TrainingRun:
         return self.ends(self.epochs - 1)
 
     def ends(self, epoch: int) -> int:
-        """The last step of an epoch; a refit's last one may end before all of its batches."""
+        """Return the last step of an epoch; a refit's last epoch may end before all of its batches."""
         whole = self.schedule.steps_before(epoch + 1)
         return min(whole, self.begins.step + self.begins.refit_steps) if self.begins.refit_epochs else whole
 
@@ -62,16 +62,16 @@ class TrainingRun:
         return min(whole, steps * self.training.batch_size) if self.begins.refit_epochs else whole
 
     def updates(self, module: nn.Module, rates: Mapping[str, float] | None = None) -> Updates:
-        """The updates of a party's module; ``rates`` as optimizer_of takes it."""
+        """Build the updates of a party's module; ``rates`` as optimizer_of takes it."""
         before, most = self.begins.step, self.schedule.steps_before(self.schedule.epochs_before + self.training.epochs)
         return Updates(self.training, module, steps=most - before, before=before, rates=rates)
 
     def begun(self) -> TrainingState:
-        """Where the run goes on, before anything is loaded; raises DamagedFile."""
+        """Return the state from which the run goes on, before anything is loaded; raises DamagedFile."""
         return self.store.state(self.resume_from) if self.resume_from else TrainingState()
 
     def refit(self, schedule: Schedule, state: TrainingState) -> "TrainingRun":
-        """The refit after this run, by these batches; ``state`` is where it begins, or where it goes on.
+        """Return the refit after this run, by these batches; ``state`` is where it begins, or where it goes on.
 
         Its rate goes as if it took all epochs, as that of the first training did when it was at its best: a rate that falls to 0
         over the refit's own epochs learns by heart where few epochs are best.
@@ -88,7 +88,7 @@ class TrainingRun:
         return state
 
     def messages(self, state: TrainingState) -> Iterator[tuple[Batch, ...]]:
-        """What is left of the present epoch: the batches of each message."""
+        """Yield the batches of each message that is left of the present epoch."""
         done = state.step - self.schedule.steps_before(state.epoch)
         size, last = batches_per_message(self.training), self.ends(state.epoch)
         groups = self.schedule.messages(state.epoch, size=size, skip=done, last=last)

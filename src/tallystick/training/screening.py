@@ -52,7 +52,7 @@ _COLUMNS = 256  # at a time: their bins are a matrix
 
 
 def nobody_hears(open_C: Tensor) -> None:
-    """What is settled goes nowhere."""
+    """Ignore which columns are open."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +118,7 @@ class ColumnFigures:
                 self.pairs_2ECC[kind, place] += (halves_BC * number_B[:, None]).t() @ halves_BC
 
     def tell_together(self) -> Tensor:
-        """Which columns (C,) are of a pair that tells more than any pair of shadows could by chance."""
+        """Mark the columns (C,) of a pair that tells more than any pair of shadows could by chance."""
         strength_2CC = self.pairs_2ECC.square().sum(dim=1)
         if not strength_2CC.numel():
             return torch.zeros(len(self.counts_CK), dtype=torch.bool, device=self.counts_CK.device)
@@ -126,7 +126,7 @@ class ColumnFigures:
         return (strength_2CC[0] > TOGETHER * strength_2CC[1].max()).any(dim=0)
 
     def ratios(self) -> tuple[Tensor, Tensor]:
-        """The figures (C,) of the columns, and those of their shadows (C, S); 0 where there is nothing to compare."""
+        """Return the figures (C,) of the columns, and those of their shadows (C, S); 0 if there is nothing to compare."""
         between_CS = (self.sums_CKSD.square().sum(dim=3) / self.counts_CK.clamp(min=1)[:, :, None]).sum(dim=1)
         bins_C = (self.counts_CK > 0).sum(dim=1)
         rows = self.counts_CK[0].sum()
@@ -135,14 +135,14 @@ class ColumnFigures:
         return ratios_CS[:, 0], ratios_CS[:, 1:]
 
     def _bins(self, features: Features) -> Tensor:
-        """Which bin a row is in, by each column (B, C)."""
+        """Return the bin of each row, by each column (B, C)."""
         number_FB = features.numeric_NF.t().contiguous()
         bins_BF = torch.searchsorted(self._edges_FK, number_FB).t()  # how many edges are below a number
         return torch.cat([bins_BF, features.categorical_NG.clamp(max=BINS - 1)], dim=1)
 
 
 def open_columns(ratio_C: Tensor, shadows_CS: Tensor, together_C: Tensor) -> Tensor:
-    """Which columns stay open (C,): all of them, unless most are silent and some clearly are not.
+    """Choose which columns stay open (C,): all of them, unless most are silent and some clearly are not.
 
     Those that tell only together with another stay open.
     """
@@ -170,7 +170,7 @@ class ColumnScreen:
         self._figures: ColumnFigures | None = None
 
     def crossed(self, batch: Batch, features: Features, gradient_BD: Tensor) -> None:
-        """A step was taken by this cut gradient."""
+        """Take in the cut gradient of a step."""
         if batch.step > self._last_step:
             return
         figures = self._begun(gradient_BD.shape[1])
@@ -181,7 +181,7 @@ class ColumnScreen:
             self._figures = None
 
     def tensors(self) -> dict[str, Tensor]:
-        """What a checkpoint has to hold of this."""
+        """Return the tensors that a checkpoint has to hold of this."""
         if self._figures is None:
             return {}
         found = self._figures
@@ -218,12 +218,12 @@ class FoldedScreen:
         self._each = each
 
     def crossed(self, batch: Batch, features: Features, gradient_BD: Tensor) -> None:
-        """A step was taken by this cut gradient."""
+        """Take in the cut gradient of a step."""
         for screen, part_BD in zip(self._each, gradient_BD.chunk(len(self._each), dim=1), strict=True):
             screen.crossed(batch, features, part_BD)
 
     def tensors(self) -> dict[str, Tensor]:
-        """What a checkpoint has to hold of this."""
+        """Return the tensors that a checkpoint has to hold of this."""
         return {
             f"{number}/{name}": tensor for number, screen in enumerate(self._each) for name, tensor in screen.tensors().items()
         }
@@ -238,7 +238,7 @@ class FoldedScreen:
 def feature_screen(
     bottom: nn.Module, source: FeatureSource, schedule: Schedule, *, epoch: int, screening: Screening | None
 ) -> ColumnScreen | FoldedScreen | None:
-    """What screens a feature party's columns in a training that begins with this epoch; None where it does not."""
+    """Build what screens a feature party's columns in a training that begins with this epoch; None if nothing does."""
     found = [screened_columns(part) for part in (bottom.members if isinstance(bottom, FoldedBottom) else [bottom])]
     if screening is None:
         return None

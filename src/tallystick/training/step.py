@@ -27,7 +27,7 @@ from tallystick.training.updates import Updates
 
 @dataclass(frozen=True, kw_only=True)
 class LabelStep:
-    """What a step of the label party gives.
+    """Results of a step of the label party.
 
     Args:
         loss: the batch's mean loss, without penalties.
@@ -44,7 +44,7 @@ class LabelStep:
 
 @dataclass(frozen=True, kw_only=True)
 class LabelLearner:
-    """What the label party trains, and by what.
+    """Parts of the label party's training: its model, and what the model is trained by.
 
     Args:
         model: top model and own bottom.
@@ -65,7 +65,7 @@ class CutObserver(Protocol):
     """Whoever keeps what crosses the cut between a feature party and the label party: an audit's recorder, an experiment."""
 
     def crossed(self, batch: Batch, embedding_BD: Tensor, gradient_BD: Tensor) -> None:
-        """A step's cut embeddings were sent and its cut gradients answered."""
+        """Take in a step's cut embeddings, which were sent, and its cut gradients, which answered them."""
         ...
 
     def epoch_ended(self, epoch: int) -> None:
@@ -74,18 +74,18 @@ class CutObserver(Protocol):
 
 
 def embed(bottom: nn.Module, features: Features) -> Tensor:
-    """The feature party's first half: the cut embeddings (B, D), which still know how they were made."""
+    """Compute the feature party's first half: the cut embeddings (B, D), with the graph for their gradients."""
     cut_BD: Tensor = bottom(features)
     return cut_BD
 
 
 def absent_cuts(batch: Batch, widths: Sequence[int]) -> list[Tensor]:
-    """What stands for the cut embeddings of rows that only the label party has: zeros, one per feature party."""
+    """Return zeros in place of the cut embeddings of rows that only the label party has, one per feature party."""
     return [torch.zeros(len(batch.index_B), width, device=batch.index_B.device) for width in widths]
 
 
 def apply(updates: Updates, cut_BD: Tensor, grad_BD: Tensor, *, step: int) -> None:
-    """The feature party's second half: take a step's received cut gradients into the bottom model, and update it."""
+    """Compute the feature party's second half: take a step's cut gradients into the bottom model, and update it."""
     if updates.are_none:
         return
     take_back(cut_BD, grad_BD)
@@ -109,7 +109,7 @@ def label_step(
     *,
     check: Callable[[Tensor, Sequence[Tensor]], None] | None = None,
 ) -> LabelStep:
-    """The label party's step: finish the forward pass, take the loss, go back to the cut.
+    """Compute the label party's step: finish the forward pass, take the loss, go back to the cut.
 
     The gradients of the own weights are left for ``updates.step()``, which the caller does once the answer is on its way.
 

@@ -1,4 +1,4 @@
-"""How the label party learns from a batch: what a method for unaligned rows changes of a step, and nothing else of the loops.
+"""Define how the label party learns from a batch: what a method for unaligned rows changes of a step, and of nothing else.
 
 Shapes: N training positions, B batch, D cut width.
 """
@@ -28,7 +28,7 @@ class StepRule:
     def loss(
         self, model: LabelModel, objective: Objective, batch: Batch, cuts_BD: Sequence[Tensor], own: Features
     ) -> tuple[Tensor, Tensor]:
-        """The batch's loss, and the targets (B,) by which it was taken, as ``Objective`` gives them."""
+        """Compute the batch's loss, and the targets (B,) by which it was taken, as ``Objective`` gives them."""
         return objective(model.finish(cuts_BD, own), batch.index_B, cuts_BD)
 
     def fit(

@@ -17,7 +17,7 @@ from tallystick.training.optimizers import optimizer_of
 
 
 def rate_at(training: TrainingConfig, step: int, steps: int) -> float:
-    """The learning rate of a step.
+    """Compute the learning rate of a step.
 
     With ``schedule: cosine`` it rises in a line over the warm-up and then falls along half a cosine to nearly 0 at the last step
     (Loshchilov and Hutter 2017, "SGDR", equation 5, without restarts).
@@ -36,7 +36,7 @@ def rate_at(training: TrainingConfig, step: int, steps: int) -> float:
 
 
 def decay_at(ema: float, step: int) -> float:
-    """What is kept of the average at a step: less in the first steps, whose weights are soon of no use."""
+    """Return the average's decay at a step: less in the first steps, whose weights are soon of no use."""
     return min(ema, (1 + step) / (10 + step))
 
 
@@ -78,7 +78,7 @@ class Updates:
 
     @property
     def are_none(self) -> bool:
-        """Whether there is nothing to update."""
+        """Tell whether there is nothing to update."""
         return self.optimizer is None
 
     def zero_grad(self) -> None:
@@ -114,11 +114,11 @@ class Updates:
             self._put(present)
 
     def kept_of(self, weight: nn.Parameter) -> Mapping[str, Tensor]:
-        """What the optimizer keeps of a weight."""
+        """Return what the optimizer keeps of a weight."""
         return self.optimizer.kept.get(weight, {}) if self.optimizer is not None else {}
 
     def tensors(self) -> dict[str, Tensor]:
-        """What a checkpoint has to hold of this."""
+        """Return the tensors that a checkpoint has to hold of this."""
         averages = {f"average/{name}": average for name, average in self._averages.items()}
         if self.optimizer is None:
             return averages

@@ -31,7 +31,7 @@ class SimilarityWeight(nn.Module):
     """FedSim without its similarity model: the similarity itself, below 0 for a link that is farther than the average one."""
 
     def forward(self, similarity_BK: Tensor) -> Tensor:
-        """The similarities."""
+        """Return the similarities."""
         return similarity_BK
 
 

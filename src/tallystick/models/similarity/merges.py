@@ -34,7 +34,7 @@ class CNNMerge(nn.Module):
         self.width = settings.hidden
 
     def forward(self, output_BKL: Tensor, weight_BK: Tensor, present_BK: Tensor) -> Tensor:
-        """The merged row (B, hidden)."""
+        """Compute the merged row (B, hidden)."""
         weighted_BKL = output_BKL * (weight_BK * present_BK)[:, :, None]
         merged_BH: Tensor = self.layers(self.convolution(weighted_BKL[:, None]))
         return merged_BH
@@ -59,7 +59,7 @@ class MLPMerge(nn.Module):
         self.width = settings.hidden
 
     def forward(self, output_BKL: Tensor, weight_BK: Tensor, present_BK: Tensor) -> Tensor:
-        """The merged row (B, hidden)."""
+        """Compute the merged row (B, hidden)."""
         merged_BH: Tensor = self.layers(output_BKL * (weight_BK * present_BK)[:, :, None])
         return merged_BH
 
@@ -72,7 +72,7 @@ class AverageMerge(nn.Module):
         self.width = width
 
     def forward(self, output_BKL: Tensor, weight_BK: Tensor, present_BK: Tensor) -> Tensor:
-        """The mean (B, L); zeros for an example without any link."""
+        """Compute the mean (B, L); zeros for an example without any link."""
         present = present_BK.to(output_BKL.dtype)
         total_B1 = (weight_BK * present).sum(dim=1, keepdim=True)
         share_BK = weight_BK * present / torch.where(total_B1.abs() > torch.finfo(total_B1.dtype).tiny, total_B1, 1.0)
@@ -108,7 +108,7 @@ class AttentionMerge(nn.Module):
         self.width = settings.heads * width
 
     def forward(self, output_BKL: Tensor, weight_BK: Tensor, present_BK: Tensor) -> Tensor:
-        """What the heads saw (B, H L); zeros for an example without any link."""
+        """Compute what the heads saw (B, H L); zeros for an example without any link."""
         batch, links, width = output_BKL.shape
         score_BKH = self.score(output_BKL) + weight_BK.log()[:, :, None]
         score_BKH = score_BKH.masked_fill(~present_BK[:, :, None], -torch.inf)

@@ -60,7 +60,7 @@ class LinkModel(nn.Module):
         return width
 
     def forward(self, own_BE: Tensor | None, cut_BKD: Tensor, linked: CandidateLinks) -> Tensor:
-        """The merged rows, one per example."""
+        """Compute the merged rows, one per example."""
         similarity_BK, present_BK = linked.similarity_BK, linked.present
         link_BKD = torch.cat([cut_BKD, similarity_BK[:, :, None]], dim=2) if self.reads_similarity else cut_BKD
         first_BKH = linear(link_BKD, self.first.weight[:, self.own :], self.first.bias)
@@ -108,7 +108,7 @@ class SimilarityLabelModel(BranchedModel):
         return logits
 
     def by_example(self, cuts_BD: Sequence[Tensor], own: Features) -> list[Tensor]:
-        """The candidates of each example (B, K, D), of the distinct ones that crossed (R, D)."""
+        """Return the candidates of each example (B, K, D), from the distinct ones that crossed (R, D)."""
         assert isinstance(own, LinkedFeatures), "a merging model's batch comes from a dataset of candidates"
         return [linked.gather(cut_RD) for linked, cut_RD in zip(own.linked, cuts_BD, strict=True)]
 
@@ -124,7 +124,7 @@ class SimilarityLabelModel(BranchedModel):
 
 @torch.no_grad()
 def learnt_weights(model: LabelModel, similarities: Sequence[float] = LOOKED_AT) -> list[list[float]]:
-    """What the weight gate of each feature party makes of similarities (FedSim, Figure 10); nothing where none learns."""
+    """Return each feature party's learnt weights of similarities (FedSim, Figure 10); nothing if none learns."""
     links = model.links if isinstance(model, SimilarityLabelModel) else ()
     gates = [link.weight for link in links if isinstance(link, LinkModel) and isinstance(link.weight, LearntWeight)]
     found = []

@@ -70,7 +70,7 @@ class Average(LocalBatches):
         return (first + second + of_cut) / 2, targets_B
 
     def local_loss(self, model: LabelModel, objective: Objective, batch: Batch, own: Features) -> tuple[Tensor, Tensor]:
-        """The second branch's, which counts for half as in a joint batch."""
+        """Compute the second branch's loss, which counts for half as in a joint batch."""
         assert isinstance(model, Averaged)
         loss, targets_B = objective(model.second.local(own), batch.index_B)
         return loss / 2, targets_B

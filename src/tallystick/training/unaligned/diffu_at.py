@@ -27,7 +27,7 @@ class Diffusion(Conditioned):
         self.network = Denoiser(cut_width, self.width, hidden=HIDDEN)
 
     def predict(self, condition_BC: Tensor, noisy_BD: Tensor, step_B: Tensor) -> Tensor:
-        """The network's prediction."""
+        """Predict by the network."""
         predicted_BD: Tensor = self.network(noisy_BD, step_B, condition_BC)
         return predicted_BD
 
@@ -44,7 +44,7 @@ class DiffuAT(Synthesis):
     """
 
     def generator(self, parts: BranchParts) -> nn.Module:
-        """The denoiser, with a copy of the bottom."""
+        """Build the denoiser, with a copy of the bottom."""
         bottom = parts.bottom("condition")
         with seeded(self.seed, "diffusion"):
             return Diffusion(bottom, cut_width=parts.cut_width, classes=parts.outputs, with_label=self.settings.label_condition)
@@ -73,7 +73,7 @@ class DiffuAT(Synthesis):
         )
 
     def made(self, model: Synthesizing, own: Features, targets_B: Tensor, *, generator: torch.Generator) -> Tensor:
-        """A sample for each row."""
+        """Draw a sample for each row."""
         found = model.generator
         assert isinstance(found, Diffusion)
         condition_BC = found.condition(found.bottom(own), targets_B)

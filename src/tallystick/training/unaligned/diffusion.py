@@ -44,7 +44,7 @@ class NoiseSchedule:
         return kept_B1.sqrt() * clean_BD + (1 - kept_B1).sqrt() * noise_BD
 
     def target(self, clean_BD: Tensor, noise_BD: Tensor, step_B: Tensor, prediction: Prediction) -> Tensor:
-        """What the network is to predict."""
+        """Return what the network is to predict."""
         if prediction == "epsilon":
             return noise_BD
         if prediction == "x0":
@@ -55,7 +55,7 @@ class NoiseSchedule:
     def clean_and_noise(
         self, noisy_BD: Tensor, predicted_BD: Tensor, kept: float, prediction: Prediction
     ) -> tuple[Tensor, Tensor]:
-        """What a prediction says of x_0 and of the noise."""
+        """Return what a prediction says of x_0 and of the noise."""
         signal, spread = math.sqrt(kept), math.sqrt(1 - kept)
         if prediction == "epsilon":
             return (noisy_BD - spread * predicted_BD) / signal, predicted_BD
@@ -113,7 +113,7 @@ class Denoiser(nn.Module):
     frequencies_K: Tensor
 
     def forward(self, noisy_BD: Tensor, step_B: Tensor, condition_BC: Tensor) -> Tensor:
-        """The prediction (B, D)."""
+        """Predict (B, D)."""
         angle_BK = step_B[:, None].to(noisy_BD.dtype) * self.frequencies_K
         predicted_BD: Tensor = self.layers(torch.cat([noisy_BD, condition_BC, angle_BK.sin(), angle_BK.cos()], dim=1))
         return predicted_BD

@@ -61,7 +61,7 @@ class FedCVT(LocalBatches):
 
     @property
     def rates(self) -> Mapping[str, float]:
-        """What local batches teach learns at their rate."""
+        """Return the rates: what local batches teach learns at their rate."""
         return {"bottom": self.local_rate, "local_top": self.local_rate}
 
     def model(self, parts: BranchParts) -> BranchedModel:
@@ -89,7 +89,7 @@ class FedCVT(LocalBatches):
         return joint + alone + theirs + SHARED_WEIGHT * shared + ORTHOGONAL_WEIGHT * apart, targets_B
 
     def local_loss(self, model: LabelModel, objective: Objective, batch: Batch, own: Features) -> tuple[Tensor, Tensor]:
-        """The joint classifier by the made-up embedding, and the own one."""
+        """Compute the losses of the joint classifier, by the made-up embedding, and of the own one."""
         assert isinstance(model, Synthesizing)
         embedded_BW = model.embedded(own, local=True)
         alone, targets_B = objective(model.alone(embedded_BW), batch.index_B)

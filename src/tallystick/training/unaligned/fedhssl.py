@@ -41,7 +41,7 @@ class FedHSSL(SelfSupervised):
     """
 
     def model(self, parts: BranchParts) -> BranchedModel:
-        """The joint model with the predictors beside it."""
+        """Build the joint model with the predictors beside it."""
         joint = parts.joint()
         width = width_of(joint.bottom)
         with seeded(self.seed, "fedhssl"):

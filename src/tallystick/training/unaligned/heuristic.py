@@ -33,7 +33,7 @@ class Heuristic(Synthesis):
     """
 
     def generator(self, parts: BranchParts) -> nn.Module:
-        """The table of means."""
+        """Build the table of means."""
         place = self._place()
         return GroupMeans(parts.own.cardinalities[place] if place is not None else 1, parts.cut_width)
 
@@ -55,7 +55,7 @@ class Heuristic(Synthesis):
         means.copy_(torch.where(rows_K[:, None] > 0, sums_KD / rows_K[:, None].clamp_min(1), cuts_ND.mean(dim=0)))
 
     def made(self, model: Synthesizing, own: Features, targets_B: Tensor, *, generator: torch.Generator) -> Tensor:  # noqa: ARG002
-        """The mean of each row's group."""
+        """Return the mean of each row's group."""
         assert isinstance(model.generator, GroupMeans)
         return model.generator.mean_KD[self._groups(own)]
 

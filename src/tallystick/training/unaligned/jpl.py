@@ -35,7 +35,7 @@ class JointPrivilegedLearning(LocalBatches):
 
     @property
     def rates(self) -> Mapping[str, float]:
-        """What local batches teach learns at their rate."""
+        """Return the rates: what local batches teach learns at their rate."""
         return dict.fromkeys(("bottom", "synthetic_top", "local_top"), self.local_rate)
 
     def model(self, parts: BranchParts) -> BranchedModel:
@@ -50,7 +50,7 @@ class JointPrivilegedLearning(LocalBatches):
     def joint_loss(
         self, model: LabelModel, objective: Objective, batch: Batch, cuts_BD: Sequence[Tensor], own: Features
     ) -> tuple[Tensor, Tensor]:
-        """The plain loss, with equivalence and rank alignment of the stand-in."""
+        """Compute the plain loss, with equivalence and rank alignment of the stand-in."""
         assert isinstance(model, Synthesizing)
         logits = model(cuts_BD, own)
         loss, targets_B = objective(logits, batch.index_B, cuts_BD)
@@ -61,7 +61,7 @@ class JointPrivilegedLearning(LocalBatches):
         return loss + equivalence + RANK_WEIGHT * ranks, targets_B
 
     def local_loss(self, model: LabelModel, objective: Objective, batch: Batch, own: Features) -> tuple[Tensor, Tensor]:
-        """The loss by the stand-in, and that of the top which scores rows without one."""
+        """Compute the loss by the stand-in, and that of the top which scores rows without one."""
         assert isinstance(model, Synthesizing)
         embedded_BW = model.embedded(own, local=True)
         alone, targets_B = objective(model.alone(embedded_BW.detach()), batch.index_B)

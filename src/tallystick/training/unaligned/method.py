@@ -1,4 +1,4 @@
-"""What a method for unaligned rows is: the label party's model, what comes before the first step, and how a batch teaches.
+"""Define a method for unaligned rows: the label party's model, what comes before the first step, and how a batch teaches.
 
 Shapes: N positions, B batch, D cut width.
 
@@ -103,7 +103,7 @@ class UnalignedMethod(StepRule, ABC):
 
     @abstractmethod
     def model(self, parts: BranchParts) -> BranchedModel:
-        """The label party's model, the same from the same seed."""
+        """Build the label party's model, the same from the same seed."""
 
     def prepare(self, model: LabelModel, objective: Objective, own: OwnPart) -> None:
         """Label party: what comes before the first step; nothing crosses."""
@@ -122,7 +122,7 @@ class LocalBatches(UnalignedMethod):
     def loss(
         self, model: LabelModel, objective: Objective, batch: Batch, cuts_BD: Sequence[Tensor], own: Features
     ) -> tuple[Tensor, Tensor]:
-        """A joint batch teaches the joint branch, a local one the other."""
+        """Compute the loss: a joint batch teaches the joint branch, a local one the other."""
         if batch.is_local:
             return self.local_loss(model, objective, batch, own)
         return self.joint_loss(model, objective, batch, cuts_BD, own)
@@ -130,9 +130,9 @@ class LocalBatches(UnalignedMethod):
     def joint_loss(
         self, model: LabelModel, objective: Objective, batch: Batch, cuts_BD: Sequence[Tensor], own: Features
     ) -> tuple[Tensor, Tensor]:
-        """The plain loss of joint logits."""
+        """Compute the plain loss of joint logits."""
         return objective(model(cuts_BD, own), batch.index_B, cuts_BD)
 
     @abstractmethod
     def local_loss(self, model: LabelModel, objective: Objective, batch: Batch, own: Features) -> tuple[Tensor, Tensor]:
-        """The loss of rows without a partner's row, and their targets."""
+        """Compute the loss of rows without a partner's row, and their targets."""

@@ -26,7 +26,7 @@ class MultiTask(LocalBatches):
 
     @property
     def rates(self) -> Mapping[str, float]:
-        """What local batches teach learns at their rate."""
+        """Return the rates: what local batches teach learns at their rate."""
         return {"bottom": self.local_rate, "local_top": self.local_rate}
 
     def model(self, parts: BranchParts) -> BranchedModel:
@@ -35,6 +35,6 @@ class MultiTask(LocalBatches):
         return SharedBottom(joint, parts.top(width_of(joint.bottom), "local-top"))
 
     def local_loss(self, model: LabelModel, objective: Objective, batch: Batch, own: Features) -> tuple[Tensor, Tensor]:
-        """The loss of own columns' logits."""
+        """Compute the loss of own columns' logits."""
         assert isinstance(model, SharedBottom)
         return objective(model.local(own), batch.index_B)

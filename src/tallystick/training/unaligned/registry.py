@@ -9,7 +9,7 @@ from tallystick.training.unaligned.method import UnalignedMethod
 
 
 def class_of(name: str) -> type[UnalignedMethod]:
-    """The class of a method that uses unaligned rows."""
+    """Load the class of a method that uses unaligned rows."""
     module, _, class_name = METHODS[name].implemented.partition(".")
     found: type[UnalignedMethod] = getattr(import_module(f"{__package__}.{module}"), class_name)
     return found
@@ -18,5 +18,5 @@ def class_of(name: str) -> type[UnalignedMethod]:
 def method_of(
     settings: UnalignedConfig, *, batch_size: int, ratio: float = 1.0, seed: Seed = 0, columns: Sequence[str] = ()
 ) -> UnalignedMethod:
-    """The method of a contract that uses unaligned rows."""
+    """Build the method of a contract that uses unaligned rows."""
     return class_of(settings.method)(settings=settings, batch_size=batch_size, ratio=ratio, seed=seed, columns=columns)

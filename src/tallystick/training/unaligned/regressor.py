@@ -23,7 +23,7 @@ class Regression(Conditioned):
         self.network = nn.Sequential(*mlp(self.width, [HIDDEN, HIDDEN]), nn.Linear(HIDDEN, cut_width))
 
     def forward(self, condition_BC: Tensor) -> Tensor:
-        """The mean embedding (B, D), standardised."""
+        """Compute the mean embedding (B, D), standardised."""
         mean_BD: Tensor = self.network(condition_BC)
         return mean_BD
 
@@ -36,7 +36,7 @@ class Regressor(Synthesis):
     """
 
     def generator(self, parts: BranchParts) -> nn.Module:
-        """The regression, with a copy of the bottom."""
+        """Build the regression, with a copy of the bottom."""
         bottom = parts.bottom("condition")
         with seeded(self.seed, "regressor"):
             return Regression(bottom, cut_width=parts.cut_width, classes=parts.outputs, with_label=self.settings.label_condition)
@@ -60,7 +60,7 @@ class Regressor(Synthesis):
         )
 
     def made(self, model: Synthesizing, own: Features, targets_B: Tensor, *, generator: torch.Generator) -> Tensor:  # noqa: ARG002
-        """The mean for these rows."""
+        """Return the mean for these rows."""
         found = model.generator
         assert isinstance(found, Regression)
         return found.in_units(found(found.condition(found.bottom(own), targets_B)))

@@ -25,7 +25,7 @@ SHARE = 10  # self-supervision takes this part of unaligned.epochs: it stops by 
 
 @dataclass(frozen=True, kw_only=True)
 class SelfSupervision:
-    """How a party trains its bottom model on its own rows without labels: by two views of a row that hide some of its cells.
+    """Training of a bottom model on a party's own rows without labels: by two views of a row that hide some of its cells.
 
     Args:
         settings: the contract's.
@@ -41,7 +41,7 @@ class SelfSupervision:
         return max(1, self.settings.epochs // SHARE)
 
     def view(self, features: Features, generator: torch.Generator) -> Features:
-        """An augmentation: some cells at random become missing, which is the mean of a number, or another row's of the batch."""
+        """Augment rows: some cells at random become missing, which is the mean of a number, or another row's of the batch."""
         hidden_BF = torch.rand(features.numeric_NF.shape, generator=generator) < self.settings.masked
         hidden_BG = torch.rand(features.categorical_NG.shape, generator=generator) < self.settings.masked
         return Features(

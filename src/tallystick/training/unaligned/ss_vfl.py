@@ -25,7 +25,7 @@ class SelfSupervised(UnalignedMethod):
     scores_alone: ClassVar[bool] = False
 
     def model(self, parts: BranchParts) -> BranchedModel:
-        """The plain joint model; the second top stays as it is."""
+        """Build the plain joint model; the second top stays as it is."""
         joint = parts.joint()
         return SharedBottom(joint, parts.top(width_of(joint.bottom), "local-top"))
 
@@ -39,5 +39,5 @@ class SelfSupervised(UnalignedMethod):
         momentum_contrast(bottom, own, self.alone("feature"))
 
     def alone(self, name: str) -> SelfSupervision:
-        """How the party of this name trains before the first joint step."""
+        """Return how the party of this name trains before the first joint step."""
         return SelfSupervision(settings=self.settings, name=name)

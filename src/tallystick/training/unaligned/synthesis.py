@@ -75,7 +75,7 @@ class Conditioned(nn.Module):
         return standardised_BD * self.deviation_D + self.mean_D
 
     def condition(self, embedded_BW: Tensor, targets_B: Tensor) -> Tensor:
-        """The condition (B, C)."""
+        """Build the condition (B, C)."""
         standardised_BW = (embedded_BW - self.condition_mean_W) / self.condition_deviation_W
         if not self.with_label:
             return standardised_BW
@@ -111,7 +111,7 @@ class Synthesis(LocalBatches):
 
     @abstractmethod
     def generator(self, parts: BranchParts) -> nn.Module:
-        """What makes embeddings up."""
+        """Build what makes embeddings up."""
 
     @abstractmethod
     def made(self, model: Synthesizing, own: Features, targets_B: Tensor, *, generator: torch.Generator) -> Tensor:
@@ -125,7 +125,7 @@ class Synthesis(LocalBatches):
         return Synthesizing(joint, parts.top(width, "local-top"), synthetic_top, self.generator(parts))
 
     def local_loss(self, model: LabelModel, objective: Objective, batch: Batch, own: Features) -> tuple[Tensor, Tensor]:
-        """The loss by made-up embeddings, and that of the top which scores rows without one."""
+        """Compute the loss by made-up embeddings, and that of the top which scores rows without one."""
         assert isinstance(model, Synthesizing)
         embedded_BW = model.embedded(own, local=True)
         alone, targets_B = objective(model.alone(embedded_BW.detach()), batch.index_B)
@@ -144,7 +144,7 @@ def embedded_rows(bottom: nn.Module, own: FeatureSource, index_N: Tensor, *, bat
 
 
 def targets_at(objective: Objective, model: LabelModel, own: FeatureSource, index_N: Tensor, *, batch_size: int) -> Tensor:
-    """The targets (N,) that a loss would be taken by at these positions."""
+    """Compute the targets (N,) that a loss would be taken by at these positions."""
     assert isinstance(model, BranchedModel)
     model.eval()
     with torch.no_grad():
@@ -179,7 +179,7 @@ def _batches(rows: int, epochs: int, batch_size: int, generator: torch.Generator
 
 
 def named_group(columns: "tuple[str, ...] | list[str]", group: str | None) -> int | None:
-    """The place of the grouping column among the categorical ones; None where all rows are one group.
+    """Return the place of the grouping column among the categorical ones; None if all rows are one group.
 
     Raises ConfigError for a column that there is not.
     """

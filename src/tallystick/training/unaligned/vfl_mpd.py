@@ -34,7 +34,7 @@ class MatchedPairs(UnalignedMethod):
     scores_alone: ClassVar[bool] = False
 
     def model(self, parts: BranchParts) -> BranchedModel:
-        """The joint model with a top that judges pairs."""
+        """Build the joint model with a top that judges pairs."""
         joint = parts.joint()
         width = width_of(joint.bottom)
         with seeded(self.seed, "vfl-mpd"):

@@ -53,7 +53,7 @@ class WarmStart(UnalignedMethod):
         return {"bottom": self.settings.warm_rate, "alone": 0.0, "top": TOP_RATE}
 
     def model(self, parts: BranchParts) -> BranchedModel:
-        """A joint model beside the one that comes first, and a top over the cut alone."""
+        """Build a joint model beside the one that comes first, and a top over the cut alone."""
         return _beside_the_first(self, parts, offset=False, cut_top=parts.top(parts.cut_width, "cut-top"))
 
     def prepare(self, model: LabelModel, objective: Objective, own: OwnPart) -> None:
@@ -79,7 +79,7 @@ class WarmStart(UnalignedMethod):
     def loss(
         self, model: LabelModel, objective: Objective, batch: Batch, cuts_BD: Sequence[Tensor], own: Features
     ) -> tuple[Tensor, Tensor]:
-        """The joint logits' loss and that of the cut's, both by targets of which a share is the first model's."""
+        """Compute the losses of the joint logits and of the cut's, both by targets of which a share is the first model's."""
         assert isinstance(model, FromLocal)
         assert isinstance(objective, Supervised), "the contract allows nothing else beside unaligned rows"
         prior = self._prior[0].index_select(0, batch.index_B)
@@ -103,7 +103,7 @@ class Offset(UnalignedMethod):
         return {"bottom": self.settings.warm_rate, "alone": 0.0}
 
     def model(self, parts: BranchParts) -> BranchedModel:
-        """A joint model beside the one that comes first."""
+        """Build a joint model beside the one that comes first."""
         return _beside_the_first(self, parts, offset=True)
 
     def prepare(self, model: LabelModel, objective: Objective, own: OwnPart) -> None:

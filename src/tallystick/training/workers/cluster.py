@@ -97,7 +97,7 @@ def prepare(told: bytes) -> TaskFunction:
 
 
 def _read(memory: Mapping[str, Tensor], plan: WorkerPlan, worker: int, what: str, number: int, rows: int) -> list[Tensor]:
-    """What a worker reads of a batch, beside the weights."""
+    """Return what a worker reads of a batch, beside the weights."""
     part, cuts = plan.part(worker, rows), range(len(plan.cut_widths or ()))
     if what == "forward":
         codes_GP = memory["codes"][number % plan.in_flight, :, part]
@@ -106,7 +106,7 @@ def _read(memory: Mapping[str, Tensor], plan: WorkerPlan, worker: int, what: str
 
 
 def _made(memory: Mapping[str, Tensor], plan: WorkerPlan, worker: int, what: str, rows: int) -> list[Tensor]:
-    """What a worker makes of it."""
+    """Return what a worker computes of a batch."""
     part, cuts = plan.part(worker, rows), range(len(plan.cut_widths or ()))
     if what == "forward":
         return [memory["output"][part]]

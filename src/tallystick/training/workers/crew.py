@@ -8,7 +8,7 @@ class Crew(Protocol):
 
     @property
     def adding(self) -> int:
-        """How many of the first workers make the gradients of embedding tables and update them: those that share this memory."""
+        """Count the first workers that make the gradients of embedding tables and update them: those that share this memory."""
         ...
 
     def tell(self, what: str, number: int, rows: int) -> None:

@@ -88,7 +88,7 @@ class OwnMachine:
 
 
 def _ended(process: "subprocess.Popen[bytes]") -> int:
-    """The exit code of a process that is about to end, or else is ended."""
+    """Wait for a process that is about to end, or end it, and return its exit code."""
     try:
         return process.wait(_END_S)
     except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""What every process of a party knows of a training that they share: the module, the sizes, and where in memory what lies.
+"""Plan a training that a party's processes share: the module, the sizes, and where in memory each tensor lies.
 
 Shapes: B rows of a batch, F numeric columns, G columns of codes, D cut width, O outputs, W workers, E width of all embeddings.
 """
@@ -62,7 +62,7 @@ class WorkerPlan:
         return msgspec.json.decode(text, type=prepared(cls))
 
     def module(self) -> nn.Module:
-        """The module, at weights of no meaning."""
+        """Build the module, at weights of no meaning."""
         model = NetworkModel.model_validate_json(self.network)
         if self.cut_widths is not None:
             return build_label_model(model, self.party, self.own, self.cut_widths, outputs=self.outputs, seed=0)
@@ -70,7 +70,7 @@ class WorkerPlan:
         return build_bottom(model, self.party, self.own, seed=0, cut_width=model.cut_width)
 
     def part(self, worker: int, rows: int) -> slice:
-        """The rows of a batch that are a worker's: as many as any other's, or one more.
+        """Return a worker's rows of a batch: as many as any other's, or one more.
 
         Nobody has fewer for what it does besides: all wait for the last one at every pass, and what only one can do lies between.
         """
@@ -84,7 +84,7 @@ class WorkerPlan:
         return TrainingConfig.model_validate_json(self.training)
 
     def named(self, worker: int) -> str:
-        """A worker in words, for errors."""
+        """Name a worker in words, for errors."""
         return f"worker {worker} of the {self.workers} that train for {self.party}"
 
     def output_width(self, module: nn.Module) -> int:
@@ -94,14 +94,14 @@ class WorkerPlan:
 
 
 def columns_of(module: nn.Module) -> Columns | None:
-    """The module's columns that have embedding tables; None if there are none."""
+    """Return the module's columns that have embedding tables; None if there are none."""
     found = [part for part in module.modules() if isinstance(part, Columns) and len(part.embeddings)]
     assert len(found) <= 1, "a party's part of the network has one bottom"
     return found[0] if found else None
 
 
 def tables_and_others(module: nn.Module) -> tuple[dict[str, nn.Parameter], dict[str, nn.Parameter]]:
-    """The weights by name: the embedding tables of its columns, in their order, and the others."""
+    """Return the weights by name: the embedding tables of its columns, in their order, and the others."""
     columns = columns_of(module)
     tables = [columns.table(place) for place in range(len(columns.embeddings))] if columns is not None else []
     names = {id(weight): name for name, weight in module.named_parameters()}
@@ -110,7 +110,7 @@ def tables_and_others(module: nn.Module) -> tuple[dict[str, nn.Parameter], dict[
 
 
 class Layout:
-    """Where each tensor lies in the memory that the workers share: the same in every process, by plan and module alone."""
+    """Places of the tensors in the memory that the workers share: the same in every process, by plan and module alone."""
 
     def __init__(self, plan: WorkerPlan, module: nn.Module) -> None:
         self.size = 0
@@ -149,7 +149,7 @@ class Layout:
         self.size += -(-torch.Size(shape).numel() * kind.itemsize // ALIGNED) * ALIGNED
 
     def tensors(self, memory: memoryview) -> dict[str, Tensor]:
-        """The tensors in this memory, of ``size`` bytes."""
+        """Return the tensors in this memory, of ``size`` bytes."""
         return {
             name: torch.frombuffer(memory, dtype=kind, count=torch.Size(shape).numel(), offset=start).view(shape)
             if torch.Size(shape).numel()

@@ -140,7 +140,7 @@ class Shard:
                 torch._foreach_lerp_(averages, [self.tables[name] for name in self._taken], 1 - decay)
 
     def kept_of(self, name: str) -> dict[str, Tensor]:
-        """What the optimizer keeps of a table, in the memory."""
+        """Return what the optimizer keeps of a table, in the memory."""
         return {what: self._memory[f"kept/{name}/{what}"] for what in kept_of_a_weight(self._settings)}
 
     def _begin_optimizer(self) -> Optimizer:
@@ -185,17 +185,17 @@ def _looked_up(columns: Columns, features: Features) -> Tensor:
 
 
 def _aligned(part: Tensor) -> Tensor:
-    """The same where it begins as every tensor of PyTorch does, or else a copy: no bit hangs on where a part begins."""
+    """Return the part if it begins as every tensor of PyTorch does, or else a copy: no bit depends on where a part begins."""
     return part if part.data_ptr() % ALIGNED == 0 else part.clone()
 
 
 def flat(output_PO: Tensor) -> Tensor:
-    """An output, or its gradient, of a row each, as the memory holds it."""
+    """Flatten an output, or its gradient, to a row each, as the memory holds it."""
     return output_PO.flatten(1) if output_PO.ndim > 1 else output_PO[:, None]
 
 
 def shared_out(sizes: Sequence[int], workers: int) -> list[int]:
-    """Who takes which piece of work: the largest goes first, each to the worker who has least so far."""
+    """Assign pieces of work to workers: the largest goes first, each to the worker who has least so far."""
     loads, taken = [0] * workers, [0] * len(sizes)
     for place in sorted(range(len(sizes)), key=lambda place: -sizes[place]):
         taken[place] = loads.index(min(loads))

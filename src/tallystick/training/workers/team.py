@@ -133,18 +133,18 @@ class Team:
         return [torch.cat([grad_PD, memory[f"cut gradient/{place}"][others]]) for place, grad_PD in enumerate(cut_grads_PD)]
 
     def _parts(self, rows: int) -> tuple[slice, slice]:
-        """The rows of a batch that this process takes, the first ones, and those of all others."""
+        """Return the rows of a batch that this process takes, the first ones, and those of all others."""
         here = self._plan.part(0, rows)
         return here, slice(here.stop, rows)
 
     # What takes the place of the optimizer, for tables
 
     def kept_of(self, table: nn.Parameter) -> dict[str, Tensor]:
-        """What the optimizer keeps of a table."""
+        """Return what the optimizer keeps of a table."""
         return self._shard.kept_of(self._name_of(table))
 
     def average_of(self, table: nn.Parameter) -> Tensor:
-        """A table's average over the steps."""
+        """Return a table's average over the steps."""
         return self._memory[f"average/{self._name_of(table)}"]
 
     def make_gradients(self) -> None:
