@@ -163,7 +163,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _imported(module: str) -> Any:
-    """The module; what it brings stays, and to look through it for garbage on the way would take a sixth of the time."""
+    """Import the module; what it brings stays, and a garbage search through it would take a sixth of the time."""
     collects = gc.isenabled()
     gc.disable()
     try:

@@ -78,13 +78,13 @@ def check_party_file(party_path: Path, contract_path: Path | None) -> dict[str, 
 
 
 def _table(party: PartyFile) -> Frame:
-    """The table, with what its party file makes of rows with one key, where there is no contract."""
+    """Read the table, with what its party file makes of rows with one key, if there is no contract."""
     frame = read_party_table(party)
     return with_summaries(frame, party, keys_as_written(party)) if party.keys else frame
 
 
 def linkage_lines(contract: Contract, party: PartyFile) -> list[str]:
-    """What the latest linkage under this contract promises, without any training; nothing before the first, or for others."""
+    """Say what the latest linkage under this contract promises, without any training; nothing before the first, or for others."""
     try:
         kept = RunFolder.latest(party.runs, contract, party.party, key=party.run_key).load_alignment()
     except ConfigError:

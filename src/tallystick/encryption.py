@@ -53,11 +53,11 @@ class FolderKey:
 
     @property
     def id(self) -> str:
-        """What the key is known by, of which nothing of it follows."""
+        """Return the key's name, from which nothing of the key follows."""
         return hashlib.blake2b(self.secret, digest_size=ID_DIGITS // 2, person=b"tallystick key").hexdigest()
 
     def proof(self, content: bytes) -> str:
-        """What only who has the key can give of some bytes: HMAC-SHA256 under a key of its own, by HKDF from this one."""
+        """Prove some bytes as only the key's owner can: HMAC-SHA256 under a key of its own, by HKDF from this one."""
         derive = HKDF(algorithm=hashes.SHA256(), length=KEY_BYTES, salt=None, info=b"tallystick run folder origin")
         return hmac.new(derive.derive(self.secret), content, hashlib.sha256).hexdigest()
 

@@ -37,7 +37,7 @@ _ADVICE = {
 
 
 def advice(error: OSError) -> str:
-    """What helps against an error of the file system, to be put after a sentence; empty where nothing is known to."""
+    """Say what helps against an error of the file system, after a sentence; empty if nothing is known to."""
     found = _ADVICE.get(error.errno or 0)
     return f"; {found}" if found else ""
 
@@ -178,7 +178,7 @@ _OF_THE_SYSTEM: dict[int | None, str] = {
 
 
 def _system_error(error: BaseException | None) -> int | None:
-    """The number of the system's error that an OSError is, or was made of."""
+    """Return the number of the system's error that an OSError is, or was made of."""
     while error is not None:
         if isinstance(error, OSError) and error.errno is not None:
             return error.errno

@@ -1,4 +1,4 @@
-"""What a process may still take: memory that the machine and its control groups have left, and room for temporary files.
+"""Measure what a process may still take: memory that the machine and its control groups have left, and room for temporary files.
 
 Control groups are what containers, and batch systems, bound a process with; beyond its bound it is killed without a word.
 """
@@ -32,13 +32,13 @@ def memory_of_process(root: Path = ROOT) -> int:
 
 
 def temporary_folder(root: Path = ROOT) -> tuple[Path, int, bool]:
-    """Where temporary files go, the bytes that are free there, and whether these are bytes of memory."""
+    """Return the folder of temporary files, the bytes that are free there, and whether these are bytes of memory."""
     folder = Path(tempfile.gettempdir()).resolve()
     return folder, shutil.disk_usage(folder).free, _kind_of(folder, root) in ("tmpfs", "ramfs")
 
 
 def _left_of_groups(root: Path) -> Iterator[int]:
-    """What each of the groups that this process is in, one in the other, has left."""
+    """Yield what is left of each nested group that this process is in."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -66,7 +66,7 @@ def _left_of(folder: Path, most: str, used: str, cached: tuple[str, ...]) -> Ite
 
 
 def _numbers(path: Path) -> dict[str, int]:
-    """The numbers of a file whose lines are a name and a number."""
+    """Read the numbers of a file whose lines are a name and a number."""
     try:
         words = [line.split() for line in path.read_text().splitlines()]
     except OSError:
@@ -75,7 +75,7 @@ def _numbers(path: Path) -> dict[str, int]:
 
 
 def _kind_of(folder: Path, root: Path) -> str:
-    """The kind of file system that a folder lies on; empty where nothing says."""
+    """Return the kind of file system that a folder lies on; empty if nothing says."""
     try:
         mounts = [line.split() for line in (root / "proc/mounts").read_text().splitlines()]
     except OSError:
@@ -85,12 +85,12 @@ def _kind_of(folder: Path, root: Path) -> str:
 
 
 def size_in_words(count: int) -> str:
-    """A number of bytes, as people read it."""
+    """Write a number of bytes as people read it."""
     return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{max(1, round(count / 2**20))} MiB"
 
 
 class _Fork:
-    """Whether this process was forked from one in which Polars' threads ran; a forked process has none of them."""
+    """Memory of a fork: a process that is forked from one in which Polars' threads ran has none of them."""
 
     pool_ran = False
     lost_pool = False

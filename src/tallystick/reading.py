@@ -31,7 +31,7 @@ Positive = Annotated[float, Field(strict=True, ge=1e-9, le=1e9)]
 
 
 def resolved(path: Path, info: ValidationInfo) -> Path:
-    """A path from the folder of the file that it stands in; raises ValueError for what no path can be."""
+    """Resolve a path from the folder of the file that it stands in; raises ValueError for what no path can be."""
     folder = Path((info.context or {}).get("folder", "."))
     if "\0" in str(path):
         raise ValueError("must be a path; it holds a null character")

@@ -109,7 +109,7 @@ def simulate(
 
 @contextmanager
 def _looking_for_garbage_seldom() -> Iterator[None]:
-    """A run makes little garbage in cycles, and each look goes through objects that modules brought, as in ``cli/main.py``."""
+    """Search for garbage seldom: a run makes little of it in cycles, and each search goes through what modules brought."""
     usual = gc.get_threshold()
     gc.set_threshold(usual[0] and max(100_000, usual[0]), *usual[1:])  # 0 is for never
     try:
@@ -142,7 +142,7 @@ def _check_parts(
 
 
 def _of_one_network(contract: Contract) -> Contract:
-    """The contract where modules are given; raises ConfigError if it asks for several networks side by side."""
+    """Return the contract for given modules; raises ConfigError if it asks for several networks side by side."""
     if contract.training.folds not in ("auto", 1):
         raise ConfigError(
             f"simulate: modules are given, but training.folds = {contract.training.folds} takes several of each; leave one of "
@@ -153,7 +153,7 @@ def _of_one_network(contract: Contract) -> Contract:
 
 @dataclass(frozen=True, kw_only=True)
 class _Simulation:
-    """What all parties of a simulation are made from; the arguments of ``simulate``."""
+    """Inputs of all parties of a simulation; the arguments of ``simulate``."""
 
     contract: Contract
     tables: Mapping[str, pl.DataFrame]
@@ -248,7 +248,7 @@ def _wait_for(ends: Collection[Future[None]]) -> None:
 
 
 def _draw(contract: Contract, name: str, secret_seed: int | None) -> Draw:
-    """What stands in for a party's own secrets where nothing leaves this process."""
+    """Return the stand-in for a party's own secrets where nothing leaves this process."""
 
     def draw(use: str) -> bytes:
         if secret_seed is None and use not in (START, REPEATS):
@@ -260,8 +260,7 @@ def _draw(contract: Contract, name: str, secret_seed: int | None) -> Draw:
 
 
 def _charges(contract: Contract, name: str) -> bool:
-    """Whether a party's ledger is charged in a run: the label party's for labels, both sides' for noise on keys, a feature
-    party's for noise on embeddings."""
+    """Tell whether a party's ledger is charged: for labels, for noise on keys, or for a feature party's noise on embeddings."""
     role, terms = contract.role_of(name), contract.alignment.similarity
     on_keys = terms is not None and terms.noise.keys != "none" and role != "helper"
     return role == "label" or on_keys or (role == "feature" and noise_on_embeddings(contract) is not None)

@@ -50,7 +50,7 @@ _MOST_PLACE = 500  # bytes that say what a file is
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """Whose files a folder holds, and of which run: every sealed file in it, or below it, says so.
+    """Owner and run of a folder's files: every sealed file in it, or below it, states them.
 
     A folder of which nobody asks that binds its files to their names alone.
 
@@ -118,14 +118,14 @@ class Origin:
         return replace(origin, key=key if wanted else None)
 
     def place_of(self, path: Path) -> str:
-        """What a file of this folder is: the second half of its seal."""
+        """Say what a file of this folder is: the second half of its seal."""
         if self.only:
             return self.only
         place = path.relative_to(self.folder).as_posix()
         return f"{place} of run {self.run} of {self.party}" if self.run else place
 
     def blank_seal(self, path: Path) -> str:
-        """The seal to write a file with: ``write_sealed`` puts the digest into its place."""
+        """Return the seal to write a file with: ``write_sealed`` puts the digest into its place."""
         return f"{_BLANK} {self.place_of(path)}"
 
 
@@ -202,7 +202,7 @@ def read_own(path: Path, *, origin: Origin) -> bytes:
 
 
 def is_encrypted(path: Path) -> bool:
-    """Whether a file begins as encrypted ones do; raises DamagedFile where it cannot be read."""
+    """Tell whether a file begins as encrypted ones do; raises DamagedFile if it cannot be read."""
     try:
         with path.open("rb") as file:
             return file.read(len(MAGIC)) == MAGIC
@@ -259,7 +259,7 @@ def _checked(path: Path, whole: str, seal: str | None) -> str:
 
 
 def _seal_of(file: BinaryIO) -> tuple[str, str | None]:
-    """The digest that a sealed file has, and the seal that it states; None if it states none."""
+    """Return the digest that a sealed file has, and the seal that it states; None if it states none."""
     head = file.read(len(_JSON_START))
     if head != _JSON_START:
         size = int.from_bytes(head[:8], "little")

@@ -1,4 +1,4 @@
-"""What is shown on a terminal: words from tables, peers and received files cannot act on it, whoever prints them."""
+"""Clean what is shown on a terminal: words from tables, peers and received files cannot act on it, whoever prints them."""
 
 from collections.abc import Iterable
 

@@ -7,7 +7,7 @@ class Watcher(Protocol):
     """Whoever shows a job's progress."""
 
     def phase(self, name: str) -> None:
-        """A phase begins."""
+        """Begin a phase."""
         ...
 
     def progress(self, what: str, done: int, total: int) -> None:

@@ -1,1 +1,1 @@
-"""Who is in both tables: private alignments, one function per role over a channel."""
+"""Align tables privately, to learn who is in both: one function per role over a channel."""

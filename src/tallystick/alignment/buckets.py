@@ -38,7 +38,7 @@ Arrays = Mapping[str, np.ndarray[Any, Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class Buckets:
-    """How many buckets two lists have, if the larger one is to have ``per_bucket`` ids in each on average.
+    """Cutting of two lists into buckets, so that the larger one has ``per_bucket`` ids in each on average.
 
     ``nested``: the shorter list is not cut further than it needs to be. Each of its parts stands for ``span`` buckets, so that
     it has hardly more room than ids. An alignment that breaks within such buckets goes on at the first of them.
@@ -62,7 +62,7 @@ class Buckets:
         return self.span if ids == min(self.label_ids, self.feature_ids) else 1
 
     def parts(self, ids: int) -> int:
-        """How many parts a list of so many ids has."""
+        """Return how many parts a list of so many ids has."""
         return self.count // self.span_of(ids)
 
     def room(self, ids: int) -> int:
@@ -101,10 +101,10 @@ class Split:
 
 
 class BucketStore(Protocol):
-    """Where a side keeps the finished buckets of its alignment with one peer."""
+    """Store of the finished buckets of a side's alignment with one peer."""
 
     def note(self) -> bytes:
-        """What was noted last; empty if nothing was, or if it cannot be read."""
+        """Return the last note; empty if there is none, or if it cannot be read."""
         ...
 
     def write_note(self, note: bytes) -> None:
@@ -112,7 +112,7 @@ class BucketStore(Protocol):
         ...
 
     def done(self, alignment: str) -> int:
-        """How many buckets of an alignment, from the first, are kept and intact."""
+        """Count the buckets of an alignment, from the first, that are kept and intact."""
         ...
 
     def put(self, alignment: str, bucket: int, arrays: Arrays) -> None:
@@ -168,7 +168,7 @@ class TagsCommitment(Message, frozen=True):
 
 
 class _Note(msgspec.Struct, frozen=True, array_like=True):
-    """What a side keeps of an alignment beside its buckets: the coin of its commitment to tags, and the peer's commitment."""
+    """Notes of an alignment beside its buckets: the coin of a side's commitment to tags, and the peer's commitment."""
 
     key: bytes
     about: bytes
@@ -197,7 +197,7 @@ class TakenUp:
     promised: bytes = field(default=b"", repr=False)
 
     def kept(self) -> Iterable[Arrays]:
-        """What the buckets came to that are done."""
+        """Yield the results of the buckets that are done."""
         return (self.store.get(bucket) for bucket in range(self.first))
 
     def keep(self, bucket: int, **arrays: "np.ndarray[Any, Any]") -> None:

@@ -1,4 +1,4 @@
-"""Which protocol ``auto`` takes: the one that should end sooner, by how many ids there are and by the line between the sides.
+"""Choose the protocol of ``auto``: the one that should end sooner, by the number of ids and by the line between the sides.
 
     label party                                    feature party
     a small probe, then a large one        ->
@@ -27,7 +27,7 @@ MANY_IDS = 250_000
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What a protocol takes: of one core on each side, and of the line, which carries both directions at once.
+    """Cost of a protocol: of one core on each side, and of the line, which carries both directions at once.
 
     ``sends`` gives, of the label and of the feature party, bytes to begin with, for each id of the label party and for each of
     the feature party's.
@@ -39,7 +39,7 @@ class Cost:
     sends: tuple[tuple[float, float, float], tuple[float, float, float]]
 
     def seconds(self, label_ids: int, feature_ids: int, line: MeasuredLine) -> float:
-        """How long an alignment should take."""
+        """Estimate how long an alignment takes."""
         sent = max(begin + label * label_ids + feature * feature_ids for begin, label, feature in self.sends)
         computing = self.begins_s + self.id_s * (label_ids + feature_ids)
         return computing + self.round_trips * line.round_trip_s + sent / line.bytes_per_s

@@ -29,7 +29,7 @@ class CoinCommitment(Message, frozen=True):
 
 
 class Coin(Message, frozen=True):
-    """What a side had settled on by a hash of it, or the feature party's half of a toss."""
+    """Coin that a side committed to by a hash, or the feature party's half of a toss."""
 
     coin: Annotated[bytes, msgspec.Meta(min_length=COIN_BYTES, max_length=COIN_BYTES)]
 

@@ -60,7 +60,7 @@ def alike_enough(links: Neighbors, own: EncodedKeys, others: EncodedKeys, terms:
 
 
 def _nothing_in_common(numbers_NK: Integers, own: EncodedKeys, others: EncodedKeys, terms: SimilarityConfig) -> Floats:
-    """How far apart the keys of each link would be if they had nothing in common (N, K)."""
+    """Return how far apart the keys of each link would be if they had nothing in common (N, K)."""
     total_NK, number_NK = np.zeros(numbers_NK.shape), np.maximum(numbers_NK, 0)
     if own.ranks_ND2.shape[1]:
         weights_D = np.array([dimension.weight for dimension in terms.numbers])

@@ -60,7 +60,7 @@ class EncodedKeys:
     blocks_N16: Packed | None = None
 
     def gather(self, order_N: Integers) -> "EncodedKeys":
-        """The rows in another order."""
+        """Return the rows in another order."""
         return EncodedKeys(
             rows=len(order_N),
             ranks_ND2=self.ranks_ND2[order_N],
@@ -235,7 +235,7 @@ def require_one_secret(first: EncodedKeys, second: EncodedKeys, parties: Sequenc
 
 
 def _bit_weights(packed_NW: Packed) -> Floats:
-    """How often each bit is set."""
+    """Count how often each bit is set."""
     total_P = np.zeros(packed_NW.shape[1] * 8)
     edges = [*range(0, len(packed_NW), 1024), len(packed_NW)]
     for start, stop in pairwise(edges):

@@ -1,4 +1,4 @@
-"""What all alignment protocols say to each other: sizes first, then rows in chunks, checked before they are used.
+"""Exchange what all alignment protocols say to each other: sizes first, then rows in chunks, checked before they are used.
 
 Shapes: N rows of a list; B rows of a chunk; W bytes of a row.
 """
@@ -31,7 +31,7 @@ ChunkRows = np.ndarray[Any, Any]
 
 
 class Size(Message, frozen=True):
-    """How many rows the list named ``of`` has; both sides check it before memory is allocated."""
+    """Row count of the list named ``of``; both sides check it before memory is allocated."""
 
     of: str
     rows: int

@@ -75,12 +75,12 @@ class Scalar:
         return product
 
     def is_zero(self) -> bool:
-        """Whether it would send everything to the identity."""
+        """Tell whether it would send everything to the identity."""
         return not any(self._buffer.raw)
 
     @property
     def address(self) -> int:
-        """Where libsodium reads it."""
+        """Return the address at which libsodium reads it."""
         return ctypes.addressof(self._buffer)
 
     def __repr__(self) -> str:

@@ -64,7 +64,7 @@ class Ids(Sequence[bytes]):
         return f"Ids({len(self)})"
 
     def gather(self, rows_M: "NDArray[np.integer[Any]]") -> "Ids":
-        """These of the ids (M)."""
+        """Select these of the ids (M)."""
         return Ids(self._column.gather(rows_M))
 
     def sorted(self) -> "tuple[Ids, NDArray[np.int64]]":

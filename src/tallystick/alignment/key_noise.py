@@ -72,7 +72,9 @@ def check_radius(keys: SimilarKeys, terms: SimilarityConfig) -> None:
 
 
 def key_event(terms: SimilarityConfig) -> Bounded | None:
-    """What noisy keys cost: an event whose neighbours differ in one key, by at most the contract's radius; None without noise."""
+    """Return the cost of noisy keys: an event whose neighbours differ in one key, by at most the contract's radius; None without
+    noise.
+    """
     if terms.noise.keys == "planar-laplace":
         return PureDP(epsilon=terms.noise.epsilon, unit="key")
     if terms.noise.keys == "gaussian":
@@ -97,8 +99,9 @@ def key_guarantee(terms: SimilarityConfig) -> str:
 
 
 def _radius(terms: SimilarityConfig) -> str:
-    """The radius in each number's own unit, and in metres where the contract says how many one is: a degree is not the same
-    distance eastwards as northwards."""
+    """Say the radius in each number's own unit, and in metres if the contract gives their ratio: east and north differ in
+    degrees.
+    """
     ways = []
     for number in terms.numbers:
         reach = terms.noise.radius * number.scale
@@ -112,7 +115,8 @@ def _multiplier(terms: SimilarityConfig) -> float:
 
 
 def _sensitivity(terms: SimilarityConfig) -> float:
-    """How far a rounded key moves, in steps of the grid, when the key moves by the radius: each end is rounded by half a step.
+    """Return how far a rounded key moves, in steps of the grid, when the key moves by the radius: rounding adds half a step an
+    end.
 
     A thousandth more is for the division before it, in float64.
     """

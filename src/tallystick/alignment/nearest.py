@@ -70,7 +70,7 @@ class Neighbors:
         self.distance_NK[rows_B[at_L], place_L] = distance_BL[at_L, from_L]
 
     def gather(self, rows_N: Integers) -> "Neighbors":
-        """The neighbours of these rows."""
+        """Select the neighbours of these rows."""
         return Neighbors(numbers_NK=self.numbers_NK[rows_N], distance_NK=self.distance_NK[rows_N])
 
 

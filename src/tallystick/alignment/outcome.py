@@ -1,4 +1,4 @@
-"""What an alignment hands to training: which own row stands at which common position, and what this side learnt.
+"""Hold what an alignment hands to training: which own row is at which common position, and what this side learnt.
 
 Shapes: N aligned positions, K candidates.
 """
@@ -15,7 +15,7 @@ Similarities = np.ndarray[Any, np.dtype[np.float32]]
 
 @dataclass(frozen=True, kw_only=True)
 class SimilarityScale:
-    """How a helper turned distances into similarities: ``((-distance - mean) / deviation + noise) / sqrt(1 + sigma^2)``.
+    """Scale by which a helper made distances similarities: ``((-distance - mean) / deviation + noise) / sqrt(1 + sigma^2)``.
 
     Fitted to the links of training; new rows are measured by the same.
     """

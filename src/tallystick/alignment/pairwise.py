@@ -1,4 +1,4 @@
-"""What every protocol between a label party and a feature party brings to an intersection.
+"""Share between protocols of one label party and one feature party: what each brings to an intersection.
 
 Shapes: N ids of this side; K common ids.
 """
@@ -18,7 +18,7 @@ PLACES = "places of the joint rows"
 
 @dataclass(frozen=True, kw_only=True)
 class LocalOptions:
-    """What a side sets for itself in an alignment; no peer sees anything of it.
+    """Settings of an alignment that a side makes for itself; no peer sees anything of them.
 
     Args:
         threads: of arithmetic; all cores if None.
@@ -48,7 +48,7 @@ class Side:
 
 @dataclass(frozen=True, kw_only=True)
 class Match:
-    """What the label party has found out with one feature party.
+    """Matches that the label party found with one feature party.
 
     Args:
         own_K: own rows whose ids are common.
@@ -63,7 +63,7 @@ class Match:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What the feature party has given away.
+    """Answer that the feature party has given.
 
     Args:
         order_N: own row at each place of the secret order; -1 where a place is made up to fill a bucket.

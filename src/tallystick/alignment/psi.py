@@ -162,7 +162,7 @@ def _room(peer: str, size: int, *, own: int) -> str:
 
 
 def learnt_of(peer: str, size: int, *, own: int, common: int) -> list[str]:
-    """What an intersection tells a side that has ``own`` ids of one peer and its ``size`` ids, in plain sentences."""
+    """Say what an intersection tells a side that has ``own`` ids of one peer and its ``size`` ids."""
     return [f"{peer} has {size} ids.", f"{common} of this side's {own} ids are held by all parties, and which ones."]
 
 

@@ -101,18 +101,22 @@ class CheckKey(Message, frozen=True):
 
 
 def buckets_of(label_ids: int, feature_ids: int) -> Buckets:
-    """How two lists are cut: the shorter one no further than it has to be, so that its stores have little room beyond its ids."""
+    """Cut two lists into buckets: the shorter one no further than it has to be, so that its stores have little room beyond its
+    ids.
+    """
     return Buckets(label_ids=label_ids, feature_ids=feature_ids, per_bucket=BUCKET_IDS, nested=True)
 
 
 def store_shape(buckets: Buckets, ids: int) -> StoreShape:
-    """How large each store is of a side that has so many ids."""
+    """Return the size of each store of a side that has so many ids."""
     room = buckets.room(ids)
     return StoreShape(keys=room, tight=room <= MOST_TIGHT)
 
 
 def most_ids(ids: int, others: int) -> int:
-    """How many ids of its choice a side can bring that announced so many beside ``others``: as many as its stores have slots."""
+    """Bound the ids of its choice that a side can bring which announced ``ids`` beside ``others``: as many as its stores have
+    slots.
+    """
     buckets = buckets_of(ids, others)
     return buckets.parts(ids) * store_shape(buckets, ids).slots
 

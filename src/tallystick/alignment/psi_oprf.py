@@ -85,7 +85,7 @@ class Proof(Message, frozen=True):
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """What both sides know of a bucket: how many bins and outputs there are, and in which pieces they cross.
+    """Public shape of a bucket: how many bins and outputs there are, and in which pieces they cross.
 
     Args:
         label_ids: for how many ids of the label party it has room.
@@ -119,7 +119,7 @@ class Shape:
         return [slice(min(start, count), min(start + width, count)) for start in range(0, self.pieces * width, width)]
 
     def width(self, count: int) -> int:
-        """How many of ``count`` rows stand in a piece."""
+        """Return how many of ``count`` rows are in a piece."""
         return -(-count // self.pieces)
 
 

@@ -47,7 +47,7 @@ class KeyShare(Message, frozen=True):
 
 @dataclass(frozen=True, kw_only=True)
 class HelperOutcome:
-    """What the helper learnt; it keeps nothing else."""
+    """Knowledge that the helper gained; it keeps nothing else."""
 
     sizes: dict[str, int]
     learnt: list[str]
@@ -139,7 +139,7 @@ def union_helper(first: Channel, second: Channel, *, rng: SecureRandom, max_rows
 
 
 def _positions(first_M16: Tags, second_M16: Tags, parties: Sequence[Channel], rng: SecureRandom) -> tuple[int, list[Index]]:
-    """Number the union's members at random; gives the union's size and each list's positions."""
+    """Draw random numbers for the union's members; return the union's size and each list's positions."""
     try:
         first, second = match(first_M16, second_M16)
     except DuplicateTags as error:
@@ -178,5 +178,5 @@ def agree_on_key(peer: Channel, rng: SecureRandom) -> bytes:
 
 
 def key_of_shares(own: bytes, other: bytes) -> bytes:
-    """The key that two halves make, whichever came first."""
+    """Derive the key of two halves, whichever came first."""
     return sha256(b"tallystick/alignment/v1/helper\x00" + b"".join(sorted((own, other)))).digest()

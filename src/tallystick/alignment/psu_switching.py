@@ -170,7 +170,7 @@ def _with_random(value_J: Words, network: Network, rng: SecureRandom) -> Words:
 
 
 def _of(salt: bytes, part: bytes) -> bytes:
-    """A salt for one part of this run."""
+    """Derive a salt for one part of this run."""
     return blake2b(salt + part, digest_size=32, person=b"tallystick union").digest()
 
 

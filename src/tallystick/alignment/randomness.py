@@ -1,4 +1,4 @@
-"""Where alignment's secrets come from: keys, shuffles and dummies are drawn from a cryptographic source."""
+"""Draw alignment's secrets: keys, shuffles and dummies come from a cryptographic source."""
 
 import os
 from collections.abc import Callable

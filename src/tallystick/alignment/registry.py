@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class AlignmentInput:
-    """What a party brings to an alignment.
+    """Inputs that a party brings to an alignment.
 
     Args:
         ids: its unique ids.
@@ -61,7 +61,7 @@ class AlignmentInput:
 
 @dataclass(frozen=True, kw_only=True)
 class HelperInput:
-    """What a helper brings to an alignment: channels to the parties, the contract's terms, and randomness."""
+    """Inputs that a helper brings to an alignment: channels to the parties, the contract's terms, and randomness."""
 
     label: Channel
     features: Sequence[Channel]
@@ -104,12 +104,12 @@ class Linkage:
 
     @property
     def helper(self) -> bool:
-        """Whether a third party without rows takes part."""
+        """Tell whether a third party without rows takes part."""
         return self.helper_party is not None
 
     @property
     def shares_scores(self) -> bool:
-        """Whether the label party sends back a score for every position, so that it does not learn whose is wanted."""
+        """Tell whether the label party sends back a score for every position, so that it does not learn whose is wanted."""
         return self.imputes
 
 

@@ -69,5 +69,5 @@ def repeat_feature_party(alignment: Alignment, channel: Channel, *, max_rows: in
 
 
 def counts_learnt(label_party: str, rows: int, ids: int) -> str:
-    """What a feature party learnt of numbers of rows."""
+    """Say what a feature party learnt of numbers of rows."""
     return f"how many rows {label_party} has for each of the {ids} common ids: {rows} in all"

@@ -30,21 +30,21 @@ class SimilarKeys:
         return len(self.numbers_RD)
 
     def scaled(self, terms: SimilarityConfig, *, weighted: bool = False) -> Floats:
-        """The numbers in the scale in which they count, and times their weights where asked."""
+        """Scale the numbers as they count, and times their weights if asked."""
         scale_D = np.array([d.scale / (d.weight if weighted else 1) for d in terms.numbers], dtype=np.float64)
         return self.numbers_RD / scale_D
 
     def with_numbers(self, numbers_RD: Floats) -> "SimilarKeys":
-        """The same keys with other numbers."""
+        """Return the same keys with other numbers."""
         return replace(self, numbers_RD=numbers_RD)
 
     def digest(self) -> bytes:
-        """A digest of the keys in their order."""
+        """Digest the keys in their order."""
         digest = hashlib.blake2b(np.ascontiguousarray(self.numbers_RD, dtype="<f8").tobytes(), digest_size=16)
         for text in (text for column in self.texts for text in column):
             digest.update(len(text.encode()).to_bytes(4, "big") + text.encode())
         return digest.digest()
 
     def noise_name(self, contract_hash: str) -> str:
-        """What the noise that was drawn for these keys under a contract is kept by."""
+        """Return the name under which the noise is kept that was drawn for these keys under a contract."""
         return hashlib.blake2b(self.digest() + contract_hash.encode(), digest_size=16).hexdigest()

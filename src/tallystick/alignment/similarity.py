@@ -60,7 +60,7 @@ _SIMILARITIES = "similarities"
 
 
 class KeyShape(Message, frozen=True):
-    """What a side's keys are: name, kind and unit of each dimension; peers' must be the same."""
+    """Shape of a side's keys: name, kind and unit of each dimension; peers' must be the same."""
 
     dimensions: list[str]
 
@@ -138,7 +138,7 @@ def link_label_party(
 
 
 def _learnt_of(found: Mapping[str, Candidates], terms: SimilarityConfig, *, own: int) -> list[str]:
-    """What the label party learnt of each feature party by the candidates for its own rows, in sentences."""
+    """Say what the label party learnt of each feature party by the candidates for its own rows."""
     learnt = [f"{name} has {c.rows} rows." for name, c in found.items()]
     for name, c in found.items():
         pairs = int((c.numbers_NK != PAD).sum())

@@ -1,4 +1,4 @@
-"""Which libsodium computes in the group: the one that rbcl's wheel carries, or the system's.
+"""Choose the libsodium that computes in the group: the one that rbcl's wheel carries, or the system's.
 
 Both pass the same published vectors. The wheel's changes when rbcl is released anew; the system's, when the operating system
 is updated, so a fix can come sooner. Nothing is chosen silently: the environment variable ``TALLYSTICK_LIBSODIUM`` says which,

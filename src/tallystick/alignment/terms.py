@@ -1,4 +1,4 @@
-"""What a contract may say of linking rows by similar keys (FedSim): dimensions, what the helper sees, and noise."""
+"""Declare what a contract may say of linking rows by similar keys (FedSim): dimensions, what the helper sees, and noise."""
 
 import math
 from typing import Annotated, Literal
@@ -64,7 +64,7 @@ class SimilarityNoiseConfig(Model):
 
 
 class SimilarityConfig(Model):
-    """How rows are linked to the most similar rows of each feature party (alignment.method = similarity)."""
+    """Linking of rows to the most similar rows of each feature party (alignment.method = similarity)."""
 
     dimensions: tuple[DimensionConfig, ...] = Field(
         min_length=1, max_length=16, description="dimensions of the keys, in their order"

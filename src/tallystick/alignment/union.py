@@ -1,4 +1,4 @@
-"""What all unions share: dummy ids, the checks on sizes and universal ids, and the outcome.
+"""Share between all unions: dummy ids, the checks on sizes and universal ids, and the outcome.
 
 Shapes: N positions of the union; M own ids, dummies included.
 """
@@ -23,7 +23,7 @@ UIDS = "universal ids"
 
 @dataclass(frozen=True, kw_only=True)
 class UnionSide:
-    """Whether a side is the label party, its randomness, threads (all cores if None), and who is told how far it is."""
+    """Role of a side in a union, with its randomness, threads (all cores if None), and who is told of progress."""
 
     label: bool
     rng: SecureRandom
@@ -33,7 +33,7 @@ class UnionSide:
 
 @dataclass(frozen=True, kw_only=True)
 class Named:
-    """What a side gets: the universal ids in their order, and where its own ids stand among them."""
+    """Universal ids in their order, and where a side's own ids are among them."""
 
     uids_N16: Tags
     position_M: Index
@@ -112,7 +112,7 @@ def places(own_M16: Tags, all_N16: Tags, channel: Channel, of: str) -> Index:
 
 @dataclass(frozen=True, kw_only=True)
 class UnionSizes:
-    """What both sides know: how many ids this one announced, dummies included, how many the other, and how many there are."""
+    """Public sizes of a union: how many ids this side announced, dummies included, how many the other, and how many there are."""
 
     members: int
     others: int
@@ -120,7 +120,7 @@ class UnionSizes:
 
     @property
     def intersection(self) -> int:
-        """How many both have."""
+        """Return how many both have."""
         return self.members + self.others - self.union
 
 

@@ -111,7 +111,7 @@ def _counts(text: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Told:
-    """What attackers of a recorded run are told, and the other runs that they took part in."""
+    """Knowledge that attackers of a recorded run are given, and the other runs that they took part in."""
 
     labels: int
     rows: tuple[int, ...]
@@ -152,7 +152,7 @@ def _recorded(folder: Path, told: _Told, watcher: "Watcher", *, as_json: bool) -
 
 @dataclass(frozen=True, kw_only=True)
 class _Options:
-    """What the command line says of a sweep; None is an option's default."""
+    """Options of a sweep on the command line; None is an option's default."""
 
     split: str | None
     share: float | None

@@ -179,7 +179,7 @@ def _run(
 
 
 def key_figures(result: "Result") -> dict[str, object]:
-    """The numbers that a program wants first; the whole result is in result.json."""
+    """Return the numbers that a program wants first; the whole result is in result.json."""
     from tallystick.cli.leakage import feature_values, leakage_values, told_values
 
     evaluation = result.evaluation
@@ -223,7 +223,7 @@ def _show(console: Console, result: "Result", folder: "RunFolder") -> None:
 
 
 def show_headline(console: Console, result: "Result") -> None:
-    """What joining brought, in one line per metric, and what it was paid with."""
+    """Print what joining brought, in one line per metric, and what it was paid with."""
     from tallystick.report.leaks import leak_lines
     from tallystick.report.words import too_good
     from tallystick.results import metric_in_words

@@ -21,7 +21,7 @@ from tallystick.results import AttackResult, Audit, FeatureAudit, RebuiltColumn,
 
 
 def leakage_values(found: Audit) -> dict[str, Any]:
-    """An audit as plain values for JSON, its attacks in the order in which they ran."""
+    """Return an audit as plain values for JSON, its attacks in the order in which they ran."""
     attacks = [{field: getattr(attack, field) for field in attack.__struct_fields__} for attack in found.attacks]
     growth = [{field: getattr(each, field) for field in each.__struct_fields__} for each in found.growth]
     return {
@@ -35,7 +35,7 @@ def leakage_values(found: Audit) -> dict[str, Any]:
 
 
 def show_leakage(console: Console, found: Audit) -> None:
-    """Whether labels leak, and a line per attack, the strongest first."""
+    """Print whether labels leak, and a line per attack, the strongest first."""
     for line in leak_headline(found):
         console.print(line, markup=False, style="bold")
     console.print(found.summary, markup=False)
@@ -61,13 +61,13 @@ def _attacks(attacks: Sequence[AttackResult]) -> Table:
 
 
 def feature_values(found: FeatureAudit) -> dict[str, Any]:
-    """A feature party's audit as plain values for JSON."""
+    """Return a feature party's audit as plain values for JSON."""
     plain: dict[str, Any] = msgspec.to_builtins(found)
     return {"headline": feature_headline(found), **plain}
 
 
 def show_features(console: Console, found: FeatureAudit) -> None:
-    """Whether columns can be rebuilt, and a line per column."""
+    """Print whether columns can be rebuilt, and a line per column."""
     console.print(feature_headline(found), markup=False, style="bold")
     console.print(found.summary, markup=False)
     console.print(f"defence: {found.defense}", markup=False)
@@ -88,13 +88,13 @@ def show_features(console: Console, found: FeatureAudit) -> None:
 
 
 def told_values(told: ToldColumns) -> dict[str, Any]:
-    """What gradients tell of columns as plain values for JSON."""
+    """Return what gradients tell of columns as plain values for JSON."""
     plain: dict[str, Any] = msgspec.to_builtins(told)
     return {"headline": told_headline(told), **plain}
 
 
 def show_told(console: Console, told: ToldColumns) -> None:
-    """What cut gradients tell of a party's columns, in a line, and what could not be measured."""
+    """Print what cut gradients tell of a party's columns, in a line, and what could not be measured."""
     console.print(told_headline(told), markup=False, style="bold")
     console.print(told.summary, markup=False)
     for line in told.not_measured:

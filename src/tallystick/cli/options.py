@@ -19,7 +19,7 @@ LINKAGE_NAMES = f"{', '.join(_FIRST)} or {_LAST}"
 
 
 class Style(StrEnum):
-    """How progress is shown."""
+    """Style of showing progress."""
 
     auto = "auto"
     bar = "bar"

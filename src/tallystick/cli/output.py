@@ -1,4 +1,4 @@
-"""What a command prints and how it ends: people read lines, programs read one JSON object as the last line."""
+"""Print what a command has to say and end it: people read lines, programs read one JSON object as the last line."""
 
 import json
 import sys

@@ -15,7 +15,7 @@ from tallystick.errors import ConfigError
 
 
 class Action(StrEnum):
-    """What is done with runs."""
+    """Action on runs."""
 
     list = "list"
     promote = "promote"

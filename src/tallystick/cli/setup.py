@@ -226,7 +226,7 @@ def _show_profile(console: Console, profile: dict[str, Any]) -> None:
 
 
 def _few(columns: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], int]:
-    """The columns that people are shown, in the table's order, keys and label among them; and how many more there are."""
+    """Select the columns that people are shown, in the table's order, keys and label among them; and count the others."""
     if len(columns) <= MOST_COLUMNS:
         return columns, 0
     first = sorted(range(len(columns)), key=lambda place: columns[place]["use"] in ("numeric", "categorical", "unused"))

@@ -1,4 +1,4 @@
-"""What SIGINT and SIGTERM do to a command: the same, at any moment, with one line and one exit code."""
+"""Handle SIGINT and SIGTERM in a command: the same, at any moment, with one line and one exit code."""
 
 import importlib
 import os

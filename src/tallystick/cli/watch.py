@@ -14,7 +14,7 @@ from tallystick.watcher import Silent, Watcher
 
 
 def watcher_of(style: Style) -> Watcher:
-    """The watcher of a style; auto is a bar on a terminal and plain lines elsewhere."""
+    """Return the watcher of a style; auto is a bar on a terminal and plain lines elsewhere."""
     if style is Style.auto:
         style = Style.bar if sys.stderr.isatty() else Style.plain
     styles: dict[Style, type[Watcher]] = {Style.bar: Bars, Style.plain: Lines, Style.json: JsonLines, Style.none: Silent}
@@ -75,7 +75,7 @@ class JsonLines:
 
 
 def demo_watcher(style: Style) -> "ProgressOfParties":
-    """The watcher of a demo in the given style."""
+    """Return the watcher of a demo in the given style."""
     if style is Style.auto:
         style = Style.bar if sys.stderr.isatty() else Style.plain
     return ProgressOfParties(style)

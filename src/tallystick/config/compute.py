@@ -1,4 +1,4 @@
-"""Where a party's independent work runs: the party file's ``compute``."""
+"""Choose where a party's independent work runs: the party file's ``compute``."""
 
 import re
 from typing import Annotated, Literal
@@ -18,7 +18,7 @@ def _cluster(text: str) -> str:
 
 
 class ComputeConfig(Model):
-    """What runs this party's independent tasks, such as the trials of `tallystick audit CONTRACT`, and its training workers."""
+    """Engine of this party's independent tasks, such as trials of `tallystick audit CONTRACT`, and of training workers."""
 
     engine: Literal["local", "ray"] = Field(
         default="local", description="local: worker processes of this machine; ray: a Ray cluster of this party's own"
@@ -46,12 +46,12 @@ class ComputeConfig(Model):
         return self
 
     def made(self) -> Engine:
-        """The engine."""
+        """Build the engine."""
         cluster = self.cluster(workers=self.workers, threads=self.threads)
         return cluster or LocalEngine(workers=self.workers, threads=self.threads)
 
     def cluster(self, *, workers: int, threads: int) -> RayEngine | None:
-        """The Ray cluster, for so many workers with so many threads; None where there is none."""
+        """Build the Ray cluster for so many workers with so many threads; None if none is named."""
         if self.engine != "ray":
             return None
         return RayEngine(address=self.address or "auto", workers=workers, threads=threads, resources=dict(self.resources))

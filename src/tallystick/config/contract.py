@@ -111,29 +111,29 @@ class Contract(Model):
 
     @property
     def sends_gradients(self) -> bool:
-        """Whether cut gradients go back to the feature parties."""
+        """Tell whether cut gradients go back to the feature parties."""
         return self.training.gradients == "sent"
 
     @property
     def refits(self) -> bool:
-        """Whether training begins anew with the validation rows, once these have said for how many epochs."""
+        """Tell whether training begins anew with the validation rows, once these have said for how many epochs."""
         return refits(self)
 
     @property
     def own_refits(self) -> bool:
-        """Whether that of own columns alone does."""
+        """Tell whether the training of own columns alone does so."""
         return own_refits(self)
 
     def folds(self, rows: int) -> int:
-        """How many networks train side by side, each without one fold of the rows, for so many training rows."""
+        """Return how many networks train side by side, each without one fold of the rows, for so many training rows."""
         return folds(self, rows)
 
     def own_folds(self, rows: int) -> int:
-        """How many networks of own columns alone score rows without a partner's row, for so many own training rows."""
+        """Return how many networks of own columns alone score rows without a partner's row, for so many own training rows."""
         return own_folds(self, rows)
 
     def validations(self, training: TrainingSettings) -> int:
-        """How often in an epoch of joint training, as it is settled, the weights are compared on validation rows."""
+        """Return how often in an epoch of joint training, as it is settled, the weights are compared on validation rows."""
         return validations(self, training)
 
     @property
@@ -151,7 +151,7 @@ class Contract(Model):
         return derived
 
     def for_trial(self) -> "Contract":
-        """The contract as a trial of a search takes it: neither audited nor refitted, for trials are compared by validation."""
+        """Derive the contract of a search's trial: neither audited nor refitted, for trials are compared by validation."""
         training = self.training.model_copy(update={"refit": False})
         trial = self.model_copy(update={"audit": False, "training": training})
         trial._agreed = self._agreed.for_trial() if self._agreed is not None else None
@@ -163,7 +163,7 @@ class Contract(Model):
         return self.model if self.sends_gradients else still(self.model)
 
     def screens(self, party: str) -> bool:
-        """Whether training can close columns of a party that say nothing (``training/screening.py``).
+        """Tell whether training can close columns of a party that say nothing (``training/screening.py``).
 
         It takes labels or gradients as they are: beside a feature party's defended ones, real columns would look silent. Of links
         by similarity, and beside rows without a partner's row, the label party's are closed to own columns alone.
@@ -175,13 +175,13 @@ class Contract(Model):
 
     @property
     def measures_columns(self) -> bool:
-        """Whether the validation rows are embedded once more after training, to measure columns."""
+        """Tell whether the validation rows are embedded once more after training, to measure columns."""
         wanted = self.evaluation.importance.own_columns or self.evaluation.importance.feature_columns != "none"
         return wanted and not self.linkage.imputes and self.split.validation > 0
 
     @property
     def linkage(self) -> Linkage:
-        """What is to be known of the way in which rows are linked."""
+        """Return the facts of the way in which rows are linked."""
         linkage = LINKAGES[self.alignment.method]
         secure = linkage.against_cheaters if self.alignment.security == "malicious" else None
         return secure if secure is not None else linkage
@@ -192,20 +192,22 @@ class Contract(Model):
         return next((name for name, party in self.parties.items() if party.role == "helper"), None)
 
     def defenses(self) -> Defenses:
-        """The defences of labels, ready to apply."""
+        """Build the defences of labels, ready to apply."""
         return chain([entry.make() for entry in self.defense], target=self.target.type)
 
     @property
     def hides_labels(self) -> bool:
-        """Whether labels are replaced under a guarantee before they train: then nothing that leaves may hang on exact ones."""
+        """Tell whether labels are replaced under a guarantee before they train: then nothing that leaves may depend on exact
+        ones.
+        """
         return any(entry.covers_labels for entry in self.defense)
 
     def embedding_defenses(self) -> EmbeddingDefenses:
-        """The defences of every feature party's columns, ready to apply."""
+        """Build the defences of every feature party's columns, ready to apply."""
         return embedding_chain([entry.make() for entry in self.defense])
 
     def tuned(self, values: Mapping[str, Any]) -> "Contract":
-        """The contract with these values of some keys, written section.key, and nothing left to tune.
+        """Derive the contract with these values of some keys, written section.key, and nothing left to tune.
 
         What was left out stays out. Raises ConfigError for values that the contract cannot have together.
         """
@@ -217,7 +219,7 @@ class Contract(Model):
         return parse_contract(changed, source="contract, as tuned")
 
     def values_of(self, keys: Iterable[str]) -> dict[str, Any]:
-        """What the contract has for these keys, written section.key, as ``tuned`` takes it."""
+        """Return the contract's values of these keys, written section.key, as ``tuned`` takes them."""
         values = self.model_dump(mode="json")
         return {key: values[section][name] for key in keys for section, name in [key.split(".")]}
 
@@ -410,7 +412,7 @@ def _value_problems(contract: Contract) -> list[str]:
 
 
 def _disclosure_problems(contract: Contract) -> list[str]:
-    """What the label party sends besides gradients must exist, and must not undo what is promised elsewhere."""
+    """List problems of what the label party sends besides gradients: it must exist, and keep what is promised elsewhere."""
     evaluation, target = contract.evaluation, contract.target.type
     allowed, shared = METRICS[target], evaluation.share_metrics
     problems = [

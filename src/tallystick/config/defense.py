@@ -30,7 +30,7 @@ class DefenseKeys(Model):
 
     @property
     def covers_labels(self) -> bool:
-        """Whether it replaces labels under a formal guarantee, which then holds for the run."""
+        """Tell whether it replaces labels under a formal guarantee, which then holds for the run."""
         return self.defense.stage == "labels" and self.make().guarantee().event is not None
 
     @model_validator(mode="after")

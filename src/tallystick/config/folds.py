@@ -1,4 +1,4 @@
-"""Whether a contract trains networks side by side, one for each fold of the rows (``training.folds``), and how many."""
+"""Decide how many networks a contract trains side by side, one for each fold of the rows (``training.folds``)."""
 
 from typing import TYPE_CHECKING, Literal
 
@@ -9,13 +9,15 @@ if TYPE_CHECKING:
 
 
 def folds(contract: "Contract", rows: int) -> int:
-    """How many for so many training rows: as asked, or by itself several where these are few and nothing speaks against it."""
+    """Return how many there are for so many training rows: as asked, or several by itself if rows are few and nothing rules it
+    out.
+    """
     training = contract.training
     return 1 if training.folds == "auto" and _against(contract) else training.resolved(rows).folds
 
 
 def own_folds(contract: "Contract", rows: int) -> int:
-    """How many networks of own columns alone score rows without a partner's row, for so many own training rows.
+    """Return how many networks of own columns alone score rows without a partner's row, for so many own training rows.
 
     They cost no bytes at a cut, so they are several for more rows than joint networks are.
     """
@@ -25,7 +27,7 @@ def own_folds(contract: "Contract", rows: int) -> int:
 
 
 def folds_notes(asked: int | Literal["auto"], count: int) -> list[str]:
-    """What several networks side by side are, in words; nothing for a single one."""
+    """Say what several networks side by side are; nothing for a single one."""
     if count == 1:
         return []
     return [

@@ -1,4 +1,4 @@
-"""What a contract without cut gradients (``training.gradients: none``) cannot have beside it."""
+"""List what a contract without cut gradients (``training.gradients: none``) cannot have beside it."""
 
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ STILL_SCALE = 0.3
 
 
 def still(model: "NetworkModel") -> "NetworkModel":
-    """The network as a feature party builds its bottom model that stays as it is."""
+    """Return the network for a feature party whose bottom model stays as it is."""
     scale = STILL_SCALE if model.embedding_scale == "auto" else model.embedding_scale
     return model.model_copy(update={"cut_width": model.cut_width or WIDE_CUT, "embedding_scale": scale})
 

@@ -1,4 +1,4 @@
-"""What a contract may say of imputation on a union: names, help and what goes together, from imputation/registry.py."""
+"""Declare what a contract may say of imputation on a union: names, help and what goes together, from the imputers' table."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias

@@ -1,4 +1,4 @@
-"""How a label party's model merges the rows that are linked to one of its own, as far as a contract says."""
+"""Declare how a label party's model merges the rows that are linked to one of its own, as far as a contract says."""
 
 from typing import Annotated, Literal
 
@@ -11,7 +11,7 @@ Weight = Literal["learnt", "similarity", "equal"]
 
 
 class MergeConfig(Model):
-    """How the links of one row are merged into one prediction (alignment by similarity only)."""
+    """Merging of the links of one row into one prediction (alignment by similarity only)."""
 
     method: MergeMethod = Field(
         default="attention",
@@ -47,7 +47,7 @@ class MergeConfig(Model):
 
 
 def merge_problems(merge: MergeConfig) -> list[str]:
-    """What does not go together."""
+    """List the settings that do not go together."""
     problems = []
     if merge.weight == "similarity" and merge.method not in ("cnn", "mlp"):
         problems.append(

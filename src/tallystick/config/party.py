@@ -54,7 +54,7 @@ Cost = Annotated[float, Field(strict=True, ge=0, le=1e9)]
 
 
 class TensorBoardConfig(Model):
-    """Where TensorBoard finds a run's curves and figures."""
+    """Folder in which TensorBoard finds a run's curves and figures."""
 
     folder: FilePath = Field(description="folder that gets a folder of events for each run")
 
@@ -66,7 +66,7 @@ def _server(uri: str) -> str:
 
 
 class MlflowConfig(Model):
-    """Where MLflow keeps a run's curves and figures."""
+    """Server to which MLflow writes a run's curves and figures."""
 
     tracking: Annotated[str, Field(min_length=1), AfterValidator(_server)] = Field(
         description="tracking server of MLflow, such as https://mlflow.example; its credentials come from MLflow's own variables"
@@ -75,14 +75,14 @@ class MlflowConfig(Model):
 
 
 class LoggersConfig(Model):
-    """What gets a run's own curves, metrics and leak figures, beside the report."""
+    """Receivers of a run's own curves, metrics and leak figures, beside the report."""
 
     tensorboard: TensorBoardConfig | None = Field(default=None, description="TensorBoard")
     mlflow: MlflowConfig | None = Field(default=None, description="MLflow")
 
 
 class EncryptionConfig(Model):
-    """What this party's run folders are encrypted with."""
+    """Key that this party's run folders are encrypted with."""
 
     key: Secret | None = Field(
         default=None, description="64 hexadecimal digits, such as `openssl rand -hex 32` prints; null encrypts nothing"
@@ -117,7 +117,7 @@ class SequenceConfig(Model):
 
 
 class EncodingConfig(Model):
-    """How columns become numbers and codes; fitted on this party's training rows."""
+    """Encoding of columns into numbers and codes; fitted on this party's training rows."""
 
     numeric: Literal["auto", "standard", "log", "rank"] = Field(
         default="auto",
@@ -142,7 +142,7 @@ Statistic = Literal["mean", "median", "sum", "min", "max", "std", "count", "dist
 
 
 class RepeatsConfig(Model):
-    """What becomes of several rows with one key: the latest of them counts, with columns that sum all of them up."""
+    """Rule for several rows with one key: the latest of them counts, with columns that sum all of them up."""
 
     latest: Text | None = Field(
         default=None, description="column by which a key's latest row is found, and counts; null takes the last in the table"
@@ -156,7 +156,7 @@ class RepeatsConfig(Model):
 
     @property
     def words(self) -> str:
-        """Which row of a key counts, and what sums up all of them."""
+        """Say which row of a key counts, and what sums up all of them."""
         latest = f"the latest by {self.latest!r}" if self.latest is not None else "the last in the table"
         columns = [repr(column) for column in self.aggregate] + ([repr(self.count)] if self.count is not None else [])
         summed = f", and all of them in {', '.join(columns)}" if columns else ""
@@ -226,7 +226,7 @@ class PrivacyConfig(Model):
 
 
 class ReportOptions(Model):
-    """What the label party's report goes into, for its own eyes."""
+    """Parts of the label party's report, for its own eyes."""
 
     subgroups: tuple[Text, ...] = Field(
         default=(), description="own columns whose groups of test rows are measured apart; they need not be features"
@@ -350,7 +350,7 @@ class PartyFile(Model):
         return problems
 
     def table_at(self, place: Path | str | None, *, option: str = "--table") -> TableConfig:
-        """Where rows are that a command's option names, or the table; raises ConfigError for a party file without one."""
+        """Return the table that a command's option names, or the party file's; raises ConfigError if neither is given."""
         if self.table is None:
             raise ConfigError("table: the party file names no table; add one")
         return self.table if place is None else self.table.at(place, option=option)
@@ -380,7 +380,7 @@ class PartyFile(Model):
 
 @lru_cache(maxsize=16)
 def _key_at(place: Secret) -> FolderKey:
-    """A command of a key store may ask somebody: it is run once."""
+    """Read a folder's key once: a command of a key store may ask somebody."""
     return FolderKey.of(place.read("encryption.key"), name="encryption.key")
 
 

@@ -1,4 +1,4 @@
-"""Whether a party file fits the contract: tables, columns and units, certificates and addresses."""
+"""Check that a party file fits the contract: tables, columns and units, certificates and addresses."""
 
 import os
 from typing import TYPE_CHECKING
@@ -78,7 +78,7 @@ def _table_problems(contract: "Contract", party: PartyFile) -> list[str]:
 
 
 def _worker_problems(contract: "Contract", party: PartyFile) -> list[str]:
-    """What a batch cannot be shared out for: whatever would then be another training, or none."""
+    """List what a batch cannot be shared out for: whatever would then be another training, or none."""
     if party.training_workers == 1:
         return []
     name, model, role = party.party, contract.model, contract.role_of(party.party)
@@ -120,7 +120,7 @@ def _repeats_problems(contract: "Contract", role: str) -> list[str]:
 
 
 def _unit_problems(contract: "Contract", party: PartyFile) -> list[str]:
-    """A unit that differs is found here: the contract states one, and each party says what its own column is in."""
+    """List units that differ: the contract states one, and each party says what its own column is in."""
     terms = contract.alignment.similarity
     units = {part.name: part.unit for part in terms.dimensions if part.unit is not None} if terms is not None else {}
     problems = [

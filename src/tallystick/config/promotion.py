@@ -1,4 +1,4 @@
-"""When a new run takes the place of the one in use: the contract's rule, which `compare --decide` follows."""
+"""Decide when a new run takes the place of the one in use: the contract's rule, which `compare --decide` follows."""
 
 from typing import Annotated
 
@@ -33,12 +33,12 @@ class PromotionConfig(Model):
     )
 
     def metric_of(self, target: TargetType) -> str:
-        """The metric, by name."""
+        """Return the metric, by name."""
         return self.metric or next(iter(METRICS[target]))
 
 
 def promotion_problems(rule: PromotionConfig, target: TargetType) -> list[str]:
-    """What of the rule a contract with this target cannot have."""
+    """List what of the rule a contract with this target cannot have."""
     problems = []
     if rule.metric is not None and rule.metric not in METRICS[target]:
         allowed = ", ".join(METRICS[target])

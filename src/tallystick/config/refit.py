@@ -1,4 +1,4 @@
-"""Where a contract can have training begin anew with the validation rows (``training.refit``), and where it does."""
+"""Decide whether training begins anew with the validation rows (``training.refit``), and where a contract can have that."""
 
 from typing import TYPE_CHECKING
 
@@ -7,13 +7,13 @@ if TYPE_CHECKING:
 
 
 def refits(contract: "Contract") -> bool:
-    """Whether it does: where it is asked to, and by itself where the split is by time and nothing speaks against it."""
+    """Tell whether it does: if it is asked to, and by itself if the split is by time and nothing rules it out."""
     asked = contract.training.refit
     return contract.split.method == "time" and not _against(contract) if asked == "auto" else asked
 
 
 def own_refits(contract: "Contract") -> bool:
-    """Whether that of own columns alone does: no method for rows without a partner's row speaks against it there."""
+    """Tell whether the training of own columns alone does: no method for rows without a partner's row rules it out there."""
     asked = contract.training.refit
     return contract.split.method == "time" and not _without_rows(contract) if asked == "auto" else asked
 
@@ -34,7 +34,7 @@ def _against(contract: "Contract") -> list[str]:
 
 
 def _without_rows(contract: "Contract") -> list[str]:
-    """What speaks against it at the rows: none to train on, or made-up ones."""
+    """List what rules it out at the rows: none to train on, or made-up ones."""
     problems = []
     if not contract.split.validation:
         problems.append("split.validation = 0: there are no validation rows to train on; leave training.refit out")

@@ -24,7 +24,7 @@ LITERAL = f"a secret does not stand in the party file; say where it is: {_FORMS}
 
 
 class Secret(Model):
-    """Where a secret is: a file's content, a variable of the environment, or what a command of a key store prints."""
+    """Place of a secret: a file's content, a variable of the environment, or what a command of a key store prints."""
 
     file: FilePath | None = Field(default=None, description="file that holds it")
     env: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = Field(
@@ -48,7 +48,7 @@ class Secret(Model):
         return self
 
     def read(self, key: str) -> str:
-        """The secret, without the line break at its end.
+        """Read the secret, without the line break at its end.
 
         Args:
             key: where it stands in the party file, for messages, such as "table.password".
@@ -88,7 +88,7 @@ def _of_file(path: Path, key: str) -> bytes:
 
 
 def _of_command(command: tuple[str, ...], key: str) -> bytes:
-    """What it prints, or as much of it as is too long; what it says on standard error is dropped, for a log may hold that."""
+    """Return what the command prints, cut where it is too long; its standard error is dropped, for a log may hold that."""
     until = time.monotonic() + COMMAND_S
     try:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
@@ -110,7 +110,7 @@ def _of_command(command: tuple[str, ...], key: str) -> bytes:
 
 
 def _printed(process: subprocess.Popen[bytes], until: float) -> bytes:
-    """What a process prints until it closes its output, or prints too much; raises TimeoutError."""
+    """Read what a process prints until it closes its output, or prints too much; raises TimeoutError."""
     assert process.stdout is not None
     content, handle = b"", process.stdout.fileno()
     while len(content) <= MAX_SECRET_BYTES:

@@ -66,7 +66,7 @@ class KeyColumn(Model):
 
 
 class AlignmentConfig(Model):
-    """How rows are matched."""
+    """Matching of rows."""
 
     method: LinkageName = Field(
         default="intersection", description="; ".join(f"{name}: {linkage.what}" for name, linkage in LINKAGES.items())
@@ -110,17 +110,17 @@ class AlignmentConfig(Model):
 
     @property
     def leaves_unlinked(self) -> bool:
-        """Whether rows are linked by similarity and some of them to none."""
+        """Tell whether rows are linked by similarity and some of them to none."""
         return self.similarity is not None and self.similarity.least_similarity is not None
 
     @property
     def key_names(self) -> tuple[str, ...]:
-        """What each party file maps to its own columns: key columns, or the dimensions of similar keys."""
+        """Return what each party file maps to its own columns: key columns, or the dimensions of similar keys."""
         return tuple(part.name for part in (self.similarity.dimensions if self.similarity is not None else self.keys))
 
 
 class UnionConfig(Model):
-    """What is imputed for rows that a side lacks, when the parties train on their union (FLORIST)."""
+    """Imputation for rows that a side lacks, when the parties train on their union (FLORIST)."""
 
     labels: LabelStrategy = Field(default="settled", description=LABELS)
     features: FeatureStrategy = Field(default="splice", description=FEATURES)
@@ -130,14 +130,14 @@ class UnionConfig(Model):
 
 
 class TargetConfig(Model):
-    """What is predicted."""
+    """Target of the prediction."""
 
     type: Literal["binary", "multiclass", "regression"] = Field(default="binary", description="kind of label")
     classes: int = Field(default=2, strict=True, ge=2, le=100_000, description="number of classes (multiclass only, at least 3)")
 
 
 class SplitConfig(Model):
-    """Which rows are for training, validation and test."""
+    """Rows for training, validation and test."""
 
     method: Literal["hash", "time"] = Field(
         default="hash", description="keyed hash of the id, or the label party's time column (latest rows are test)"
@@ -197,7 +197,7 @@ class NetworkModel(Model):
 
     @property
     def narrowed(self) -> bool:
-        """Whether the cut is narrower than the layer before it."""
+        """Tell whether the cut is narrower than the layer before it."""
         return self.cut_width is not None and self.cut_width < self.hidden[self.cut_after - 1]
 
     @property
@@ -222,7 +222,7 @@ LEAST_FOLDED, FULL, FULL_ALONE = 200, 2_000, 10_000
 
 
 class TrainingSettings(Model):
-    """How the network is trained, as the contract says it: what is ``auto`` hangs on the number of training rows."""
+    """Training of the network, as the contract says it: what is ``auto`` depends on the number of training rows."""
 
     epochs: Epochs | Literal["auto"] = Field(
         default="auto", description="most passes over the training rows; auto: as many as take about 6,000 steps, 4 to 60"
@@ -331,7 +331,7 @@ class TrainingSettings(Model):
         return TrainingConfig.model_validate(self.model_dump() | settled)
 
     def resolved_notes(self, rows: int) -> list[str]:
-        """What ``auto`` comes to for so many training rows, in words."""
+        """Say what ``auto`` comes to for so many training rows."""
         settled = self.resolved(rows)
         return [
             f"training.{key} = auto: {getattr(settled, key)}, by {rows:,} training rows"
@@ -341,7 +341,7 @@ class TrainingSettings(Model):
 
 
 class TrainingConfig(TrainingSettings):
-    """How the network is trained, with every number settled; what is left out is as in the papers, which train plainly."""
+    """Training of the network, with every number settled; what is left out is as in the papers, which train plainly."""
 
     epochs: Epochs = 5
     batch_size: Count = 512
@@ -360,7 +360,7 @@ def fitting_folds(rows: int, *, full: int = FULL) -> int:
 
 
 def fitting_batch_size(rows: int) -> int:
-    """A power of two: about a fortieth of a small table, 128 for a middling one, a four-hundredth of a large one."""
+    """Return a power of two: about a fortieth of a small table, 128 for a middling one, a four-hundredth of a large one."""
     small, large = (2 ** round(math.log2(max(rows, 1) / parts)) for parts in (40, 400))
     return int(max(min(max(small, 16), 128), min(large, 1024)))
 
@@ -403,7 +403,7 @@ class ImportanceConfig(Model):
 
 
 class EvaluationConfig(Model):
-    """What is measured on the test rows."""
+    """Figures that are measured on the test rows."""
 
     calibration_bins: int = Field(
         default=20, strict=True, ge=1, le=10_000, description="equal-mass bins of the adaptive calibration error"
@@ -428,7 +428,7 @@ class EvaluationConfig(Model):
 
 
 class NetworkConfig(Model):
-    """How peers talk, and when one counts as lost."""
+    """Limits of the connection: how peers talk, and when one counts as lost."""
 
     heartbeat_s: float = Field(default=2.0, strict=True, ge=0.01, le=3600, description="seconds between signs of life")
     deadline_s: float = Field(

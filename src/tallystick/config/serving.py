@@ -25,7 +25,7 @@ WAYS: dict[Way, str] = {
 
 
 class ServingConfig(Model):
-    """What the sides allow of serving; a contract without this section allows none."""
+    """Serving as far as the sides allow it; a contract without this section allows none."""
 
     ways: tuple[Way, ...] = Field(
         min_length=1,
@@ -42,7 +42,7 @@ class ServingConfig(Model):
 
     @property
     def feature_party_asks(self) -> bool:
-        """Whether the feature party has the clients, and asks the label party for scores."""
+        """Tell whether the feature party has the clients, and asks the label party for scores."""
         return self.ways[0] in get_args(FeaturePartyAsks)
 
 
@@ -96,7 +96,7 @@ class HttpTls(Model):
 
 
 class AnswersConfig(Model):
-    """How much is kept of what was answered, for `tallystick monitor`."""
+    """Limits of the journal of answers that `tallystick monitor` reads."""
 
     days: Count = Field(default=90, description="days after which a day's file is removed")
     mib_a_day: int = Field(default=64, strict=True, ge=1, le=1 << 20, description="size that a day's file stays under, in MiB")
@@ -109,7 +109,7 @@ class AnswersConfig(Model):
 
 
 class ShadowOptions(Model):
-    """How a candidate (`tallystick runs ... shadow`) is scored beside the run in use."""
+    """Scoring of a candidate (`tallystick runs ... shadow`) beside the run in use."""
 
     share: WholeShare = Field(
         default=0.1,
@@ -125,7 +125,7 @@ class ShadowOptions(Model):
 
 
 class ServingOptions(Model):
-    """How this party serves."""
+    """Serving as this party does it."""
 
     listen: Address | None = Field(
         default=None, description="host:port for clients that ask for scores (of the party that has the clients only)"
@@ -198,7 +198,7 @@ class ServingOptions(Model):
 
 
 def serving_problems(contract: "Contract") -> list[str]:
-    """What of this section does not go with the rest of the contract."""
+    """List what of this section does not go with the rest of the contract."""
     serving, linkage, method = contract.serving, contract.linkage, contract.alignment.method
     if serving is None:
         return []
@@ -220,7 +220,7 @@ def serving_problems(contract: "Contract") -> list[str]:
 
 
 def _asking_problems(serving: ServingConfig, contract: "Contract") -> list[str]:
-    """What a feature party that asks has need of."""
+    """List what a feature party that asks needs."""
     of_feature_party = [way for way in serving.ways if way in get_args(FeaturePartyAsks)]
     if not of_feature_party:
         return []

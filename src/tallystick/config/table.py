@@ -1,4 +1,4 @@
-"""Where a party's rows are: files here or in an object store, or a query that a database runs."""
+"""Locate a party's rows: files here or in an object store, or a query that a database runs."""
 
 import re
 from pathlib import Path
@@ -14,13 +14,13 @@ TABLE_SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
 
 
 def address_scheme(place: object) -> str | None:
-    """The scheme of an object store's address, such as s3; None for a path, and for what is neither."""
+    """Return the scheme of an object store's address, such as s3; None for a path, and for what is neither."""
     found = re.match(r"([a-z][a-z0-9+.-]*)://", place, flags=re.IGNORECASE) if isinstance(place, str) else None
     return found[1].lower() if found is not None else None
 
 
 def _place(value: Any, info: ValidationInfo) -> Any:
-    """An address as it is written, a path from the party file's folder."""
+    """Return an address as it is written, and a path from the party file's folder."""
     if not isinstance(value, str | Path):
         raise ValueError("must be a path, or an address such as s3://bucket/folder")
     if (scheme := address_scheme(value)) is None:
@@ -52,7 +52,7 @@ def _codec(name: str) -> str:
 
 
 class StoreConfig(Model):
-    """How an object store is reached, where its usual environment variables do not say it."""
+    """Connection to an object store, if its usual environment variables do not state it."""
 
     endpoint: Annotated[str, Field(pattern=r"^https?://[^@]+$")] | None = Field(
         default=None, description="server of the store's protocol, such as https://minio.example:9000; null is the cloud's own"
@@ -71,7 +71,7 @@ class StoreConfig(Model):
 
 
 class TableConfig(Model):
-    """Where the rows are: files, or a query that a database runs."""
+    """Location of the rows: files, or a query that a database runs."""
 
     path: Annotated[Path | str, BeforeValidator(_place)] | None = Field(
         default=None,
@@ -147,7 +147,7 @@ class TableConfig(Model):
 
 
 def _names_files(place: Path | str) -> bool:
-    """A name without a point is taken for a folder's, as is an address with a slash at its end."""
+    """Tell whether a place names files: a name without a dot is a folder's, and so is an address that ends in a slash."""
     name = place.name if isinstance(place, Path) else place.rpartition("/")[2]
     folder = (isinstance(place, Path) and place.is_dir()) or "." not in name
     return folder or name.lower().endswith(TABLE_SUFFIXES)

@@ -1,4 +1,4 @@
-"""What of a contract may be tuned, and within which bounds; which of it a party allows.
+"""Declare what of a contract may be tuned, and within which bounds, and which of it a party allows.
 
 A search tries one contract after the other, each with its own values of these keys. Defences and what is released are not among
 them: how much may leak is to be decided, not found by validation loss.
@@ -39,7 +39,7 @@ Bound = Annotated[float, Field(strict=True, ge=-1e9, le=1e9)]
 
 
 class TunedKey(Model):
-    """What a key may be set to: one of some values, or a number within bounds."""
+    """Values of a key: some fixed ones, or a number within bounds."""
 
     values: tuple[Any, ...] = Field(default=(), max_length=100, description="what it may be set to, such as [64, 128, 256]")
     low: Bound | None = Field(default=None, description="or the smallest number that it may be set to")
@@ -67,14 +67,14 @@ class TunedKey(Model):
         return tuple(int(end) if TUNABLE[key] == "whole" else end for end in (self.low, self.high) if end is not None)
 
     def admits(self, key: str, value: Any) -> bool:
-        """Whether a key may be set to this value."""
+        """Tell whether a key may be set to this value."""
         if self.values:
             return any(type(value) is type(one) and value == one for one in map(_plain, self.values))
         is_number = type(value) is int or (type(value) is float and TUNABLE[key] == "number")
         return is_number and self.low is not None and self.high is not None and self.low <= value <= self.high
 
     def problems(self, key: str) -> list[str]:
-        """What is wrong with bounds of such a key."""
+        """List what is wrong with the bounds of such a key."""
         kind = TUNABLE[key]
         if self.values:
             return []
@@ -86,7 +86,7 @@ class TunedKey(Model):
 
 
 class TuningConfig(Model):
-    """What `tallystick tune` may try."""
+    """Keys that `tallystick tune` may try."""
 
     trials: Annotated[int, Field(strict=True, ge=1, le=1000)] = Field(
         default=20,
@@ -98,7 +98,7 @@ class TuningConfig(Model):
 
 
 class TuningPermission(Model):
-    """What a party lets `tallystick tune` try; each trial is a training with its part of the network."""
+    """Keys that a party lets `tallystick tune` try; each trial is a training with its part of the network."""
 
     allow: tuple[Text, ...] = Field(default=(), description="keys of the contract that may be tuned; none if left out")
     trials: Count | None = Field(default=None, description="most trials that this party takes part in; null is the contract's")

@@ -1,4 +1,4 @@
-"""What a contract says of rows that only the label party has: the methods, which training/unaligned/ implements, and keys."""
+"""Declare what a contract says of rows that only the label party has: the methods of training/unaligned/, and keys."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ MOST_EVALUATIONS = 1000  # a diffusion has so many steps of noise
 
 @dataclass(frozen=True, kw_only=True)
 class MethodFacts:
-    """What the checks of a contract, and a feature party, ask about a method for unaligned rows.
+    """Facts about a method for unaligned rows, for the checks of a contract and for a feature party.
 
     Args:
         what: in one phrase.
@@ -117,7 +117,7 @@ _HELP = "; ".join(f"{name}: {facts.what}" for name, facts in METHODS.items())
 
 
 class UnalignedConfig(Model):
-    """What the label party's rows without a partner's row are good for (FedAds, section 4.1, and what does better)."""
+    """Use of the label party's rows without a partner's row (FedAds, section 4.1, and what does better)."""
 
     method: Method = Field(default="none", description=f"how they train, and get a score: {_HELP}")
     epochs: Count = Field(
@@ -169,12 +169,12 @@ class UnalignedConfig(Model):
 
     @property
     def facts(self) -> MethodFacts:
-        """What the method is."""
+        """Return the method's facts."""
         return METHODS[self.method]
 
     @property
     def used(self) -> bool:
-        """Whether unaligned rows are for anything."""
+        """Tell whether unaligned rows are used."""
         return self.method != "none"
 
 

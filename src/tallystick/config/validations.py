@@ -1,4 +1,4 @@
-"""How often in an epoch the weights are compared on validation rows that cross (``training.validations``)."""
+"""Decide how often in an epoch the weights are compared on validation rows that cross (``training.validations``)."""
 
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def validations(contract: "Contract", training: "TrainingSettings") -> int:
-    """How often, or how often at most where ``training``, the contract's, is not settled for its rows and its line yet.
+    """Return how often, or how often at most if ``training``, the contract's, is not settled for its rows and its line yet.
 
     By itself only once where a further embedding of a row costs more than time: behind a defence of columns or a narrowed cut
     each one is another look at what these hide (noise is charged for each), on a union one at made-up rows; a pipeline runs empty

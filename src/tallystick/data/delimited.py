@@ -386,7 +386,7 @@ def _lines(stream: TextIO, path: Path) -> Iterator[str]:
 
 
 def _separator(path: Path, encoding: str | None) -> str:
-    """Find the separator that cuts the first lines into equally many cells; the one that the file's ending promises comes first."""
+    """Find the separator that cuts the first lines into equally many cells; that of the file's ending comes first."""
     usual = "\t" if ".tsv" in path.name.lower() else ","
     with _open(path, encoding) as stream:
         if (told := _separator_line(stream)) is not None:

@@ -168,7 +168,7 @@ def _local(files: Sequence[TableFile], table: TableConfig) -> Iterator[list[Path
 
 
 def _files(path: Path) -> list[Path]:
-    """List the files of a path by name: the file itself, those of a folder, or those that fit a pattern such as part-*.parquet."""
+    """List a path's files by name: the file itself, those of a folder, or those that fit a pattern such as part-*.parquet."""
     refuse_pipe(path)
     if path.is_file():
         return [path]

@@ -32,7 +32,7 @@ _USUAL_WEIGHT = 32
 
 
 def classes_of(column: pl.Series) -> tuple[str, ...]:
-    """Return the distinct labels as text, sorted (numbers by value, text by code point); the last of two is the positive class."""
+    """Return the distinct labels as text, sorted (numbers by value, text by code point); the last of two is positive."""
     return tuple(as_text(column.drop_nulls().unique().sort()).unique(maintain_order=True).to_list())
 
 

@@ -58,7 +58,7 @@ def simulated_on(
 
 
 class _Shared(msgspec.Struct, frozen=True):
-    """What every worker is given: contracts and columns as JSON, tables as Arrow."""
+    """Data that every worker is given: contracts and columns as JSON, tables as Arrow."""
 
     contracts: list[str]
     tables: dict[str, bytes]

@@ -103,7 +103,9 @@ def candidate_trials(
 
 
 def _without_gradients(base: dict[str, Any], cut_width: float | None) -> dict[str, Any]:
-    """The same where each row's embedding crosses once, this wide, and nothing that needs gradients is asked for."""
+    """Derive the same contract without gradients: each embedding crosses once, this wide, and nothing that needs gradients is
+    asked.
+    """
     evaluation = base["evaluation"]
     return base | {
         "model": base["model"] | {"cut_width": cut_width},
@@ -113,7 +115,7 @@ def _without_gradients(base: dict[str, Any], cut_width: float | None) -> dict[st
 
 
 def _values(contract: Contract, partner: SimulatedPartner) -> dict[str, Any]:
-    """The contract as one between the label party and its made-up partner, which has the built-in bottom model."""
+    """Derive the contract between the label party and its made-up partner, which has the built-in bottom model."""
     values = contract.model_dump(mode="json")
     values["training"] |= {"folds": 1}  # which no defence goes with: all trials train alike
     model = values["model"] | {"bottoms": {k: v for k, v in contract.model.bottoms.items() if k == partner.label}}
@@ -136,7 +138,7 @@ def _contract(values: dict[str, Any], source: str) -> Contract:
 
 @dataclass(kw_only=True)
 class _Tally:
-    """What a candidate's runs gave so far, seed by seed."""
+    """Results of a candidate's runs so far, seed by seed."""
 
     utility: list[tuple[float, float, float]] = field(default_factory=list)  # value, low, high
     leaks: dict[str, list[results.AttackResult]] = field(default_factory=dict)
@@ -190,7 +192,7 @@ def _folded(attack: results.AttackResult) -> tuple[float, float, float]:
 
 
 def _within(value: float, low: float | None, high: float | None) -> tuple[float, float, float]:
-    """A value and its interval, or the value alone thrice."""
+    """Return a value and its interval, or the value alone thrice."""
     return value, value if low is None else low, value if high is None else high
 
 
@@ -270,7 +272,7 @@ def sweep_defenses(
 
 
 class EngineLost(ComputeError):
-    """What ran the trials was lost; ``result`` holds those that were over by then, as a whole result."""
+    """Loss of what ran the trials; ``result`` holds those that were over by then, as a whole result."""
 
     def __init__(self, result: results.Result, why: ComputeError) -> None:
         super().__init__(str(why))
@@ -364,7 +366,7 @@ def _run_all(
 
 
 def _measured(outcome: Outcome, metric: str) -> Outcome:
-    """The outcome, unless it is a result without the metric."""
+    """Return the outcome, unless it is a result without the metric."""
     if isinstance(outcome, results.Result) and outcome.joint[metric]["value"] is None:
         return DataError(f"the test rows have no {metric}: {outcome.joint[metric]['reason']}; try more --rows")
     return outcome
@@ -387,7 +389,7 @@ def _tell(
 
 
 def _put_together(over: Mapping[int, Outcome], tried: Sequence[Candidate], metric: str, *, of: int, interrupted: bool) -> _Found:
-    """What the runs came to, in their order, whichever was over first."""
+    """Put the runs together in their order, whichever was over first."""
     found = _Found(tallies=[_Tally() for _ in tried], seeds=len(over) // len(tried), interrupted=interrupted)
     for number, outcome in sorted(over.items()):
         later, which = divmod(number, len(tried))
@@ -415,7 +417,7 @@ def _announced(tried: Sequence[Candidate], seeds: int, minutes: float) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class _Pace:
-    """How long it may take: so many runs, the first of so many candidates in any case, the others until then."""
+    """Time plan: so many runs, the first of so many candidates in any case, the others while time is left."""
 
     runs: int
     of: int
@@ -424,7 +426,7 @@ class _Pace:
     began: float = field(default_factory=time.monotonic)
 
     def left(self) -> str:
-        """What is to be said after the first run."""
+        """Say after the first run how long it may take."""
         one = time.monotonic() - self.began
         each = one / self.at_once
         first, rest = each * (self.of - 1), each * (self.runs - 1)
@@ -443,7 +445,7 @@ def _local_baseline(result: results.Result, metric: str) -> list[tuple[float, fl
 
 
 def _summary(contract: Contract, partner: SimulatedPartner, seeds: Sequence[int]) -> str:
-    """What was tried; ``seeds`` are those of each row, which time or an interrupt may have left short of what was asked for."""
+    """Say what was tried; ``seeds`` are those of each row, which time or an interrupt may have cut short."""
     rows = partner.tables[partner.label].height
     kind = "" if not contract.linkage.imputes else f" {contract.alignment.method} was tried as an intersection."
     if contract.unaligned.used:

@@ -37,7 +37,7 @@ class Defenses:
     gradients: tuple[GradientDefense, ...] = ()
 
     def taught(self, teacher: Teacher) -> "Defenses":
-        """The same, of which those that distil labels ask this teacher."""
+        """Return the same defences; those that distil labels ask this teacher."""
         return replace(self, labels=tuple(part.taught(teacher) for part in self.labels))
 
     def defend_labels(self, labels_N: Tensor, classes: int, random_bytes: RandomBytes) -> Tensor:
@@ -82,7 +82,7 @@ class EmbeddingDefenses:
 
     @property
     def noisy(self) -> bool:
-        """Whether any draws noise for what is sent."""
+        """Tell whether any draws noise for what is sent."""
         return any(isinstance(each, GaussianEmbeddings) for each in self.embeddings)
 
     def penalty(self, cut_BD: Tensor, numeric_BF: Tensor, codes_BG: Tensor) -> Tensor | None:

@@ -1,4 +1,4 @@
-"""What defences refuse: strengths out of range, unusable gradients and labels. Shapes: N rows, B batch, D cut width."""
+"""Refuse what defences cannot use: strengths out of range, unusable gradients, labels. Shapes: N rows, B batch, D cut width."""
 
 import math
 

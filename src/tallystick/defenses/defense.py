@@ -1,4 +1,4 @@
-"""What a defence is: five kinds, by who applies them where, and what each promises.
+"""Define a defence: five kinds, by who applies them where, and what each promises.
 
 Shapes: N rows, B rows of a step's batch, D cut width (of all feature parties together), C classes, F numeric columns,
 G categorical columns.
@@ -28,7 +28,7 @@ Teacher = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class Guarantee:
-    """What a defence promises, as data: for the ledger, the report and the docs.
+    """Promise of a defence, as data: for the ledger, the report and the docs.
 
     Args:
         text: one sentence; begins with "no formal guarantee" where there is none.
@@ -49,7 +49,7 @@ Strength = Annotated[float, Field(strict=True, ge=1e-6, le=1e12)]
 
 
 class Defense(ABC):
-    """What a defence says of itself, beside what it does: everybody who asks reads it here.
+    """Facts that a defence states about itself, beside what it does: everybody who asks reads them here.
 
     Its fields that carry a pydantic ``Field`` are its keys in a contract: name, type, range and help are taken from them.
     """
@@ -77,20 +77,20 @@ class Defense(ABC):
 
     @classmethod
     def hides_features(cls) -> bool:
-        """Whether a feature party applies it, to hide its columns."""
+        """Tell whether a feature party applies it, to hide its columns."""
         return cls.stage in FEATURE_STAGES
 
     def parts(self) -> "tuple[Defense, ...]":
-        """What it consists of, each with a stage of its own: itself, unless it works in several."""
+        """Return its parts, each with a stage of its own: itself, unless it works in several."""
         return (self,)
 
     def taught(self, teacher: Teacher) -> Self:  # noqa: ARG002
-        """The same, which asks this teacher if it distils labels."""
+        """Return the same defence, which asks this teacher if it distils labels."""
         return self
 
     @abstractmethod
     def guarantee(self) -> Guarantee:
-        """What it promises."""
+        """Return what it promises."""
 
 
 class LabelDefense(Protocol):
@@ -101,11 +101,11 @@ class LabelDefense(Protocol):
         ...
 
     def taught(self, teacher: Teacher) -> Self:
-        """The same, which asks this teacher if it distils labels."""
+        """Return the same defence, which asks this teacher if it distils labels."""
         ...
 
     def guarantee(self) -> Guarantee:
-        """What it promises."""
+        """Return what it promises."""
         ...
 
 
@@ -120,7 +120,7 @@ class PenaltyDefense(Protocol):
         ...
 
     def guarantee(self) -> Guarantee:
-        """What it promises."""
+        """Return what it promises."""
         ...
 
 
@@ -132,7 +132,7 @@ class GradientDefense(Protocol):
         ...
 
     def guarantee(self) -> Guarantee:
-        """What it promises."""
+        """Return what it promises."""
         ...
 
 
@@ -144,7 +144,7 @@ class EmbeddingPenalty(Protocol):
         ...
 
     def guarantee(self) -> Guarantee:
-        """What it promises."""
+        """Return what it promises."""
         ...
 
 
@@ -156,5 +156,5 @@ class EmbeddingDefense(Protocol):
         ...
 
     def guarantee(self) -> Guarantee:
-        """What it promises."""
+        """Return what it promises."""
         ...

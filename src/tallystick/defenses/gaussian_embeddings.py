@@ -65,7 +65,7 @@ class GaussianEmbeddings(Defense):
         return gaussian_multiplier(self.epsilon, self.delta)
 
     def event(self, releases: int) -> GaussianDP:
-        """What so many releases of one row's embedding cost, given the weights of each."""
+        """Return the cost of so many releases of one row's embedding, given the weights of each."""
         return GaussianDP(noise_multiplier=self.multiplier, releases=releases, unit="record")
 
     def over(self, releases: int) -> float:

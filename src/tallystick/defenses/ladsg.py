@@ -71,11 +71,11 @@ class Ladsg(Defense):
         check_positive("ladsg: limit", self.limit)
 
     def taught(self, teacher: Teacher) -> Self:
-        """The same with this teacher."""
+        """Return the same defence with this teacher."""
         return replace(self, teacher=teacher)
 
     def parts(self) -> tuple[Defense, ...]:
-        """The labels' part, and the gradients'."""
+        """Return the labels' part, and the gradients'."""
         return (self, SimilarGradients(limit=self.limit, text=self.guarantee().text))
 
     def __call__(self, labels_N: Tensor, *, classes: int, random_bytes: RandomBytes) -> Tensor:  # noqa: ARG002
@@ -125,7 +125,7 @@ class SimilarGradients(Defense):
         return (scale_B[:, None] * substituted_BD).to(grad_BD.dtype)
 
     def guarantee(self) -> Guarantee:
-        """The whole's."""
+        """Return the promise of the whole."""
         return Guarantee(text=self.text)
 
 

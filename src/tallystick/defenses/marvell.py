@@ -25,7 +25,7 @@ GRID, ROUNDS = 257, 7
 
 @dataclass(frozen=True, kw_only=True)
 class TwoClasses:
-    """What Marvell models of a batch: two Gaussians of equal shape.
+    """Model of a batch in Marvell: two Gaussians of equal shape.
 
     Args:
         u, v: mean variance per coordinate of the negatives' and of the positives' gradients.

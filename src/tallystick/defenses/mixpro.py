@@ -66,7 +66,7 @@ class MixPro(Defense):
         return self._turned(mixed_BD, mean_D / mean_D.norm(), generator).to(grad_BD.dtype)
 
     def partners(self, labels_B: Tensor, generator: Randomness) -> Tensor:
-        """The row that each row is mixed with: a shift of 1 to B - 1, which is any row but the own."""
+        """Return the row that each row is mixed with: a shift of 1 to B - 1, which is any row but the own."""
         rows = len(labels_B)
         shift_B = (uniform(rows, generator) * (rows - 1)).long().clamp_max_(rows - 2) + 1
         return (torch.arange(rows) + shift_B) % rows

@@ -1,4 +1,4 @@
-"""Where the noise of defences comes from, and noise that carries no guarantee. Shapes: B batch, D cut width.
+"""Draw the noise of defences, which carries no guarantee by itself. Shapes: B batch, D cut width.
 
 An experiment passes a seeded ``torch.Generator``. A job passes a ``NoiseStream``, or ``RowNoise`` for embeddings: torch's CPU
 generator keeps 32 bits of its seed, so whoever receives noisy gradients could try all seeds and take the noise off again.

@@ -1,4 +1,4 @@
-"""What is sent in place of what was made, with the gradient of the latter.
+"""Send something in place of what was computed, with the gradient of the latter.
 
 Bengio et al. 2013, the straight-through estimator.
 """

@@ -1,4 +1,4 @@
-"""What reads labels behind the defences that promise nothing: one sentence each, for check, the report and the documentation."""
+"""List what reads labels behind the defences that promise nothing: one sentence each, for check, the report and the docs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class ReadBy:
 
     @property
     def sentence(self) -> str:
-        """What is said of the defence wherever its guarantee stands."""
+        """Say what reads labels behind the defence, wherever its guarantee stands."""
         return (
             f"not to be counted on over a run: {self.attack}, which knows no label, told two classes apart behind it with an AUC "
             f"of {self.auc:.3f} in eight epochs"

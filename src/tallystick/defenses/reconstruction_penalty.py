@@ -74,7 +74,7 @@ def explained(x_BD: Tensor, y_BT: Tensor) -> Tensor:
 
 
 def _bent(cut_BD: Tensor) -> Tensor:
-    """The embeddings, standardised, beside cosines of fixed random combinations of them (Rahimi and Recht 2007)."""
+    """Return the embeddings, standardised, beside cosines of fixed random combinations of them (Rahimi and Recht 2007)."""
     centred_BD = cut_BD - cut_BD.mean(dim=0)
     variance_D = centred_BD.square().mean(dim=0)
     # a column that hardly varies is not blown up, and the root's gradient stays finite at 0

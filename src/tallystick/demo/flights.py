@@ -71,7 +71,7 @@ PLACES = {
 
 @dataclass(frozen=True, kw_only=True)
 class FlightMeeting:
-    """How the two sides' rows meet.
+    """Overlap of the two sides' rows.
 
     Args:
         alignment: what the contract says beside the method.

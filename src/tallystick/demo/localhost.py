@@ -43,7 +43,7 @@ DUMP_S = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class PartyContext:
-    """What a party's process works with: its name, a channel to each peer, a folder of its own, and the start signal."""
+    """Tools of a party's process: its name, a channel to each peer, a folder of its own, and the start signal."""
 
     name: str
     channels: dict[str, Channel]
@@ -57,7 +57,7 @@ class PartyContext:
 
 @dataclass(frozen=True, kw_only=True)
 class PartyResults:
-    """What every party returned, and the seconds from the start signal (or, without one, the start) to the last result."""
+    """Results of every party, and the seconds from the start signal (or, without one, the start) to the last result."""
 
     results: dict[str, Any]
     seconds: float

@@ -25,7 +25,7 @@ CERTAIN = 1e-7  # a probability is kept this far from 0 and 1
 
 
 def can_boost() -> bool:
-    """Whether scikit-learn is installed."""
+    """Tell whether scikit-learn is installed."""
     return importlib.util.find_spec("sklearn") is not None
 
 
@@ -65,11 +65,11 @@ class Boosted:
             self._model.fit(_table(features), labels.cpu().numpy(), sample_weight=weights_N)
 
     def logits(self, source: Callable[[Tensor], Features], index_N: Tensor, *, classes: int) -> Tensor:
-        """The logits at these positions, read a part of them at a time."""
+        """Compute the logits at these positions, read a part of them at a time."""
         return torch.cat([self._logits(source(index_B), classes) for index_B in torch.split(index_N, SCORED_AT_A_TIME)])
 
     def _logits(self, features: Features, classes: int) -> Tensor:
-        """What a network would give for these rows: logits (N,) or (N, C), or standardised numbers (N,)."""
+        """Compute what a network would give for these rows: logits (N,) or (N, C), or standardised numbers (N,)."""
         table = _table(features)
         if self._kind == "regression":
             return torch.from_numpy(self._model.predict(table)).float()

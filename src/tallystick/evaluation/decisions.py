@@ -1,4 +1,4 @@
-"""What a score is worth where it decides: thresholds with their costs, deciles, score distributions, groups of rows.
+"""Measure what a score is worth where it decides: thresholds with their costs, deciles, score distributions, groups of rows.
 
 All of it is computed from labels and stays with the label party: no formal guarantee. Shapes: N rows, G groups of rows with
 equal scores.
@@ -45,7 +45,7 @@ class Decile(TypedDict):
 
 
 class Decisions(TypedDict):
-    """What a binary model's scores are worth where they decide."""
+    """Worth of a binary model's scores where they decide."""
 
     rows: int
     cost_false_positive: float
@@ -137,15 +137,15 @@ class _Curve:
         self.cost_G1 = (false_cost * false_G1 * negatives + missed_cost * (1.0 - true_G1) * self.positives) / self.total
 
     def cheapest(self) -> float | None:
-        """The cheapest threshold; of several the highest, which flags fewest."""
+        """Return the cheapest threshold; of several the highest, which flags fewest."""
         return self._threshold(int(np.argmin(self.cost_G1)))
 
     def furthest(self) -> float:
-        """Where the classes lie furthest apart."""
+        """Return the threshold at which the classes lie furthest apart."""
         return float(self.threshold_G1[1 + int(np.argmax(np.abs(self.true_G1[1:] - self.false_G1[1:])))])
 
     def at(self, threshold: float | None) -> Threshold:
-        """What a threshold does to these rows."""
+        """Return what a threshold does to these rows."""
         # Thresholds descend: the last point that is not below it.
         last = 0 if threshold is None else int(np.searchsorted(-self.threshold_G1, -threshold, side="right")) - 1
         flagged, found = float(self.flagged_G1[last]), float(self.true_G1[last])
@@ -159,7 +159,7 @@ class _Curve:
         )
 
     def table(self) -> list[Threshold]:
-        """The thresholds that flag about the shares of FLAGGED, each once."""
+        """List the thresholds that flag about the shares of FLAGGED, each once."""
         picks = [min(int(np.searchsorted(self.flagged_G1, share - 1e-12)), len(self.flagged_G1) - 1) for share in FLAGGED]
         return [self.at(self._threshold(pick)) for pick in dict.fromkeys(picks)]
 

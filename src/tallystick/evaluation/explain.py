@@ -1,4 +1,4 @@
-"""What moved one score: Shapley values of the own columns, one by one, and of each partner's embedding as one.
+"""Explain what moved one score: Shapley values of the own columns, one by one, and of each partner's embedding as one.
 
 Lundberg and Lee (2017), "A unified approach to interpreting model predictions", with the interventional game of Janzing, Minorics
 and Blöbaum (2020): a coalition S of columns and embeddings is worth v(S), the mean logit over reference rows whose values in S
@@ -40,7 +40,7 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Explanation:
-    """What moved a logit from the reference rows' mean to this row's.
+    """Explanation of a logit: what moved it from the reference rows' mean.
 
     Args:
         logit: of the row.

@@ -57,7 +57,7 @@ class Fall(TypedDict):
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnPlace:
-    """Where a column stands in the encoded features: a number with its missing-indicator moves as one."""
+    """Place of a column in the encoded features: a number with its missing-indicator moves as one."""
 
     name: str
     numeric: tuple[int, ...] = ()
@@ -81,7 +81,7 @@ def column_places(encoder: Encoder) -> list[ColumnPlace]:
 
 
 def shuffled(features: Features, place: ColumnPlace, order_V: Tensor) -> Features:
-    """The same rows, with one column's cells taken in another order."""
+    """Return the same rows, with one column's cells taken in another order."""
     numeric_VF, categorical_VG = features.numeric_NF.clone(), features.categorical_NG.clone()
     for values, columns in ((numeric_VF, place.numeric), (categorical_VG, place.categorical)):
         for column in columns:
@@ -90,7 +90,9 @@ def shuffled(features: Features, place: ColumnPlace, order_V: Tensor) -> Feature
 
 
 def sampled_rows(validation_N: Tensor, most: int, *, seed: int) -> Tensor:
-    """The validation positions that importance is measured on: all, or ``most`` drawn by the seed, the same at every party."""
+    """Return the validation positions that importance is measured on: all, or ``most`` drawn by the seed, the same at every
+    party.
+    """
     if len(validation_N) <= most:
         return validation_N
     drawn = torch.randperm(len(validation_N), generator=torch.Generator().manual_seed(seed))[:most]
@@ -126,7 +128,7 @@ def send_shuffled(
 
 @dataclass(frozen=True, kw_only=True)
 class Shuffling:
-    """How columns are shuffled: how often each, how many rows cross at a time, and who is told."""
+    """Settings of shuffling: how often each column is shuffled, how many rows cross at a time, and who is told."""
 
     repeats: int
     batch_size: int

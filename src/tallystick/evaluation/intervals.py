@@ -41,7 +41,7 @@ class Interval:
 
 
 def resampling_of(keys_N: NDArray[np.int64] | None) -> str:
-    """How intervals are found, in words."""
+    """Say how intervals are computed."""
     repeated = _repeated(keys_N)
     drawn = "rows" if repeated is None else f"{int(repeated.max()) + 1:,} keys, each with all its rows"
     return f"bootstrap over {drawn} (multinomial counts), percentiles centred on the value"
@@ -74,7 +74,7 @@ def bootstrap(
 
 
 def _repeated(keys_N: NDArray[np.int64] | None) -> NDArray[np.int64] | None:
-    """The keys numbered from 0; None where no two rows have one."""
+    """Give the keys numbers from 0; None if no two rows have one."""
     if keys_N is None:
         return None
     keys_K, number_N = np.unique(keys_N, return_inverse=True)

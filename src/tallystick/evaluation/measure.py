@@ -201,12 +201,12 @@ def _difference(joint: MetricValue, own: MetricValue, replicates_R: Floats | Non
 
 
 def without_value(reason: str) -> MetricValue:
-    """A metric that has no value, and why."""
+    """Return a metric that has no value, and why."""
     return MetricValue(value=None, low=None, high=None, reason=reason)
 
 
 def valued(value: float, replicates_R: Floats, low: float, high: float) -> MetricValue:
-    """A value within [low, high], with the interval that its resamples give."""
+    """Return a value within [low, high], with the interval that its resamples give."""
     interval = intervals.percentile_interval(replicates_R, value, level=_LEVEL, low=low, high=high)
     if interval is None:
         reason = None if len(replicates_R) == 0 else "no interval: too many resamples hold one class or one value only"

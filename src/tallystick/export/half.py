@@ -152,7 +152,7 @@ def _refuse(contract: Contract, party: str) -> None:
 
 
 def safetensors_of(exported: Exported) -> bytes:
-    """The half's weights, with what they are of."""
+    """Write the half's weights, with what they are of."""
     facts = {"format": "pt", "party": exported.origin.party, "run": exported.origin.run, "contract": exported.contract.hash}
     weights = {name: each.contiguous() for name, each in exported.half.module.state_dict().items()}
     return save(weights, facts)
@@ -192,7 +192,7 @@ def onnx_of(exported: Exported, path: Path) -> None:
 
 
 def _without_traces(model: Any) -> Any:
-    """The model without what PyTorch notes of the code that made it: places in files of this machine, and names of modules."""
+    """Remove from the model what PyTorch notes of the code that made it: paths on this machine, and names of modules."""
     graph = model.graph
     parts = [model, graph, *graph.node, *graph.value_info, *graph.input, *graph.output, *graph.initializer, *model.functions]
     for part in [*parts, *(node for function in model.functions for node in function.node)]:
@@ -226,12 +226,12 @@ class _ByComparison(PiecewiseLinear):
     """The same embedding without a sorted search, which ONNX lacks: a number's bin is how many edges lie at or below it."""
 
     def bins_of(self, number_FB: Tensor) -> Tensor:
-        """The last edge at or below each number, by its place; -1 where there is none."""
+        """Return the place of the last edge at or below each number; -1 if there is none."""
         return (number_FB[:, :, None] >= self.edges[:, None, :]).sum(dim=2) - 1
 
 
 def _searching_by_comparison(half: ExportedHalf) -> ExportedHalf:
-    """A copy of the half with each embedding of numbers in this form."""
+    """Return a copy of the half with each embedding of numbers in this form."""
     changed = copy.deepcopy(half)
     for module in changed.modules():
         if type(module) is PiecewiseLinear:
@@ -240,7 +240,7 @@ def _searching_by_comparison(half: ExportedHalf) -> ExportedHalf:
 
 
 def columns_json(exported: Exported) -> str:
-    """Where each column stands in the inputs, which other inputs there are, and what the output means, as JSON."""
+    """Write where each column stands in the inputs, which other inputs there are, and what the output means, as JSON."""
     places = column_places(exported.encoder) if exported.encoder is not None else []
     facts = {
         "columns": [{"name": each.name, NUMERIC: each.numeric, CODES: each.categorical} for each in places],

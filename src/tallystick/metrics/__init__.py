@@ -250,7 +250,7 @@ def metric(
 
 
 def roc_curve(labels_N: ArrayLike, scores_N: ArrayLike, *, weights_N: ArrayLike | None = None) -> tuple[Floats, Floats, Floats]:
-    """False positive rate, true positive rate and threshold (score >= threshold is positive), from (0, 0) to (1, 1).
+    """Return false positive rate, true positive rate and threshold (score >= threshold is positive), from (0, 0) to (1, 1).
 
     One point per distinct score. An exact curve can be inverted into labels by whoever knows the scores:
     it is for the label party's eyes, and thinning it protects nothing.

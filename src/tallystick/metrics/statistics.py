@@ -1,4 +1,4 @@
-"""What metrics are made of: statistics that are prepared from rows once, and evaluated under many weights.
+"""Compute what metrics are made of: statistics that are prepared from rows once, and evaluated under many weights.
 
 Shapes: N rows, C classes, G groups of rows with equal scores, R calibration bins.
 """

@@ -137,7 +137,7 @@ class BranchParts:
 
 
 def _top(model: NetworkModel, width: int, *, hidden: Sequence[int], outputs: int, members: int = 1) -> nn.Module:
-    """Build the built-in top or the user's, which is tried on a few rows; raises ConfigError if it does not give (rows, outputs)."""
+    """Build the built-in top or the user's, which a few rows try; raises ConfigError if it does not give (rows, outputs)."""
     if members > 1:  # the contract has layers for them, and no top of its own
         return EnsembleTop(width, hidden=hidden, outputs=outputs, members=members)
     if model.top is None:

@@ -35,7 +35,7 @@ class SequencePooling(nn.Module):
         self.width = 2 * width if shape.has_target else width
 
     def forward(self, codes_BL: Tensor) -> Tensor:
-        """Pool the items (B, E), or put them beside the target's embedding (B, 2 E), whose code then stands in front of theirs."""
+        """Pool the items (B, E), or put them beside the target's embedding (B, 2 E), whose code is then the first."""
         embedded_BLE = self.table(codes_BL.flatten()).view(*codes_BL.shape, -1)
         if self.unit is None:
             present_BL = (codes_BL != MISSING).to(embedded_BLE.dtype)

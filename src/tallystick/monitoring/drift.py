@@ -1,4 +1,4 @@
-"""Whether new rows are distributed as the training rows were: population stability index, and a test that counts the rows.
+"""Test whether new rows are distributed as the training rows: population stability index, and a test that counts the rows.
 
 Shapes: N rows, K bins.
 """
@@ -21,7 +21,7 @@ LEAST_EXPECTED = 5  # rows that a category needs for the chi-square test to hold
 
 
 def population_stability(before_K: Sequence[float], now_K: Sequence[float]) -> float:
-    """The index of two lists of counts over the same bins: the sum of (p - q) log(p / q), at most a few for very other rows.
+    """Compute the index of two lists of counts over the same bins: the sum of (p - q) log(p / q).
 
     Half a row is added to every bin, so that an empty one does not make it infinite. Where nothing changed it is about
     (K - 1) (1 / n + 1 / m) for n and m rows.
@@ -31,7 +31,7 @@ def population_stability(before_K: Sequence[float], now_K: Sequence[float]) -> f
 
 
 def numeric_drift(before: NumericProfile, values_N: NDArray[np.float64]) -> Drift:
-    """A numeric column: binned by the deciles of training, missing cells apart.
+    """Measure a numeric column: binned by the deciles of training, missing cells apart.
 
     Tested by Kolmogorov and Smirnov's test of the numbers and by one of the share that is missing: the less likely counts, twice.
     Of more training rows than the profile has points, these are evenly spaced quantiles, which vary less than rows do: the test
@@ -58,7 +58,7 @@ def numeric_drift(before: NumericProfile, values_N: NDArray[np.float64]) -> Drif
 
 
 def categorical_drift(before: CategoricalProfile, column: pl.Series) -> Drift:
-    """A categorical column: by its values, with rare ones, other ones and missing cells; the chi-square test of homogeneity."""
+    """Measure a categorical column by its values, with rare, other and missing cells; the chi-square test of homogeneity."""
     counts = dict(pl.DataFrame({"text": as_text(column)}).group_by("text").len().iter_rows())
     missing = counts.pop(None, 0)
     names = [name for name, _ in before.counts]
@@ -98,7 +98,7 @@ def _shares(counts_K: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _pooled(before_K: Sequence[float], now_K: Sequence[float]) -> tuple[list[float], list[float]]:
-    """The counts with all bins of too few expected rows as one."""
+    """Pool all bins of too few expected rows into one."""
     before, now = np.asarray(before_K, dtype=np.float64), np.asarray(now_K, dtype=np.float64)
     together = before + now
     least = min(before.sum(), now.sum()) / max(together.sum(), 1)
@@ -110,7 +110,7 @@ def _pooled(before_K: Sequence[float], now_K: Sequence[float]) -> tuple[list[flo
 
 
 def _chance(before_K: Sequence[float], now_K: Sequence[float]) -> float:
-    """The chance of counts as different as these from rows of one distribution."""
+    """Compute the chance of counts as different as these from rows of one distribution."""
     table = np.array(_pooled(before_K, now_K))
     table = table[:, table.sum(axis=0) > 0]
     if table.shape[1] < 2 or (table.sum(axis=1) == 0).any():

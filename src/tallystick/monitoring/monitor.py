@@ -37,7 +37,7 @@ FEW = 30  # rows with a label that a period needs for its figures
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """What is looked at.
+    """Inputs of monitoring.
 
     Args:
         contract, party: as in a run.
@@ -98,7 +98,7 @@ def _columns(look: Look, notes: list[str]) -> list[Drift]:
 
 
 def _scored(look: Look) -> pl.DataFrame:
-    """The new rows with key, score, by which model, label and time, each null where it is not known."""
+    """Return the new rows with key, score, by which model, label and time, each null if it is not known."""
     assert look.scores is not None
     if "score" not in look.scores.columns:
         raise ConfigError("scores: there is no column score; give what `predict` wrote for a binary or regression target")
@@ -122,7 +122,7 @@ def _scored(look: Look) -> pl.DataFrame:
 
 
 def scores_drift(contract: Contract, folder: RunFolder, scored: pl.DataFrame, notes: list[str]) -> Drift | None:
-    """The joint model's scores beside those of the run's test rows, which training did not see either."""
+    """Compare the joint model's scores with those of the run's test rows, which training did not see either."""
     if contract.target.type != "binary" or not folder.scores.exists():
         notes.append("Scores are compared with the run's test rows, which only the label party of a binary target keeps.")
         return None
@@ -142,7 +142,7 @@ def _scored_by(scored: pl.DataFrame) -> dict[str, int]:
 
 
 def periods_of(contract: Contract, folder: RunFolder, scored: pl.DataFrame, *, every: Every, notes: list[str]) -> list[Period]:
-    """How good the scores were of rows whose labels are there, the earliest period first.
+    """Measure how good the scores were of rows whose labels are there, the earliest period first.
 
     ``scored`` has score, label and time of each row, null where it is not known.
     """
@@ -167,7 +167,7 @@ def periods_of(contract: Contract, folder: RunFolder, scored: pl.DataFrame, *, e
 
 
 def period_names(times: pl.Series, every: Every) -> pl.Series:
-    """What period each row is of: by date or date and time; one for all where there is no such column."""
+    """Name the period of each row: by date or date and time; one for all if there is no such column."""
     if every == "all" or times.null_count() == len(times):
         return pl.Series(["all"] * len(times), dtype=pl.String)
     times = ordered_times(times, use="time")

@@ -1,4 +1,4 @@
-"""What monitoring found as Prometheus' text, for the textfile collector of its node exporter."""
+"""Write what monitoring found as Prometheus' text, for the textfile collector of its node exporter."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

@@ -24,7 +24,7 @@ from tallystick.results.monitoring import Drift, Latency, Monitoring, Period, Se
 
 @dataclass(frozen=True, kw_only=True)
 class ServedLook:
-    """What is looked at.
+    """Inputs of monitoring what was served.
 
     Args:
         contract: as in a run.
@@ -119,7 +119,7 @@ def _numeric(encoder: Encoder, before: Sequence[NumericProfile], numbers_NF: NDA
 
 
 def _encoded(profile: NumericProfile, column: NumericColumn) -> NumericProfile:
-    """The training rows' numbers as the network took them, of 32 bits too."""
+    """Return the training rows' numbers as the network took them, of 32 bits too."""
     points = column.encode(np.array(profile.points)).astype(np.float32)
     return NumericProfile(name=profile.name, rows=profile.rows, missing=profile.missing, points=short(points))
 
@@ -133,7 +133,7 @@ def _categorical(encoder: Encoder, before: Sequence[CategoricalProfile], codes_N
 
 
 def _coded(profile: CategoricalProfile, column: CategoricalColumn) -> CategoricalProfile:
-    """The training rows' categories by code: all without a code of their own are others."""
+    """Return the training rows' categories by code: all without a code of their own are others."""
     codes = column.encode(pl.Series([name for name, _ in profile.counts], dtype=pl.String)).tolist()
     counts = [count for _, count in profile.counts]
     named = tuple((str(code), count) for code, count in zip(codes, counts, strict=True) if code != UNSEEN)

@@ -1,4 +1,4 @@
-"""Where things go on the page: from values to coordinates, and nothing else.
+"""Place things on the page: from values to coordinates, and nothing else.
 
 Charts are drawn by charts.html.j2; wide ones are laid out in per cent of their track, so that text keeps its size
 on a narrow screen, square ones in the units of their own picture.
@@ -55,7 +55,7 @@ class Axis:
 
 
 def spanning(values: Sequence[float], *, start: float = 0.0, end: float = 100.0, floor: float | None = None) -> Axis:
-    """An axis with round ends around the values, from ``floor`` if given."""
+    """Return an axis with round ends around the values, from ``floor`` if given."""
     low = min(values) if floor is None else floor
     high = max([*values, low])
     step = _round_step(max(high - low, abs(high) * 1e-3, 1e-9) / 5)
@@ -117,7 +117,7 @@ LEFT, TOP, RIGHT, BOTTOM = 58, 12, 12, 42
 
 
 def axes(width: int, height: int, x: tuple[float, float], y: tuple[float, float]) -> tuple[Axis, Axis]:
-    """The two axes of a picture of ``width`` x ``height`` units, over these values."""
+    """Return the two axes of a picture of ``width`` x ``height`` units, over these values."""
     return (
         Axis(low=x[0], high=x[1], start=LEFT, end=width - RIGHT),
         Axis(low=y[0], high=y[1], start=height - BOTTOM, end=TOP),
@@ -165,7 +165,7 @@ def gain_plot(decisions: Decisions, summary: str) -> Plot:
 
 
 def score_plot(decisions: Decisions, summary: str) -> Plot:
-    """How the scores of either class are distributed: steps, each class adding up to 1."""
+    """Plot how the scores of each class are distributed: steps, each class adding up to 1."""
     edges = decisions["edges"]
     top = spanning([*decisions["positives"], *decisions["negatives"]], floor=0.0).high
     x, y = axes(560, 340, (edges[0], edges[-1]), (0.0, top))
@@ -278,7 +278,9 @@ def loss_plot(joint: TrainingSummary, own: TrainingSummary | None) -> Plot | Non
 
 
 def similarity_plot(name: str, found: SimilarityHistogram, links: Sequence[LinkWeights]) -> Plot:
-    """How similar the links with a feature party are, and what the trained network makes of a similarity (FedSim, figure 10)."""
+    """Plot how similar the links with a feature party are, and what the trained network makes of a similarity (FedSim, figure
+    10).
+    """
     edges, most = found.edges, max([*found.counts, 1])
     x, y = axes(560, 340, (edges[0], max(edges[-1], edges[0] + 1e-9)), (0.0, 1.0))
     series = []
@@ -365,12 +367,12 @@ class Track:
 
 
 def attack_track(attack: AttackResult) -> Track | None:
-    """An attack's AUC between 0.5 and 1."""
+    """Place an attack's AUC between 0.5 and 1."""
     return _half_track(attack.auc, attack.low, attack.high)
 
 
 def symmetric_track(attack: AttackResult) -> Track | None:
-    """An attack's symmetric AUC between 0.5 and 1."""
+    """Place an attack's symmetric AUC between 0.5 and 1."""
     return _half_track(attack.symmetric_auc, attack.symmetric_low, attack.symmetric_high)
 
 
@@ -382,7 +384,7 @@ def _half_track(value: float | None, low: float | None, high: float | None) -> T
 
 
 def fall_track(fall: ColumnFall, axis: Axis) -> Track:
-    """A column's fall with one standard deviation to either side."""
+    """Place a column's fall with one standard deviation to either side."""
     return Track(at=axis.at(fall.mean), low=axis.at(fall.mean - fall.deviation), high=axis.at(fall.mean + fall.deviation))
 
 

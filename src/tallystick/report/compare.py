@@ -103,7 +103,7 @@ def render_comparison(found: RunComparison, path: str | os.PathLike[str]) -> Pat
 
 
 def text(value: float | int | str | None) -> str:
-    """A figure for people."""
+    """Format a figure for people."""
     if value is None or isinstance(value, str):
         return formats.NOTHING if value is None else value
     return f"{value:,}" if isinstance(value, int) else formats.number(value)
@@ -121,7 +121,7 @@ def _settings(results: Sequence[Result]) -> list[ComparisonRow]:
 
 
 def _flat(result: Result) -> dict[str, str]:
-    """A contract's keys with their values; that of a run which kept no contract is its summary."""
+    """Return a contract's keys with their values; of a run that kept no contract, its summary."""
     try:
         values = yaml.safe_load(result.contract.yaml)
     except yaml.YAMLError:
@@ -214,7 +214,7 @@ def _leak(result: Result) -> float | None:
 
 
 def _notes(names: Sequence[str], results: Sequence[Result]) -> list[str]:
-    """What makes a comparison unfair, and what needs saying beside its figures."""
+    """List what makes a comparison unfair, and what needs saying beside its figures."""
     notes = []
     if len({result.contract.name for result in results}) > 1:
         named = ", ".join(dict.fromkeys(result.contract.name for result in results))

@@ -68,7 +68,7 @@ def size(count: float) -> str:
 
 
 def moment(iso: str) -> str:
-    """An ISO 8601 time for people, or as it is if it is none."""
+    """Format an ISO 8601 time for people, or return it as it is if it is none."""
     try:
         found = datetime.fromisoformat(iso)
     except ValueError:
@@ -77,7 +77,7 @@ def moment(iso: str) -> str:
 
 
 def percent(share: float | None) -> str:
-    """A share for people: 0.2134 is 21.3 %."""
+    """Format a share for people: 0.2134 is 21.3 %."""
     return NOTHING if share is None else f"{100 * share:.1f} %"
 
 

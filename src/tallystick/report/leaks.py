@@ -1,4 +1,4 @@
-"""What the page says of leaks, in sentences: whether somebody could read labels, columns or keys, and what a guarantee bounds."""
+"""Say what leaked, in sentences: whether somebody could read labels, columns or keys, and what a guarantee bounds."""
 
 import math
 from collections.abc import Sequence
@@ -55,7 +55,7 @@ def _known(attack: AttackResult) -> int:
 
 
 def strength(attack: AttackResult) -> float:
-    """How far above a guess an attack tells classes apart, whichever way round; without a value minus infinity.
+    """Return how far above a guess an attack tells classes apart, whichever way round; minus infinity if it has no value.
 
     0.5 is certainty: an AUC of 1, or of 0, whose scores need only be turned round; of numbers a rank correlation of 1.
     """
@@ -77,7 +77,7 @@ def told_apart(attack: AttackResult) -> tuple[float, float, float | None]:
 
 
 def turned_round(attack: AttackResult) -> bool:
-    """Whether an attack tells noticeably more to somebody who knows which way round its scores are: one bit."""
+    """Tell whether an attack finds noticeably more for somebody who knows which way round its scores are: one bit."""
     if attack.auc is None or attack.symmetric_auc is None:
         return False
     return above_guess(attack.symmetric_auc, attack.symmetric_chance) > above_guess(attack.auc, attack.chance) + NOTED
@@ -103,7 +103,7 @@ def leak_headline(audit: Audit) -> list[str]:
 
 
 def leak_lines(result: Result) -> list[str]:
-    """What the gain was paid with, a line for each side's own secret: how well it can be read, or that this was not measured."""
+    """Say what the gain cost, a line for each side's own secret: how well it can be read, or that this was not measured."""
     sections = result.sections
     trained = result.training is not None or bool(sections.features)  # of a bottom that stays as it is no training is known
     if not trained or sections.sweep is not None or sections.tuning is not None or result.role == "helper":
@@ -196,17 +196,17 @@ def told_by_name(told: ToldColumns) -> list[tuple[str, dict[int, RebuiltColumn],
 
 
 def row_groups(audit: FeatureAudit) -> list[RowGroup]:
-    """What was found of each group of rows by how they crossed, those of training steps first."""
+    """Return what was found of each group of rows by how they crossed, those of training steps first."""
     return [RowGroup(rows=TRAINING_ROWS, attacked=0, crossed=0, columns=audit.columns, means=audit.means), *audit.groups]
 
 
 def _told(group: RowGroup, mean: MeanRebuilt) -> tuple[bool, float]:
-    """Whether more than luck of some column came back to who knows so many rows, and how much on average."""
+    """Tell whether more than luck of some column came back to who knows so many rows, and return how much on average."""
     return any(each.value > each.luck for each in group.columns if each.known == mean.known), mean.value
 
 
 def next_steps(result: Result) -> list[str]:
-    """What can be done about what leaked of a party's own secret, where it leaked much: a line for labels, one for columns."""
+    """Say what can be done about a party's own secret, if it leaked much: a line for labels, one for columns."""
     sections = result.sections
     if sections.sweep is not None:
         return []
@@ -232,12 +232,12 @@ def next_steps(result: Result) -> list[str]:
 
 
 def _rebuilt(column: RebuiltColumn) -> bool:
-    """Whether much of a column came back, and more than luck gives."""
+    """Tell whether much of a column came back, and more than luck gives."""
     return column.value >= max(MUCH, column.luck)
 
 
 def column_promise(audit: FeatureAudit) -> str:
-    """What the epsilon of noisy embeddings bounds, and what it does not: for beside it, and beside what attacks rebuilt."""
+    """Say what the epsilon of noisy embeddings bounds, and what it does not: for beside it, and beside what attacks rebuilt."""
     if audit.epsilon is None:
         return ""
     most = number(most_auc(audit.epsilon, audit.delta), digits=3)
@@ -261,7 +261,7 @@ def columns_by_name(audit: FeatureAudit | RowGroup) -> list[tuple[str, bool, dic
 
 
 def promise(result: Result) -> str:
-    """What the epsilon of labels that trained bounds, and what it does not: for beside it, and beside an attack's AUC."""
+    """Say what the epsilon of labels that trained bounds, and what it does not: for beside it, and beside an attack's AUC."""
     released = (
         [each for each in result.sections.privacy.releases if each.what.startswith("labels")] if result.sections.privacy else []
     )
@@ -281,7 +281,7 @@ def promise(result: Result) -> str:
 
 
 def most_auc(epsilon: float, delta: float = 0.0) -> float:
-    """The largest AUC of any test between two neighbours under (ε, δ)-DP: the area under its trade-off curve, turned over.
+    """Return the largest AUC of any test between two neighbours under (ε, δ)-DP: the area under its trade-off curve, turned over.
 
     Kairouz et al. (2015), "The Composition Theorem for Differential Privacy", theorem 2.1: TPR <= e^ε FPR + δ, and the same for
     the complements. For δ = 0 it is e^ε / (1 + e^ε), which randomised response reaches.
@@ -292,7 +292,7 @@ def most_auc(epsilon: float, delta: float = 0.0) -> float:
 
 
 def plain(name: str) -> str:
-    """What a label attack does, in a line; nothing for one that is not known here."""
+    """Say what a label attack does, in a line; nothing for one that is not known here."""
     return LABEL_INFERENCE_ATTACKS[name].description if name in LABEL_INFERENCE_ATTACKS else ""
 
 
@@ -345,7 +345,7 @@ def _gain(attack: LocatedKeys) -> float:
 
 
 def linkage_attack(name: str) -> str:
-    """What an attack on a linkage does, in a line; nothing for one that is not known here."""
+    """Say what an attack on a linkage does, in a line; nothing for one that is not known here."""
     row = LINKAGE_ATTACKS.get(name) or TEXT_ATTACKS.get(name)
     return row.description if row is not None else ""
 
@@ -355,7 +355,7 @@ def _runnable(attack: AttackResult) -> bool:
 
 
 def _ranking(attack: AttackResult) -> str:
-    """How well the numbers are ranked, in words."""
+    """Say how well the numbers are ranked."""
     ranked = f"the numbers, with a rank correlation (Spearman) of {number(attack.spearman, digits=3)}"
     guess = f"where a guess gives {number(attack.spearman_chance, digits=3)}"
     return f"{ranked}, {guess}; R² {number(attack.r_squared, digits=3)} to somebody who knows place and scale"
@@ -377,7 +377,7 @@ def _from_gradients_alone(found: Sequence[AttackResult]) -> str:
 
 
 def _beyond(strongest: AttackResult, attacks: Sequence[AttackResult]) -> str:
-    """How much more a probe finds, if it does: a reader shall not take the strongest attack's figure for all that is there."""
+    """Say how much more a probe finds, if it does: a reader must not take the strongest attack's figure for all that is there."""
     probe = max((each for each in attacks if each.upper_bound), key=strength, default=strongest)
     if strength(probe) < strength(strongest) + NOTED or probe.auc is None:
         return ""
@@ -387,7 +387,7 @@ def _beyond(strongest: AttackResult, attacks: Sequence[AttackResult]) -> str:
 
 
 def _beyond_luck(attack: AttackResult, *, tried: int, risk: float) -> bool:
-    """Whether the best of so many attacks lies above a guess, but for this chance: its interval, widened as Bonferroni has it."""
+    """Tell whether the best of so many attacks lies above a guess, but for this chance: its interval is widened by Bonferroni."""
     if attack.spearman is None and attack.auc is None:
         return False
     ranks = attack.spearman is not None  # whichever way round

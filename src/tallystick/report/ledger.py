@@ -86,17 +86,17 @@ def _dataset(name: str, found: ExportedDataset) -> _Dataset:
 
 
 def amount(value: float | None) -> str:
-    """An epsilon for people; None is one that no bound holds for."""
+    """Format an epsilon for people; None is one without a bound."""
     return "unbounded" if value is None else f"{value:.4g}"
 
 
 def at_delta(found: ExportedEpsilon) -> str:
-    """An epsilon for people, with the delta that it holds at."""
+    """Format an epsilon for people, with the delta that it holds at."""
     return amount(found["epsilon"]) + (f" at delta {found['delta']:g}" if found["delta"] else "")
 
 
 def _plot(found: ExportedDataset, cap: float | None) -> charts.Plot | None:
-    """Steps of what was spent so far, by date and time (UTC); None where nothing bounded was spent.
+    """Plot what was spent so far in steps, by date and time (UTC); None if nothing bounded was spent.
 
     An unbounded total leaves the picture at its top.
     """
@@ -141,7 +141,7 @@ MOST_STEPS = 5
 
 
 def _clock(first: float, last: float) -> charts.Axis:
-    """An axis over instants, in seconds since 1970: an hour at least, with some room at both ends."""
+    """Return an axis over instants, in seconds since 1970: at least an hour, with some room at both ends."""
     room = max(0.05 * (last - first), HOUR / 2 - (last - first) / 2)
     return charts.Axis(low=first - room, high=last + room, start=charts.LEFT, end=WIDTH - charts.RIGHT)
 
@@ -158,7 +158,7 @@ def _time_ticks(x: charts.Axis) -> list[charts.Tick]:
 
 
 def _days(x: charts.Axis) -> str:
-    """The day, or the first and the last, that an axis covers."""
+    """Return the day, or the first and the last, that an axis covers."""
     first, last = (f"{instant.day} {instant:%B %Y}" for instant in (_utc(x.low), _utc(x.high)))
     return f"{first} (UTC)" if first == last else f"{first} to {last} (UTC)"
 
@@ -168,7 +168,7 @@ def _utc(instant: float) -> datetime:
 
 
 def _cost(event: dict[str, Any]) -> str:
-    """What a release cost, in words."""
+    """Say what a release cost."""
     whose = {"record": " (of whole records)", "key": " (of linking keys)"}.get(event.get("unit", ""), "")
     match event["type"]:
         case "pure":

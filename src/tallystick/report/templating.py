@@ -1,4 +1,4 @@
-"""What the pages share: templates, formats, and a file that is replaced only by a whole one."""
+"""Share between pages: templates, formats, and a file that is replaced only by a whole one."""
 
 import os
 import re
@@ -31,7 +31,7 @@ def compiled(name: str) -> Template:
 
 
 def with_code(text: str) -> Markup:
-    """A sentence, escaped, whose words between backticks are set as code."""
+    """Escape a sentence, and set its words between backticks as code."""
     return Markup(re.sub(r"`([^`]*)`", r"<code>\1</code>", str(escape(text))))  # noqa: S704 (escaped)
 
 

@@ -46,19 +46,19 @@ TRIAL_COLOURS = ("joint", "other0", "other1", "other2", "own", "muted")
 
 
 def strongest(trial: Trial, reads: str) -> Leak | None:
-    """The attack that found most beyond a guess, among those that an attacker could run; None where nothing was attacked."""
+    """Return the attack that found most beyond a guess, among those that an attacker could run; None if nothing was attacked."""
     return max(_possible(trial, reads), key=lambda leak: above_guess(leak.auc.mean, leak.chance), default=None)
 
 
 def outdone(trial: Trial, reads: str) -> Leak | None:
-    """The attack of a higher AUC than the strongest's, though closer to what a guess of it gives; None where there is none."""
+    """Return the attack of a higher AUC than the strongest's, though closer to a guess of it; None if there is none."""
     worst = strongest(trial, reads)
     highest = max(_possible(trial, reads), key=lambda leak: leak.auc.mean, default=None)
     return None if worst is None or highest is None or highest.auc.mean <= worst.auc.mean else highest
 
 
 def _possible(trial: Trial, reads: str) -> list[Leak]:
-    """What an attacker could run on a view; whoever received gradients has its own embeddings beside them."""
+    """List what an attacker could run on a view; whoever received gradients has its own embeddings beside them."""
     return [leak for leak in trial.leaks if leak.reads.startswith(reads) and not leak.upper_bound]
 
 
@@ -70,7 +70,7 @@ ASIDE, RADIUS = 8.0, 5.0
 def place_labels(
     points: Sequence[tuple[float, float]], labels: Sequence[str], *, left: float, right: float
 ) -> list[tuple[float, float, str]]:
-    """Where the names of spots stand so that none lies over another: beside its spot, as near to its height as there is room.
+    """Place the names of spots so that none lies over another: beside its spot, as near to its height as there is room.
 
     Gives x, y of the base line and the anchor of each; to the left of spots whose name would leave the frame.
     """

@@ -1,4 +1,4 @@
-"""What the page says first, in sentences: what joining brought, and whether a difference is one."""
+"""Write what the page says first, in sentences: what joining brought, and whether a difference is one."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Names:
 
 @dataclass(frozen=True, kw_only=True)
 class Headline:
-    """What the page says first."""
+    """Headline of the page."""
 
     title: str
     text: str
@@ -113,7 +113,7 @@ def _error(value: MetricValue | None, metric: Metric) -> float | None:
 
 
 def _strongest_column(result: Result, parties: Sequence[str]) -> str:
-    """The column without which the model loses most, where this was measured."""
+    """Name the column without which the model loses most, if this was measured."""
     falls = [(fall.mean, one, fall) for one in result.sections.importance if one.party in parties for fall in one.columns]
     if not falls:
         return ""
@@ -123,7 +123,7 @@ def _strongest_column(result: Result, parties: Sequence[str]) -> str:
 
 
 def _shared_headline(result: Result, names: Names) -> Headline | None:
-    """The first metric that the label party shared, where it shared one that has a value."""
+    """Return the first metric that the label party shared, if it shared one that has a value."""
     shared = result.sections.shared
     name = next((name for name, each in shared.metrics.items() if each["value"] is not None), None) if shared else None
     if shared is None or name is None:
@@ -208,7 +208,7 @@ def kept_weights_line(training: TrainingSummary) -> str:
 
 
 def _refit_line(training: TrainingSummary) -> str:
-    """That the kept weights are those of a refit, and what was measured before it."""
+    """Say that the kept weights are those of a refit, and what was measured before it."""
     if not training.refit_epochs:
         return ""
     return (

@@ -1,4 +1,4 @@
-"""What a result says of leaks: an audit of each secret, with the attacks' findings, and defences tried beforehand."""
+"""Hold what leaked: an audit of each secret, with the attacks' findings, and defences tried beforehand."""
 
 import msgspec
 
@@ -7,7 +7,7 @@ from tallystick.results.parts import Estimate
 
 
 class LeakGrowth(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How one attack's symmetric AUC grew: what it had found by the end of some epochs, counted from 1."""
+    """Growth of one attack's symmetric AUC: what it had found by the end of some epochs, counted from 1."""
 
     name: str
     view: str
@@ -37,7 +37,7 @@ class MeanRebuilt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class RowGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How well columns of other rows than those of the training steps could be rebuilt, for these crossed otherwise.
+    """Measured reconstruction of other rows than those of the training steps, for these crossed otherwise.
 
     Args:
         rows: which these are, such as "validation rows".
@@ -55,7 +55,7 @@ class RowGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class FeatureAudit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How well the label party could rebuild a feature party's columns, as that party found at home."""
+    """Measured reconstruction of a feature party's columns by the label party, as the feature party found at home."""
 
     party: str
     by: str
@@ -70,13 +70,13 @@ class FeatureAudit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     not_measured: list[str] = []
 
     def worst_mean(self, known: int) -> float | None:
-        """The greatest mean of any group of rows to one who knows so many; None if none was measured."""
+        """Return the greatest mean of any group of rows to one who knows so many; None if none was measured."""
         every = [self.means, *(group.means for group in self.groups)]
         return max((mean.value for means in every for mean in means if mean.known == known), default=None)
 
 
 class ToldColumns(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What cut gradients tell a feature party of another party's columns, as the columns' owner found at home.
+    """Measured disclosure of another party's columns by cut gradients, as the columns' owner found at home.
 
     Args:
         party: whose columns.
@@ -99,7 +99,7 @@ class ToldColumns(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class Leak(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What one attack got out of one tried defence: max(AUC, 1 - AUC) per batch."""
+    """Finding of one attack on one tried defence: max(AUC, 1 - AUC) per batch."""
 
     attack: str
     reads: CutReads
@@ -132,7 +132,7 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class SimilarityHistogram(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How similar linked rows are, noise included; and before noise, as far as this party can tell."""
+    """Similarities of linked rows, noise included; and before noise, as far as this party can tell."""
 
     edges: list[float]
     counts: list[int]

@@ -102,7 +102,7 @@ def _merged_audit(found: list[Audit | None]) -> Audit | None:
 
 
 def _merged_linkage(found: list[LinkageSummary | None]) -> LinkageSummary | None:
-    """The label party's, with what every party found of its own exposure."""
+    """Merge the label party's linkage summary with what every party found of its own exposure."""
     parts = [one for one in found if one is not None]
     if not parts:
         return None

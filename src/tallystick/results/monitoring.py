@@ -1,4 +1,4 @@
-"""What monitoring found: facts that the page, JSON and Prometheus show."""
+"""Hold what monitoring found: facts that the page, JSON and Prometheus show."""
 
 from typing import Any, Literal
 
@@ -30,7 +30,7 @@ class Drift(msgspec.Struct, frozen=True, kw_only=True):
     state: DriftState = "unjudged"
 
     def with_state(self, state: DriftState) -> "Drift":
-        """The same, judged."""
+        """Return the same drift, judged."""
         return msgspec.structs.replace(self, state=state)
 
 
@@ -54,7 +54,7 @@ class Latency(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServedPeriod(msgspec.Struct, frozen=True, kw_only=True):
-    """What was answered online in one period.
+    """Answers of one period of serving.
 
     Args:
         name: of the period.
@@ -84,7 +84,7 @@ class ServedPeriod(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Monitoring(msgspec.Struct, frozen=True, kw_only=True):
-    """What one party sees of a run in use.
+    """Findings of one party about a run in use.
 
     Args:
         run_id: of the run.
@@ -116,7 +116,7 @@ class Monitoring(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def drifted(self) -> list[Drift]:
-        """What is not as it was in training."""
+        """List what is not as it was in training."""
         return [each for each in [*self.columns, *([self.scores] if self.scores else [])] if each.state in ("some", "much")]
 
     def to_dict(self) -> dict[str, Any]:

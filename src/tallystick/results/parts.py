@@ -1,4 +1,4 @@
-"""What a result says of a run, whatever it leaked: parties, rows, training, importance, releases, as frozen structs for JSON."""
+"""Hold the facts of a run other than leaks: parties, rows, training, importance, releases, as frozen structs for JSON."""
 
 from typing import Literal
 
@@ -44,7 +44,7 @@ class PhaseRecord(Part, frozen=True, kw_only=True):
 
 
 class AlignmentSummary(Part, frozen=True, kw_only=True):
-    """How rows were matched."""
+    """Matching of rows in a run."""
 
     method: str
     sizes: dict[str, int] = {}  # such as {"rows of carrier": 327346, "rows in common": 300000}
@@ -52,7 +52,7 @@ class AlignmentSummary(Part, frozen=True, kw_only=True):
 
 
 class Learnt(Part, frozen=True, kw_only=True):
-    """What one party learnt from the others in one step, and what protects the rest."""
+    """Knowledge that one party gained from the others in one step, and what protects the rest."""
 
     step: str
     party: str
@@ -61,7 +61,7 @@ class Learnt(Part, frozen=True, kw_only=True):
 
 
 class ColumnSummary(Part, frozen=True, kw_only=True):
-    """Which columns a party brought; names stay home unless the party puts them into the note."""
+    """Columns that a party brought; names stay home unless the party puts them into the note."""
 
     party: str
     numeric: int
@@ -137,7 +137,7 @@ class TunedTrial(Part, frozen=True, kw_only=True):
 
 
 class Tuning(Part, frozen=True, kw_only=True):
-    """What a search tried."""
+    """Trials of a search."""
 
     summary: str
     trials: list[TunedTrial] = []
@@ -198,7 +198,7 @@ class Shared(Part, frozen=True, kw_only=True):
 
 
 class LinkWeights(Part, frozen=True, kw_only=True):
-    """What a link to a row of a feature party weighs in the trained network, by its similarity in standard deviations."""
+    """Weights of a link to a row of a feature party in the trained network, by its similarity in standard deviations."""
 
     party: str
     similarities: list[float]

@@ -95,7 +95,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def label_audit(self) -> Audit:
-        """What the attacks on labels found; an empty audit where none was made."""
+        """Return what the attacks on labels found; an empty audit if none was made."""
         return self.sections.leakage or Audit()
 
     def __repr__(self) -> str:
@@ -104,7 +104,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return "\n".join([head, *(f"  {name:<9} " + "   ".join(cells) for name, cells in self._metrics())])
 
     def _repr_html_(self) -> str:
-        """The metrics as a table, for a notebook."""
+        """Render the metrics as a table, for a notebook."""
         escape = html.escape
         head = f"<b>{escape(self.contract.name)}</b>, run {escape(self.run_id)}: {escape(self._told())}"
         rows = "".join(
@@ -114,7 +114,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return f"<p>{head}</p>" + (f"<table><tbody>{rows}</tbody></table>" if rows else "")
 
     def _told(self) -> str:
-        """Who took part, and on how many rows."""
+        """Say who took part, and on how many rows."""
         parts = [", ".join(f"{party.name} ({party.role})" for party in self.parties)]
         if self.data is not None:
             parts.append(", ".join(f"{count:,} {part}" for part, count in self.data.rows.items()) + " rows")
@@ -163,7 +163,7 @@ def read_result(source: str | bytes | dict[str, Any]) -> Result:
 
 
 class _Versioned(msgspec.Struct, frozen=True):
-    """What every version of a result says first."""
+    """Version that every result states first."""
 
     version: int = RESULT_VERSION
 

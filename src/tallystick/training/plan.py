@@ -184,7 +184,7 @@ class Schedule:
             yield group
 
     def validates(self, group: Sequence[Batch]) -> bool:
-        """Tell whether the weights are compared after this message, within its epoch: it passes one of the epoch's places for it."""
+        """Tell whether the weights are compared after this message: it passes one of the epoch's places for it."""
         steps, done = self.steps_per_epoch, group[-1].number + 1
         if not len(self.validation_N) or group[-1].epoch < self.epochs_before or done == steps:
             return False
@@ -195,7 +195,7 @@ class Schedule:
         return torch.split(self.validation_N, self.validated or self.batch_size) if len(self.validation_N) else ()
 
     def embedded(self, epoch: int, *, step: int) -> Sequence[Tensor]:
-        """Return the training positions in batches if they are embedded before this epoch and ``step`` is the last one before it."""
+        """Return the training positions in batches if they are embedded before this epoch, and ``step`` is the last before it."""
         if epoch != self.embeds_before or step != self.steps_before(epoch):
             return ()
         return torch.split(self.train_N, self.batch_size)

@@ -66,7 +66,7 @@ Answer = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 def column_words(slots: int) -> int:
-    """How many words a column has: whole blocks of slots, and one that hides."""
+    """Return how many words a column has: whole blocks of slots, and one that hides."""
     return (-(-slots // _BLOCK_ROWS) + 1) * _BLOCK_ROWS // 64
 
 
@@ -112,7 +112,7 @@ class CheckedSender:
         self._secret_TW = (correction_TW & self._choice_T1) ^ self._streams.next_words(64 * correction_TW.shape[1])
 
     def holds(self, answer: Answer, *, key: bytes) -> bool:
-        """Whether the hashes (T + D, 16) are those of rows that are code words."""
+        """Tell whether the hashes (T + D, 16) are those of rows that are code words."""
         words = np.ascontiguousarray(answer).view("<u8")
         expected_T2 = words[:COLUMNS] ^ (code_words(words[COLUMNS:]) & self._choice_T1)
         return np.array_equal(hashed(self._secret_TW, key=key).view("<u8"), expected_T2)

@@ -24,7 +24,7 @@ class NoPlace(ValueError):
 
 
 def bins_per_region(ids: int) -> int:
-    """How many bins each region has.
+    """Return how many bins each region has.
 
     There is no table where some ids have fewer bins together than they are. The likeliest such sets are four ids that share all
     three bins: there are ids^4 / 24 fours, and each shares them with a chance of bins^-9. That, and a sum over all sets of up to

@@ -58,7 +58,7 @@ class NoStore(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class StoreShape:
-    """How many slots a store has that holds up to ``keys``; ``tight``: hardly more than these."""
+    """Slots of a store for up to ``keys`` keys; ``tight``: hardly more than these."""
 
     keys: int
     tight: bool = False
@@ -85,7 +85,7 @@ class StoreShape:
 
 @dataclass(frozen=True, kw_only=True)
 class Probes:
-    """Where the values of keys are: a slot in each region (R, N), and which dense ones (N, D), a bit for each."""
+    """Places of the values of keys: a slot in each region (R, N), and which dense ones (N, D), a bit for each."""
 
     sparse_RN: Places
     dense_ND: Rows

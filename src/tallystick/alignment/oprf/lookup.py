@@ -1,4 +1,4 @@
-"""Which of many outputs are among one's own? By a bitmap first, which most of those that are not fail.
+"""Find which of many outputs are among one's own: by a bitmap first, which most of those that are not fail.
 
 Shapes: K own outputs or matches; B outputs of a piece; S bytes of an output.
 """

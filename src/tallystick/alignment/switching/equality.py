@@ -1,4 +1,4 @@
-"""Which of many values are equal on both sides? One side learns that, and nothing else of the other's values.
+"""Compare many values with the other side's: one side learns which are equal, and nothing else of the other's values.
 
     side that learns, a value b_j in place j       side that answers, a value c_j
     an oblivious pseudorandom function:    <->     F_j at any value

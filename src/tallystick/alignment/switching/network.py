@@ -107,7 +107,7 @@ class Network:
         yield from (_Meeting(1 << level) for level in reversed(range(self.levels)))
 
     def switches(self) -> list[int]:
-        """How many switches each layer has."""
+        """Return how many switches each layer has."""
         outer = [self.size // 2] * self.levels
         return [*outer, *[1 << self.levels] * len(comparisons(self.width)), *outer]
 

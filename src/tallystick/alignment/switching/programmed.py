@@ -69,7 +69,7 @@ class ProgrammedStore(Message, frozen=True):
 
 @dataclass(frozen=True, kw_only=True)
 class Bins:
-    """What both sides know: how many bins a region has, in which pieces, and how many ids a piece's store has room for."""
+    """Public shape of the bins: how many a region has, in which pieces, and how many ids a piece's store has room for."""
 
     table_ids: int
     programmed_ids: int
@@ -94,7 +94,7 @@ class Bins:
         return [slice(start, end) for start, end in pairwise(ends)]
 
     def store(self, span: slice) -> StoreShape:
-        """How large the store of a piece is."""
+        """Return the size of a piece's store."""
         mean = self.programmed_ids * (span.stop - span.start) / self.per_region
         return StoreShape(keys=min(self.programmed_ids, math.ceil(mean + _DEVIATIONS * math.sqrt(mean) + _DEVIATIONS**2)))
 

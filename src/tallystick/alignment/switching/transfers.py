@@ -78,7 +78,7 @@ class TransferSender:
 
 
 def words_of(transfers: int) -> int:
-    """How many words a column of so many transfers has."""
+    """Return how many words a column of so many transfers has."""
     return -(-transfers // 64)
 
 

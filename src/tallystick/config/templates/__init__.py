@@ -22,7 +22,7 @@ _CLASSES, _REGRESSION = ("binary", "multiclass"), "regression"
 
 @dataclass(frozen=True, kw_only=True)
 class FoundColumns:
-    """What a table's header makes plain.
+    """Columns whose use a table's header makes plain.
 
     Args:
         names: of all its columns.
@@ -39,7 +39,7 @@ class FoundColumns:
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What a contract and a party file are to be written for.
+    """Request for a contract and a party file.
 
     Args:
         role: of whose party file it is.
@@ -106,7 +106,7 @@ class Asked:
 
     @property
     def facts(self) -> Linkage:
-        """What the way of linking rows asks for."""
+        """Return the facts of the way of linking rows."""
         return LINKAGES[self.method]
 
     @property
@@ -122,12 +122,14 @@ class Asked:
 
     @property
     def name(self) -> str:
-        """Whose party file it is."""
+        """Return the name of the party whose file it is."""
         return self.party or next(name for name, role in self.roles.items() if role == self.role)
 
 
 def contract_text(asked: Asked) -> str:
-    """The contract: the same for every party that asks for the same, but for what the label party's table tells of the target."""
+    """Write the contract: the same for every party that asks for the same, but for what the label party's table says of the
+    target.
+    """
     classes = asked.columns.classes if asked.role == "label" else 2
     target = _REGRESSION if classes is None else _CLASSES[classes > 2]
     return _filled(
@@ -144,7 +146,7 @@ def contract_text(asked: Asked) -> str:
 
 
 def party_text(asked: Asked) -> str:
-    """The party file of one of them; a column that the header does not make plain has a comment that says so."""
+    """Write one party's file; a column whose use the header does not make plain gets a comment that says so."""
     label, columns = asked.parties[0], asked.columns
     ports = {name: FIRST_PORT + place for place, name in enumerate([label, *([HELPER] if asked.facts.helper else [])])}
     dialled = {"label": [HELPER], "feature": [label, HELPER], "helper": []}[asked.role]
@@ -187,7 +189,7 @@ def _part(name: str) -> str:
 
 
 def _filled(name: str, values: Mapping[str, str]) -> str:
-    """The template with its values, and the comments behind them under each other."""
+    """Fill the template with its values, and align the comments behind them."""
     lines = []
     for line in _part(name).splitlines():
         found = _COMMENTED.fullmatch(line)

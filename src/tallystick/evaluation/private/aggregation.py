@@ -52,7 +52,7 @@ class SecureSum(CountingMechanism):
 
     @property
     def protects(self) -> str:
-        """What the inner mechanism protects."""
+        """Say what the inner mechanism protects."""
         return self.inner.protects
 
     @property

@@ -104,7 +104,7 @@ class ScoreBins:
 
 @dataclass(frozen=True, kw_only=True)
 class Population:
-    """What is publicly assumed about a test set when an error is predicted: its size, class balance, AUC and number of clients.
+    """Public assumptions about a test set by which an error is predicted: its size, class balance, AUC and number of clients.
 
     The scores follow the binormal model, calibrated: negatives N(0, 1) and positives N(d, 1) on a latent axis with
     d = sqrt(2) Phi^-1(AUC), and the score is the posterior probability of the label.

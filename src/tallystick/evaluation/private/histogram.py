@@ -86,7 +86,7 @@ class LabelHistogram(_LaplaceCounts):
         return laplace_or_share(self.scale, (*shape, len(bins)), source=source, shares=shares)
 
     def class_counts(self, total_L: Ints, bins: ScoreBins) -> tuple[Floats, Floats]:
-        """The answer lists the positives, and the totals are public."""
+        """Return the answer, which lists the positives; the totals are public."""
         positives_B = total_L.astype(np.float64)
         return positives_B, bins.totals() - positives_B
 

@@ -1,4 +1,4 @@
-"""What every mechanism that answers with counts has in common.
+"""Share between mechanisms that answer with counts.
 
 A client turns its rows into counts per score bin, the mechanism turns those into a short vector of integers and adds noise,
 the server adds the clients' vectors and turns the sum into an AUC. Protocols, simulation and prediction all run through
@@ -27,12 +27,12 @@ class Mechanism(Protocol):
 
     @property
     def protects(self) -> str:
-        """What the guarantee covers."""
+        """Say what the guarantee covers."""
         ...
 
     @property
     def reveals(self) -> str:
-        """What the server learns besides the AUC."""
+        """Say what the server learns besides the AUC."""
         ...
 
     @property
@@ -47,7 +47,7 @@ class Mechanism(Protocol):
 
     @property
     def event(self) -> Event:
-        """What one release costs."""
+        """Return what one release costs."""
         ...
 
     def predicted_sd(self, population: Population) -> float:
@@ -78,17 +78,17 @@ class CountingMechanism(ABC):
     @property
     @abstractmethod
     def protects(self) -> str:
-        """What the guarantee covers."""
+        """Say what the guarantee covers."""
 
     @property
     @abstractmethod
     def reveals(self) -> str:
-        """What the server learns besides the AUC."""
+        """Say what the server learns besides the AUC."""
 
     @property
     @abstractmethod
     def needs_totals(self) -> bool:
-        """Whether the row counts per bin are public and known before the answer."""
+        """Tell whether the row counts per bin are public and known before the answer."""
 
     @property
     def least_clients(self) -> int:
@@ -103,7 +103,7 @@ class CountingMechanism(ABC):
     @property
     @abstractmethod
     def event(self) -> Event:
-        """What one release costs."""
+        """Return what one release costs."""
 
     @property
     def counted(self) -> "CountingMechanism":
@@ -122,7 +122,7 @@ class CountingMechanism(ABC):
 
     @property
     def draws_shares(self) -> bool:
-        """Whether its noise can be drawn in shares, for a secure sum."""
+        """Tell whether its noise can be drawn in shares, for a secure sum."""
         return True
 
     def shares_of(self, clients: int | None) -> int | None:  # noqa: ARG002
@@ -142,16 +142,16 @@ class CountingMechanism(ABC):
         return math.hypot(self.predicted_sd(assumed), hidden / 2)
 
     def bins_of(self, scores_N: Floats) -> ScoreBins:
-        """The bins that a single label party answers on."""
+        """Return the bins that a single label party answers on."""
         grid = ScoreBins(edges=score_grid())
         return self.bins(ScoreBins(edges=grid.edges, totals_B=grid.count(scores_N)) if self.needs_totals else grid)
 
     def order_within(self, total_L: Ints, bins: ScoreBins) -> float:
-        """How far half credit within bins may be off, as far as a noisy answer tells; 0 where nothing is known of it."""
+        """Bound how far half credit within bins may be off, as far as a noisy answer tells; 0 if nothing is known of it."""
         return order_within_counts(*self.class_counts(total_L, bins))
 
     def class_counts(self, total_L: Ints, bins: ScoreBins) -> tuple[Floats, Floats]:
-        """The noisy positives and negatives per bin in an answer that lists them one after the other."""
+        """Split the noisy positives and negatives per bin of an answer that lists them one after the other."""
         positives_B, negatives_B = (half_B.astype(np.float64) for half_B in np.split(total_L, [len(bins)]))
         return positives_B, negatives_B
 

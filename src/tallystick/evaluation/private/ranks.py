@@ -100,7 +100,7 @@ class TwoStatistics(CountingMechanism):
         return ScoreBins.exact(scores_N)
 
     def order_within(self, total_L: Ints, bins: ScoreBins) -> float:  # noqa: ARG002
-        """How far half credit within bins may be off where ranks are taken of bins instead of scores.
+        """Bound how far half credit within bins may be off if ranks are taken of bins instead of scores.
 
         A bin with a share t of the rows hides an order that is worth at most t^2 / 2 of the AUC. Half of that counts as its
         standard deviation, independent over bins, and two of the sum's are given: next to nothing for smooth scores, more where

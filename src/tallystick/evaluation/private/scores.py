@@ -86,7 +86,7 @@ class NoisyScores:
 
 @dataclass(frozen=True, kw_only=True)
 class TopK:
-    """How well the top k scores give away positives."""
+    """Attack that takes the top k scores for positives."""
 
     k: int
     positives: int
