@@ -85,7 +85,7 @@ def farthest(terms: SimilarityConfig) -> float:
 
 
 def is_possible(mean: float, deviation: float, terms: SimilarityConfig) -> bool:
-    """Tell whether minus the distances of some links can have this mean and deviation; both 0 mean that nothing is to be fitted."""
+    """Tell whether minus the distances of some links can have this mean and deviation; both 0 mean nothing to fit."""
     if deviation == 0:
         return mean == 0
     far = farthest(terms)
