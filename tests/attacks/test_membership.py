@@ -8,7 +8,7 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score, roc_curve
 
-from tallystick.attacks.membership.agreement import LabelAgreement, OwnColumnAgreement
+from tallystick.attacks.membership.agreement import LabelAgreement, OwnColumnAgreement, ToldLabelAgreement
 from tallystick.attacks.membership.cells import UniqueCells
 from tallystick.attacks.membership.consistency import Consistency
 from tallystick.attacks.membership.direction import DirectionFlips, GradientDirection
@@ -155,6 +155,40 @@ def test_agreement_finds_nothing_where_all_embeddings_go_with_their_labels_and_a
     unlabelled = evaluate_membership("cut_embedding", [replace(step, targets_B=None) for step in view_of(told).steps], truth())
     assert "agreement" not in unlabelled.found
     assert unlabelled.not_measured["agreement"] == "it reads the labels of the party that receives, which are not in the view"
+
+
+SCORE = torch.randn(ROWS, generator=generator(11))
+COLUMNS = SCORE[:, None] + 0.3 * torch.randn(ROWS, WIDTH, generator=generator(12))
+
+
+def kept_labels(rate: float, *, imputed_ignore_columns: bool) -> View:
+    """Labels that never flip: real ones go with the columns, imputed ones too or not. Embeddings turn with the epochs."""
+    source, steps = generator(13), []
+    above_N = SCORE.quantile(1 - rate) < SCORE
+    drawn_N = above_N[torch.randperm(ROWS, generator=source)] if imputed_ignore_columns else above_N
+    label_N = torch.where(truth(), above_N, drawn_N)
+    for epoch in range(EPOCHS):
+        turn_DD = torch.linalg.qr(torch.eye(WIDTH) + 0.2 * torch.randn(WIDTH, WIDTH, generator=source)).Q
+        for rows_B in torch.randperm(ROWS, generator=source).split(BATCH):
+            own_B, received_BD = torch.ones(len(rows_B), dtype=torch.bool), gradients(label_N[rows_B], source)
+            steps.append(
+                StepView(epoch=epoch, rows_B=rows_B, own_B=own_B, received_BD=received_BD, sent_BD=COLUMNS[rows_B] @ turn_DD)
+            )
+    return View(received="cut_gradient", steps=tuple(steps))
+
+
+@pytest.mark.parametrize("rate", [0.2, 0.5, 0.8])
+def test_labels_that_never_flip_are_told_by_what_agrees_with_embeddings_or_own_columns(rate: float) -> None:
+    """Seeded. Even labels too, where no batch tells which of its sides is which."""
+    view, null = (kept_labels(rate, imputed_ignore_columns=ignore) for ignore in (True, False))
+    unshown = replace(view, steps=tuple(replace(step, sent_BD=None) for step in view.steps))
+    assert evaluated(DirectionFlips(), view).symmetric_auc.mean < 0.53
+    for told in (view, replace(unshown, own_NA=COLUMNS)):
+        assert evaluated(ToldLabelAgreement(), told).auc.mean > 0.62
+    assert evaluated(ToldLabelAgreement(), null).symmetric_auc.mean < 0.56  # 600 rows: the standard error of an AUC is .024
+    leaks = evaluate_membership("cut_gradient", unshown.steps, truth())
+    assert "agreement" not in leaks.found
+    assert any("agreement" in names and "or its embeddings" in why for names, why in leaks.not_measured.items())
 
 
 @pytest.mark.parametrize(("known", "least", "most"), [("the row's own", 0.97, 1.0), ("some other row's", 0.5, 0.56)])

@@ -20,7 +20,7 @@ from tallystick.training.plan import Schedule
 ROWS, BATCH = 400, 50
 PRESENT = torch.rand(ROWS, generator=torch.Generator().manual_seed(1)) < 0.5
 EVERY = {
-    "cut_gradient": {"spectral", "direction", "flips", "consistency", "learned"},
+    "cut_gradient": {"spectral", "direction", "flips", "consistency", "agreement", "learned"},
     "cut_embedding": {
         *("spectral", "spectral-signed", "identical", "twins", "unique-cells", "unique-pairs", "consistency", "learned"),
     },
@@ -36,7 +36,7 @@ def audited(received="cut_embedding", *, epochs=2, lost=(), value=torch.nan, pre
             if epoch in lost:
                 x_BD[0] = value
             own_B = torch.ones(len(rows_B), dtype=torch.bool)
-            steps.append(StepView(epoch=epoch, rows_B=rows_B, own_B=own_B, received_BD=x_BD))
+            steps.append(StepView(epoch=epoch, rows_B=rows_B, own_B=own_B, received_BD=x_BD, sent_BD=x_BD.flip(0)))
     cells = torch.randn(rows, 3, generator=generator).__getitem__ if received == "cut_embedding" else None
     return audit_membership(steps, present_N, peer="shop", received=received, say=lambda _text: None, sent=cells)
 
@@ -122,7 +122,7 @@ def test_a_run_of_one_epoch_says_so_in_both_seats_and_in_the_report():
         "one pass, in bank's seat: it compares embeddings of the whole union",
     ]
     assert [len(lines(membership, words)) for words in wanted] == [1] * 4
-    assert {attack.name for attack in membership.attacks} >= {"spectral", "learned"}
+    assert {attack.name for attack in membership.attacks} >= {"spectral", "agreement", "learned"}
     assert merge([result]).sections.membership.not_measured == membership.not_measured
     page = to_html(result)
     section = page[page.index('<section id="membership"') :]

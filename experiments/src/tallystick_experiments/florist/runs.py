@@ -234,7 +234,13 @@ class Trained:
         rows_B, membership = step.batch.index_B, self.treatment.membership
         ((embedding_BD,), (gradient_BD,)) = step.embeddings_BD, step.answer.grads_BD
         self.views[0].append(
-            StepView(epoch=epoch, rows_B=rows_B, own_B=membership.has_features_U[rows_B], received_BD=gradient_BD)
+            StepView(
+                epoch=epoch,
+                rows_B=rows_B,
+                own_B=membership.has_features_U[rows_B],
+                received_BD=gradient_BD,
+                sent_BD=embedding_BD,
+            )
         )
         self.views[1].append(
             StepView(

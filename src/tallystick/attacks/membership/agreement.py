@@ -1,4 +1,4 @@
-"""Does a row's embedding agree with what the label party has of that row itself: its label, its own columns?
+"""Does what one party sends of a row agree with what the other has of that row itself: its label, its columns?
 
 Shapes: B rows of a step's batch, D cut width, N rows of the union, M rows that the label party has, A own columns as numbers,
 P parts that the embedding is predicted from.
@@ -12,9 +12,12 @@ from torch.nn.functional import logsigmoid
 
 from tallystick.attacks.label_inference.linear import fit_linear, standardised
 from tallystick.attacks.matrix import rescaled
+from tallystick.attacks.membership.direction import oriented_cosine
 from tallystick.attacks.membership.observations import mean_over_run
 from tallystick.attacks.view import Scores, View
 from tallystick.errors import ConfigError
+
+_TURNS = 20  # rounds in which batches' signs settle
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,18 +47,96 @@ class LabelAgreement:
         if pairs.label_M is None:
             return pairs.scores(view, None)
         positive_M = pairs.label_M > 0.5
-        score_M = torch.zeros(len(positive_M), dtype=torch.float64)
-        for fitted, scored in _halves(len(positive_M), generator):
-            some = fitted[: self.most]
-            head = fit_linear(pairs.x_MD[some], positive_M[some].long(), 2, penalty=self.penalty)
-            logit, prior = head(pairs.x_MD[scored]), torch.logit(positive_M[some].double().mean(), eps=1e-6)
-            sign = torch.where(positive_M[scored], 1.0, -1.0)
-            score_M[scored] = logsigmoid(sign * logit) - logsigmoid(sign * prior)
-        return pairs.scores(view, score_M)
+        return pairs.scores(view, _likelier_labels(pairs.x_MD, positive_M, self.most, self.penalty, generator))
 
     def unmet(self, view: View) -> str:  # noqa: ARG002
         """It needs labels."""
         return "it reads the labels of the party that receives, which are not in the view"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToldLabelAgreement:
+    """How much likelier do a feature party's own columns make the label that gradients tell? An imputed label goes with x less.
+
+    Not in the paper. Needs no known row. A row's label is on which side of its batches' main directions its gradients are on
+    average; then ``LabelAgreement``. So a label that is drawn once and never flips is told from a real one by as
+    much as the model behind the draw knew less than these columns tell. Where own columns are not in the view, as in the label
+    party's audit of what it sent, the embeddings that the feature party sent stand for them; its columns tell more. For the
+    feature party's view; it scores no rows where neither is in the view.
+
+    Args:
+        most: rows of each half that it is fitted to, at least 1.
+        penalty: on squared weights, above 0.
+    """
+
+    most: int = 20_000
+    penalty: float = 1e-2
+
+    def __post_init__(self) -> None:
+        _check(self.most, self.penalty)
+
+    def __call__(self, view: View, *, generator: torch.Generator) -> Scores:
+        """Score each row once; ``generator`` draws the halves."""
+        side_N, seen_N = _sides(view)
+        (rows_M,) = torch.nonzero(seen_N > 0, as_tuple=True)
+        score_N, count_N = (torch.zeros(view.rows, dtype=torch.float64) for _ in range(2))
+        parts = [] if view.own_NA is None else [view.own_NA[rows_M]]
+        if not parts and all(step.sent_BD is not None for step in view.steps):
+            parts = [_embeddings(view)[rows_M]]
+        if parts and parts[0].shape[1]:
+            x_MD, positive_M = standardised(parts[0]), side_N[rows_M] > 0
+            score_N[rows_M] = _likelier_labels(x_MD, positive_M, self.most, self.penalty, generator)
+            count_N[rows_M] = 1.0
+        return mean_over_run(view, score_N, count_N)
+
+    def unmet(self, view: View) -> str:  # noqa: ARG002
+        """It needs something of the columns."""
+        return "it reads the columns of the party that receives, or its embeddings, which are not in the view"
+
+
+def _sides(view: View) -> tuple[Tensor, Tensor]:
+    """On which side of their batches' main directions a row's gradients are on average, the rarer being positive; and how often.
+
+    Where labels are even a batch cannot tell which side is which: a step that goes against the other epochs' is turned.
+    """
+    cosines = [oriented_cosine(step.received_BD) for step in view.steps]
+    count_N = torch.zeros(view.rows, dtype=torch.float64)
+    for step in view.steps:
+        count_N[step.rows_B] += 1
+    for _ in range(_TURNS):
+        sum_N = torch.zeros(view.rows, dtype=torch.float64)
+        for step, cosine_B in zip(view.steps, cosines, strict=True):
+            sum_N[step.rows_B] += cosine_B
+        against = [
+            float(cosine_B @ (sum_N[step.rows_B] - cosine_B)) < 0 for step, cosine_B in zip(view.steps, cosines, strict=True)
+        ]
+        if not any(against):
+            break
+        cosines = [-each if turns else each for each, turns in zip(cosines, against, strict=True)]
+    return sum_N / count_N.clamp(min=1), count_N
+
+
+def _embeddings(view: View) -> Tensor:
+    """What a feature party sent of each row, on average, each batch centred and scaled: (rows, D)."""
+    width = next(step.sent_BD.shape[1] for step in view.steps if step.sent_BD is not None)
+    sum_ND, count_N = torch.zeros(view.rows, width), torch.zeros(view.rows)
+    for step in view.steps:
+        if step.sent_BD is not None:
+            sum_ND[step.rows_B] += rescaled(step.sent_BD, dtype=torch.float32)
+            count_N[step.rows_B] += 1
+    return sum_ND / count_N[:, None].clamp(min=1)
+
+
+def _likelier_labels(x_MD: Tensor, positive_M: Tensor, most: int, penalty: float, generator: torch.Generator) -> Tensor:
+    """How much likelier a row's x makes its label, by a regression that is fitted to the other half of the rows."""
+    score_M = torch.zeros(len(positive_M), dtype=torch.float64)
+    for fitted, scored in _halves(len(positive_M), generator):
+        some = fitted[:most]
+        head = fit_linear(x_MD[some], positive_M[some].long(), 2, penalty=penalty)
+        logit, prior = head(x_MD[scored]), torch.logit(positive_M[some].double().mean(), eps=1e-6)
+        sign = torch.where(positive_M[scored], 1.0, -1.0)
+        score_M[scored] = logsigmoid(sign * logit) - logsigmoid(sign * prior)
+    return score_M
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,7 @@ class GradientDirection:
 
     def __call__(self, view: View, *, generator: torch.Generator) -> Scores:  # noqa: ARG002
         """Score every batch by itself; no randomness is used."""
-        return per_step(view, [_oriented_cosine(step.received_BD) for step in view.steps])
+        return per_step(view, [oriented_cosine(step.received_BD) for step in view.steps])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ class DirectionFlips:
         """Score each row by |mean sign of its cosine| over the run; no randomness is used."""
         sum_N, count_N = torch.zeros(view.rows, dtype=torch.float64), torch.zeros(view.rows, dtype=torch.float64)
         for step in view.steps:
-            sum_N[step.rows_B] += torch.sign(_oriented_cosine(step.received_BD))
+            sum_N[step.rows_B] += torch.sign(oriented_cosine(step.received_BD))
             count_N[step.rows_B] += 1
         return mean_over_run(view, sum_N.abs(), torch.where(count_N > 1, count_N, 0.0))
 
@@ -49,7 +49,7 @@ class DirectionFlips:
         return other_epochs(view)
 
 
-def _oriented_cosine(grad_BD: Tensor) -> Tensor:
+def oriented_cosine(grad_BD: Tensor) -> Tensor:
     """Cosine of each gradient with the batch's main direction, oriented so that the rarer side of 0 is positive.
 
     A cut gradient is (p - y) times the top model's slope at that row. Slopes are much alike, so the sign of the cosine tells
