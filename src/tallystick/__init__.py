@@ -153,13 +153,13 @@ def __getattr__(name: str) -> Any:
     if name == "__version__":
         from importlib.metadata import version
 
-        found: Any = version("tallystick")
+        value: Any = version("tallystick")
     elif name in _HOME:
-        found = getattr(_imported(_HOME[name]), name)
+        value = getattr(_imported(_HOME[name]), name)
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = found
-    return found
+    globals()[name] = value
+    return value
 
 
 def _imported(module: str) -> Any:

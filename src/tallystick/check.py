@@ -32,49 +32,49 @@ def check_party_file(party_path: Path, contract_path: Path | None) -> dict[str, 
     party, read = load_party(party_path), Preflight()
     contract = read.tried(lambda: load_contract(contract_path)) if contract_path is not None else None
     if contract is not None:
-        found = preflight(contract, party)
+        report = preflight(contract, party)
     else:
-        found = read
-        found.frame = found.tried(lambda: _table(party)) if party.table is not None else None
-        found.identity = found.tried(lambda: identity_of(party)) if party.tls is not None else None
-    shown: dict[str, Any] = {"party": party.party, "problems": [], "warnings": list(found.warnings), "peers": []}
-    if found.notes:
-        shown["encoding"] = list(found.notes)
-    if found.room is not None:
-        shown["room"] = found.room.describe()
+        report = read
+        report.frame = report.tried(lambda: _table(party)) if party.table is not None else None
+        report.identity = report.tried(lambda: identity_of(party)) if party.tls is not None else None
+    summary: dict[str, Any] = {"party": party.party, "problems": [], "warnings": list(report.warnings), "peers": []}
+    if report.notes:
+        summary["encoding"] = list(report.notes)
+    if report.room is not None:
+        summary["room"] = report.room.describe()
     if contract is not None:
-        _add_contract(shown, found, contract)
+        _add_contract(summary, report, contract)
     if contract is not None and contract.linkage.similar and party.party in contract.parties:
-        shown["linkage"] = linkage_lines(contract, party)
-    if contract is not None and found.keys is not None and not found.problems:
-        cost = alignment_cost(contract, len(found.keys.ids))
-        shown |= {"alignment_cost": cost} if cost is not None else {}
-    if contract is not None and found.keys is not None and found.frame is not None and not contract.linkage.similar:
-        shown["key_shapes"] = spelling_hints(found.frame, columns=party.keys, alignment=contract.alignment)
-    if found.frame is not None:
-        frame = found.frame
+        summary["linkage"] = linkage_lines(contract, party)
+    if contract is not None and report.keys is not None and not report.problems:
+        cost = alignment_cost(contract, len(report.keys.ids))
+        summary |= {"alignment_cost": cost} if cost is not None else {}
+    if contract is not None and report.keys is not None and report.frame is not None and not contract.linkage.similar:
+        summary["key_shapes"] = spelling_hints(report.frame, columns=party.keys, alignment=contract.alignment)
+    if report.frame is not None:
+        frame = report.frame
         # Keys that do not fit the contract are a problem already; the columns can be looked at all the same.
-        fitting = contract if found.keys is not None else None
+        fitting = contract if report.keys is not None else None
         look = Preflight()
         shape = look.tried(lambda: profile(frame, party, fitting))
         if shape is not None:
-            shown["profile"] = shape.to_dict()
-            shown["warnings"] += shape.warnings
-        if not found.problems:
-            found.problems += look.problems
-    if found.identity is not None:
-        shown["certificate"] = f"{party.tls.certificate if party.tls else ''} is valid for {party.party}"
-        if found.identity.expires is not None:
-            shown["certificate"] += f" until {found.identity.expires:%Y-%m-%d %H:%M} UTC"
-        shown["warnings"] += [found.identity.warning] if found.identity.warning is not None else []
-        proxy = found.tried(lambda: proxy_of(party))
+            summary["profile"] = shape.to_dict()
+            summary["warnings"] += shape.warnings
+        if not report.problems:
+            report.problems += look.problems
+    if report.identity is not None:
+        summary["certificate"] = f"{party.tls.certificate if party.tls else ''} is valid for {party.party}"
+        if report.identity.expires is not None:
+            summary["certificate"] += f" until {report.identity.expires:%Y-%m-%d %H:%M} UTC"
+        summary["warnings"] += [report.identity.warning] if report.identity.warning is not None else []
+        proxy = report.tried(lambda: proxy_of(party))
         if contract is not None and party.party in contract.parties and (proxy or party.proxy is None):
-            _add_peers(shown, contract, party, found, proxy)
+            _add_peers(summary, contract, party, report, proxy)
     if party.compute is not None:
-        shown["compute"] = found.tried(party.compute.made().check)
+        summary["compute"] = report.tried(party.compute.made().check)
     # Config has a line for each.
-    shown["problems"] = [line for error in found.problems for line in str(error).splitlines()] + shown["problems"]
-    return shown
+    summary["problems"] = [line for error in report.problems for line in str(error).splitlines()] + summary["problems"]
+    return summary
 
 
 def _table(party: PartyFile) -> Frame:
@@ -86,11 +86,11 @@ def _table(party: PartyFile) -> Frame:
 def linkage_lines(contract: Contract, party: PartyFile) -> list[str]:
     """Say what the latest linkage under this contract promises, without any training; nothing before the first, or for others."""
     try:
-        kept = RunFolder.latest(party.runs, contract, party.party, key=party.run_key).load_alignment()
+        latest = RunFolder.latest(party.runs, contract, party.party, key=party.run_key).load_alignment()
     except ConfigError:
         return []
     lines = []
-    for name, found in (kept[1].candidates if kept is not None else {}).items():
+    for name, found in (latest[1].candidates if latest is not None else {}).items():
         if found.similarity_NK is not None:
             gained = estimated_improvement(found)
             lines.append(

@@ -75,8 +75,8 @@ class FolderKey:
         whole = memoryview(content)
         if bytes(whole[: len(MAGIC)]) != MAGIC or len(whole) < _HEAD + _TAG_BYTES:
             raise NotDecrypted("it is not encrypted, in a folder whose files are")
-        named = bytes(whole[len(MAGIC) :][:ID_DIGITS]).decode("ascii", "replace")
-        if named != self.id:
+        key_id = bytes(whole[len(MAGIC) :][:ID_DIGITS]).decode("ascii", "replace")
+        if key_id != self.id:
             raise NotDecrypted("it is encrypted with another key than the folder's other files")
         cipher = self._cipher(bytes(whole[_HEAD - SALT_BYTES : _HEAD]))
         starts = range(_HEAD, len(whole), PIECE_BYTES + _TAG_BYTES)

@@ -16,10 +16,10 @@ def printable(words: str, *, most: int = MOST_CHARACTERS) -> str:
 
     Control and format characters (escapes, line breaks, changes of direction) and lone surrogates are shown by their number.
     """
-    shown = "".join(
+    text = "".join(
         character if character.isprintable() else character.encode("unicode_escape").decode() for character in words[: most + 1]
     )
-    return shown if len(shown) <= most else f"{shown[: most - 4]} ..."
+    return text if len(text) <= most else f"{text[: most - 4]} ..."
 
 
 _FULL = "free some space"
@@ -38,8 +38,8 @@ _ADVICE = {
 
 def advice(error: OSError) -> str:
     """Say what helps against an error of the file system, after a sentence; empty if nothing is known to."""
-    found = _ADVICE.get(error.errno or 0)
-    return f"; {found}" if found else ""
+    hint = _ADVICE.get(error.errno or 0)
+    return f"; {hint}" if hint else ""
 
 
 class TallystickError(Exception):

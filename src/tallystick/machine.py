@@ -20,10 +20,10 @@ _V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file",
 
 def free_memory(root: Path = ROOT) -> int | None:
     """Bytes that this process may still take, those that files' pages would give up among them; None if nothing says."""
-    found = list(_left_of_groups(root))
+    limits = list(_left_of_groups(root))
     if (meminfo := _numbers(root / "proc/meminfo")) and "MemAvailable:" in meminfo:
-        found.append(1024 * meminfo["MemAvailable:"])
-    return max(0, min(found)) if found else None
+        limits.append(1024 * meminfo["MemAvailable:"])
+    return max(0, min(limits)) if limits else None
 
 
 def memory_of_process(root: Path = ROOT) -> int:

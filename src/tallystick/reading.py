@@ -182,13 +182,13 @@ class _Loader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: ARG002
-        seen: set[str] = set()
+        keys: set[str] = set()
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 raise yaml.constructor.ConstructorError(None, None, "a key must be a single word", key.start_mark)
-            if key.value in seen:
+            if key.value in keys:
                 raise yaml.constructor.ConstructorError(None, None, f"the key {shown(key.value)} is given twice", key.start_mark)
-            seen.add(key.value)
+            keys.add(key.value)
         # Keys are names, whatever they look like.
         return {key.value: self.construct_object(value, deep=True) for key, value in node.value}
 
@@ -208,10 +208,10 @@ for _tag, _pattern, _first in (
 
 def _lines(model: type[Model], error: ValidationError) -> list[str]:
     lines = []
-    found = error.errors()
+    problems = error.errors()
     # A number or auto is a union: pydantic has a line for each half, below the key.
-    either = {problem["loc"][:-1] for problem in found if problem["loc"][-1:] == _AUTO}
-    for problem in found:
+    either = {problem["loc"][:-1] for problem in problems if problem["loc"][-1:] == _AUTO}
+    for problem in problems:
         or_auto = ""
         if problem["loc"][-1:] == _AUTO:
             continue
@@ -228,13 +228,13 @@ def _lines(model: type[Model], error: ValidationError) -> list[str]:
         kind = problem["type"]
         if kind == "extra_forbidden":
             owner = _model_at(model, problem["loc"][:-1])
-            known = owner.model_fields if owner else ()
-            lines.append(f"{key}: is not a known key; {did_you_mean(str(problem['loc'][-1]), known)}")
+            fields = owner.model_fields if owner else ()
+            lines.append(f"{key}: is not a known key; {did_you_mean(str(problem['loc'][-1]), fields)}")
         elif kind == "union_tag_invalid":
             # Pydantic quotes what it expects: 'marvell', 'isotropic', ...
             tag, tags = problem["ctx"]["tag"], re.findall(r"'([^']*)'", problem["ctx"]["expected_tags"])
-            named = problem["ctx"]["discriminator"].strip("'")
-            lines.append(f"{key}.{named} = {shown(tag)}: is not known; {did_you_mean(tag, tags)}")
+            tag_key = problem["ctx"]["discriminator"].strip("'")
+            lines.append(f"{key}.{tag_key} = {shown(tag)}: is not known; {did_you_mean(tag, tags)}")
         elif kind == "missing":
             owner = _model_at(model, problem["loc"][:-1])
             about = owner.model_fields[str(problem["loc"][-1])].description if owner else None

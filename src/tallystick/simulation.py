@@ -88,8 +88,8 @@ def simulate(
     watcher = watcher or watcher_here()
     threads = torch.get_num_threads()
     try:
-        with threadpool_limits(), _looking_for_garbage_seldom(), ExitStack() as kept:  # which put back what is set meanwhile
-            place = folder or kept.enter_context(scratch_folder())
+        with threadpool_limits(), _looking_for_garbage_seldom(), ExitStack() as restored:  # which put back what is set meanwhile
+            place = folder or restored.enter_context(scratch_folder())
             return _simulate(
                 _Simulation(
                     contract=agreed,
@@ -186,8 +186,8 @@ class _Simulation:
             keys = keys_of(frame, party, contract.alignment)
         is_label = name == contract.label_party
         earlier = run_to_start_from(contract, party, self.start_from) if self.start_from and keys is not None else None
-        made = RunFolder.new(party.runs, contract, name, key=party.run_key)
-        run_folder = replace(made, draw=_draw(contract, name, self.secret_seed))
+        folder = RunFolder.new(party.runs, contract, name, key=party.run_key)
+        run_folder = replace(folder, draw=_draw(contract, name, self.secret_seed))
         if earlier is not None:
             keep_starting_point(earlier, run_folder)
         return Job(
@@ -228,11 +228,11 @@ def _simulate(simulation: _Simulation) -> Result:
             thread.start()
         _wait_for(ends.values())  # no join(): an interrupted one takes the thread for ended
     except KeyboardInterrupt:  # end the parties before their folders go
-        begun = [end for end in ends.values() if not end.cancel()]
+        cancelled = [end for end in ends.values() if not end.cancel()]
         for name, channels_of in channels.items():
             for channel in channels_of.values():
                 channel.abort(f"{name} was interrupted")
-        _wait_for(begun)
+        _wait_for(cancelled)
         raise
     for thread in threads:
         thread.join()

@@ -89,12 +89,12 @@ class Origin:
         not name the folder as one that may.
         """
         path = folder / ORIGIN
-        place, wanted, proof, stated = check_digest(path), "", "", b""
+        place, key_id, proof, stated = check_digest(path), "", "", b""
         try:
             facts = json.loads(_unsealed_of(path))
             proof = str(facts.pop("proof", ""))
             stated = _stated(facts)
-            wanted = str(facts.pop("key", ""))
+            key_id = str(facts.pop("key", ""))
             origin = cls(folder=folder, **facts)
         except (AttributeError, TypeError, ValueError):
             origin = cls(folder=folder)
@@ -102,20 +102,20 @@ class Origin:
             raise DamagedFile(
                 path, f"it is another file, written as {printable(place)}; expected one that says whose run this is"
             )
-        if wanted and (key is None or key.id != wanted):
-            given = "none is given here" if key is None else f"here is key {key.id}"
+        if key_id and (key is None or key.id != key_id):
+            key_here = "none is given here" if key is None else f"here is key {key.id}"
             raise ConfigError(
-                f"{folder}: its files are encrypted with key {printable(wanted)}, and {given}; name that key as encryption.key "
-                "in the party file, or work on a copy that `tallystick decrypt` makes"
+                f"{folder}: its files are encrypted with key {printable(key_id)}, and {key_here}; name that key as "
+                "encryption.key in the party file, or work on a copy that `tallystick decrypt` makes"
             )
-        if wanted and key is not None and not hmac.compare_digest(proof.encode(), key.proof(stated).encode()):
+        if key_id and key is not None and not hmac.compare_digest(proof.encode(), key.proof(stated).encode()):
             raise DamagedFile(path, "it was not written with this party's key")
-        if key is not None and not wanted and folder.name not in key.clear:
+        if key is not None and not key_id and folder.name not in key.clear:
             raise ConfigError(
                 f"{folder}: its files are not encrypted, and the party file names a key: anybody who writes to this disk can "
                 f"have made them; if it is a run from before the key, list {folder.name!r} as encryption.clear"
             )
-        return replace(origin, key=key if wanted else None)
+        return replace(origin, key=key if key_id else None)
 
     def place_of(self, path: Path) -> str:
         """Say what a file of this folder is: the second half of its seal."""
@@ -243,10 +243,10 @@ def check_digest(path: Path) -> str:
     """Raise DamagedFile unless a sealed file is there, can be read and holds what was written to it; say which file it is."""
     try:
         with path.open("rb") as file:
-            found = _seal_of(file)
+            digests = _seal_of(file)
     except OSError as error:
         raise _unreadable(path, error) from None
-    return _checked(path, *found)
+    return _checked(path, *digests)
 
 
 def _checked(path: Path, whole: str, seal: str | None) -> str:
@@ -381,26 +381,26 @@ def scratch_folder(place: Path | None = None) -> Iterator[Path]:
     place = place or Path(tempfile.gettempdir())
     for path in place.glob(f"{_SCRATCH}*"):
         _remove_left_over(path)
-    with ExitStack() as held:
+    with ExitStack() as cleanup:
         try:
             new = Path(tempfile.mkdtemp(prefix="tallystick-", dir=place))
-            held.callback(shutil.rmtree, new, ignore_errors=True)
+            cleanup.callback(shutil.rmtree, new, ignore_errors=True)
             # With this process in it, for no other process may come to the same name.
-            named = place / f"{_SCRATCH}{os.getpid()}-{new.name.removeprefix('tallystick-')}"
-            held.enter_context(locked(new))
+            folder = place / f"{_SCRATCH}{os.getpid()}-{new.name.removeprefix('tallystick-')}"
+            cleanup.enter_context(locked(new))
             (new / "files").mkdir(mode=0o700)
             # Before it has its name, for an interrupt may come at once; what has had it all along is another's.
-            held.callback(lambda: None if new.exists() else shutil.rmtree(named, ignore_errors=True))
-            new.rename(named)
+            cleanup.callback(lambda: None if new.exists() else shutil.rmtree(folder, ignore_errors=True))
+            new.rename(folder)
         except OSError as error:
             raise StorageError(f"cannot make a temporary folder in {place}: {error.strerror}{advice(error)}") from None
-        yield named / "files"
+        yield folder / "files"
 
 
 def _remove_left_over(path: Path) -> None:
     with suppress(OSError, ConfigError, StorageError):  # held, or removed by its owner meanwhile
-        found = path.lstat()
-        if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid():
+        status = path.lstat()
+        if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid():
             with locked(path):
                 shutil.rmtree(path)
 

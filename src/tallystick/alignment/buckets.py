@@ -258,7 +258,7 @@ def take_up(
     """
     sizes = f"{buckets.label_ids} {buckets.feature_ids} {buckets.per_bucket} ".encode()
     about = hashlib.blake2b(protocol + sizes + prints_N16.tobytes(), digest_size=32, person=b"tally/buckets").digest()
-    note, kept = _note_of(store), 0
+    note, kept_buckets = _note_of(store), 0
     if note is not None and note.about != about:
         if note.settled:
             raise DataError(
@@ -268,29 +268,30 @@ def take_up(
         say(f"the buckets that were kept of an alignment with {channel.peer} are of other ids or other sizes: it begins anew")
         note = None
     if note is not None:
-        kept = min(store.done(_name(note.key).hex()), buckets.count)
-    name, settled = (_name(note.key), note.settled) if note is not None else (b"", False)
-    channel.send(Standing(alignment=name, done=kept, settled=settled))
-    theirs = channel.receive(Standing)
-    if theirs.done > buckets.count:
+        kept_buckets = min(store.done(_name(note.key).hex()), buckets.count)
+    name, has_tags = (_name(note.key), note.settled) if note is not None else (b"", False)
+    channel.send(Standing(alignment=name, done=kept_buckets, settled=has_tags))
+    their_standing = channel.receive(Standing)
+    if their_standing.done > buckets.count:
         raise ProtocolError(
-            channel.peer, f"{channel.peer} claims to have done {theirs.done} buckets of an alignment that has {buckets.count}"
+            channel.peer,
+            f"{channel.peer} claims to have done {their_standing.done} buckets of an alignment that has {buckets.count}",
         )
-    first = min(kept, theirs.done) // buckets.span * buckets.span
-    same = note is not None and theirs.alignment == name
-    if settled or theirs.settled:
-        _require_whole(channel, same=same, settled=settled, kept=kept, theirs=theirs, count=buckets.count)
+    first = min(kept_buckets, their_standing.done) // buckets.span * buckets.span
+    same = note is not None and their_standing.alignment == name
+    if has_tags or their_standing.settled:
+        _require_whole(channel, same=same, settled=has_tags, kept=kept_buckets, theirs=their_standing, count=buckets.count)
     if note is None or not same:
         if note is not None:
             say(
-                f"the alignment with {channel.peer} begins anew, though {kept} of {buckets.count} buckets were done here: that "
-                "side has kept none of it"
+                f"the alignment with {channel.peer} begins anew, though {kept_buckets} of {buckets.count} buckets were done here: "
+                "that side has kept none of it"
             )
         store.drop(0)
         key = agree()
         store.write_note(msgspec.msgpack.encode(_Note(key=key, about=about)))
         return TakenUp(key=key, first=0, store=store, about=about)
-    anew = f"; it runs {kept - first} again that were done here" if kept > first else ""
+    anew = f"; it runs {kept_buckets - first} again that were done here" if kept_buckets > first else ""
     say(f"the alignment with {channel.peer} goes on: {first} of {buckets.count} buckets are done on both sides{anew}")
     store.drop(first)
     return TakenUp(key=note.key, first=first, store=store, about=about, coin=note.coin, promised=note.promised)

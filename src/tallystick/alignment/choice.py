@@ -40,9 +40,9 @@ class Cost:
 
     def seconds(self, label_ids: int, feature_ids: int, line: MeasuredLine) -> float:
         """Estimate how long an alignment takes."""
-        sent = max(begin + label * label_ids + feature * feature_ids for begin, label, feature in self.sends)
+        transfer_s = max(begin + label * label_ids + feature * feature_ids for begin, label, feature in self.sends)
         computing = self.begins_s + self.id_s * (label_ids + feature_ids)
-        return computing + self.round_trips * line.round_trip_s + sent / line.bytes_per_s
+        return computing + self.round_trips * line.round_trip_s + transfer_s / line.bytes_per_s
 
 
 COSTS: Mapping[Taken, Cost] = {
@@ -67,8 +67,8 @@ def by_sizes(ids: int) -> Taken | None:
 
 def sooner(label_ids: int, feature_ids: int, line: MeasuredLine) -> Taken:
     """Give the protocol that should end sooner."""
-    if (settled := by_sizes(label_ids + feature_ids)) is not None:
-        return settled
+    if (by_size := by_sizes(label_ids + feature_ids)) is not None:
+        return by_size
     direct, extended = (COSTS[name].seconds(label_ids, feature_ids, line) for name in ("diffie-hellman", "oblivious-transfer"))
     return "diffie-hellman" if direct < extended else "oblivious-transfer"
 
@@ -76,9 +76,9 @@ def sooner(label_ids: int, feature_ids: int, line: MeasuredLine) -> Taken:
 def choose_protocol(channel: Channel, label_ids: int, feature_ids: int) -> tuple[Taken, MeasuredLine]:
     """Measure the line, choose and tell the feature party: the label party's role."""
     line = measure_line(channel)
-    taken = sooner(label_ids, feature_ids, line)
-    channel.send(Choice(protocol=taken))
-    return taken, line
+    protocol = sooner(label_ids, feature_ids, line)
+    channel.send(Choice(protocol=protocol))
+    return protocol, line
 
 
 def be_told(channel: Channel) -> Taken:

@@ -42,15 +42,15 @@ def toss(channel: Channel, rng: SecureRandom, *, leads: bool) -> bytes:
     own = rng.bytes(COIN_BYTES)
     if leads:
         channel.send(CoinCommitment(digest=_derived(own, b"coin")))
-        theirs = channel.receive(Coin).coin
+        their_coin = channel.receive(Coin).coin
         channel.send(Coin(coin=own))
-        return _derived(own + theirs, b"salt")
+        return _derived(own + their_coin, b"salt")
     promised = channel.receive(CoinCommitment).digest
     channel.send(Coin(coin=own))
-    theirs = channel.receive(Coin).coin
-    if _derived(theirs, b"coin") != promised:
+    their_coin = channel.receive(Coin).coin
+    if _derived(their_coin, b"coin") != promised:
         raise ProtocolError(channel.peer, f"{channel.peer} sent another coin than it had settled on before it saw this side's")
-    return _derived(theirs + own, b"salt")
+    return _derived(their_coin + own, b"salt")
 
 
 def _derived(about: bytes, use: bytes) -> bytes:

@@ -81,6 +81,6 @@ def are_distinct_indices(indices_K: Index, bound: int) -> bool:
         return True
     if indices_K.min() < 0 or indices_K.max() >= bound:
         return False
-    seen = np.zeros(bound, dtype=bool)
-    seen[indices_K] = True
-    return int(seen.sum()) == len(indices_K)
+    is_present = np.zeros(bound, dtype=bool)
+    is_present[indices_K] = True
+    return int(is_present.sum()) == len(indices_K)

@@ -115,12 +115,14 @@ def nearest(keys_ND: Floats, others_MD: Floats, *, neighbors: int, workers: int 
         return euclidean(distinct_QD[first_P], others_MD[second_P])
 
     if keys_ND.shape[1] > MAX_TREE_DIMENSIONS:
-        found = nearest_of_all(len(distinct_QD), len(others_MD), neighbors=neighbors, block=_every_pair(distance, len(others_MD)))
+        neighbors_of_distinct = nearest_of_all(
+            len(distinct_QD), len(others_MD), neighbors=neighbors, block=_every_pair(distance, len(others_MD))
+        )
     else:
-        found = Neighbors.none(len(distinct_QD), neighbors)
+        neighbors_of_distinct = Neighbors.none(len(distinct_QD), neighbors)
         for rows_L, numbers_L in _by_tree(distinct_QD, others_MD, neighbors, order=2, workers=workers):
-            found.keep_best(rows_L, numbers_L, distance(rows_L, numbers_L))
-    return found.gather(row_N.ravel())
+            neighbors_of_distinct.keep_best(rows_L, numbers_L, distance(rows_L, numbers_L))
+    return neighbors_of_distinct.gather(row_N.ravel())
 
 
 def nearest_by_ranks(
@@ -158,19 +160,21 @@ def nearest_by_ranks(
         block = _every_pair(distance, len(others_MD2))
         return nearest_of_all(len(distinct_QD2), len(others_MD2), neighbors=neighbors, block=block).gather(row_N.ravel())
     sums_QD, bits_QD, sums_MD, bits_MD = ((weights_D[:, None] * x).T for x in (sums_DQ, bits_DQ, sums_DM, bits_DM))
-    found = Neighbors.none(len(distinct_QD2), neighbors)
+    neighbors_of_distinct = Neighbors.none(len(distinct_QD2), neighbors)
     for rows_L, numbers_L in _by_tree(sums_QD, sums_MD, neighbors, order=1, workers=workers):
-        found.keep_best(rows_L, numbers_L, distance(rows_L, numbers_L))
+        neighbors_of_distinct.keep_best(rows_L, numbers_L, distance(rows_L, numbers_L))
     saturated_Q = (bits_QD + bits_MD.min(axis=0)).min(axis=1)
-    settled_Q = found.distance_NK[:, -1] * (1 + SLACK) < saturated_Q
+    settled_Q = neighbors_of_distinct.distance_NK[:, -1] * (1 + SLACK) < saturated_Q
     if neighbors < len(others_MD2):
-        _search_saturated(found, np.flatnonzero(~settled_Q), sums_QD, (sums_MD, bits_MD), distance=distance, workers=workers)
-    return found.gather(row_N.ravel())
+        _search_saturated(
+            neighbors_of_distinct, np.flatnonzero(~settled_Q), sums_QD, (sums_MD, bits_MD), distance=distance, workers=workers
+        )
+    return neighbors_of_distinct.gather(row_N.ravel())
 
 
 def nearest_of_all(rows: int, others: int, *, neighbors: int, block: Callable[[slice], Floats]) -> Neighbors:
     """Give the K nearest where ``block`` gives the distances of some rows to all others, (B, M); infinity is no candidate."""
-    found = Neighbors.none(rows, neighbors)
+    best = Neighbors.none(rows, neighbors)
     height = max(BLOCK_PAIRS // others, 1)
     for start in range(0, rows, height):
         distance_BM = block(slice(start, min(start + height, rows)))
@@ -179,8 +183,8 @@ def nearest_of_all(rows: int, others: int, *, neighbors: int, block: Callable[[s
             candidate_BM &= distance_BM <= np.partition(distance_BM, neighbors - 1, axis=1)[:, neighbors - 1 : neighbors]
         rows_L, numbers_L = np.nonzero(candidate_BM)
         if len(rows_L):
-            found.keep_best(rows_L + start, numbers_L, distance_BM[rows_L, numbers_L])
-    return found
+            best.keep_best(rows_L + start, numbers_L, distance_BM[rows_L, numbers_L])
+    return best
 
 
 def _check(keys_ND: np.ndarray[Any, Any], others_MD: np.ndarray[Any, Any], neighbors: int) -> None:
@@ -216,7 +220,7 @@ def _search_saturated(
     height = max(BLOCK_PAIRS // (neighbors * (len(subsets) + 1)), 1)
     for start in range(0, len(unsettled), height):
         rows = unsettled[start : start + height]
-        kept = [(np.repeat(rows, neighbors), found.numbers_NK[rows].ravel(), found.distance_NK[rows].ravel())]
+        candidates = [(np.repeat(rows, neighbors), found.numbers_NK[rows].ravel(), found.distance_NK[rows].ravel())]
         for subset in subsets:
             inside = list(subset)
             outside_M = np.delete(bits_MD, inside, axis=1).sum(axis=1)
@@ -226,8 +230,8 @@ def _search_saturated(
                 rows_L = rows[at_L]
                 distance_L = distance(rows_L, numbers_L)
                 nearer_L = distance_L <= found.distance_NK[rows_L, -1]
-                kept.append((rows_L[nearer_L], numbers_L[nearer_L], distance_L[nearer_L]))
-        rows_L, numbers_L, distance_L = (np.concatenate(column) for column in zip(*kept, strict=True))
+                candidates.append((rows_L[nearer_L], numbers_L[nearer_L], distance_L[nearer_L]))
+        rows_L, numbers_L, distance_L = (np.concatenate(column) for column in zip(*candidates, strict=True))
         found.keep_best(rows_L, numbers_L, distance_L)
 
 
@@ -251,15 +255,15 @@ def _by_tree(points_QD: Floats, points_MD: Floats, neighbors: int, *, order: int
     tree, all_groups = cKDTree(groups_GD), len(groups_GD)
     height = max(BLOCK_PAIRS // (4 * (neighbors + SPARE)), 1)
     for start in range(0, len(points_QD), height):
-        waiting, wanted = np.arange(start, min(start + height, len(points_QD))), min(neighbors + SPARE, all_groups)
+        waiting, groups = np.arange(start, min(start + height, len(points_QD))), min(neighbors + SPARE, all_groups)
         while len(waiting):
-            distance_BG, group_BG = tree.query(points_QD[waiting], k=np.arange(1, wanted + 1), p=order, workers=workers)
-            reached_B = np.minimum((np.cumsum(count_G[group_BG], axis=1) < neighbors).sum(axis=1), wanted - 1)
+            distance_BG, group_BG = tree.query(points_QD[waiting], k=np.arange(1, groups + 1), p=order, workers=workers)
+            reached_B = np.minimum((np.cumsum(count_G[group_BG], axis=1) < neighbors).sum(axis=1), groups - 1)
             bound_B1 = distance_BG[np.arange(len(waiting)), reached_B][:, None] * (1 + SLACK)
-            whole_B = (distance_BG[:, -1:] > bound_B1).ravel() | (wanted == all_groups)
+            whole_B = (distance_BG[:, -1:] > bound_B1).ravel() | (groups == all_groups)
             at_L, place_L = np.nonzero((distance_BG <= bound_B1) & whole_B[:, None])
             group_L = group_BG[at_L, place_L]
             take_L = np.minimum(count_G[group_L], neighbors)
             offset = np.arange(take_L.sum()) - np.repeat(np.cumsum(take_L) - take_L, take_L)
             yield np.repeat(waiting[at_L], take_L), members_M[np.repeat(first_G[group_L], take_L) + offset]
-            waiting, wanted = waiting[~whole_B], min(2 * wanted, all_groups)
+            waiting, groups = waiting[~whole_B], min(2 * groups, all_groups)

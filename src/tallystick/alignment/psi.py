@@ -88,22 +88,22 @@ def intersect_label_party(
     with notify_peers(channels):
         checked = check_ids(ids, max_rows=max_rows)
         sizes = exchange_sizes(len(ids), channels, max_rows=max_rows)
-        taken = by_rule(protocol, security, len(ids) + sizes[0], several=len(channels) > 1)
-        if taken is None:
-            taken, line = choose_protocol(channels[0], len(ids), sizes[0])
-            local.say(f"the line to {channels[0].peer} has {line}; the alignment takes {taken}")
-        match_with, _ = _ROLES[taken]
+        protocol_used = by_rule(protocol, security, len(ids) + sizes[0], several=len(channels) > 1)
+        if protocol_used is None:
+            protocol_used, line = choose_protocol(channels[0], len(ids), sizes[0])
+            local.say(f"the line to {channels[0].peer} has {line}; the alignment takes {protocol_used}")
+        match_with, _ = _ROLES[protocol_used]
         side, row_N = _sorted_side(checked, rng, local)
-        found, multiplications = match_with(side, channels, sizes)
-        common_K = np.sort(functools.reduce(np.intersect1d, (match.own_K for match in found)))
-        for channel, match in zip(channels, found, strict=True):
+        matches, multiplications = match_with(side, channels, sizes)
+        common_K = np.sort(functools.reduce(np.intersect1d, (match.own_K for match in matches)))
+        for channel, match in zip(channels, matches, strict=True):
             place_of_id_N = np.full(len(ids), -1, dtype=np.int32)
             place_of_id_N[match.own_K] = match.place_K
             send_size(channel, PLACES, len(common_K))
             send_list(channel, PLACES, place_of_id_N[common_K])
             match.prove(common_K)
         _require_some(len(common_K), len(ids), [f"{c.peer} {size}" for c, size in zip(channels, sizes, strict=True)])
-    pairwise = [len(match.own_K) for match in found]
+    pairwise = [len(match.own_K) for match in matches]
     outcome = _label_outcome(row_N[common_K], len(ids), channels, sizes, pairwise, multiplications)
     if security == "malicious":
         outcome.learnt.extend(_room(channel.peer, size, own=len(ids)) for channel, size in zip(channels, sizes, strict=True))
@@ -129,8 +129,8 @@ def intersect_feature_party(
     with notify_peers([channel]):
         checked = check_ids(ids, max_rows=max_rows)
         (size,) = exchange_sizes(len(ids), [channel], max_rows=max_rows)
-        taken = by_rule(protocol, security, len(ids) + size, several=one_of_several) or be_told(channel)
-        _, answer_to = _ROLES[taken]
+        protocol_used = by_rule(protocol, security, len(ids) + size, several=one_of_several) or be_told(channel)
+        _, answer_to = _ROLES[protocol_used]
         side, row_N = _sorted_side(checked, rng, local)
         answer, multiplications = answer_to(side, channel, size, one_of_several=one_of_several)
         count = receive_size(channel, PLACES, at_most=min(len(ids), size))
@@ -200,12 +200,12 @@ def _require_some(count: int, own: int, others: Sequence[str]) -> None:
 def _label_outcome(
     rows_K: Index, own: int, channels: Sequence[Channel], sizes: list[int], pairwise: list[int], multiplications: int
 ) -> Alignment:
-    learnt = [f"{channel.peer} has {size} ids." for channel, size in zip(channels, sizes, strict=True)]
-    known = {"own": own, **{channel.peer: size for channel, size in zip(channels, sizes, strict=True)}}
+    sentences = [f"{channel.peer} has {size} ids." for channel, size in zip(channels, sizes, strict=True)]
+    sizes_by_name = {"own": own, **{channel.peer: size for channel, size in zip(channels, sizes, strict=True)}}
     if len(channels) > 1:
         for channel, both in zip(channels, pairwise, strict=True):
-            known[f"intersection with {channel.peer}"] = both
-            learnt.append(f"{both} of this side's {own} ids are held by {channel.peer} too, and which ones.")
-    known["intersection"] = len(rows_K)
-    learnt.append(f"{len(rows_K)} of this side's {own} ids are held by all parties, and which ones.")
-    return Alignment(method="intersection", rows_N=rows_K, sizes=known, learnt=learnt, multiplications=multiplications)
+            sizes_by_name[f"intersection with {channel.peer}"] = both
+            sentences.append(f"{both} of this side's {own} ids are held by {channel.peer} too, and which ones.")
+    sizes_by_name["intersection"] = len(rows_K)
+    sentences.append(f"{len(rows_K)} of this side's {own} ids are held by all parties, and which ones.")
+    return Alignment(method="intersection", rows_N=rows_K, sizes=sizes_by_name, learnt=sentences, multiplications=multiplications)

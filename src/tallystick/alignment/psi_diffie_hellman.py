@@ -69,7 +69,7 @@ def match_by_diffie_hellman(side: Side, channels: Sequence[Channel], sizes: Sequ
     order_N = side.rng.permutation(len(ids))
     with Workers(threads=side.local.threads, what=_WHAT, total=total, progress=side.local.progress) as workers:
         blinded = [workers.blind(ids.gather(order_N[span]), key) for span in spans(len(ids))]
-        theirs: list[list[Future[Elements]]] = [[] for _ in channels]
+        their_rows: list[list[Future[Elements]]] = [[] for _ in channels]
         arriving = exchange(
             channels,
             sends=_LABEL_IDS,
@@ -79,11 +79,11 @@ def match_by_diffie_hellman(side: Side, channels: Sequence[Channel], sizes: Sequ
             shape=(ELEMENT_BYTES,),
         )
         for index, elements_B32 in arriving:
-            theirs[index].append(workers.multiply(elements_B32, key, keep=tags_of))
+            their_rows[index].append(workers.multiply(elements_B32, key, keep=tags_of))
         one = len(channels) == 1
-        found = [_match_with(*exchange, proves=one) for exchange in zip(channels, theirs, sizes, repeat(len(ids)))]
+        pairs = [_match_with(*exchange, proves=one) for exchange in zip(channels, their_rows, sizes, repeat(len(ids)))]
     # What proves a match crossed before: tags that only both keys together make.
-    matches = [Match(own_K=order_N[index_K], place_K=place_K, prove=lambda _: None) for index_K, place_K in found]
+    matches = [Match(own_K=order_N[index_K], place_K=place_K, prove=lambda _: None) for index_K, place_K in pairs]
     return matches, workers.multiplications
 
 

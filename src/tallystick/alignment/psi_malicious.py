@@ -136,18 +136,18 @@ def match_against_cheaters(side: Side, channels: Sequence[Channel], sizes: Seque
 
     Raises ProtocolError, naming peer and step, for what the protocol does not allow.
     """
-    found = []
+    matches = []
     for channel, size in zip(channels, sizes, strict=True):
         (own_N16, their_N16), taken_up = _tags(side, channel, size, leads=True)
         # With several feature parties this side shows no tags.
         own_sorted = own_N16[sorted_order(own_N16)] if len(channels) == 1 else None
-        settled = taken_up.settle(channel, side.rng, own=own_sorted, theirs=True)
+        commitment = taken_up.settle(channel, side.rng, own=own_sorted, theirs=True)
         if own_sorted is not None:
             send_list(channel, _LABEL_TAGS, own_sorted)
-            channel.send(Coin(coin=settled.coin))
-        own_K, place_K = _common(their_N16, _receive_tags(channel, _FEATURE_TAGS, size, settled))
-        found.append(Match(own_K=own_K, place_K=place_K, prove=partial(_prove, channel, own_N16, taken_up.key)))
-    return found, len(channels) * (3 * COLUMNS + 2)
+            channel.send(Coin(coin=commitment.coin))
+        own_K, place_K = _common(their_N16, _receive_tags(channel, _FEATURE_TAGS, size, commitment))
+        matches.append(Match(own_K=own_K, place_K=place_K, prove=partial(_prove, channel, own_N16, taken_up.key)))
+    return matches, len(channels) * (3 * COLUMNS + 2)
 
 
 def answer_against_cheaters(side: Side, channel: Channel, size: int, *, one_of_several: bool) -> tuple[Answer, int]:
@@ -160,12 +160,12 @@ def answer_against_cheaters(side: Side, channel: Channel, size: int, *, one_of_s
     # Sorted by what looks random to the label party, so a place tells of no row.
     order_N = sorted_order(own_N16)
     own_N16, their_N16 = own_N16[order_N], their_N16[order_N]
-    settled = taken_up.settle(channel, side.rng, own=own_N16, theirs=not one_of_several)
+    commitment = taken_up.settle(channel, side.rng, own=own_N16, theirs=not one_of_several)
     common_K = None
     if not one_of_several:
-        common_K, _ = _common(their_N16, _receive_tags(channel, _LABEL_TAGS, size, settled))
+        common_K, _ = _common(their_N16, _receive_tags(channel, _LABEL_TAGS, size, commitment))
     send_list(channel, _FEATURE_TAGS, own_N16)
-    channel.send(Coin(coin=settled.coin))
+    channel.send(Coin(coin=commitment.coin))
     check = partial(_check_places, channel, common_K, their_N16, taken_up.key)
     return Answer(order_N=order_N, check=check), 3 * COLUMNS + 2
 
@@ -209,8 +209,8 @@ def _tags(side: Side, channel: Channel, size: int, *, leads: bool) -> tuple[tupl
             own_seed, slots_M3 = _stored(hashed_N40[split.rows(bucket, span=own_span)], own_store, rng=side.rng)
             channel.send(StoreSeed(bucket=bucket, seed=own_seed))
         if takes:
-            theirs = channel.receive(StoreSeed)
-            require_bucket(channel, theirs.bucket, bucket)
+            their_seed = channel.receive(StoreSeed)
+            require_bucket(channel, their_seed.bucket, bucket)
         own_TW = receiver.next_slots(slots_M3, rng=side.rng) if brings else None
         their_TW = _correct(channel, own_TW, column_words(their_store.slots) if takes else 0)
         if takes:
@@ -224,7 +224,7 @@ def _tags(side: Side, channel: Channel, size: int, *, leads: bool) -> tuple[tupl
         hashed_B40 = hashed_N40[own_B]
         data_B3, point_B16 = _parts(hashed_B40)
         own_B10 = looked_up(own_M10, probes(point_B16, own_store, seed=own_seed), own_store)
-        their_B10 = looked_up(their_M10, probes(point_B16, their_store, seed=theirs.seed), their_store)
+        their_B10 = looked_up(their_M10, probes(point_B16, their_store, seed=their_seed.seed), their_store)
         their_B10 ^= sender.offsets(data_B3)
         both = (own_B10, their_B10) if leads else (their_B10, own_B10)
         tags_B32 = _hash_tags(hashed_B40, *both, salt=salt)
@@ -302,8 +302,8 @@ def _check(channel: Channel, receiver: CheckedReceiver | None, sender: CheckedSe
         channel.send(CheckKey(key=key))
     answer = np.empty((0, HASH_BYTES), dtype=np.uint8) if receiver is None else receiver.answer(channel.receive(CheckKey).key)
     due = ANSWER_ROWS if sender is not None else 0
-    theirs = [rows_P for _, rows_P in _swapped(channel, _ANSWER, answer, due, width=HASH_BYTES)]
-    if sender is not None and not sender.holds(np.concatenate(theirs), key=key):
+    their_rows = [rows_P for _, rows_P in _swapped(channel, _ANSWER, answer, due, width=HASH_BYTES)]
+    if sender is not None and not sender.holds(np.concatenate(their_rows), key=key):
         raise ProtocolError(
             channel.peer, f"{channel.peer} sent {_CORRECTIONS!r} that fail the consistency check: they are those of no store"
         )

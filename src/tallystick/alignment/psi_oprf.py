@@ -140,9 +140,9 @@ def match_by_oprf(side: Side, channels: Sequence[Channel], sizes: Sequence[int])
     Raises ProtocolError, naming peer and step, for what the protocol does not allow.
     """
     split = [Buckets(label_ids=len(side.ids), feature_ids=size, per_bucket=BUCKET_IDS) for size in sizes]
-    told = _Told(side.local.progress, [Shape.of(buckets) for buckets in split])
-    found = [_match_with(side, channel, buckets, told) for channel, buckets in zip(channels, split, strict=True)]
-    return found, len(channels) * (2 * CODE_BITS + 1)
+    counter = _Told(side.local.progress, [Shape.of(buckets) for buckets in split])
+    matches = [_match_with(side, channel, buckets, counter) for channel, buckets in zip(channels, split, strict=True)]
+    return matches, len(channels) * (2 * CODE_BITS + 1)
 
 
 def answer_by_oprf(side: Side, channel: Channel, size: int, *, one_of_several: bool) -> tuple[Answer, int]:  # noqa: ARG001
@@ -153,7 +153,7 @@ def answer_by_oprf(side: Side, channel: Channel, size: int, *, one_of_several: b
     """
     buckets = Buckets(label_ids=size, feature_ids=len(side.ids), per_bucket=BUCKET_IDS)
     shape, taken_up = Shape.of(buckets), _taken_up(side, channel, buckets, leads=False)
-    told = _Told(side.local.progress, [shape], done=taken_up.first)
+    counter = _Told(side.local.progress, [shape], done=taken_up.first)
     orders = [kept["rows"] for kept in taken_up.kept()]
     if taken_up.first < buckets.count:
         split = _split(side, taken_up.key, buckets, room=shape.feature_ids)
@@ -161,7 +161,7 @@ def answer_by_oprf(side: Side, channel: Channel, size: int, *, one_of_several: b
         sender = Sender(transfer_receiver(channel, choices_T, rng=side.rng), choices_T)
     for bucket in range(taken_up.first, buckets.count):
         order_M, prints_M16 = _in_secret_order(side, split.rows(bucket), shape.feature_ids)
-        _answer(channel, shape, bucket, prints_M16, sender, key=taken_up.key, told=told)
+        _answer(channel, shape, bucket, prints_M16, sender, key=taken_up.key, told=counter)
         taken_up.keep(bucket, rows=order_M)
         orders.append(order_M)
     order_N = np.concatenate(orders)
@@ -250,14 +250,14 @@ class _Matching:
 
     def run(self) -> tuple[Index, Places]:
         """Give which of the ids the feature party has too, and their places in its order."""
-        shape, found = self._shape, []
+        shape, places = self._shape, []
         steps, behind = REGIONS * shape.pieces, shape.pieces + AHEAD
         for step in range(steps + behind):
             if step < steps:
                 self._send_corrections(*divmod(step, shape.pieces))
             if step >= behind:
-                found.append(self._look_up(*divmod(step - behind, shape.pieces)))
-        own_K, place_K = (np.concatenate(each).astype(np.int64, copy=False) for each in zip(*found, strict=True))
+                places.append(self._look_up(*divmod(step - behind, shape.pieces)))
+        own_K, place_K = (np.concatenate(each).astype(np.int64, copy=False) for each in zip(*places, strict=True))
         if not (are_distinct_indices(own_K, len(self._prints_N16)) and are_distinct_indices(place_K, shape.feature_ids)):
             peer = self._channel.peer
             raise ProtocolError(peer, f"{peer} sent {_OUTPUTS!r} that match an id twice; its ids must be unique")

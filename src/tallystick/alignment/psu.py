@@ -95,17 +95,17 @@ def _unite(
     with notify_peers([channel]):
         own_ids, row_M = check_ids(ids, max_rows=max_rows).sorted()
         members = union.with_dummies(own_ids, dummies, rng=side.rng)
-        (others,) = exchange_sizes(len(members), [channel], max_rows=max_rows)
-        of_fewer, of_more = _ROLES[chosen(protocol, len(members) + others)]
-        fewer = len(members) < others or (len(members) == others and side.label)
-        found = (of_fewer if fewer else of_more)(members, others, channel, side)
+        (other_members,) = exchange_sizes(len(members), [channel], max_rows=max_rows)
+        of_fewer, of_more = _ROLES[chosen(protocol, len(members) + other_members)]
+        fewer = len(members) < other_members or (len(members) == other_members and side.label)
+        names = (of_fewer if fewer else of_more)(members, other_members, channel, side)
     return union.outcome(
         method="union",
-        position_M=found.position_M,
+        position_M=names.position_M,
         row_M=row_M,
-        sizes=union.UnionSizes(members=len(members), others=others, union=len(found.uids_N16)),
+        sizes=union.UnionSizes(members=len(members), others=other_members, union=len(names.uids_N16)),
         peer=channel.peer,
         learnt=(),
-        uids_N16=found.uids_N16,
-        multiplications=found.multiplications,
+        uids_N16=names.uids_N16,
+        multiplications=names.multiplications,
     )

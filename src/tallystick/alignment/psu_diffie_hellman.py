@@ -143,16 +143,16 @@ def _naming_side(members: Sequence[bytes], others: int, channel: Channel, rng: S
     union.check_union(size, len(members), others, channel.peer)
     merged_N16 = np.empty((size, TAG_BYTES), dtype=np.uint8)
     arriving = exchange([channel], sends="", outgoing=(), receives=_MERGED, incoming=[size], shape=(ELEMENT_BYTES,))
-    named = []
+    tags = []
     for span, (_, rows_B32) in zip(spans(size), arriving, strict=True):
         merged_N16[span] = rows_B32[:, :TAG_BYTES]
-        named.append(workers.multiply(rows_B32, second, keep=tags_of))
+        tags.append(workers.multiply(rows_B32, second, keep=tags_of))
     # Before the other side gets anything by which it could find its ids: each own id must be there, and nothing twice.
     place_M = union.places(returned_M16, merged_N16, channel, f"{_RETURNED} and {_MERGED}")
     for _ in exchange([channel], sends=_OWN, outgoing=under_both, receives="", incoming=[0]):
         raise AssertionError("nothing is due")
     with attribute_errors(channel, _MERGED):
-        uids_N16 = gathered(named, size, width=TAG_BYTES)
+        uids_N16 = gathered(tags, size, width=TAG_BYTES)
     by_uid_N = sorted_order(uids_N16)
     uids_N16 = uids_N16[by_uid_N]
     send_list(channel, UIDS, uids_N16)

@@ -86,14 +86,14 @@ def union_with_helper_party(
     with notify_peers([peer, helper]):
         own_ids, row_M = check_ids(ids, max_rows=max_rows).sorted()
         members = union.with_dummies(own_ids, dummies, rng=rng)
-        (others,) = exchange_sizes(len(members), [peer], max_rows=max_rows)
+        (other_members,) = exchange_sizes(len(members), [peer], max_rows=max_rows)
         key = agree_on_key(peer, rng)
         order_M = rng.permutation(len(members))
         hashes = b"".join([blake2b(members[row], key=key, digest_size=TAG_BYTES).digest() for row in order_M])
         send_size(helper, _HASHES, len(members))
         send_list(helper, _HASHES, np.frombuffer(hashes, dtype=np.uint8).reshape(-1, TAG_BYTES))
-        size = union.receive_union(helper, _POSITIONS, len(members), others)
-        union.check_union(size, len(members), others, peer.peer)
+        size = union.receive_union(helper, _POSITIONS, len(members), other_members)
+        union.check_union(size, len(members), other_members, peer.peer)
         shuffled_M = receive_list(helper, _POSITIONS, len(members), dtype=np.int64)
         if not are_distinct_indices(shuffled_M, size):
             raise ProtocolError(helper.peer, f"{helper.peer} sent {_POSITIONS!r} that repeat or lie outside 0 to {size - 1}")
@@ -103,7 +103,7 @@ def union_with_helper_party(
         method="union-with-helper",
         position_M=position_M,
         row_M=row_M,
-        sizes=union.UnionSizes(members=len(members), others=others, union=size),
+        sizes=union.UnionSizes(members=len(members), others=other_members, union=size),
         peer=peer.peer,
         learnt=[f"{helper.peer} learnt these sizes, and no id unless it colludes with a party."],
     )
@@ -128,9 +128,9 @@ def union_helper(first: Channel, second: Channel, *, rng: SecureRandom, max_rows
         both = _check(size, sizes, parties)
         for party, position_M in zip(parties, positions, strict=True):
             send_list(party, _POSITIONS, position_M)
-    known = {first.peer: sizes[0], second.peer: sizes[1], "intersection": both, "union": size}
+    sizes_by_name = {first.peer: sizes[0], second.peer: sizes[1], "intersection": both, "union": size}
     return HelperOutcome(
-        sizes=known,
+        sizes=sizes_by_name,
         learnt=[
             f"{first.peer} announced {sizes[0]} ids and {second.peer} {sizes[1]}.",
             f"{both} of them are common; neither which ones nor any id.",
@@ -157,11 +157,11 @@ def _positions(first_M16: Tags, second_M16: Tags, parties: Sequence[Channel], rn
 def _check(size: int, sizes: Sequence[int], parties: Sequence[Channel]) -> int:
     both = sum(sizes) - size
     if both == 0 or size in sizes:
-        said = (
+        sentence = (
             f"{parties[0].peer} has {sizes[0]} ids, {parties[1].peer} {sizes[1]} and the union {size}: these sizes alone tell "
             "who is in the intersection, or that nobody is, so both parties stop here"
         )
-        raise SharedDataError(said, told=said)
+        raise SharedDataError(sentence, told=sentence)
     return both
 
 

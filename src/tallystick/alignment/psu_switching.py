@@ -91,17 +91,17 @@ def permute_by_switching(members: Sequence[bytes], others: int, channel: Channel
     own_M16, salt = _pseudonyms(members, others, channel, side)
     bins = Bins(table_ids=own, programmed_ids=others)
     network = Network(least=bins.count)
-    told = _told(side.progress, bins, network)
+    report = _told(side.progress, bins, network)
     target_J = rng.permutation(network.size)
     with ThreadPoolExecutor(1) as pool:
         routing = pool.submit(route, network, target_J.astype(np.int32))  # while the other side programs
-        table_J, value_J = receive_programmed(channel, own_M16, bins, rng=rng, salt=_of(salt, b"bins"), told=told)
+        table_J, value_J = receive_programmed(channel, own_M16, bins, rng=rng, salt=_of(salt, b"bins"), told=report)
         choices = routing.result()
     transfers = begin_as_receiver(channel, rng=rng, salt=_of(salt, b"switches"))
-    shares_J = permute(channel, transfers, network, choices, told=told)
+    shares_J = permute(channel, transfers, network, choices, told=report)
     del choices
     shares_J[target_J] ^= _with_random(value_J, network, rng)
-    answer_equal(channel, shares_J, rng=rng, salt=_of(salt, b"equal"), told=told)
+    answer_equal(channel, shares_J, rng=rng, salt=_of(salt, b"equal"), told=report)
 
     size = union.receive_union(channel, _MERGED, own, others)
     union.check_union(size, own, others, channel.peer)
@@ -123,11 +123,11 @@ def merge_by_switching(members: Sequence[bytes], others: int, channel: Channel, 
     own_M16, salt = _pseudonyms(members, others, channel, side)
     bins = Bins(table_ids=others, programmed_ids=own)
     network = Network(least=bins.count)
-    told = _told(side.progress, bins, network)
-    value_J = program(channel, own_M16, bins, rng=rng, salt=_of(salt, b"bins"), told=told)
+    report = _told(side.progress, bins, network)
+    value_J = program(channel, own_M16, bins, rng=rng, salt=_of(salt, b"bins"), told=report)
     transfers = begin_as_sender(channel, rng=rng, salt=_of(salt, b"switches"))
-    shares_J = share(channel, transfers, network, _with_random(value_J, network, rng), told=told)
-    equal_J = learn_equal(channel, shares_J, rng=rng, salt=_of(salt, b"equal"), told=told)
+    shares_J = share(channel, transfers, network, _with_random(value_J, network, rng), told=report)
+    equal_J = learn_equal(channel, shares_J, rng=rng, salt=_of(salt, b"equal"), told=report)
 
     common = int(equal_J.sum())
     if common > others:
@@ -176,11 +176,11 @@ def _of(salt: bytes, part: bytes) -> bytes:
 
 def _told(progress: Progress, bins: Bins, network: Network) -> Callable[[int], None]:
     """Count bins, switches and places and tell ``progress``."""
-    done, total = 0, bins.count + sum(network.switches()) + network.size
+    steps, total = 0, bins.count + sum(network.switches()) + network.size
 
     def told(more: int) -> None:
-        nonlocal done
-        done += more
-        progress(WHAT, done, total)
+        nonlocal steps
+        steps += more
+        progress(WHAT, steps, total)
 
     return told

@@ -116,40 +116,42 @@ def link_label_party(
         for peer, rows in zip(peers, sizes, strict=True):
             _require_enough(rows, peer.peer, terms)
         order_N = rng.permutation(len(keys))
-        found = {}
+        candidates = {}
         for peer, rows in zip(peers, sizes, strict=True):
-            kept = (scales or {}).get(peer.peer)
+            scale_before = (scales or {}).get(peer.peer)
             secret = agree_on_key(peer, rng)
-            helper.send(Scale(mean=kept.mean if kept else 0.0, deviation=kept.deviation if kept else 0.0))
+            helper.send(
+                Scale(mean=scale_before.mean if scale_before else 0.0, deviation=scale_before.deviation if scale_before else 0.0)
+            )
             _send_encoded(helper, keys, order_N, terms, secret)
-            fitted = _receive_scale(helper, terms)
-            scale = scale_of(fitted.mean, fitted.deviation, terms)
+            scale_message = _receive_scale(helper, terms)
+            scale = scale_of(scale_message.mean, scale_message.deviation, terms)
             numbers_NK, similarity_NK = _receive_links(helper, len(keys), rows, terms)
             _compare(peer, helper, numbers_NK)
-            found[peer.peer] = Candidates(numbers_NK=numbers_NK, rows=rows, similarity_NK=similarity_NK, scale=scale)
-    linked = int(np.logical_and.reduce([c.numbers_NK[:, 0] != PAD for c in found.values()]).sum())
+            candidates[peer.peer] = Candidates(numbers_NK=numbers_NK, rows=rows, similarity_NK=similarity_NK, scale=scale)
+    linked = int(np.logical_and.reduce([c.numbers_NK[:, 0] != PAD for c in candidates.values()]).sum())
     return Alignment(
         method=_METHOD,
         rows_N=order_N,
-        sizes={"own": len(keys), **{name: c.rows for name, c in found.items()}, "intersection": linked},
-        learnt=[*_learnt_of(found, terms, own=len(keys)), _said_of_helper(helper.peer, terms)],
-        candidates=found,
+        sizes={"own": len(keys), **{name: c.rows for name, c in candidates.items()}, "intersection": linked},
+        learnt=[*_learnt_of(candidates, terms, own=len(keys)), _said_of_helper(helper.peer, terms)],
+        candidates=candidates,
     )
 
 
 def _learnt_of(found: Mapping[str, Candidates], terms: SimilarityConfig, *, own: int) -> list[str]:
     """Say what the label party learnt of each feature party by the candidates for its own rows."""
-    learnt = [f"{name} has {c.rows} rows." for name, c in found.items()]
+    sentences = [f"{name} has {c.rows} rows." for name, c in found.items()]
     for name, c in found.items():
         pairs = int((c.numbers_NK != PAD).sum())
-        learnt.append(
+        sentences.append(
             f"{pairs} links of own rows to numbered rows of {name}, at most {terms.links} each, "
             f"{_said_of_noise(c.scale, terms)}: from these, places of its keys beside own ones can be estimated."
         )
     if terms.least_similarity is not None:
         some = int(np.logical_or.reduce([c.numbers_NK[:, 0] != PAD for c in found.values()]).sum())
-        learnt.append(_said_of_floor(terms, f"{own - some} of this side's {own} rows have none"))
-    return learnt
+        sentences.append(_said_of_floor(terms, f"{own - some} of this side's {own} rows have none"))
+    return sentences
 
 
 def link_feature_party(
@@ -174,8 +176,8 @@ def link_feature_party(
         secret = agree_on_key(peer, rng)
         order_M = rng.permutation(len(keys))
         _send_encoded(helper, keys, order_M, terms, secret)
-        fitted = _receive_scale(helper, terms)
-        scale = scale_of(fitted.mean, fitted.deviation, terms)
+        scale_message = _receive_scale(helper, terms)
+        scale = scale_of(scale_message.mean, scale_message.deviation, terms)
         number_M = receive_list(helper, _NUMBERS, len(keys), dtype=np.int64)
         if not are_distinct_indices(number_M, len(keys)):
             raise ProtocolError(helper.peer, f"{helper.peer} sent {_NUMBERS!r} that repeat or lie outside 0 to {len(keys) - 1}")
@@ -187,7 +189,7 @@ def link_feature_party(
             raise ProtocolError(helper.peer, f"{helper.peer} sent {_LINKS!r} that are not in the order of their numbers")
         _compare(peer, helper, numbers_NK)
     linked, used = int((numbers_NK[:, 0] != PAD).sum()), len(np.unique(numbers_NK[numbers_NK != PAD]))
-    learnt = [
+    sentences = [
         f"{peer.peer} has {positions} rows.",
         f"Which own rows are linked to each of {peer.peer}'s rows, at most {terms.links}, in no order: {used} of the "
         f"{len(keys)} own "
@@ -197,14 +199,14 @@ def link_feature_party(
         _said_of_helper(helper.peer, terms),
     ]
     if terms.least_similarity is not None:
-        learnt.append(
+        sentences.append(
             _said_of_floor(terms, f"{positions - linked} of {peer.peer}'s {positions} rows have none here, and which ones")
         )
     return Alignment(
         method=_METHOD,
         rows_N=np.full(positions, -1, dtype=np.int64),
         sizes={"own": len(keys), peer.peer: positions, "intersection": linked},
-        learnt=learnt,
+        learnt=sentences,
         candidates={name: Candidates(numbers_NK=numbers_NK, rows=len(keys), own_rows=own_rows, scale=scale)},
     )
 
@@ -221,25 +223,25 @@ def link_helper(
     side and step, for what the protocol does not allow; PeerStopped if a party ended the job.
     """
     sizes: dict[str, int] = {}
-    learnt = []
+    sentences = []
     with notify_peers([label, *features]):
         for feature in features:
-            kept = _receive_scale(label, terms)
+            scale_before = _receive_scale(label, terms)
             parties, most = (label, feature), min(max_rows, most_encoded_rows(terms))
             remedy = REMEDY if most == max_rows else "; the filters of more take too much memory"
             rows = [
                 receive_size(party, _KEYS, at_least=least, at_most=most, remedy=remedy)
                 for party, least in zip(parties, (1, terms.neighbors), strict=True)
             ]
-            own, others = (receive_keys(party, count, terms) for party, count in zip(parties, rows, strict=True))
-            require_one_secret(own, others, parties, terms)
-            number_M = rng.permutation(others.rows)
+            own, other_keys = (receive_keys(party, count, terms) for party, count in zip(parties, rows, strict=True))
+            require_one_secret(own, other_keys, parties, terms)
+            number_M = rng.permutation(other_keys.rows)
             by_number = np.empty_like(number_M)
             by_number[number_M] = np.arange(len(number_M))
-            links = nearest_keys(own, others.gather(by_number), terms)
-            mean, deviation = (kept.mean, kept.deviation) if kept.deviation else fit(links)
+            links = nearest_keys(own, other_keys.gather(by_number), terms)
+            mean, deviation = (scale_before.mean, scale_before.deviation) if scale_before.deviation else fit(links)
             _require_finite(links, mean, deviation, label)
-            links = alike_enough(links, own, others.gather(by_number), terms)
+            links = alike_enough(links, own, other_keys.gather(by_number), terms)
             for party in parties:
                 party.send(Scale(mean=mean, deviation=deviation))
             scale = scale_of(mean, deviation, terms)
@@ -248,11 +250,11 @@ def link_helper(
             send_array(feature, _LINKS, _by_number(numbers_NK).astype(np.int32))
             send_array(label, _LINKS, numbers_NK.astype(np.int32))
             send_array(label, _SIMILARITIES, similarity_NK)
-            sizes |= {label.peer: own.rows, feature.peer: others.rows}
-            learnt.append(
-                f"{label.peer} has {own.rows} rows and {feature.peer} {others.rows}; their keys as {seen_by_helper(terms)}."
+            sizes |= {label.peer: own.rows, feature.peer: other_keys.rows}
+            sentences.append(
+                f"{label.peer} has {own.rows} rows and {feature.peer} {other_keys.rows}; their keys as {seen_by_helper(terms)}."
             )
-    return HelperOutcome(sizes=sizes, learnt=learnt)
+    return HelperOutcome(sizes=sizes, learnt=sentences)
 
 
 def seen_by_helper(terms: SimilarityConfig) -> str:
@@ -297,11 +299,11 @@ def _meet(keys: SimilarKeys, peers: Sequence[Channel], terms: SimilarityConfig, 
     for peer in peers:
         peer.send(KeyShape(dimensions=shape))
     for peer in peers:
-        theirs = peer.receive(KeyShape).dimensions
-        if theirs != shape:
+        their_shape = peer.receive(KeyShape).dimensions
+        if their_shape != shape:
             raise ProtocolError(
                 peer.peer,
-                f"{peer.peer} links by other keys: {'; '.join(theirs)[:300]!r}; this side by {'; '.join(shape)!r}. Kinds, "
+                f"{peer.peer} links by other keys: {'; '.join(their_shape)[:300]!r}; this side by {'; '.join(shape)!r}. Kinds, "
                 f"units and "
                 "order of alignment.similarity.dimensions must be the same",
             )

@@ -124,5 +124,5 @@ def gaussian(shape: tuple[int, ...], rng: SecureRandom) -> Floats:
     count = math.prod(shape)
     stream = Cipher(ChaCha20(rng.bytes(32), bytes(16)), mode=None).encryptor().update(bytes(8 * count))
     words = np.frombuffer(stream, dtype="<u8") >> np.uint64(12)
-    drawn: Floats = ndtri((words.astype(np.float64) + 0.5) * 2.0**-52).reshape(shape)
-    return drawn
+    normals: Floats = ndtri((words.astype(np.float64) + 0.5) * 2.0**-52).reshape(shape)
+    return normals

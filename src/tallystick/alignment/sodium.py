@@ -70,18 +70,18 @@ def _bundled() -> Sodium:
 
 
 def _of_system(choice: str) -> Sodium:
-    shown = f"{VARIABLE}={printable(choice)}"
+    setting = f"{VARIABLE}={printable(choice)}"
     path = find_library("sodium") if choice == "system" else choice
     if not path:
-        raise ConfigError(f"{shown}: this system has no libsodium; install it (Debian: libsodium23), or unset {VARIABLE}")
+        raise ConfigError(f"{setting}: this system has no libsodium; install it (Debian: libsodium23), or unset {VARIABLE}")
     try:
         library = ctypes.CDLL(path)
         release = _release(library)
         usable = library.sodium_init() >= 0 and hasattr(library, NEWEST_NEEDED)
     except (OSError, AttributeError) as error:
-        raise ConfigError(f"{shown}: expected bundled, system or the path of a libsodium: {printable(str(error))}") from None
+        raise ConfigError(f"{setting}: expected bundled, system or the path of a libsodium: {printable(str(error))}") from None
     if not usable:
-        raise ConfigError(f"{shown}: libsodium {release} has no ristretto255; expected a full build of 1.0.18 or newer")
+        raise ConfigError(f"{setting}: libsodium {release} has no ristretto255; expected a full build of 1.0.18 or newer")
     return Sodium(library=library, origin=f"{release}, of the system ({path})")
 
 

@@ -136,9 +136,9 @@ def _dimension_problems(terms: SimilarityConfig) -> list[str]:
     for index, dimension in enumerate(terms.dimensions):
         where = f"dimensions.{index} ({dimension.name})"
         if dimension.kind == "text":
-            given = [key for key in ("unit", "low", "high", "metres") if getattr(dimension, key) is not None]
-            given += ["scale"] if dimension.scale != 1 else []
-            problems += [f"{where}: {key} goes with kind = number only; leave it out" for key in given]
+            number_keys = [key for key in ("unit", "low", "high", "metres") if getattr(dimension, key) is not None]
+            number_keys += ["scale"] if dimension.scale != 1 else []
+            problems += [f"{where}: {key} goes with kind = number only; leave it out" for key in number_keys]
             continue
         if dimension.normalise:
             problems.append(f"{where}: normalise goes with kind = text only; leave it out")
@@ -175,9 +175,9 @@ def _noise_problems(terms: SimilarityConfig) -> list[str]:
         )
     # By value, not by what is written: a run folder's contract has all its defaults written out.
     fields = SimilarityNoiseConfig.model_fields
-    given = {name for name in ("epsilon", "delta", "radius") if getattr(noise, name) != fields[name].default}
-    if noise.keys == "none" and given:
-        problems.append(f"noise.{min(given)}: goes with noise.keys; leave it out, or say which noise keys get")
+    settings = {name for name in ("epsilon", "delta", "radius") if getattr(noise, name) != fields[name].default}
+    if noise.keys == "none" and settings:
+        problems.append(f"noise.{min(settings)}: goes with noise.keys; leave it out, or say which noise keys get")
     if terms.helper_sees == "clear" and noise.tau not in (None, 1) and "resolution" not in noise.model_fields_set:
         problems.append(
             "noise.resolution: is missing; without filters, noise.tau needs to know what counts as hitting a distance"

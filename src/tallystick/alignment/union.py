@@ -56,8 +56,8 @@ def with_dummies(ids: Ids, dummies: int, *, rng: SecureRandom) -> Sequence[bytes
     """
     if dummies < 0:
         raise DataError(f"dummies = {dummies}: expected 0 or more ids that blur the sizes")
-    chosen = rng.permutation(dummies)[: rng.below(dummies + 1)] if len(ids) else ()
-    return [*ids, *(RESERVED + b"dummy/%d" % number for number in chosen)] if len(chosen) else ids
+    numbers = rng.permutation(dummies)[: rng.below(dummies + 1)] if len(ids) else ()
+    return [*ids, *(RESERVED + b"dummy/%d" % number for number in numbers)] if len(numbers) else ids
 
 
 def receive_union(channel: Channel, of: str, own: int, others: int) -> int:

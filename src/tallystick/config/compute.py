@@ -41,8 +41,8 @@ class ComputeConfig(Model):
     @model_validator(mode="after")
     def _ray_alone(self) -> "ComputeConfig":
         if self.engine != "ray":
-            given = [name for name in ("address", "resources") if getattr(self, name)]
-            Problems.raise_any([f"{name}: goes with engine: ray; leave it out" for name in given])
+            ray_keys = [name for name in ("address", "resources") if getattr(self, name)]
+            Problems.raise_any([f"{name}: goes with engine: ray; leave it out" for name in ray_keys])
         return self
 
     def made(self) -> Engine:

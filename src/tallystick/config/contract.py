@@ -176,8 +176,8 @@ class Contract(Model):
     @property
     def measures_columns(self) -> bool:
         """Tell whether the validation rows are embedded once more after training, to measure columns."""
-        wanted = self.evaluation.importance.own_columns or self.evaluation.importance.feature_columns != "none"
-        return wanted and not self.linkage.imputes and self.split.validation > 0
+        measures = self.evaluation.importance.own_columns or self.evaluation.importance.feature_columns != "none"
+        return measures and not self.linkage.imputes and self.split.validation > 0
 
     @property
     def linkage(self) -> Linkage:
@@ -265,11 +265,11 @@ def differences(own: str, theirs: str) -> list[str]:
         other = _flat(_bounded(json.loads(theirs)))
     except (ValueError, RecursionError):
         return ["the peer's contract is not readable JSON; install the same tallystick on both sides"]
-    mine = _flat(json.loads(own))
+    ours = _flat(json.loads(own))
     lines = [
-        f"{_printable(key)}: ours {_side(mine, key)}, theirs {_side(other, key)}"
-        for key in sorted(mine.keys() | other.keys())
-        if key not in mine or key not in other or mine[key] != other[key] or type(mine[key]) is not type(other[key])
+        f"{_printable(key)}: ours {_side(ours, key)}, theirs {_side(other, key)}"
+        for key in sorted(ours.keys() | other.keys())
+        if key not in ours or key not in other or ours[key] != other[key] or type(ours[key]) is not type(other[key])
     ]
     if len(lines) > MAX_DIFFERENCES:
         lines[MAX_DIFFERENCES:] = [f"and {len(lines) - MAX_DIFFERENCES} more"]
@@ -304,8 +304,8 @@ def _key_problems(alignment: AlignmentConfig, linkage: Linkage) -> list[str]:
     problems = []
     method, names = alignment.method, [key.name for key in alignment.keys]
     if alignment.protocol != "auto" and not linkage.protocols:
-        chosen = " and ".join(name for name, facts in LINKAGES.items() if facts.protocols)
-        problems.append(f"alignment.protocol = {shown(alignment.protocol)}: goes with alignment.method = {chosen} only")
+        methods = " and ".join(name for name, facts in LINKAGES.items() if facts.protocols)
+        problems.append(f"alignment.protocol = {shown(alignment.protocol)}: goes with alignment.method = {methods} only")
     if alignment.security == "malicious" and LINKAGES[method].against_cheaters is None:
         problems.append("alignment.security = malicious: goes with alignment.method = intersection only")
     if alignment.security == "malicious" and alignment.protocol == "diffie-hellman":
@@ -446,11 +446,11 @@ def _disclosure_problems(contract: Contract) -> list[str]:
 
 def _bounded(value: Any) -> Any:
     """Give JSON back that is no larger than any contract; raises ValueError, for the paths of many deep values add up."""
-    waiting, seen = [(value, 0)], 0
+    waiting, items = [(value, 0)], 0
     while waiting:
         item, depth = waiting.pop()
-        seen += 1
-        if seen > 20_000 or depth > 16 or (isinstance(item, dict) and any(len(key) > 100 for key in item)):
+        items += 1
+        if items > 20_000 or depth > 16 or (isinstance(item, dict) and any(len(key) > 100 for key in item)):
             raise ValueError("no contract has so many values, or such keys")
         children = item.values() if isinstance(item, dict) else item if isinstance(item, list) else ()
         waiting += [(child, depth + 1) for child in children]

@@ -66,14 +66,16 @@ else:
 def defense_problems(entries: Sequence[DefenseKeys], target_type: str, linkage: Linkage) -> list[str]:
     """List what is wrong with a contract's defences together, and beside its target."""
     problems = []
-    named = [(f"defense.{number}.method = {entry.defense.method}", entry.defense) for number, entry in enumerate(entries)]
-    for where, defense in named:
+    entries_by_key = [
+        (f"defense.{number}.method = {entry.defense.method}", entry.defense) for number, entry in enumerate(entries)
+    ]
+    for where, defense in entries_by_key:
         if target_type not in defense.targets:
             instead = f"; {defense.instead[target_type]}" if target_type in defense.instead else ""
             problems.append(f"{where}: is for {' or '.join(defense.targets)} targets; target.type = {target_type}{instead}")
         if defense.stage == "labels" and linkage.imputes:
             problems.append(f"{where}: labels are replaced once, but a union imputes absent ones anew; align by intersection")
-    return problems + _problems_together([defense for _, defense in named])
+    return problems + _problems_together([defense for _, defense in entries_by_key])
 
 
 def _problems_together(defenses: Sequence[type[Defense]]) -> list[str]:
@@ -83,15 +85,15 @@ def _problems_together(defenses: Sequence[type[Defense]]) -> list[str]:
         kinds.setdefault("labels" if defense.stage == "labels" else defense.method, []).append(number)
     for kind, numbers in kinds.items():
         if len(numbers) > 1:
-            named = ", ".join(f"defense.{number}" for number in numbers)
+            keys = ", ".join(f"defense.{number}" for number in numbers)
             replacing = ", ".join(name for name, each in DEFENSES.items() if each.stage == "labels")
             what = f"replace the labels ({replacing})" if kind == "labels" else f"are {kind}"
-            problems.append(f"{named}: {len(numbers)} entries {what}; give one")
+            problems.append(f"{keys}: {len(numbers)} entries {what}; give one")
     soft = next((number for number, defense in enumerate(defenses) if defense.soft_labels), None)
-    kept = ", ".join(name for name, each in DEFENSES.items() if each.stage == "labels" and not each.soft_labels)
+    class_defenses = ", ".join(name for name, each in DEFENSES.items() if each.stage == "labels" and not each.soft_labels)
     problems += [
         f"defense.{number}.method = {defense.method}: needs a class per row, but defense.{soft}.method = {defenses[soft].method} "
-        f"makes labels numbers between the classes; replace it by one that keeps classes: {kept}"
+        f"makes labels numbers between the classes; replace it by one that keeps classes: {class_defenses}"
         for number, defense in enumerate(defenses)
         if soft is not None and defense.needs_classes
     ]

@@ -37,11 +37,11 @@ def folds_notes(asked: int | Literal["auto"], count: int) -> list[str]:
 
 def folds_problems(contract: "Contract") -> list[str]:
     """List what a contract has that folds cannot go with."""
-    asked = contract.training.folds
+    folds = contract.training.folds
     return [
-        f"training.folds = {asked}, {problem}; leave training.folds out"
+        f"training.folds = {folds}, {problem}; leave training.folds out"
         for problem in _against(contract)
-        if asked not in ("auto", 1)
+        if folds not in ("auto", 1)
     ]
 
 

@@ -64,14 +64,14 @@ def _defense_problems(contract: "Contract", where: str) -> list[str]:
     """Defences of what is never sent: of labels all, of columns those that act while a bottom model is trained."""
     problems = []
     for number, entry in enumerate(contract.defense):
-        named = f"{where}, defense.{number}.method = {entry.defense.method}"
+        entry_key = f"{where}, defense.{number}.method = {entry.defense.method}"
         if not entry.defense.hides_features():
             problems.append(
-                f"{named}: hides labels in what the label party sends, and nothing that it sends hangs on a label; leave it out"
+                f"{entry_key}: hides labels in what the label party sends, and nothing that it sends depends on one; leave it out"
             )
         elif entry.defense.stage == "embedding penalties":
             problems.append(
-                f"{named}: acts while a bottom model learns from cut gradients, and none come; leave it out, or take one that "
-                "changes the embeddings themselves"
+                f"{entry_key}: acts while a bottom model learns from cut gradients, and none come; leave it out, or take one "
+                "that changes the embeddings themselves"
             )
     return problems

@@ -31,13 +31,13 @@ FEATURES = f"what features are that the feature party lacks: {_help(FEATURE_STRA
 
 def imputation_problems(labels: str, features: str, *, validation: float) -> list[str]:
     """List what is wrong with two strategies together."""
-    asked = {LABEL_STRATEGIES[labels][1], FEATURE_STRATEGIES[features][1]} - {"never"}
+    calibrations = {LABEL_STRATEGIES[labels][1], FEATURE_STRATEGIES[features][1]} - {"never"}
     both = f"union.labels = {labels}, union.features = {features}"
     problems = []
-    if len(asked) > 1:
+    if len(calibrations) > 1:
         *first, last = (f"{SUFFIXES[when]} ({where})" for when, where in WHERE.items())
         problems.append(f"{both}: they calibrate in different ways; choose one of {', '.join(first)} and {last} for both")
-    if "fitted" in asked and validation == 0:
+    if "fitted" in calibrations and validation == 0:
         problems.append(
             f"split.validation = 0: must be above 0 for {both}, which is fitted on validation rows; "
             f"or choose {SUFFIXES['training']}"
@@ -52,15 +52,15 @@ def defended_imputation_problems(labels: str, defenses: Sequence[type[Defense]])
     for number, defense in enumerate(defenses):
         where = f"defense.{number}.method = {defense.method}"
         if imputer.soft_targets and defense.needs_classes:  # it hides which class a row's target is of
-            others = ", ".join(name for name in LABEL_STRATEGIES if not label_strategy(name)[0].soft_targets)
+            alternatives = ", ".join(name for name in LABEL_STRATEGIES if not label_strategy(name)[0].soft_targets)
             problems.append(
                 f"{where}: needs a class per row, but union.labels = {labels} gives targets between the classes; "
-                f"choose one of {others}"
+                f"choose one of {alternatives}"
             )
         if imputer.couples_rows and defense.own_target_only:  # its noise is sized for one row's gradient
-            others = ", ".join(name for name in LABEL_STRATEGIES if not label_strategy(name)[0].couples_rows)
+            alternatives = ", ".join(name for name in LABEL_STRATEGIES if not label_strategy(name)[0].couples_rows)
             problems.append(
                 f"{where}, union.labels = {labels}: a label sets the targets of other rows, so a step would tell more of it than "
-                f"the noise covers; choose one of {others}, or a defence without a guarantee"
+                f"the noise covers; choose one of {alternatives}, or a defence without a guarantee"
             )
     return problems

@@ -311,9 +311,9 @@ class PartyFile(Model):
     @model_validator(mode="after")
     def _columns_have_one_use(self) -> "PartyFile":
         problems = []
-        named = self.features.numeric + self.features.categorical if self.features else ()
-        named += tuple(self.sequences)
-        twice = sorted({column for column in named if named.count(column) > 1})
+        used_columns = self.features.numeric + self.features.categorical if self.features else ()
+        used_columns += tuple(self.sequences)
+        twice = sorted({column for column in used_columns if used_columns.count(column) > 1})
         problems += [f"features: column {shown(column)} is given twice" for column in twice]
         problems += self._sequence_problems()
         problems += [
@@ -324,7 +324,7 @@ class PartyFile(Model):
         ]
         for use in ("label", "weight"):
             column = getattr(self, use)
-            if column is not None and column in named:
+            if column is not None and column in used_columns:
                 problems.append(f"features: column {shown(column)} is the {use}; a feature would give it away")
             if column is not None and column in self.keys.values():
                 problems.append(f"{use} = {shown(column)}: is also a key column")

@@ -36,18 +36,19 @@ def dialled(contract: "Contract", name: str) -> tuple[str, ...]:
 def _table_problems(contract: "Contract", party: PartyFile) -> list[str]:
     role = contract.role_of(party.party)
     if role == "helper":
-        given = [use for use in ("table", "keys", "units", "label", "weight", "time", "sequences") if getattr(party, use)]
-        return [f"{use}: a helper sees no rows; leave it out" for use in given]
+        uses = [use for use in ("table", "keys", "units", "label", "weight", "time", "sequences") if getattr(party, use)]
+        return [f"{use}: a helper sees no rows; leave it out" for use in uses]
     problems = []
     if party.table is None:
         problems.append("table: is missing; a party with role " + role + " has rows")
-    wanted = set(contract.alignment.key_names)
+    key_names = set(contract.alignment.key_names)
     problems += [
         f"keys.{name}: is missing; say which of your columns is the contract's key {name}"
-        for name in sorted(wanted - set(party.keys))
+        for name in sorted(key_names - set(party.keys))
     ]
     problems += [
-        f"keys.{name}: is not a key of the contract; {did_you_mean(name, wanted)}" for name in sorted(set(party.keys) - wanted)
+        f"keys.{name}: is not a key of the contract; {did_you_mean(name, key_names)}"
+        for name in sorted(set(party.keys) - key_names)
     ]
     if party.repeats is not None:
         problems += _repeats_problems(contract, role)
@@ -151,10 +152,10 @@ def _network_problems(contract: "Contract", party: PartyFile) -> list[str]:
         for name in dialled(contract, party.party)
         if name not in party.peers
     ]
-    others = set(contract.parties) - {party.party}
+    peers = set(contract.parties) - {party.party}
     problems += [
-        f"peers.{name}: is not another party of the contract; {did_you_mean(name, others)}"
+        f"peers.{name}: is not another party of the contract; {did_you_mean(name, peers)}"
         for name in party.peers
-        if name not in others
+        if name not in peers
     ]
     return problems

@@ -8,14 +8,14 @@ if TYPE_CHECKING:
 
 def refits(contract: "Contract") -> bool:
     """Tell whether it does: if it is asked to, and by itself if the split is by time and nothing rules it out."""
-    asked = contract.training.refit
-    return contract.split.method == "time" and not _against(contract) if asked == "auto" else asked
+    setting = contract.training.refit
+    return contract.split.method == "time" and not _against(contract) if setting == "auto" else setting
 
 
 def own_refits(contract: "Contract") -> bool:
     """Tell whether the training of own columns alone does: no method for rows without a partner's row rules it out there."""
-    asked = contract.training.refit
-    return contract.split.method == "time" and not _without_rows(contract) if asked == "auto" else asked
+    setting = contract.training.refit
+    return contract.split.method == "time" and not _without_rows(contract) if setting == "auto" else setting
 
 
 def refit_problems(contract: "Contract") -> list[str]:

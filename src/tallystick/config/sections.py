@@ -326,15 +326,15 @@ class TrainingSettings(Model):
             within = WITHIN if steps_of_epoch(rows, batch_size) < SHORT else WITHIN_LONG
             validations = within if folds == 1 else 1
         patience = fitting_patience(rows, batch_size) if self.patience == "auto" else self.patience
-        settled = {"batch_size": batch_size, "epochs": epochs, "mode": mode, "validations": validations, "patience": patience}
-        settled["folds"] = folds
-        return TrainingConfig.model_validate(self.model_dump() | settled)
+        values = {"batch_size": batch_size, "epochs": epochs, "mode": mode, "validations": validations, "patience": patience}
+        values["folds"] = folds
+        return TrainingConfig.model_validate(self.model_dump() | values)
 
     def resolved_notes(self, rows: int) -> list[str]:
         """Say what ``auto`` comes to for so many training rows."""
-        settled = self.resolved(rows)
+        config = self.resolved(rows)
         return [
-            f"training.{key} = auto: {getattr(settled, key)}, by {rows:,} training rows"
+            f"training.{key} = auto: {getattr(config, key)}, by {rows:,} training rows"
             for key in ("batch_size", "epochs", "patience")
             if getattr(self, key) == "auto"
         ]

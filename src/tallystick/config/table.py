@@ -15,8 +15,8 @@ TABLE_SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
 
 def address_scheme(place: object) -> str | None:
     """Return the scheme of an object store's address, such as s3; None for a path, and for what is neither."""
-    found = re.match(r"([a-z][a-z0-9+.-]*)://", place, flags=re.IGNORECASE) if isinstance(place, str) else None
-    return found[1].lower() if found is not None else None
+    match = re.match(r"([a-z][a-z0-9+.-]*)://", place, flags=re.IGNORECASE) if isinstance(place, str) else None
+    return match[1].lower() if match is not None else None
 
 
 def _place(value: Any, info: ValidationInfo) -> Any:
@@ -28,8 +28,8 @@ def _place(value: Any, info: ValidationInfo) -> Any:
     if redacted(str(value)) != str(value):
         raise Unshown(f"holds a password; {LITERAL}, under table.store")
     if scheme not in STORE_SCHEMES:
-        known = ", ".join(f"{each}://" for each in STORE_SCHEMES)
-        raise Unshown(f"is a {scheme}:// address, and tables are read from files, and from {known}; copy it to one of these")
+        schemes = ", ".join(f"{each}://" for each in STORE_SCHEMES)
+        raise Unshown(f"is a {scheme}:// address, and tables are read from files, and from {schemes}; copy it to one of these")
     if "\0" in str(value) or not str(value).partition("://")[2].strip("/"):
         raise ValueError(f"must name a bucket and what is in it, such as {scheme}://bucket/folder")
     return f"{scheme}://{str(value).partition('://')[2]}"
@@ -66,8 +66,8 @@ class StoreConfig(Model):
 
     def secret(self, name: str) -> str | None:
         """Read one of the secrets; raises ConfigError where it cannot be had."""
-        found: Secret | None = getattr(self, name)
-        return found.read(f"table.store.{name}") if found is not None else None
+        place: Secret | None = getattr(self, name)
+        return place.read(f"table.store.{name}") if place is not None else None
 
 
 class TableConfig(Model):
@@ -120,10 +120,12 @@ class TableConfig(Model):
 
     def at(self, place: Path | str, *, option: str) -> "TableConfig":
         """Another place that is read as this one is, as a command's option names it; raises ConfigError."""
-        given = {name: getattr(self, name) for name in ("separator", "encoding", "decimal", "missing", "missing_in", "max_rows")}
+        settings = {
+            name: getattr(self, name) for name in ("separator", "encoding", "decimal", "missing", "missing_in", "max_rows")
+        }
         if address_scheme(place) is not None:
-            given["store"] = self.store
-        return validate(TableConfig, given | {"path": str(place)}, source=option, context={"folder": Path()})
+            settings["store"] = self.store
+        return validate(TableConfig, settings | {"path": str(place)}, source=option, context={"folder": Path()})
 
     @model_validator(mode="after")
     def _one_source(self) -> "TableConfig":

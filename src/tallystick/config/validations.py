@@ -16,9 +16,9 @@ def validations(contract: "Contract", training: "TrainingSettings") -> int:
     each one is another look at what these hide (noise is charged for each), on a union one at made-up rows; a pipeline runs empty
     for each, and with folds all rows cross for each.
     """
-    asked = contract.training.validations
-    if asked != "auto":
-        return asked
+    setting = contract.training.validations
+    if setting != "auto":
+        return setting
     hidden = contract.model.narrowed or any(entry.defense.hides_features() for entry in contract.defense)
     if hidden or contract.linkage.imputes or training.mode == "pipelined" or training.folds not in ("auto", 1):
         return 1
@@ -27,7 +27,7 @@ def validations(contract: "Contract", training: "TrainingSettings") -> int:
 
 def validations_problems(contract: "Contract") -> list[str]:
     """List what is wrong with the contract's number."""
-    asked = contract.training.validations
-    if asked in ("auto", 1) or contract.split.validation:
+    setting = contract.training.validations
+    if setting in ("auto", 1) or contract.split.validation:
         return []
-    return [f"training.validations = {asked}: split.validation is 0, so there are no validation rows; leave it out"]
+    return [f"training.validations = {setting}: split.validation is 0, so there are no validation rows; leave it out"]

@@ -89,11 +89,11 @@ class LargestEighth:
 
     def unpacked(self, packed_BR: Tensor, width: int) -> Tensor:
         """Put the numbers where they stood, and zeros elsewhere."""
-        kept = self._kept(width)
-        place_BK = _read_as(torch.int16, packed_BR[:, : 2 * kept]).long() & 0xFFFF
+        entries = self._kept(width)
+        place_BK = _read_as(torch.int16, packed_BR[:, : 2 * entries]).long() & 0xFFFF
         if (place_BK >= width).any() or (place_BK.diff(dim=1) <= 0).any():
             raise MalformedMessage(f"the places of a row's numbers are not ascending and below {width}")
-        kept_BK = _read_as(torch.bfloat16, packed_BR[:, 2 * kept :]).float()
+        kept_BK = _read_as(torch.bfloat16, packed_BR[:, 2 * entries :]).float()
         return torch.zeros(len(packed_BR), width).scatter_(1, place_BK, kept_BK)
 
     def _kept(self, width: int) -> int:

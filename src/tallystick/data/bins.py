@@ -28,16 +28,16 @@ def bin_edges(values_N: NDArray[np.floating], *, bins: int = MAX_BINS) -> tuple[
     heavy = np.zeros(len(values), dtype=bool)
     heavy[[0, -1]] = True  # the ends are edges
     while True:
-        light, left = ~heavy, bins + 1 - int(heavy.sum())
-        share = counts[light].sum() / (left + 1)
+        light, free_bins = ~heavy, bins + 1 - int(heavy.sum())
+        share = counts[light].sum() / (free_bins + 1)
         more = light & (counts >= share)
         if not more.any():
             break
-        heaviest = np.flatnonzero(more)[np.argsort(-counts[more], kind="stable")[:left]]
+        heaviest = np.flatnonzero(more)[np.argsort(-counts[more], kind="stable")[:free_bins]]
         heavy[heaviest] = True
         if int(heavy.sum()) > bins:
             return tuple(values[heavy].tolist())
     ranks = np.cumsum(counts[light])
-    wanted = np.arange(1, left + 1) * ranks[-1] / (left + 1)
-    picked = np.unique(np.searchsorted(ranks, wanted))
+    targets = np.arange(1, free_bins + 1) * ranks[-1] / (free_bins + 1)
+    picked = np.unique(np.searchsorted(ranks, targets))
     return tuple(np.sort(np.concatenate([values[heavy], values[light][picked]])).tolist())

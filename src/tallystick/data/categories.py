@@ -45,11 +45,11 @@ class CategoricalColumn(msgspec.Struct, frozen=True, kw_only=True):
 
 def codes_of(column: pl.Series, categories: tuple[str, ...]) -> NDArray[np.int64]:
     """Give each cell's code among these categories."""
-    known = pl.Series(categories, dtype=pl.String)
-    codes = pl.int_range(FIRST_CATEGORY, FIRST_CATEGORY + len(known), eager=True)
+    known_values = pl.Series(categories, dtype=pl.String)
+    codes = pl.int_range(FIRST_CATEGORY, FIRST_CATEGORY + len(known_values), eager=True)
     text = as_text(column)
-    found = text.replace_strict(known, codes, default=UNSEEN, return_dtype=pl.Int64)
-    return found.set(text.is_null(), MISSING).to_numpy()
+    code_N = text.replace_strict(known_values, codes, default=UNSEEN, return_dtype=pl.Int64)
+    return code_N.set(text.is_null(), MISSING).to_numpy()
 
 
 def count_values(columns: Iterable[pl.Series]) -> pl.DataFrame:
@@ -65,13 +65,13 @@ def kept_categories(counts: pl.DataFrame, encoding: EncodingConfig, *, cells: in
     least = encoding.min_count
     if least == "auto":
         least = _fitting_count(counts.get_column("len"), cells)
-    kept = (
+    common = (
         counts.drop_nulls("text")
         .filter(pl.col("len") >= least)
         .sort(["len", "text"], descending=[True, False])
         .head(encoding.max_categories)
     )
-    return tuple(kept.get_column("text").to_list()), least
+    return tuple(common.get_column("text").to_list()), least
 
 
 def fit_categorical(

@@ -89,13 +89,13 @@ def read_delimited(paths: Sequence[Path], form: TableConfig, *, text: Collection
         table, mixed = _read_all(plain, separator, as_read, folder)
         looks = {name: _looked(table.get_column(name), form) for name, kind in table.schema.items() if kind == pl.String}
         cells = {name: look for name, look in looks.items() if name not in text}
-        told = form.decimal or _decimal(table, cells, set(text), plain, separator, folder)
-        if told == "," and (pointed := {name for name, kind in table.schema.items() if kind.is_float()} - as_read):
+        decimal_sign = form.decimal or _decimal(table, cells, set(text), plain, separator, folder)
+        if decimal_sign == "," and (pointed := {name for name, kind in table.schema.items() if kind.is_float()} - as_read):
             table, _ = _read_all(plain, separator, as_read | mixed | pointed, folder)
             looks |= {name: _looked(table.get_column(name), form) for name in pointed}
             cells |= {name: looks[name] for name in pointed}
             _refuse_points(cells, pointed, paths[0])
-    decimal, typed = told or ".", []
+    decimal, typed = decimal_sign or ".", []
     numbers, words = dict[str, tuple[str, ...]](), dict[str, tuple[str, ...]]()
     for name, kind in table.schema.items():
         look = looks.get(name)
@@ -103,13 +103,13 @@ def read_delimited(paths: Sequence[Path], form: TableConfig, *, text: Collection
             typed.append(cs.by_name(name).as_expr().fill_nan(None))
         if look is None:
             continue
-        if name in cells and (made := _typed(table.get_column(name), look, decimal)) is not None:
-            typed.append(made)
+        if name in cells and (typed_column := _typed(table.get_column(name), look, decimal)) is not None:
+            typed.append(typed_column)
             numbers |= {name: look.marks} if look.marks else {}
         elif look.words:
             typed.append(_without(cs.by_name(name).as_expr(), look.words))
             words |= {name: look.words}
-    table = LazyTable(table.source.with_columns(typed), held=table.held, decimal=told)
+    table = LazyTable(table.source.with_columns(typed), held=table.held, decimal=decimal_sign)
     return _without_counts(replace(table, notes=_marks_notes(numbers, words, form)), plain[0], paths[0])
 
 
@@ -125,22 +125,22 @@ class _Look:
 
 
 def _looked(column: pl.Series, form: TableConfig) -> _Look:
-    given = form.missing_in.get(column.name, form.missing)
+    marks_of_column = form.missing_in.get(column.name, form.missing)
     stripped = column.str.strip_chars()
-    words = _among(stripped, NULL_WORDS if given is None else given)
-    marks = (*(given or ()), *MARKS)
+    words = _among(stripped, NULL_WORDS if marks_of_column is None else marks_of_column)
+    marks = (*(marks_of_column or ()), *MARKS)
     cells = stripped.head(SAMPLE_CELLS)
     readings = [name for name, pattern in READINGS.items() if _matches(_plain_text(_unmarked(cells, marks)), pattern)]
     if not readings and (len(column) <= SAMPLE_CELLS or len(_unmarked(cells, marks))):
         return _Look(readings=frozenset(), marks=(), words=words)
     cells = _plain_text(_unmarked(stripped, marks))
-    found = frozenset(name for name in (readings or READINGS) if _matches(cells, READINGS[name]))
+    fitting = frozenset(name for name in (readings or READINGS) if _matches(cells, READINGS[name]))
     return _Look(
-        readings=found,
-        marks=_among(stripped, marks) if found else (),
+        readings=fitting,
+        marks=_among(stripped, marks) if fitting else (),
         words=words,
-        has_comma=bool(found) and bool(cells.str.contains(",", literal=True).any()),
-        has_point=bool(found) and bool(cells.str.contains(".", literal=True).any()),
+        has_comma=bool(fitting) and bool(cells.str.contains(",", literal=True).any()),
+        has_point=bool(fitting) and bool(cells.str.contains(".", literal=True).any()),
     )
 
 
@@ -150,8 +150,8 @@ def _among(cells: pl.Series, words: Sequence[str]) -> tuple[str, ...]:
 
 
 def _unmarked(cells: pl.Series, marks: Sequence[str]) -> pl.Series:
-    known = cells.drop_nulls()
-    return known.filter(~known.is_in(pl.Series([*marks, ""], dtype=pl.String).implode()))
+    values = cells.drop_nulls()
+    return values.filter(~values.is_in(pl.Series([*marks, ""], dtype=pl.String).implode()))
 
 
 def _without(text: pl.Expr, words: Sequence[str]) -> pl.Expr:
@@ -225,7 +225,7 @@ class _Plain:
     def of(cls, path: Path, form: TableConfig, separator: str, copy: Path) -> "_Plain":
         codec, header = _codec(path, form.encoding), _header(path, form.encoding, separator)
         names, unnamed = _with_names(header)
-        made = partial(cls, path=path, codec=codec, names=names, unnamed=frozenset(unnamed))
+        plain = partial(cls, path=path, codec=codec, names=names, unnamed=frozenset(unnamed))
         with _open(path, form.encoding) as words:
             is_plain = _separator_line(words) is None
             head = words.read(COPIED_BYTES)
@@ -234,7 +234,7 @@ class _Plain:
             with path.open("rb") as file:
                 file.seek(-1, os.SEEK_END)
                 _refuse_nul(file.read(1) == b"\0", path)
-            return made(text=path)
+            return plain(text=path)
         with room_for(copy), copy.open("w", encoding="utf-8", newline="") as file, _open(path, form.encoding) as words:
             _separator_line(words)
             lines = 0
@@ -244,7 +244,7 @@ class _Plain:
                 refuse_rows_beyond(lines - 1, form, source=path, has="unpacks into at least")
                 _refuse_nul("\0" in piece, path)
                 file.write(piece)
-        return made(text=copy)
+        return plain(text=copy)
 
     def scan(self, separator: str, text: Collection[str], long: Collection[str] = ()) -> pl.LazyFrame:
         return pl.scan_csv(
@@ -263,8 +263,8 @@ class _Plain:
         try:
             return store(scanned, folder)
         except pl.exceptions.PolarsError as error:
-            if (found := TOO_LONG.search(str(error))) is not None:
-                column = scanned.collect_schema().names()[int(found[1]) - 1]
+            if (match := TOO_LONG.search(str(error))) is not None:
+                column = scanned.collect_schema().names()[int(match[1]) - 1]
                 return self.read(separator, text, folder, (*long, column))
             if "utf-8" in str(error).lower() or "utf8" in str(error).lower():
                 raise _other_encoding(self.path, self.codec) from None
@@ -342,10 +342,10 @@ def _open(path: Path, encoding: str | None) -> Iterator[TextIO]:
 
 def _separator_line(stream: TextIO) -> str | None:
     """Read Excel's line that names the separator, where the file begins with one; gives the separator."""
-    told = SEPARATOR_LINE.fullmatch(stream.readline(10))
-    if told is None:
+    match = SEPARATOR_LINE.fullmatch(stream.readline(10))
+    if match is None:
         stream.seek(0)
-    return told[1] if told is not None else None
+    return match[1] if match is not None else None
 
 
 def _other_encoding(path: Path, codec: str) -> DataError:
@@ -360,8 +360,8 @@ def _check_header(path: Path, encoding: str | None, separator: str, *, first: Pa
     names, _ = _with_names(_header(path, encoding, separator))
     if twice := sorted(name for name, times in Counter(names).items() if times > 1):
         raise DataError(f"{path}: column {', '.join(map(repr, twice))} stands in the header more than once; rename or remove one")
-    if path != first and set(names) != (known := set(_with_names(_header(first, encoding, separator))[0])):
-        other = ", ".join(map(repr, sorted(set(names) ^ known)))
+    if path != first and set(names) != (names_here := set(_with_names(_header(first, encoding, separator))[0])):
+        other = ", ".join(map(repr, sorted(set(names) ^ names_here)))
         raise DataError(f"{path}: has other columns than {first}: {other} in only one of them; the files of one table must agree")
 
 
@@ -389,8 +389,8 @@ def _separator(path: Path, encoding: str | None) -> str:
     """Find the separator that cuts the first lines into equally many cells; that of the file's ending comes first."""
     usual = "\t" if ".tsv" in path.name.lower() else ","
     with _open(path, encoding) as stream:
-        if (told := _separator_line(stream)) is not None:
-            return told
+        if (stated := _separator_line(stream)) is not None:
+            return stated
         lines = list(itertools.islice(_lines(stream, path), SAMPLE_LINES))
     widths = {}
     for separator in (usual, *SEPARATORS):
@@ -403,14 +403,14 @@ def _separator(path: Path, encoding: str | None) -> str:
             widths[separator] = len(rows[0])
     if widths.get(usual, 0) > 1:
         return usual
-    found = max(widths, key=lambda separator: widths[separator], default=usual)
-    return found if widths.get(found, 0) > 1 else usual
+    best = max(widths, key=lambda separator: widths[separator], default=usual)
+    return best if widths.get(best, 0) > 1 else usual
 
 
 def _matches(column: pl.Series, pattern: str) -> bool:
     """Tell whether there is a value and all values match; a few cells are looked at first."""
-    known = column.drop_nulls()
-    return len(known) > 0 and bool(known.head(SAMPLE_CELLS).str.contains(pattern).all() and known.str.contains(pattern).all())
+    values = column.drop_nulls()
+    return len(values) > 0 and bool(values.head(SAMPLE_CELLS).str.contains(pattern).all() and values.str.contains(pattern).all())
 
 
 def _decimal(
@@ -465,8 +465,8 @@ def _mixing(names: set[str], text: set[str], files: Sequence[_Plain], separator:
 
 def _thousands(column: pl.Series) -> bool:
     """Tell whether numbers with a point, such as 1.250, may be whole: all lie in 1 to 999 with at most three decimals."""
-    known = column.drop_nulls().abs()
-    return bool(known.is_between(1, 1000, closed="left").all() and ((known * 1000).round() / 1000 == known).all())
+    values = column.drop_nulls().abs()
+    return bool(values.is_between(1, 1000, closed="left").all() and ((values * 1000).round() / 1000 == values).all())
 
 
 def _refuse_points(cells: Mapping[str, _Look], names: Collection[str], path: Path) -> None:
@@ -482,21 +482,21 @@ def _typed(column: pl.Series, look: _Look, decimal: str) -> pl.Expr | None:
         plain = _plain_text(text).str.replace_all("." if decimal == "," else ",", "", literal=True)
         kind = pl.Int64 if WHOLE_NUMBERS in look.readings else pl.Float64
         return plain.str.replace(",", ".", literal=True).cast(kind)
-    made = None
+    reading = None
     if "boolean" in look.readings:
-        made = text.str.to_lowercase() == "true"
+        reading = text.str.to_lowercase() == "true"
     elif "day" in look.readings:
-        made = text.str.to_date("%Y-%m-%d", strict=False)
+        reading = text.str.to_date("%Y-%m-%d", strict=False)
     elif "moment" in look.readings:
-        made = _moments(text).str.to_datetime("%Y-%m-%dT%H:%M:%S%.f", time_unit="us", strict=False)
+        reading = _moments(text).str.to_datetime("%Y-%m-%dT%H:%M:%S%.f", time_unit="us", strict=False)
     elif "zoned" in look.readings:
         zoned = _moments(text).str.replace("Z$", "+0000").str.replace(r"([+-]\d{2}):?(\d{2})?$", "$1$2")
         zoned = zoned.str.replace(r"([+-]\d{2})$", "${1}00")
-        made = zoned.str.to_datetime("%Y-%m-%dT%H:%M:%S%.f%z", time_unit="us", time_zone="UTC", strict=False)
+        reading = zoned.str.to_datetime("%Y-%m-%dT%H:%M:%S%.f%z", time_unit="us", time_zone="UTC", strict=False)
     # 2023-02-30 is no date: such a column stays text.
-    if made is None or column.to_frame().select(made.is_null() & text.is_not_null()).to_series().any():
+    if reading is None or column.to_frame().select(reading.is_null() & text.is_not_null()).to_series().any():
         return None
-    return made
+    return reading
 
 
 def _moments(text: pl.Expr) -> pl.Expr:

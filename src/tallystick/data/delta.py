@@ -41,11 +41,11 @@ def read_delta(place: Path | Store, table: TableConfig, *, reason: Any) -> LazyT
             f"{_named(place)}: is a Delta table, whose reader is not installed; run: pip install 'tallystick[delta]'"
         ) from None
     try:
-        found = DeltaTable(_named(place), version=table.version, storage_options=_options(place, table.store))
-        if found.metadata().configuration.get("delta.columnMapping.mode", "none") != "none":
+        delta = DeltaTable(_named(place), version=table.version, storage_options=_options(place, table.store))
+        if delta.metadata().configuration.get("delta.columnMapping.mode", "none") != "none":
             raise DataError(f"{place}: maps its columns to other names, which is not read; write it without column mapping")
-        dataset = found.to_pyarrow_dataset(filesystem=_files(place))
-        files = [(_file(place, fragment), _partition(fragment, found)) for fragment in dataset.get_fragments()]
+        dataset = delta.to_pyarrow_dataset(filesystem=_files(place))
+        files = [(_file(place, fragment), _partition(fragment, delta)) for fragment in dataset.get_fragments()]
     except (DeltaError, OSError) as error:
         raise DataError(f"{_named(place)}: cannot be read as a Delta table: {reason(error)}") from None
     rows = sum(announced_rows(file, reason=reason) for file, _ in files)
@@ -110,7 +110,7 @@ def _options(place: Path | Store, config: StoreConfig) -> dict[str, str] | None:
         return None
     if not place.address.startswith("s3://"):
         raise DataError(f"{place.address}: is a Delta table; such tables are read from folders and s3:// only")
-    given = {
+    options = {
         "AWS_ENDPOINT_URL": config.endpoint,
         "AWS_REGION": config.region,
         "AWS_ACCESS_KEY_ID": config.secret("access_key"),
@@ -123,4 +123,4 @@ def _options(place: Path | Store, config: StoreConfig) -> dict[str, str] | None:
         "max_retries": "3",
         "retry_timeout": f"{REQUEST_S}s",
     }
-    return {name: value for name, value in given.items() if value is not None}
+    return {name: value for name, value in options.items() if value is not None}

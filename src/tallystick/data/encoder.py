@@ -118,24 +118,24 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
         notes += _chosen_notes(encoding, numeric, categorical, rows=len(rows))
         listed = [fit_sequence(frame, name, config, rows, encoding) for name, config in (sequences or {}).items()]
         notes += tuple(note for _, note in listed)
-        kept = tuple(column for column in numeric.values() if column is not None)
-        chosen = _fitting_numbers(len(rows)) if numbers == "auto" else numbers
-        if chosen != "plain":
-            kept = tuple(_binned(column, columns.numbers(column.name)) for column in kept)
-        if numbers == "auto" and kept:
-            notes += (f"model.numeric = auto: {_said(chosen, kept)}, by the {len(rows):,} rows it is fitted on",)
-        found = tuple(column for column in categorical.values() if column is not None)
-        encoded = sum(1 + column.indicator for column in kept) + len(found)
+        used_numeric = tuple(column for column in numeric.values() if column is not None)
+        numeric_method = _fitting_numbers(len(rows)) if numbers == "auto" else numbers
+        if numeric_method != "plain":
+            used_numeric = tuple(_binned(column, columns.numbers(column.name)) for column in used_numeric)
+        if numbers == "auto" and used_numeric:
+            notes += (f"model.numeric = auto: {_said(numeric_method, used_numeric)}, by the {len(rows):,} rows it is fitted on",)
+        used_categorical = tuple(column for column in categorical.values() if column is not None)
+        encoded = sum(1 + column.indicator for column in used_numeric) + len(used_categorical)
         screened = screens and encoding.screening == "auto" and encoded >= MANY_COLUMNS
         if screened:
             notes += (f"encoding.screening = auto: of {encoded} columns, those that say nothing may be closed in training",)
         return cls(
-            numeric=kept,
-            categorical=found,
+            numeric=used_numeric,
+            categorical=used_categorical,
             screened=screened,
             sequences=tuple(sequence for sequence, _ in listed if sequence is not None),
             notes=notes,
-            numbers=chosen,
+            numbers=numeric_method,
             rows=len(rows),
             decimal=frame.decimal if isinstance(frame, LazyTable) else None,
         )
@@ -235,8 +235,8 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
         if isinstance(frame, pl.DataFrame):
             return frame.with_columns(**changed)
         assert isinstance(whole, LazyTable)
-        kept = [name for name in whole.columns if name not in changed]
-        beside = whole.beside(kept, pl.DataFrame(list(changed.values())))
+        untouched = [name for name in whole.columns if name not in changed]
+        beside = whole.beside(untouched, pl.DataFrame(list(changed.values())))
         return beside if frame.rows is None else beside[frame.rows]
 
     def encode(self, frame: Frame) -> PackedFeatures:
@@ -319,10 +319,10 @@ def feature_columns(frame: Frame, party: PartyFile) -> FeatureColumns:
         return party.features
     for name in party.drop:
         require_named(frame, name, use="drop")
-    taken = {*party.keys.values(), *party.drop, *party.sequences, party.label, party.weight, party.time}
+    used_otherwise = {*party.keys.values(), *party.drop, *party.sequences, party.label, party.weight, party.time}
     numeric, categorical = [], []
     for name, kind in frame.schema.items():
-        if name in taken:
+        if name in used_otherwise:
             continue
         if kind.is_numeric() or kind.is_temporal() or kind == pl.Boolean:
             numeric.append(name)
@@ -379,15 +379,15 @@ def _fit_numeric(
     name: str, values_N: Floats, asked: Literal["auto", "standard", "log", "rank"], form: Form
 ) -> NumericColumn | None:
     rows = len(values_N)
-    known = values_N[~np.isnan(values_N)]
-    missing = len(known) < rows
+    values = values_N[~np.isnan(values_N)]
+    missing = len(values) < rows
     del values_N  # of a large table a column is much
-    if len(known) == 0 or (known.min() == known.max() and not missing):
+    if len(values) == 0 or (values.min() == values.max() and not missing):
         return None
-    transform = _fitting_transform(known) if asked == "auto" else asked
-    knots, scores = _normal_scores(known) if transform == "rank" else ((), ())
+    transform = _fitting_transform(values) if asked == "auto" else asked
+    knots, scores = _normal_scores(values) if transform == "rank" else ((), ())
     with np.errstate(over="ignore", invalid="ignore"):
-        known_T = transformed(known, transform, knots, scores)
+        known_T = transformed(values, transform, knots, scores)
         mean, deviation = float(known_T.mean()), float(known_T.std())
     if not np.isfinite([mean, deviation]).all():
         raise FeatureError(
@@ -426,13 +426,13 @@ def _fitting_numbers(rows: int) -> Numbers:
 
 def _binned(column: NumericColumn, values_N: Floats) -> NumericColumn:
     """Give a column the edges of its bins, computed on what a model sees: numbers in float32."""
-    known = values_N[~np.isnan(values_N)]
+    values = values_N[~np.isnan(values_N)]
     del values_N
-    seen = np.empty(len(known), dtype=np.float32)
-    for start in range(0, len(known), ENCODED_AT_A_TIME):
+    encoded = np.empty(len(values), dtype=np.float32)
+    for start in range(0, len(values), ENCODED_AT_A_TIME):
         chunk = slice(start, start + ENCODED_AT_A_TIME)
-        seen[chunk] = column.encode(known[chunk])
-    return msgspec.structs.replace(column, edges=bin_edges(seen))
+        encoded[chunk] = column.encode(values[chunk])
+    return msgspec.structs.replace(column, edges=bin_edges(encoded))
 
 
 def _said(chosen: Numbers, columns: tuple[NumericColumn, ...]) -> str:

@@ -57,16 +57,16 @@ def _same_columns(before: Encoder, frame: Frame, party: PartyFile) -> list[str]:
     """Refuse columns that are gone; give a note of each that is new."""
     now = feature_columns(frame, party)
     notes = []
-    for kind, known, found in (
+    for kind, earlier, found in (
         ("numeric", [column.name for column in before.numeric], now.numeric),
         ("categorical", [column.name for column in before.categorical], now.categorical),
     ):
-        if gone := [name for name in known if name not in found]:
+        if lost := [name for name in earlier if name not in found]:
             raise FeatureError(
-                f"column {gone[0]!r} is a {kind} input of the run to start from, and is no {kind} feature now; bring it back, "
+                f"column {lost[0]!r} is a {kind} input of the run to start from, and is no {kind} feature now; bring it back, "
                 f"or {_AGAIN}"
             )
-        notes += [f"column {name!r} {_LEFT_OUT}" for name in found if name not in known]
+        notes += [f"column {name!r} {_LEFT_OUT}" for name in found if name not in earlier]
     for sequence in before.sequences:
         config = party.sequences.get(sequence.name)
         if config is None or (config.length, config.separator, config.target) != (
@@ -78,17 +78,17 @@ def _same_columns(before: Encoder, frame: Frame, party: PartyFile) -> list[str]:
                 f"sequences.{sequence.name}: the run to start from read it otherwise; put length, separator and target back as "
                 f"they were, or {_AGAIN}"
             )
-    known = [sequence.name for sequence in before.sequences]
-    return notes + [f"sequence {name!r} {_LEFT_OUT}" for name in party.sequences if name not in known]
+    earlier = [sequence.name for sequence in before.sequences]
+    return notes + [f"sequence {name!r} {_LEFT_OUT}" for name in party.sequences if name not in earlier]
 
 
 def _widened(column: NumericColumn, values_N: Floats) -> NumericColumn:
     """Widen a column's extremes to include these numbers."""
-    known = values_N[~np.isnan(values_N)]
-    if not len(known):
+    values = values_N[~np.isnan(values_N)]
+    if not len(values):
         return column
     with np.errstate(over="ignore", invalid="ignore"):
-        scaled = (transformed(known, column.transform, column.knots, column.scores) - column.mean) / column.deviation
+        scaled = (transformed(values, column.transform, column.knots, column.scores) - column.mean) / column.deviation
     if not np.isfinite(scaled).all():
         raise FeatureError(f"numeric column {column.name!r}: its numbers are too large to standardise; {_AGAIN}")
     return msgspec.structs.replace(column, low=min(column.low, float(scaled.min())), high=max(column.high, float(scaled.max())))
@@ -98,8 +98,8 @@ def _with_new_categories(
     column: CategoricalColumn, frame: Frame, rows: NDArray[np.int64], encoding: EncodingConfig
 ) -> CategoricalColumn:
     counts = count_values([require_column(frame, column.name, use="feature").gather(rows)])
-    found, least = kept_categories(counts, encoding, cells=len(rows))
-    grown = _grown(column.categories, found, most=encoding.max_categories)
+    categories, least = kept_categories(counts, encoding, cells=len(rows))
+    grown = _grown(column.categories, categories, most=encoding.max_categories)
     if grown == column.categories:
         return column
     built_for = column.built_for or len(column.categories)
@@ -107,8 +107,8 @@ def _with_new_categories(
 
 
 def _with_new_items(sequence: SequenceColumn, frame: Frame, party: PartyFile, rows: NDArray[np.int64]) -> SequenceColumn:
-    fitted, _ = fit_sequence(frame, sequence.name, party.sequences[sequence.name], rows, party.encoding)
-    grown = _grown(sequence.items, fitted.items if fitted is not None else (), most=party.encoding.max_categories)
+    sequence_now, _ = fit_sequence(frame, sequence.name, party.sequences[sequence.name], rows, party.encoding)
+    grown = _grown(sequence.items, sequence_now.items if sequence_now is not None else (), most=party.encoding.max_categories)
     if grown == sequence.items:
         return sequence
     return msgspec.structs.replace(sequence, items=grown, built_for=sequence.built_for or len(sequence.items))
@@ -124,7 +124,7 @@ def _counts(
     before: Encoder, categorical: Sequence[CategoricalColumn], sequences: Sequence[SequenceColumn]
 ) -> list[tuple[str, int, int]]:
     """Of each column of codes its name, and how many it had and has."""
-    found = [
+    counts = [
         (then.name, len(then.categories), len(now.categories)) for then, now in zip(before.categorical, categorical, strict=True)
     ]
-    return found + [(then.name, len(then.items), len(now.items)) for then, now in zip(before.sequences, sequences, strict=True)]
+    return counts + [(then.name, len(then.items), len(now.items)) for then, now in zip(before.sequences, sequences, strict=True)]

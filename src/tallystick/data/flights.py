@@ -58,9 +58,9 @@ def write_flights(folder: Path, *, missing_share: float = 0.03, seed: int = 1) -
         raise ValueError(f"missing_share = {missing_share}: must be at least 0 and below 1")
     flights = _flights()
     rng = np.random.default_rng(seed)
-    kept = [pl.Series(rng.random(flights.height) >= missing_share) for _ in range(2)]
-    carrier = _carrier_table(flights.filter(kept[0] & flights.get_column("arr_delay").is_not_null()))
-    weather = _weather_table(flights.filter(kept[1]))
+    present = [pl.Series(rng.random(flights.height) >= missing_share) for _ in range(2)]
+    carrier = _carrier_table(flights.filter(present[0] & flights.get_column("arr_delay").is_not_null()))
+    weather = _weather_table(flights.filter(present[1]))
     shared = carrier.join(weather, on=KEY, how="semi").height
     return _written(folder, (carrier, weather), shared_rows=shared, rng=rng)
 
@@ -79,8 +79,8 @@ def write_departures(folder: Path, *, rows: int = 120_000, seed: int = 1) -> Fli
     airports = pl.read_csv(_package_data() / "airports.csv", null_values=["NA", ""], infer_schema_length=None)
     places = airports.select(pl.col("faa").alias("origin"), pl.col("lon").alias("longitude"), pl.col("lat").alias("latitude"))
     minute = pl.col("sched_dep_time") % 100 / 60
-    wanted = flights.select(KEY, "origin", hours=_hours_of_the_year() + minute - LEAD_HOURS).join(places, on="origin")
-    carrier = _carrier_table(flights).join(wanted.drop("origin"), on=KEY).drop(KEY)
+    departures = flights.select(KEY, "origin", hours=_hours_of_the_year() + minute - LEAD_HOURS).join(places, on="origin")
+    carrier = _carrier_table(flights).join(departures.drop("origin"), on=KEY).drop(KEY)
     weather = _readings(with_hours=True).join(places, on="origin").drop("origin", "time_hour")
     return _written(folder, (carrier, weather), shared_rows=0, rng=rng)
 

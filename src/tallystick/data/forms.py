@@ -40,8 +40,8 @@ def form_of(kind: pl.DataType, *, use: Literal["numeric", "categorical"]) -> For
         return "number" if use == "numeric" else "text"
     if isinstance(kind, pl.Datetime):
         return "moment" if kind.time_zone is None else "zoned"
-    others: dict[pl.DataType, Form] = {pl.Boolean(): "boolean", pl.Date(): "date", pl.Time(): "time"}
-    return others.get(kind, "duration" if isinstance(kind, pl.Duration) else "number")
+    other_forms: dict[pl.DataType, Form] = {pl.Boolean(): "boolean", pl.Date(): "date", pl.Time(): "time"}
+    return other_forms.get(kind, "duration" if isinstance(kind, pl.Duration) else "number")
 
 
 def has_form(kind: pl.DataType, form: Form) -> bool:
@@ -68,27 +68,27 @@ def as_form(column: pl.Series, form: Form, *, categories: Sequence[str] = ()) ->
         raise _refusal(column, form, f"cells of type {kind}")
     if form == "text":
         return _as_spelt(column, categories)
-    found = form_of(kind, use="categorical")
-    if found == "text":
+    form_here = form_of(kind, use="categorical")
+    if form_here == "text":
         text = column.cast(pl.String).str.strip_chars()
         text = text.set(text == "", None)
-        made = _FROM_TEXT[form](text) if form in _FROM_TEXT else None
-        wrong = text.is_not_null() if made is None else made.is_null() & text.is_not_null()
-        if made is None or wrong.any():
+        converted = _FROM_TEXT[form](text) if form in _FROM_TEXT else None
+        wrong = text.is_not_null() if converted is None else converted.is_null() & text.is_not_null()
+        if converted is None or wrong.any():
             what = f"text that is none in {rows_listed(wrong)} of {len(column)} rows"
             raise _refusal(column, form, what, hint=" (see table.decimal, if it is the sign before a fraction)")
-        return made.alias(column.name)
-    if (found, form) == ("boolean", "number"):
+        return converted.alias(column.name)
+    if (form_here, form) == ("boolean", "number"):
         return column.cast(pl.Int64)
-    if (found, form) == ("number", "boolean") and column.drop_nulls().is_in([0, 1]).all():
+    if (form_here, form) == ("number", "boolean") and column.drop_nulls().is_in([0, 1]).all():
         return column.cast(pl.Boolean)
-    if (found, form) == ("date", "moment"):
+    if (form_here, form) == ("date", "moment"):
         return column.cast(TYPES["moment"])
-    if (found, form) == ("moment", "date"):
+    if (form_here, form) == ("moment", "date"):
         if (column.dt.truncate("1d") == column).all():
             return column.cast(pl.Date)
         raise _refusal(column, form, "time stamps with a time of day")
-    raise _refusal(column, form, WORDS[found])
+    raise _refusal(column, form, WORDS[form_here])
 
 
 def _refusal(column: pl.Series, form: Form, found: str, *, hint: str = "") -> FeatureError:
@@ -103,12 +103,16 @@ def _as_spelt(column: pl.Series, categories: Sequence[str]) -> pl.Series:
 
     A postcode 01067 that comes as the number 1067 would be an unseen category.
     """
-    found = form_of(column.dtype, use="categorical")
-    known = pl.Series(categories, dtype=pl.String)
-    read = _FROM_TEXT[found](known) if found in _FROM_TEXT else known.clear().extend_constant(None, len(known))
+    form_here = form_of(column.dtype, use="categorical")
+    known_values = pl.Series(categories, dtype=pl.String)
+    read = (
+        _FROM_TEXT[form_here](known_values)
+        if form_here in _FROM_TEXT
+        else known_values.clear().extend_constant(None, len(known_values))
+    )
     spelt = as_text(read.filter(read.is_not_null()))
-    if (spelt != known.filter(read.is_not_null())).any():
-        raise _refusal(column, "text", f"{WORDS[found]}, which do not keep how it was written (such as zeros in front)")
+    if (spelt != known_values.filter(read.is_not_null())).any():
+        raise _refusal(column, "text", f"{WORDS[form_here]}, which do not keep how it was written (such as zeros in front)")
     return as_text(column)
 
 

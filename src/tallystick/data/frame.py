@@ -27,8 +27,8 @@ def as_frame(table: Any, *, source: str) -> pl.DataFrame:
     require_unique([name for name in getattr(table, "columns", ()) if isinstance(name, str)], source=source)
     try:
         # Arrow would leave out a pandas index that only counts, its name or not.
-        if named := [name for name in getattr(getattr(table, "index", None), "names", ()) if name is not None]:
-            table = table.reset_index(level=named)
+        if index_names := [name for name in getattr(getattr(table, "index", None), "names", ()) if name is not None]:
+            table = table.reset_index(level=index_names)
         arrow = pa.table(table)
     except (pa.ArrowException, ValueError, TypeError) as error:
         # The first part of Arrow's message quotes a cell, the last names the column.

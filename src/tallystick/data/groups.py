@@ -32,25 +32,25 @@ def groups_of(column: pl.Series) -> tuple[list[str], NDArray[np.int64]]:
     text = as_text(column).fill_null(MISSING)
     counts = text.value_counts(sort=True, name="rows").sort(["rows", text.name], descending=[True, False])
     names = counts.get_column(text.name).to_list()
-    kept = sorted(names[:MOST_GROUPS])
+    shown_names = sorted(names[:MOST_GROUPS])
     if len(names) > MOST_GROUPS:
-        kept.append(OTHERS if OTHERS not in kept else f"{OTHERS} (joined)")
-    place = {name: code for code, name in enumerate(kept[: MOST_GROUPS if len(names) > MOST_GROUPS else None])}
-    codes_N = text.replace_strict(list(place), list(place.values()), default=len(kept) - 1, return_dtype=pl.Int64)
-    return kept, codes_N.to_numpy()
+        shown_names.append(OTHERS if OTHERS not in shown_names else f"{OTHERS} (joined)")
+    place = {name: code for code, name in enumerate(shown_names[: MOST_GROUPS if len(names) > MOST_GROUPS else None])}
+    codes_N = text.replace_strict(list(place), list(place.values()), default=len(shown_names) - 1, return_dtype=pl.Int64)
+    return shown_names, codes_N.to_numpy()
 
 
 def _quarters(values_N: NDArray[np.float64]) -> tuple[list[str], NDArray[np.int64]]:
     known_N = values_N[np.isfinite(values_N)]
     cuts = np.unique(np.quantile(known_N, [0.25, 0.5, 0.75])) if len(known_N) else np.empty(0)
-    shown = [f"{cut:.6g}" for cut in cuts]
+    bounds = [f"{cut:.6g}" for cut in cuts]
     names = (
         [
-            f"up to {shown[0]}",
-            *(f"above {low}, up to {high}" for low, high in pairwise(shown)),
-            f"above {shown[-1]}",
+            f"up to {bounds[0]}",
+            *(f"above {low}, up to {high}" for low, high in pairwise(bounds)),
+            f"above {bounds[-1]}",
         ]
-        if shown
+        if bounds
         else ["any number"]
     )
     codes_N = np.searchsorted(cuts, values_N, side="left").astype(np.int64)

@@ -33,12 +33,12 @@ def guess_columns(frame: Frame, *, similar: bool, is_label: bool) -> FoundColumn
     classes: int | None = 2
     if label is not None:
         column = frame.get_column(label).drop_nulls()
-        found = as_text(column).n_unique()
-        is_number = column.dtype.is_float() or (column.dtype.is_numeric() and found > MOST_CLASSES)
-        classes = None if found > 2 and is_number else max(found, 2)
+        distinct = as_text(column).n_unique()
+        is_number = column.dtype.is_float() or (column.dtype.is_numeric() and distinct > MOST_CLASSES)
+        classes = None if distinct > 2 and is_number else max(distinct, 2)
     return FoundColumns(names=names, key=key, label=label, classes=classes)
 
 
 def _only(names: Sequence[str], pattern: re.Pattern[str]) -> str | None:
-    found = [name for name in names if pattern.fullmatch(name) or pattern.fullmatch(name.lower())]
-    return found[0] if len(found) == 1 else None
+    matches = [name for name in names if pattern.fullmatch(name) or pattern.fullmatch(name.lower())]
+    return matches[0] if len(matches) == 1 else None

@@ -136,12 +136,12 @@ def read_keys(
     distinct = table.get_column("key").n_unique() == table.height  # as most often: spares two tables of all keys
     duplicated = 0 if distinct else table.group_by("key").len().filter(pl.col("len") > 1).height
     if repeats is not None:
-        kept, words = _latest(frame, table, repeats), repeats.words
+        kept_rows, words = _latest(frame, table, repeats), repeats.words
     else:
         if duplicated:
             _check_repeats(f"key ({names}): {duplicated} keys stand in more than one row", key, alignment, is_label=is_label)
-        kept, words = table if distinct else _by_rule(table, alignment), _said_of_rule(alignment, is_label=is_label)
-    if not kept.height:
+        kept_rows, words = table if distinct else _by_rule(table, alignment), _said_of_rule(alignment, is_label=is_label)
+    if not kept_rows.height:
         raise IdError(
             f"key ({names}): every key stands in more than one row, and alignment.duplicates = drop leaves out all of them; "
             "use a key that names a row, or duplicates: all"
@@ -150,13 +150,13 @@ def read_keys(
         rows=frame.height,
         null_rows=null_rows,
         duplicated_keys=duplicated,
-        duplicate_rows=table.height - kept.height,
-        used=kept.height,
+        duplicate_rows=table.height - kept_rows.height,
+        used=kept_rows.height,
         repeats=words if duplicated else "",
         doubtful=_doubtful(frame, columns, alignment),
     )
-    ids, id_R = _numbered(kept.get_column("key"), distinct=distinct)
-    rows_R = kept.get_column("row").cast(pl.Int64).to_numpy()
+    ids, id_R = _numbered(kept_rows.get_column("key"), distinct=distinct)
+    rows_R = kept_rows.get_column("row").cast(pl.Int64).to_numpy()
     return Keys(ids=Ids(ids.cast(pl.Binary), distinct=True), rows_R=rows_R, id_R=id_R, report=report)
 
 
@@ -291,16 +291,16 @@ def spelling_hints(frame: Frame, *, columns: Mapping[str, str], alignment: Align
         text = normalise(column, key.normalise).drop_nulls()
         if not len(text):
             continue
-        named = f"key {key.name!r}"
+        key_name = f"key {key.name!r}"
         for step in _likely(text):
             changed = _share(normalise(text, [step]).fill_null("") != text)
             if step not in key.normalise and changed:
-                lines.append(f"{named}: `{step}` would change {changed:.1%} of this side's values ({_SHAPES[step]})")
+                lines.append(f"{key_name}: `{step}` would change {changed:.1%} of this side's values ({_SHAPES[step]})")
         if column.dtype.is_numeric():
-            lines.append(f"{named}: it is a column of numbers here, so zeros in front that the other side may have are gone")
+            lines.append(f"{key_name}: it is a column of numbers here, so zeros in front that the other side may have are gone")
         elif zeros := _share(text.str.contains(r"^0[0-9]")):
-            lines.append(f"{named}: {zeros:.1%} of this side's values begin with a zero, which a column of numbers loses")
-        lines.append(f"{named}: this side's values look like {_common_shapes(text)}; compare that with the other side's")
+            lines.append(f"{key_name}: {zeros:.1%} of this side's values begin with a zero, which a column of numbers loses")
+        lines.append(f"{key_name}: this side's values look like {_common_shapes(text)}; compare that with the other side's")
     return lines
 
 
@@ -312,11 +312,11 @@ def _common_shapes(text: pl.Series) -> str:
     shapes = text
     for characters, mask in ((r"\p{N}", "9"), (r"\p{Lu}", "A"), (r"[\p{L}\p{M}--A]", "a"), (r"[[\p{C}\p{Z}]--[ ]]", "?")):
         shapes = shapes.str.replace_all(characters, mask)
-    if (found := _most_common(shapes)).get_column("share").sum() < FEW:
+    if (common := _most_common(shapes)).get_column("share").sum() < FEW:
         for mask in "9Aa":
             shapes = shapes.str.replace_all(f"{mask}{{2,}}", f"{mask}…")
-        found = _most_common(shapes)
-    return ", ".join(f"`{_short_shape(shape)}` ({share:.1%})" for shape, share in found.iter_rows())
+        common = _most_common(shapes)
+    return ", ".join(f"`{_short_shape(shape)}` ({share:.1%})" for shape, share in common.iter_rows())
 
 
 def _most_common(shapes: pl.Series) -> pl.DataFrame:

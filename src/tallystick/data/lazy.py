@@ -182,9 +182,9 @@ def store(source: pl.LazyFrame, folder: Path | None = None) -> LazyTable:
     """
     place = folder or Path(tempfile.gettempdir())
     with room_for(place):
-        held, path = (None, _part(folder)) if folder is not None else _own_file()
+        hold, path = (None, _part(folder)) if folder is not None else _own_file()
         source.sink_parquet(path, compression="zstd", compression_level=1, row_group_size=ROWS_IN_A_GROUP)
-    return LazyTable(pl.scan_parquet(path, glob=False), held=held)
+    return LazyTable(pl.scan_parquet(path, glob=False), held=hold)
 
 
 def store_batches(schema: "pa.Schema", batches: "Iterable[pa.RecordBatch]") -> LazyTable:
@@ -194,7 +194,7 @@ def store_batches(schema: "pa.Schema", batches: "Iterable[pa.RecordBatch]") -> L
     """
     from pyarrow.parquet import ParquetWriter
 
-    held, path = _own_file()
+    hold, path = _own_file()
     pieces = (_as_polars(rows) for rows in _tables(schema, batches))
     first = next(pieces)
     with (
@@ -203,7 +203,7 @@ def store_batches(schema: "pa.Schema", batches: "Iterable[pa.RecordBatch]") -> L
     ):
         for piece in pieces:
             file.write_table(piece)
-    return LazyTable(pl.scan_parquet(path, glob=False), held=held)
+    return LazyTable(pl.scan_parquet(path, glob=False), held=hold)
 
 
 def _tables(schema: "pa.Schema", batches: "Iterable[pa.RecordBatch]") -> "Iterator[pa.Table]":
@@ -224,9 +224,9 @@ def sample(source: pl.LazyFrame, most: int | None, *, seed: int) -> tuple[pl.Laz
     rows = int(source.select(pl.len()).collect(engine="streaming").item())
     if most is None or rows <= most:
         return source, rows
-    drawn = np.sort(np.random.default_rng(seed).choice(rows, size=most, replace=False, shuffle=False))
+    row_numbers = np.sort(np.random.default_rng(seed).choice(rows, size=most, replace=False, shuffle=False))
     name = "row number"
-    numbered = source.with_row_index(name).filter(pl.col(name).is_in(pl.Series(drawn, dtype=pl.UInt32).implode()))
+    numbered = source.with_row_index(name).filter(pl.col(name).is_in(pl.Series(row_numbers, dtype=pl.UInt32).implode()))
     return numbered.drop(name), most
 
 
@@ -237,10 +237,10 @@ def unpacked(path: Path) -> Iterator[str]:
         yield str(path)
         return
     with room_for(Path(tempfile.gettempdir())):
-        held, copy = _own_file()
+        hold, copy = _own_file()
         with gzip.open(path) as packed:
-            shutil.copyfileobj(packed, held.file, COPIED_BYTES)
-        held.file.flush()
+            shutil.copyfileobj(packed, hold.file, COPIED_BYTES)
+        hold.file.flush()
     yield copy
 
 
@@ -268,8 +268,8 @@ def _own_file() -> tuple[_Held, str]:
     if SELF.is_dir():
         file = tempfile.TemporaryFile()  # noqa: SIM115
         return _Held(file), str(SELF / str(file.fileno()))
-    named = tempfile.NamedTemporaryFile(prefix="tallystick-")  # noqa: SIM115
-    return _Held(cast(IO[bytes], named)), named.name
+    handle = tempfile.NamedTemporaryFile(prefix="tallystick-")  # noqa: SIM115
+    return _Held(cast(IO[bytes], handle)), handle.name
 
 
 def _part(folder: Path) -> str:

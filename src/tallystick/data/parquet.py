@@ -103,20 +103,20 @@ def _too_large(path: TableFile, name: str, what: str) -> DataError:
 def _as_dictionaries(metadata: "FileMetaData") -> list[str]:
     """Columns of text and bytes, but for those that Arrow cannot read in this form."""
     chunks = list(_chunks(metadata))
-    others = {chunk.path_in_schema for chunk in chunks if NOT_AS_DICTIONARY & set(chunk.encodings)}
-    return sorted({chunk.path_in_schema for chunk in chunks if chunk.physical_type == "BYTE_ARRAY"} - others)
+    unfit = {chunk.path_in_schema for chunk in chunks if NOT_AS_DICTIONARY & set(chunk.encodings)}
+    return sorted({chunk.path_in_schema for chunk in chunks if chunk.physical_type == "BYTE_ARRAY"} - unfit)
 
 
 def _pieces(file: "ParquetFile", schema: "pa.Schema", table: TableConfig, path: TableFile) -> "Iterator[pa.RecordBatch]":
     """All rows in the types of ``schema``, in batches of some text each."""
-    seen, rows = _Seen(path), 0
+    seen_rows, rows = _Seen(path), 0
     for group in range(file.num_row_groups):
         waiting: list[pa.RecordBatch] = []
         text = 0
         for batch in file.iter_batches(batch_size=_rows_at_a_time(file.metadata, group), row_groups=[group]):
             refuse_rows_beyond(rows := rows + len(batch), table, source=path, has="announces fewer rows and holds at least")
             batch.validate(full=True)
-            seen.count(batch)
+            seen_rows.count(batch)
             for piece, more in _halved(batch, path):
                 if waiting and (sum(map(len, waiting)) + len(piece) > ROWS_IN_A_GROUP or text + more > TEXT_AT_A_TIME):
                     yield from _together(waiting)

@@ -87,10 +87,10 @@ def keys_as_written(party: PartyFile) -> AlignmentConfig:
 
 def _uses(frame: Frame, party: PartyFile) -> dict[str, str]:
     features = feature_columns(frame, party)
-    named = dict.fromkeys(features.numeric, "numeric") | dict.fromkeys(features.categorical, "categorical")
-    named |= dict.fromkeys(party.sequences, "sequence")
+    use_of = dict.fromkeys(features.numeric, "numeric") | dict.fromkeys(features.categorical, "categorical")
+    use_of |= dict.fromkeys(party.sequences, "sequence")
     own = {party.label: "label", party.weight: "weight", party.time: "time"}
-    return named | dict.fromkeys(party.keys.values(), "key") | {name: use for name, use in own.items() if name is not None}
+    return use_of | dict.fromkeys(party.keys.values(), "key") | {name: use for name, use in own.items() if name is not None}
 
 
 def _column(column: pl.Series, use: str) -> ColumnProfile:
@@ -114,7 +114,7 @@ def samples_of(column: pl.Series) -> tuple[str, ...]:
     if column.dtype.is_nested():
         return ()
     few = column.head(SAMPLED).drop_nulls().unique(maintain_order=True).head(SAMPLES)
-    return tuple(shown if len(shown := str(_shown(cell))) <= WIDEST else f"{shown[:WIDEST]}..." for cell in few.to_list())
+    return tuple(text if len(text := str(_shown(cell))) <= WIDEST else f"{text[:WIDEST]}..." for cell in few.to_list())
 
 
 def _shown(value: object) -> str | None:
@@ -197,5 +197,5 @@ def lost_zeros(keys: pl.Series) -> float:
 
 def _days_first(values: pl.Series) -> bool:
     """Tell whether all that is not missing looks like 31.12.2020 or 31/12/20: no ISO date, so it stays text."""
-    known = values.drop_nulls()
-    return values.dtype == pl.String and len(known) > 0 and bool(known.str.contains(DAY_FIRST).all())
+    texts = values.drop_nulls()
+    return values.dtype == pl.String and len(texts) > 0 and bool(texts.str.contains(DAY_FIRST).all())

@@ -38,20 +38,20 @@ def with_summaries(frame: Frame, party: PartyFile, alignment: AlignmentConfig) -
     key = key_of(frame, columns=party.keys, alignment=alignment)
     numbered = pl.DataFrame({"key": key, "row": pl.int_range(frame.height, eager=True)}).drop_nulls("key")
     rows = latest_last(frame, numbered, repeats)
-    asked = [(column, each) for column, statistics in repeats.aggregate.items() for each in statistics]
-    made: dict[str, pl.Series] = {}
-    for column, statistic in asked:
+    pairs = [(column, each) for column, statistics in repeats.aggregate.items() for each in statistics]
+    summaries: dict[str, pl.Series] = {}
+    for column, statistic in pairs:
         name = column if len(repeats.aggregate[column]) == 1 else f"{column}_{statistic}"
-        _require_free(name, frame, made, replaced=repeats.aggregate)
-        made[name] = _spread(_made_of(_values(frame, column, statistic), rows, statistic), key, name)
+        _require_free(name, frame, summaries, replaced=repeats.aggregate)
+        summaries[name] = _spread(_made_of(_values(frame, column, statistic), rows, statistic), key, name)
     if repeats.count is not None:
-        _require_free(repeats.count, frame, made)
-        made[repeats.count] = _spread(rows.group_by("key").agg(pl.len().alias("value")), key, repeats.count)
-    columns = pl.DataFrame(list(made.values()))
-    kept = [name for name in frame.columns if name not in repeats.aggregate]
+        _require_free(repeats.count, frame, summaries)
+        summaries[repeats.count] = _spread(rows.group_by("key").agg(pl.len().alias("value")), key, repeats.count)
+    columns = pl.DataFrame(list(summaries.values()))
+    untouched = [name for name in frame.columns if name not in repeats.aggregate]
     if isinstance(frame, pl.DataFrame):
-        return frame.select(kept).hstack(columns)
-    return frame.beside(kept, columns)
+        return frame.select(untouched).hstack(columns)
+    return frame.beside(untouched, columns)
 
 
 def _values(frame: Frame, column: str, statistic: Statistic) -> pl.Series:

@@ -109,10 +109,10 @@ def _target(frame: Frame, name: str, separator: str | None) -> pl.Series:
 def _listed(column: pl.Series, separator: str | None, length: int | None) -> tuple[pl.Series, NDArray[np.int64]]:
     """Return the last ``length`` items of each cell, one after the other, and how many each cell has: none for a missing one."""
     lists = _lists(column, separator).list.drop_nulls()
-    kept = lists if length is None else lists.list.tail(length)
+    last_items = lists if length is None else lists.list.tail(length)
     # A cell without items leaves one null behind.
-    items = kept.explode().drop_nulls().rename(column.name)
-    return items, kept.list.len().fill_null(0).cast(pl.Int64).to_numpy()
+    items = last_items.explode().drop_nulls().rename(column.name)
+    return items, last_items.list.len().fill_null(0).cast(pl.Int64).to_numpy()
 
 
 def _lists(column: pl.Series, separator: str | None) -> pl.Series:

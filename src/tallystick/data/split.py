@@ -43,9 +43,9 @@ def folds_by_hash(ids: Sequence[bytes], split: SplitConfig, *, count: int, seed:
     """
     fold_N = np.zeros(len(ids), dtype=np.int64)
     first = max(split.validation, (1 - split.test) / count)
-    others = (1 - split.test - first) / (count - 1)
+    other_share = (1 - split.test - first) / (count - 1)
     for piece, uniform_P in _uniform(ids, seed):
-        beyond_P = (uniform_P - split.test - first) / others
+        beyond_P = (uniform_P - split.test - first) / other_share
         fold_N[piece] = np.clip(np.floor(beyond_P) + 1, 0, count - 1)
     return fold_N
 
@@ -81,10 +81,10 @@ def split_by_time(times: pl.Series, split: SplitConfig) -> Parts:
     rank_N = times.rank("dense").to_numpy().astype(np.int64)
     parts_N = np.full(len(times), TRAINING, dtype=np.uint8)
     for part, share in ((TEST, split.test), (VALIDATION, split.validation)):
-        left = np.sort(rank_N[parts_N == TRAINING])
-        wanted = min(round(share * len(times)), len(left))
-        if wanted:
-            parts_N[(parts_N == TRAINING) & (rank_N >= left[len(left) - wanted])] = part
+        training_ranks = np.sort(rank_N[parts_N == TRAINING])
+        count = min(round(share * len(times)), len(training_ranks))
+        if count:
+            parts_N[(parts_N == TRAINING) & (rank_N >= training_ranks[len(training_ranks) - count])] = part
     empty = [name for name, part in _wanted(split).items() if not (parts_N == part).any()]
     if empty:
         raise _too_few_times(times, " and ".join(empty))
@@ -103,12 +103,12 @@ def parts_of_other_times(times: pl.Series, parts_N: Parts) -> Parts:
     times = ordered_times(times, use="time")
     check_times(times, SplitConfig())
     rank = times.rank("dense").to_numpy().astype(np.int64)
-    first, others = rank[: len(parts_N)], rank[len(parts_N) :]
-    found = np.full(len(others), TRAINING, dtype=np.uint8)
+    first, other_ranks = rank[: len(parts_N)], rank[len(parts_N) :]
+    part_M = np.full(len(other_ranks), TRAINING, dtype=np.uint8)
     for part in (VALIDATION, TEST):
         if (parts_N == part).any():
-            found[others >= first[parts_N == part].min()] = part
-    return found
+            part_M[other_ranks >= first[parts_N == part].min()] = part
+    return part_M
 
 
 def check_times(times: pl.Series, split: SplitConfig) -> None:

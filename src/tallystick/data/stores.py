@@ -85,14 +85,14 @@ class Store:
         base = self.address.rstrip("/")
         with self._asked():
             if _PATTERN.search(name):
-                found = self.files.get_file_info(FileSelector(above, allow_not_found=True))
-                found, base = [each for each in found if fnmatchcase(each.base_name, name)], base.rpartition("/")[0]
+                entries = self.files.get_file_info(FileSelector(above, allow_not_found=True))
+                entries, base = [each for each in entries if fnmatchcase(each.base_name, name)], base.rpartition("/")[0]
             else:
                 (there,) = self.files.get_file_info([self.key])
                 if there.type == FileType.File:
                     return [StoredFile(base, self.key, self.files)]
-                found = self.files.get_file_info(FileSelector(self.key, allow_not_found=True))
-        files = [StoredFile(f"{base}/{each.base_name}", each.path, self.files) for each in found if each.type == FileType.File]
+                entries = self.files.get_file_info(FileSelector(self.key, allow_not_found=True))
+        files = [StoredFile(f"{base}/{each.base_name}", each.path, self.files) for each in entries if each.type == FileType.File]
         if not files:
             raise DataError(
                 f"{self.address}: the store has no such file, folder or pattern; check table.path, or the option that names it"

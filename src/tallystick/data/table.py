@@ -66,9 +66,9 @@ def read_rows(source: TableConfig, party: PartyFile, *, trained: TrainedForms | 
     """
     text, made_of = set(party.text_columns), party.repeats.aggregate if party.repeats is not None else {}
     if trained is not None:
-        known = set(trained.text_columns)
-        text |= known
-        text |= {column for column, statistics in made_of.items() if known & {f"{column}_{each}" for each in statistics}}
+        text_columns = set(trained.text_columns)
+        text |= text_columns
+        text |= {column for column, statistics in made_of.items() if text_columns & {f"{column}_{each}" for each in statistics}}
         if source.path is not None and source.decimal is None and trained.decimal is not None:
             source = source.model_copy(update={"decimal": trained.decimal})
     frame = with_dates(read_table(source, text=text), party.dates)
@@ -143,10 +143,10 @@ def _read_files(path: Path | str, table: TableConfig, text: Collection[str]) -> 
 
 def _stored(place: Store) -> list[StoredFile]:
     """List a store's files of the kinds that a table can have."""
-    found = [file for file in place.listed() if not file.name.startswith((".", "_")) and _ending(file)]
-    if not found:
+    files = [file for file in place.listed() if not file.name.startswith((".", "_")) and _ending(file)]
+    if not files:
         raise DataError(f"{place.address}: holds no file that ends in {', '.join(TABLE_SUFFIXES)}; an Iceberg table is not read")
-    return found
+    return files
 
 
 @contextmanager
@@ -174,17 +174,17 @@ def _files(path: Path) -> list[Path]:
         return [path]
     if path.is_dir():
         _refuse_iceberg(path)
-        found = [each for each in path.iterdir() if not each.name.startswith((".", "_")) and _ending(each)]
-        if not found:
+        files = [each for each in path.iterdir() if not each.name.startswith((".", "_")) and _ending(each)]
+        if not files:
             raise DataError(f"{path}: the folder holds no file that ends in {', '.join(TABLE_SUFFIXES)}")
     else:
         anchor = Path(path.anchor)
-        found = [each for each in anchor.glob(str(path.relative_to(anchor))) if each.is_file() and _ending(each)]
-        if not found and any(sign in str(path) for sign in "*?["):
+        files = [each for each in anchor.glob(str(path.relative_to(anchor))) if each.is_file() and _ending(each)]
+        if not files and any(sign in str(path) for sign in "*?["):
             raise DataError(f"{path}: no file fits this pattern; check table.path, or the option that names it")
-        if not found:
+        if not files:
             raise DataError(f"{path}: there is no such file; check table.path, or the option that names it")
-    return sorted(found)
+    return sorted(files)
 
 
 def _refuse_iceberg(folder: Path) -> None:

@@ -21,8 +21,8 @@ def telling(values: pl.Series, label: pl.Series) -> str | None:
         label: of the same rows.
     """
     if len(values) > MOST_ROWS:
-        drawn = np.sort(np.random.default_rng(len(values)).integers(len(values), size=MOST_ROWS))
-        values, label = values.gather(drawn), label.gather(drawn)
+        sample = np.sort(np.random.default_rng(len(values)).integers(len(values), size=MOST_ROWS))
+        values, label = values.gather(sample), label.gather(sample)
     if values.dtype.is_float():
         values = values.fill_nan(None)
     absent = values.is_null()
@@ -31,15 +31,15 @@ def telling(values: pl.Series, label: pl.Series) -> str | None:
     pair = pl.DataFrame({"value": values, "label": label}).drop_nulls()
     if pair.height < 3 or pair.get_column("label").n_unique() < 2:
         return None
-    known, truth = pair.get_column("value"), pair.get_column("label")
-    if known.dtype.is_numeric() and truth.dtype.is_numeric():
+    values_known, truth = pair.get_column("value"), pair.get_column("label")
+    if values_known.dtype.is_numeric() and truth.dtype.is_numeric():
         correlation = pair.select(pl.corr(pl.col("value").cast(pl.Float64), pl.col("label").cast(pl.Float64))).item()
         if correlation is not None and abs(correlation) > CORRELATION:
             return "all but equals the label"
-    if _determines(known, truth):
+    if _determines(values_known, truth):
         return "all but equals the label"
-    ordered = known.dtype.is_numeric() or known.dtype.is_temporal()
-    if ordered and (auc := _auc(known, truth)) is not None and auc >= TELLING_AUC:
+    ordered = values_known.dtype.is_numeric() or values_known.dtype.is_temporal()
+    if ordered and (auc := _auc(values_known, truth)) is not None and auc >= TELLING_AUC:
         return f"tells the label alone, with AUC {auc:.4f}"
     return None
 

@@ -84,9 +84,9 @@ def number_like_warning(name: str) -> str:
 
 def rows_listed(rows: pl.Series, *, limit: int = 5) -> str:
     """Name the first few rows where a mask is true, by number (from 0) and never by content."""
-    found = rows.fill_null(False).arg_true()
-    numbers = ", ".join(str(row) for row in found.head(limit))
-    return f"{len(found)} (row {numbers}{', ...' if len(found) > limit else ''}, counted from 0)"
+    row_numbers = rows.fill_null(False).arg_true()
+    numbers = ", ".join(str(row) for row in row_numbers.head(limit))
+    return f"{len(row_numbers)} (row {numbers}{', ...' if len(row_numbers) > limit else ''}, counted from 0)"
 
 
 def _float_text(column: pl.Series) -> pl.Series:

@@ -37,7 +37,7 @@ def with_dates(frame: Frame, formats: Mapping[str, str]) -> Frame:
 
     A column that holds dates already stays as it is.
     """
-    made = {}
+    dated = {}
     for name, words in formats.items():
         if name not in frame.schema:
             raise DataError(f"dates.{name}: is not in the table; {did_you_mean(name, frame.columns)}")
@@ -51,12 +51,12 @@ def with_dates(frame: Frame, formats: Mapping[str, str]) -> Frame:
         wrong = read.is_null() & text.is_not_null()
         if wrong.any():
             raise DataError(f"dates.{name} = {words!r}: cells are written otherwise in {rows_listed(wrong)} rows")
-        made[name] = read
-    if not made:
+        dated[name] = read
+    if not dated:
         return frame
     if isinstance(frame, LazyTable):
-        return frame.beside([name for name in frame.columns if name not in made], pl.DataFrame(list(made.values())))
-    return frame.with_columns(**made)
+        return frame.beside([name for name in frame.columns if name not in dated], pl.DataFrame(list(dated.values())))
+    return frame.with_columns(**dated)
 
 
 def iso_moments(text: pl.Series) -> tuple[pl.Series, pl.Series]:
@@ -76,14 +76,16 @@ def iso_moments(text: pl.Series) -> tuple[pl.Series, pl.Series]:
 
 
 def _of_text(text: pl.Series, *, use: str) -> pl.Series:
-    named = f"{use} column {text.name!r}"
+    column_name = f"{use} column {text.name!r}"
     times, is_zoned = iso_moments(text)
     wrong = times.is_null() & text.is_not_null() & (text.str.strip_chars() != "")
     if wrong.any():
         raise DataError(
-            f"{named}: text that is no ISO date or time in {rows_listed(wrong)} rows, so their order in time is not known; write "
-            "dates such as 2024-01-31 or 2024-01-31T13:00:00Z, or name how they are written under dates in the party file"
+            f"{column_name}: text that is no ISO date or time in {rows_listed(wrong)} rows, so their order in time is not known; "
+            "write dates such as 2024-01-31 or 2024-01-31T13:00:00Z, or name how they are written under dates in the party file"
         )
     if is_zoned.any() and not is_zoned.all():
-        raise DataError(f"{named}: some cells have a time zone and others have none; write a zone in all of them, or in none")
+        raise DataError(
+            f"{column_name}: some cells have a time zone and others have none; write a zone in all of them, or in none"
+        )
     return times.cast(pl.Datetime("us")).alias(text.name)

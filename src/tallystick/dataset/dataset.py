@@ -138,11 +138,11 @@ class Dataset(ABC):
             return []
         all_N, classes = torch.cat([self.train_N, self.validation_N]), self.labels.coder.classes
         labels_N, fold_N = (values_N[all_N] for values_N in (self.labels.true_N, folds.fold_N))
-        found = untaught(labels_N, fold_N, classes=len(classes), members=folds.count)
+        gaps = untaught(labels_N, fold_N, classes=len(classes), members=folds.count)
         return [
             f"network {member + 1} of {folds.count} meets no row of class {shown(classes[code])}, for all are in the fold "
             "that it judges; training.folds = 1 trains one network on all classes"
-            for member, code in found
+            for member, code in gaps
         ]
 
     def features_at(self, index_B: Tensor) -> Features:

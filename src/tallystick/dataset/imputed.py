@@ -83,8 +83,8 @@ class ImputingSource:
         source = cls(features=features, own_U=own_U, imputer=imputer, draws=draws)
         if not imputer.makes_rows:
             return source
-        chosen = torch.linspace(0, len(features) - 1, min(len(features), MOST_DONORS), dtype=torch.float64).round().long()
-        donors = features.rows(chosen)
+        donor_rows = torch.linspace(0, len(features) - 1, min(len(features), MOST_DONORS), dtype=torch.float64).round().long()
+        donors = features.rows(donor_rows)
         if absent := int((own_U < 0).sum()):
             numeric, codes = imputer.made_up(donors.numeric_NF, donors.categorical_NG, absent, generator=generator)
             source = replace(source, made_up=Features(numeric_NF=numeric, categorical_NG=codes))

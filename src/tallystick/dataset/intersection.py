@@ -164,17 +164,19 @@ def _with_unaligned(contract: Contract, own: OwnRows, parts_N: Parts) -> tuple[R
     linked_N, facts = own.alignment.rows_N, contract.unaligned.facts
     if not contract.unaligned.used or not (own.is_label or facts.pretrains_bottoms):
         return linked_N, UnalignedRows()
-    others = own.unlinked()
-    parts_M = np.full(len(others), TRAINING, dtype=np.uint8)  # without labels or times a feature party's are for training alone
+    other_rows = own.unlinked()
+    parts_M = np.full(
+        len(other_rows), TRAINING, dtype=np.uint8
+    )  # without labels or times a feature party's are for training alone
     if contract.split.method == "hash":
-        parts_M = split_by_hash(own.keys.ids_of(others), contract.split, seed=contract.seed)
+        parts_M = split_by_hash(own.keys.ids_of(other_rows), contract.split, seed=contract.seed)
     elif own.is_label:
         assert own.party.time is not None
-        times = own.column_at(own.party.time, np.concatenate([linked_N, others]), use="time")
+        times = own.column_at(own.party.time, np.concatenate([linked_N, other_rows]), use="time")
         parts_M = parts_of_other_times(times, parts_N)
     first = len(linked_N)
     train_N, validation_N, test_N = (part_N + first for part_N in positions(parts_M))
-    return np.concatenate([linked_N, others]), UnalignedRows(train_N=train_N, validation_N=validation_N, test_N=test_N)
+    return np.concatenate([linked_N, other_rows]), UnalignedRows(train_N=train_N, validation_N=validation_N, test_N=test_N)
 
 
 def _check_enough(unaligned: UnalignedRows, settings: UnalignedConfig) -> None:
@@ -205,8 +207,8 @@ def check_classes(settings: UnalignedConfig, coder: LabelCoder, aligned_N: Tenso
     """
     if not settings.used or coder.type == "regression" or bool((aligned_N != aligned_N.round()).any()):
         return
-    where, found = f"unaligned.method = {settings.method}", set(aligned_N.long().tolist())
-    if lacking := [name for code, name in enumerate(coder.classes) if code not in found]:
+    where, classes_met = f"unaligned.method = {settings.method}", set(aligned_N.long().tolist())
+    if lacking := [name for code, name in enumerate(coder.classes) if code not in classes_met]:
         raise DataError(
             f"{where}: no aligned training row is of class {shown(lacking[0])}, so nothing joint can be learnt of it; "
             "align more rows, or leave that class out of the table"

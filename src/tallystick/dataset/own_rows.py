@@ -75,8 +75,8 @@ class OwnRows:
 
     def candidates(self, feature_parties: Sequence[str]) -> list[Candidates]:
         """Return the candidates of each feature party in this order; a feature party has its own alone."""
-        found = self.alignment.candidates
-        return [found[name] for name in (feature_parties if self.is_label else [self.party.party])]
+        candidates = self.alignment.candidates
+        return [candidates[name] for name in (feature_parties if self.is_label else [self.party.party])]
 
     def crossed(self, rows_R: NDArray[np.int64]) -> Frame:
         """Return a feature party's rows that crossed the cut: by position, or by number if rows have candidates."""
@@ -97,13 +97,13 @@ class OwnRows:
 
     def key_at(self, index_B: Tensor) -> NDArray[np.int64]:
         """Return which id the own row at each position has; unlinked rows come after the linked ones."""
-        found: NDArray[np.int64] = self.keys.id_R[self.rows_at(index_B)]
-        return found
+        id_B: NDArray[np.int64] = self.keys.id_R[self.rows_at(index_B)]
+        return id_B
 
     def rows_at(self, index_B: Tensor) -> NDArray[np.int64]:
         """Return which of the R rows is at each position; unlinked rows come after the linked ones."""
-        found: NDArray[np.int64] = np.concatenate([self.alignment.rows_N, self.unlinked()])[index_B.cpu().numpy()]
-        return found
+        row_B: NDArray[np.int64] = np.concatenate([self.alignment.rows_N, self.unlinked()])[index_B.cpu().numpy()]
+        return row_B
 
     def at(self, rows_M: NDArray[np.int64]) -> Frame:
         """Select these of the R rows."""

@@ -154,12 +154,12 @@ class SimilarityDataset(Dataset):
         if own.is_label and contract.alignment.leaves_unlinked:
             own_folds = own_folds_of(contract, own.before, ids_by_position(len(own.alignment)), train_N, validation_N)
         taught = contract.refits or own_folds is not None
-        device, fitted = torch.device(own.party.device), fitted_positions(train_N, validation_N, taught=taught).numpy()
+        device, fitted_rows = torch.device(own.party.device), fitted_positions(train_N, validation_N, taught=taught).numpy()
         if not own.is_label:
             (candidates,) = own.candidates(contract.feature_parties)
-            used = np.unique(candidates.numbers_NK[fitted])
-            fitted = used[used >= 0]
-        dataset = cls._encoded(contract, own, own.fit_encoder(own.linked(), fitted), device)
+            used = np.unique(candidates.numbers_NK[fitted_rows])
+            fitted_rows = used[used >= 0]
+        dataset = cls._encoded(contract, own, own.fit_encoder(own.linked(), fitted_rows), device)
         dataset = replace(dataset, train_N=train_N.to(device), validation_N=validation_N.to(device), test_N=test_N.to(device))
         if not own.is_label:
             return dataset

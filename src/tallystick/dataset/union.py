@@ -90,10 +90,10 @@ def union_calibration(
     """
     imputer, label_when = label_strategy(union.labels)
     _, feature_when = feature_strategy(union.features)
-    asked = {label_when, feature_when} - {"never"}
-    if not asked:
+    times = {label_when, feature_when} - {"never"}
+    if not times:
         return NO_CALIBRATION
-    (when,) = asked  # the contract allows one
+    (when,) = times  # the contract allows one
     if when == "fitted" and own_columns:
         return Calibration(when=when)
     shared, label_only = sizes["intersection"], sizes["union"] - sizes[feature_party]
@@ -218,8 +218,8 @@ class UnionDataset(Dataset):
 
     def calibration(self, state: TrainingState | None) -> Calibration:
         """Return the shift, with the line that training fitted, if it did."""
-        fitted = state.best_fitted if state is not None else {}
-        return replace(self.shift, line=LogitLine(**fitted)) if fitted else self.shift
+        line = state.best_fitted if state is not None else {}
+        return replace(self.shift, line=LogitLine(**line)) if line else self.shift
 
 
 def _shuffled(own: OwnRows, seed: int) -> OwnRows:

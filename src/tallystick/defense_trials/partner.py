@@ -65,7 +65,7 @@ class SimulatedPartner:
             frame = frame[keys_of(frame, party, contract.alignment).rows_R]
         columns = feature_columns(frame, party)
         names = [*columns.numeric, *columns.categorical, *party.sequences]
-        given = _named(split, names) if split is not None else _drawn(names, share, seed)
+        partner_columns = _named(split, names) if split is not None else _drawn(names, share, seed)
         if rows < frame.height:
             frame = frame[pl.int_range(frame.height, eager=True).sample(rows, seed=seed)]
         feature = contract.feature_parties[0]
@@ -77,21 +77,25 @@ class SimulatedPartner:
             "threads": party.threads,
         }
         label_values = {use: getattr(party, use) for use in ("label", "weight", "time") if getattr(party, use) is not None}
-        kept = [name for name in names if name not in given]
+        own_columns = [name for name in names if name not in partner_columns]
         repeats: dict[str, Any] = {"repeats": {}} if contract.alignment.duplicates == "all" else {}  # one row of each key
         return cls(
             label=party.party,
             feature=feature,
             tables={
-                party.party: frame.select(list(dict.fromkeys([*party.keys.values(), *own, *kept, *_targets(party, kept)]))),
-                feature: frame.select(list(dict.fromkeys([*party.keys.values(), *given, *_targets(party, given)]))),
+                party.party: frame.select(
+                    list(dict.fromkeys([*party.keys.values(), *own, *own_columns, *_targets(party, own_columns)]))
+                ),
+                feature: frame.select(
+                    list(dict.fromkeys([*party.keys.values(), *partner_columns, *_targets(party, partner_columns)]))
+                ),
             },
             columns={
-                party.party: {**values, **label_values, **_features(party, columns, kept)},
-                feature: {**values, **repeats, **_features(party, columns, given)},
+                party.party: {**values, **label_values, **_features(party, columns, own_columns)},
+                feature: {**values, **repeats, **_features(party, columns, partner_columns)},
             },
-            given=tuple(given),
-            kept=tuple(kept),
+            given=tuple(partner_columns),
+            kept=tuple(own_columns),
         )
 
 
@@ -112,9 +116,9 @@ def _targets(party: PartyFile, chosen: Sequence[str]) -> list[str]:
 
 def _named(split: Sequence[str], names: list[str]) -> list[str]:
     if unknown := [name for name in split if name not in names]:
-        left = [name for name in names if name not in split]
-        close = difflib.get_close_matches(unknown[0], left, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"not given yet: {', '.join(left) or 'none'}"
+        unassigned = [name for name in names if name not in split]
+        close = difflib.get_close_matches(unknown[0], unassigned, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"not given yet: {', '.join(unassigned) or 'none'}"
         raise ConfigError(f"--split {unknown[0]}: is not a feature column of this party; {hint}")
     if not split:
         raise ConfigError("--split: names no column; name at least one that a feature party might hold")
@@ -129,5 +133,5 @@ def _drawn(names: list[str], share: float, seed: int) -> list[str]:
             f"{len(names)} feature column(s) cannot be shared between two parties; list at least two in the party file"
         )
     count = min(max(round(share * len(names)), 1), len(names) - 1)
-    chosen = np.random.default_rng([seed, 5]).choice(len(names), size=count, replace=False)
-    return [names[number] for number in sorted(chosen)]
+    picks = np.random.default_rng([seed, 5]).choice(len(names), size=count, replace=False)
+    return [names[number] for number in sorted(picks)]

@@ -44,17 +44,17 @@ def simulated_on(
         # A worker's threads are the engine's.
         columns={name: json.dumps({**columns, "threads": None}) for name, columns in partner.columns.items()},
     )
-    taken: list[int] = []
+    running: list[int] = []
 
     def inputs() -> Iterator[bytes]:
         for number in numbers:
-            taken.append(number)
+            running.append(number)
             yield str(number).encode()
 
     work = Work(prepare=f"{__name__}:{prepare.__name__}", shared=msgspec.msgpack.encode(shared))
     for index, output in engine.map(work, inputs()):
         kind, _, rest = output.partition(b":")
-        yield taken[index], read_result(rest) if kind == b"result" else _ERRORS[kind.decode()](rest.decode())
+        yield running[index], read_result(rest) if kind == b"result" else _ERRORS[kind.decode()](rest.decode())
 
 
 class _Shared(msgspec.Struct, frozen=True):
@@ -67,10 +67,10 @@ class _Shared(msgspec.Struct, frozen=True):
 
 def prepare(shared: bytes) -> TaskFunction:
     """Read the tables in a worker; a task's input is the number of a run."""
-    told = msgspec.msgpack.decode(shared, type=_Shared)
-    contracts = [json.loads(contract) for contract in told.contracts]
-    tables = {name: pl.read_ipc(BytesIO(table)) for name, table in told.tables.items()}
-    columns = {name: json.loads(each) for name, each in told.columns.items()}
+    inputs = msgspec.msgpack.decode(shared, type=_Shared)
+    contracts = [json.loads(contract) for contract in inputs.contracts]
+    tables = {name: pl.read_ipc(BytesIO(table)) for name, table in inputs.tables.items()}
+    columns = {name: json.loads(each) for name, each in inputs.columns.items()}
 
     def make(given: bytes) -> bytes:
         later, which = divmod(int(given), len(contracts))

@@ -82,12 +82,14 @@ def candidate_trials(
     Raises ConfigError for a strength out of range and for a defence that the target does not allow, before anything runs.
     """
     base = _values(contract, partner)
-    found = [Candidate(defense="none", contract=_contract(base, "none"))]
+    candidates = [Candidate(defense="none", contract=_contract(base, "none"))]
     if contract.defense or not contract.sends_gradients:
         entries = [entry.model_dump(mode="json", exclude_none=True) for entry in contract.defense]
         own = " + ".join([NO_GRADIENTS] * (not contract.sends_gradients) + [entry.defense.method for entry in contract.defense])
         values = base if contract.sends_gradients else _without_gradients(base, contract.feature_model.cut_width)
-        found.append(Candidate(defense="the contract's", strength=own, contract=_contract(values | {"defense": entries}, own)))
+        candidates.append(
+            Candidate(defense="the contract's", strength=own, contract=_contract(values | {"defense": entries}, own))
+        )
     for method, strengths in sweep:
         for strength in strengths:
             where = f"--sweep {method}={strength:g}"
@@ -98,8 +100,8 @@ def candidate_trials(
                 changed = _without_gradients(base, size)
             else:
                 changed = base | {"defense": [{"method": method, **DEFENSES[method].usual, DEFENSES[method].strength: size}]}
-            found.append(Candidate(defense=method, strength=f"{strength:g}", contract=_contract(changed, where)))
-    return found
+            candidates.append(Candidate(defense=method, strength=f"{strength:g}", contract=_contract(changed, where)))
+    return candidates
 
 
 def _without_gradients(base: dict[str, Any], cut_width: float | None) -> dict[str, Any]:
@@ -249,24 +251,28 @@ def sweep_defenses(
             "target.type = regression: a sweep compares how well classes are told apart; run it with `audit: true` instead"
         )
     started, began = datetime.now(UTC).isoformat(), time.monotonic()
-    tried = candidate_trials(contract, partner, default_sweep(contract) if sweep is None else sweep)
+    candidates = candidate_trials(contract, partner, default_sweep(contract) if sweep is None else sweep)
     metric = next(iter(METRICS[contract.target.type]))
-    watcher.say(_announced(tried, seeds, minutes))
-    numbers = _begun_until(began + 60 * minutes, len(tried), seeds)
-    contracts = [candidate.contract for candidate in tried]
+    watcher.say(_announced(candidates, seeds, minutes))
+    numbers = _begun_until(began + 60 * minutes, len(candidates), seeds)
+    contracts = [candidate.contract for candidate in candidates]
     runs = simulated_here(contracts, partner, numbers) if engine is None else simulated_on(engine, contracts, partner, numbers)
-    pace = _Pace(runs=seeds * len(tried), of=len(tried), until=began + 60 * minutes, at_once=engine.workers if engine else 1)
-    found = _run_all(tried, runs, metric, pace=pace, watcher=watcher)
-    if found.seeds < seeds and not found.interrupted:
-        found.notes.append(f"Stopped after {minutes:g} minutes: some defences were tried with {found.seeds} of {seeds} seeds.")
+    pace = _Pace(
+        runs=seeds * len(candidates), of=len(candidates), until=began + 60 * minutes, at_once=engine.workers if engine else 1
+    )
+    outcome = _run_all(candidates, runs, metric, pace=pace, watcher=watcher)
+    if outcome.seeds < seeds and not outcome.interrupted:
+        outcome.notes.append(
+            f"Stopped after {minutes:g} minutes: some defences were tried with {outcome.seeds} of {seeds} seeds."
+        )
     if not partner.kept:
-        found.notes.append(
+        outcome.notes.append(
             f"All columns went to {partner.feature}: {partner.label} alone has none left, and can only guess without joining."
         )
-    result = _result(contract, partner, tried, found, started=started, seconds=time.monotonic() - began)
-    if found.lost is not None:
-        raise EngineLost(result, found.lost) from found.lost
-    if found.interrupted:
+    result = _result(contract, partner, candidates, outcome, started=started, seconds=time.monotonic() - began)
+    if outcome.lost is not None:
+        raise EngineLost(result, outcome.lost) from outcome.lost
+    if outcome.interrupted:
         raise Interrupted(result)
     return result
 
@@ -360,9 +366,9 @@ def _run_all(
     finally:
         if isinstance(runs, Generator):
             runs.close()  # now, so that no worker is left when this ends
-    found = _put_together(over, tried, metric, of=pace.runs, interrupted=interrupted)
-    found.lost = lost
-    return found
+    summed = _put_together(over, tried, metric, of=pace.runs, interrupted=interrupted)
+    summed.lost = lost
+    return summed
 
 
 def _measured(outcome: Outcome, metric: str) -> Outcome:
@@ -390,22 +396,22 @@ def _tell(
 
 def _put_together(over: Mapping[int, Outcome], tried: Sequence[Candidate], metric: str, *, of: int, interrupted: bool) -> _Found:
     """Put the runs together in their order, whichever was over first."""
-    found = _Found(tallies=[_Tally() for _ in tried], seeds=len(over) // len(tried), interrupted=interrupted)
+    summed = _Found(tallies=[_Tally() for _ in tried], seeds=len(over) // len(tried), interrupted=interrupted)
     for number, outcome in sorted(over.items()):
         later, which = divmod(number, len(tried))
         if not isinstance(outcome, results.Result):
-            found.notes.append(f"{tried[which].name}, seed {tried[which].contract.seed + later}: {outcome}")
+            summed.notes.append(f"{tried[which].name}, seed {tried[which].contract.seed + later}: {outcome}")
             continue
-        found.tallies[which].add(outcome, metric)
+        summed.tallies[which].add(outcome, metric)
         if which == 0:
-            found.local_baseline += _local_baseline(outcome, metric)
+            summed.local_baseline += _local_baseline(outcome, metric)
         if number == 0:
-            found.columns_not_measured = [line for audit in outcome.sections.features for line in audit.not_measured]
-            found.leakage = outcome.label_audit
+            summed.columns_not_measured = [line for audit in outcome.sections.features for line in audit.not_measured]
+            summed.leakage = outcome.label_audit
     if interrupted:
-        whole = sum(len(tally.utility) for tally in found.tallies)
-        found.notes.append(f"Interrupted: {whole} of {of} trials were over.")
-    return found
+        whole = sum(len(tally.utility) for tally in summed.tallies)
+        summed.notes.append(f"Interrupted: {whole} of {of} trials were over.")
+    return summed
 
 
 def _announced(tried: Sequence[Candidate], seeds: int, minutes: float) -> str:

@@ -114,20 +114,20 @@ def chain(parts: Sequence[Defense], *, target: str = "binary") -> Defenses:
 
     Raises ConfigError for one that the target type does not allow.
     """
-    made: dict[str, list[Any]] = {"labels": [], "penalties": [], "gradients": []}
+    by_stage: dict[str, list[Any]] = {"labels": [], "penalties": [], "gradients": []}
     for whole in parts:
         if target not in whole.targets:
             raise ConfigError(f"defense {whole.method} is for {' or '.join(whole.targets)} targets; target.type is {target}")
         for part in whole.parts():
             if part.stage not in FEATURE_STAGES:
-                made[part.stage].append(part)
-    return Defenses(**{stage: tuple(found) for stage, found in made.items()})
+                by_stage[part.stage].append(part)
+    return Defenses(**{stage: tuple(found) for stage, found in by_stage.items()})
 
 
 def embedding_chain(parts: Sequence[Defense]) -> EmbeddingDefenses:
     """Put the defences of features in the order in which they apply; those of labels are left out."""
-    made: dict[str, list[Any]] = {stage: [] for stage in FEATURE_STAGES}
+    by_stage: dict[str, list[Any]] = {stage: [] for stage in FEATURE_STAGES}
     for part in parts:
         if part.stage in FEATURE_STAGES:
-            made[part.stage].append(part)
-    return EmbeddingDefenses(penalties=tuple(made["embedding penalties"]), embeddings=tuple(made["embeddings"]))
+            by_stage[part.stage].append(part)
+    return EmbeddingDefenses(penalties=tuple(by_stage["embedding penalties"]), embeddings=tuple(by_stage["embeddings"]))

@@ -138,8 +138,8 @@ class Marvell(Defense):
         for rows_B, across in ((~positive_B, noise.lam20), (positive_B, noise.lam21)):
             # At most one class has noise across; the other's rows need no draws.
             if across > 0 and bool(rows_B.any()):
-                drawn = standard_normal(int(rows_B.sum()), grad_BD.shape[1], generator, like=grad_BD)
-                noisy_BD[rows_B] += math.sqrt(across) * drawn
+                noise_PD = standard_normal(int(rows_B.sum()), grad_BD.shape[1], generator, like=grad_BD)
+                noisy_BD[rows_B] += math.sqrt(across) * noise_PD
         return noisy_BD
 
     def plan(self, grad_BD: Tensor, positive_B: Tensor) -> tuple[MarvellNoise, Tensor | None]:
@@ -244,10 +244,10 @@ def _search(low: float, high: float, width: int, low_share: float, budget: float
     for _ in range(ROUNDS):
         value_G = _objective(x_G, low, high, width, low_share, budget)
         best = int(np.argmin(value_G))
-        left, right = x_G[max(best - 1, 0)], x_G[min(best + 1, len(x_G) - 1)]
-        if not right > left:
+        x_low, right = x_G[max(best - 1, 0)], x_G[min(best + 1, len(x_G) - 1)]
+        if not right > x_low:
             break
-        x_G = np.union1d(np.linspace(left, right, GRID), x_G[best])
+        x_G = np.union1d(np.linspace(x_low, right, GRID), x_G[best])
     x_1 = x_G[[int(np.argmin(_objective(x_G, low, high, width, low_share, budget)))]]
     along_low_1, along_high_1 = _best_along(x_1, low, high, width, low_share, budget)
     x = float(x_1[0])

@@ -71,8 +71,8 @@ class RowNoise:
 
     def bits(self, hidden_BD: Ints, *, purpose: bytes) -> KeyedBits:
         """Uniform bits for rows that hide these integers."""
-        named = np.concatenate([self.who_B[:, None], hidden_BD], axis=1).astype("<i8", order="C")
-        return KeyedBits(self.secret, purpose=purpose, hidden=(row.data for row in named))
+        named_rows = np.concatenate([self.who_B[:, None], hidden_BD], axis=1).astype("<i8", order="C")
+        return KeyedBits(self.secret, purpose=purpose, hidden=(row.data for row in named_rows))
 
 
 Randomness: TypeAlias = torch.Generator | NoiseStream
@@ -96,8 +96,8 @@ def bits(hidden_BD: Ints, generator: "Randomness | RowNoise", *, purpose: bytes)
 def uniform(count: int, generator: Randomness) -> Tensor:
     """Draw float64 uniforms in (0, 1)."""
     if isinstance(generator, torch.Generator):
-        drawn = torch.rand(count, generator=generator, dtype=torch.float64, device=generator.device).cpu()
-        return drawn.clamp_min_(2.0**-54)
+        uniforms = torch.rand(count, generator=generator, dtype=torch.float64, device=generator.device).cpu()
+        return uniforms.clamp_min_(2.0**-54)
     # 32 bits suffice where a uniform picks a partner or a mixing weight.
     return generator.words(count).to(torch.float64).add_(0.5).mul_(2.0**-32).add_(0.5)
 
@@ -106,10 +106,10 @@ def standard_normal(rows: int, columns: int, generator: Randomness, *, like: Ten
     """Draw independent standard normals (rows, columns) with type and device of ``like``."""
     dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
     if isinstance(generator, torch.Generator):
-        drawn = torch.randn(rows, columns, generator=generator, dtype=dtype, device=generator.device)
+        normals = torch.randn(rows, columns, generator=generator, dtype=dtype, device=generator.device)
     else:
-        drawn = _box_muller(rows * columns, generator, dtype).view(rows, columns)
-    return drawn.to(device=like.device, dtype=like.dtype)
+        normals = _box_muller(rows * columns, generator, dtype).view(rows, columns)
+    return normals.to(device=like.device, dtype=like.dtype)
 
 
 def _box_muller(count: int, stream: NoiseStream, dtype: torch.dtype) -> Tensor:

@@ -72,16 +72,16 @@ def _squared_distance_tiles(centred_nD: Tensor) -> Iterator[tuple[slice, slice, 
     """Yield |a - b|^2 = |a|^2 + |b|^2 - 2 a.b on and above the diagonal; equal rows give at most 0."""
     square_n = _lowered_squares(centred_nD)
     one_n = torch.ones_like(square_n)
-    left = torch.cat([-2 * centred_nD, square_n[:, None], one_n[:, None]], dim=1)
+    left_factor = torch.cat([-2 * centred_nD, square_n[:, None], one_n[:, None]], dim=1)
     right = torch.cat([centred_nD, one_n[:, None], square_n[:, None]], dim=1)
     n = len(centred_nD)
-    space = left.new_empty(_tile_size(n))
+    space = left_factor.new_empty(_tile_size(n))
     for top in range(0, n, ROWS):
         i = slice(top, min(top + ROWS, n))
         # The square on the diagonal by itself, then what lies to its right.
         for j in (i, *(slice(start, min(start + COLUMNS, n)) for start in range(i.stop, n, COLUMNS))):
             tile = space[: (i.stop - top) * (j.stop - j.start)].view(i.stop - top, j.stop - j.start)
-            torch.mm(left[i], right[j].T, out=tile)
+            torch.mm(left_factor[i], right[j].T, out=tile)
             if i == j:
                 tile.fill_diagonal_(0)
             yield i, j, tile
@@ -100,6 +100,6 @@ def _within(tile: Tensor, i: slice, j: slice, starts: list[int]) -> Iterator[Ten
     """Yield the parts of a tile whose rows and columns are of one class."""
     for start, end in pairwise(starts):
         top, bottom = max(start, i.start), min(end, i.stop)
-        left, right = max(start, j.start), min(end, j.stop)
-        if top < bottom and left < right:
-            yield tile[top - i.start : bottom - i.start, left - j.start : right - j.start]
+        first, right = max(start, j.start), min(end, j.stop)
+        if top < bottom and first < right:
+            yield tile[top - i.start : bottom - i.start, first - j.start : right - j.start]

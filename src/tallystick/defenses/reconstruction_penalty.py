@@ -80,9 +80,9 @@ def _bent(cut_BD: Tensor) -> Tensor:
     # a column that hardly varies is not blown up, and the root's gradient stays finite at 0
     scaled_BD = centred_BD / (variance_D + 1e-6 * variance_D.mean() + 1e-12).sqrt()
     width = cut_BD.shape[1]
-    drawn = torch.Generator().manual_seed(width)
-    turn_DE = torch.randn(width, BENDS, generator=drawn).to(cut_BD) / width**0.5
-    phase_E = (2 * torch.pi * torch.rand(BENDS, generator=drawn)).to(cut_BD)
+    generator = torch.Generator().manual_seed(width)
+    turn_DE = torch.randn(width, BENDS, generator=generator).to(cut_BD) / width**0.5
+    phase_E = (2 * torch.pi * torch.rand(BENDS, generator=generator)).to(cut_BD)
     return torch.cat([scaled_BD, torch.cos(scaled_BD @ turn_DE + phase_E)], dim=1)
 
 

@@ -132,13 +132,13 @@ def run_demo(folder: Path, *, on_event: OnEvent, alignment: str = "intersection"
     outputs = _watch(processes, on_event)
     failed = {party: process.returncode for party, process in processes.items() if process.returncode}
     if failed:
-        said = "\n".join(f"{party} (exit {code}): {outputs[party][1]}" for party, code in failed.items())
-        raise TallystickError(f"the demo failed; its files are in {run}\n{said}")
+        output = "\n".join(f"{party} (exit {code}): {outputs[party][1]}" for party, code in failed.items())
+        raise TallystickError(f"the demo failed; its files are in {run}\n{output}")
     facts = {party: json.loads(outputs[party][0].splitlines()[-1]) for party in homes}
     merged = merge([read_run(Path(facts[party]["result"])) for party in homes])
     write_json(run / "result.json", merged.to_json().encode(), origin=Origin(folder=run))
     render(merged, run / "report.html")
-    found = {
+    details = {
         "folder": str(run),
         "report": str(run / "report.html"),
         "result": str(run / "result.json"),
@@ -150,7 +150,7 @@ def run_demo(folder: Path, *, on_event: OnEvent, alignment: str = "intersection"
         "run_id": merged.run_id,
         "processes": {party: process.pid for party, process in processes.items()},
     }
-    return merged, found
+    return merged, details
 
 
 def write_flight_job(run: Path, alignment: str) -> dict[str, Path]:
@@ -204,13 +204,13 @@ def _watch(processes: dict[str, _Run], on_event: OnEvent) -> dict[str, tuple[str
     outputs: dict[str, tuple[str, str]] = {}
 
     def follow(party: str, process: _Run) -> None:
-        said = []
+        lines = []
         for line in process.stderr:
             try:
                 on_event(party, json.loads(line))
             except ValueError:
-                said.append(line)
-        outputs[party] = process.stdout.read(), "".join(said).strip()
+                lines.append(line)
+        outputs[party] = process.stdout.read(), "".join(lines).strip()
         process.wait()
 
     threads = [threading.Thread(target=follow, args=item) for item in processes.items()]

@@ -202,17 +202,17 @@ class PartyProcesses:
         for name in running:
             self._processes[name].send_signal(signal.SIGUSR1)  # the party then says where it stands
         time.sleep(DUMP_S)
-        said = [f"{name}: {why}" for name, why in failures.items()]
-        said += [f"{name} had not ended in time: {self._tail(name)}" for name in sorted(running)]
-        raise TallystickError("; ".join(said))
+        lines = [f"{name}: {why}" for name, why in failures.items()]
+        lines += [f"{name} had not ended in time: {self._tail(name)}" for name in sorted(running)]
+        raise TallystickError("; ".join(lines))
 
     def _last_words(self, name: str) -> str:
         code = self._processes[name].wait()
         return f"its process ended {f'by signal {-code}' if code < 0 else f'with {code}'} without a result{self._tail(name)}"
 
     def _tail(self, name: str) -> str:
-        said = "".join(self._said[name]).strip()
-        return f"\n{said[-SAID_CHARACTERS:]}" if said else ""
+        lines = "".join(self._said[name]).strip()
+        return f"\n{lines[-SAID_CHARACTERS:]}" if lines else ""
 
     def _tell_all(self, line: dict[str, Any]) -> None:
         for name in self._processes:

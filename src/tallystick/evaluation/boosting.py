@@ -74,8 +74,8 @@ class Boosted:
         if self._kind == "regression":
             return torch.from_numpy(self._model.predict(table)).float()
         chances = np.zeros((len(table), classes))
-        known = self._model.classes_.astype(int)
-        chances[:, known] = self._model.predict_proba(table) if len(known) > 1 else 1.0
+        class_codes = self._model.classes_.astype(int)
+        chances[:, class_codes] = self._model.predict_proba(table) if len(class_codes) > 1 else 1.0
         logits = np.log(chances.clip(CERTAIN, 1 - CERTAIN))
         return torch.from_numpy(logits[:, 1] - logits[:, 0] if self._kind == "binary" else logits).float()
 

@@ -148,12 +148,12 @@ class _Curve:
         """Return what a threshold does to these rows."""
         # Thresholds descend: the last point that is not below it.
         last = 0 if threshold is None else int(np.searchsorted(-self.threshold_G1, -threshold, side="right")) - 1
-        flagged, found = float(self.flagged_G1[last]), float(self.true_G1[last])
+        flagged, recalled = float(self.flagged_G1[last]), float(self.true_G1[last])
         return Threshold(
             threshold=threshold,
             flagged=flagged,
-            precision=min(found * self.positives / (flagged * self.total), 1.0) if flagged else None,
-            recall=found,
+            precision=min(recalled * self.positives / (flagged * self.total), 1.0) if flagged else None,
+            recall=recalled,
             false_positive_rate=float(self.false_G1[last]),
             cost=float(self.cost_G1[last]),
         )
@@ -227,7 +227,7 @@ def by_group(
         raise DataError(
             f"column {groups.column!r}: {len(codes_N)} group codes for {len(labels_N)} rows; give one per row, an index of names"
         )
-    found = []
+    groups_measured = []
     for code, name in enumerate(groups.names):
         inside_N = codes_N == code
         inside = ScoredRows(
@@ -236,8 +236,10 @@ def by_group(
             weights_N=weights_N[inside_N],
             keys_N=rows.keys_N[inside_N] if rows.keys_N is not None else None,
         )
-        found.append(_group(target, name, inside, smallest=smallest, resamples=resamples, generator=generator))
-    return Grouping(column=groups.column, target=target, metric=next(iter(METRICS[target])), smallest=smallest, groups=found)
+        groups_measured.append(_group(target, name, inside, smallest=smallest, resamples=resamples, generator=generator))
+    return Grouping(
+        column=groups.column, target=target, metric=next(iter(METRICS[target])), smallest=smallest, groups=groups_measured
+    )
 
 
 def _group(
@@ -254,7 +256,7 @@ def _group(
     if rows < smallest:
         nothing = without_value(f"fewer than {smallest} rows")
         return Group(name=name, rows=None, label_mean=nothing, score_mean=nothing, gap=nothing, metric=nothing)
-    chosen = next(iter(METRICS[target].values()))
+    metric = next(iter(METRICS[target].values()))
     statistics: dict[str, Statistic] = {}
     reasons = dict.fromkeys(("label_mean", "score_mean", "gap"), "a multiclass target has no mean")
     if target != "multiclass":
@@ -266,26 +268,26 @@ def _group(
         reasons["metric"] = f"fewer than {SMALLEST_CLASS} rows of one class"
     else:
         try:
-            statistics["metric"] = chosen.prepare(labels, logits, 1)
+            statistics["metric"] = metric.prepare(labels, logits, 1)
         except UndefinedMetric as error:
             reasons["metric"] = str(error)
     values = {what: float(statistic(weights_N)) for what, statistic in statistics.items()}
     replicates_RM = bootstrap(
         list(statistics.values()), weights_N, keys_N=inside.keys_N, resamples=resamples, generator=generator
     )
-    bounds = {"metric": (chosen.low, chosen.high)} | ({"label_mean": (0.0, 1.0)} if target == "binary" else {})
-    found = {
+    bounds = {"metric": (metric.low, metric.high)} | ({"label_mean": (0.0, 1.0)} if target == "binary" else {})
+    figures = {
         what: valued(values[what], replicates_R, *bounds.get(what, (-np.inf, np.inf)))
         if np.isfinite(values[what])
         else without_value("there are no rows with weight")
         for what, replicates_R in zip(statistics, replicates_RM.T, strict=True)
     }
-    found |= {what: without_value(reason) for what, reason in reasons.items() if what not in found}
+    figures |= {what: without_value(reason) for what, reason in reasons.items() if what not in figures}
     return Group(
         name=name,
         rows=rows,
-        label_mean=found["label_mean"],
-        score_mean=found["score_mean"],
-        gap=found["gap"],
-        metric=found["metric"],
+        label_mean=figures["label_mean"],
+        score_mean=figures["score_mean"],
+        gap=figures["gap"],
+        metric=figures["metric"],
     )

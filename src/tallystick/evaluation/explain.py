@@ -71,13 +71,13 @@ class Game:
         """M rows: of each player the row's value where ``from_row_MP`` says so, else that of the reference row beside it."""
         numeric, codes = reference.own.numeric_NF.clone(), reference.own.categorical_NG.clone()
         for player, place in enumerate(self.columns):
-            taken = from_row_MP[:, player]
+            joined = from_row_MP[:, player]
             for values, own, columns in (
                 (numeric, row.own.numeric_NF, place.numeric),
                 (codes, row.own.categorical_NG, place.categorical),
             ):
                 for column in columns:
-                    values[taken, column] = own[0, column]
+                    values[joined, column] = own[0, column]
         cuts = [
             torch.where(from_row_MP[:, len(self.columns) + number, None], own, theirs)
             for number, (own, theirs) in enumerate(zip(row.cuts, reference.cuts, strict=True))
@@ -118,19 +118,19 @@ def _of_all_coalitions(model: Logits, game: Game, row: Row, reference: Row) -> T
     worth_S = _logits(model, game, row, reference, which, masks_SP.repeat_interleave(rows, dim=0)).view(-1, rows).mean(dim=1)
     sizes_S = masks_SP.sum(dim=1)
     share = torch.tensor([factorial(s) * factorial(players - s - 1) / factorial(players) for s in range(players)])
-    found = []
+    gains = []
     for player in range(players):
         without_S = ~masks_SP[:, player]
         gain = worth_S[torch.arange(len(masks_SP))[without_S] | (1 << player)] - worth_S[without_S]
-        found.append((share.double()[sizes_S[without_S]] * gain).sum())
-    return torch.stack(found) if found else torch.empty(0, dtype=torch.float64)
+        gains.append((share.double()[sizes_S[without_S]] * gain).sum())
+    return torch.stack(gains) if gains else torch.empty(0, dtype=torch.float64)
 
 
 def _of_drawn_orders(model: Logits, game: Game, row: Row, reference: Row, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Each reference row is compared in as many orders, so that what all players add is what the row has above their mean."""
     players, rows = len(game.players), len(reference.own)
     orders = -(-ORDERS // rows) * rows
-    found = []
+    pairs = []
     for number in range(orders):
         order = torch.randperm(players, generator=generator)
         both = torch.zeros(players, dtype=torch.float64)
@@ -140,8 +140,8 @@ def _of_drawn_orders(model: Logits, game: Game, row: Row, reference: Row, genera
                 steps_QP[step + 1 :, player] = True
             which = torch.full((players + 1,), number % rows)
             both[turn] += _logits(model, game, row, reference, which, steps_QP).diff() / 2
-        found.append(both)
-    values = torch.stack(found)
+        pairs.append(both)
+    values = torch.stack(pairs)
     return values.mean(dim=0), values.std(dim=0) / orders**0.5
 
 

@@ -95,8 +95,8 @@ def sampled_rows(validation_N: Tensor, most: int, *, seed: int) -> Tensor:
     """
     if len(validation_N) <= most:
         return validation_N
-    drawn = torch.randperm(len(validation_N), generator=torch.Generator().manual_seed(seed))[:most]
-    return validation_N[drawn.sort().values.to(validation_N.device)]
+    picks = torch.randperm(len(validation_N), generator=torch.Generator().manual_seed(seed))[:most]
+    return validation_N[picks.sort().values.to(validation_N.device)]
 
 
 def send_shuffled(
@@ -121,8 +121,8 @@ def send_shuffled(
     for done, place in enumerate(places):
         for _ in range(repeats):
             order_V = torch.randperm(len(features), generator=generator).to(device)
-            seen = partial(watch, done, 1 / repeats) if watch is not None else unwatched
-            send_embeddings(bottom, shuffled(features, place, order_V).rows, batches, channel, watch=seen)
+            observer = partial(watch, done, 1 / repeats) if watch is not None else unwatched
+            send_embeddings(bottom, shuffled(features, place, order_V).rows, batches, channel, watch=observer)
         progress("column importance", done + 1, len(places))
 
 
@@ -155,16 +155,16 @@ def receive_falls(
         )
     before = scorer(complete_logits(model, own, cuts_VD))
     rows, width = cuts_VD[number].shape
-    found = []
+    falls = []
     for done in range(columns):
         after = []
         for _ in range(how.repeats):
             changed = list(cuts_VD)
             changed[number] = receive_rows(channel, rows, width, batch_size=how.batch_size, device=cuts_VD[number].device)
             after.append(scorer(complete_logits(model, own, changed)))
-        found.append(_fall(before, after))
+        falls.append(_fall(before, after))
         how.progress(f"column importance of {channel.peer}", done + 1, columns)
-    return found
+    return falls
 
 
 def own_falls(
@@ -179,13 +179,13 @@ def own_falls(
 ) -> list[Fall]:
     """Label party: shuffle the own columns one by one; nothing is sent. A Fall per place."""
     before = scorer(complete_logits(model, own, cuts_VD))
-    found = []
+    falls = []
     for done, place in enumerate(places):
         orders = [torch.randperm(len(own), generator=generator).to(own.numeric_NF.device) for _ in range(how.repeats)]
         after = [scorer(complete_logits(model, shuffled(own, place, order_V), cuts_VD)) for order_V in orders]
-        found.append(_fall(before, after))
+        falls.append(_fall(before, after))
         how.progress("column importance", done + 1, len(places))
-    return found
+    return falls
 
 
 @torch.no_grad()

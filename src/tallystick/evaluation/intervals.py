@@ -43,8 +43,8 @@ class Interval:
 def resampling_of(keys_N: NDArray[np.int64] | None) -> str:
     """Say how intervals are computed."""
     repeated = _repeated(keys_N)
-    drawn = "rows" if repeated is None else f"{int(repeated.max()) + 1:,} keys, each with all its rows"
-    return f"bootstrap over {drawn} (multinomial counts), percentiles centred on the value"
+    unit = "rows" if repeated is None else f"{int(repeated.max()) + 1:,} keys, each with all its rows"
+    return f"bootstrap over {unit} (multinomial counts), percentiles centred on the value"
 
 
 def bootstrap(
@@ -62,10 +62,10 @@ def bootstrap(
     if resamples < 0:
         raise DataError(f"resamples is {resamples}; give 0 for no intervals, or some hundred")
     repeated_N = _repeated(keys_N)
-    drawn = len(weights_N) if repeated_N is None else int(repeated_N.max()) + 1
+    units = len(weights_N) if repeated_N is None else int(repeated_N.max()) + 1
     replicates_RM = np.empty((resamples, len(statistics)))
     for replicates_M in replicates_RM:
-        counts_N = np.bincount(generator.integers(0, drawn, size=drawn, dtype=np.int64), minlength=drawn)
+        counts_N = np.bincount(generator.integers(0, units, size=units, dtype=np.int64), minlength=units)
         if repeated_N is not None:
             counts_N = counts_N[repeated_N]
         resampled_N = counts_N * weights_N

@@ -108,13 +108,13 @@ def compare_models(
         else np.empty((resamples, 0))
     )
     replicates = dict(zip(statistics, replicates_RM.T, strict=True))
-    found = {
+    by_model = {
         model: {
             name: _with_interval(models[model], name, chosen, replicates.get((model, name))) for name, chosen in table.items()
         }
         for model in models
     }
-    own = found.get("local_baseline")
+    own = by_model.get("local_baseline")
     label_mean = np.nan if target == "multiclass" else metrics.mean_statistic(labels)(weights_N)
     return Comparison(
         target=target,
@@ -122,11 +122,11 @@ def compare_models(
         label_mean=float(label_mean) if np.isfinite(label_mean) else None,
         calibration_bins=bins,
         bootstrap={"method": intervals.resampling_of(keys_N), "resamples": resamples, "level": _LEVEL},
-        joint=found["joint"],
+        joint=by_model["joint"],
         local_baseline=own,
         difference=None
         if own is None
-        else {name: _difference(found["joint"][name], own[name], _paired(replicates, name)) for name in table},
+        else {name: _difference(by_model["joint"][name], own[name], _paired(replicates, name)) for name in table},
         curves={model: each.curves() for model, each in models.items()},
         weighted=weights is not None,
     )

@@ -58,8 +58,8 @@ def receive_finished(channel: Channel, *, rows: int, epsilon: float | None) -> F
 
 def check_auc(channel: Channel, low: float | None, auc: float | None, high: float | None) -> None:
     """Raise ProtocolError unless a peer's AUC lies in its interval, and that in 0 to 1."""
-    given = [number for number in (low, auc, high) if number is not None]
-    if len(given) < 3 or not 0 <= given[0] <= given[1] <= given[2] <= 1:
+    numbers = [number for number in (low, auc, high) if number is not None]
+    if len(numbers) < 3 or not 0 <= numbers[0] <= numbers[1] <= numbers[2] <= 1:
         raise ProtocolError(
             channel.peer,
             f"{channel.peer} sent an AUC of {auc} in the interval {low} to {high}; expected 0 <= low <= AUC <= high <= 1",

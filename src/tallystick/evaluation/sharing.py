@@ -40,12 +40,12 @@ def send_shared(
     channel: Channel, names: Sequence[str], joint: Mapping[str, MetricValue], falls: Sequence[Fall] | None, *, rows: int
 ) -> None:
     """Label party: send the metrics ``names`` of the joint model, and the falls of the peer's columns if there are any."""
-    found = [joint.get(name) or without_value("there are no test rows") for name in names]
-    values = tuple(SharedMetric(_rounded(each["value"]), _rounded(each["low"]), _rounded(each["high"])) for each in found)
-    sent = None
+    figures = [joint.get(name) or without_value("there are no test rows") for name in names]
+    values = tuple(SharedMetric(_rounded(each["value"]), _rounded(each["low"]), _rounded(each["high"])) for each in figures)
+    shared_falls = None
     if falls is not None and all(math.isfinite(each["mean"]) and math.isfinite(each["deviation"]) for each in falls):
-        sent = tuple((_round(each["mean"]), _round(each["deviation"])) for each in falls)
-    channel.send(SharedResults(rows=rows, metrics=values, falls=sent))
+        shared_falls = tuple((_round(each["mean"]), _round(each["deviation"])) for each in falls)
+    channel.send(SharedResults(rows=rows, metrics=values, falls=shared_falls))
 
 
 def receive_shared(
@@ -65,26 +65,26 @@ def receive_shared(
         raise refuse(f"is of {message.rows} test rows, of which there are {rows}")
     if len(message.metrics) != len(names):
         raise refuse(f"holds {len(message.metrics)} metrics where {len(names)} are agreed")
-    found = {}
+    figures = {}
     for name, each in zip(names, message.metrics, strict=True):
         metric = METRICS[target][name]
-        given = [number for number in (each.low, each.value, each.high) if number is not None]
-        if not all(math.isfinite(number) and metric.low <= number <= metric.high for number in given):
+        numbers = [number for number in (each.low, each.value, each.high) if number is not None]
+        if not all(math.isfinite(number) and metric.low <= number <= metric.high for number in numbers):
             raise refuse(f"holds a {name} that is not finite or outside {metric.low:g} to {metric.high:g}")
-        if len(given) not in (0, 1, 3) or (len(given) > 0 and each.value is None) or given != sorted(given):
+        if len(numbers) not in (0, 1, 3) or (len(numbers) > 0 and each.value is None) or numbers != sorted(numbers):
             raise refuse(f"holds a {name} whose interval does not hold its value")
-        found[name] = MetricValue(
+        figures[name] = MetricValue(
             value=each.value, low=each.low, high=each.high, reason=None if each.value is not None else metric.undefined
         )
     if message.falls is None:
-        return found, None
+        return figures, None
     if columns is None or len(message.falls) != columns:
         raise refuse(f"holds falls of {len(message.falls)} columns where {columns or 'none'} are agreed")
     metric = next(iter(METRICS[target].values()))
     most = metric.high - metric.low
     if not all(math.isfinite(mean) and 0 <= deviation < math.inf and abs(mean) <= most for mean, deviation in message.falls):
         raise refuse("holds a fall that is not finite or larger than the metric's range")
-    return found, [Fall(mean=mean, deviation=deviation) for mean, deviation in message.falls]
+    return figures, [Fall(mean=mean, deviation=deviation) for mean, deviation in message.falls]
 
 
 def _rounded(number: float | None) -> float | None:

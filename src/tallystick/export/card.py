@@ -44,14 +44,14 @@ def _table(rows: dict[str, str]) -> str:
 def _shapes(exported: Exported) -> list[str]:
     encoder = exported.encoder
     columns = [place.name for place in column_places(encoder)] if encoder is not None else []
-    found = [
+    lines = [
         "It takes columns as `encoder.json` encodes them, in the order of `inputs.json`. "
         + (f"They are: {', '.join(f'`{name}`' for name in columns)}." if columns else "It has no columns of its own."),
     ]
     if exported.widths:
         cuts = ", ".join(f"`{EMBEDDING}_{name}` of width {width}" for name, width in exported.widths.items())
-        found.append(f"Beside them it takes the cut embeddings of the other parties: {cuts}.")
-    return [*found, f"Output: {exported.meaning['output']}."]
+        lines.append(f"Beside them it takes the cut embeddings of the other parties: {cuts}.")
+    return [*lines, f"Output: {exported.meaning['output']}."]
 
 
 def _metrics(result: Result | None) -> list[str]:
@@ -75,18 +75,18 @@ def _leaks(result: Result | None) -> list[str]:
     if result is None:
         return ["Not known here: the run has no report."]
     lines = [line for line in [*leak_lines(result), promise(result)] if line]
-    found = [f"- {line}" for line in lines] or ["- The run was not audited."]
-    return ["\n".join(found), "An attack's figure is a floor: it says what was found, never that no more can be found."]
+    findings = [f"- {line}" for line in lines] or ["- The run was not audited."]
+    return ["\n".join(findings), "An attack's figure is a floor: it says what was found, never that no more can be found."]
 
 
 def _limits(contract: Contract, role: str) -> list[str]:
-    given = {
+    warnings = {
         "label": "Not to be given to a feature party: with this half it turns its own embeddings into scores, and tells labels.",
         "feature": "Not to be given to the label party: with this half it tries columns until they give an embedding that it has "
         "seen, and so reads them.",
     }
     lines = [
-        given[role],
+        warnings[role],
         "Not for columns that are encoded in another way, or by the encoder of another run.",
         "Not with the half of another run: each half is trained with the others of its own.",
         "Not for people or times that the training rows do not stand for. The metrics hold for rows like the test rows.",

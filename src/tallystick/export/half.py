@@ -206,16 +206,16 @@ def _compare(exported: Exported, path: Path) -> None:
     """Raise DataError unless ONNX Runtime gives what PyTorch gives, for another number of rows than the export saw."""
     from onnxruntime import InferenceSession
 
-    drawn = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
     rows = list(exported.example(CHECKED_ROWS))
     for place, each in enumerate(rows):
-        rows[place] = torch.randn(each.shape, generator=drawn) if each.is_floating_point() else each
+        rows[place] = torch.randn(each.shape, generator=generator) if each.is_floating_point() else each
     expected = exported.half(*rows)
     try:
         session = InferenceSession(path, providers=["CPUExecutionProvider"])
-        wanted = {each.name for each in session.get_inputs()}  # an input that nothing reads is left out
-        given = {name: each.numpy() for name, each in zip(exported.inputs, rows, strict=True) if name in wanted}
-        (got,) = session.run(None, given)
+        input_names = {each.name for each in session.get_inputs()}  # an input that nothing reads is left out
+        inputs = {name: each.numpy() for name, each in zip(exported.inputs, rows, strict=True) if name in input_names}
+        (got,) = session.run(None, inputs)
     except Exception as error:  # ONNX Runtime's own have no common base
         raise DataError(f"ONNX Runtime does not run the half ({type(error).__name__}); --no-onnx writes the rest") from None
     if (apart := float((torch.from_numpy(got) - expected).abs().max())) > TOLERANCE * max(1.0, float(expected.abs().max())):

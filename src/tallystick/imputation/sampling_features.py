@@ -53,10 +53,10 @@ class SamplingFeatures(FeatureImputer):
 def _distinct(donor_A: Tensor, *, taken: Tensor, own_rows: int) -> Tensor:
     """Move each donor that is taken or repeated to the next free row (linear probing), the first of equals staying."""
     used = set(taken.tolist())
-    chosen = []
+    donors = []
     for donor in donor_A.tolist():
         while donor in used:
             donor = (donor + 1) % own_rows
         used.add(donor)
-        chosen.append(donor)
-    return donor_A.new_tensor(chosen)
+        donors.append(donor)
+    return donor_A.new_tensor(donors)

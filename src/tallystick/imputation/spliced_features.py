@@ -63,8 +63,8 @@ class SplicedFeatures(FeatureImputer):
             raise DataError("synthetic features splice: this side has no rows to splice from; it needs at least one")
         codes = [_binned(column_N) for column_N in numeric_NF.T.numpy()]
         codes += [np.unique(column_N, return_inverse=True)[1] for column_N in categorical_NG.T.numpy()]
-        fitted = np.linspace(0, len(numeric_NF) - 1, min(len(numeric_NF), TREE_ROWS)).round().astype(np.int64)
-        edges = dependence_tree([code_N[fitted] for code_N in codes])
+        tree_rows = np.linspace(0, len(numeric_NF) - 1, min(len(numeric_NF), TREE_ROWS)).round().astype(np.int64)
+        edges = dependence_tree([code_N[tree_rows] for code_N in codes])
         agreeing = [_Agreeing(code_N) for code_N in codes]
         rng = np.random.default_rng(torch.randint(2**62, (4,), generator=generator).tolist())
         numbers_SF, codes_SG = torch.empty(count, numeric_NF.shape[1]), torch.empty(count, categorical_NG.shape[1]).long()
@@ -104,8 +104,8 @@ class _Agreeing:
 
     def draw(self, rows_S: NDArray[np.int32], rng: np.random.Generator) -> Codes:
         code_S = self._code_N[rows_S]
-        found: Codes = self._order_N[self._start_K[code_S] + rng.integers(self._size_K[code_S])]
-        return found
+        donor_S: Codes = self._order_N[self._start_K[code_S] + rng.integers(self._size_K[code_S])]
+        return donor_S
 
 
 def _largest_share(donor_SC: NDArray[np.int32]) -> NDArray[np.float64]:
@@ -132,10 +132,10 @@ def dependence_tree(codes: Sequence[Codes]) -> list[tuple[int, int]]:
             joint_N = np.unique(codes[a] * (codes[b].max() + 1) + codes[b], return_inverse=True)[1]
             information_CC[a, b] = information_CC[b, a] = entropy_C[a] + entropy_C[b] - _entropy(joint_N)
     edges, best_C, by_C = [(0, -1)], information_CC[0].copy(), np.zeros(len(codes), dtype=np.int64)
-    left = set(range(1, len(codes)))
-    while left:
-        column = max(left, key=lambda each: float(best_C[each]))
-        left.remove(column)
+    outside = set(range(1, len(codes)))
+    while outside:
+        column = max(outside, key=lambda each: float(best_C[each]))
+        outside.remove(column)
         edges.append((column, int(by_C[column])))
         better_C = information_CC[column] > best_C
         best_C, by_C = np.where(better_C, information_CC[column], best_C), np.where(better_C, column, by_C)

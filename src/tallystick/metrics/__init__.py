@@ -245,8 +245,13 @@ def metric(
 ) -> float:
     """Any metric of the tables above, by name, from logits (predictions, for regression); raises UndefinedMetric."""
     labels, logits = check_rows(target, labels_N, logits)
-    chosen = METRICS[target][name]
-    return _value(chosen.prepare(labels, logits, bins), row_weights(weights_N, len(logits)), chosen.title, chosen.undefined)
+    metric_facts = METRICS[target][name]
+    return _value(
+        metric_facts.prepare(labels, logits, bins),
+        row_weights(weights_N, len(logits)),
+        metric_facts.title,
+        metric_facts.undefined,
+    )
 
 
 def roc_curve(labels_N: ArrayLike, scores_N: ArrayLike, *, weights_N: ArrayLike | None = None) -> tuple[Floats, Floats, Floats]:

@@ -191,8 +191,12 @@ def ace_statistic(labels_N: ArrayLike, predictions_N: ArrayLike, *, bins: int) -
     binned = equal_mass_bins(labels_N, predictions_N, bins=bins)
 
     def statistic(weights_N: Floats) -> float:
-        found = binned(weights_N)
-        return np.nan if found is None else float(np.abs(found.observed - found.predicted).mean())
+        bins_of_equal_mass = binned(weights_N)
+        return (
+            np.nan
+            if bins_of_equal_mass is None
+            else float(np.abs(bins_of_equal_mass.observed - bins_of_equal_mass.predicted).mean())
+        )
 
     return statistic
 

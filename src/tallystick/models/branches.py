@@ -27,9 +27,9 @@ class BranchedModel(LabelModel, ABC):
     @property
     def own_rows(self) -> LabelModel | None:
         """A model of own columns that is trained on all own rows, once the joint one is trained; None where there is none."""
-        found = self._modules.get(self.own_rows_part)
-        assert found is None or isinstance(found, LabelModel)
-        return found
+        part = self._modules.get(self.own_rows_part)
+        assert part is None or isinstance(part, LabelModel)
+        return part
 
     def scores_by(self, own_rows: LabelModel) -> "BranchedModel":
         """Return the same model, with this model's scores for rows without a partner's row."""

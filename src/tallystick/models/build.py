@@ -169,11 +169,11 @@ def try_bottom(bottom: nn.Module, features: Features, *, what: str) -> None:
 def try_top(top: nn.Module, width: int, *, outputs: int, what: str) -> None:
     """Raise ConfigError, naming ``what``, if a top of a user's own does not give a logit per output for joined cuts this wide."""
     with seeded(0, what), torch.no_grad():
-        found = _made(top.eval(), what, torch.randn(TRIED_ROWS, width))
+        output = _made(top.eval(), what, torch.randn(TRIED_ROWS, width))
     top.train()
-    if isinstance(found, Tensor) and found.ndim == 1 and outputs == 1:
-        found = found[:, None]
-    _check_output(found, what, rows=TRIED_ROWS, width=outputs)
+    if isinstance(output, Tensor) and output.ndim == 1 and outputs == 1:
+        output = output[:, None]
+    _check_output(output, what, rows=TRIED_ROWS, width=outputs)
 
 
 def _check_output(found: object, what: str, *, rows: int, width: int) -> None:
@@ -269,12 +269,12 @@ def _user_module(path: str, key: str) -> type[nn.Module]:
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
-        found = getattr(importlib.import_module(module_name), class_name)
+        module_class = getattr(importlib.import_module(module_name), class_name)
     except Exception as error:  # it is the user's own code that runs
         raise ConfigError(
             f"{key} = {path}: cannot be imported ({type(error).__name__}: {error}); write it as package.module:Class, "
             "and have the module on Python's path here"
         ) from error
-    if not (isinstance(found, type) and issubclass(found, nn.Module)):
+    if not (isinstance(module_class, type) and issubclass(module_class, nn.Module)):
         raise ConfigError(f"{key} = {path}: is not a subclass of torch.nn.Module")
-    return found
+    return module_class

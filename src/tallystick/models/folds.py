@@ -49,17 +49,17 @@ class FoldedLabelModel(LabelModel):
     def members(self) -> list[LabelModel]:
         """Each fold's model."""
         assert isinstance(self.top, nn.ModuleList)
-        found = [member for member in self.top if isinstance(member, LabelModel)]
-        assert len(found) == len(self.top), "they were given as label models"
-        return found
+        members = [member for member in self.top if isinstance(member, LabelModel)]
+        assert len(members) == len(self.top), "they were given as label models"
+        return members
 
     def finish(self, cuts_BD: Sequence[Tensor], own: Features) -> Tensor:
         """Average the members' logits; in training return each member's: (B, M), or (B, M, C)."""
         members = self.members
         parts = [cut_BD.chunk(len(members), dim=1) for cut_BD in cuts_BD]
         gives = "each" if self.training else self._gives
-        asked = range(1 if gives == "first" else len(members))
-        logits = torch.stack([members[place].finish([part[place] for part in parts], own) for place in asked], dim=1)
+        places = range(1 if gives == "first" else len(members))
+        logits = torch.stack([members[place].finish([part[place] for part in parts], own) for place in places], dim=1)
         return logits if gives == "each" else logits.mean(dim=1)
 
     @contextmanager

@@ -16,9 +16,9 @@ def grown(module: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]
     step it says of every row what it said before.
     """
     tables = [f"{name}.weight" for name, part in module.named_modules() if isinstance(part, EmbeddingTable)]
-    now, found = module.state_dict(), dict(weights)
+    now, weights_now = module.state_dict(), dict(weights)
     for name in tables:
-        before = found.get(name)
+        before = weights_now.get(name)
         if before is not None and before.ndim == 2 and 0 < len(before) < len(now[name]):
-            found[name] = torch.cat([before, before[UNSEEN].expand(len(now[name]) - len(before), -1)])
-    return found
+            weights_now[name] = torch.cat([before, before[UNSEEN].expand(len(now[name]) - len(before), -1)])
+    return weights_now

@@ -41,13 +41,13 @@ def statistics_of(module: nn.Module) -> dict[str, Tensor]:
 def norms_like(bottom: nn.Module) -> nn.ModuleList:
     """Normalisation for another branch over a bottom model's layers; empty where they have none."""
     layers = getattr(bottom, "layers", None)
-    found = [part for part in layers if isinstance(part, BatchNorm)] if isinstance(layers, nn.Sequential) else []
-    return nn.ModuleList(BatchNorm(part.num_features) for part in found)
+    norms = [part for part in layers if isinstance(part, BatchNorm)] if isinstance(layers, nn.Sequential) else []
+    return nn.ModuleList(BatchNorm(part.num_features) for part in norms)
 
 
 def through(layers: nn.Sequential, values_BW: Tensor, norms: nn.ModuleList) -> Tensor:
     """Pass values through layers, with these in place of their own normalisations."""
-    others = iter(norms)
+    remaining_norms = iter(norms)
     for layer in layers:
-        values_BW = next(others)(values_BW) if isinstance(layer, BatchNorm) else layer(values_BW)
+        values_BW = next(remaining_norms)(values_BW) if isinstance(layer, BatchNorm) else layer(values_BW)
     return values_BW

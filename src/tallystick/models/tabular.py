@@ -90,12 +90,12 @@ class Columns(nn.Module):
 
     def _columns_by_width(self, widths: Sequence[int]) -> list[int]:
         """Return the column of each number that ``forward`` gives, without sequences."""
-        found = list(range(self.numeric))
-        found += [self.numeric + place for place, width in enumerate(widths) for _ in range(width)]
+        columns = list(range(self.numeric))
+        columns += [self.numeric + place for place, width in enumerate(widths) for _ in range(width)]
         if self.numbers is not None:
             each = self.numbers.width // len(self.numbers.places)
-            found += [place for place in self.numbers.places for _ in range(each)]
-        return found
+            columns += [place for place in self.numbers.places for _ in range(each)]
+        return columns
 
     def table(self, place: int) -> nn.Parameter:
         """Return the weights of the categorical column at this place."""

@@ -37,15 +37,15 @@ def numeric_drift(before: NumericProfile, values_N: NDArray[np.float64]) -> Drif
     Of more training rows than the profile has points, these are evenly spaced quantiles, which vary less than rows do: the test
     then errs towards calling nothing moved.
     """
-    points, known = np.array(before.points), values_N[~np.isnan(values_N)]
-    missing = len(values_N) - len(known)
+    points, values = np.array(before.points), values_N[~np.isnan(values_N)]
+    missing = len(values_N) - len(values)
     edges = np.unique(np.quantile(points, np.arange(1, BINS) / BINS)) if len(points) else np.empty(0)
     scale = (before.rows - before.missing) / max(len(points), 1)
     before_K = [*np.bincount(np.searchsorted(edges, points), minlength=len(edges) + 1) * scale, before.missing]
-    now_K = [*np.bincount(np.searchsorted(edges, known), minlength=len(edges) + 1), missing]
-    chances = [_chance([before.rows - before.missing, before.missing], [len(known), missing])]
-    if len(points) and len(known):
-        chances.append(float(ks_2samp(points, known, method="asymp").pvalue))
+    now_K = [*np.bincount(np.searchsorted(edges, values), minlength=len(edges) + 1), missing]
+    chances = [_chance([before.rows - before.missing, before.missing], [len(values), missing])]
+    if len(points) and len(values):
+        chances.append(float(ks_2samp(points, values, method="asymp").pvalue))
     return Drift(
         name=before.name,
         kind="numeric",
@@ -62,9 +62,9 @@ def categorical_drift(before: CategoricalProfile, column: pl.Series) -> Drift:
     counts = dict(pl.DataFrame({"text": as_text(column)}).group_by("text").len().iter_rows())
     missing = counts.pop(None, 0)
     names = [name for name, _ in before.counts]
-    others = sum(count for name, count in counts.items() if name not in set(names))
+    rest = sum(count for name, count in counts.items() if name not in set(names))
     before_K = [*(count for _, count in before.counts), before.others, before.missing]
-    now_K = [*(counts.get(name, 0) for name in names), others, missing]
+    now_K = [*(counts.get(name, 0) for name in names), rest, missing]
     rows = sum(before_K)
     return Drift(
         name=before.name,

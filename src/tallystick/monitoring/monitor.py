@@ -66,14 +66,14 @@ def monitor(look: Look) -> Monitoring:
     columns = _columns(look, notes)
     scored = _scored(look) if look.scores is not None else None
     of_scores = scores_drift(look.contract, look.folder, scored, notes) if scored is not None else None
-    found = judged([*columns, *([of_scores] if of_scores is not None else [])])
+    drifts = judged([*columns, *([of_scores] if of_scores is not None else [])])
     return Monitoring(
         run_id=look.folder.run_id,
         party=look.party.party,
         made=datetime.now(UTC).isoformat(timespec="seconds"),
         rows=len(look.keys.rows_R),
-        columns=found[: len(columns)],
-        scores=found[len(columns)] if of_scores is not None else None,
+        columns=drifts[: len(columns)],
+        scores=drifts[len(columns)] if of_scores is not None else None,
         scored_by=_scored_by(scored) if scored is not None else {},
         without_score=int(scored.get_column(SCORE).is_null().sum()) if scored is not None else None,
         periods=periods_of(look.contract, look.folder, scored, every=look.every, notes=notes) if scored is not None else [],
@@ -90,11 +90,11 @@ def _columns(look: Look, notes: list[str]) -> list[Drift]:
     before, rows_R, frame = kept_profile(look.folder), look.keys.rows_R, encoder.fitted(look.frame)
     if encoder.sequences:
         notes.append("Columns of lists are not compared.")
-    found = [numeric_drift(each, numbers_of(frame, each.name)[rows_R]) for each in before.numeric]
+    drifts = [numeric_drift(each, numbers_of(frame, each.name)[rows_R]) for each in before.numeric]
     for column in before.categorical:
         cells = require_column(frame, column.name, use="feature").gather(rows_R)
-        found.append(categorical_drift(column, cells))
-    return found
+        drifts.append(categorical_drift(column, cells))
+    return drifts
 
 
 def _scored(look: Look) -> pl.DataFrame:
@@ -102,12 +102,12 @@ def _scored(look: Look) -> pl.DataFrame:
     assert look.scores is not None
     if "score" not in look.scores.columns:
         raise ConfigError("scores: there is no column score; give what `predict` wrote for a binary or regression target")
-    if "run_id" in look.scores.columns and (others := set(look.scores["run_id"].unique()) - {look.folder.run_id}):
+    if "run_id" in look.scores.columns and (other_runs := set(look.scores["run_id"].unique()) - {look.folder.run_id}):
         raise ConfigError(
-            f"scores: they are of run {min(others)}, and this is a look at run {look.folder.run_id}; "
+            f"scores: they are of run {min(other_runs)}, and this is a look at run {look.folder.run_id}; "
             "give --run, or the scores of one run"
         )
-    given = look.scores.select(
+    scores = look.scores.select(
         key_of(look.scores, columns=look.party.keys, alignment=look.contract.alignment).alias(KEY),
         pl.col("score").cast(pl.Float64).alias(SCORE),
         (pl.col(SCORED_BY) if SCORED_BY in look.scores.columns else pl.lit(JOINT)).alias(SCORED_BY),
@@ -118,7 +118,7 @@ def _scored(look: Look) -> pl.DataFrame:
         there = column is not None and column in look.frame.columns
         values = require_column(look.frame, column, use=name).gather(rows_R) if there and column else pl.Series([None] * len(own))
         own = own.with_columns(values.alias(name))
-    return own.join(given, on=KEY, how="left", maintain_order="left")
+    return own.join(scores, on=KEY, how="left", maintain_order="left")
 
 
 def scores_drift(contract: Contract, folder: RunFolder, scored: pl.DataFrame, notes: list[str]) -> Drift | None:
@@ -126,14 +126,14 @@ def scores_drift(contract: Contract, folder: RunFolder, scored: pl.DataFrame, no
     if contract.target.type != "binary" or not folder.scores.exists():
         notes.append("Scores are compared with the run's test rows, which only the label party of a binary target keeps.")
         return None
-    kept = BytesIO(read_own(folder.scores, origin=folder.origin))
-    before = pl.read_parquet(kept).get_column("score").cast(pl.Float64).to_numpy()
+    content = BytesIO(read_own(folder.scores, origin=folder.origin))
+    before = pl.read_parquet(content).get_column("score").cast(pl.Float64).to_numpy()
     now = scored.filter(pl.col(SCORED_BY) == JOINT).get_column(SCORE).drop_nulls().to_numpy()
     if not len(now):
         notes.append("No row has a score of the joint model.")
         return None
-    found = numeric_drift(numeric_profile("scores of the joint model", before), now)
-    return Drift(name=found.name, kind="scores", rows=found.rows, stability=found.stability, chance=found.chance)
+    drift = numeric_drift(numeric_profile("scores of the joint model", before), now)
+    return Drift(name=drift.name, kind="scores", rows=drift.rows, stability=drift.stability, chance=drift.chance)
 
 
 def _scored_by(scored: pl.DataFrame) -> dict[str, int]:
@@ -150,20 +150,22 @@ def periods_of(contract: Contract, folder: RunFolder, scored: pl.DataFrame, *, e
         notes.append("How good scores were is told for binary targets, at the label party.")
         return []
     coder = LabelCoder.from_json(folder.read_json(folder.label_coder))
-    known = scored.drop_nulls(SCORE).filter(pl.col(LABEL).is_not_null())
-    text = as_text(known.get_column(LABEL))
+    labelled = scored.drop_nulls(SCORE).filter(pl.col(LABEL).is_not_null())
+    text = as_text(labelled.get_column(LABEL))
     if strange := set(text.unique()) - set(coder.classes):
         notes.append(f"{len(strange)} values of the label column are none of the run's classes; their rows are left out.")
-    known = known.with_columns((text == coder.classes[1]).cast(pl.Float64).alias(LABEL)).filter(text.is_in(list(coder.classes)))
-    named = period_names(known.get_column(TIME), every)
-    parts = known.with_columns(named.alias("period")).partition_by("period", as_dict=True)
-    found = []
+    labelled = labelled.with_columns((text == coder.classes[1]).cast(pl.Float64).alias(LABEL)).filter(
+        text.is_in(list(coder.classes))
+    )
+    period_of_row = period_names(labelled.get_column(TIME), every)
+    parts = labelled.with_columns(period_of_row.alias("period")).partition_by("period", as_dict=True)
+    periods = []
     for (name,), part in sorted(parts.items(), key=lambda item: str(item[0][0])):
         if part.height < FEW:
             notes.append(f"{name}: {part.height} rows have a label, too few for figures (at least {FEW}).")
             continue
-        found.append(_period(str(name), part, bins=contract.evaluation.calibration_bins))
-    return found
+        periods.append(_period(str(name), part, bins=contract.evaluation.calibration_bins))
+    return periods
 
 
 def period_names(times: pl.Series, every: Every) -> pl.Series:

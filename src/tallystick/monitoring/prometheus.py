@@ -54,13 +54,13 @@ def _fill(registry: "CollectorRegistry", found: Monitoring) -> None:
                 figure.labels(run, period.name).set(value)
     if found.served is None:
         return
-    asked = gauge("partner_share", "Of rows that partners answered for, the share that all had.", "period")
+    partner_share = gauge("partner_share", "Of rows that partners answered for, the share that all had.", "period")
     alone = gauge("own_share", "Share of rows that own columns alone scored.", "period")
     answered = gauge("answered_rows", "Rows by whether they had a joint score, or why not.", "period", "why")
     seconds = gauge("seconds", "Seconds of a request's parts.", "period", "part", "quantile")
     for during in found.served:
         if during.partner_has is not None:
-            asked.labels(run, during.name).set(during.partner_has)
+            partner_share.labels(run, during.name).set(during.partner_has)
         alone.labels(run, during.name).set(during.own_share)
         for why, count in during.why.items():
             answered.labels(run, during.name, why).set(count)

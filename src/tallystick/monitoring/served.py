@@ -60,14 +60,14 @@ def monitor_served(look: ServedLook) -> Monitoring:
     columns = _columns(look.folder, [row for _, row in rows], notes)
     scored = _scored(rows)
     of_scores = scores_drift(look.contract, look.folder, scored.unique(KEY, keep="last"), notes)
-    found = judged([*columns, *([of_scores] if of_scores is not None else [])])
+    drifts = judged([*columns, *([of_scores] if of_scores is not None else [])])
     return Monitoring(
         run_id=look.folder.run_id,
         party=look.party,
         made=datetime.now(UTC).isoformat(timespec="seconds"),
         rows=len(rows),
-        columns=found[: len(columns)],
-        scores=found[len(columns)] if of_scores is not None else None,
+        columns=drifts[: len(columns)],
+        scores=drifts[len(columns)] if of_scores is not None else None,
         scored_by=_counted(row.by for _, row in rows if row.by is not None),
         without_score=sum(row.by is None for _, row in rows),
         periods=_measured(look, scored, notes) if look.labels is not None else [],
@@ -108,14 +108,14 @@ def _columns(folder: RunFolder, rows: Sequence[AnsweredRow], notes: list[str]) -
 
 
 def _numeric(encoder: Encoder, before: Sequence[NumericProfile], numbers_NF: NDArray[np.float32]) -> list[Drift]:
-    found, indicators = [], len(encoder.numeric)
+    drifts, indicators = [], len(encoder.numeric)
     for place, (column, profile) in enumerate(zip(encoder.numeric, before, strict=True)):
         values_N = numbers_NF[:, place].astype(np.float64)
         if column.indicator:
             values_N[numbers_NF[:, indicators] > 0] = np.nan
             indicators += 1
-        found.append(numeric_drift(_encoded(profile, column), values_N))
-    return found
+        drifts.append(numeric_drift(_encoded(profile, column), values_N))
+    return drifts
 
 
 def _encoded(profile: NumericProfile, column: NumericColumn) -> NumericProfile:
@@ -125,20 +125,20 @@ def _encoded(profile: NumericProfile, column: NumericColumn) -> NumericProfile:
 
 
 def _categorical(encoder: Encoder, before: Sequence[CategoricalProfile], codes_NG: NDArray[np.int64]) -> list[Drift]:
-    found = []
+    drifts = []
     for place, (column, profile) in enumerate(zip(encoder.categorical, before, strict=True)):
         codes = pl.Series(column.name, codes_NG[:, place])
-        found.append(categorical_drift(_coded(profile, column), codes.set(codes == MISSING, None)))
-    return found
+        drifts.append(categorical_drift(_coded(profile, column), codes.set(codes == MISSING, None)))
+    return drifts
 
 
 def _coded(profile: CategoricalProfile, column: CategoricalColumn) -> CategoricalProfile:
     """Return the training rows' categories by code: all without a code of their own are others."""
     codes = column.encode(pl.Series([name for name, _ in profile.counts], dtype=pl.String)).tolist()
     counts = [count for _, count in profile.counts]
-    named = tuple((str(code), count) for code, count in zip(codes, counts, strict=True) if code != UNSEEN)
-    others = profile.others + sum(count for code, count in zip(codes, counts, strict=True) if code == UNSEEN)
-    return CategoricalProfile(name=profile.name, missing=profile.missing, counts=named, others=others)
+    counts_by_code = tuple((str(code), count) for code, count in zip(codes, counts, strict=True) if code != UNSEEN)
+    rest = profile.others + sum(count for code, count in zip(codes, counts, strict=True) if code == UNSEEN)
+    return CategoricalProfile(name=profile.name, missing=profile.missing, counts=counts_by_code, others=rest)
 
 
 def _scored(rows: Sequence[tuple[datetime, AnsweredRow]]) -> pl.DataFrame:
@@ -159,12 +159,12 @@ def _measured(look: ServedLook, scored: pl.DataFrame, notes: list[str]) -> list[
     secret = serving_secret(look.folder)
     digests = [row_digest(key.encode(), secret) if key is not None else None for key in look.labels.get_column(KEY)]
     labels = look.labels.with_columns(pl.Series(KEY, digests, dtype=pl.String)).drop_nulls(KEY)
-    if (known := labels.get_column(KEY).is_in(scored.get_column(KEY).unique().to_list()).sum()) == 0:
+    if (answered := labels.get_column(KEY).is_in(scored.get_column(KEY).unique().to_list()).sum()) == 0:
         notes.append("None of the labels is of a row that was answered; look at the key columns of --labels.")
     else:
-        notes.append(f"{known:,} of {labels.height:,} given labels are of rows that were answered.")
-    named = period_names(scored.get_column(TIME), look.every)
-    last = scored.with_columns(named.alias("_period")).unique([KEY, "_period"], keep="last", maintain_order=True)
+        notes.append(f"{answered:,} of {labels.height:,} given labels are of rows that were answered.")
+    period_of_row = period_names(scored.get_column(TIME), look.every)
+    last = scored.with_columns(period_of_row.alias("_period")).unique([KEY, "_period"], keep="last", maintain_order=True)
     joined = last.join(labels.unique(KEY, keep="last").select(KEY, LABEL), on=KEY, how="left", maintain_order="left")
     return periods_of(look.contract, look.folder, joined, every=look.every, notes=notes)
 

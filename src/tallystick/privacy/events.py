@@ -130,8 +130,8 @@ def total_epsilon(events: Sequence[Entered], *, delta: float = 0.0, unit: Unit =
         return math.inf
     bounded = _merged(bounded)
     pure = math.fsum(event.epsilon for event in bounded if isinstance(event, PureDP))
-    others = [event for event in bounded if not isinstance(event, PureDP)]
-    if not others:
+    further = [event for event in bounded if not isinstance(event, PureDP)]
+    if not further:
         if delta == 0:
             return pure
         # At a delta above 0 many small pure events cost less than their sum.
@@ -140,10 +140,10 @@ def total_epsilon(events: Sequence[Entered], *, delta: float = 0.0, unit: Unit =
         return math.inf
     if len(bounded) == 1 and isinstance(bounded[0], GaussianDP):
         return _single_epsilon(bounded[0], delta)
-    spent_delta = math.fsum(event.delta for event in others if isinstance(event, ApproximateDP))
+    spent_delta = math.fsum(event.delta for event in further if isinstance(event, ApproximateDP))
     if spent_delta > delta:
         return math.inf
-    return min(pure + _added_up(others, delta, spent_delta), pure + _pld_epsilon(others, delta), _pld_epsilon(bounded, delta))
+    return min(pure + _added_up(further, delta, spent_delta), pure + _pld_epsilon(further, delta), _pld_epsilon(bounded, delta))
 
 
 def _made(events: Sequence[Entered]) -> list[Bounded]:
@@ -152,7 +152,7 @@ def _made(events: Sequence[Entered]) -> list[Bounded]:
     for event in events:
         if isinstance(event, UnsentGaussianDP):
             unsent[event.noise_multiplier, event.unit] += event.releases
-    made: list[Bounded] = []
+    done_events: list[Bounded] = []
     for event in events:
         if isinstance(event, UnsentGaussianDP | NotPrivate):
             continue
@@ -164,10 +164,10 @@ def _made(events: Sequence[Entered]) -> list[Bounded]:
             never = min(unsent[noise], event.releases)
             unsent[noise] -= never
             if never < event.releases:
-                made.append(msgspec.structs.replace(event, releases=event.releases - never))
+                done_events.append(msgspec.structs.replace(event, releases=event.releases - never))
             continue
-        made.append(event)
-    return made
+        done_events.append(event)
+    return done_events
 
 
 def _merged(events: Sequence[Bounded]) -> list[Bounded]:

@@ -64,8 +64,8 @@ class SequentialBits:
 
     def words(self, count: int) -> Words:
         """Give each row's next words (R, count)."""
-        drawn = np.frombuffer(self._bytes(8 * self._rows * count), dtype="<u8", count=self._rows * count)
-        return drawn.reshape(self._rows, count).astype(np.uint64, copy=False)
+        words_RC = np.frombuffer(self._bytes(8 * self._rows * count), dtype="<u8", count=self._rows * count)
+        return words_RC.reshape(self._rows, count).astype(np.uint64, copy=False)
 
     def only(self, is_R: NDArray[np.bool_]) -> "SequentialBits":
         """Return the bits that follow, for some of the rows."""
@@ -136,17 +136,17 @@ class AliasTable:
         assert sum(weights) == 1 << BITS, "weights are a distribution"
         width = max(1, (len(weights) - 1).bit_length())
         height = 1 << (BITS - width)
-        left = weights + [0] * ((1 << width) - len(weights))
-        whole, other_K = [height] * len(left), np.arange(low, low + len(left), dtype=np.int64)
-        short = [column for column, weight in enumerate(left) if weight < height]
-        tall = [column for column, weight in enumerate(left) if weight > height]
+        padded = weights + [0] * ((1 << width) - len(weights))
+        whole, other_K = [height] * len(padded), np.arange(low, low + len(padded), dtype=np.int64)
+        short = [column for column, weight in enumerate(padded) if weight < height]
+        tall = [column for column, weight in enumerate(padded) if weight > height]
         while short:
             column, giver = short.pop(), tall[-1]
-            whole[column], other_K[column] = left[column], low + giver
-            left[giver] -= height - left[column]
-            if left[giver] <= height:
+            whole[column], other_K[column] = padded[column], low + giver
+            padded[giver] -= height - padded[column]
+            if padded[giver] <= height:
                 tall.pop()
-                if left[giver] < height:
+                if padded[giver] < height:
                     short.append(giver)
         return cls(low=low, width=width, thresholds=_Thresholds.of(whole), other_K=other_K)
 
@@ -158,13 +158,13 @@ class AliasTable:
 
     def masses(self) -> dict[int, int]:
         """Give each value's exact chance, times 2^BITS."""
-        height, found = 1 << (BITS - self.width), dict[int, int]()
+        height, mass_of = 1 << (BITS - self.width), dict[int, int]()
         for column, (first, rest) in enumerate(zip(self.thresholds.first.tolist(), self.thresholds.rest, strict=True)):
             own = (first << (BITS - 64)) + rest
-            found[column + self.low] = found.get(column + self.low, 0) + own
+            mass_of[column + self.low] = mass_of.get(column + self.low, 0) + own
             other = int(self.other_K[column])
-            found[other] = found.get(other, 0) + height - own
-        return {value: mass for value, mass in found.items() if mass}
+            mass_of[other] = mass_of.get(other, 0) + height - own
+        return {value: mass for value, mass in mass_of.items() if mass}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,9 +193,9 @@ class DiscreteGaussian:
     def draw(self, bits: Bits, *, columns: int) -> Ints:
         """Draw noise (R, D)."""
         words = bits.words(columns * len(self.parts))
-        drawn = [table.pick(words[:, i * columns : (i + 1) * columns], bits) for i, (_, table) in enumerate(self.parts)]
-        total: Ints = np.zeros_like(drawn[0])
-        for (factor, _), each in zip(self.parts, drawn, strict=True):
+        parts_drawn = [table.pick(words[:, i * columns : (i + 1) * columns], bits) for i, (_, table) in enumerate(self.parts)]
+        total: Ints = np.zeros_like(parts_drawn[0])
+        for (factor, _), each in zip(self.parts, parts_drawn, strict=True):
             total += factor * each
         return total
 
@@ -249,8 +249,8 @@ def draw_geometric(scale: float, bits: Bits, *, columns: int) -> Ints:
     words = bits.words(columns * digits)
     is_one = coins.above(words, np.tile(np.arange(digits), columns)[None, :], bits)
     weighed = is_one.reshape(len(words), columns, digits) * (np.int64(1) << np.arange(digits, dtype=np.int64))
-    drawn: Ints = weighed.sum(axis=2)
-    return drawn
+    total_R: Ints = weighed.sum(axis=2)
+    return total_R
 
 
 @lru_cache(maxsize=16)
@@ -275,17 +275,17 @@ def draw_planar_laplace(rate: float, bits: Bits, *, rows: int) -> Ints:
     drawn_R2, waiting = np.zeros((rows, 2), dtype=np.int64), np.arange(rows)
     while len(waiting):
         signed = draw_geometric(math.sqrt(2) / rate, bits, columns=4)
-        tried = signed[:, :2] - signed[:, 2:]
-        taken = _accepted(tried, rate, bits.words(1)[:, 0], bits)
-        drawn_R2[waiting[taken]] = tried[taken]
-        waiting, bits = waiting[~taken], bits.only(~taken)
+        signs_R2 = signed[:, :2] - signed[:, 2:]
+        accepts_R = _accepted(signs_R2, rate, bits.words(1)[:, 0], bits)
+        drawn_R2[waiting[accepts_R]] = signs_R2[accepts_R]
+        waiting, bits = waiting[~accepts_R], bits.only(~accepts_R)
     return drawn_R2
 
 
 def _accepted(tried_R2: Ints, rate: float, words_R: Words, bits: Bits) -> NDArray[np.bool_]:
     """Flip a coin for each point k that shows heads with chance exp(-rate (|k|_2 - |k|_1 / sqrt(2)))."""
-    tried = np.abs(tried_R2.astype(np.float64))
-    chance_R = np.exp(-rate * (np.hypot(tried[:, 0], tried[:, 1]) - tried.sum(axis=1) / math.sqrt(2)))
+    size_R2 = np.abs(tried_R2.astype(np.float64))
+    chance_R = np.exp(-rate * (np.hypot(size_R2[:, 0], size_R2[:, 1]) - size_R2.sum(axis=1) / math.sqrt(2)))
     low_R, margin = words_R.astype(np.float64) * 2.0**-64, 2.0**-40  # far more than float64 is wrong by
     accepted_R: NDArray[np.bool_] = (low_R + 2.0**-63) * (1 + margin) < chance_R
     for row in np.flatnonzero(~accepted_R & (low_R * (1 - margin) - 2.0**-63 <= chance_R)):

@@ -59,8 +59,8 @@ class KeyedBits:
         self._blocks += blocks
         out = bytearray(counter_RN2.nbytes + 15)
         self._cipher.encryptor().update_into(counter_RN2.tobytes(), out)
-        drawn = np.frombuffer(out, dtype="<u8", count=counter_RN2.size).reshape(len(counter_RN2), 2 * blocks)
-        return drawn[:, :count].astype(np.uint64, copy=False)
+        words_RC = np.frombuffer(out, dtype="<u8", count=counter_RN2.size).reshape(len(counter_RN2), 2 * blocks)
+        return words_RC[:, :count].astype(np.uint64, copy=False)
 
     def only(self, is_R: NDArray[np.bool_]) -> "KeyedBits":
         """Return the bits that follow, for some of the rows."""

@@ -189,8 +189,8 @@ class Ledger:
     def holds(self, entries: int, chain: str) -> bool:
         """Say whether this ledger is that of a noted head, or has grown from it; an older copy has not."""
         with self._transaction() as connection:
-            found = connection.execute("SELECT chain FROM entries WHERE id = ?", (entries,)).fetchone()
-        return (found[0] if found is not None else self.identity if entries == 0 else None) == chain
+            row = connection.execute("SELECT chain FROM entries WHERE id = ?", (entries,)).fetchone()
+        return (row[0] if row is not None else self.identity if entries == 0 else None) == chain
 
     def bind(self, name: str, digest: str | None) -> str | None:
         """Give the digest of a secret that what is charged here counts on, bound to ``digest`` for ever where none is yet.
@@ -201,8 +201,8 @@ class Ledger:
             connection.execute("CREATE TABLE IF NOT EXISTS bound (name TEXT PRIMARY KEY, digest TEXT NOT NULL)")
             if digest is not None:
                 connection.execute("INSERT OR IGNORE INTO bound VALUES (?, ?)", (name, digest))
-            found = connection.execute("SELECT digest FROM bound WHERE name = ?", (name,)).fetchone()
-        return found[0] if found is not None else None
+            row = connection.execute("SELECT digest FROM bound WHERE name = ?", (name,)).fetchone()
+        return row[0] if row is not None else None
 
     def enter_not_private(self, dataset: str, *, what: str) -> Entry:
         """Record what is about to leave without any guarantee; no cap can judge it, and no sum will count it."""
@@ -217,16 +217,16 @@ class Ledger:
         """
         with self._transaction() as connection:
             self._check(connection)
-            left = 0
+            outstanding = 0
             for each in (entry.event for entry in self._entries(connection, dataset)):
                 if isinstance(each, GaussianDP | UnsentGaussianDP) and (each.noise_multiplier, each.unit) == (
                     event.noise_multiplier,
                     event.unit,
                 ):
-                    left += each.releases if isinstance(each, GaussianDP) else -each.releases
-            if event.releases > left:
+                    outstanding += each.releases if isinstance(each, GaussianDP) else -each.releases
+            if event.releases > outstanding:
                 raise StorageError(
-                    f"the privacy ledger {self.path} holds {left} releases of this noise on data set {dataset!r}, so "
+                    f"the privacy ledger {self.path} holds {outstanding} releases of this noise on data set {dataset!r}, so "
                     f"{event.releases} cannot have been left out; is it the ledger that they were charged to?"
                 )
             return self._enter(connection, dataset, event, what)
@@ -243,11 +243,11 @@ class Ledger:
                     f"{cap.epsilon:.6g}; release it with noise, or not at all"
                 )
             if cap is not None:
-                found = outlook(dataset, [entry.event for entry in self._entries(connection, dataset)], [event], cap=cap)
-                if not found.fits:
+                budget = outlook(dataset, [entry.event for entry in self._entries(connection, dataset)], [event], cap=cap)
+                if not budget.fits:
                     raise BudgetExceeded(
-                        f"{what} on data set {dataset!r} would bring {self.party}'s {found.epsilon_of} from {found.spent:.6g} "
-                        f"to {found.after:.6g} at delta {cap.delta:g}, over the cap of {cap.epsilon:.6g}; "
+                        f"{what} on data set {dataset!r} would bring {self.party}'s {budget.epsilon_of} from {budget.spent:.6g} "
+                        f"to {budget.after:.6g} at delta {cap.delta:g}, over the cap of {cap.epsilon:.6g}; "
                         "raise the cap, release with a smaller epsilon, or not at all"
                     )
             return self._enter(connection, dataset, event, what)
@@ -363,14 +363,14 @@ class Ledger:
         if problem != "ok":
             raise self._broken(str(problem))
         count, head, chain = connection.execute("SELECT entries, chain, identity FROM head").fetchone()
-        seen = 0
+        entry_count = 0
         for row in connection.execute("SELECT id, time, party, dataset, what, event, chain FROM entries ORDER BY id"):
-            seen += 1
+            entry_count += 1
             chain = _link(chain, row[:6])
-            if row[0] != seen or row[6] != chain:
-                raise self._broken(f"entry {seen} is not the one that was written")
-        if (seen, chain) != (count, head):
-            raise self._broken(f"it holds {seen} entries where {count} were written")
+            if row[0] != entry_count or row[6] != chain:
+                raise self._broken(f"entry {entry_count} is not the one that was written")
+        if (entry_count, chain) != (count, head):
+            raise self._broken(f"it holds {entry_count} entries where {count} were written")
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:

@@ -139,17 +139,19 @@ def all_or_none(channels: Sequence[Channel]) -> Iterator[list[str]]:
     Gives a list, to which the caller adds the name of every exact sum that is out: from then on the reason says that it is known,
     and what a new round without the client that was lost would show.
     """
-    known: list[str] = []
+    sums_out: list[str] = []
     try:
-        yield known
+        yield sums_out
     except TallystickError as error:
-        sums = " and ".join(known)
-        outcome = f"no result was released, but the server knows the {sums} over all clients" if known else "nothing was released"
+        sums = " and ".join(sums_out)
+        outcome = (
+            f"no result was released, but the server knows the {sums} over all clients" if sums_out else "nothing was released"
+        )
         reason = f"{error}; {outcome}"
         if isinstance(error, PeerError):
             lost = error.peer
             advice = "start a new round without it"
-            if known:
+            if sums_out:
                 advice = (
                     f"a new round without {lost} would show {lost}'s own exact {sums} by the difference: start it with {lost} "
                     "again, or only where that may be known"

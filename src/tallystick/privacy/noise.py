@@ -94,8 +94,8 @@ class SecureNoise:
         """Draw in floating point from the operating system's generator."""
         words = np.frombuffer(secrets.token_bytes(8 * math.prod(shape)), dtype=np.uint64) >> np.uint64(11)
         centred = (words.astype(np.float64) + 0.5) * 2.0**-53 - 0.5
-        drawn: NDArray[np.float64] = (-scale * np.sign(centred) * np.log1p(-2 * np.abs(centred))).reshape(shape)
-        return drawn
+        noise: NDArray[np.float64] = (-scale * np.sign(centred) * np.log1p(-2 * np.abs(centred))).reshape(shape)
+        return noise
 
 
 class SimulatedNoise:

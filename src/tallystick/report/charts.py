@@ -349,8 +349,8 @@ def link_map(found: LinkMap) -> PlacedLinks:
 
 
 def _loss_line(name: str, colour: str, training: TrainingSummary, loss: str) -> Line:
-    known = [(float(epoch.epoch), value) for epoch in training.history if (value := getattr(epoch, loss)) is not None]
-    return Line(name=name, colour=colour, xs=[epoch for epoch, _ in known], ys=[value for _, value in known])
+    points = [(float(epoch.epoch), value) for epoch in training.history if (value := getattr(epoch, loss)) is not None]
+    return Line(name=name, colour=colour, xs=[epoch for epoch, _ in points], ys=[value for _, value in points])
 
 
 # --- tracks, in per cent of their width

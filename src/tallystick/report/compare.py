@@ -60,7 +60,7 @@ def read_run(path: Path) -> Result:
         if file.stat().st_size > MAX_RESULT_BYTES:
             raise ConfigError(f"{file}: is larger than {MAX_RESULT_BYTES >> 20} MiB; it is no result of a run")
         content = file.read_bytes()
-        found = read_result(content)
+        result = read_result(content)
     except DataError as error:
         raise DataError(f"{file}: {error}") from None
     except OSError as error:
@@ -70,7 +70,7 @@ def read_run(path: Path) -> Result:
             check_sealed(file, origin=origin)
         else:  # sent by somebody
             check_digest(file)
-    return found
+    return result
 
 
 def compare_results(names: Sequence[str], results: Sequence[Result]) -> RunComparison:
@@ -154,9 +154,9 @@ def _metrics(results: Sequence[Result]) -> list[ComparisonRow]:
                 (cell["low"], cell["high"]) if cell is not None and cell["low"] is not None and cell["high"] is not None else None
                 for cell in cells
             ]
-            known = [value for value in values if value is not None]
-            top = (max if metric.higher_is_better else min)(known) if len(known) > 1 else None
-            best = [value is not None and value == top and len(set(known)) > 1 for value in values]
+            numbers = [value for value in values if value is not None]
+            top = (max if metric.higher_is_better else min)(numbers) if len(numbers) > 1 else None
+            best = [value is not None and value == top and len(set(numbers)) > 1 for value in values]
             rows.append(ComparisonRow(name=f"{metric.title}{suffix}", values=list(values), within=within, best=best))
     return rows
 
@@ -217,17 +217,17 @@ def _notes(names: Sequence[str], results: Sequence[Result]) -> list[str]:
     """List what makes a comparison unfair, and what needs saying beside its figures."""
     notes = []
     if len({result.contract.name for result in results}) > 1:
-        named = ", ".join(dict.fromkeys(result.contract.name for result in results))
-        notes.append(f"These are runs of contracts with different names: {named}.")
+        names_text = ", ".join(dict.fromkeys(result.contract.name for result in results))
+        notes.append(f"These are runs of contracts with different names: {names_text}.")
     measured = [result.evaluation for result in results if result.evaluation is not None]
     if len({(each["rows"], each["label_mean"]) for each in measured}) > 1:
         notes.append(
             "The runs have other test rows, by their number or their labels' mean: a difference may come from the rows alone."
         )
     costs = {
-        (found["cost_false_positive"], found["cost_false_negative"])
+        (decisions["cost_false_positive"], decisions["cost_false_negative"])
         for result in results
-        if (found := result.sections.decisions) is not None
+        if (decisions := result.sections.decisions) is not None
     }
     if len(costs) > 1:
         notes.append("The runs count other costs per error, so their least costs do not compare.")
@@ -236,6 +236,6 @@ def _notes(names: Sequence[str], results: Sequence[Result]) -> list[str]:
         "show a difference; two that overlap leave it open."
     )
     for name, result in zip(names, results, strict=True):
-        if result.sections.leakage is not None and (said := promise(result)):
-            notes.append(f"{name}: {' '.join(leak_headline(result.sections.leakage))} {said}")
+        if result.sections.leakage is not None and (promise_text := promise(result)):
+            notes.append(f"{name}: {' '.join(leak_headline(result.sections.leakage))} {promise_text}")
     return notes

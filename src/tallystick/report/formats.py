@@ -70,10 +70,10 @@ def size(count: float) -> str:
 def moment(iso: str) -> str:
     """Format an ISO 8601 time for people, or return it as it is if it is none."""
     try:
-        found = datetime.fromisoformat(iso)
+        time = datetime.fromisoformat(iso)
     except ValueError:
         return iso
-    return f"{found.day} {found:%B %Y, %H:%M %Z}".strip()
+    return f"{time.day} {time:%B %Y, %H:%M %Z}".strip()
 
 
 def percent(share: float | None) -> str:

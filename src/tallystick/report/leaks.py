@@ -90,13 +90,13 @@ def leak_headline(audit: Audit) -> list[str]:
         return [NOTHING_SENT]
     for kind in ("gradients", "embeddings"):
         every = [each for each in by_strength(audit.attacks) if f"from cut {kind}" in each.view]
-        found = [each for each in every if _runnable(each)]
-        tried = sum(_runnable(each) for each in audit.attacks)
-        if found:
-            unaided = next((each for each in found if each.view.endswith("knowing no label")), found[0])
-            without = "" if unaided is found[0] else _even_without(unaided)
-            told = _leak_through(kind, found[0], tried=tried) + _from_gradients_alone(found) + without
-            lines.append(told + _beyond(found[0], every))
+        attacks = [each for each in every if _runnable(each)]
+        count = sum(_runnable(each) for each in audit.attacks)
+        if attacks:
+            unaided = next((each for each in attacks if each.view.endswith("knowing no label")), attacks[0])
+            without = "" if unaided is attacks[0] else _even_without(unaided)
+            sentence = _leak_through(kind, attacks[0], tried=count) + _from_gradients_alone(attacks) + without
+            lines.append(sentence + _beyond(attacks[0], every))
         elif audit.not_measured:
             lines.append(f"Through cut {kind}: not measured, so nothing is known of it; the reasons stand below.")
     return lines
@@ -112,13 +112,13 @@ def leak_lines(result: Result) -> list[str]:
     unknown = "not measured, so nothing is known of it."
     lines = []
     if result.role in ("label", None):
-        found = (
+        lines_of_party = (
             [each for each in by_strength(sections.leakage.attacks) if _runnable(each)] if sections.leakage is not None else []
         )
         price = f"What {names.feature} could read of {names.label}'s labels:"
         none = "nothing from this run; nothing that depends on a label was sent. What its own columns tell of labels stays."
-        sent = sections.leakage is None or not sections.leakage.nothing_sent
-        lines.append(f"{price} {_read_with(found[0]) if found else unknown if sent else none}")
+        is_exposed = sections.leakage is None or not sections.leakage.nothing_sent
+        lines.append(f"{price} {_read_with(lines_of_party[0]) if lines_of_party else unknown if is_exposed else none}")
     if result.role in ("feature", None):
         of = names.feature if result.party is None else result.party
         audits = {audit.party: audit for audit in sections.features}
@@ -143,16 +143,16 @@ def feature_headline(audit: FeatureAudit) -> str:
     if not measured:
         return f"Whether {audit.by} could rebuild columns of {audit.party} was not measured, so nothing is known of it."
     most = max(each.known for group in measured for each in group.means)
-    told = [(group, mean) for group in measured for mean in group.means if mean.known == most]
-    group, mean = max(told, key=lambda each: _told(*each))
+    measured_means = [(group, mean) for group in measured for mean in group.means if mean.known == most]
+    group, mean = max(measured_means, key=lambda each: _told(*each))
     every = [each for each in group.columns if each.known == mean.known]
     column = max([each for each in every if each.value > each.luck] or every, key=lambda each: each.value)
     who = f"{audit.by}, knowing {f'the columns of {mean.known} rows' if mean.known else 'no row'},"
     of = f"{column.name!r}{'' if column.used else ', which the model was not given'} ({column.attack})"
     # Never rounded up to all of a column.
-    found, worst = (number(min(each, 0.999) if each < 1 else each, digits=3) for each in (mean.value, column.value))
+    mean_text, worst = (number(min(each, 0.999) if each < 1 else each, digits=3) for each in (mean.value, column.value))
     rows = "rows" if group.rows == TRAINING_ROWS else group.rows
-    what = f"the columns of other {rows}: {found} on average, {worst} of {of}. 0 is a guess, 1 is exact."
+    what = f"the columns of other {rows}: {mean_text} on average, {worst} of {of}. 0 is a guess, 1 is exact."
     if _rebuilt(column):
         return f"Through cut embeddings, yes: {who} can rebuild {what}"
     if column.value > max(SLIGHT, column.luck):
@@ -187,11 +187,11 @@ def told_headline(told: ToldColumns) -> str:
 
 def told_by_name(told: ToldColumns) -> list[tuple[str, dict[int, RebuiltColumn], dict[int, RebuiltColumn]]]:
     """Each column with its figures by number of known rows, with gradients and without, the most told first."""
-    found: dict[str, tuple[dict[int, RebuiltColumn], dict[int, RebuiltColumn]]] = {}
+    by_name: dict[str, tuple[dict[int, RebuiltColumn], dict[int, RebuiltColumn]]] = {}
     for place, columns in enumerate((told.columns, told.without)):
         for column in columns:
-            found.setdefault(column.name, ({}, {}))[place][column.known] = column
-    ordered = sorted(found.items(), key=lambda item: -max((each.value for each in item[1][0].values()), default=0.0))
+            by_name.setdefault(column.name, ({}, {}))[place][column.known] = column
+    ordered = sorted(by_name.items(), key=lambda item: -max((each.value for each in item[1][0].values()), default=0.0))
     return [(name, by_count, before) for name, (by_count, before) in ordered]
 
 
@@ -211,9 +211,9 @@ def next_steps(result: Result) -> list[str]:
     if sections.sweep is not None:
         return []
     lines = []
-    found = [each for each in by_strength(sections.leakage.attacks) if _runnable(each)] if sections.leakage is not None else []
-    if found and strength(found[0]) >= MUCH:
-        ways, numbers = [], found[0].spearman is not None
+    attacks = [each for each in by_strength(sections.leakage.attacks) if _runnable(each)] if sections.leakage is not None else []
+    if attacks and strength(attacks[0]) >= MUCH:
+        ways, numbers = [], attacks[0].spearman is not None
         if not str(result.contract.summary.get("alignment")).startswith("union"):
             price = "" if numbers else " (`tallystick audit CONTRACT --party PARTY --sweep no-gradients=512` shows its cost)"
             ways.append(f"`training.gradients: none` sends nothing that depends on one{price}")
@@ -253,10 +253,10 @@ def column_promise(audit: FeatureAudit) -> str:
 
 def columns_by_name(audit: FeatureAudit | RowGroup) -> list[tuple[str, bool, dict[int, RebuiltColumn]]]:
     """Each column with its figures by number of known rows, the worst first, those that were not used last."""
-    found: dict[tuple[str, bool], dict[int, RebuiltColumn]] = {}
+    by_name: dict[tuple[str, bool], dict[int, RebuiltColumn]] = {}
     for column in audit.columns:
-        found.setdefault((column.name, column.used), {})[column.known] = column
-    ordered = sorted(found.items(), key=lambda item: (not item[0][1], -max(each.value for each in item[1].values())))
+        by_name.setdefault((column.name, column.used), {})[column.known] = column
+    ordered = sorted(by_name.items(), key=lambda item: (not item[0][1], -max(each.value for each in item[1].values())))
     return [(name, used, by_count) for (name, used), by_count in ordered]
 
 
@@ -300,8 +300,8 @@ def _leak_of_numbers(kind: str, attack: AttackResult, *, tried: int) -> str:
     seat = attack.view.partition(", knowing ")[0]
     kind = "gradients and embeddings together" if seat.endswith(" and cut embeddings") else kind
     knowing = attack.view.partition(", knowing ")[2]
-    told = " but which way is up" if knowing.startswith("no ") else ""  # known numbers say that themselves
-    who = f"{seat.partition(',')[0]}, knowing {knowing}{told},"
+    direction = " but which way is up" if knowing.startswith("no ") else ""  # known numbers say that themselves
+    who = f"{seat.partition(',')[0]}, knowing {knowing}{direction},"
     how = f"of {attack.rows:,} rows, {attack.name}: {plain(attack.name)}"
     if strength(attack) >= MUCH and _beyond_luck(attack, tried=tried, risk=SURE):
         return f"Through cut {kind}, yes: {who} can rank {_ranking(attack)} ({how})."

@@ -22,12 +22,12 @@ PARTS = {
 
 def monitoring_html(found: Monitoring) -> str:
     """Give the page."""
-    shown = [*found.columns, *([found.scores] if found.scores is not None else [])]
+    drifts = [*found.columns, *([found.scores] if found.scores is not None else [])]
     return render_template(
         "monitor.html.j2",
         m=found,
-        rows=sorted(shown, key=lambda each: -each.stability),
-        compared=len(shown),
+        rows=sorted(drifts, key=lambda each: -each.stability),
+        compared=len(drifts),
         words=WORDS,
         parts=PARTS,
         text=text,

@@ -29,34 +29,34 @@ def render(result: Result | dict[str, Any], path: str | os.PathLike[str]) -> Pat
 
 def to_html(result: Result | dict[str, Any]) -> str:
     """Give the report of ``result`` as one page of HTML."""
-    shown = result if isinstance(result, Result) else read_result(result)
-    bars, clock = charts.timeline(shown.phases)
+    shown_result = result if isinstance(result, Result) else read_result(result)
+    bars, clock = charts.timeline(shown_result.phases)
     return render_template(
         "page.html.j2",
-        r=shown,
-        json=script_json(json.dumps(shown.to_dict(), allow_nan=False, separators=(",", ":"))),
-        headline=headline(shown),
-        names=party_names(shown),
-        colours=_party_colours(shown),
-        stick=charts.stick(shown.contract.hash),
-        lift=_lift(shown),
-        metrics=_metric_rows(shown.evaluation),
-        roc=_roc(shown),
-        reliability=_reliability(shown),
-        precision_recall=_precision_recall(shown),
-        deciding=_deciding(shown.sections.decisions),
-        falls=[_falls(one) for one in shown.sections.importance if one.columns],
+        r=shown_result,
+        json=script_json(json.dumps(shown_result.to_dict(), allow_nan=False, separators=(",", ":"))),
+        headline=headline(shown_result),
+        names=party_names(shown_result),
+        colours=_party_colours(shown_result),
+        stick=charts.stick(shown_result.contract.hash),
+        lift=_lift(shown_result),
+        metrics=_metric_rows(shown_result.evaluation),
+        roc=_roc(shown_result),
+        reliability=_reliability(shown_result),
+        precision_recall=_precision_recall(shown_result),
+        deciding=_deciding(shown_result.sections.decisions),
+        falls=[_falls(one) for one in shown_result.sections.importance if one.columns],
         titles={name: metric.title for table in METRICS.values() for name, metric in table.items()},
-        promise=leaks.promise(shown),
-        linked=_linked(shown),
-        loss=charts.loss_plot(shown.training, shown.local_baseline_training) if shown.training else None,
+        promise=leaks.promise(shown_result),
+        linked=_linked(shown_result),
+        loss=charts.loss_plot(shown_result.training, shown_result.local_baseline_training) if shown_result.training else None,
         bars=bars,
         clock=clock,
-        sent=sum(phase.bytes_sent for phase in shown.phases),
-        received=sum(phase.bytes_received for phase in shown.phases),
+        sent=sum(phase.bytes_sent for phase in shown_result.phases),
+        received=sum(phase.bytes_received for phase in shown_result.phases),
         attack_track=charts.attack_track,
         symmetric_track=charts.symmetric_track,
-        sweep=trials.sweep_plots(shown.sections.sweep) if shown.sections.sweep else [],
+        sweep=trials.sweep_plots(shown_result.sections.sweep) if shown_result.sections.sweep else [],
         strongest=trials.strongest,
         outdone=trials.outdone,
         leaks=leaks,
@@ -73,21 +73,21 @@ class Linked:
 
 
 def _linked(result: Result) -> Linked | None:
-    found = result.sections.linkage
-    if found is None:
+    linkage = result.sections.linkage
+    if linkage is None:
         return None
     weights = result.sections.link_weights
     return Linked(
-        similarities={name: charts.similarity_plot(name, each, weights) for name, each in found.similarities.items()},
-        maps=[charts.link_map(one) for one in found.maps],
+        similarities={name: charts.similarity_plot(name, each, weights) for name, each in linkage.similarities.items()},
+        maps=[charts.link_map(one) for one in linkage.maps],
     )
 
 
 def _party_colours(result: Result) -> dict[str, str]:
     """Colour class per party: the label party's is that of its own columns, the others take turns."""
-    others = [party.name for party in result.parties if party.role != "label"]
+    partners = [party.name for party in result.parties if party.role != "label"]
     return {party.name: "own" for party in result.parties if party.role == "label"} | {
-        name: f"other{i % 3}" for i, name in enumerate(others)
+        name: f"other{i % 3}" for i, name in enumerate(partners)
     }
 
 
@@ -139,12 +139,12 @@ def _lift(result: Result) -> Lift | None:
     name, metric = next(iter(METRICS[evaluation["target"]].items()))
     joint = evaluation["joint"][name]
     own = evaluation["local_baseline"][name] if evaluation["local_baseline"] else None
-    found = [value for each in (joint, own) if each for value in (each["value"], each["high"]) if value is not None]
+    ends_of_intervals = [value for each in (joint, own) if each for value in (each["value"], each["high"]) if value is not None]
     if joint["value"] is None:
         return None
-    axis, ends = charts.spanning(found, floor=0.0), ("no error", "")
+    axis, ends = charts.spanning(ends_of_intervals, floor=0.0), ("no error", "")
     if name == "auc":
-        low = 0.5 if min(found) >= 0.5 else 0.0
+        low = 0.5 if min(ends_of_intervals) >= 0.5 else 0.0
         axis, ends = charts.Axis(low=low, high=1.0), ("guessing" if low else "all wrong", "perfect")
     elif name == "accuracy":
         axis, ends = charts.Axis(low=0.0, high=1.0), ("all wrong", "all right")
@@ -175,8 +175,8 @@ def _roc(result: Result) -> charts.Plot | None:
     ]
     if not lines:
         return None
-    shown = " and ".join(line.name for line in lines)
-    return charts.roc_plot(lines, f"True positive rate against false positive rate: {shown}. The metrics table holds the areas.")
+    names = " and ".join(line.name for line in lines)
+    return charts.roc_plot(lines, f"True positive rate against false positive rate: {names}. The metrics table holds the areas.")
 
 
 def _reliability(result: Result) -> charts.Plot | None:
@@ -187,8 +187,8 @@ def _reliability(result: Result) -> charts.Plot | None:
     ]
     if not lines:
         return None
-    shown = " and ".join(line.name for line in lines)
-    return charts.reliability_plot(lines, f"Observed rate against predicted probability per bin of equal mass: {shown}.")
+    names = " and ".join(line.name for line in lines)
+    return charts.reliability_plot(lines, f"Observed rate against predicted probability per bin of equal mass: {names}.")
 
 
 def _precision_recall(result: Result) -> charts.Plot | None:
@@ -199,9 +199,9 @@ def _precision_recall(result: Result) -> charts.Plot | None:
     ]
     if not lines:
         return None
-    shown = " and ".join(line.name for line in lines)
+    names = " and ".join(line.name for line in lines)
     return charts.precision_recall_plot(
-        lines, f"Precision against recall: {shown}. The metrics table holds the average precision."
+        lines, f"Precision against recall: {names}. The metrics table holds the average precision."
     )
 
 

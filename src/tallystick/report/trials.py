@@ -74,7 +74,7 @@ def place_labels(
 
     Gives x, y of the base line and the anchor of each; to the left of spots whose name would leave the frame.
     """
-    taken: list[tuple[float, float, float, float]] = []
+    boxes: list[tuple[float, float, float, float]] = []
     places = []
     for (x, y), label in zip(points, labels, strict=True):
         width = LETTER * len(label)
@@ -84,9 +84,9 @@ def place_labels(
         start, anchor, base = next(
             (start, anchor, base)
             for start, anchor, base in tries
-            if not any(_overlap((start, base - LINE, start + width, base), box) for box in taken)
+            if not any(_overlap((start, base - LINE, start + width, base), box) for box in boxes)
         )
-        taken.append((start, base - LINE, start + width, base))
+        boxes.append((start, base - LINE, start + width, base))
         places.append((start if anchor == "start" else start + width, base, anchor))
     return places
 
@@ -123,18 +123,18 @@ def _leaked(trial: Trial, reads: str) -> Estimate | None:
 
 
 def _sweep_plot(sweep: Sweep, reads: str, title: str, x_label: str) -> Scatter | None:
-    found = [(trial, leaked) for trial in sweep.trials if (leaked := _leaked(trial, reads)) is not None]
-    if not found:
+    drawn_trials = [(trial, leaked) for trial in sweep.trials if (leaked := _leaked(trial, reads)) is not None]
+    if not drawn_trials:
         return None
-    utilities = [value for trial, _ in found for value in (trial.utility.low, trial.utility.high)]
+    utilities = [value for trial, _ in drawn_trials for value in (trial.utility.low, trial.utility.high)]
     utilities += [sweep.local_baseline.mean] if sweep.local_baseline is not None else []
     span = charts.spanning(utilities)
-    least = 0.0 if reads == "columns" else min(0.5, *(math.floor(leaked.low * 10) / 10 for _, leaked in found))
+    least = 0.0 if reads == "columns" else min(0.5, *(math.floor(leaked.low * 10) / 10 for _, leaked in drawn_trials))
     x, y = charts.axes(400, 396, (least, 1.0), (span.low, span.high))
-    names = list(dict.fromkeys(trial.defense for trial, _ in found))
+    names = list(dict.fromkeys(trial.defense for trial, _ in drawn_trials))
     colours = {name: TRIAL_COLOURS[i % len(TRIAL_COLOURS)] for i, name in enumerate(names)}
-    points = [(x.at(leaked.mean), y.at(trial.utility.mean)) for trial, leaked in found]
-    places = place_labels(points, [trial.strength or trial.defense for trial, _ in found], left=x.start, right=x.end)
+    points = [(x.at(leaked.mean), y.at(trial.utility.mean)) for trial, leaked in drawn_trials]
+    places = place_labels(points, [trial.strength or trial.defense for trial, _ in drawn_trials], left=x.start, right=x.end)
     spots = [
         Spot(
             x=points[i][0],
@@ -149,13 +149,13 @@ def _sweep_plot(sweep: Sweep, reads: str, title: str, x_label: str) -> Scatter |
             label_y=places[i][1],
             anchor=places[i][2],
         )
-        for i, (trial, leaked) in enumerate(found)
+        for i, (trial, leaked) in enumerate(drawn_trials)
     ]
     series = [
         charts.PlottedSeries(
             name=name,
             colour=colours[name],
-            points=[(spot.x, spot.y) for spot, (trial, _) in zip(spots, found, strict=True) if trial.defense == name],
+            points=[(spot.x, spot.y) for spot, (trial, _) in zip(spots, drawn_trials, strict=True) if trial.defense == name],
             dashed=i >= len(TRIAL_COLOURS),
         )
         for i, name in enumerate(names)
@@ -164,7 +164,7 @@ def _sweep_plot(sweep: Sweep, reads: str, title: str, x_label: str) -> Scatter |
         title=title,
         summary="; ".join(
             f"{trial.defense} {trial.strength}: {sweep.metric} {trial.utility.mean:.3f}, leak {leaked.mean:.3f}"
-            for trial, leaked in found
+            for trial, leaked in drawn_trials
         ),
         width=400,
         height=396,

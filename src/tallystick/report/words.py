@@ -102,8 +102,8 @@ def too_good(result: Result) -> list[str]:
     what = (
         f"The joint model's {metric.title} is nearly perfect" if perfect else "Joining took away nine tenths of the error or more"
     )
-    said = f"{what}, which is rarely true: look for a column of {names.feature} that already contains the answer"
-    return [f"{said}, such as one written after it was known.{_strongest_column(result, partners)}"]
+    advice = f"{what}, which is rarely true: look for a column of {names.feature} that already contains the answer"
+    return [f"{advice}, such as one written after it was known.{_strongest_column(result, partners)}"]
 
 
 def _error(value: MetricValue | None, metric: Metric) -> float | None:
@@ -219,14 +219,14 @@ def _refit_line(training: TrainingSummary) -> str:
 
 def dropout_line(training: TrainingSummary) -> str:
     """Why training loss lies above validation loss, where it does at the epoch that was kept, and dropout has a part in that."""
-    kept = next((each for each in training.history if each.epoch == training.best_epoch), None)
-    kept = kept or (training.history[-1] if training.history else None)
-    if not training.dropout or kept is None or kept.train_loss is None or kept.validation_loss is None:
+    best = next((each for each in training.history if each.epoch == training.best_epoch), None)
+    best = best or (training.history[-1] if training.history else None)
+    if not training.dropout or best is None or best.train_loss is None or best.validation_loss is None:
         return ""
-    if kept.train_loss <= kept.validation_loss:
+    if best.train_loss <= best.validation_loss:
         return ""
     return (
-        f"Training loss lies above validation loss at epoch {kept.epoch}. They are not measured alike: training loss while "
+        f"Training loss lies above validation loss at epoch {best.epoch}. They are not measured alike: training loss while "
         f"dropout leaves out {100 * training.dropout:g} % of what it is applied to, and as a mean over the epoch, in which the "
         "weights still change; validation loss between two steps, with nothing left out."
     )

@@ -121,5 +121,5 @@ class Monitoring(msgspec.Struct, frozen=True, kw_only=True):
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values, for JSON."""
-        found: dict[str, Any] = msgspec.to_builtins(self)
-        return found
+        values: dict[str, Any] = msgspec.to_builtins(self)
+        return values

@@ -124,14 +124,14 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     def _metrics(self) -> list[tuple[str, list[str]]]:
         """Per metric: the joint model's, and what the label party's own columns give."""
-        found = []
+        rows = []
         for name, joint in self.joint.items():
             own = self.local_baseline.get(name)
             cells = [f"joint {metric_in_words(joint)}"] + (
                 [f"own columns only {metric_in_words(own)}"] if own is not None else []
             )
-            found.append((name, cells))
-        return found
+            rows.append((name, cells))
+        return rows
 
     def to_json(self) -> str:
         """Give the result as indented JSON; numbers that are not finite become null."""
@@ -139,8 +139,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     def to_dict(self) -> dict[str, Any]:
         """Give the result as what json.loads(to_json()) gives."""
-        found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self, enc_hook=_plain))
-        return found
+        values: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self, enc_hook=_plain))
+        return values
 
 
 def metric_in_words(metric: MetricValue) -> str:

@@ -172,8 +172,8 @@ class CheckpointStore:
         return state
 
     def _numbers(self, name: re.Pattern[str]) -> list[int]:
-        found = (name.fullmatch(path.name) for path in self._folder.glob("*.safetensors"))
-        return sorted(int(each[1]) for each in found if each is not None)
+        matches = (name.fullmatch(path.name) for path in self._folder.glob("*.safetensors"))
+        return sorted(int(each[1]) for each in matches if each is not None)
 
     def _path(self, step: int) -> Path:
         return self._folder / f"step-{step}.safetensors"

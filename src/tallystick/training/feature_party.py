@@ -56,7 +56,7 @@ def train_feature_party(
     state = run.resume(bottom, updates, screen)
     loop = _Loop(bottom, updates, channel, training, observer=observer, screen=screen)
     bottom.train()
-    last_commit = told = state.step
+    last_commit = reported = state.step
     with parallel_embedding_lookup(bottom):
         while state.epoch < run.epochs and not state.stopped:
             _begin_epoch(bottom, source, channel, run, state, sending, passes)
@@ -64,15 +64,15 @@ def train_feature_party(
             for group, joint, features in messages:
                 if joint:
                     loop.forward(joint, features, meanwhile=messages.load)
-                if told < last_commit < loop.answered:
+                if reported < last_commit < loop.answered:
                     run.committed(last_commit)
-                    told = last_commit
+                    reported = last_commit
                 if schedule.validates(group):
                     loop.drain()
                     sending("validation", 1)
                     state.step = group[-1].step
                     if _compare(bottom, source, channel, run, loop, state, passes):
-                        last_commit = told = state.step
+                        last_commit = reported = state.step
                 if commits(group, training, ends=ends, last=last_commit):
                     loop.drain()
                     state.step = last_commit = group[-1].step
@@ -84,7 +84,7 @@ def train_feature_party(
                 sending("validation", 1)
             state.step = ends
             _compare(bottom, source, channel, run, loop, state, passes, ends_epoch=True)
-            last_commit = told = state.step
+            last_commit = reported = state.step
     assert state.best_step is not None, "the first epoch is the best so far"
     run.store.load_best(bottom, step=state.best_step)
     return state

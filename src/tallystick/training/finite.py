@@ -16,10 +16,10 @@ def refuse_lost_weights(module: nn.Module, updates: Updates | None, *, step: int
     A module's buffers may hold infinities on purpose, such as those of a mask, but no NaN.
     """
     for name, weight in module.named_parameters():
-        kept = {name: weight.detach()}
+        tensors = {name: weight.detach()}
         if updates is not None:
-            kept |= {f"the optimizer's {key} of {name}": value for key, value in updates.kept_of(weight).items()}
-        for what, values in kept.items():
+            tensors |= {f"the optimizer's {key} of {name}": value for key, value in updates.kept_of(weight).items()}
+        for what, values in tensors.items():
             if isinstance(values, Tensor) and not all_finite(values):
                 raise _lost(what, "NaN or infinite", step)
     for name, buffer in module.named_buffers():
@@ -39,8 +39,8 @@ def refuse_lost_loss(loss: Tensor, *, step: int, received: Sequence[tuple[str, T
     if math.isfinite(loss.item()):
         return
     largest = [f"{values_BD.abs().max().item():.3g} from {peer}" for peer, values_BD in received if len(values_BD)]
-    sent = f" (the largest number received for it: {', '.join(largest)})" if largest else ""
+    largest_text = f" (the largest number received for it: {', '.join(largest)})" if largest else ""
     raise Diverged(
-        f"training diverged by step {step}: the loss is {loss.item()}{sent}; lower training.learning_rate, or look for extreme "
-        "values among the columns"
+        f"training diverged by step {step}: the loss is {loss.item()}{largest_text}; lower training.learning_rate, or look for "
+        "extreme values among the columns"
     )

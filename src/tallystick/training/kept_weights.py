@@ -16,5 +16,5 @@ def weights_kept(module: nn.Module) -> AbstractContextManager[object]:
 
 
 def _copy_of_weights(weights: set[int], tensor: Tensor) -> Tensor:
-    kept = tensor.detach()
-    return kept.clone() if tensor.untyped_storage().data_ptr() in weights else kept
+    weight = tensor.detach()
+    return weight.clone() if tensor.untyped_storage().data_ptr() in weights else weight

@@ -122,7 +122,7 @@ def train_label_party(
         screen_own_columns(model, own, objective, schedule.train_N, run.screening)
     model.train()
     step_rule.start(model, own, schedule.train_N)
-    last_commit = told = state.step
+    last_commit = reported = state.step
     with parallel_embedding_lookup(model):
         while state.epoch < run.epochs and not state.stopped:
             started = time.monotonic()
@@ -134,9 +134,9 @@ def train_label_party(
             ends = run.ends(state.epoch)
             for group in run.messages(state):
                 loss_sum += _answer(learner, own, peers, group, cut_rows=schedule.cut_rows)
-                if told < last_commit and any(not batch.is_local for batch in group):
+                if reported < last_commit and any(not batch.is_local for batch in group):
                     run.committed(last_commit)  # the peers commit before they send more
-                    told = last_commit
+                    reported = last_commit
                 if schedule.validates(group):
                     state.step, state.loss_sum = group[-1].step, loss_sum.item()
                     if _compare(learner, own, peers, run, state):
@@ -173,11 +173,11 @@ def _compare(
     with updates.averaged(), model.apart():
         logits = logits_over(model, own, schedule.validation(), cuts)
     losses = validation_losses(objective, logits, schedule.validation_N) if len(logits) else None
-    epoch, kept, improved = state.epoch, state.best_step, _improved(state, losses, networks_in(model), run)
+    epoch, best_step, improved = state.epoch, state.best_step, _improved(state, losses, networks_in(model), run)
     refuse_lost_weights(model, updates, step=state.step)
     if improved:
         with updates.averaged():
-            run.store.save_best(model, step=state.step, improved=improved, before=kept)
+            run.store.save_best(model, step=state.step, improved=improved, before=best_step)
         state.best_fitted = objective.fitted()
     if started is not None:
         _end_epoch(state, run, seconds=time.monotonic() - started)

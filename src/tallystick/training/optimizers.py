@@ -172,5 +172,5 @@ def optimizer_over(training: TrainingConfig, by_share: Mapping[float, Sequence[n
 
 def kept_of_a_weight(training: TrainingConfig) -> dict[str, bool]:
     """Return what the contract's optimizer keeps of each weight, all zeros at first, and whether it has the weight's shape."""
-    begun = optimizer_over(training, {}).begun(torch.zeros(1))
-    return {name: value.ndim > 0 for name, value in begun.items()}
+    state = optimizer_over(training, {}).begun(torch.zeros(1))
+    return {name: value.ndim > 0 for name, value in state.items()}

@@ -33,12 +33,12 @@ def parallel_embedding_lookup(module: nn.Module) -> Iterator[None]:
     With a single thread there is nothing to share, and nothing changes. Nor does it for parties that are threads of one process:
     they would fight over the number of threads, which PyTorch keeps once for all threads to come.
     """
-    others = torch.get_num_threads() - 1 if threading.current_thread() is threading.main_thread() else 0
-    shared = [columns for columns in module.modules() if isinstance(columns, Columns)] if others else []
+    helpers = torch.get_num_threads() - 1 if threading.current_thread() is threading.main_thread() else 0
+    shared = [columns for columns in module.modules() if isinstance(columns, Columns)] if helpers else []
     if not shared:
         yield
         return
-    with ThreadPoolExecutor(others) as pool:
+    with ThreadPoolExecutor(helpers) as pool:
         for columns in shared:
             columns.embed = partial(_embed, partial(_share, pool))
         try:
@@ -62,14 +62,14 @@ def _share(pool: ThreadPoolExecutor, do: Callable[[int], None], places: Iterable
                 return
             do(place)
 
-    others = [pool.submit(work) for _ in range(min(threads, len(waiting)) - 1)]
+    futures = [pool.submit(work) for _ in range(min(threads, len(waiting)) - 1)]
     try:
         work()
-        for other in others:
+        for other in futures:
             other.result()
     finally:
         waiting.clear()
-        wait(others)
+        wait(futures)
         torch.set_num_threads(threads)
 
 

@@ -185,10 +185,10 @@ class Schedule:
 
     def validates(self, group: Sequence[Batch]) -> bool:
         """Tell whether the weights are compared after this message: it passes one of the epoch's places for it."""
-        steps, done = self.steps_per_epoch, group[-1].number + 1
-        if not len(self.validation_N) or group[-1].epoch < self.epochs_before or done == steps:
+        steps, done_steps = self.steps_per_epoch, group[-1].number + 1
+        if not len(self.validation_N) or group[-1].epoch < self.epochs_before or done_steps == steps:
             return False
-        return done * self.validations // steps > group[0].number * self.validations // steps
+        return done_steps * self.validations // steps > group[0].number * self.validations // steps
 
     def validation(self) -> Sequence[Tensor]:
         """Return the validation batches."""
@@ -234,8 +234,8 @@ def commits(group: Sequence[Batch], training: TrainingConfig, *, ends: int, last
     so nobody commits: else one party could run ahead and drop the checkpoints that the others are still at.
     """
     step = group[-1].step
-    passed = step // training.checkpoint_every > last // training.checkpoint_every
-    return passed and any(not batch.is_local for batch in group) and step != ends
+    is_multiple = step // training.checkpoint_every > last // training.checkpoint_every
+    return is_multiple and any(not batch.is_local for batch in group) and step != ends
 
 
 def _spread(joint: Sequence[Tensor], local: Sequence[Tensor]) -> list[tuple[Tensor, bool]]:

@@ -89,9 +89,9 @@ class TrainingRun:
 
     def messages(self, state: TrainingState) -> Iterator[tuple[Batch, ...]]:
         """Yield the batches of each message that is left of the present epoch."""
-        done = state.step - self.schedule.steps_before(state.epoch)
+        done_steps = state.step - self.schedule.steps_before(state.epoch)
         size, last = batches_per_message(self.training), self.ends(state.epoch)
-        groups = self.schedule.messages(state.epoch, size=size, skip=done, last=last)
+        groups = self.schedule.messages(state.epoch, size=size, skip=done_steps, last=last)
         coming = next(groups, None)
         while coming is not None:
             group, coming = coming, next(groups, None)

@@ -84,9 +84,9 @@ class ColumnFigures:
         self.counts_CK = torch.zeros(columns, BINS, device=device, dtype=torch.float64)
         self.sums_CKSD = torch.zeros(columns, BINS, 1 + SHADOWS, width, device=device, dtype=torch.float64)
         self.squares = torch.zeros((), device=device, dtype=torch.float64)
-        kept = columns if columns <= PAIRED else 0
+        paired = columns if columns <= PAIRED else 0
         # of the columns, and of their first shadows
-        self.pairs_2ECC = torch.zeros(2, min(width, _PAIR_NUMBERS), kept, kept, device=device)
+        self.pairs_2ECC = torch.zeros(2, min(width, _PAIR_NUMBERS), paired, paired, device=device)
 
     def add(self, features: Features, vector_BD: Tensor, generator: torch.Generator) -> None:
         """Count a batch; the generator shuffles the vectors for the shadows."""
@@ -184,12 +184,12 @@ class ColumnScreen:
         """Return the tensors that a checkpoint has to hold of this."""
         if self._figures is None:
             return {}
-        found = self._figures
+        figures = self._figures
         return {
-            "screening/counts": found.counts_CK,
-            "screening/sums": found.sums_CKSD,
-            "screening/squares": found.squares,
-            "screening/pairs": found.pairs_2ECC,
+            "screening/counts": figures.counts_CK,
+            "screening/sums": figures.sums_CKSD,
+            "screening/squares": figures.squares,
+            "screening/pairs": figures.pairs_2ECC,
         }
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
@@ -239,11 +239,11 @@ def feature_screen(
     bottom: nn.Module, source: FeatureSource, schedule: Schedule, *, epoch: int, screening: Screening | None
 ) -> ColumnScreen | FoldedScreen | None:
     """Build what screens a feature party's columns in a training that begins with this epoch; None if nothing does."""
-    found = [screened_columns(part) for part in (bottom.members if isinstance(bottom, FoldedBottom) else [bottom])]
+    screened = [screened_columns(part) for part in (bottom.members if isinstance(bottom, FoldedBottom) else [bottom])]
     if screening is None:
         return None
     screens = [
-        ColumnScreen(columns, source, schedule, epoch=epoch, screening=screening) for columns in found if columns is not None
+        ColumnScreen(columns, source, schedule, epoch=epoch, screening=screening) for columns in screened if columns is not None
     ]
     return FoldedScreen(screens) if len(screens) > 1 else screens[0] if screens else None
 

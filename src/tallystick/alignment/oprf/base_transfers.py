@@ -55,9 +55,11 @@ def transfer_sender(channel: Channel, transfers: int, *, rng: SecureRandom, cont
     public_1 = generated([key])
     send_list(channel, _KEY, public_1)
     asked_2T = receive_list(channel, _CHOICES, 2 * transfers, shape=(ELEMENT_BYTES,))
-    asked = asked_2T[:transfers], asked_2T[transfers:]
+    points_2 = asked_2T[:transfers], asked_2T[transfers:]
     with attribute_errors(channel, _CHOICES):
-        shared = [multiply(add(asked[side], _masks(asked[1 - side], side=1 - side, context=context)), key) for side in (0, 1)]
+        shared = [
+            multiply(add(points_2[side], _masks(points_2[1 - side], side=1 - side, context=context)), key) for side in (0, 1)
+        ]
     first, second = (
         _seeds(shared[side], asked_2T, public_1, side=np.full(transfers, side == 1), context=context) for side in (0, 1)
     )

@@ -34,9 +34,9 @@ def bins_per_region(ids: int) -> int:
     tried, and that is all the feature party learns.
     """
     fours = float(ids) ** 4 / 24 * 2.0**FAILURE_BITS
-    tried = (40 + 256 + math.log2(ids)) / 240 * ids / REGIONS
+    enough = (40 + 256 + math.log2(ids)) / 240 * ids / REGIONS
     own = BINS_PER_ID * ids / REGIONS + SPARE_BINS * math.sqrt(ids)
-    return max(math.ceil(own), math.ceil(tried), math.ceil(math.pow(fours, 1 / 9)))
+    return max(math.ceil(own), math.ceil(enough), math.ceil(math.pow(fours, 1 / 9)))
 
 
 def place(bins_3N: Places, *, per_region: int, generator: np.random.Generator) -> Places:

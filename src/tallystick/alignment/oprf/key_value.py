@@ -168,24 +168,24 @@ def _eliminated(value_NV: Words, at: Probes, shape: StoreShape) -> Words:
     rows_NW = np.concatenate((bits_NB.view("<u8"), value_NV), axis=1)
     slot_N = np.full(keys, -1, dtype=np.int64)
     for eight in range(-(-shape.slots // 8)):
-        left = eight // 8  # words before these are of slots that are settled, or 0
-        byte_N = rows_NW[:, left].view("<u8") >> np.uint64(8 * (eight % 8)) & np.uint64(255)
-        loses_N, taken_8W = np.zeros(keys, dtype=np.uint8), np.zeros((8, rows_NW.shape[1] - left), dtype=np.uint64)
+        first_word = eight // 8  # words before these are of slots that are settled, or 0
+        byte_N = rows_NW[:, first_word].view("<u8") >> np.uint64(8 * (eight % 8)) & np.uint64(255)
+        loses_N, taken_8W = np.zeros(keys, dtype=np.uint8), np.zeros((8, rows_NW.shape[1] - first_word), dtype=np.uint64)
         for place in range(8):
             has_N = (byte_N >> np.uint64(place) & np.uint64(1)).astype(bool)
             free = np.flatnonzero(has_N & (slot_N < 0))
             if not len(free):
                 continue
             own, before = free[0], np.flatnonzero(np.unpackbits(loses_N[free[0]], bitorder="little"))
-            rows_NW[own, left:] ^= np.bitwise_xor.reduce(taken_8W[before], axis=0)
-            taken_8W[place], loses_N[own], slot_N[own] = rows_NW[own, left:], 0, 8 * eight + place
+            rows_NW[own, first_word:] ^= np.bitwise_xor.reduce(taken_8W[before], axis=0)
+            taken_8W[place], loses_N[own], slot_N[own] = rows_NW[own, first_word:], 0, 8 * eight + place
             has_N[own] = False
             byte_N[has_N] ^= byte_N[own]
             loses_N[has_N] ^= np.uint8(1 << place)
         sums_SW = np.zeros((256, taken_8W.shape[1]), dtype=np.uint64)
         for place, row_W in enumerate(taken_8W):
             np.bitwise_xor(sums_SW[: 1 << place], row_W, out=sums_SW[1 << place : 2 << place])
-        rows_NW[:, left:] ^= sums_SW[loses_N]
+        rows_NW[:, first_word:] ^= sums_SW[loses_N]
     if (slot_N < 0).any():
         raise NoStore(f"{int((slot_N < 0).sum())} of {keys} keys depend on others")
     slots_MV = np.zeros((shape.slots, value_NV.shape[1]), dtype=np.uint64)

@@ -117,12 +117,12 @@ def comparisons(width: int) -> list[tuple[int, int]]:
     pairs: list[tuple[int, int]] = []
     part = top = 1 << (width - 1).bit_length() >> 1
     while part:
-        step, kept, apart = top, 0, part
+        step, residue, apart = top, 0, part
         while True:
-            pairs += [(place, place + apart) for place in range(width - apart) if place & part == kept]
+            pairs += [(place, place + apart) for place in range(width - apart) if place & part == residue]
             if step == part:
                 break
-            step, kept, apart = step >> 1, part, step - part
+            step, residue, apart = step >> 1, part, step - part
         part >>= 1
     return pairs
 

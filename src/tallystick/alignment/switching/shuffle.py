@@ -46,11 +46,11 @@ def permute(channel: Channel, transfers: TransferReceiver, network: Network, cho
     Raises ProtocolError for what is not of the size that is due.
     """
     share_N = np.zeros(network.size, dtype=np.uint64)
-    begun = _begun(channel, transfers, choices)
+    choices_of_batches = _begun(channel, transfers, choices)
     for layer, switches in zip(network.layers(), network.switches(), strict=True):
         first_W, second_W = layer.taken(share_N)
         for span in _spans(switches):
-            pad_B, choice_B = next(begun)
+            pad_B, choice_B = next(choices_of_batches)
             answer_B = receive_chunk(channel, _ANSWERS, span, (_WORD_BYTES,), np.uint8).view("<u8")[:, 0]
             first_B, second_B = first_W[span], second_W[span]
             chosen_B: Words = first_B ^ second_B ^ answer_B

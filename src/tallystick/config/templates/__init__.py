@@ -84,10 +84,10 @@ class Asked:
             raise ConfigError(
                 f"--parties: {HELPER}: --method {self.method} has no helper; leave it out, or choose another method"
             )
-        given = len(self.features)
-        if given < 1 or (given > 1 and not self.facts.several):
-            wanted = "a label party and one or more feature parties" if self.facts.several else "a label and one feature party"
-            raise ConfigError(f"--parties {','.join(self.parties)}: --method {self.method} wants {wanted}, in this order")
+        count = len(self.features)
+        if count < 1 or (count > 1 and not self.facts.several):
+            expected = "a label party and one or more feature parties" if self.facts.several else "a label and one feature party"
+            raise ConfigError(f"--parties {','.join(self.parties)}: --method {self.method} wants {expected}, in this order")
         if self.role == "helper" and not self.facts.helper:
             helped = " or ".join(name for name, linkage in LINKAGES.items() if linkage.helper)
             raise ConfigError(f"--role helper: --method {self.method} has no helper; choose {helped}")
@@ -192,10 +192,10 @@ def _filled(name: str, values: Mapping[str, str]) -> str:
     """Fill the template with its values, and align the comments behind them."""
     lines = []
     for line in _part(name).splitlines():
-        found = _COMMENTED.fullmatch(line)
-        content = Template(line if found is None else found[1]).substitute(values)
-        if found is not None:
+        match = _COMMENTED.fullmatch(line)
+        content = Template(line if match is None else match[1]).substitute(values)
+        if match is not None:
             last = len(content) - content.rfind("\n") - 1
-            content += " " * max(2, COMMENTS_AT - last) + Template(found[2]).substitute(values)
+            content += " " * max(2, COMMENTS_AT - last) + Template(match[2]).substitute(values)
         lines.append(content)
     return "\n".join(lines) + "\n"

@@ -41,9 +41,9 @@ def curves(noisy_positives_B: Ints, bins: ScoreBins, bin_scores_B: Floats) -> Bi
     rises and is concave.
     """
     totals_B = bins.totals()
-    held = totals_B > 0
-    totals_B, scores_B = totals_B[held], bin_scores_B[held]
-    rates_B = isotonic_regression(noisy_positives_B[held] / totals_B, weights=totals_B).x.clip(0.0, 1.0)
+    occupied = totals_B > 0
+    totals_B, scores_B = totals_B[occupied], bin_scores_B[occupied]
+    rates_B = isotonic_regression(noisy_positives_B[occupied] / totals_B, weights=totals_B).x.clip(0.0, 1.0)
     positives_B, negatives_B = rates_B * totals_B, (1 - rates_B) * totals_B
     tp, fp = (np.concatenate([[0.0], np.cumsum(counts[::-1])]) for counts in (positives_B, negatives_B))
     tpr, fpr = tp / max(tp[-1], 1e-12), fp / max(fp[-1], 1e-12)

@@ -195,13 +195,13 @@ def simulate_mechanism(
     """
     source = SimulatedNoise(rng, clients=clients)
     chunk = max(1, 2_000_000 // max(len(positives_B), 1))
-    drawn = []
+    samples = []
     for start in range(0, repeats, chunk):
         shape = (min(chunk, repeats - start),)
         pos, neg = (np.broadcast_to(counts, (*shape, len(counts))) for counts in (positives_B, negatives_B))
         total = mechanism.answer(pos, neg, bins, noise=source) + mechanism.noise(bins, source=source, shape=shape, shares=shares)
-        drawn.append(mechanism.estimate(total, bins)[0])
-    return np.concatenate(drawn)
+        samples.append(mechanism.estimate(total, bins)[0])
+    return np.concatenate(samples)
 
 
 @lru_cache(maxsize=1024)

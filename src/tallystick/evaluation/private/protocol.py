@@ -102,7 +102,7 @@ def server(channels: Sequence[Channel], *, mechanism: CountingMechanism, assumed
     if not channels:
         raise ConfigError("no client takes part; a private AUC needs at least one")
     summed = mechanism.needs_clients
-    with all_or_none(channels) as known:
+    with all_or_none(channels) as sums_out:
         if summed:
             exchange_keys(channels)
         if mechanism.needs_totals:
@@ -115,7 +115,7 @@ def server(channels: Sequence[Channel], *, mechanism: CountingMechanism, assumed
                     channels[0].peer, f"the clients' score histograms do not add up ({error}); one of them is not honest"
                 ) from None
             if summed:
-                known.append("score histogram")
+                sums_out.append("score histogram")
             bins = mechanism.bins(grid)
             rows = bins.rows
             for channel in channels:
@@ -124,7 +124,7 @@ def server(channels: Sequence[Channel], *, mechanism: CountingMechanism, assumed
             bins = mechanism.bins(ScoreBins(edges=score_grid()))
             rows = int(receive_sum(channels, 1)[0])
             if summed:
-                known.append("number of rows")
+                sums_out.append("number of rows")
             if not 0 <= rows <= MOST_ROWS:
                 raise ProtocolError(channels[0].peer, f"the clients' row counts add up to {rows}; one of them is not honest")
         length = _answer_length(mechanism, bins)

@@ -200,9 +200,9 @@ class RandomisedResponse(CountingMechanism):
 
     def answer(self, positives_B: Ints, negatives_B: Ints, bins: ScoreBins, *, noise: NoiseSource) -> Ints:  # noqa: ARG002
         """Flip every label and count positives then negatives per bin (2 B)."""
-        kept = noise.binomial(positives_B, 1 - self.flip_probability)
+        truthful = noise.binomial(positives_B, 1 - self.flip_probability)
         flipped = noise.binomial(negatives_B, self.flip_probability)
-        return np.concatenate([kept + flipped, positives_B + negatives_B - kept - flipped], axis=-1)
+        return np.concatenate([truthful + flipped, positives_B + negatives_B - truthful - flipped], axis=-1)
 
     def noise(self, bins: ScoreBins, *, source: NoiseSource, shape: tuple[int, ...] = (), shares: int | None = None) -> Ints:  # noqa: ARG002
         """No noise besides the flips, which have no shares either."""

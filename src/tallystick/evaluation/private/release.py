@@ -27,8 +27,8 @@ def candidate_mechanisms(epsilon: float, assumed: Population, *, unit: Unit = "l
 
     Several are securely summed: summed plainly, they would show the server each client's score histogram.
     """
-    found = [mechanism.tuned(epsilon, assumed) for mechanism in COUNTING.values() if mechanism.picked]
-    fitting = [each for each in found if unit == "label" or each.event.unit == unit]
+    candidates = [mechanism.tuned(epsilon, assumed) for mechanism in COUNTING.values() if mechanism.picked]
+    fitting = [each for each in candidates if unit == "label" or each.event.unit == unit]
     return fitting if assumed.clients <= 1 else [SecureSum(inner=each) for each in fitting]
 
 
@@ -76,13 +76,13 @@ def release_private_auc(
     assumed = Population(rows=len(labels), positive_rate=ASSUMED_POSITIVE_RATE, auc=ASSUMED_AUC)
     if mechanism is not None:
         _check_mechanism(mechanism, epsilon, unit)
-    chosen = choose(epsilon, assumed, unit=unit)[0] if mechanism is None else mechanism
+    choice = choose(epsilon, assumed, unit=unit)[0] if mechanism is None else mechanism
     source = rng if rng is not None else SecureNoise()
-    bins = chosen.bins_of(scores)
-    ledger.spend(dataset, chosen.event, what=f"{what} by {chosen.title}")
-    answer_L = chosen.answer(*bins.count_classes(labels, scores), bins, noise=source)
-    total_L = answer_L + chosen.noise(bins, source=source)
-    return estimate_auc(chosen, total_L, bins, rows=len(labels), clients=1, assumed=assumed)
+    bins = choice.bins_of(scores)
+    ledger.spend(dataset, choice.event, what=f"{what} by {choice.title}")
+    answer_L = choice.answer(*bins.count_classes(labels, scores), bins, noise=source)
+    total_L = answer_L + choice.noise(bins, source=source)
+    return estimate_auc(choice, total_L, bins, rows=len(labels), clients=1, assumed=assumed)
 
 
 def _check_mechanism(mechanism: Any, epsilon: float, unit: Unit) -> None:

@@ -81,15 +81,15 @@ def estimate_auc(
             "set has too few of one class for an AUC; use more rows or a larger epsilon",
         )
     value = min(max(value, 0.0), 1.0)
-    seen = Population(rows=rows, positive_rate=positives / rows, auc=min(max(value, 0.01), 0.99), clients=clients)
+    estimate = Population(rows=rows, positive_rate=positives / rows, auc=min(max(value, 0.01), 0.99), clients=clients)
     if mechanism.counted.interval_from_noise:
         low, high, sd = _noise_interval(mechanism, total_L, bins, clients)
     else:
-        sd = mechanism.predicted_sd(seen)
+        sd = mechanism.predicted_sd(estimate)
         low, high = value - 1.96 * sd, value + 1.96 * sd
     slack = mechanism.counted.order_within(total_L, bins)
     low, high = min(low, value) - slack, max(high, value) + slack
-    spread = math.hypot(max(high - value, value - low), 1.96 * sampling_sd(seen))
+    spread = math.hypot(max(high - value, value - low), 1.96 * sampling_sd(estimate))
     return PrivateAuc(
         auc=value,
         interval=(max(low, 0.0), min(high, 1.0)),

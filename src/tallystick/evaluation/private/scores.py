@@ -97,11 +97,16 @@ class TopK:
 def top_k_attack(labels_N: NDArray[np.bool_], scores_N: Floats, ks: Sequence[int]) -> list[TopK]:
     """Guess that the k rows of highest score are positive, for each k (DPAUC Table 2); ties in score are taken in row order."""
     order = np.argsort(-scores_N, kind="stable")
-    found = np.cumsum(labels_N[order].astype(np.int64))
+    true_positives = np.cumsum(labels_N[order].astype(np.int64))
     return [
-        TopK(k=k, positives=int(found[k - 1]), precision=float(found[k - 1] / k), recall=float(found[k - 1] / max(found[-1], 1)))
+        TopK(
+            k=k,
+            positives=int(true_positives[k - 1]),
+            precision=float(true_positives[k - 1] / k),
+            recall=float(true_positives[k - 1] / max(true_positives[-1], 1)),
+        )
         for k in ks
-        if k <= len(found)
+        if k <= len(true_positives)
     ]
 
 

@@ -127,8 +127,8 @@ def learnt_weights(model: LabelModel, similarities: Sequence[float] = LOOKED_AT)
     """Return each feature party's learnt weights of similarities (FedSim, Figure 10); nothing if none learns."""
     links = model.links if isinstance(model, SimilarityLabelModel) else ()
     gates = [link.weight for link in links if isinstance(link, LinkModel) and isinstance(link.weight, LearntWeight)]
-    found = []
+    weights_of_parties = []
     for gate in gates:
         similarities_BK = torch.tensor(similarities, device=next(gate.parameters()).device)[None]
-        found.append(gate(similarities_BK)[0].tolist())
-    return found
+        weights_of_parties.append(gate(similarities_BK)[0].tolist())
+    return weights_of_parties

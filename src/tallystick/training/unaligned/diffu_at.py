@@ -53,12 +53,12 @@ class DiffuAT(Synthesis):
         """Fit it to the aligned training rows."""
         assert isinstance(model, Synthesizing)
         assert isinstance(model.generator, Diffusion)
-        found = model.generator
-        found.bottom.load_state_dict(model.bottom.state_dict())
-        embedded_NW = embedded_rows(found.bottom, own, index_N, batch_size=self.batch_size)
+        diffusion = model.generator
+        diffusion.bottom.load_state_dict(model.bottom.state_dict())
+        embedded_NW = embedded_rows(diffusion.bottom, own, index_N, batch_size=self.batch_size)
         targets_N = targets_at(objective, model, own, index_N, batch_size=self.batch_size)
-        found.take_moments(cuts_ND, embedded_NW)
-        condition_NC, clean_ND = found.condition(embedded_NW, targets_N), found.standardised(cuts_ND)
+        diffusion.take_moments(cuts_ND, embedded_NW)
+        condition_NC, clean_ND = diffusion.condition(embedded_NW, targets_N), diffusion.standardised(cuts_ND)
 
         def loss_of(rows_B: Tensor, generator: torch.Generator) -> Tensor:
             clean_BD = clean_ND[rows_B]
@@ -66,23 +66,23 @@ class DiffuAT(Synthesis):
             step_B = torch.randint(SCHEDULE.steps, (len(rows_B),), generator=generator)
             noisy_BD = SCHEDULE.noisy(clean_BD, noise_BD, step_B)
             wanted_BD = SCHEDULE.target(clean_BD, noise_BD, step_B, self.settings.prediction)
-            return nn.functional.mse_loss(found.predict(condition_NC[rows_B], noisy_BD, step_B), wanted_BD)
+            return nn.functional.mse_loss(diffusion.predict(condition_NC[rows_B], noisy_BD, step_B), wanted_BD)
 
         fit_network(
-            found.network, loss_of, rows=len(index_N), epochs=self.settings.epochs, batch_size=self.batch_size, seed=self.seed
+            diffusion.network, loss_of, rows=len(index_N), epochs=self.settings.epochs, batch_size=self.batch_size, seed=self.seed
         )
 
     def made(self, model: Synthesizing, own: Features, targets_B: Tensor, *, generator: torch.Generator) -> Tensor:
         """Draw a sample for each row."""
-        found = model.generator
-        assert isinstance(found, Diffusion)
-        condition_BC = found.condition(found.bottom(own), targets_B)
+        diffusion = model.generator
+        assert isinstance(diffusion, Diffusion)
+        condition_BC = diffusion.condition(diffusion.bottom(own), targets_B)
         sample_BD = SCHEDULE.sample(
-            partial(found.predict, condition_BC),
-            torch.randn((len(targets_B), len(found.mean_D)), generator=generator),
+            partial(diffusion.predict, condition_BC),
+            torch.randn((len(targets_B), len(diffusion.mean_D)), generator=generator),
             evaluations=self.settings.evaluations,
             prediction=self.settings.prediction,
             limit=LIMIT,
             fresh=generator if self.settings.sampling == "ddpm" else None,
         )
-        return found.in_units(sample_BD)
+        return diffusion.in_units(sample_BD)

@@ -82,11 +82,11 @@ class FedCVT(LocalBatches):
         model.generator.keep(embedded_BW, cut_BD)
         joint, targets_B = objective(model.joined(cut_BD, embedded_BW), batch.index_B, cuts_BD)
         alone, _ = objective(model.alone(embedded_BW), batch.index_B)
-        theirs, _ = objective(model.generator.feature_top(cut_BD).squeeze(1), batch.index_B)
+        feature_loss, _ = objective(model.generator.feature_top(cut_BD).squeeze(1), batch.index_B)
         half = min(cut_BD.shape[1], embedded_BW.shape[1]) // 2
         shared = (cut_BD[:, :half] - embedded_BW[:, :half]).square().sum(dim=1).mean()
         apart = sum(((part[:, :half] * part[:, half : 2 * half]).sum(dim=1)).square().mean() for part in (cut_BD, embedded_BW))
-        return joint + alone + theirs + SHARED_WEIGHT * shared + ORTHOGONAL_WEIGHT * apart, targets_B
+        return joint + alone + feature_loss + SHARED_WEIGHT * shared + ORTHOGONAL_WEIGHT * apart, targets_B
 
     def local_loss(self, model: LabelModel, objective: Objective, batch: Batch, own: Features) -> tuple[Tensor, Tensor]:
         """Compute the losses of the joint classifier, by the made-up embedding, and of the own one."""

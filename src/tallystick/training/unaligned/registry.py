@@ -11,8 +11,8 @@ from tallystick.training.unaligned.method import UnalignedMethod
 def class_of(name: str) -> type[UnalignedMethod]:
     """Load the class of a method that uses unaligned rows."""
     module, _, class_name = METHODS[name].implemented.partition(".")
-    found: type[UnalignedMethod] = getattr(import_module(f"{__package__}.{module}"), class_name)
-    return found
+    method: type[UnalignedMethod] = getattr(import_module(f"{__package__}.{module}"), class_name)
+    return method
 
 
 def method_of(

@@ -45,22 +45,27 @@ class Regressor(Synthesis):
         """Fit it to the aligned training rows."""
         assert isinstance(model, Synthesizing)
         assert isinstance(model.generator, Regression)
-        found = model.generator
-        found.bottom.load_state_dict(model.bottom.state_dict())
-        embedded_NW = embedded_rows(found.bottom, own, index_N, batch_size=self.batch_size)
+        regression = model.generator
+        regression.bottom.load_state_dict(model.bottom.state_dict())
+        embedded_NW = embedded_rows(regression.bottom, own, index_N, batch_size=self.batch_size)
         targets_N = targets_at(objective, model, own, index_N, batch_size=self.batch_size)
-        found.take_moments(cuts_ND, embedded_NW)
-        condition_NC, wanted_ND = found.condition(embedded_NW, targets_N), found.standardised(cuts_ND)
+        regression.take_moments(cuts_ND, embedded_NW)
+        condition_NC, wanted_ND = regression.condition(embedded_NW, targets_N), regression.standardised(cuts_ND)
 
         def loss_of(rows_B: Tensor, generator: torch.Generator) -> Tensor:  # noqa: ARG001
-            return nn.functional.mse_loss(found(condition_NC[rows_B]), wanted_ND[rows_B])
+            return nn.functional.mse_loss(regression(condition_NC[rows_B]), wanted_ND[rows_B])
 
         fit_network(
-            found.network, loss_of, rows=len(index_N), epochs=self.settings.epochs, batch_size=self.batch_size, seed=self.seed
+            regression.network,
+            loss_of,
+            rows=len(index_N),
+            epochs=self.settings.epochs,
+            batch_size=self.batch_size,
+            seed=self.seed,
         )
 
     def made(self, model: Synthesizing, own: Features, targets_B: Tensor, *, generator: torch.Generator) -> Tensor:  # noqa: ARG002
         """Return the mean for these rows."""
-        found = model.generator
-        assert isinstance(found, Regression)
-        return found.in_units(found(found.condition(found.bottom(own), targets_B)))
+        regression = model.generator
+        assert isinstance(regression, Regression)
+        return regression.in_units(regression(regression.condition(regression.bottom(own), targets_B)))

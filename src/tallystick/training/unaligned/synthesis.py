@@ -148,9 +148,9 @@ def targets_at(objective: Objective, model: LabelModel, own: FeatureSource, inde
     assert isinstance(model, BranchedModel)
     model.eval()
     with torch.no_grad():
-        found = torch.cat([objective(model.local(own(index_B)), index_B)[1] for index_B in torch.split(index_N, batch_size)])
+        targets_N = torch.cat([objective(model.local(own(index_B)), index_B)[1] for index_B in torch.split(index_N, batch_size)])
     model.train()
-    return found
+    return targets_N
 
 
 def fit_network(

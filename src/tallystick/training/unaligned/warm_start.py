@@ -72,9 +72,9 @@ class WarmStart(UnalignedMethod):
         """Keep the first model's logit of every aligned row: it is the same in all steps."""
         assert isinstance(model, FromLocal)
         model.alone.eval()
-        found = torch.cat([model.local(own(index_B)) for index_B in torch.split(train_N, PASS)])
-        prior_N = found.new_zeros(int(train_N.max()) + 1, *found.shape[1:])
-        self._prior[:] = [prior_N.index_copy(0, train_N, found)]
+        logits_N = torch.cat([model.local(own(index_B)) for index_B in torch.split(train_N, PASS)])
+        prior_N = logits_N.new_zeros(int(train_N.max()) + 1, *logits_N.shape[1:])
+        self._prior[:] = [prior_N.index_copy(0, train_N, logits_N)]
 
     def loss(
         self, model: LabelModel, objective: Objective, batch: Batch, cuts_BD: Sequence[Tensor], own: Features
