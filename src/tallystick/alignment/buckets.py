@@ -284,8 +284,8 @@ def take_up(
     if note is None or not same:
         if note is not None:
             say(
-                f"the alignment with {channel.peer} begins anew, though {kept_buckets} of {buckets.count} buckets were done: "
-                "that side has kept none of it"
+                f"the alignment with {channel.peer} begins anew, though {kept_buckets} of {buckets.count} buckets were done "
+                "here: that side has kept none of it"
             )
         store.drop(0)
         key = agree()
