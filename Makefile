@@ -32,7 +32,7 @@ help:
 	@echo "make lint     ruff: rules and format      make types    mypy --strict"
 	@echo "make imports  import-linter: the map      make tests    pytest, $(WORKERS) at a time, warnings are errors"
 	@echo "make format   let ruff fix and format     make reference  write the reference from the code"
-	@echo "make results  write docs/results from the rows under experiments/runs"
+	@echo "make results  write experiments/pages from the rows under experiments/runs"
 	@echo "make pins     write constraints.txt and the hashes of requirements*.txt; UPGRADE=--upgrade takes newer versions"
 	@echo "make docs     build the pages into build/site; a warning or a link that leads nowhere ends it"
 	@echo "make dist     build dist/*.whl and dist/*.tar.gz, have twine check them, and install the wheel where nothing is"
@@ -78,12 +78,13 @@ reference: $(READY)
 	$(BIN)/python docs/make_reference.py
 	$(BIN)/python docs/make_lookup.py
 
-# The tables under docs/results/ from the rows under experiments/runs/.
+# The pages under experiments/pages/ from the rows under experiments/runs/.
 results: $(READY)
 	$(BIN)/python -m tallystick_experiments.results
 
 # The generator of the site is no part of what is tested: it has an environment of its own.
 docs: $(SITE)/.ready
+	$(SITE)/bin/python docs/stage.py
 	$(SITE)/bin/zensical build --strict --clean
 
 # PyTorch comes in two builds of one version: PyPI's, which for Linux asks for CUDA's libraries, and the CPU build, a fraction of its

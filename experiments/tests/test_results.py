@@ -7,21 +7,21 @@ import pytest
 from tallystick.errors import DataError
 from tallystick_experiments.output import write_folder
 from tallystick_experiments.page import Benchmark, ExperimentResult, ResultTable
-from tallystick_experiments.results import PAGES_FOLDER, RUNS, drawings, keep, markdown, page, page_maker
+from tallystick_experiments.results import PAGES_FOLDER, RUNS, drawings, index, keep, markdown, page, page_maker, page_path
 from tallystick_experiments.stats import Spread
 
 
 @pytest.mark.parametrize("path", sorted(RUNS.glob("*.jsonl")), ids=lambda path: path.stem)
 def test_each_page_is_what_its_rows_give(path):
-    written = (PAGES_FOLDER / f"{path.stem}.md").read_text(encoding="utf-8")
-    assert written == page(path), "run `make results` and commit what it wrote"
+    place = page_path(path)
+    assert place.read_text(encoding="utf-8") == page(path), "run `make results` and commit what it wrote"
     for name, drawn in drawings(path).items():
-        assert (PAGES_FOLDER / name).read_text(encoding="utf-8") == drawn, name
+        assert place.with_name(name).read_text(encoding="utf-8") == drawn, name
 
 
 def test_no_page_is_without_rows():
-    made = [path for path in PAGES_FOLDER.glob("*.md") if "Written by `make results`" in path.read_text(encoding="utf-8")]
-    assert {path.stem for path in made} == {path.stem for path in RUNS.glob("*.jsonl")}
+    assert {*PAGES_FOLDER.glob("*/*.md")} == {page_path(path) for path in RUNS.glob("*.jsonl")}
+    assert (PAGES_FOLDER / "index.md").read_text(encoding="utf-8") == index()
 
 
 def test_a_table_in_markdown():

@@ -26,7 +26,7 @@ def behind_of(name: str, rival: str, of_auc: float) -> list[float]:
     """How far the default misses a rival by more than so much AUC, or ten times that of RMSE, by table; below 0 it does not."""
     rows = [
         [cell.strip() for cell in line.strip("|").split("|")]
-        for line in page(f"results/{name}.md").splitlines()
+        for line in page(f"../experiments/pages/quality/{name}.md").splitlines()
         if line[:1] == "|"
     ]
     column = rows[0].index(f"behind {rival}")

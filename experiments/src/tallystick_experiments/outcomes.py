@@ -16,7 +16,7 @@ from typing import Any
 from tallystick.errors import ConfigError
 from tallystick.storage import write_bytes
 from tallystick_experiments.page import Benchmark, Cell, ResultTable, counted
-from tallystick_experiments.results import RUNS, write_pages
+from tallystick_experiments.results import PAGES, RUNS, write_pages
 from tallystick_experiments.stats import Row, groups
 
 KEPT = "again.jsonl"
@@ -68,7 +68,7 @@ def page_of(_about: Row, rows: Sequence[Row]) -> Benchmark:
 
 def _shown(name: str, head: Row, count: int, tried: Sequence[Row]) -> list[Cell]:
     """A page's line."""
-    named: list[Cell] = [f"[{name}]({name}.md)", count, head["commit"].replace("`", "")]
+    named: list[Cell] = [f"[{name}](../{PAGES[head['benchmark']][0]}/{name}.md)", count, head["commit"].replace("`", "")]
     if left_out := next((row["left_out"] for row in tried if "left_out" in row), None):
         return [*named, None, None, None, None, left_out.rpartition(": ")[2]]
     if not (valid := _still_kept(tried, head["commit"])):

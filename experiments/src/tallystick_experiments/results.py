@@ -1,7 +1,7 @@
 """Results that are committed: the rows of finished sweeps, and the pages of the documentation that follow from them.
 
 ``experiments/runs/NAME.jsonl`` holds a sweep: its first line says by which command, when and by which commit's code it was made,
-every other line is a row. ``docs/results/NAME.md`` is made from it by ``make results``; a test holds the two together.
+every other line is a row. ``experiments/pages/FOLDER/NAME.md`` is made from it by ``make results``, as a test checks.
 
     python -m tallystick_experiments.results                                    # write all pages
     python -m tallystick_experiments.results OUT NAME COMMIT "tallystick bench ..."    # first keep what --out OUT holds
@@ -22,35 +22,35 @@ from tallystick_experiments.page import Benchmark, PageOf, ResultTable, cell, pi
 from tallystick_experiments.stats import Row
 
 ROOT = Path(__file__).parents[3]
-RUNS, PAGES_FOLDER = ROOT / "experiments" / "runs", ROOT / "docs" / "results"
+RUNS, PAGES_FOLDER = ROOT / "experiments" / "runs", ROOT / "experiments" / "pages"
 DIGITS = 6  # of a row's figures
-PAGES: Mapping[str, str] = {
-    "again": "outcomes",
-    "audit": "label_leakage.kept",
-    "dpauc": "dpauc.page",
-    "feature-leakage": "feature_leakage.page",
-    "far": "far.price",
-    "fedads-3": "fedads.unaligned",
-    "fedads-4": "fedads.defenses",
-    "fedads-leaks": "fedads.leaks",
-    "fedsim": "fedsim.page",
-    "florist": "florist.page",
-    "florist-convergence": "florist.convergence",
-    "line": "far.line",
-    "label-leakage": "label_leakage.page",
-    "label-leakage-defenses": "label_leakage.defended",
-    "null-audits": "null_audits",
-    "quality": "quality.page",
-    "quality-leaks": "quality.leaks",
-    "retraining": "retraining",
-    "serve": "speed.serving_page",
+PAGES: Mapping[str, tuple[str, str]] = {
+    "again": ("again", "outcomes"),
+    "audit": ("label-leakage", "label_leakage.kept"),
+    "dpauc": ("dpauc", "dpauc.page"),
+    "feature-leakage": ("columns", "feature_leakage.page"),
+    "far": ("lines", "far.price"),
+    "fedads-3": ("fedads", "fedads.unaligned"),
+    "fedads-4": ("fedads", "fedads.defenses"),
+    "fedads-leaks": ("fedads", "fedads.leaks"),
+    "fedsim": ("fedsim", "fedsim.page"),
+    "florist": ("florist", "florist.page"),
+    "florist-convergence": ("florist", "florist.convergence"),
+    "line": ("lines", "far.line"),
+    "label-leakage": ("label-leakage", "label_leakage.page"),
+    "label-leakage-defenses": ("label-leakage", "label_leakage.defended"),
+    "null-audits": ("label-leakage", "null_audits"),
+    "quality": ("quality", "quality.page"),
+    "quality-leaks": ("quality", "quality.leaks"),
+    "retraining": ("retraining", "retraining"),
+    "serve": ("serving", "speed.serving_page"),
 }
-"""By experiment, the module whose ``page_of`` makes its page."""
+"""By experiment, the folder of its pages, and the module whose ``page_of`` makes them."""
 
 
 def page_maker(experiment: str) -> PageOf:
     """What makes the page of an experiment's rows."""
-    made: PageOf = import_module(f"tallystick_experiments.{PAGES[experiment]}").page_of
+    made: PageOf = import_module(f"tallystick_experiments.{PAGES[experiment][1]}").page_of
     return made
 
 
@@ -138,17 +138,39 @@ def _table(table: ResultTable) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def page_path(path: Path) -> Path:
+    """Return where the page of a file of results lies; raises as ``page`` does."""
+    head, _ = _read(path)
+    return PAGES_FOLDER / PAGES[head["benchmark"]][0] / f"{path.stem}.md"
+
+
+def index() -> str:
+    """Write the list of all pages: what each shows, and the command that makes its rows again."""
+    lines: dict[str, list[str]] = {}
+    for path in sorted(RUNS.glob("*.jsonl")):
+        head, found = _read(path)
+        folder = PAGES[head["benchmark"]][0]
+        lines.setdefault(folder, []).append(f"| [{found.title}]({folder}/{path.stem}.md) | `{head['command']}` |")
+    parts = ["# Reproductions", "<!-- Written by `make results`: change the rows or the code, not this page. -->"]
+    parts.append("Each page is made from committed rows (`experiments/runs/`). The command beside it makes the rows again.")
+    for folder, rows in sorted(lines.items()):
+        parts += [f"## {folder}", "\n".join(["| page | command |", "| --- | --- |", *rows])]
+    return "\n\n".join(parts) + "\n"
+
+
 def write_pages() -> list[Path]:
-    """Write the page of every file of results, and its pictures; gives their paths."""
-    PAGES_FOLDER.mkdir(exist_ok=True)
+    """Write the page of every file of results with its pictures, and the list of all pages; return their paths."""
     written = []
     for path in sorted(RUNS.glob("*.jsonl")):
-        written.append(PAGES_FOLDER / f"{path.stem}.md")
-        write_bytes(written[-1], page(path).encode())
+        place = page_path(path)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        written.append(place)
+        write_bytes(place, page(path).encode())
         for name, drawn in drawings(path).items():
-            written.append(PAGES_FOLDER / name)
+            written.append(place.with_name(name))
             write_bytes(written[-1], drawn.encode())
-    return written
+    write_bytes(PAGES_FOLDER / "index.md", index().encode())
+    return [*written, PAGES_FOLDER / "index.md"]
 
 
 if __name__ == "__main__":
