@@ -62,7 +62,7 @@ def made_again(path: Path, data: Path, count: int) -> Iterator[Row]:
 
 
 def compared(name: str, case: Row, kept: Row, trial: Trial) -> Row:
-    """A row made again, beside the kept one."""
+    """Compare a row made again with the kept one."""
     made = rounded(json.loads(json.dumps({**case, **trial(**case)})))
     before, after = (_numbers({key: value for key, value in row.items() if key not in case}) for row in (kept, made))
     apart = {each: abs(after.get(each, float("nan")) - value) for each, value in before.items()}
@@ -72,7 +72,7 @@ def compared(name: str, case: Row, kept: Row, trial: Trial) -> Row:
 
 
 def declared_by(command: str, data: Path) -> Any:
-    """The cases of a sweep and what makes them; raises DataError as ``made_again`` does."""
+    """Return the cases of a sweep and what makes them; raises DataError as ``made_again`` does."""
     words = shlex.split(command)
     if words[:2] != ["tallystick", "bench"] or ";" in command.split('"')[0]:
         raise DataError(f"{command}: is not one command of tallystick bench")

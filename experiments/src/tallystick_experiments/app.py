@@ -125,7 +125,7 @@ def every_command() -> dict[str, Command]:
 
 
 def command_line(wanted: Sequence[str]) -> typer.Typer:
-    """The command line, with the commands of these names loaded and the others listed."""
+    """Build the command line, with the commands of these names loaded and the others listed."""
     found = typer.Typer(
         no_args_is_help=True,
         pretty_exceptions_enable=False,

@@ -72,7 +72,7 @@ def audited(
 def audited_table(
     table: PublicTable, seed: int, *, folder: Path | None = None, party: Mapping[str, Any] | None = None, **more: Any
 ) -> Result:
-    """The same of a public table whose columns a seed shares out; ``more`` is what the contract says besides."""
+    """Audit a run on a public table whose columns a seed shares out; ``more`` is what the contract says besides."""
     own, theirs = table.halves(seed)
     contract = {"target": table.contract_target, "seed": seed, **more}
     return audited(table.frame, table.label, {"label": own, "feature": theirs}, contract=contract, party=party, folder=folder)

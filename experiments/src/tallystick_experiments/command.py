@@ -69,7 +69,7 @@ class ReadOption:
     least: int | None = None
 
     def value(self, name: str, said: Any) -> Any:
-        """The value; raises ConfigError for what is none."""
+        """Read the value; raises ConfigError for an unusable one."""
         try:
             return self.read(said)
         except ConfigError:
@@ -79,7 +79,7 @@ class ReadOption:
 
 
 def several(help: str, *, of: Callable[[str], Any] = str, separator: str = ",", wanted: str = "") -> ReadOption:
-    """An option that lists values between separators."""
+    """Declare an option that lists values between separators."""
     return ReadOption(
         help=help,
         kind=str,
@@ -90,7 +90,7 @@ def several(help: str, *, of: Callable[[str], Any] = str, separator: str = ",", 
 
 
 def seeds_option(help: str = "Runs per row.") -> ReadOption:
-    """An option that says how many seeds, from 1 on."""
+    """Declare an option for the number of seeds, from 1 on."""
     return ReadOption(help=help, kind=int, read=lambda count: list(range(1, count + 1)), said=len, least=1)
 
 
@@ -111,7 +111,7 @@ def keeping_in(out: Path | None, *, resume: bool, made: "Maker | None" = None) -
 
 
 def _made_on(workers: int | None, ray: str | None, work: Callable[..., Any], options: Mapping[str, Any]) -> "Maker | None":
-    """Who makes the cases of a sweep, where that is asked for."""
+    """Return who makes the cases of a sweep, if that is asked for."""
     if workers is None:
         if ray is not None:
             raise ConfigError(f"--ray {ray}: needs --workers N, how many runs to make at a time")
@@ -165,19 +165,19 @@ def command_of(work: Callable[..., Any]) -> Callable[..., None]:
 
 
 def options_of(work: Callable[..., Any]) -> dict[str, Any]:
-    """The options of a command's function, by its parameters' names."""
+    """Return the options of a command's function, by its parameters' names."""
     found = {name: _option(parameter) for name, parameter in inspect.signature(work).parameters.items()}
     return {name: option for name, option in found.items() if option is not None}
 
 
 def _option(parameter: inspect.Parameter) -> Any:
-    """What a parameter is annotated with, if that makes it an option."""
+    """Return a parameter's annotation, if that makes it an option."""
     stated = getattr(parameter.annotation, "__metadata__", ())
     return next((each for each in stated if isinstance(each, ReadOption | typer.models.OptionInfo)), None)
 
 
 def _shown(parameter: inspect.Parameter, option: Any) -> inspect.Parameter:
-    """A parameter as Typer reads it."""
+    """Return a parameter as Typer reads it."""
     if isinstance(option, ReadOption):
         has_default = parameter.default is not inspect.Parameter.empty
         parameter = parameter.replace(
@@ -188,7 +188,7 @@ def _shown(parameter: inspect.Parameter, option: Any) -> inspect.Parameter:
 
 
 def read_option(option: Any, name: str, said: Any) -> Any:
-    """The value of an option, of what the command line says; raises ConfigError for what is none."""
+    """Read an option's value from the command line; raises ConfigError for an unusable one."""
     return option.value(name.replace("_", "-"), said) if isinstance(option, ReadOption) else said
 
 

@@ -44,7 +44,7 @@ KEPT_ROWS = 2**18  # of an epoch's steps, evenly spread: all of a sample's, and 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingPlan:
-    """How long and in what steps to train: passes, at least 1; rows per step, at least 2; Adam's step size, above 0."""
+    """Length and steps of a training: passes, at least 1; rows per step, at least 2; Adam's step size, above 0."""
 
     epochs: int = 3
     batch_size: int = 512
@@ -60,7 +60,7 @@ class TrainingPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class Epoch:
-    """What an epoch left behind: the feature party's view of evenly spread steps, and the network's worth after it."""
+    """Outcome of an epoch: the feature party's view of evenly spread steps, and the network's worth after it."""
 
     number: int
     steps: tuple[StepView, ...]
@@ -70,7 +70,7 @@ class Epoch:
 
 
 def view_of_step(step: CrossedStep, *, epoch: int) -> StepView:
-    """What the feature party saw of a step: it has every row."""
+    """Return what the feature party saw of a step: it has every row."""
     ((embedding_BD,), (gradient_BD,)), rows_B = (step.embeddings_BD, step.answer.grads_BD), step.batch.index_B
     own_B = torch.ones(len(rows_B), dtype=torch.bool)
     return StepView(epoch=epoch, rows_B=rows_B, own_B=own_B, received_BD=gradient_BD, sent_BD=embedding_BD)
@@ -127,7 +127,7 @@ class Experiment:
             )
 
     def network(self, defenses: Defenses) -> SplitNetwork:
-        """The product's training with these defences; labels are replaced and noise is drawn from the seed."""
+        """Build the product's training with these defences; labels are replaced and noise is drawn from the seed."""
         random = np.random.default_rng([self.seed, 2])
         labels_N = defenses.defend_labels(self.data.training_labels_N, classes=2, random_bytes=random.bytes)
         schedule = self._schedule()

@@ -74,12 +74,12 @@ def made_here(trial: Trial, cases: Sequence[Row], missing: Sequence[int], _setti
 
 
 def place_of(case: Row) -> str:
-    """What tells a case from the others of its sweep, as a key."""
+    """Return a key that tells a case from the others of its sweep."""
     return json.dumps(list(case.values()))
 
 
 def _by_key(log: "SweepLog", fields: tuple[str, ...], usual: Mapping[str, Any]) -> dict[str, Row]:
-    """The log's rows by what tells them apart."""
+    """Return the log's rows by what tells them apart."""
     found: dict[str, Row] = {}
     lines: dict[str, int] = {}
     for number, row in enumerate(log.runs, start=2):  # 1 is the setting
@@ -109,7 +109,7 @@ class Latest(Generic[Given, Made]):
         self._kept: list[tuple[Any, Made]] = []
 
     def __call__(self, *given: Given.args, **named: Given.kwargs) -> Made:
-        """What the function gives, made anew unless it was the last that was asked for."""
+        """Return what the function gives, made anew unless it was the last that was asked for."""
         asked = (given, named)
         if not self._kept or self._kept[0][0] != asked:
             self._kept.clear()  # before the next is made
@@ -196,7 +196,7 @@ def make_output_folder(folder: Path) -> Path:
 
 @dataclass(frozen=True, kw_only=True)
 class Keeping:
-    """How a sweep keeps its runs as they come.
+    """Keeping of a sweep's runs as they come.
 
     Args:
         log: the file; nowhere if left out.

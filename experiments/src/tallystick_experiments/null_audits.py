@@ -44,7 +44,7 @@ PROMISED = {"yes": 0.01, "a little": 0.05}
 
 @dataclass(frozen=True, kw_only=True)
 class AuditSetting:
-    """What a run is like: its target, and what the contract says besides."""
+    """Setting of an audited run: its target, and what the contract says besides."""
 
     target: str = "binary"
     contract: Mapping[str, Any] = field(default_factory=dict)
@@ -110,7 +110,7 @@ def run(
 
 @dataclass(frozen=True, kw_only=True)
 class Recorded:
-    """What a run left at both parties, and the truth as it was there before it was shuffled."""
+    """Records that a run left at both parties, and the truth as it was there before it was shuffled."""
 
     bank: RunFolder
     shop: RunFolder
@@ -139,7 +139,7 @@ class Recorded:
 
 
 def contract_of_setting(setting: AuditSetting, training: int, *, epochs: int) -> Contract:
-    """What both parties agree on."""
+    """Build the contract of both parties."""
     values = {
         "name": "null",
         "parties": {LABEL: {"role": "label"}, FEATURE: {"role": "feature"}},
@@ -195,13 +195,13 @@ def _tables(rows: int, rng: np.random.Generator, target: str) -> dict[str, pl.Da
 
 
 def headline_verdict(line: str) -> str:
-    """What a headline says: yes, a little, no, or that it was not measured."""
+    """Return what a headline says: yes, a little, no, or that it was not measured."""
     (said,) = [name for name, words in VERDICTS.items() if words in line]
     return said
 
 
 def simulated_coverage(of: Simulated, *, draws: int) -> float:
-    """How often the evaluator's interval holds the AUC that the two classes have."""
+    """Return how often the evaluator's interval holds the AUC that the two classes have."""
     held, exact, evaluator = 0, float(norm.cdf(of.gap / 2**0.5)), AttackEvaluator(replicates=1, level=LEVEL)
     for seed in range(draws):
         rng = np.random.default_rng([seed, of.rows, of.epochs])
@@ -255,12 +255,12 @@ def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
 
 
 def share_of(audits: Sequence[Row], side: str, said: str) -> Spread:
-    """The share of audits of which a headline says so, and its interval."""
+    """Return the share of audits whose headline says so, and its interval."""
     return proportion(sum(said in each[side] for each in audits), len(audits))
 
 
 def proportion(times: int, of: int) -> Spread:
-    """A share with Clopper-Pearson's interval."""
+    """Return a share with Clopper-Pearson's interval."""
     tail = (1 - LEVEL) / 2
     low = float(beta.ppf(tail, times, of - times + 1)) if times else 0.0
     high = float(beta.ppf(1 - tail, times + 1, of - times)) if times < of else 1.0
@@ -268,6 +268,6 @@ def proportion(times: int, of: int) -> Spread:
 
 
 def _held(audits: Sequence[Row]) -> float | None:
-    """The share of attacks' intervals that hold the AUC of a guess, which is the true one here; None where none has one."""
+    """Return the share of attacks' intervals that hold the AUC of a guess, which is the true one here; None if none has one."""
     held = [low <= 0.5 <= high for each in audits for _, low, high in each["intervals"].values()]
     return float(np.mean(held)) if held else None

@@ -1,4 +1,4 @@
-"""Which kept rows come out again: the outcomes of ``again``, kept, and their page.
+"""Keep and show which kept rows come out again: the outcomes of ``again``, and their page.
 
     python -m tallystick_experiments.outcomes LOG COMMIT
 
@@ -40,7 +40,7 @@ def keep_outcomes(log: Path, commit: str, kept: Path) -> None:
 
 
 def page_of(_about: Row, rows: Sequence[Row]) -> Benchmark:
-    """A line for each file of results: of which commit its rows are, and whether they come out again."""
+    """Build a line for each file of results: of which commit its rows are, and whether they come out again."""
     tried = groups(rows, "results")
     sweeps = [(path.stem, *_lines(path)) for path in sorted(RUNS.glob("*.jsonl")) if path.name != KEPT]
     valid = [row for name, head, _ in sweeps for row in _still_kept(tried.get(name, []), head["commit"])]
@@ -67,7 +67,7 @@ def page_of(_about: Row, rows: Sequence[Row]) -> Benchmark:
 
 
 def _shown(name: str, head: Row, count: int, tried: Sequence[Row]) -> list[Cell]:
-    """A page's line."""
+    """Build a page's line."""
     named: list[Cell] = [f"[{name}](../{PAGES[head['benchmark']][0]}/{name}.md)", count, head["commit"].replace("`", "")]
     if left_out := next((row["left_out"] for row in tried if "left_out" in row), None):
         return [*named, None, None, None, None, left_out.rpartition(": ")[2]]
@@ -91,7 +91,7 @@ def _lines(path: Path) -> tuple[Row, list[Row]]:
 
 
 def _seconds(value: Any) -> Iterator[float]:
-    """What a row says that it took, wherever it says so."""
+    """Yield what a row says that it took, wherever it says so."""
     if isinstance(value, dict):
         for name, each in value.items():
             if name in ("seconds", "cpu_seconds") and isinstance(each, int | float):

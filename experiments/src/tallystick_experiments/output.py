@@ -1,4 +1,4 @@
-"""What an experiment leaves in ``--out FOLDER``: result.json, and report.html that shows it."""
+"""Write what an experiment leaves in ``--out FOLDER``: result.json, and report.html that shows it."""
 
 import json
 import os
@@ -40,10 +40,10 @@ def machine_facts() -> dict[str, str]:
 
 
 def command() -> str:
-    """The command line that is running, for the page."""
+    """Return the command line that is running, for the page."""
     return shlex.join(["tallystick", *sys.argv[1:]])
 
 
 def iso_now() -> str:
-    """This moment, as the page wants it."""
+    """Return this moment, as the page wants it."""
     return datetime.now(UTC).isoformat(timespec="seconds")

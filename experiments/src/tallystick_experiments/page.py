@@ -29,12 +29,12 @@ def counted(number: int, what: str) -> str:
 
 
 def seeds_of(rows: Sequence[Row]) -> str:
-    """The seeds of rows, in words."""
+    """List the seeds of rows."""
     return ", ".join(str(seed) for seed in sorted(distinct(rows, "seed")))
 
 
 def seed_count(rows: Sequence[Row]) -> str:
-    """How many seeds rows have, in words."""
+    """Say how many seeds rows have."""
     return counted(len(distinct(rows, "seed")), "seed")
 
 
@@ -58,7 +58,7 @@ class ResultTable:
 
     @classmethod
     def of(cls, name: str, rows: Iterable[Row], columns: Mapping[str, Shown], *, note: str = "") -> "ResultTable":
-        """A line for each row; each column has its head and, of a row, a field by its name or what a function makes of it."""
+        """Build a line for each row; a column has its head and, of a row, a field by name or what a function makes."""
         cells = [[row.get(shown) if isinstance(shown, str) else shown(row) for shown in columns.values()] for row in rows]
         return cls(name=name, columns=list(columns), rows=cells, note=note)
 
@@ -73,12 +73,12 @@ class Series:
 
     @classmethod
     def of(cls, name: str, points: Iterable[tuple[float, float | None]]) -> "Series":
-        """The line through these points."""
+        """Build the line through these points."""
         placed = list(points)
         return cls(name=name, xs=[x for x, _ in placed], ys=[y for _, y in placed])
 
     def points(self) -> list[tuple[float, float]]:
-        """The points that are known, in the order of their x."""
+        """Return the points that are known, in the order of their x."""
         known = [(x, y) for x, y in zip(self.xs, self.ys, strict=True) if y is not None and math.isfinite(y)]
         return sorted(known)
 
@@ -97,7 +97,7 @@ class Curve:
 
 @dataclass(frozen=True, kw_only=True)
 class Benchmark:
-    """What a benchmark found: everything that the page shows."""
+    """Content of a benchmark's page."""
 
     title: str
     command: str = ""  # that gives it again
@@ -115,7 +115,7 @@ PageOf = Callable[[Row, Sequence[Row]], Benchmark]
 
 @dataclass(frozen=True, kw_only=True)
 class ExperimentResult:
-    """What an experiment found: its rows, and what its page is made of besides.
+    """Outcome of an experiment: its rows, and what its page is made of besides.
 
     Args:
         experiment: its name among results.PAGES, where committed rows find their page.
@@ -132,11 +132,11 @@ class ExperimentResult:
     failed: str = ""
 
     def page(self, *, command: str = "") -> Benchmark:
-        """The page, with the command that gives it again."""
+        """Build the page, with the command that gives it again."""
         return replace(self.page_of(self.about, self.rows), command=command)
 
     def as_json(self, page: Benchmark) -> Row:
-        """The rows and the tables of the page, as plain data."""
+        """Return the rows and the tables of the page, as plain data."""
         shown = msgspec.to_builtins(page)
         return {"benchmark": self.experiment, "about": self.about, "rows": list(self.rows), **shown}
 
@@ -191,7 +191,7 @@ class _LogAxis(charts.Axis):
 
 
 def _power(value: float) -> str:
-    """A mark of a logarithmic axis, short enough to stand beside it."""
+    """Write a mark of a logarithmic axis, short enough to stand beside it."""
     if 0.001 <= value < 10_000:
         return f"{value:g}"
     digit, power = f"{value:.0e}".split("e")
@@ -248,7 +248,7 @@ def _plot(curve: Curve) -> charts.Plot | None:
 
 
 def figure(value: float) -> str:
-    """A measured number: four decimals as on every page, but two significant digits where those would hide it."""
+    """Format a measured number: four decimals, but two significant digits where those would hide it."""
     if not math.isfinite(value):
         return str(value).replace("-", formats.MINUS)
     if 0 < abs(value) < 0.01:
@@ -258,7 +258,7 @@ def figure(value: float) -> str:
 
 
 def cell(value: Cell) -> str:
-    """A cell as text; its interval apart, by ``within``."""
+    """Format a cell as text; its interval is apart, by ``within``."""
     match value:
         case None:
             return formats.NOTHING
@@ -275,7 +275,7 @@ def cell(value: Cell) -> str:
 
 
 def within(value: Cell) -> str:
-    """The interval of a cell, or nothing."""
+    """Return the interval of a cell, or nothing."""
     if not isinstance(value, Spread) or value.low is None or value.high is None:
         return ""
     return f"{figure(value.low)} to {figure(value.high)}"

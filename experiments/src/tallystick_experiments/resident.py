@@ -18,6 +18,6 @@ def status_bytes(field: str) -> int:
 
 
 def memory_mib(field: str) -> float:
-    """The same in MiB; where the system does not say, the process's peak, whatever was asked for."""
+    """Return the memory in MiB; if the system does not say, the process's peak, whatever was asked for."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return (status_bytes(field) or (peak if sys.platform == "darwin" else peak * 1024)) / 2**20

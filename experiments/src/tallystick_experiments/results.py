@@ -49,7 +49,7 @@ PAGES: Mapping[str, tuple[str, str]] = {
 
 
 def page_maker(experiment: str) -> PageOf:
-    """What makes the page of an experiment's rows."""
+    """Return what makes the page of an experiment's rows."""
     made: PageOf = import_module(f"tallystick_experiments.{PAGES[experiment][1]}").page_of
     return made
 
@@ -78,7 +78,7 @@ def keep(out: Path, path: Path, *, commit: str, command: str) -> None:
 
 
 def rounded(value: Any) -> Any:
-    """A row as it is kept: its figures to DIGITS."""
+    """Round a row's figures to DIGITS, as it is kept."""
     if isinstance(value, float):
         return float(f"{value:.{DIGITS}g}")
     if isinstance(value, dict):
@@ -87,19 +87,19 @@ def rounded(value: Any) -> Any:
 
 
 def page(path: Path) -> str:
-    """The page of a file of results, in Markdown; raises DataError for a line that is damaged or an unknown experiment."""
+    """Write the page of a file of results; raises DataError for a line that is damaged or an unknown experiment."""
     head, found = _read(path)
     made = f"Made on {head['date']} by the code of commit `{head['commit']}`, from `experiments/runs/{path.name}`:"
     return markdown(found, made, drawn=drawings(path))
 
 
 def drawings(path: Path) -> dict[str, str]:
-    """The curves of a file of results: name of a file to its SVG; raises as ``page`` does."""
+    """Draw the curves of a file of results: name of a file to its SVG; raises as ``page`` does."""
     return {f"{path.stem}-{name}": drawn for name, drawn in pictures(_read(path)[1]).items()}
 
 
 def _read(path: Path) -> tuple[Row, Benchmark]:
-    """The first line, and the page of the rows."""
+    """Read the first line, and the page of the rows."""
     lines = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         try:
@@ -113,7 +113,7 @@ def _read(path: Path) -> tuple[Row, Benchmark]:
 
 
 def markdown(found: Benchmark, made: str, *, drawn: Mapping[str, str] | None = None) -> str:
-    """A benchmark's tables, the pictures of these files and its notes; an interval stands in brackets behind its value."""
+    """Write a benchmark's tables, the pictures of these files and its notes; an interval is in brackets behind its value."""
     parts = [f"# {found.title}", "<!-- Written by `make results`: change the rows or the code, not this page. -->"]
     parts += [made, f"    {found.command}"]
     if found.facts:

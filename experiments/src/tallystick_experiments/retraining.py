@@ -76,7 +76,7 @@ def run(
 
 
 def _chain(way: Way, *, rows: int, months: int, epochs: int, seed: int) -> list[Row]:
-    """What each month's model is like on the month after it; the first month's is the same for all ways."""
+    """Measure each month's model on the month after it; the first month's is the same for all ways."""
     found: list[Row] = []
     with TemporaryDirectory() as folder:
         tables, earlier = _flights(Path(folder), rows=rows, seed=seed), ""
@@ -153,7 +153,7 @@ def _flights(folder: Path, *, rows: int, seed: int) -> Tables:
 
 
 def _window(tables: Tables, month: int) -> Tables:
-    """The flights of the months that are trained on and of the one that tests, which is the next."""
+    """Return the flights of the months that are trained on and of the one that tests, which is the next."""
     carrier = tables["carrier"].filter(pl.col(MONTH).is_between(month - WINDOW + 1, month + 1))
     return {"carrier": carrier, "weather": tables["weather"].join(carrier.select(KEY), on=KEY, how="semi")}
 

@@ -32,7 +32,7 @@ def spread(values: Iterable[float]) -> Spread:
 
 
 def read(row: Row, figure: Figure) -> float | None:
-    """A figure of a row; None where it has none."""
+    """Return a figure of a row; None if it has none."""
     value: float | None = row.get(figure) if isinstance(figure, str) else figure(row)
     return value
 
@@ -66,12 +66,12 @@ def groups(rows: Iterable[Row], *fields: str) -> dict[Any, list[Row]]:
 
 
 def distinct(rows: Iterable[Row], field: str) -> list[Any]:
-    """The values of a field, each once, in the order of the rows."""
+    """Return the values of a field, each once, in the order of the rows."""
     return list(dict.fromkeys(row[field] for row in rows))
 
 
 def at(*steps: str) -> Callable[[Row], Any]:
-    """Reads what lies so deep in a row; None where a step leads nowhere."""
+    """Return a reader of what lies so deep in a row; None if a step leads nowhere."""
 
     def found_in(row: Row) -> Any:
         found: Any = row

@@ -47,7 +47,7 @@ class MadeByTasks:
 
 
 class Declared(Exception):
-    """What a sweep would make: its cases, what makes them, and what its log begins with."""
+    """Declaration of a sweep: its cases, what makes them, and what its log begins with."""
 
     def __init__(self, trial: Trial, cases: Sequence[Row], setting: Row) -> None:
         super().__init__("a sweep was declared")

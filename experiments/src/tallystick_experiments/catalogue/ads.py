@@ -97,7 +97,7 @@ def _read_fedads(folder: Path, limit: int | None) -> TwoPartyTable:
 
 
 def _named(folder: Path, name: str) -> Path:
-    """A file by its own name, or by the other one where that is there."""
+    """Return a file by its own name, or by the other one if that is there."""
     other = folder / OTHER_NAMES.get(name, name)
     return other if other.exists() and not (folder / name).exists() else folder / name
 

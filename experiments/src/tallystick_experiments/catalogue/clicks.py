@@ -54,7 +54,7 @@ def read_clicks(path: Path, *, limit: int | None = None) -> TwoPartyTable:
 
 
 def first_line(path: Path) -> str:
-    """The first line of a text file, gzipped or not; raises DataError for one that cannot be read."""
+    """Read the first line of a text file, gzipped or not; raises DataError for one that cannot be read."""
     try:
         with gzip.open(path) if is_gzipped(path) else path.open("rb") as file:
             return file.readline(LONGEST_LINE).decode("utf-8-sig", errors="replace").rstrip("\r\n")
@@ -63,7 +63,7 @@ def first_line(path: Path) -> str:
 
 
 def _the_file(path: Path) -> Path:
-    """The file itself, or the one of a folder: its only one, or the one that Kaggle calls train."""
+    """Return the file itself, or the one of a folder: its only one, or the one that Kaggle calls train."""
     if path.is_dir():
         files = sorted(
             file
@@ -149,7 +149,7 @@ def _without_missing(table: TwoPartyTable) -> LazyTable:
 
 
 def _in_unit(encoder: Encoder) -> Encoder:
-    """The least and the greatest number of the training rows become 0 and 1 in place of what standardising makes of them."""
+    """Scale numbers so that the least and the greatest of the training rows become 0 and 1, in place of standardising."""
     numeric = tuple(
         replace_fields(
             column,

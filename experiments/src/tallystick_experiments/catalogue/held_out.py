@@ -18,7 +18,7 @@ from tallystick.errors import DataError
 
 @dataclass(frozen=True, kw_only=True)
 class PackagedTable:
-    """Where a table lies, and which of its columns is what.
+    """Location of a table in a package, and the use of its columns.
 
     Args:
         package: that carries it.
@@ -37,7 +37,7 @@ class PackagedTable:
     categorical: Sequence[str] = ()
 
     def read(self) -> tuple[pl.DataFrame, FeatureColumns]:
-        """The frame, with the target as the column ``label``, and the features; raises DataError where the package is absent."""
+        """Read the frame, with the target as the column ``label``, and the features; raises DataError without the package."""
         frame = pl.read_csv(_file_of(self.package, self.file), infer_schema_length=None, null_values=["NA", ""])
         wanted = pl.col(self.label) if isinstance(self.label, str) else self.label
         label = frame.select(wanted.alias("label")).get_column("label")

@@ -71,7 +71,7 @@ def read_hdb(folder: Path) -> Pair:
 
 
 def read_bike(folder: Path) -> Pair:
-    """New York's taxi trips of 2016 with their duration in seconds, and bicycle trips of two days of 2017."""
+    """Read New York's taxi trips of 2016 with their duration in seconds, and bicycle trips of two days of 2017."""
     taxi = _csv(folder / "nyc_taxi_10k.csv.gz", null_values=["NA"]).drop_nulls("duration")
     stations = _csv(folder / "stations.csv").select("station_id", "longitude", "latitude")
     days = [_csv(path) for path in sorted(folder.glob("citibike-*.csv.gz"))]
@@ -133,7 +133,7 @@ def read_house(folder: Path) -> Pair:
 
 
 def read_frogs(folder: Path) -> Pair:
-    """Calls of frogs, split by columns as the paper does: 16 of the 22 MFCCs are the keys, three each are the parties'."""
+    """Read calls of frogs, split by columns as the paper does: 16 of the 22 MFCCs are the keys, three each are the parties'."""
     frogs = _csv(folder / "Frogs_MFCCs.csv.gz")
     columns = [name for name in frogs.columns if name.startswith("MFCCs_")]
     return _by_columns("frogs", frogs, columns, keys=16, label="Species", target="multiclass")
@@ -154,7 +154,7 @@ def read_synthetic(*, rows: int = GENERATED_ROWS, seed: int = 0) -> Pair:
 
 
 def read_independent(*, rows: int = GENERATED_ROWS, seed: int = 0) -> Pair:
-    """The same with random keys, which tell of nothing but which rows are one thing (the paper's sklearn-random, Table 10)."""
+    """Generate the same pair with random keys, which tell only which rows are one thing (sklearn-random, Table 10)."""
     pair = read_synthetic(rows=rows, seed=seed)
     key_NP = np.random.default_rng(seed).normal(size=pair.own_key_NP.shape)
     return replace(pair, name="synthetic-random", own_key_NP=key_NP, their_key_MP=key_NP)
@@ -195,7 +195,7 @@ _FILES = {
 
 
 def recognise(folder: Path) -> str:
-    """Which set a folder holds, by its files; raises DataError for none."""
+    """Tell which set a folder holds, by its files; raises DataError for none."""
     for name, file in _FILES.items():
         if (folder / file).exists():
             return name

@@ -43,11 +43,11 @@ class PublicTable:
 
     @property
     def contract_target(self) -> dict[str, Any]:
-        """What a contract says of it."""
+        """Return the target as a contract has it."""
         return {"type": self.target} | ({"classes": self.classes} if self.target == "multiclass" else {})
 
     def halves(self, seed: int) -> tuple[FeatureColumns, FeatureColumns]:
-        """The columns shared out at random: the label party's half, and the feature party's, which is larger by one if odd."""
+        """Share the columns out at random: the label party's half, and the feature party's, which is larger by one if odd."""
         names = column_names(self.columns)
         drawn = np.random.default_rng([seed, 11]).permutation(len(names))[: len(names) // 2]
         return split_columns(self.columns, {names[place] for place in drawn})
@@ -76,7 +76,7 @@ def load_table(name: str, data: Path | None, *, most: int = MOST_ROWS) -> Public
 
 
 def drawn(table: PublicTable, *, most: int) -> PublicTable:
-    """The table, or of a larger one so many rows, the same ones every time."""
+    """Draw at most so many rows of the table, the same ones every time."""
     if table.frame.height <= most:
         return table
     kept = np.sort(np.random.default_rng(zlib.crc32(table.name.encode())).permutation(table.frame.height)[:most])
@@ -89,7 +89,7 @@ NOISE = "noise "
 
 
 def beside_noise(table: PublicTable, count: int) -> PublicTable:
-    """The table with so many numeric columns beside its own that say nothing: standard normal draws, the same ones every time."""
+    """Add so many numeric columns that say nothing: standard normal draws, the same ones every time."""
     if not count:
         return table
     drawn_NC = np.random.default_rng([zlib.crc32(table.name.encode()), 13]).normal(size=(table.frame.height, count))
@@ -99,7 +99,7 @@ def beside_noise(table: PublicTable, count: int) -> PublicTable:
 
 
 def own_table(file: Path, *, label: str, key: str | None = None, time: str | None = None) -> PublicTable:
-    """A table of the user's own: text is categorical, all else numeric; two labels are classes, as are up to 20 words.
+    """Read a table of the user's own: text is categorical, all else numeric; two labels are classes, as are up to 20 words.
 
     Args:
         file: CSV or Parquet.
@@ -139,7 +139,7 @@ def own_table(file: Path, *, label: str, key: str | None = None, time: str | Non
 
 
 def _by_time(name: str, times: pl.Expr) -> Callable[[Path | None], PublicTable]:
-    """The table of that name, split by these times in place of at random."""
+    """Read the table of that name, split by these times instead of at random."""
 
     def read(data: Path | None) -> PublicTable:
         table = TABLES[name](data)

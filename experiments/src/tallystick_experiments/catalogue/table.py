@@ -43,7 +43,7 @@ class TwoPartyTable:
         return torch.from_numpy(self.frame.get_column(self.label).to_numpy().astype(np.float32))
 
     def encoders(self, feature_rows: Numbers, label_rows: Numbers, encoding: EncodingConfig) -> tuple[Encoder, Encoder]:
-        """The feature party's encoder and the label party's, each fitted on its training rows."""
+        """Fit the feature party's encoder and the label party's, each on its training rows."""
         return (
             Encoder.fit(self.frame, self.feature_party, feature_rows, encoding=encoding, sequences=self.feature_sequences),
             Encoder.fit(self.frame, self.label_party, label_rows, encoding=encoding, sequences=self.label_sequences),

@@ -57,7 +57,7 @@ def _table(name: str, note: str, rows: Sequence[Row], *settings: str) -> ResultT
 
 
 def _in_words(field: str) -> Shown:
-    """A setting, which is no figure."""
+    """Show a setting, which is no figure."""
     return lambda row: row[field] if isinstance(row[field], str) else f"{row[field]:g}"
 
 

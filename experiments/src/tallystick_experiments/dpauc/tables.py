@@ -298,7 +298,7 @@ def _cases(scenario: ScoredSet, epsilons: Sequence[float]) -> Iterator[Case]:
 
 
 def _gaussian(scenario: ScoredSet, epsilon: float, clients: int) -> Case:
-    """The published mechanism with Gaussian noise in place of Laplace's."""
+    """Return the published mechanism with Gaussian noise in place of Laplace's."""
     mechanism = counting("thresholds", epsilon=epsilon, kind="gaussian", delta=GAUSSIAN_DELTA)
     return Case(table="mechanisms", scenario=scenario, mechanism=mechanism, clients=clients)
 
@@ -354,7 +354,7 @@ def _measure(case: Case, repeats: int, check_repeats: int, rng: np.random.Genera
 
 
 def accounting_of(mechanism: CountingMechanism) -> str | None:
-    """How a mechanism's epsilon is counted, where there are several ways."""
+    """Say how a mechanism's epsilon is counted, if there are several ways."""
     if not isinstance(mechanism, ThresholdCounts):
         return None
     return f"Gaussian, delta {mechanism.delta:g}" if mechanism.kind == "gaussian" else f"{mechanism.accounting} accounting"

@@ -81,7 +81,7 @@ class LongLine:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingWay:
-    """How to train: batches in flight, 0 for synchronous and None for as many as fit the line, and how they are written."""
+    """Way of training: batches in flight, 0 for synchronous and None for as many as fit the line, and how they are written."""
 
     staleness: int | None
     compression: CompressionName = "none"
@@ -165,7 +165,7 @@ def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
 
 
 def _epochs(rows: Sequence[Row]) -> list[list[Cell]]:
-    """What a million rows take through each line."""
+    """List what a million rows take through each line."""
     cells = list[list[Cell]]()
     steps = EPOCH_ROWS / SCENARIO.batch_size
     for name, of_line in groups([row for row in rows if row["most_steps_per_s"] is not None], "line").items():
@@ -184,7 +184,7 @@ def _row_bytes(compression: CompressionName) -> int:
 
 
 def _measure(line: LongLine, *, timeout_s: float) -> list[Row]:
-    """Steps a second of each way through this line."""
+    """Measure the steps a second of each way through this line."""
     with contextlib.ExitStack() as stack:
         route = None
         if line.mbit_per_s is not None:
@@ -200,7 +200,7 @@ def _measure(line: LongLine, *, timeout_s: float) -> list[Row]:
 
 
 def most_steps(line: LongLine, way: TrainingWay) -> float | None:
-    """Steps a second that the line's rate allows, by the bytes of a batch one way."""
+    """Bound the steps a second that the line's rate allows, by the bytes of a batch one way."""
     if line.mbit_per_s is None:
         return None
     return line.mbit_per_s * 1e6 / 8 / (SCENARIO.batch_size * _row_bytes(way.compression))

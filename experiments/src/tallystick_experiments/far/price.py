@@ -1,4 +1,4 @@
-"""What fewer bytes and more batches in flight cost on public tables: the contract's default, and it with one key changed."""
+"""Measure what fewer bytes and more batches in flight cost on public tables: the contract's default with one key changed."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -78,7 +78,7 @@ def run(
 
 
 def _found(result: Result) -> Row:
-    """What the strongest attacks found: of labels 0.5 is a guess and 1 all, of columns 0 and 1."""
+    """Return what the strongest attacks found: of labels 0.5 is a guess and 1 all, of columns 0 and 1."""
     labels = [strength(attack) for attack in result.label_audit.attacks if not attack.upper_bound]
     columns = [mean for each in result.sections.features for mean in each.means]
     most_known = max((mean.known for mean in columns), default=0)

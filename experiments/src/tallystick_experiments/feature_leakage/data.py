@@ -42,6 +42,6 @@ def split_and_encode(table: TwoPartyTable, *, seed: int) -> tuple[SplitData, Col
 
 
 def as_numbers(features: Features) -> Tensor:
-    """A party's columns as numbers (N, A): standardised ones, and an indicator for each frequent category."""
+    """Return a party's columns as numbers (N, A): standardised ones, and an indicator for each frequent category."""
     indicators = [one_hot(code_N.clamp(max=AID_CODES), AID_CODES + 1).float() for code_N in features.categorical_NG.T]
     return torch.cat([features.numeric_NF, *indicators], dim=1)

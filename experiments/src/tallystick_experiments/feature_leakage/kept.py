@@ -1,4 +1,4 @@
-"""What a feature party's audit keeps of a training, beside all of it: how much of the columns does either give back?
+"""Compare what a feature party's audit keeps of a training with all of it: how much of the columns does either give back?
 
 Shapes: N rows, D cut width.
 """
@@ -44,7 +44,7 @@ STRONGEST = "the strongest per column"
 def split_experiment(
     table: TwoPartyTable, plan: TrainingPlan, *, seed: int, defense: tuple[Defense, ...] = ()
 ) -> tuple[Experiment, ColumnValues, int]:
-    """A contract's default network on a table, not trained yet, the feature party's columns, and the width of the cut."""
+    """Build a contract's default network on a table, untrained, the feature party's columns, and the width of the cut."""
     data, columns = split_and_encode(table, seed=seed)
     model = NetworkModel()
     bottom: nn.Module = build_bottom(model, "feature", data.shape, seed=seed)
@@ -57,7 +57,7 @@ def split_experiment(
 
 @dataclass(kw_only=True)
 class KeptEmbeddings:
-    """What the product's recorder keeps of the embeddings that were sent, and what somebody who drops nothing does."""
+    """Embeddings that the product's recorder keeps of those that were sent, and those of somebody who drops nothing."""
 
     chosen: RowSums
     every: RowSums
@@ -78,7 +78,7 @@ class KeptEmbeddings:
         }
 
     def told(self, *, seed: int) -> Told:
-        """The rows that the audit tells, as places among all."""
+        """Return the rows that the audit tells, as places among all."""
         kept_N, all_N = self.chosen.seen_rows, self.every.seen_rows
         attacked_N = kept_N[attacked_rows(len(kept_N))]
         drawn = draws_of_known(len(kept_N), seed=seed)

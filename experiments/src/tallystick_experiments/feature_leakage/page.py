@@ -94,7 +94,7 @@ def _prices(found: dict[str, list[Row]]) -> ResultTable:
 
 
 def _strongest(rows: Sequence[Row]) -> str | None:
-    """The attack on embeddings alone with most known rows that rebuilds most on average; None where none could be run."""
+    """Return the attack on embeddings alone with most known rows that rebuilds most on average; None if none could be run."""
     means: dict[str, float] = {
         name: float(np.mean([row["attacks"][name] for row in rows]))
         for name in rows[0]["attacks"]
@@ -149,7 +149,7 @@ def _frontier(found: dict[str, list[Row]], reads: str) -> Curve:
 
 
 def unbeaten(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The points (leak, utility) beside which no other leaks less at as much utility; the least leak first."""
+    """Return the points (leak, utility) beside which no other leaks less at as much utility; the least leak first."""
     kept: list[tuple[float, float]] = []
     for leak, utility in sorted(points, key=lambda point: (point[0], -point[1])):
         if not kept or utility > kept[-1][1]:

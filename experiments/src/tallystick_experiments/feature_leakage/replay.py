@@ -161,7 +161,7 @@ def replayed(
 
 
 def _first_weights(crossed: Sequence[CrossedStep], x_NF: Tensor, known_N: Tensor) -> Tensor:
-    """The layer that embeds the known rows as they were first embedded, beside its bias, (D, F + 1)."""
+    """Solve for the layer that embeds the known rows as they were first embedded, beside its bias, (D, F + 1)."""
     first: dict[int, Tensor] = {}
     for step in crossed:
         for row, cut_D in zip(step.batch.index_B.tolist(), step.embeddings_BD[0], strict=True):

@@ -47,7 +47,7 @@ class CutSetting:
 
     @property
     def family(self) -> str:
-        """Which line of a picture it is on: its defences, or what hides without one."""
+        """Return the picture's line it belongs to: its defences, or what hides without one."""
         if not self.partner:
             return ALONE
         methods = " and ".join(defense.method for defense in self.defense)
@@ -111,14 +111,14 @@ class _Silent(torch.nn.Module):
 
 
 def _like(columns: ColumnValues, data: SplitData) -> ColumnValues:
-    """The same columns of the rows that are held out of training."""
+    """Return the same columns of the rows that are held out of training."""
     features = data.test.rows(torch.arange(len(data.test)))
     categorical_NG = features.categorical_NG[:, : len(columns.categorical)]
     return replace(columns, numeric_NF=features.numeric_NF, categorical_NG=categorical_NG)
 
 
 def _leaks(sums: RowSums, columns: ColumnValues, own_columns: FeatureSource, *, seed: int) -> dict[str, FeatureLeaks]:
-    """What comes back from embeddings alone, as a feature party's audit measures it, and with the label party's own columns."""
+    """Measure what comes back from embeddings alone, as a feature party's audit does, and with the label party's own columns."""
     (step,) = sums.view().steps
     own_NA = as_numbers(own_columns(step.rows_B))
     aided = {name: row for name, row in FEATURE_INFERENCE_ATTACKS.items() if row.own_columns}

@@ -115,7 +115,7 @@ def methods() -> tuple[DefenseRow, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """How to train.
+    """Setting of a training.
 
     The batch of 256 rows is the paper's; one pass is usual for such models, and the paper names neither passes nor optimiser.
 
@@ -137,11 +137,11 @@ class Setting:
 
     @property
     def fusions(self) -> tuple[str, ...]:
-        """What stands on top."""
+        """Return what can be on top."""
         return ("linear",) if self.normalised else tuple(FUSIONS)
 
     def facts(self) -> Row:
-        """What the usual setting has not."""
+        """Return what differs from the usual setting."""
         return ({"aligned": self.aligned} if self.aligned < 1 else {}) | ({"normalised": True} if self.normalised else {})
 
 
@@ -209,7 +209,7 @@ def _run(network: Experiment, method: DefenseRow, seed: int) -> Row:
 
 
 def _all_rows(network: Experiment) -> tuple[StepView]:
-    """The feature party embeds the training rows once more after training: all, or of a large file a quarter of a million."""
+    """Embed the training rows once more after training, as the feature party: all, or of a large file a quarter of a million."""
     rows_N, cut_ND = (torch.cat(parts) for parts in zip(*network.embed(most=KEPT_ROWS), strict=True))
     nothing_ND: Tensor = cut_ND[:, :0]
     own_N = torch.ones(len(rows_N), dtype=torch.bool)
@@ -267,7 +267,7 @@ def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
 
 
 def strongest_leak(row: Row) -> float:
-    """What the best attack of a run got: the attacker need not know which it is."""
+    """Return the best attack's figure of a run: the attacker need not know which it is."""
     return float(max(max(auc, 1 - auc) for auc in (row["leak_folded"], *row["attacks"].values())))
 
 
@@ -312,7 +312,7 @@ def _at_price(fusion: str, found: ByMethod) -> ResultTable:
 
 
 def at_price(found: ByMethod, family: str, *, price: float = PRICE) -> list[Cell]:
-    """What a defence leaves to find where it costs ``price`` of test AUC: on a line between the two strengths around it.
+    """Return what a defence leaves to find if it costs ``price`` of test AUC: on a line between the two strengths around it.
 
     From weak to strong, by the means over seeds. Gives the two strengths and each figure; where no strength tried costs that
     much the highest price, and no figure.
@@ -333,12 +333,12 @@ def at_price(found: ByMethod, family: str, *, price: float = PRICE) -> list[Cell
 
 
 def _families(found: ByMethod) -> list[str]:
-    """The defences that were run."""
+    """List the defences that were run."""
     return [family for family in LADDERS if _ladder(family)[-1] in found]
 
 
 def _ladder(family: str) -> list[str]:
-    """A defence's rows, from none to its strongest."""
+    """List a defence's rows, from none to its strongest."""
     return [method.name for method in methods() if method.family in ("", family)]
 
 

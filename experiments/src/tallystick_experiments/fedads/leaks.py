@@ -1,4 +1,4 @@
-"""What unaligned rows add to what a feature party can tell of the labels, and what they take away: both runs audited.
+"""Measure what unaligned rows add to what a feature party can tell of the labels, and what they take away: both runs audited.
 
 The runs are the product's: simulated jobs with ``audit: true`` by a contract's defaults, which differ in ``unaligned.method``
 alone. The feature party has the same rows in both, so the attackers score the same labels. Without a defence gradients tell all

@@ -23,7 +23,7 @@ class PairedByClass(MixPro):
     own_class: bool
 
     def partners(self, labels_B: Tensor, generator: Randomness) -> Tensor:
-        """A row of the class that is asked for, drawn for each row by itself."""
+        """Return a row of the class that is asked for, drawn for each row by itself."""
         usual_B, drawn_B = super().partners(labels_B, generator), uniform(len(labels_B), generator)
         positive_B, found_B = labels_B > 0.5, usual_B.clone()
         for row, is_positive in enumerate(positive_B.tolist()):

@@ -109,13 +109,13 @@ class Frozen(StepRule):
         return {**self.step_rule.rates, "bottom": 0.0}
 
     def start(self, model: LabelModel, own: FeatureSource, train_N: Tensor) -> None:
-        """The step_rule's."""
+        """Start the step rule."""
         self.step_rule.start(model, own, train_N)
 
     def loss(
         self, model: LabelModel, objective: Objective, batch: Batch, cuts_BD: Sequence[Tensor], own: Features
     ) -> tuple[Tensor, Tensor]:
-        """The step_rule's."""
+        """Compute the step rule's loss."""
         return self.step_rule.loss(model, objective, batch, cuts_BD, own)
 
 
@@ -217,13 +217,13 @@ def run(
 
 
 def _setting(table: TwoPartyTable, aligned: float, networks: Networks, *, by_users: bool) -> dict[str, Any]:
-    """What runs have to agree on to stand in one log; what is not the usual is named only where it is."""
+    """Return what runs must agree on to be in one log; what is unusual is named only if it is there."""
     usual = {"name": table.name, "rows": table.frame.height, "aligned": aligned}
     return usual | ({"networks": networks.words} if networks is PAPER else {}) | ({"parts": "by users"} if by_users else {})
 
 
 def chosen_of(table: TwoPartyTable, only: Sequence[str]) -> dict[str, MethodRow]:
-    """The rows of these names, all but probes for none; without the bound where the data cannot tell it.
+    """Return the rows of these names, all but probes for none; without the bound if the data cannot tell it.
 
     Raises ConfigError for a name that there is not.
     """

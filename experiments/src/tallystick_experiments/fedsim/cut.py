@@ -1,4 +1,4 @@
-"""What sending each distinct candidate once saves, between two processes over mutual TLS, and whether the weights stay the same.
+"""Measure what sending each distinct candidate once saves, between two processes over mutual TLS, with the same weights.
 
 Both processes read the set, link it and take their half of the same network; the label party also trains it in one process.
 """

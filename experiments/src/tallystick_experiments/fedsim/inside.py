@@ -1,4 +1,4 @@
-"""What a trained network of FedSim looks like inside: which outputs of a bottom are dead, and which links its merge reads.
+"""Look inside a trained network of FedSim: which outputs of a bottom are dead, and which links its merge reads.
 
 Shapes: B test rows, K links in the order in which the merge reads them, L width of a link's output.
 """

@@ -1,4 +1,4 @@
-"""How fast, how large and how exact linking by similar keys is: three processes over TLS; and how many true matches text finds.
+"""Measure linking by similar keys: speed, size, exactness over three processes and TLS; and the true matches that text finds.
 
 Places are generated over a city: clusters around centres, more of them in the middle. Shapes: N, M rows, D dimensions, K
 neighbours.
@@ -55,7 +55,7 @@ def city_places(rows: int, *, seed: int) -> Floats:
 
 
 def city_terms(neighbors: int, *, deviation: float = PUBLISHED) -> SimilarityConfig:
-    """The paper's terms for house: windows of .01 degrees, epsilon = delta = .03."""
+    """Return the paper's terms for house: windows of .01 degrees, epsilon = delta = .03."""
     dimensions = [{"name": name, "low": low, "high": high} for name, (low, high) in zip(("lon", "lat"), CITY, strict=True)]
     values = {"dimensions": dimensions, "neighbors": neighbors, "window": 0.01, "deviation": deviation, "failure": deviation}
     return SimilarityConfig.model_validate(values)
@@ -168,7 +168,7 @@ def clear_cpu_seconds(job: Figures) -> float:
 
 
 def _check_run(folder: Path, job: Figures, *, sample: int) -> Figures:
-    """The links of sampled rows beside all pairs, by the ranks under the run's own secret."""
+    """Compare the links of sampled rows with all pairs, by the ranks under the run's own secret."""
     terms = city_terms(job["neighbors"])
     with np.load(folder / "label.npz") as label, np.load(folder / "feature.npz") as feature:
         positions = np.sort(np.random.default_rng(2).permutation(job["rows"])[:sample])
@@ -189,7 +189,7 @@ def _check_run(folder: Path, job: Figures, *, sample: int) -> Figures:
 
 
 def _check_filters(job: Figures, *, sample: int, others: int, deviation: float) -> Figures:
-    """The search by ranks, and the distances it finds, beside all pairs of true filters, bit by bit."""
+    """Compare the search by ranks, and the distances it finds, with all pairs of true filters, bit by bit."""
     terms = city_terms(min(job["neighbors"], others), deviation=deviation)
     random = np.random.default_rng(3)
     some = [

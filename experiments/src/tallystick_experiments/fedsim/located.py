@@ -1,5 +1,4 @@
-"""How near do attackers come to keys that are linked by similarity? Noise from tau beside noise on keys, by the product's own
-parts.
+"""Measure how near attackers come to keys that are linked by similarity: noise from tau beside noise on keys.
 
 Unlike an audit, which no party can make with the other's truth, this has both tables, and measures each attacker as it is.
 
@@ -60,7 +59,7 @@ class LinkedPlaces:
 
 
 def place_terms(own_ND: Floats, their_MD: Floats, *, neighbors: int, **changes: Any) -> SimilarityConfig:
-    """The contract's terms for one or two places in degrees of longitude and latitude, over a range around both tables."""
+    """Return the contract's terms for one or two places in degrees of longitude and latitude, over a range around both tables."""
     both = np.concatenate((own_ND, their_MD))
     low_D, high_D = np.floor(both.min(axis=0) * 10) / 10 - 0.1, np.ceil(both.max(axis=0) * 10) / 10 + 0.1
     metres_D = METRES_A_DEGREE * np.tile([np.cos(np.deg2rad(both[:, 1].mean())), 1.0], both.shape[1] // 2)
@@ -93,7 +92,7 @@ def link(own_ND: Floats, their_MD: Floats, terms: SimilarityConfig, *, rng: Secu
 def located(
     own_ND: Floats, their_MD: Floats, linked: LinkedPlaces, terms: SimilarityConfig, *, seed: int = 0
 ) -> dict[str, LocatedKeys]:
-    """What label party (greedy, trilateration) and feature party (cells) locate of each other's true keys, in metres."""
+    """Locate true keys as label party (greedy, trilateration) and feature party (cells) do, in metres."""
     places_ND, places_MD = (places_of(SimilarKeys(numbers_RD=keys), terms) for keys in (own_ND, their_MD))
     sent_ND, sent_MD = (places_of(keys, terms) for keys in linked.sent)
     metric, rows, (units_D, _) = metric_of(terms, linked.scale), linked.own_rows, units_of(terms)
@@ -105,7 +104,7 @@ def located(
 
 
 def noise_settings(taus: Sequence[float] = TAUS, metres: Sequence[float] = KEY_NOISE_METRES) -> dict[str, dict[str, Any]]:
-    """The contract's ``noise`` for every setting of the frontier, by a name to show."""
+    """Return the contract's ``noise`` for every setting of the frontier, by a name to show."""
     settings: dict[str, dict[str, Any]] = {f"tau {tau:g}": {"tau": tau} for tau in taus}
     for move in metres:  # epsilon 1 within half the mean displacement
         radius = move / 2 / METRES_A_DEGREE
@@ -167,13 +166,13 @@ def link_places(
 
 
 def located_from_own_keys(keys_ND: Floats, terms: SimilarityConfig) -> dict[str, LocatedKeys]:
-    """What the helper locates of one side's keys, by ranks or by shuffled filters."""
+    """Locate one side's keys as the helper does, by ranks or by shuffled filters."""
     keys = SimilarKeys(numbers_RD=keys_ND)
     return {found.name: found for found in audit.located_by_helper(keys, keys, terms, party="party", helper="helper")}
 
 
 def located_figures(found: LocatedKeys) -> dict[str, Any]:
-    """What a row keeps of a finding."""
+    """Return what a row keeps of a finding."""
     return {name: getattr(found, name) for name in ("placed", "median", "low", "high", "tenth", "chance", "bounds")}
 
 

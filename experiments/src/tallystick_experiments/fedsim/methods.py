@@ -44,7 +44,7 @@ class ComparedMethod:
     paper: str | None = None
 
     def merged(self, published: MergeConfig) -> MergeConfig | None:
-        """The merge with the sizes that the paper gives for a set."""
+        """Return the merge with the sizes that the paper gives for a set."""
         if self.merge is None:
             return None
         sizes = {name: getattr(published, name) for name in ("channels", "kernel", "hidden", "dropout")}

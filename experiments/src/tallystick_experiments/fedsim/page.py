@@ -108,7 +108,7 @@ def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
 
 
 def _table(part: str, name: str, rows: Sequence[Row]) -> ResultTable:
-    """A row per method and setting, with the spread over seeds."""
+    """Return a row per method and setting, with the spread over seeds."""
     metric, varied = _metric(part, name), VARIED.get(part)
     others = OTHERS.get(part, ("r2",) if metric == "rmse" else ())
     cells: list[list[Cell]] = []
@@ -141,7 +141,7 @@ def _words(value: str | float) -> str:
 
 
 def of_paper(row: Row) -> float | None:
-    """The paper's figure for a row, if it has one."""
+    """Return the paper's figure for a row, if it has one."""
     name, method, neighbors = row["set"], row["method"], row["neighbors"]
     if name in paper.FIGURE_5:
         figures = paper.FIGURE_5[name].get(method)
@@ -164,13 +164,13 @@ def of_paper(row: Row) -> float | None:
 
 
 def _of_table_11(row: Row) -> float | None:
-    """The paper's figures by either distance, which are both at its own K."""
+    """Return the paper's figures by either distance, which are both at its own K."""
     printed = {"": paper.TABLE_1[row["set"]]["FedSim"][0], "tau 1": paper.TABLE_11[row["set"]]}
     return printed.get(row["noise"]) if row["method"] == "FedSim" else None
 
 
 def _noise_table(part: str, name: str, rows: Sequence[Row]) -> ResultTable:
-    """What noise costs beside what it hides."""
+    """Return what noise costs beside what it hides."""
     methods, attacks = distinct(rows, "method"), list(rows[0]["located"])
     cells: list[list[Cell]] = []
     for noise, of in groups(rows, "noise").items():
@@ -186,7 +186,7 @@ def _noise_table(part: str, name: str, rows: Sequence[Row]) -> ResultTable:
 
 
 def _time_table(part: str, name: str, rows: Sequence[Row]) -> ResultTable:
-    """What an epoch takes by method, and how many times as long as with the most similar link alone, seed by seed."""
+    """Return what an epoch takes by method, and its ratio to the most similar link alone, seed by seed."""
     cells: list[list[Cell]] = []
     alone = {row["seed"]: row["epoch_s"] for row in rows if row["method"] == "Top1Sim"}
     for method, of in groups(rows, "method").items():
@@ -246,7 +246,7 @@ def _differences(rows: Sequence[Row]) -> ResultTable:
 
 
 def _setting_differences(part: str, rows: Sequence[Row]) -> ResultTable:
-    """What a part's setting changes on the same split: each of its values less the first, by set and method."""
+    """Return what a part's setting changes on the same split: each of its values less the first, by set and method."""
     setting, cells = VARIED[part], list[list[Cell]]()
     for (name, method), of in groups(rows, "set", "method").items():
         metric = _metric(part, name)
@@ -259,7 +259,7 @@ def _setting_differences(part: str, rows: Sequence[Row]) -> ResultTable:
 
 
 def _figure_10(rows: Sequence[Row]) -> ResultTable:
-    """What the weight gate and FedSim's merge learnt, over the seeds."""
+    """Return what the weight gate and FedSim's merge learnt, over the seeds."""
     cells: list[list[Cell]] = []
     plain = [row for row in rows if not row["noise"] and not row["parties"] and row["recipe"] == "ours"]
     for (name, method, count, *_), of in groups(plain, "set", "method", "neighbors", "key_noise").items():

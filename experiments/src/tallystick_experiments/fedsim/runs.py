@@ -45,7 +45,7 @@ SplitKind = Literal["varied", "fixed"]
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How a set's networks are trained: the same for every method.
+    """Training of a set's networks: the same for every method.
 
     Args:
         neighbors: K, unless a run asks for another.
@@ -92,13 +92,13 @@ class Recipe:
 
 @dataclass(frozen=True, kw_only=True)
 class ContractRecipe:
-    """What a contract does that says nothing of its network and training."""
+    """Training of a contract that says nothing of its network and training."""
 
     model: NetworkModel = field(default_factory=NetworkModel)
     published: MergeConfig = field(default_factory=MergeConfig)
 
     def training(self, rows: int) -> TrainingConfig:
-        """Resolved for so many training rows."""
+        """Resolve the training for so many training rows."""
         return TrainingSettings(folds=1).resolved(rows)  # which similarity has
 
 
@@ -131,7 +131,7 @@ RecipeKind = Literal["ours", "the paper's"]
 
 
 def recipe_of(name: str, kind: RecipeKind = "ours") -> Recipe:
-    """A set's recipe, or the paper's with LAMB and our number of epochs."""
+    """Return a set's recipe, or the paper's with LAMB and our number of epochs."""
     ours = RECIPES[name]
     if kind == "ours":
         return ours
@@ -179,11 +179,11 @@ class LinkedPair:
     located: Mapping[str, float] = field(default_factory=dict)
 
     def first(self, rows: int) -> "LinkedPair":
-        """The same with so many training rows."""
+        """Return the same pair with so many training rows."""
         return replace(self, train_N=self.train_N[:rows], validation_N=self.validation_N[:0])
 
     def best(self) -> Ints:
-        """The most similar candidate by what the label party learns (N, 1)."""
+        """Return the most similar candidate by what the label party learns (N, 1)."""
         return np.take_along_axis(self.numbers_NK, self.similarity_NK.argmax(axis=1)[:, None], axis=1)
 
 
@@ -251,7 +251,7 @@ def linked_pair(
 
 
 def with_keys(linked: LinkedPair) -> LinkedPair:
-    """The same with the label party's keys among its columns."""
+    """Add the label party's keys to its columns."""
     pair = linked.pair
     names = [f"key {place}" for place in range(pair.own_key_NP.shape[1])]
     own = pair.own.with_columns(pl.Series(name, key_N) for name, key_N in zip(names, pair.own_key_NP.T, strict=True))
@@ -261,7 +261,7 @@ def with_keys(linked: LinkedPair) -> LinkedPair:
 
 
 def encoded_for(linked: LinkedPair, model: NetworkModel) -> LinkedPair:
-    """The same with numbers encoded as the model wants them."""
+    """Encode numbers as the model wants them."""
     split = (linked.train_N, linked.validation_N, linked.test_N)
     return linked_pair(linked.pair, split, linked.numbers_NK, linked.similarity_NK, numbers=model.numeric)
 
@@ -318,7 +318,7 @@ def network_of(
     seed: int,
     crossing: type[DistinctCandidates] = DistinctCandidates,
 ) -> SplitNetwork:
-    """The network of a method, with its batches and sources; ``crossing`` says which rows cross."""
+    """Build the network of a method, with its batches and sources; ``crossing`` says which rows cross."""
     merge = method.merged(recipe.published)
     model = recipe.model.model_copy(update={"merge": merge if merge is not None else MergeConfig()})
     training = recipe.training(len(linked.train_N))
@@ -411,6 +411,6 @@ def boosted_trees(linked: LinkedPair, *, seed: int) -> dict[str, float]:
 
 
 def _plain(frame: pl.DataFrame, encoder: Encoder) -> Floats:
-    """Encoded columns as trees read them: numbers, and the codes of categories."""
+    """Return encoded columns as trees read them: numbers, and the codes of categories."""
     features = encoder.encode(frame).unpacked()
     return np.concatenate([features.numeric_NF.numpy(), features.categorical_NG.numpy()], axis=1).astype(np.float64)

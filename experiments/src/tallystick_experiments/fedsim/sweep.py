@@ -87,7 +87,7 @@ PLACES = ("hdb",)
 
 @dataclass(frozen=True, kw_only=True)
 class FedSimRun:
-    """What tells a run from the others of a sweep."""
+    """Fields that tell a run from the others of a sweep."""
 
     set: str
     method: str
@@ -152,7 +152,7 @@ def _planned(
     split: SplitKind,
     neighbors: int | None,
 ) -> list[FedSimRun]:
-    """The runs of a part, seed after seed, so that an interrupted sweep has all methods of some seeds."""
+    """Yield the runs of a part, seed after seed, so that an interrupted sweep has all methods of some seeds."""
     changed = {"neighbors": neighbors} if neighbors is not None and part in ("table-1", "table-10") else {}
     return [
         FedSimRun(set=name, method=method, seed=seed, split=split, **{"neighbors": RECIPES[name].neighbors, **changes, **changed})
@@ -164,7 +164,7 @@ def _planned(
 
 
 def _settings(part: str, folders: Mapping[str, Path]) -> Iterator[tuple[str, dict[str, Any], Sequence[str]]]:
-    """What a part compares: a set, what differs from a plain run of it, and the methods."""
+    """Yield what a part compares: a set, what differs from a plain run of it, and the methods."""
     linked = [name for name in folders if name in NEIGHBORS]
     compared: Sequence[str]
     match part:

@@ -1,4 +1,4 @@
-"""What linking takes at the sizes of the paper's five sets (Table 7): by keys in the clear, and by what a helper sees of them.
+"""Measure what linking takes at the sizes of the paper's five sets (Table 7): by keys in the clear, and by a helper's view.
 
 Keys are generated: places of a city, trips between two of them, names of a few words. Both ways are timed in one process, from
 keys to links, without the network; three processes over TLS are ``bench linkage``.
@@ -51,7 +51,7 @@ WAYS = ("clear", "private")
 
 
 def table_7() -> list[Row]:
-    """A row for each set: processor seconds either way, and the paper's minutes."""
+    """Return a row for each set: processor seconds either way, and the paper's minutes."""
     rows = []
     for name, linked in SETS.items():
         keys = [

@@ -116,7 +116,7 @@ def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
 
 
 def stable_step(course: Sequence[Row]) -> int:
-    """The first step from which on the test AUC is never below its last value by more than ``NEAR``."""
+    """Return the first step from which on the test AUC is never below its last value by more than ``NEAR``."""
     least = course[-1]["auc"] - NEAR
     below = [row["step"] for row in course if row["auc"] < least]
     later = [row["step"] for row in course if not below or row["step"] > below[-1]]

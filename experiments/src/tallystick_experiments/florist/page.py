@@ -72,7 +72,7 @@ def _change(side: str, strategy: str, ratio: float, found: ByKey) -> Spread | No
 
 
 def _leak_table(side: str, name: str, found: ByKey) -> ResultTable:
-    """What spectral attacks read of synthetic labels in gradients, of synthetic features in embeddings."""
+    """Return what spectral attacks read of synthetic labels in gradients, and of synthetic features in embeddings."""
     printed, attack = (
         (paper.LABEL_ATTACK_AUC[name], GRADIENTS) if side == "labels" else (paper.FEATURE_ATTACK_AUC[name], EMBEDDINGS)
     )
@@ -90,7 +90,7 @@ def _leak_table(side: str, name: str, found: ByKey) -> ResultTable:
 
 
 def _changes(name: str, found: ByKey, *, features_ratio: float | None = None) -> ResultTable:
-    """The paper's table, where both sides lack the same share; it prints nothing for other pairs."""
+    """Return the paper's table, where both sides lack the same share; it prints nothing for other pairs."""
     rows: list[list[Cell]] = [
         [f"{ratio:g}", value, *(_change("both", strategy, ratio, found) for strategy in BOTH)]
         for ratio, value in paper.AUC_CHANGE_PERCENT[name].items()
@@ -123,7 +123,7 @@ def _draws(name: str, found: ByKey) -> ResultTable:
 
 
 def _figure_table(number: str, side: str, metric: str, found: ByKey) -> ResultTable:
-    """What a panel draws, as numbers: every strategy at every ratio; no row where there is one ratio alone."""
+    """Return what a panel draws, as numbers: every strategy at every ratio; no row if there is one ratio alone."""
     ratios = sorted({ratio for _, _, ratio in found})
     strategies = list(dict.fromkeys(strategy for of, strategy, _ in found if of == side))
     return ResultTable(
@@ -171,7 +171,7 @@ def _attacks(side: str, party: str, found: ByKey) -> ResultTable:
 
 
 def _drops(name: str, found: ByKey) -> ResultTable:
-    """The drops that the paper's text states beside ours, in percent of AUC."""
+    """Return the drops that the paper's text states beside ours, in percent of AUC."""
     rows: list[list[Cell]] = []
     for stated in paper.STATED_DROPS_PERCENT[name]:
         both = [found.get((stated["side"], stated[who], stated["ratio"])) for who in ("strategy", "against")]
@@ -185,7 +185,7 @@ def _drops(name: str, found: ByKey) -> ResultTable:
 
 
 def _checks(found: ByKey) -> ResultTable:
-    """What the project set out to show at ratio 0.5; a check whose runs are missing is left out."""
+    """Check what the project set out to show at ratio 0.5; a check whose runs are missing is left out."""
 
     def figure(side: str, strategy: str, *path: str) -> float | None:
         measured = over_seeds(found.get((side, strategy, ATTACKED_RATIO), []), at(*path))
@@ -216,7 +216,7 @@ def _checks(found: ByKey) -> ResultTable:
 
 
 def _panel(name: str, side: str, metric: str, found: ByKey) -> Curve:
-    """A panel of figure 2 or 3: AUC or ACE against the ratio, a line for each strategy."""
+    """Return a panel of figure 2 or 3: AUC or ACE against the ratio, a line for each strategy."""
     points: dict[str, list[tuple[float, float]]] = {}
     for (of, strategy, ratio), rows in sorted(found.items(), key=lambda item: item[0][2]):
         if of == side and (":" not in strategy or strategy.endswith(":once")):  # the others ran at one ratio only

@@ -84,7 +84,7 @@ PAPERS = FloristSetting()
 
 @dataclass(frozen=True, kw_only=True)
 class Membership:
-    """Which rows of the union each side has."""
+    """Rows of the union that each side has."""
 
     has_labels_U: Tensor
     has_features_U: Tensor
@@ -123,7 +123,7 @@ class Membership:
 
 @dataclass(frozen=True, kw_only=True)
 class Treatment:
-    """What one training run depends on; strategies that differ only at prediction share it."""
+    """Settings that one training run depends on; strategies that differ only at prediction share it."""
 
     membership: Membership
     rows: Tensor  # rows of the union that are trained on
@@ -175,7 +175,7 @@ class Trained:
                     watch(self, step)
 
     def _own_bottom(self) -> TabularBottom | None:
-        """What the label party makes of its own columns, if it has any: as wide at the cut as the feature party's."""
+        """Build the label party's bottom over its own columns, if it has any: as wide at the cut as the feature party's."""
         if self.data.own_shape is None:
             return None
         hidden = self.setting.hidden[: self.setting.cut_after]
@@ -215,7 +215,7 @@ class Trained:
         )
 
     def _imputation(self, has_U: Tensor, number: int) -> Imputation:
-        """What a side puts where it lacks a row, by draws of its own."""
+        """Build what a side puts where it lacks a row, by draws of its own."""
         return Imputation(
             own_U=torch.where(has_U, torch.cumsum(has_U, dim=0) - 1, -1),
             labels=self.treatment.labels,
@@ -304,7 +304,7 @@ class Trained:
 
     @torch.no_grad()
     def _one_pass(self, own_U: Tensor) -> StepView:
-        """What the label party sees if the union, or ``KEPT_ROWS`` of it, is embedded once without training in between."""
+        """Return what the label party sees if the union, or ``KEPT_ROWS`` of it, is embedded once without training in between."""
         (bottom,), (source,) = self.network.bottoms, self.network.sources
         self.network.train(False)
         rows_B = torch.arange(len(own_U))[:KEPT_ROWS]

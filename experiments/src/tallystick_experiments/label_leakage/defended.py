@@ -73,13 +73,13 @@ VIEWS: Mapping[str, tuple[Collection[CutReads], bool]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class MatrixPlan:
-    """How the networks of the table are trained, in about 40 steps an epoch; everything else is a contract's default."""
+    """Training of the table's networks, in about 40 steps an epoch; everything else is a contract's default."""
 
     epochs: int = 8
     most_rows: int = MOST_ROWS
 
     def contract(self, table: PublicTable) -> Contract:
-        """A contract of two parties without a defence."""
+        """Return a contract of two parties without a defence."""
         batch_size = min(max(2 ** round(log2(0.7 * table.frame.height / STEPS)), 16), 512)
         return parse_contract(
             {
@@ -143,7 +143,7 @@ def run(
 def trials(
     table: PublicTable, *, terms: MatrixPlan, seed: int, only: Sequence[str] = ()
 ) -> tuple[SimulatedPartner, dict[str, Candidate]]:
-    """The table shared out between two parties, and by its name a contract per defence that its target allows."""
+    """Return the table shared out between two parties, and by its name a contract per defence that its target allows."""
     contract = terms.contract(table)
     names = (*table.columns.numeric, *table.columns.categorical)
     _, theirs = table.halves(seed)
@@ -172,7 +172,7 @@ def trials(
 
 
 def among(partner: SimulatedPartner, parties: Sequence[str]) -> SimulatedPartner:
-    """The same with the feature party's columns dealt out in turn to these, the first of which is that party.
+    """Deal the feature party's columns out in turn to these parties, the first of which is that party.
 
     Raises ConfigError for more parties than columns.
     """
@@ -322,7 +322,7 @@ def strongest_attack(rows: Sequence[Row], reads: Collection[str], told: bool) ->
 
 
 def _columns(name: str, found: ByDefense) -> list[ResultTable]:
-    """How much of the feature party's columns comes back, by how many of its rows the label party knows."""
+    """Return how much of the feature party's columns comes back, by how many of its rows the label party knows."""
     counts = sorted({known for rows in found.values() for row in rows for known in row.get("columns", {})}, key=int)
     if not counts:
         return []

@@ -1,4 +1,4 @@
-"""What an audit keeps of a training, beside all of it: does attacking the one tell what attacking the other does, at what price?
+"""Compare attacks on what an audit keeps of a training with attacks on all of it: the same finding, and at what price?
 
 Shapes: B rows of a step's batch, D cut width, N training rows.
 """
@@ -60,7 +60,7 @@ FIFTH = 0.2  # of the training's time, at most
 
 
 def generated_table(rows: int, *, seed: int) -> TwoPartyTable:
-    """A table of the shape of Criteo's, half of its columns at each party."""
+    """Generate a table of the shape of Criteo's, half of its columns at each party."""
     frame = pl.concat(memory.CriteoLike(seed).pieces(rows))
     every = FeatureColumns(numeric=CRITEO_NUMERIC, categorical=CRITEO_CATEGORICAL)
     own, theirs = split_columns(every, (*memory.OWN_NUMERIC, *memory.OWN_CATEGORICAL))
@@ -84,7 +84,7 @@ class KeptSteps:
         return cls(plan=plan, every=every, chosen=chosen)
 
     def views(self) -> dict[str, tuple[View, View]]:
-        """The steps and the sums, as the audit has them and as somebody who kept everything does."""
+        """Return the steps and the sums, as the audit has them and as somebody who kept everything does."""
         gone = self.plan.stale(sorted(self.steps))
         kept = {epoch: steps for epoch, steps in self.steps.items() if epoch not in gone}
         recorded = tuple(step for epoch, steps in kept.items() for at, step in enumerate(steps) if self.plan.records(epoch, at))
@@ -111,7 +111,7 @@ def kept_and_all(table: TwoPartyTable, defense: str, plan: TrainingPlan, *, seed
 
 
 def told_rows(chosen: View, labels_N: torch.Tensor, *, seed: int) -> torch.Tensor:
-    """The rows whose labels few-label attackers are told, which the audit draws: who kept everything is told the same ones."""
+    """Return the rows whose labels few-label attackers are told, as the audit draws them: so is who kept everything."""
     steps, numbers_N = renumbered(chosen.steps)
     view = replace(chosen, steps=steps)
     told = known_rows(FewLabels().reveal(view, labels_N[numbers_N], rng=np.random.default_rng([seed, 3]))) >= 0

@@ -51,7 +51,7 @@ def attacked_with_model(contract: Contract, partner: SimulatedPartner, runs: Pat
 
 
 def _own_model(contract: Contract, partner: SimulatedPartner, folder: RunFolder) -> EmbedsRows:
-    """The feature party's trained model over its columns at the linked positions, from its own run folder."""
+    """Return the feature party's trained model over its columns at the linked positions, from its own run folder."""
     kept = folder.load_alignment()
     if kept is None:
         raise DataError(f"{folder.path} holds no alignment; it does not look like a finished run")

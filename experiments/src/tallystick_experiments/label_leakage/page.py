@@ -84,7 +84,7 @@ def test_auc(row: Row) -> float:
 
 
 def after_epoch(metric: str, epoch: int) -> Callable[[Row], float]:
-    """Reads a metric after an epoch."""
+    """Return a reader of a metric after an epoch."""
     return lambda row: float(row["epochs"][epoch]["test_auc"] if metric == "test_auc" else row["epochs"][epoch]["leaks"][metric])
 
 
@@ -94,7 +94,7 @@ def _attacked_epochs(rows: Sequence[Row]) -> list[int]:
 
 
 def last(rows: Sequence[Row], metric: str) -> Spread | None:
-    """A metric after the last epoch; None for an attack that found no batch to score in some seed."""
+    """Return a metric after the last epoch; None for an attack that found no batch to score in some seed."""
     if metric == "test_auc":
         return over_seeds(rows, test_auc)
     if not all(metric in row["attacks"] for row in rows):
@@ -109,7 +109,7 @@ def _attacks(runs: Sequence[Sequence[Row]]) -> list[str]:
 
 
 def _claims(found: ByName) -> ResultTable:
-    """The paper's claims as inequalities: the means must hold them."""
+    """Check the paper's claims as inequalities: the means must hold them."""
     bare, defended = found["none"], found["marvell 8"]
     claims: list[tuple[str, Spread | None, str, float]] = [
         (f"no defence: {attack} on gradients", last(bare, attack), ">=", 0.9)
@@ -133,7 +133,7 @@ def _holds(value: float, relation: str, wanted: float) -> bool:
 
 
 def _paper_table(number: str, found: ByName) -> ResultTable:
-    """The paper's figures beside ours; of test AUC also how far it lies from that at weight 0, with the same seed."""
+    """Return the paper's figures beside ours; for test AUC also the distance from weight 0, with the same seed."""
     table = paper.TABLES[number]
     metrics = list(dict.fromkeys(metric for row in table.rows for metric in row.printed))
     heads = [f"{head}{METRICS[metric]}" for metric in metrics for head in ("paper, ", "here, ", "normalised top, ")]
@@ -154,7 +154,7 @@ def _paper_table(number: str, found: ByName) -> ResultTable:
 
 
 def _shown(panel: paper.Panel, found: ByName) -> list[str]:
-    """A panel's scenarios in both networks, where they were run."""
+    """List a panel's scenarios in both networks, if they were run."""
     return [each for name in panel.scenarios for each in (name, name + NORMALISED) if each in found]
 
 
@@ -174,7 +174,7 @@ def _stated(numbers: Sequence[str], found: ByName) -> ResultTable:
 
 
 def _points(at: str, found: ByName) -> Iterator[tuple[str, str, float, list[Row]]]:
-    """A frontier's form, its title, a weight, and its runs."""
+    """Yield a frontier's form, its title, a weight, and its runs."""
     for form, weights in FRONTIERS[at].items():
         for weight in weights:
             if rows := found.get(point(form, weight, at)):
@@ -197,7 +197,7 @@ def _frontier(at: str, found: ByName) -> ResultTable:
 
 
 def _prices(at: str, found: ByName) -> ResultTable:
-    """The smallest weight of each form that hides from the spectral attack."""
+    """Return the smallest weight of each form that hides from the spectral attack."""
     points = list(_points(at, found))
     attacks = _attacks([rows for *_, rows in points])
     base = found.get(point(PLAIN, 0.0, at), [])  # the paper's network without a defence, whatever the form's own network
@@ -224,7 +224,7 @@ def _depth(found: ByName) -> ResultTable:
 
 
 def _bound(found: ByName) -> ResultTable:
-    """Whether the network's AUC bounds the leak, on rows that it learnt from and on rows that it did not."""
+    """Compare the network's AUC with the leak, on rows that it learnt from and on rows that it did not."""
     cells: list[list[Cell]] = []
     for name, rows in ((name, rows) for name, rows in found.items() if "by_rows" in rows[0]):
         line: list[Cell] = [name.removesuffix(BY_ROWS)]

@@ -1,4 +1,4 @@
-"""What the label-leakage paper prints, as data: its tables 1 to 5, and all that its text says of figures 2 to 7.
+"""Hold what the label-leakage paper prints, as data: its tables 1 to 5, and all that its text says of figures 2 to 7.
 
 Sun et al., "Label Leakage and Protection from Forward Embedding in Vertical Federated Learning". The figures are pictures; the
 text gives a number for some of their panels, and does not say which strengths s and epsilon the panels of figures 3 and 6 show,

@@ -80,7 +80,7 @@ class PaperNetwork:
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """What tells one row of a table or one point of a figure from the others."""
+    """Fields that tell one row of a table or one point of a figure from the others."""
 
     name: str
     defense: tuple[Defense, ...] = ()
@@ -154,12 +154,12 @@ class EmbedsRows(nn.Module):
         self.bottom, self.rows = bottom, rows
 
     def forward(self, rows_B: Tensor) -> Tensor:
-        """The cut embeddings (B, D) of these rows."""
+        """Compute the cut embeddings (B, D) of these rows."""
         cut_BD: Tensor = self.bottom(self.rows(rows_B))
         return cut_BD
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "EmbedsRows":
-        """The same columns, another model."""
+        """Return the same columns with a copy of the model."""
         return EmbedsRows(copy.deepcopy(self.bottom, memo), self.rows)
 
 

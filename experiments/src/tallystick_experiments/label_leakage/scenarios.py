@@ -68,7 +68,7 @@ ATTACKED = {name for part in ("claims", "choices", "frontier", "frontier-large",
 
 
 def parts(*, papers: bool = False) -> dict[str, tuple[str, ...]]:
-    """What can be asked for with --only, and the scenarios that it needs: of tables and figures in both networks.
+    """Return what can be asked for with --only, and the scenarios that it needs: of tables and figures in both networks.
 
     ``papers`` leaves the paper's network alone.
     """
@@ -103,7 +103,7 @@ def scenarios(large: TrainingPlan) -> dict[str, Scenario]:
 
 
 def _scenario(name: str, large: TrainingPlan) -> Scenario:
-    """What the name says."""
+    """Build the scenario that the name describes."""
     defended, _, options = name.partition(", ")
     strengths = dict(re.findall(r"([a-z -]*[a-z]) ?([\d.]*)", part)[0] for part in defended.split(" + "))
     below = int(strengths.pop("cut after", PaperNetwork().below))

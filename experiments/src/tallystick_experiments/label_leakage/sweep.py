@@ -130,6 +130,6 @@ def _chosen(only: Sequence[str], data: str) -> list[str]:
 
 
 def _encoded(table: TwoPartyTable, rate: float | None, *, seed: int, min_count: int, unit_numbers: bool) -> SplitData:
-    """The table with this share of positives, its own if None."""
+    """Encode the table with this share of positives, its own if None."""
     drawn = table if rate is None else balanced(table, rate, seed=seed)
     return encode_clicks(drawn, seed=seed, min_count=min_count, unit_numbers=unit_numbers)

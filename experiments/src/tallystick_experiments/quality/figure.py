@@ -1,4 +1,4 @@
-"""What every method gives, and how its scores on the test rows become that. Shapes: N rows, T test rows."""
+"""Turn a method's scores on the test rows into figures. Shapes: N rows, T test rows."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """What a method reached on the test rows: AUC, or RMSE for regression; how long it took, and the numbers that would cross."""
+    """Figures of a method on the test rows: AUC, or RMSE for regression; how long it took, and the numbers that would cross."""
 
     value: float
     seconds: float
@@ -30,7 +30,7 @@ QualityMethod = Callable[[PublicTable, int], Figure]
 
 
 def coder_of(table: PublicTable, rows: Ints) -> LabelCoder:
-    """The coding of the labels, fitted on these rows."""
+    """Fit the coding of the labels on these rows."""
     target = TargetConfig(type=table.target, classes=table.classes)
     return LabelCoder.fit(table.frame.get_column(table.label), target, rows)
 

@@ -1,4 +1,4 @@
-"""What the default tells attackers beside what sends no gradient: the audit of a run on a public table, both ways.
+"""Measure what the default tells attackers beside what sends no gradient: the audit of a run on a public table, both ways.
 
 The run is the product's: a simulated job with ``audit: true``, the label party's attacks on all that crossed the cut.
 """
@@ -122,7 +122,7 @@ def _figures(result: Result) -> Row:
 
 
 def _apart(audit: FeatureAudit) -> Row:
-    """What was rebuilt of noise columns, and of the others, where there are both."""
+    """Return what was rebuilt of noise columns, and of the others, if there are both."""
     figures: Row = {}
     for known in dict.fromkeys(column.known for column in audit.columns):
         parts: dict[bool, list[float]] = {True: [], False: []}

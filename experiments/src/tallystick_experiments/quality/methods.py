@@ -86,7 +86,7 @@ class NetworkMethod:
         )
 
     def network(self, table: PublicTable, seed: int, *, refit: bool = False) -> tuple[SplitNetwork, LabelCoder]:
-        """The network before its first step, and the coding of the labels; for a ``refit`` on validation rows too."""
+        """Build the network before its first step, and the coding of the labels; for a ``refit`` on validation rows too."""
         train, validation, _ = table.parts(seed)
         training, theirs = self.training(len(train)), self.feature_model
         folds = training.folds if table.times is None else 1  # a contract whose split is by time has none

@@ -99,12 +99,12 @@ def _metric(about: Row) -> str:
 
 
 def behind(metric: str, ours: float, theirs: float) -> float:
-    """How far behind, negative if ahead: AUC as a difference, RMSE relatively."""
+    """Return how far behind a figure is, negative if ahead: AUC as a difference, RMSE relatively."""
     return (ours - theirs) / theirs if metric == "rmse" else theirs - ours
 
 
 def _gap(found: ByMethod, metric: str, ours: str, theirs: str) -> float | None:
-    """How far the mean of one method is behind another's; None where either was not run."""
+    """Return how far the mean of one method is behind another's; None if either was not run."""
     both = [over_seeds(found.get(name, []), "value") for name in (ours, theirs)]
     return None if both[0] is None or both[1] is None else behind(metric, both[0].value, both[1].value)
 
@@ -153,7 +153,7 @@ def _figures(
 
 
 def _seed_by_seed(tables: Mapping[str, tuple[ByMethod, str]], methods: Mapping[str, str]) -> list[ResultTable]:
-    """How far scores of rows without a partner's row are behind own columns alone, of the same test rows and columns."""
+    """Return how far scores of rows without a partner's row are behind own columns alone, of the same test rows and columns."""
     if not {"unmatched", "own"} <= methods.keys():
         return []
     cells: list[list[Cell]] = []
@@ -180,7 +180,7 @@ def _megabytes(row: Row) -> float | None:
 
 
 def _cost_table(tables: Mapping[str, tuple[ByMethod, str]], methods: Mapping[str, str]) -> list[ResultTable]:
-    """How long each method takes; where networks with and without gradients stand beside each other, what crosses too."""
+    """Return how long each method takes; if networks with and without gradients are side by side, what crosses too."""
     shown = [name for name in ("default", "no-gradients") if name in methods]
     if len(shown) < 2:
         seconds = [

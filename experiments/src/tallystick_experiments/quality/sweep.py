@@ -25,12 +25,12 @@ from tallystick_experiments.stats import Row
 
 
 def tables_in(data: Path | None) -> list[str]:
-    """The tables that can be had: all with the folder of public files, and without it those that packages bring."""
+    """List the tables that can be had: all with the folder of public files, and without it those that packages bring."""
     return [name for name in TABLES if name not in (*HELD_OUT, *BY_TIME) and (data is not None or name in PACKAGED)]
 
 
 def tables_of(asked: Sequence[str], data: Path | None) -> list[str]:
-    """The tables that the command line names: by names, as ``held-out`` or ``by-time``, or all that can be had."""
+    """List the tables that the command line names: by names, as ``held-out`` or ``by-time``, or all that can be had."""
     groups = {"held-out": HELD_OUT, "by-time": BY_TIME}
     return [name for word in asked for name in groups.get(word, [word])] or tables_in(data)
 

@@ -52,7 +52,7 @@ class Examples:
         )
 
     def outputs(self, network: nn.Module, index_B: Tensor) -> Tensor:
-        """What the members say of these rows: (B, K, C)."""
+        """Compute what the members say of these rows: (B, K, C)."""
         numbers_BF = self.numbers_NF[index_B] if self.numbers_NF.shape[1] else None
         codes_BG = self.codes_NG[index_B] if self.codes else None
         found: Tensor = network(numbers_BF, codes_BG)
@@ -88,7 +88,7 @@ def examples_of(table: PublicTable, fitted: Ints, labels_N: Tensor, *, seed: int
 
 
 def member_loss(target: Target, outputs_BKC: Tensor, labels_B: Tensor) -> Tensor:
-    """The mean of the members' own losses."""
+    """Compute the mean of the members' own losses."""
     rows_RC, labels_R = outputs_BKC.flatten(0, 1), labels_B.repeat_interleave(outputs_BKC.shape[1])
     if target == "multiclass":
         return functional.cross_entropy(rows_RC, labels_R)
@@ -97,7 +97,7 @@ def member_loss(target: Target, outputs_BKC: Tensor, labels_B: Tensor) -> Tensor
 
 
 def mean_prediction(target: Target, outputs_BKC: Tensor) -> Tensor:
-    """The members' mean: of their probabilities, float64 (B, C), or (B,) for a binary label; of their numbers in regression."""
+    """Average over the members: probabilities, float64 (B, C), or (B,) for a binary label; numbers in regression."""
     outputs_BKC = outputs_BKC.double()
     if target == "multiclass":
         return outputs_BKC.softmax(-1).mean(1)
@@ -106,7 +106,7 @@ def mean_prediction(target: Target, outputs_BKC: Tensor) -> Tensor:
 
 
 def loss_of(target: Target, predicted_N: Tensor, labels_N: Tensor) -> float:
-    """The squared error of predictions, or the log loss of probabilities: by it the best epoch is chosen."""
+    """Compute the squared error of predictions, or the log loss of probabilities: by it the best epoch is chosen."""
     if target == "multiclass":
         return functional.nll_loss(predicted_N.log(), labels_N).item()
     loss = functional.mse_loss if target == "regression" else functional.binary_cross_entropy
@@ -115,7 +115,7 @@ def loss_of(target: Target, predicted_N: Tensor, labels_N: Tensor) -> float:
 
 @torch.no_grad()
 def mean_predictions(network: nn.Module, examples: Examples, rows_N: Tensor) -> Tensor:
-    """The members' mean on these rows."""
+    """Compute the members' mean on these rows."""
     network.eval()
     parts = [mean_prediction(examples.target, examples.outputs(network, part)) for part in torch.split(rows_N, ROWS_AT_A_TIME)]
     return torch.cat(parts)

@@ -54,7 +54,7 @@ class UnmatchedMethod:
         return Figure(value=value, seconds=time.perf_counter() - started, epochs=trained.state.epoch)
 
     def _trained(self, table: PublicTable, seed: int, rows: Ints, folder: Path) -> TrainedLabelParty:
-        """The label party's part of a run on these rows."""
+        """Train the label party's part of a run on these rows."""
         own, theirs = table.halves(seed)
         by_time = table.times is not None
         frame = table.frame.with_row_index(KEY)

@@ -1,4 +1,4 @@
-"""How fast a private alignment is, from a party's table to its written alignment, beside the arithmetic it cannot do without.
+"""Measure a private alignment, from a party's table to its written alignment, beside the arithmetic it cannot do without.
 
 One operating system process per party, joined by mutual TLS over loopback, sharing the cores of this machine. For protocols that
 multiply for every id the floor is a bare loop over libsodium's scalar multiplication, one process per core, in the same run; an
@@ -199,7 +199,7 @@ def party(stage: PartyContext, job: Figures) -> Figures:
 
 
 def _customers(name: str, job: Figures) -> "np.ndarray[Any, Any]":
-    """Number this party's customers, in an order of its own."""
+    """Give this party's customers numbers, in an order of its own."""
     first, rows = (0, job["rows"]) if name == LABEL else (job["rows"] - job["common"], job["others"])
     return np.random.default_rng(first).permutation(np.arange(first, first + rows))
 

@@ -31,7 +31,9 @@ def training(
         str | None, Option(help="With --training-workers: also with the further ones on the Ray cluster at this address.")
     ] = None,
 ) -> Figures:
-    """Steps per second of one scenario or of all, seconds of epochs beside unaligned rows, or steps by the number of workers."""
+    """Measure steps per second of one scenario or of all, seconds of epochs beside unaligned rows, or steps by the number of
+    workers.
+    """
     if device != "cpu" and (training_workers is not None or unaligned is not None):
         raise ConfigError(f"--device {device}: goes with --scenario alone; leave the others out")
     if training_workers is not None:

@@ -1,4 +1,4 @@
-"""What each defence costs per batch, beside the training step that it defends: ``tallystick bench defenses``.
+"""Measure what each defence costs per batch, beside the training step that it defends: ``tallystick bench defenses``.
 
 The step is that of the forward-embedding paper's network in one process: 26 categoricals of 1,000 values at width 4 and 13
 numerics, five layers below the cut and two above, Adam. The distance correlation is also compared with its definition over all
@@ -82,7 +82,7 @@ def run(
 
 
 def _hiding(made: EmbeddingDefenses, rows: int, width: int, seed: int) -> Callable[[], object]:
-    """A feature party's defence, forward and back."""
+    """Return a feature party's defence, forward and back."""
     generator = torch.Generator().manual_seed(seed)
     features = drawn_features(SHAPE, rows, generator)
     cut_BD = torch.randn(rows, width, generator=generator).relu()

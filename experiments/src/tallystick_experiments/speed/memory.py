@@ -1,4 +1,4 @@
-"""What a large table takes: a Criteo-shaped file, generated, through two benchmarks and through ``tallystick run``.
+"""Measure what a large table takes: a Criteo-shaped file, generated, through two benchmarks and through ``tallystick run``.
 
 Every process is started as a user starts it; what is measured is the highest resident memory that the kernel saw of it, and its
 processor time.
@@ -50,7 +50,7 @@ _CONTRACT: Mapping[str, Any] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Usage:
-    """What a process took: its highest resident memory in bytes, and its processor time."""
+    """Resources that a process took: its highest resident memory in bytes, and its processor time."""
 
     memory: float
     processor_s: float

@@ -41,7 +41,7 @@ end
 
 @dataclass(kw_only=True)
 class LoadAsked:
-    """What became of the requests of one client; milliseconds from a request to its answer."""
+    """Outcomes of the requests of one client; milliseconds from a request to its answer."""
 
     requests: int = 0
     failed: int = 0

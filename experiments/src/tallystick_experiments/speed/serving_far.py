@@ -1,4 +1,4 @@
-"""What clients notice of a partner who is far away, and stopped, killed and slow in turn; what the processes hold meanwhile."""
+"""Measure what clients notice of a partner who is far away, and stopped, killed and slow in turn, and what processes hold."""
 
 import time
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""What clients notice of it when a partner is killed, stopped, slow, restarted or has another certificate, or a store is away.
+"""Measure what clients notice when a partner is killed, stopped, slow, restarted or has another certificate, or a store is away.
 
 Real processes under an open load. A fault begins, ends, and the row is complete once joint scores are back.
 """
@@ -35,7 +35,7 @@ BACK = 0.9  # of the rows that are scored
 
 @dataclass(kw_only=True)
 class Stage:
-    """What a fault can do something to."""
+    """Processes and stores that a fault can act on."""
 
     job: ServingJob
     running: "dict[str, subprocess.Popen[bytes]]"
@@ -93,7 +93,7 @@ def _nothing(_stage: Stage) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """What happens, and what ends it ``lasts_s`` later; whose rows the store holds, where it is one's; what requests bring."""
+    """Fault, and what ends it ``lasts_s`` later; whose rows the store holds, if it is a store's; what requests bring."""
 
     begins: Callable[[Stage], None]
     ends: Callable[[Stage], None] = _nothing
@@ -117,7 +117,7 @@ FAULTS: Mapping[str, Fault] = {
 
 
 def faults_under_load(job: ServingJob, *, say: Callable[[str], None]) -> list[Row]:
-    """A row for each fault; raises ConfigError where Redis is not installed."""
+    """Return a row for each fault; raises ConfigError if Redis is not installed."""
     serving = job.values(LABEL)["serving"]
     job.change(LABEL, serving={**serving, "deadline_ms": DEADLINE_MS})
     peers = job.values(FEATURE)["peers"]
@@ -137,7 +137,7 @@ def faults_under_load(job: ServingJob, *, say: Callable[[str], None]) -> list[Ro
 
 @dataclass(kw_only=True)
 class Counts:
-    """How many rows were scored jointly and alone, every LOOK_S, until it is over."""
+    """Counts of rows that were scored jointly and alone, every LOOK_S, until it is over."""
 
     job: ServingJob
     seen: list[tuple[float, float, float]] = field(default_factory=list)
@@ -161,7 +161,7 @@ class Counts:
             self.seen.append((time.monotonic(), counted.get(JOINT, 0.0), counted.get(ALONE, 0.0)))
 
     def back(self, since: float) -> float | None:
-        """When, since then, rows were scored jointly again; None where they are not yet."""
+        """Return when, since then, rows were scored jointly again; None if they are not yet."""
         seen = [each for each in tuple(self.seen) if each[0] >= since]
         for (_, joint, alone), (at, joint_then, alone_then) in zip(seen, seen[WINDOW:], strict=False):
             joint_rows, rows = joint_then - joint, joint_then - joint + alone_then - alone
@@ -170,7 +170,7 @@ class Counts:
         return None
 
     def share_alone(self, since: float, to: float) -> float | None:
-        """The share of rows between these times that own columns scored; None where none was asked for."""
+        """Return the share of rows between these times that own columns scored; None if none was asked for."""
         some = [each for each in self.seen if since <= each[0] <= to]
         joint, alone = (some[-1][place] - some[0][place] for place in (1, 2)) if len(some) > 1 else (0.0, 0.0)
         return alone / (joint + alone) if joint + alone else None

@@ -1,4 +1,4 @@
-"""What a served request cannot do without: a bare round trip of the parties' session, at the pace of requests.
+"""Measure what a served request cannot do without: a bare round trip of the parties' session, at the pace of requests.
 
 Two processes over mutual TLS, one of which sends an empty message at random times and waits for an empty answer.
 """

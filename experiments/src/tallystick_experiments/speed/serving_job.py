@@ -83,12 +83,12 @@ class ServingJob:
         path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), **values}, sort_keys=False))
 
     def values(self, name: str) -> dict[str, Any]:
-        """What a party's file says."""
+        """Return what a party's file says."""
         found: dict[str, Any] = yaml.safe_load((self.root / f"{name}.yaml").read_text())
         return found
 
     def scored(self) -> Mapping[str, float]:
-        """How many rows were scored by what, as the label party counts them, whichever run did."""
+        """Return how many rows were scored by what, as the label party counts them, whichever run did."""
         from prometheus_client.parser import text_string_to_metric_families  # of the extra serve, which the page does not need
 
         header = {"Authorization": f"Bearer {self.token}"}
@@ -159,7 +159,7 @@ def _tables(rows: int) -> dict[str, pl.DataFrame]:
 
 
 def started(command: Sequence[str], *, log: Path) -> "subprocess.Popen[bytes]":
-    """A process with one thread for its linear algebra, whose words go behind those in the log."""
+    """Start a process with one thread for its linear algebra, whose words go behind those in the log."""
     environment: Mapping[str, str] = {**os.environ, "OMP_NUM_THREADS": "1"}
     with log.open("ab") as said:
         return subprocess.Popen(command, cwd=log.parent, env=environment, stdout=subprocess.DEVNULL, stderr=said)

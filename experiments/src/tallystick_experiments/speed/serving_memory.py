@@ -1,4 +1,4 @@
-"""What processes that serve hold while they are asked for long: memory, descriptors, threads; the partner is restarted midway."""
+"""Measure what serving processes hold over long: memory, descriptors, threads; the partner is restarted midway."""
 
 import time
 from collections.abc import Callable

@@ -10,7 +10,7 @@ AIMS_MS = {100: 15.0, 500: 25.0}
 
 
 def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
-    """A table for each part that was measured."""
+    """Build a table for each part that was measured."""
     parts = {name: [row for row in rows if row["part"] == name] for name in _TABLES}
     tables = [make(parts[name]) for name, make in _TABLES.items() if parts[name]]
     facts = {

@@ -82,7 +82,7 @@ def run(
 
 @dataclass(kw_only=True)
 class _Phases:
-    """What each phase of this process took.
+    """Resources that each phase of this process took.
 
     Args:
         rows: of the table.
@@ -142,7 +142,7 @@ class _MeasuredRows(OwnRows):
         return encoder
 
     def named(self, packed: PackedFeatures, rows_M: NDArray[np.int64], contract: Contract) -> PackedFeatures:
-        """The same; the rows are encoded by now."""
+        """Return the same rows; they are encoded by now."""
         self.encoding.close()
         return super().named(packed, rows_M, contract)
 
@@ -229,7 +229,7 @@ class _Numbered(Ids):
         return (b"%d" % number for number in self._number_N.tolist())
 
     def gather(self, rows_M: NDArray[Any]) -> "_Numbered":
-        """These of the ids (M)."""
+        """Select these of the ids (M)."""
         return _Numbered(self._number_N[rows_M])
 
 

@@ -65,11 +65,11 @@ class SpeedScenario:
 
     @property
     def cores(self) -> int:
-        """What one process trains on."""
+        """Return how many cores one process trains on."""
         return self.threads or len(os.sched_getaffinity(0))
 
     def threads_in(self, mode: str) -> int:
-        """A party's threads: synchronous parties compute in turns, pipelined ones at once."""
+        """Return a party's threads: synchronous parties compute in turns, pipelined ones at once."""
         return self.cores if self.threads or mode == "synchronous" else max(1, self.cores // 2)
 
 
@@ -248,7 +248,7 @@ def train_label(
     step_rule: StepRule = PLAIN,
     clock: "Clock | None" = None,
 ) -> None:
-    """The label party's loop, for a feature party's cut of this width, by the clock if one is given."""
+    """Run the label party's loop, for a feature party's cut of this width, by the clock if one is given."""
     with tempfile.TemporaryDirectory() as folder:
         run = _run(training, schedule, Path(folder), clock)
         peers = [FeaturePeer(channel=channel, width=width, compression=training.compression)]
@@ -263,7 +263,7 @@ def train_feature(
     schedule: Schedule,
     clock: "Clock | None" = None,
 ) -> None:
-    """The feature party's loop, by the clock if one is given."""
+    """Run the feature party's loop, by the clock if one is given."""
     with tempfile.TemporaryDirectory() as folder:
         train_feature_party(bottom, data.feature_source, channel, _run(training, schedule, Path(folder), clock))
 
@@ -289,7 +289,7 @@ def _training(mode: str, epochs: int) -> TrainingConfig:
 
 
 def modules(scenario: SpeedScenario) -> tuple[TabularBottom, LabelModel]:
-    """The feature party's and the label party's, at weights drawn from a seed."""
+    """Build the feature party's and the label party's modules, at weights drawn from a seed."""
     with seeded(1, "feature"):
         bottom = TabularBottom(scenario.feature, embedding_width=4, hidden=scenario.bottom)
     with seeded(1, "label"):
@@ -315,11 +315,11 @@ class Clock:
 
     @property
     def began(self) -> float:
-        """When the warm-up had ended, by time.perf_counter()."""
+        """Return when the warm-up had ended, by time.perf_counter()."""
         return self._marks[0][1]
 
     def rate(self) -> float:
-        """Steps per second between the two."""
+        """Return the steps per second between the two."""
         (first, began), (last, ended) = self._marks
         return (last - first) / (ended - began)
 
@@ -345,7 +345,7 @@ class SpeedData:
         self.feature_source = self.feature.rows
 
     def schedule(self) -> Schedule:
-        """The training rows, epoch by epoch."""
+        """Return the training rows, epoch by epoch."""
         return self._schedule(torch.arange(self._scenario.rows))
 
     def long_schedule(self, steps: int) -> Schedule:
@@ -373,7 +373,7 @@ def drawn_features(shape: FeatureShape, rows: int, generator: torch.Generator) -
 
 
 def _signal(features: Features, generator: torch.Generator) -> Tensor:
-    """A smooth, not quite linear function of the numeric columns."""
+    """Compute a smooth, not quite linear function of the numeric columns."""
     weights_F = torch.randn(features.numeric_NF.shape[1], generator=generator) / features.numeric_NF.shape[1] ** 0.5
     linear_N = features.numeric_NF @ weights_F
     signal_N: Tensor = linear_N + 0.5 * torch.sin(2 * linear_N) + 0.5 * features.numeric_NF[:, 0] * features.numeric_NF[:, 1]

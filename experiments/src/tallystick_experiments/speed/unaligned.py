@@ -117,17 +117,17 @@ class TimedRows:
 
     @property
     def training(self) -> TrainingConfig:
-        """What the contract's defaults make of these rows, on the scenario's batches."""
+        """Return what the contract's defaults make of these rows, on the scenario's batches."""
         settled = TrainingSettings(folds=1).resolved(self.scenario.rows)
         return timed(settled, self.scenario).model_copy(update={"epochs": EPOCHS})
 
     def schedule(self, settings: UnalignedConfig, local_N: Tensor) -> Schedule:
-        """The batches of all epochs, as the dataset of a job makes them."""
+        """Build the batches of all epochs, as the dataset of a job makes them."""
         plain = Schedule(train_N=self.aligned_N, validation_N=no_positions(), batch_size=self.scenario.batch_size, seed=1)
         return scheduled(plain, settings, local_N)
 
     def method(self, settings: UnalignedConfig, schedule: Schedule) -> UnalignedMethod | None:
-        """What the unaligned rows are for."""
+        """Build the method for the unaligned rows."""
         if not settings.used:
             return None
         ratio = rows_ratio(schedule) if schedule.local_batches else len(self.unaligned_N) / len(self.aligned_N)
@@ -135,7 +135,7 @@ class TimedRows:
 
     @contextmanager
     def own_part(self, source: FeatureSource, train_N: Tensor) -> Iterator[OwnPart]:
-        """What a party may train on before the joint epochs."""
+        """Yield what a party may train on before the joint epochs."""
         with tempfile.TemporaryDirectory() as folder:
             yield OwnPart(
                 source=source,
@@ -193,12 +193,12 @@ def _bottom(rows: TimedRows) -> nn.Module:
 
 
 def binned(shape: FeatureShape, columns: Features) -> FeatureShape:
-    """These columns' shape with the bins of their numbers."""
+    """Return these columns' shape with the bins of their numbers."""
     edges = tuple(bin_edges(column_N.double().numpy()) for column_N in columns.numeric_NF.T)
     return replace(shape, numbers="piecewise-linear", edges=edges)
 
 
 def timed(settled: TrainingConfig, scenario: SpeedScenario) -> TrainingConfig:
-    """A default's own optimizer, schedule and averages, for an epoch of the scenario's batches that nothing stops."""
+    """Return a default's own optimizer, schedule and averages, for an epoch of the scenario's batches that nothing stops."""
     changed = {"epochs": 1, "batch_size": scenario.batch_size, "patience": None, "checkpoint_every": 1_000_000}
     return settled.model_copy(update=changed)

@@ -36,7 +36,7 @@ MODES: tuple[Literal["synchronous"], Literal["pipelined"]] = ("synchronous", "pi
 
 @dataclass(frozen=True, kw_only=True)
 class Processes:
-    """How a party computes: in so many processes, of so many threads, the further ones here or on a Ray cluster."""
+    """Processes of a party: how many, of how many threads, the further ones here or on a Ray cluster."""
 
     workers: int
     threads: int
@@ -151,7 +151,7 @@ class _ProcessorClock(Clock):
 
 
 def _children() -> list[int]:
-    """The processes that this one started, in their order."""
+    """Return the processes that this one started, in their order."""
     lists = [path.read_text() for path in Path("/proc/self/task").glob("*/children")]
     return sorted(int(child) for text in lists for child in text.split())
 
