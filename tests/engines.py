@@ -14,9 +14,9 @@ class InThisProcess:
     def check(self):
         return "this process answers"
 
-    def map(self, work, inputs):
+    def map(self, work, inputs, read):
         module, _, name = work.prepare.partition(":")
         task = getattr(importlib.import_module(module), name)(work.shared)
         for number, given in enumerate(inputs):
             self.began += 1
-            yield number, task(given)
+            yield number, read(task(given))

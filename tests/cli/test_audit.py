@@ -451,8 +451,8 @@ def test_an_interrupted_sweep_writes_what_is_over_or_nothing(home, tmp_path_fact
 class LostAfterOne(InThisProcess):
     """An engine that is lost once a task is over."""
 
-    def map(self, work, inputs):
-        yield next(super().map(work, inputs))
+    def map(self, work, inputs, read):
+        yield next(super().map(work, inputs, read))
         raise ComputeError("the Ray cluster is lost: its head does not answer")
 
 

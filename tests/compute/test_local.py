@@ -24,7 +24,7 @@ def chores(folder, *asked, workers=2):
     """The outputs of chores, as they come."""
     work = Work(prepare="chores:prepare", shared=str(folder).encode())
     given = (json.dumps(each).encode() for each in asked)
-    return ((number, json.loads(output)) for number, output in LocalEngine(workers=workers).map(work, given))
+    return LocalEngine(workers=workers).map(work, given, json.loads)
 
 
 def begun(path):
@@ -59,8 +59,8 @@ def test_every_input_gets_its_output_from_few_workers(tmp_path):
 
 
 def test_a_worker_has_the_threads_that_it_is_given():
-    ((_, found),) = LocalEngine(workers=1, threads=3).map(Work(prepare="chores:prepare_torch"), [b""])
-    assert json.loads(found) == [3, "3"]
+    ((_, found),) = LocalEngine(workers=1, threads=3).map(Work(prepare="chores:prepare_torch"), [b""], json.loads)
+    assert found == [3, "3"]
 
 
 def test_a_killed_worker_costs_its_task_which_is_done_again(tmp_path):
@@ -84,9 +84,9 @@ def test_what_a_task_raises_is_raised_here_as_what_it_is(tmp_path):
     with pytest.raises(ComputeError, match="task 1 failed: ZeroDivisionError: a bug"):
         list(chores(tmp_path, ["square", 1], ["raise", "bug"]))
     with pytest.raises(ConfigError, match=r"compute.test = x: cannot be prepared"):
-        list(LocalEngine(workers=1).map(Work(prepare="chores:unusable", shared=b"x"), [b""]))
+        list(LocalEngine(workers=1).map(Work(prepare="chores:unusable", shared=b"x"), [b""], bytes))
     with pytest.raises(ComputeError, match="No module named 'nowhere'"):
-        list(LocalEngine(workers=1).map(Work(prepare="nowhere:prepare"), [b""]))
+        list(LocalEngine(workers=1).map(Work(prepare="nowhere:prepare"), [b""], bytes))
 
 
 def test_an_input_is_taken_when_a_worker_is_free_for_it(tmp_path):
@@ -98,7 +98,7 @@ def test_an_input_is_taken_when_a_worker_is_free_for_it(tmp_path):
             yield json.dumps(["square", number]).encode()
 
     work = Work(prepare="chores:prepare", shared=str(tmp_path).encode())
-    with closing(LocalEngine(workers=1).map(work, inputs())) as outputs:
+    with closing(LocalEngine(workers=1).map(work, inputs(), bytes)) as outputs:
         for done, _ in enumerate(outputs):
             assert taken == list(range(done + 1))
 
@@ -117,7 +117,7 @@ import json, sys
 from tallystick.compute.local import LocalEngine
 from tallystick.compute.task import Work
 work = Work(prepare="chores:prepare", shared=sys.argv[1].encode())
-list(LocalEngine(workers=2).map(work, [json.dumps(["sleep", 600, name]).encode() for name in ("one", "two")]))
+list(LocalEngine(workers=2).map(work, [json.dumps(["sleep", 600, name]).encode() for name in ("one", "two")], bytes))
 """
 
 
@@ -139,7 +139,7 @@ def test_a_worker_of_other_versions_refuses_every_task():
     with pytest.raises(
         ComputeError, match=r"a worker on .* has tallystick .*, and here are .*, Python 3\.9\.1, PyTorch 2\.0\.0; install"
     ):
-        output_of(there, 0)
+        output_of(there, 0, read=bytes)
 
 
 def test_what_workers_are_sent_counts_before_they_begin(tmp_path, monkeypatch):
@@ -148,7 +148,7 @@ def test_what_workers_are_sent_counts_before_they_begin(tmp_path, monkeypatch):
     with pytest.raises(
         ComputeError, match=r"compute\.workers = 2: they take .* at the least, and .* are free here; have at most 1$"
     ):
-        list(engine.map(work, [b"[]"]))
+        list(engine.map(work, [b"[]"], bytes))
 
 
 def test_a_check_names_the_workers_that_memory_allows(tmp_path):
@@ -159,9 +159,9 @@ def test_a_check_names_the_workers_that_memory_allows(tmp_path):
 
 @pytest.mark.parametrize(
     "answer",
-    [b"", b"\2", b"\1", b"\1\xc1", b"\1\x93\xa0\xa0", 7, None, ["\0"], b"\1" + msgspec.msgpack.encode(("SystemExit", "", ""))],
+    [b"", b"\0", b"\0no number", b"\2", b"\1", b"\1\xc1", b"\1\x93\xa0\xa0", b"\1" + msgspec.msgpack.encode(("SystemExit", "", ""))],
 )
 def test_what_is_no_answer_of_ours_is_one_line_that_names_the_machine(answer):
     with pytest.raises(ComputeError, match=r"^task 3: node-7 answered with") as caught:
-        output_of(answer, 3, machine="node-7")
+        output_of(answer, 3, read=int, machine="node-7")
     assert len(str(caught.value).splitlines()) == 1

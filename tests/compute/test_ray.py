@@ -21,7 +21,7 @@ from tallystick.errors import ComputeError, ConfigError, DataError
 def chores(engine, folder, *asked):
     """The outputs of chores, as they come."""
     work = Work(prepare="chores:prepare", shared=str(folder).encode())
-    return ((number, json.loads(output)) for number, output in engine.map(work, (json.dumps(each).encode() for each in asked)))
+    return engine.map(work, (json.dumps(each).encode() for each in asked), json.loads)
 
 
 def test_without_ray_a_line_says_what_to_install(tmp_path, monkeypatch):

@@ -91,15 +91,15 @@ class Here:
         module, _, name = prepare.partition(":")
         yield cls([getattr(importlib.import_module(module), name)(each) for each in shared])
 
-    def shared(self, block):
-        return block
+    def share(self, block):
+        self._shared = block
 
-    def ask(self, number, *blocks):
-        self._answers.append(self._functions[number](*blocks))
+    def ask(self, number, *blocks, shared=False):
+        self._answers.append((number, self._functions[number](*blocks, *([self._shared] if shared else []))))
 
-    def answers(self):
+    def answers(self, read):
         answers, self._answers = self._answers, []
-        return iter(answers)
+        return (read(number, answer) for number, answer in answers)
 
 
 class Rows:

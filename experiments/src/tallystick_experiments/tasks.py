@@ -42,8 +42,8 @@ class MadeByTasks:
         shared = json.dumps({"command": self.command, "options": options, "setting": setting})
         work = Work(prepare=f"{__name__}:{prepare.__name__}", shared=shared.encode())
         inputs = (json.dumps([number, place_of(cases[number])]).encode() for number in missing)
-        for number, output in self.engine.map(work, inputs):
-            yield missing[number], json.loads(output)
+        for number, row in self.engine.map(work, inputs, json.loads):
+            yield missing[number], row
 
 
 class Declared(Exception):

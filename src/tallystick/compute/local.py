@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Pipe, wait
@@ -15,7 +15,7 @@ from typing import Any, Self
 
 import msgspec
 
-from tallystick.compute.task import ATTEMPTS, IDLE, Work, numbered, output_of, own_versions
+from tallystick.compute.task import ATTEMPTS, IDLE, Output, Work, numbered, output_of, own_versions
 from tallystick.compute.worker import GRACE_S
 from tallystick.errors import ComputeError
 from tallystick.machine import free_memory, size_in_words
@@ -40,16 +40,16 @@ class LocalEngine:
     workers: int
     threads: int = 1
 
-    def map(self, work: Work, inputs: Iterable[bytes | None]) -> Iterator[tuple[int, bytes]]:
+    def map(self, work: Work, inputs: Iterable[bytes | None], read: Callable[[bytes], Output]) -> Iterator[tuple[int, Output]]:
         """Give the number and the output of each input, as they are done; see ``Engine``."""
         self._require_memory(LEAST_BYTES + COPIES * len(work.shared), "at the least")
         with _Pool(self, work) as pool:
-            yield from pool.outputs(inputs)
+            yield from pool.outputs(inputs, read)
 
     def check(self) -> str:
         """Run one task that does nothing; raises ComputeError for more workers than there is memory for."""
-        ((_, output),) = self.map(IDLE, [b""])
-        each, cores = int(output), os.cpu_count() or 1
+        ((_, each),) = self.map(IDLE, [b""], int)
+        cores = os.cpu_count() or 1
         self._require_memory(each, "before any data")
         found = f"a local worker answers, and takes {size_in_words(each)} before any data; {self.workers} are asked for"
         crowded = f"; {self.workers * self.threads} threads are more than the {cores} cores here, which makes nothing faster"
@@ -121,7 +121,7 @@ class _Pool:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         _end(self._workers)
 
-    def outputs(self, inputs: Iterable[bytes | None]) -> Iterator[tuple[int, bytes]]:
+    def outputs(self, inputs: Iterable[bytes | None], read: Callable[[bytes], Output]) -> Iterator[tuple[int, Output]]:
         """Give what comes back, as it comes."""
         fresh = (_Task(number=each[0], given=each[1]) if each is not None else None for each in numbered(inputs))
         while busy := self._hand_out(fresh):
@@ -133,7 +133,7 @@ class _Pool:
                 if answer is None:
                     self._lose(worker, task)
                 else:
-                    yield task.number, output_of(answer, task.number)
+                    yield task.number, output_of(answer, task.number, read=read)
 
     def _hand_out(self, fresh: Iterator[_Task | None]) -> dict[Any, _Worker]:
         """Give every worker that may be had a task, those first that lost theirs; the workers that have one."""

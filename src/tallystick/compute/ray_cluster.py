@@ -1,45 +1,61 @@
-"""Tasks on a Ray cluster that is there already: this joins it, and never begins one.
+"""Tasks on a Ray cluster that is there already: a process of this machine joins it, and never begins one.
 
 Whoever reaches a Ray cluster's ports can run code on it, and whoever runs its machines sees what the tasks see. Ray unpickles
-what a worker returns, in the process that joined the cluster: any of its machines can run code there, beside the party's TLS key,
-table and sessions. The cluster has to be the party's own, in a network of its own; nothing here protects from its machines.
+what a worker returns, so any of its machines can run code in the process that joined. That is one apart (``ray_driver``), which
+holds neither key nor session nor table, and hands on bytes. It runs as the same user, who may read the party's files. So the
+cluster has to be the party's own, in a network of its own.
 """
 
 import importlib.util
-import logging
 import os
-import re
 import signal
 import socket
-import threading
+import subprocess
+import sys
+import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
 
-from tallystick.compute.task import (
-    ATTEMPTS,
-    IDLE,
-    Work,
-    numbered,
-    output_of,
-    own_versions,
-    perform,
+from tallystick.compute.ray_driver import LEAVE_S
+from tallystick.compute.ray_messages import (
+    SLOWEST,
+    Alive,
+    Answer,
+    Ask,
+    GivenUp,
+    Join,
+    Joined,
+    Keep,
+    Lost,
+    Machines,
+    Measure,
+    Reply,
+    Request,
+    Share,
+    Task,
+    Wait,
+    receive,
+    send,
 )
-from tallystick.errors import ComputeError, ConfigError
+from tallystick.compute.task import Output, Work, numbered, output_of, own_versions
+from tallystick.errors import ComputeError, ConfigError, printable
 from tallystick.machine import size_in_words
 
 ANSWER_S = 10.0
-"""How long a cluster may take to answer."""
+"""How long a cluster may take to answer at all."""
+JOIN_S = 60.0
+"""How long joining it may take."""
 LOST_S = 120.0
 """How long a task waits for a machine while the cluster has none for it."""
 HEAD_S = 20.0
 """How long a head may be away."""
-LOOK_S = 2.0
-_CLIENT = "ray://"
-
-Ray: TypeAlias = Any  # the library, which is loaded where it is used
+SILENT_S = 60.0
+"""How long the process that joined may be silent while something is asked of it, as it is within a call that hangs."""
+_DRIVER = "from tallystick.compute.ray_driver import main; main()"  # so that what Ray's workers run has a module's name
+_ENVIRONMENT = ("HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "NO_PROXY", "PATH", "TMPDIR", "TZ", "USER", "no_proxy")
+_PREFIXES = ("GRPC_", "RAY_")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,211 +75,184 @@ class RayEngine:
     threads: int = 1
     resources: Mapping[str, float] = field(default_factory=dict)
 
-    def map(self, work: Work, inputs: Iterable[bytes | None]) -> Iterator[tuple[int, bytes]]:
+    def map(self, work: Work, inputs: Iterable[bytes | None], read: Callable[[bytes], Output]) -> Iterator[tuple[int, Output]]:
         """Give the number and the output of each input, as they are done; see ``Engine``."""
-        with self.joined() as ray:
-            self.require_room(ray, 1)
-            shared = ray.put(work.shared)
-            remote = self._remote(ray)
-
-            def begun() -> Iterator[tuple[int, Any] | None]:
-                for each in numbered(inputs):
-                    if each is None:
-                        yield None
-                    else:
-                        yield each[0], remote.remote(work.prepare, shared, each[1], self.threads, own_versions())
-
-            yield from self._outputs(ray, begun())
+        due, waiting = numbered(inputs), set[int]()
+        with self.joined(room=1) as cluster:
+            cluster.tell(Share(), work.shared)
+            while True:
+                while len(waiting) < self.workers and (task := next(due, None)) is not None:
+                    waiting.add(task[0])
+                    cluster.tell(Task(number=task[0], prepare=work.prepare), task[1])
+                if not waiting:
+                    return
+                reply, answer = cluster.answer(waiting)
+                waiting.remove(reply.number)
+                if isinstance(reply, GivenUp):
+                    raise ComputeError(f"task {reply.number} was given up by Ray: {printable(f'{reply.kind}: {reply.words}')}")
+                machine = f"a machine of the Ray cluster at {self.address}"
+                yield reply.number, output_of(answer, reply.number, read=read, machine=machine)
 
     def check(self) -> str:
         """Run a task that does nothing on every machine; raises ComputeError for a cluster that cannot do the work."""
-        with self.joined() as ray:
-            self.require_room(ray, self.workers)
-            machines = self._machines(ray)
-            memory = int(ray.cluster_resources().get("memory", 0))
-        each = max(machines)
-        if self.workers * each > memory:
+        with self.joined(room=self.workers) as cluster:
+            machines = cluster.machines()
+        each = max(machines.took)
+        if self.workers * each > machines.memory:
             raise ComputeError(
                 f"compute: {self.workers} workers take {size_in_words(self.workers * each)} before any data, and the Ray cluster "
-                f"has {size_in_words(memory)}; have at most {memory // each}"
+                f"has {size_in_words(machines.memory)}; have at most {machines.memory // each}"
             )
         return (
-            f"the Ray cluster at {self.address} answers with {len(machines)} machine(s), each with the versions of this one; "
+            f"the Ray cluster at {self.address} answers with {len(machines.took)} machine(s), each with the versions of this one; "
             f"a task takes {size_in_words(each)} before any data"
         )
 
-    def _machines(self, ray: Ray) -> list[int]:
-        """How many bytes a worker on each machine takes before any data."""
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-        begun = []
-        for node in _alive(ray):
-            there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-            remote = self._remote(ray, num_cpus=0, resources={}, scheduling_strategy=there)
-            begun.append(remote.remote(IDLE.prepare, IDLE.shared, b"", self.threads, own_versions()))
-        return [int(output) for _, output in self._outputs(ray, enumerate(begun), at_once=len(begun))]
-
-    def _remote(self, ray: Ray, **options: Any) -> Any:
-        usual = {"num_cpus": self.threads, "resources": dict(self.resources), "max_retries": ATTEMPTS - 1}
-        return ray.remote(**usual | options)(_perform_on_ray)
-
-    def _outputs(
-        self, ray: Ray, begun: Iterator[tuple[int, Any] | None], *, at_once: int | None = None
-    ) -> Iterator[tuple[int, bytes]]:
-        """Have so many tasks at a time, and give their outputs as they come; what still runs at the end is ended."""
-        waiting: dict[Any, int] = {}
-        patience = Patience()
-        try:
-            while True:
-                while len(waiting) < (at_once or self.workers) and (task := next(begun, None)) is not None:
-                    waiting[task[1]] = task[0]
-                if not waiting:
-                    return
-                done, _ = ray.wait(list(waiting), num_returns=1, timeout=LOOK_S)
-                if not done:
-                    self.look_after(ray, patience)
-                for each in done:
-                    number = waiting.pop(each)
-                    machine = f"a machine of the Ray cluster at {self.address}"
-                    yield number, output_of(_got(ray, each, number), number, machine=machine)
-        finally:
-            for each in waiting:
-                with suppress(Exception):  # it may be over, or the cluster gone
-                    ray.cancel(each, force=True)
-
-    def look_after(self, ray: Ray, patience: "Patience") -> None:
-        """Raise ComputeError where the cluster has had no head, or no machine for a task, for too long: Ray itself would end this
-        process without a word of ours, or wait for ever.
-        """
-        if not patience.lasts("head", HEAD_S, ok=self.address.startswith(_CLIENT) or _listens(_head_of(ray))):
-            raise ComputeError(self._lost("its head does not answer"))
-        if "head" not in patience.since and not patience.lasts("machine", LOST_S, ok=self._room(ray) > 0):
-            raise ComputeError(self._no_room(ray, self.workers))
-
-    def _lost(self, why: str) -> str:
-        return f"compute.address = {self.address}: the Ray cluster is lost: {why}; begin it again, and then this command"
-
     @contextmanager
-    def joined(self) -> Iterator[Ray]:
-        """Belong to the cluster within the block."""
+    def joined(self, *, room: int) -> "Iterator[JoinedCluster]":
+        """Have a process belong to the cluster within the block; raises ComputeError where it has no room for so many tasks."""
         if importlib.util.find_spec("ray") is None:
             raise ConfigError("compute.engine = ray: Ray is not installed; run: pip install 'tallystick[ray]'")
-        if self.address != "auto":
-            _require_answer(self.address)
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # before it is loaded: it tells nobody
-        import ray
-
+        join = Join(
+            address=self.address,
+            threads=self.threads,
+            resources=dict(self.resources),
+            versions=own_versions(),
+            room=room,
+            answer_s=ANSWER_S,
+            head_s=HEAD_S,
+            lost_s=LOST_S,
+        )
+        cluster = JoinedCluster(self.address)
         try:
-            with _signals_kept():
-                ray.init(address=self.address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
-        except (Exception, SystemExit) as error:  # of many kinds: no cluster here, another version, no machine of it
-            raise ComputeError(
-                f"compute.address = {self.address}: Ray could not join: {in_a_line(error)}{_advice(error)}"
-            ) from None
-        try:
-            yield ray
-        except ConnectionError as error:
-            raise ComputeError(self._lost(in_a_line(error).rstrip("."))) from None
+            cluster.join(join)
+            yield cluster
         finally:
-            with _signals_kept():
-                ray.shutdown()
+            cluster.end()
 
-    def require_room(self, ray: Ray, number: int) -> None:
-        """Raise ComputeError for a cluster that has no room for so many tasks at a time."""
-        if self._room(ray) < number:
-            raise ComputeError(self._no_room(ray, number))
 
-    def _room(self, ray: Ray) -> int:
-        """For how many tasks at a time the cluster has room."""
-        needs = {"CPU": float(self.threads), **self.resources}
-        return sum(
-            int(min(node["Resources"].get(name, 0.0) / need for name, need in needs.items() if need)) for node in _alive(ray)
+class JoinedCluster:
+    """The process that belongs to a cluster, and this side of its pipe.
+
+    Each method raises ComputeError where the cluster is lost, or that process ends, says nothing in time, or says what it may not.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._sent = 0
+        """Bytes since it last said something, which it needs time to hand on."""
+        self._said = tempfile.TemporaryFile()
+        self._pipe, theirs = socket.socketpair()
+        kept = {name: value for name, value in os.environ.items() if name in _ENVIRONMENT or name.startswith(_PREFIXES)}
+        modules = os.pathsep.join(os.path.abspath(each) for each in sys.path if each)
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-c", _DRIVER],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=self._said,
+            env=kept | {"PYTHONPATH": modules},
+            start_new_session=True,  # so that Ctrl-C reaches this process alone, which ends the other
         )
+        theirs.close()
 
-    def _no_room(self, ray: Ray, number: int) -> str:
-        needs = ", ".join(f"{name} {need:g}" for name, need in {"CPU": self.threads, **self.resources}.items())
-        return (
-            f"compute: {number} workers at a time are asked for; the Ray cluster at {self.address} has {len(_alive(ray))} "
-            f"machine(s), with room for {self._room(ray)}, each with {needs}; begin more machines, or have fewer workers"
-        )
+    def join(self, join: Join) -> None:
+        """Join, the first of all."""
+        self.tell(join)
+        reply, _ = self._hear(JOIN_S, "did not join")
+        if not isinstance(reply, Joined):
+            raise self._no_message()
 
-
-class Patience:
-    """Since when what a cluster needs has not been there."""
-
-    def __init__(self) -> None:
-        self.since: dict[str, float] = {}
-
-    def lasts(self, what: str, limit_s: float, *, ok: bool) -> bool:
-        """Note whether it is there; False once it has not been for that long."""
-        if ok:
-            self.since.pop(what, None)
-            return True
-        return time.monotonic() - self.since.setdefault(what, time.monotonic()) <= limit_s
-
-
-def _head_of(ray: Ray) -> str:
-    return str(ray.get_runtime_context().gcs_address)
-
-
-def _listens(address: str) -> bool:
-    host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=LOOK_S).close()
-    except OSError:
-        return False
-    return True
-
-
-def _perform_on_ray(prepare: str, shared: bytes, given: bytes, threads: int, versions: str) -> bytes:
-    """What Ray's workers run: names and bytes, as every engine's do."""
-    return perform(Work(prepare=prepare, shared=shared), given, threads=threads, versions=versions)
-
-
-def _got(ray: Ray, answer: Any, number: int) -> object:
-    """Give what a task answered; raises ComputeError where Ray gave it up, or cannot read it."""
-    try:
-        return ray.get(answer)
-    except Exception as error:  # Ray reads a pickle, which may raise anything
-        raise ComputeError(f"task {number} was given up by Ray: {type(error).__name__}: {in_a_line(error)}") from None
-
-
-def _alive(ray: Ray) -> list[dict[str, Any]]:
-    return [node for node in ray.nodes() if node["Alive"]]
-
-
-def _require_answer(address: str) -> None:
-    """Raise ComputeError for an address at which nothing speaks Ray's protocol: Ray itself would try for minutes."""
-    import grpc
-
-    if os.environ.get("RAY_USE_TLS") == "1":
-        return
-    with grpc.insecure_channel(address.removeprefix(_CLIENT)) as channel:
+    def tell(self, request: Request, *blocks: bytes) -> None:
+        """Ask for something, whose answer may be waited for later."""
         try:
-            grpc.channel_ready_future(channel).result(timeout=ANSWER_S)
-        except grpc.FutureTimeoutError:
-            raise ComputeError(
-                f"compute.address = {address}: no Ray cluster answered within {ANSWER_S:g} s; is its head up (ray status), and "
-                "is this the port of its head (6379 for host:port, 10001 for ray://)?"
-            ) from None
+            send(self._pipe, request, *blocks, limit_s=SILENT_S)
+        except TimeoutError:
+            raise self._silent(SILENT_S, "took nothing") from None
+        except EOFError:
+            raise self._ended() from None
+        except ValueError as error:
+            raise ComputeError(f"compute.address = {self._address}: {error}") from None
+        self._sent += sum(memoryview(block).nbytes for block in blocks)
 
+    def answer(self, numbers: set[int], *, until: float | None = None) -> tuple[Answer | GivenUp, bytes]:
+        """Give one answer of the tasks or processes of these numbers; raises TimeoutError where there is none at that time."""
+        self.tell(Wait())
+        reply, body = self._heard(until)
+        if not isinstance(reply, Answer | GivenUp) or reply.number not in numbers:
+            raise self._no_message()
+        return reply, bytes(body)
 
-@contextmanager
-def _signals_kept() -> Iterator[None]:
-    """Ray sets handlers of its own; Ctrl-C and SIGTERM stay this command's."""
-    numbers = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
-    before = {number: signal.getsignal(number) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    def machines(self) -> Machines:
+        """What a task that does nothing takes on each machine."""
+        self.tell(Measure())
+        reply, _ = self._heard(None)
+        if not isinstance(reply, Machines) or not reply.took:
+            raise self._no_message()
+        return reply
 
+    def end(self) -> None:
+        """Leave the cluster, for which that process has a few seconds, and have it ended."""
+        self._pipe.close()
+        try:
+            self._process.wait(LEAVE_S)
+        except subprocess.TimeoutExpired:
+            pass
+        finally:
+            self._kill()
+            self._said.close()
 
-def _advice(error: BaseException) -> str:
-    return "; install the same versions on all machines" if "ersion mismatch" in str(error) else ""
+    def _heard(self, until: float | None) -> tuple[Reply, bytearray]:
+        while True:
+            reply, body = self._hear(SILENT_S, "said nothing")
+            if not isinstance(reply, Alive):
+                return reply, body
+            if until is not None and time.monotonic() > until:
+                raise TimeoutError
 
+    def _hear(self, limit_s: float, what: str) -> tuple[Reply, bytearray]:
+        limit_s += self._sent / SLOWEST
+        try:
+            reply, body = receive(self._pipe, Reply, limit_s=limit_s)
+        except TimeoutError:
+            raise self._silent(limit_s, what) from None
+        except EOFError:
+            raise self._ended() from None
+        except ValueError:  # msgspec's are such
+            raise self._no_message() from None
+        self._sent = 0
+        if isinstance(reply, Lost):
+            raise ComputeError(printable(reply.why))
+        return reply, body
 
-def in_a_line(error: BaseException) -> str:
-    """What an error of Ray says, without colours and line ends."""
-    return " ".join(re.sub("\x1b\\[[0-9;]*m", "", str(error)).split())[:400]
+    def _silent(self, limit_s: float, what: str) -> ComputeError:
+        self._kill()
+        return ComputeError(
+            f"compute.address = {self._address}: the process that belongs to the Ray cluster {what} for {limit_s:.0f} s, and was "
+            "ended; the cluster's head may hang (ray status)"
+        )
+
+    def _ended(self) -> ComputeError:
+        """Say how it ended, with the last line that it said."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(LEAVE_S)
+        self._kill()
+        code = self._process.returncode
+        how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+        size = self._said.seek(0, os.SEEK_END)
+        self._said.seek(max(0, size - 2000))
+        lines = self._said.read(2000).decode(errors="replace").strip().splitlines()
+        said = f"; it said: {printable(lines[-1], most=400)}" if lines else ""
+        return ComputeError(f"compute.address = {self._address}: the process that belongs to the Ray cluster ended {how}{said}")
+
+    def _no_message(self) -> ComputeError:
+        self._kill()
+        return ComputeError(
+            f"compute.address = {self._address}: the process that belongs to the Ray cluster sent what is no message of ours: a "
+            "machine of the cluster may run code there; look who can reach the cluster"
+        )
+
+    def _kill(self) -> None:
+        """End it and what it began."""
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()

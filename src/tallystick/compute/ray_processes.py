@@ -3,13 +3,14 @@
 One that dies takes that with it, so nothing is done again by itself.
 """
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
-from tallystick.compute.ray_cluster import LOOK_S, Patience, Ray, RayEngine
-from tallystick.compute.task import Work, output_of, own_versions, perform
-from tallystick.errors import ComputeError
+from tallystick.compute.ray_cluster import JoinedCluster, RayEngine
+from tallystick.compute.ray_messages import Answer, Ask, GivenUp, Keep, Share
+from tallystick.compute.task import Output, output_of
+from tallystick.errors import ComputeError, printable
 
 READY_S = 120.0
 """How long the cluster may take to begin the processes."""
@@ -20,44 +21,47 @@ class RayProcesses:
 
     Args:
         engine: of the cluster.
-        ray: the library, which has joined it.
-        actors: as Ray calls such processes.
+        cluster: it, joined.
     """
 
-    def __init__(self, engine: RayEngine, ray: Ray, actors: Sequence[Any]) -> None:
-        self._engine, self._ray, self._actors = engine, ray, actors
-        self._asked: dict[int, Any] = {}
+    def __init__(self, engine: RayEngine, cluster: JoinedCluster) -> None:
+        self._engine, self._cluster = engine, cluster
+        self._asked: list[int] = []
 
-    def shared(self, block: bytes) -> Any:
-        """Hand the cluster what several of them are given, so that it crosses to each machine once."""
-        return self._ray.put(block)
+    def share(self, block: bytes) -> None:
+        """Hand the cluster what several of them are given after their own blocks, so that it crosses to each machine once."""
+        self._cluster.tell(Share(), block)
 
-    def ask(self, number: int, *blocks: Any) -> None:
-        """Ask a process that has answered what it was asked before."""
-        self._asked[number] = self._actors[number].do.remote(*blocks)
+    def ask(self, number: int, *blocks: bytes, shared: bool = False) -> None:
+        """Ask a process that has answered what it was asked before; ``shared`` gives it what was shared last, too."""
+        self._asked.append(number)
+        self._cluster.tell(Ask(number=number, sizes=[len(block) for block in blocks], shared=shared), *blocks)
 
-    def answers(self, *, limit_s: float | None = None) -> Iterator[bytes]:
-        """Give the answer of each that was asked, in the order of asking.
+    def answers(self, read: Callable[[int, bytes], Output], *, limit_s: float | None = None) -> Iterator[Output]:
+        """Give the answer of each that was asked, in the order of asking; ``read`` makes of a number and bytes what it gives.
 
         Raises what a process raised, and ComputeError for one that is gone, a cluster that is lost, or no answer in time.
         """
-        asked, self._asked = self._asked, {}
-        patience = Patience()
-        for number, answer in asked.items():
-            while not self._ray.wait([answer], timeout=LOOK_S)[0]:
-                self._engine.look_after(self._ray, patience)
-                if limit_s is not None and not patience.lasts("answer", limit_s, ok=False):
+        asked, self._asked = self._asked, []
+        until = None if limit_s is None else time.monotonic() + limit_s
+        waiting, early = set(asked), dict[int, tuple[Answer | GivenUp, bytes]]()
+        for number in asked:
+            while number not in early:
+                try:
+                    reply, answer = self._cluster.answer(waiting, until=until)
+                except TimeoutError:
                     raise ComputeError(
                         f"compute.address = {self._engine.address}: the Ray cluster began no process within {limit_s:g} s; "
                         "other work may hold its CPUs (ray status)"
-                    )
-            try:
-                output = self._ray.get(answer)
-            except Exception as error:  # Ray reads a pickle, which may raise anything
-                raise ComputeError(
-                    f"Ray gave it up ({type(error).__name__}); perhaps memory ran out, or its machine is gone"
-                ) from None
-            yield output_of(output, number, machine=f"worker {number} on the Ray cluster at {self._engine.address}")
+                    ) from None
+                waiting.remove(reply.number)
+                early[reply.number] = reply, answer
+            reply, answer = early.pop(number)
+            if isinstance(reply, GivenUp):
+                kind = printable(reply.kind, most=100)
+                raise ComputeError(f"Ray gave it up ({kind}); perhaps memory ran out, or its machine is gone")
+            machine = f"worker {number} on the Ray cluster at {self._engine.address}"
+            yield output_of(answer, number, read=lambda output, number=number: read(number, output), machine=machine)
 
 
 @contextmanager
@@ -66,26 +70,12 @@ def ray_processes(engine: RayEngine, prepare: str, shared: Sequence[bytes]) -> I
 
     Raises ComputeError where the cluster has no room for them, or does not begin them in time.
     """
-    with engine.joined() as ray:
-        engine.require_room(ray, len(shared))
-        kept = ray.remote(_Process).options(
-            num_cpus=engine.threads, resources=dict(engine.resources), max_restarts=0, scheduling_strategy="SPREAD"
-        )
-        actors = [kept.remote(prepare, each, engine.threads, own_versions()) for each in shared]
-        processes = RayProcesses(engine, ray, actors)
-        for number in range(len(actors)):
+    with engine.joined(room=len(shared)) as cluster:
+        for number, each in enumerate(shared):
+            cluster.tell(Keep(number=number, prepare=prepare), each)
+        processes = RayProcesses(engine, cluster)
+        for number in range(len(shared)):
             processes.ask(number)
-        for _ in processes.answers(limit_s=READY_S):
+        for _ in processes.answers(lambda _number, _output: None, limit_s=READY_S):
             pass
         yield processes
-
-
-class _Process:
-    """What Ray keeps on one of its machines."""
-
-    def __init__(self, prepare: str, shared: bytes, threads: int, versions: str) -> None:
-        self._work, self._threads, self._versions = Work(prepare=prepare, shared=shared), threads, versions
-
-    def do(self, *blocks: bytes) -> bytes:
-        """Make ready, the first time, and answer."""
-        return perform(self._work, *blocks, threads=self._threads, versions=self._versions)

@@ -1,8 +1,7 @@
 """One task, the same on every engine: a named function makes a worker ready, and what it gives turns bytes into bytes.
 
-Tasks are names and bytes of ours, and so are answers. A worker runs nothing but what the names say. Between processes of one
-machine nothing else crosses. A Ray cluster wraps both in pickles of its own, so whoever runs one of its machines can run code in
-the process that joined it (``ray_cluster``).
+Tasks are names and bytes of ours, and so are answers. A worker runs nothing but what the names say, and no pickle enters a party's
+process. A Ray cluster wraps both in pickles of its own, which a process apart reads (``ray_driver``).
 """
 
 import importlib
@@ -14,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from importlib import metadata
-from typing import Protocol, cast
+from typing import Protocol, TypeVar, cast
 
 import msgspec
 
@@ -28,6 +27,7 @@ _PASSED_ON: dict[str, type[TallystickError]] = {
     kind.__name__: kind for kind in (ComputeError, ConfigError, DataError, StorageError, StoreError)
 }
 
+Output = TypeVar("Output")
 TaskFunction = Callable[..., bytes]
 """From a task's input; a process that stays (``ray_processes``) is given several blocks of bytes, or none."""
 
@@ -53,13 +53,16 @@ class Engine(Protocol):
         """How many tasks run at a time."""
         ...
 
-    def map(self, work: Work, inputs: Iterable[bytes | None]) -> Iterator[tuple[int, bytes]]:
+    def map(self, work: Work, inputs: Iterable[bytes | None], read: Callable[[bytes], Output]) -> Iterator[tuple[int, Output]]:
         """Give the number and the output of each input, as they are done; an input is taken when a worker is free for it.
+
+        ``read`` makes of an output's bytes what it stands for.
 
         Inputs may wait for outputs: None says that the next one is not there before a task that runs is over. A task whose
         worker dies is begun again, up to ``ATTEMPTS`` times in all. Once the iterator is closed, nothing runs.
 
-        Raises what a task raised, or ComputeError for an engine that is lost, or a task that lost its worker too often.
+        Raises what a task raised, or ComputeError for an engine that is lost, a task that lost its worker too often, or an output
+        that ``read`` cannot read.
         """
         ...
 
@@ -109,20 +112,22 @@ def perform(work: Work, *given: bytes, threads: int, versions: str) -> bytes:
         return _FAILED + msgspec.msgpack.encode((name, said, traceback.format_exc()))
 
 
-def output_of(answer: object, number: int, *, machine: str = "a worker") -> bytes:
-    """Give what a task came to; raises what it raised, and ComputeError, naming the machine, for what is no answer of ours."""
-    if isinstance(answer, bytes) and answer[:1] == _DONE:
-        return answer[1:]
+def output_of(answer: bytes, number: int, *, read: Callable[[bytes], Output], machine: str = "a worker") -> Output:
+    """Give what a task came to, as ``read`` makes it of its bytes.
+
+    Raises what the task raised, and ComputeError, naming the machine, for what is no answer of ours or cannot be read.
+    """
     try:
-        if not isinstance(answer, bytes) or answer[:1] != _FAILED:
-            raise TypeError(f"a {type(answer).__name__} that no task gives")
+        if answer[:1] == _DONE:
+            return read(answer[1:])
+        if answer[:1] != _FAILED:
+            raise ValueError(answer[:1])
         name, said, trace = msgspec.msgpack.decode(answer[1:], type=tuple[str, str, str])
         kind = _PASSED_ON[name] if name else None
-    except (TypeError, KeyError, msgspec.DecodeError) as unreadable:
-        what = unreadable if isinstance(unreadable, TypeError) else "bytes that are no answer"
+    except Exception as error:  # each library that reads has kinds of its own
         raise ComputeError(
-            f"task {number}: {machine} answered with {what}; install the same versions on all machines, and look who else can "
-            "reach it"
+            f"task {number}: {machine} answered with bytes that are no answer of this task ({type(error).__name__}); install the "
+            "same versions on all machines, and look who else can reach it"
         ) from None
     said, trace = ("\n".join(map(printable, words.splitlines())) for words in (said, trace))
     failure = kind(said) if kind is not None else ComputeError(f"task {number} failed: {said}")

@@ -52,9 +52,13 @@ def simulated_on(
             yield str(number).encode()
 
     work = Work(prepare=f"{__name__}:{prepare.__name__}", shared=msgspec.msgpack.encode(shared))
-    for index, output in engine.map(work, inputs()):
-        kind, _, rest = output.partition(b":")
-        yield running[index], read_result(rest) if kind == b"result" else _ERRORS[kind.decode()](rest.decode())
+    for index, outcome in engine.map(work, inputs(), _outcome):
+        yield running[index], outcome
+
+
+def _outcome(output: bytes) -> Outcome:
+    kind, _, rest = output.partition(b":")
+    return read_result(rest) if kind == b"result" else _ERRORS[kind.decode()](rest.decode())
 
 
 class _Shared(msgspec.Struct, frozen=True):

@@ -25,8 +25,8 @@ def leaks_on(engine: Engine, plan: AttackPlan) -> FeatureLeaks:
     handed = [each.key for each in plan.planned() if not each.row.from_start]
     work = Work(prepare=f"{__name__}:{prepare.__name__}", shared=_packed(plan))
     found: dict[tuple[int, int, str], Reconstruction | str] = {}
-    for number, output in engine.map(work, (msgspec.json.encode(key) for key in handed)):
-        found[handed[number]] = _rebuilt(output)
+    for number, output in engine.map(work, (msgspec.json.encode(key) for key in handed), _rebuilt):
+        found[handed[number]] = output
     return plan.leaks(lambda each: found[each.key] if each.key in found else each())
 
 

@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -171,8 +172,8 @@ def _on(engine: Engine, rows: _Rows, due: Iterator[TrialRecord | None]) -> Gener
     """Run the trials that are due on an engine."""
     inputs = (msgspec.json.encode(record) if record is not None else None for record in due)
     work = Work(prepare=f"{__name__}:{prepare.__name__}", shared=msgspec.msgpack.encode(_Shared.of(rows)))
-    for _, output in engine.map(work, inputs):
-        yield msgspec.json.decode(output, type=TrialRecord)
+    for _, record in engine.map(work, inputs, partial(msgspec.json.decode, type=TrialRecord)):
+        yield record
 
 
 def prepare(shared: bytes) -> TaskFunction:

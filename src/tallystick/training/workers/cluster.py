@@ -50,23 +50,26 @@ class Cluster:
             return
         self._told = what, number, rows
         line = msgspec.json.encode(self._told)
-        weights = [self._processes.shared(_bytes([self._memory["weights"]]))] if what == "forward" else []
+        forward = what == "forward"
+        if forward:
+            self._processes.share(_bytes([self._memory["weights"]]))
         for worker in range(1, self._plan.workers):
             rows_of = _bytes(_read(self._memory, self._plan, worker, *self._told))
-            self._processes.ask(worker - 1, line, rows_of, *weights)
+            self._processes.ask(worker - 1, line, rows_of, shared=forward)
 
     def hear(self) -> None:
         """See ``Crew``."""
         if self._told is None:
             return
         (what, _, rows), self._told = self._told, None
-        answers = self._processes.answers()
+        answers = self._processes.answers(
+            lambda number, answer: _fill(_made(self._memory, self._plan, 1 + number, what, rows), answer)
+        )
         for worker in range(1, self._plan.workers):
             try:
-                answer = next(answers)
+                next(answers)
             except ComputeError as error:
                 raise WorkerLost(f"{self._plan.named(worker)} is lost: {error}") from None
-            _fill(_made(self._memory, self._plan, worker, what, rows), answer)
 
     def end(self) -> None:
         """See ``Crew``."""
@@ -121,9 +124,10 @@ def _bytes(tensors: Sequence[Tensor]) -> bytes:
 
 
 def _fill(tensors: Sequence[Tensor], given: bytes) -> None:
+    if len(given) != (size := sum(tensor.nbytes for tensor in tensors)):
+        raise ValueError(f"{len(given)} bytes for {size}")
     start = 0
     for tensor in tensors:
         into = tensor.numpy()
         into[...] = np.frombuffer(given, into.dtype, into.size, start).reshape(into.shape)
         start += into.nbytes
-    assert start == len(given), "both sides know the sizes by plan and rows"

@@ -1,0 +1,299 @@
+"""The process that belongs to a Ray cluster on behalf of a party, and the only one that runs Ray.
+
+Ray unpickles what a worker returns, so any machine of the cluster can run code here. That is why this process begins anew, with a
+few variables of the environment and no open file but its pipe: it holds neither key nor session nor table, only what tasks are
+given. It ends when the process that began it does.
+"""
+
+import logging
+import os
+import re
+import select
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, TypeAlias, cast
+
+from tallystick.compute.ray_messages import (
+    Alive,
+    Answer,
+    Ask,
+    GivenUp,
+    Join,
+    Joined,
+    Keep,
+    Lost,
+    Machines,
+    Measure,
+    Reply,
+    Request,
+    Share,
+    Task,
+    Wait,
+    receive,
+    send,
+)
+from tallystick.compute.task import ATTEMPTS, IDLE, Work, output_of, perform
+from tallystick.errors import ComputeError, printable
+
+LOOK_S = 2.0
+"""How often the cluster is looked after while its answers are waited for."""
+LEAVE_S = 10.0
+"""How long leaving a cluster may take."""
+CLIENT = "ray://"
+_WORDS = 400
+
+Ray: TypeAlias = Any  # the library, which is loaded where it is used
+
+
+def main() -> None:
+    """Serve the process at the other end of standard input, until it closes it."""
+    connection = socket.socket(fileno=os.dup(0))
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(2, 1)  # so that nothing that prints speaks for us
+    threading.Thread(target=_end_with, args=(connection,), daemon=True).start()
+    with suppress(EOFError):  # nobody listens any more
+        join, _ = receive(connection, Join)
+        try:
+            with _Cluster(join).joined() as cluster:
+                send(connection, Joined())
+                _serve(cluster, connection)
+        except ComputeError as error:
+            send(connection, Lost(why=_line(error)))
+        except EOFError:
+            raise
+        except Exception as error:  # of Ray, which has many kinds
+            send(connection, Lost(why=f"compute.address = {join.address}: Ray failed: {type(error).__name__}: {_line(error)}"))
+
+
+def _end_with(connection: socket.socket) -> None:
+    """End this process soon after the one at the other end, even from within a call of Ray that never returns."""
+    poll = select.poll()
+    poll.register(connection, 0)  # a closed other end is told whatever is asked for
+    poll.poll()
+    time.sleep(LEAVE_S)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _serve(cluster: "_Cluster", connection: socket.socket) -> None:
+    """Do as the other side says, in turn."""
+
+    def alive() -> None:
+        send(connection, Alive())
+
+    while True:
+        request, body = receive(connection, Request)  # type: ignore[arg-type]
+        match request:
+            case Share():
+                cluster.share(bytes(body))
+            case Task():
+                cluster.begin(request.number, request.prepare, bytes(body))
+            case Keep():
+                cluster.keep(request.number, request.prepare, bytes(body))
+            case Ask():
+                cluster.ask(request, memoryview(body))
+            case Measure():
+                send(connection, cluster.measured(alive))
+            case Wait():
+                reply, answer = cluster.answered(alive)
+                send(connection, reply, answer)
+            case _:
+                raise ComputeError("the process that joined a Ray cluster was asked to join another")
+
+
+class _Cluster:
+    """A cluster that this process belongs to, and what it was asked for."""
+
+    def __init__(self, join: Join) -> None:
+        self._join = join
+        self._ray: Ray = None
+        self._task: Any = None
+        self._shared: Any = None
+        self._actors: dict[int, Any] = {}
+        self._waiting: dict[Any, int] = {}
+        self._lacking: dict[str, float] = {}
+        """Since when what is needed has not been there."""
+
+    @contextmanager
+    def joined(self) -> "Iterator[_Cluster]":
+        """Belong to the cluster within the block; what still runs at its end is ended."""
+        address = self._join.address
+        if address != "auto":
+            _require_answer(address, self._join.answer_s)
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # before it is loaded: it tells nobody
+        import ray
+
+        try:
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
+        except (Exception, SystemExit) as error:  # of many kinds: no cluster here, another version, no machine of it
+            advice = "; install the same versions on all machines" if "ersion mismatch" in str(error) else ""
+            raise ComputeError(f"compute.address = {address}: Ray could not join: {_line(error)}{advice}") from None
+        self._ray = ray
+        try:
+            self._require_room(self._join.room)
+            yield self
+        except ConnectionError as error:
+            raise ComputeError(self._lost(_line(error).rstrip("."))) from None
+        finally:
+            for each in self._waiting:
+                with suppress(Exception):  # it may be over, or the cluster gone
+                    ray.cancel(each, force=True)
+            ray.shutdown()
+
+    def share(self, block: bytes) -> None:
+        """Hand the cluster what several are given, so that it crosses to each machine once."""
+        self._shared = self._ray.put(block)
+
+    def begin(self, number: int, prepare: str, given: bytes) -> None:
+        """Begin a task; Ray does it again, on another machine if need be, whose worker or machine died."""
+        self._task = self._task or self._remote()  # Ray sends the function to the head for each of these
+        task = self._task.remote(prepare, self._shared, given, self._join.threads, self._join.versions)
+        self._waiting[task] = number
+
+    def keep(self, number: int, prepare: str, shared: bytes) -> None:
+        """Begin a process that stays, on as many machines as may be, and is not begun again."""
+        kept = self._ray.remote(_Process).options(
+            num_cpus=self._join.threads, resources=self._join.resources, max_restarts=0, scheduling_strategy="SPREAD"
+        )
+        self._actors[number] = kept.remote(prepare, shared, self._join.threads, self._join.versions)
+
+    def ask(self, request: Ask, body: memoryview) -> None:
+        """Ask a process that stays."""
+        blocks, start = [], 0
+        for size in request.sizes:
+            blocks.append(bytes(body[start : start + size]))
+            start += size
+        shared = [self._shared] if request.shared else []
+        self._waiting[self._actors[request.number].do.remote(*blocks, *shared)] = request.number
+
+    def answered(self, alive: Any) -> tuple[Reply, bytes]:
+        """Wait for an answer that is due, looking after the cluster; ``alive`` is called as time goes by."""
+        while not (done := self._ray.wait(list(self._waiting), num_returns=1, timeout=LOOK_S)[0]):
+            self._look_after()
+            alive()
+        number = self._waiting.pop(done[0])
+        try:
+            answer = self._ray.get(done[0])
+        except Exception as error:  # Ray reads a pickle, which may raise anything
+            return GivenUp(number=number, kind=printable(type(error).__name__, most=_WORDS), words=_line(error)), b""
+        return Answer(number=number), answer if isinstance(answer, bytes) else b""  # which is no answer of a task's
+
+    def measured(self, alive: Any) -> Machines:
+        """Run the idle task on every machine."""
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        for place, node in enumerate(_alive(self._ray)):
+            there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+            remote = self._remote(num_cpus=0, resources={}, scheduling_strategy=there)
+            task = remote.remote(IDLE.prepare, IDLE.shared, b"", self._join.threads, self._join.versions)
+            self._waiting[task] = place
+        took = []
+        while self._waiting:
+            reply, answer = self.answered(alive)
+            if isinstance(reply, GivenUp):
+                raise ComputeError(f"compute.address = {self._join.address}: a machine gave up: {reply.kind}: {reply.words}")
+            took.append(output_of(answer, reply.number, read=int, machine=f"a machine of the Ray cluster at {self._join.address}"))
+        return Machines(took=took, memory=int(self._ray.cluster_resources().get("memory", 0)))
+
+    def _remote(self, **options: Any) -> Any:
+        usual = {"num_cpus": self._join.threads, "resources": self._join.resources, "max_retries": ATTEMPTS - 1}
+        return self._ray.remote(**usual | options)(_perform_on_ray)
+
+    def _look_after(self) -> None:
+        """Raise ComputeError where the cluster has had no head, or no machine for a task, for too long: Ray itself would end this
+        process without a word of ours, or wait for ever.
+        """
+        address = self._join.address
+        head = address if address.startswith(CLIENT) else str(self._ray.get_runtime_context().gcs_address)
+        if not self._lasts("head", self._join.head_s, ok=_answers(head, LOOK_S)):
+            raise ComputeError(self._lost("its head does not answer"))
+        if "head" not in self._lacking and not self._lasts("machine", self._join.lost_s, ok=self._room() > 0):
+            raise ComputeError(self._no_room(self._join.room))
+
+    def _lasts(self, what: str, limit_s: float, *, ok: bool) -> bool:
+        """Note whether it is there; False once it has not been for that long."""
+        if ok:
+            self._lacking.pop(what, None)
+            return True
+        return time.monotonic() - self._lacking.setdefault(what, time.monotonic()) <= limit_s
+
+    def _lost(self, why: str) -> str:
+        return f"compute.address = {self._join.address}: the Ray cluster is lost: {why}; begin it again, and then this command"
+
+    def _require_room(self, number: int) -> None:
+        if self._room() < number:
+            raise ComputeError(self._no_room(number))
+
+    def _room(self) -> int:
+        """For how many tasks at a time the cluster has room."""
+        needs = {"CPU": float(self._join.threads), **self._join.resources}
+        return sum(
+            int(min(node["Resources"].get(name, 0.0) / need for name, need in needs.items() if need))
+            for node in _alive(self._ray)
+        )
+
+    def _no_room(self, number: int) -> str:
+        needs = ", ".join(f"{name} {need:g}" for name, need in {"CPU": self._join.threads, **self._join.resources}.items())
+        return (
+            f"compute: {number} workers at a time are asked for; the Ray cluster at {self._join.address} has "
+            f"{len(_alive(self._ray))} machine(s), with room for {self._room()}, each with {needs}; begin more machines, or have "
+            "fewer workers"
+        )
+
+
+def _perform_on_ray(prepare: str, shared: bytes, given: bytes, threads: int, versions: str) -> bytes:
+    """What Ray's workers run: names and bytes, as every engine's do."""
+    return perform(Work(prepare=prepare, shared=shared), given, threads=threads, versions=versions)
+
+
+class _Process:
+    """What Ray keeps on one of its machines."""
+
+    def __init__(self, prepare: str, shared: bytes, threads: int, versions: str) -> None:
+        self._work, self._threads, self._versions = Work(prepare=prepare, shared=shared), threads, versions
+
+    def do(self, *blocks: bytes) -> bytes:
+        """Make ready, the first time, and answer."""
+        return perform(self._work, *blocks, threads=self._threads, versions=self._versions)
+
+
+def _alive(ray: Ray) -> list[dict[str, Any]]:
+    return [node for node in ray.nodes() if node["Alive"]]
+
+
+def _require_answer(address: str, limit_s: float) -> None:
+    """Raise ComputeError for an address at which nothing speaks Ray's protocol: Ray itself would try for minutes."""
+    if not _answers(address, limit_s):
+        raise ComputeError(
+            f"compute.address = {address}: no Ray cluster answered within {limit_s:g} s; is its head up (ray status), and "
+            "is this the port of its head (6379 for host:port, 10001 for ray://)?"
+        )
+
+
+def _answers(address: str, limit_s: float) -> bool:
+    """Whether something speaks Ray's protocol there; behind TLS of Ray's own, whether something takes connections."""
+    where = address.removeprefix(CLIENT)
+    if os.environ.get("RAY_USE_TLS") == "1":
+        host, _, port = where.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=limit_s).close()
+        except OSError:
+            return False
+        return True
+    import grpc
+
+    with grpc.insecure_channel(where, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
+        try:
+            grpc.channel_ready_future(channel).result(timeout=limit_s)
+        except grpc.FutureTimeoutError:
+            return False
+    return True
+
+
+def _line(error: BaseException) -> str:
+    """What an error says, without colours and line ends."""
+    return printable(" ".join(re.sub("\x1b\\[[0-9;]*m", "", str(error)).split()), most=_WORDS)
