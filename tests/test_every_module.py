@@ -30,7 +30,6 @@ REACHED = {
     "tallystick.cli.options": ("tests/cli/test_cli.py", '"--json"'),
     "tallystick.cli.runs": ("tests/job/test_run_versions.py", '"runs"'),
     "tallystick.cli.signals": ("tests/cli/test_signals.py", "SIGINT"),
-    "tallystick.compute.ray_processes": ("tests/training/test_workers_on_ray.py", "Ray gave it up"),
     "tallystick.compute.threads": ("tests/compute/test_local.py", "threads=3"),
     "tallystick.compute.worker": ("tests/compute/test_local.py", "killed_worker"),
     "tallystick.config.folds": ("tests/config/test_folded_contract.py", "training.folds"),

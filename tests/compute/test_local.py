@@ -159,7 +159,16 @@ def test_a_check_names_the_workers_that_memory_allows(tmp_path):
 
 @pytest.mark.parametrize(
     "answer",
-    [b"", b"\0", b"\0no number", b"\2", b"\1", b"\1\xc1", b"\1\x93\xa0\xa0", b"\1" + msgspec.msgpack.encode(("SystemExit", "", ""))],
+    [
+        b"",
+        b"\0",
+        b"\0no number",
+        b"\2",
+        b"\1",
+        b"\1\xc1",
+        b"\1\x93\xa0\xa0",
+        b"\1" + msgspec.msgpack.encode(("SystemExit", "", "")),
+    ],
 )
 def test_what_is_no_answer_of_ours_is_one_line_that_names_the_machine(answer):
     with pytest.raises(ComputeError, match=r"^task 3: node-7 answered with") as caught:

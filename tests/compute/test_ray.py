@@ -58,6 +58,11 @@ def test_a_cluster_does_tasks_again_that_lost_their_worker_or_their_machine(tmp_
             list(chores(engine, tmp_path, ["die", 99, "always"]))
         with pytest.raises(DataError, match="the column 'x' has no values"):
             list(chores(engine, tmp_path, ["raise", "data"]))
+        with pytest.raises(
+            ComputeError, match=f"task 0: a machine of the Ray cluster at {cluster.address} answered with bytes that"
+        ):
+            list(chores(engine, tmp_path, ["plant", "planted"]))
+        assert int((tmp_path / "planted").read_text()) != os.getpid()
         with pytest.raises(ComputeError, match=r"3 workers at a time are asked for; .* 2 machine.*, with room for 2, each"):
             RayEngine(address=cluster.address, workers=3).check()
         with pytest.raises(ComputeError, match="with room for 0, each with CPU 1, gpu 1; begin more machines"):
@@ -82,8 +87,18 @@ def test_a_cluster_does_tasks_again_that_lost_their_worker_or_their_machine(tmp_
         assert {number: signal.getsignal(number) for number in before} == before
 
         monkeypatch.setattr(ray_cluster, "HEAD_S", 1.0)
-        outputs = chores(RayEngine(address=cluster.address, workers=1), tmp_path, ["square", 1], ["sleep", 600, "late"])
-        assert next(outputs)[0] == 0
-        cluster.head_node.kill_gcs_server()
-        with pytest.raises(ComputeError, match=r"the Ray cluster is lost: its head does not answer; begin it again"):
-            next(outputs)
+        (head,) = (each.process.pid for each in cluster.head_node.all_processes["gcs_server"])
+        for how in (signal.SIGSTOP, signal.SIGKILL):
+            outputs = chores(RayEngine(address=cluster.address, workers=1), tmp_path, ["square", 1], ["sleep", 600, "late"])
+            assert next(outputs)[0] == 0
+            os.kill(head, how)
+            with pytest.raises(ComputeError, match=r"the Ray cluster is lost: its head does not answer; begin it again"):
+                next(outputs)
+            if how == signal.SIGSTOP:
+                monkeypatch.setattr(ray_cluster, "ANSWER_S", 0.3)
+                with pytest.raises(ComputeError, match=r"no Ray cluster answered within 0.3 s"):
+                    RayEngine(address=cluster.address, workers=1).check()
+                monkeypatch.undo()
+                monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+                monkeypatch.setattr(ray_cluster, "HEAD_S", 1.0)
+                os.kill(head, signal.SIGCONT)

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 from test_local import begun, ended
@@ -81,7 +80,8 @@ def shutdown():
 SPY = """
 import json, os, sys
 seen = {"pid": os.getpid(), "environment": dict(os.environ), "arguments": sys.argv, "command": open("/proc/self/cmdline").read()}
-seen["files"] = {each: os.readlink("/proc/self/fd/" + each) for each in os.listdir("/proc/self/fd") if os.path.exists("/proc/self/fd/" + each)}
+files = ["/proc/self/fd/" + each for each in os.listdir("/proc/self/fd")]
+seen["files"] = {os.path.basename(each): os.readlink(each) for each in files if os.path.lexists(each)}
 seen["modules"] = sorted(sys.modules)
 open(PATH, "w").write(json.dumps(seen))
 """
@@ -125,7 +125,9 @@ def test_what_a_machine_returns_is_unpickled_in_a_process_without_secrets(stand_
     (stand_in / "planted").write_bytes(pickle.dumps(Planted(stand_in / "seen")))
     with (stand_in / "key.pem").open() as key:
         os.set_inheritable(key.fileno(), True)
-        with pytest.raises(ComputeError, match=r"^task 0: a machine of the Ray cluster at auto answered with bytes that are no answer"):
+        with pytest.raises(
+            ComputeError, match=r"^task 0: a machine of the Ray cluster at auto answered with bytes that are no answer"
+        ):
             list(squares(stand_in, 1, workers=1))
     seen = json.loads((stand_in / "seen").read_text())
     assert seen["pid"] == process_of(stand_in) != os.getpid()
@@ -153,27 +155,26 @@ def test_tasks_and_processes_answer_in_bytes(stand_in):
     assert ended(process_of(stand_in))
 
 
-CALLS = ("init", "nodes", "put", "wait", "get")
+ENDS = {
+    "hangs": "the process that belongs to the Ray cluster .* for 1 s, and was ended; the cluster's head may hang",
+    "stops": "the process that belongs to the Ray cluster .* for 1 s, and was ended; the cluster's head may hang",
+    "dies": "the process that belongs to the Ray cluster ended by SIGKILL",
+    "leaves": "the process that belongs to the Ray cluster ended with exit code 3",
+    "fails": r"(Ray could not join|Ray failed: OSError|given up by Ray: OSError): .*no ?space",
+}
+CASES = [(call, "hangs") for call in ("init", "nodes", "put", "wait", "get")]
+CASES += [("get", "stops"), ("init", "dies"), ("wait", "dies"), ("get", "leaves")]
+CASES += [(call, "fails") for call in ("init", "put", "wait", "get")]
 
 
-@pytest.mark.parametrize("call", CALLS)
-@pytest.mark.parametrize(
-    ("what", "line"),
-    [
-        ("hangs", "the process that belongs to the Ray cluster .* for [12] s, and was ended; the cluster's head may hang"),
-        ("stops", "the process that belongs to the Ray cluster .* for [12] s, and was ended; the cluster's head may hang"),
-        ("dies", "the process that belongs to the Ray cluster ended by SIGKILL"),
-        ("leaves", "the process that belongs to the Ray cluster ended with exit code 3"),
-        ("fails", r"(Ray could not join|Ray failed: OSError|given up by Ray: OSError): .*no ?space"),
-    ],
-)
-def test_each_end_within_a_call_is_one_line_in_time(stand_in, monkeypatch, call, what, line):
+@pytest.mark.parametrize(("call", "what"), CASES)
+def test_each_end_within_a_call_is_one_line_in_time(stand_in, monkeypatch, call, what):
     monkeypatch.setenv("RAY_TEST", f"{call} {what}")
     if what in ("hangs", "stops"):
-        monkeypatch.setattr(ray_cluster, "JOIN_S", 2.0)
+        monkeypatch.setattr(ray_cluster, "JOIN_S", 1.0 if call in ("init", "nodes") else PATIENCE_S)
         monkeypatch.setattr(ray_cluster, "SILENT_S", 1.0)
     began = time.monotonic()
-    with pytest.raises(ComputeError, match=line) as caught:
+    with pytest.raises(ComputeError, match=ENDS[what]) as caught:
         list(squares(stand_in, 1))
     assert time.monotonic() - began < PATIENCE_S
     assert len(str(caught.value).splitlines()) == 1
@@ -235,19 +236,14 @@ JOINED = "send(connection, Joined()); receive(connection, Share); receive(connec
 @pytest.mark.parametrize(
     ("before", "sent", "after", "line"),
     [
-        ("", "b'no frame of any kind'", "", "no message of ours"),
-        ("", "frame(b'')", "", "no message of ours"),
         ("", "frame(b'\\xc1')", "", "no message of ours"),
         ("", "struct.pack('>IQ', 1 << 31, 0)", "time.sleep(600)", "no message of ours"),
         ("", "struct.pack('>IQ', 1, 1 << 60)", "time.sleep(600)", "no message of ours"),
         ("", "frame(msgspec.msgpack.encode(Share()))", "", "no message of ours"),
-        ("", "frame(msgspec.msgpack.encode(Alive()))", "", "no message of ours"),
         ("", "frame(msgspec.msgpack.encode({'type': 'Joined', 'more': 1}))", "", "no message of ours"),
         ("", "struct.pack('>IQ', 30, 0)", "", "ended with exit code 0"),
-        ("", "struct.pack('>IQ', 30, 0)", "time.sleep(600)", "did not join for 2 s"),
-        ("", "b'\\0'", "[(time.sleep(.2), connection.sendall(b'\\0')) for _ in range(3000)]", "did not join for 2 s|no message"),
+        ("", "b'\\0'", "[(time.sleep(.2), connection.sendall(b'\\0')) for _ in range(3000)]", "did not join for 1 s|no message"),
         (JOINED, "frame(msgspec.msgpack.encode(Answer(number=1)))", "", "no message of ours"),
-        (JOINED, "frame(msgspec.msgpack.encode({'type': 'Answer', 'number': -1}))", "", "no message of ours"),
         (JOINED, "frame(msgspec.msgpack.encode(Machines(took=[1], memory=1)))", "", "no message of ours"),
         (JOINED, "frame(msgspec.msgpack.encode(Answer(number=0)), b'\\2')", "", "bytes that are no answer of this task"),
         (JOINED, "frame(msgspec.msgpack.encode(Answer(number=0)), b'\\0' + b'\\xff' * 99)", "", "bytes that are no answer"),
@@ -259,9 +255,8 @@ JOINED = "send(connection, Joined()); receive(connection, Share); receive(connec
 def test_whatever_that_process_sends_is_one_line(tmp_path, monkeypatch, before, sent, after, line):
     """A machine of the cluster may have taken it over."""
     monkeypatch.setattr(ray_cluster, "_DRIVER", "import msgspec\n" + ROGUE.format(before=before, sent=sent, after=after))
-    monkeypatch.setattr(ray_cluster, "LEAVE_S", 1.0)
     if "sleep" in after:
-        monkeypatch.setattr(ray_cluster, "JOIN_S", 2.0)
+        monkeypatch.setattr(ray_cluster, "JOIN_S", 1.0)
     pytest.importorskip("ray")
     with pytest.raises(ComputeError, match=line) as caught:
         list(squares(tmp_path, 1))

@@ -17,17 +17,16 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from tallystick.compute.ray_driver import LEAVE_S
 from tallystick.compute.ray_messages import (
     SLOWEST,
     Alive,
     Answer,
-    Ask,
     GivenUp,
     Join,
     Joined,
-    Keep,
     Lost,
     Machines,
     Measure,
@@ -104,8 +103,9 @@ class RayEngine:
                 f"has {size_in_words(machines.memory)}; have at most {machines.memory // each}"
             )
         return (
-            f"the Ray cluster at {self.address} answers with {len(machines.took)} machine(s), each with the versions of this one; "
-            f"a task takes {size_in_words(each)} before any data"
+            f"the Ray cluster at {self.address} answers with {len(machines.took)} machine(s), each with the versions of this "
+            f"one; a task takes {size_in_words(each)} before any data; its machines see what tasks see, and can run code here as "
+            "this user"
         )
 
     @contextmanager
@@ -134,22 +134,23 @@ class RayEngine:
 class JoinedCluster:
     """The process that belongs to a cluster, and this side of its pipe.
 
-    Each method raises ComputeError where the cluster is lost, or that process ends, says nothing in time, or says what it may not.
+    Each method raises ComputeError where the cluster is lost, or that process ends, is silent for too long, or sends what it may
+    not.
     """
 
     def __init__(self, address: str) -> None:
         self._address = address
         self._sent = 0
         """Bytes since it last said something, which it needs time to hand on."""
-        self._said = tempfile.TemporaryFile()
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115
         self._pipe, theirs = socket.socketpair()
         kept = {name: value for name, value in os.environ.items() if name in _ENVIRONMENT or name.startswith(_PREFIXES)}
-        modules = os.pathsep.join(os.path.abspath(each) for each in sys.path if each)
+        modules = os.pathsep.join(str(Path(each).absolute()) for each in sys.path if each)
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-c", _DRIVER],
-            stdin=theirs,
-            stdout=theirs,
-            stderr=self._said,
+            stdin=theirs.fileno(),
+            stdout=theirs.fileno(),
+            stderr=self._said.fileno(),
             env=kept | {"PYTHONPATH": modules},
             start_new_session=True,  # so that Ctrl-C reaches this process alone, which ends the other
         )

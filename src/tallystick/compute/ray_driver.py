@@ -15,7 +15,8 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, TypeAlias, cast
+from functools import partial
+from typing import Any, TypeAlias
 
 from tallystick.compute.ray_messages import (
     Alive,
@@ -28,7 +29,6 @@ from tallystick.compute.ray_messages import (
     Lost,
     Machines,
     Measure,
-    Reply,
     Request,
     Share,
     Task,
@@ -44,7 +44,7 @@ LOOK_S = 2.0
 LEAVE_S = 10.0
 """How long leaving a cluster may take."""
 CLIENT = "ray://"
-_WORDS = 400
+_WORDS = 1000
 
 Ray: TypeAlias = Any  # the library, which is loaded where it is used
 
@@ -58,16 +58,30 @@ def main() -> None:
     threading.Thread(target=_end_with, args=(connection,), daemon=True).start()
     with suppress(EOFError):  # nobody listens any more
         join, _ = receive(connection, Join)
-        try:
-            with _Cluster(join).joined() as cluster:
-                send(connection, Joined())
-                _serve(cluster, connection)
-        except ComputeError as error:
-            send(connection, Lost(why=_line(error)))
-        except EOFError:
-            raise
-        except Exception as error:  # of Ray, which has many kinds
-            send(connection, Lost(why=f"compute.address = {join.address}: Ray failed: {type(error).__name__}: {_line(error)}"))
+        telling = partial(_failures_told, connection, join.address)
+        with telling(), _Cluster(join).joined() as cluster, telling():  # before the cluster is left, which may take long
+            cluster.require_room()
+            send(connection, Joined())
+            _serve(cluster, connection)
+
+
+@contextmanager
+def _failures_told(connection: socket.socket, address: str) -> Iterator[None]:
+    """Say to the other side what is raised within the block, the last that is said; then raise EOFError."""
+    try:
+        yield
+    except EOFError:
+        raise
+    except ComputeError as error:
+        why = _line(error)
+    except ConnectionError as error:
+        why = _lost(address, _line(error).rstrip("."))
+    except Exception as error:  # of Ray, which has many kinds
+        why = f"compute.address = {address}: Ray failed: {type(error).__name__}: {_line(error)}"
+    else:
+        return
+    send(connection, Lost(why=why))
+    raise EOFError
 
 
 def _end_with(connection: socket.socket) -> None:
@@ -86,7 +100,7 @@ def _serve(cluster: "_Cluster", connection: socket.socket) -> None:
         send(connection, Alive())
 
     while True:
-        request, body = receive(connection, Request)  # type: ignore[arg-type]
+        request, body = receive(connection, Request)
         match request:
             case Share():
                 cluster.share(bytes(body))
@@ -134,10 +148,7 @@ class _Cluster:
             raise ComputeError(f"compute.address = {address}: Ray could not join: {_line(error)}{advice}") from None
         self._ray = ray
         try:
-            self._require_room(self._join.room)
             yield self
-        except ConnectionError as error:
-            raise ComputeError(self._lost(_line(error).rstrip("."))) from None
         finally:
             for each in self._waiting:
                 with suppress(Exception):  # it may be over, or the cluster gone
@@ -170,7 +181,7 @@ class _Cluster:
         shared = [self._shared] if request.shared else []
         self._waiting[self._actors[request.number].do.remote(*blocks, *shared)] = request.number
 
-    def answered(self, alive: Any) -> tuple[Reply, bytes]:
+    def answered(self, alive: Any) -> tuple[Answer | GivenUp, bytes]:
         """Wait for an answer that is due, looking after the cluster; ``alive`` is called as time goes by."""
         while not (done := self._ray.wait(list(self._waiting), num_returns=1, timeout=LOOK_S)[0]):
             self._look_after()
@@ -196,7 +207,9 @@ class _Cluster:
             reply, answer = self.answered(alive)
             if isinstance(reply, GivenUp):
                 raise ComputeError(f"compute.address = {self._join.address}: a machine gave up: {reply.kind}: {reply.words}")
-            took.append(output_of(answer, reply.number, read=int, machine=f"a machine of the Ray cluster at {self._join.address}"))
+            took.append(
+                output_of(answer, reply.number, read=int, machine=f"a machine of the Ray cluster at {self._join.address}")
+            )
         return Machines(took=took, memory=int(self._ray.cluster_resources().get("memory", 0)))
 
     def _remote(self, **options: Any) -> Any:
@@ -210,9 +223,9 @@ class _Cluster:
         address = self._join.address
         head = address if address.startswith(CLIENT) else str(self._ray.get_runtime_context().gcs_address)
         if not self._lasts("head", self._join.head_s, ok=_answers(head, LOOK_S)):
-            raise ComputeError(self._lost("its head does not answer"))
+            raise ComputeError(_lost(address, "its head does not answer"))
         if "head" not in self._lacking and not self._lasts("machine", self._join.lost_s, ok=self._room() > 0):
-            raise ComputeError(self._no_room(self._join.room))
+            raise ComputeError(self._no_room())
 
     def _lasts(self, what: str, limit_s: float, *, ok: bool) -> bool:
         """Note whether it is there; False once it has not been for that long."""
@@ -221,12 +234,10 @@ class _Cluster:
             return True
         return time.monotonic() - self._lacking.setdefault(what, time.monotonic()) <= limit_s
 
-    def _lost(self, why: str) -> str:
-        return f"compute.address = {self._join.address}: the Ray cluster is lost: {why}; begin it again, and then this command"
-
-    def _require_room(self, number: int) -> None:
-        if self._room() < number:
-            raise ComputeError(self._no_room(number))
+    def require_room(self) -> None:
+        """Raise ComputeError where the cluster has no room for as many tasks at a time as were asked for."""
+        if self._room() < self._join.room:
+            raise ComputeError(self._no_room())
 
     def _room(self) -> int:
         """For how many tasks at a time the cluster has room."""
@@ -236,10 +247,10 @@ class _Cluster:
             for node in _alive(self._ray)
         )
 
-    def _no_room(self, number: int) -> str:
+    def _no_room(self) -> str:
         needs = ", ".join(f"{name} {need:g}" for name, need in {"CPU": self._join.threads, **self._join.resources}.items())
         return (
-            f"compute: {number} workers at a time are asked for; the Ray cluster at {self._join.address} has "
+            f"compute: {self._join.room} workers at a time are asked for; the Ray cluster at {self._join.address} has "
             f"{len(_alive(self._ray))} machine(s), with room for {self._room()}, each with {needs}; begin more machines, or have "
             "fewer workers"
         )
@@ -292,6 +303,10 @@ def _answers(address: str, limit_s: float) -> bool:
         except grpc.FutureTimeoutError:
             return False
     return True
+
+
+def _lost(address: str, why: str) -> str:
+    return f"compute.address = {address}: the Ray cluster is lost: {why}; begin it again, and then this command"
 
 
 def _line(error: BaseException) -> str:

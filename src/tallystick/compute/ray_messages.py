@@ -7,7 +7,7 @@ a machine of the cluster can run code in the other process, so what comes from t
 import socket
 import struct
 import time
-from typing import Annotated, TypeAlias, TypeVar
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 
@@ -115,7 +115,6 @@ class Lost(_Message, frozen=True):
 
 
 Reply: TypeAlias = Joined | Alive | Answer | GivenUp | Machines | Lost
-Message = TypeVar("Message")
 
 
 def send(connection: socket.socket, message: Request | Reply, *blocks: bytes, limit_s: float | None = None) -> None:
@@ -140,8 +139,8 @@ def send(connection: socket.socket, message: Request | Reply, *blocks: bytes, li
                 raise EOFError from None
 
 
-def receive(connection: socket.socket, kind: type[Message], *, limit_s: float | None = None) -> tuple[Message, bytearray]:
-    """Receive a message of one of these kinds, and its body.
+def receive(connection: socket.socket, kind: Any, *, limit_s: float | None = None) -> tuple[Any, bytearray]:
+    """Receive a message of a kind, or of one of several, and its body.
 
     Raises TimeoutError where it has not come within ``limit_s`` and a second for each ``SLOWEST`` bytes, EOFError where the other
     side has ended, ValueError for what is no such message.

@@ -6,6 +6,7 @@ One that dies takes that with it, so nothing is done again by itself.
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 from tallystick.compute.ray_cluster import JoinedCluster, RayEngine
 from tallystick.compute.ray_messages import Answer, Ask, GivenUp, Keep, Share
@@ -61,7 +62,7 @@ class RayProcesses:
                 kind = printable(reply.kind, most=100)
                 raise ComputeError(f"Ray gave it up ({kind}); perhaps memory ran out, or its machine is gone")
             machine = f"worker {number} on the Ray cluster at {self._engine.address}"
-            yield output_of(answer, number, read=lambda output, number=number: read(number, output), machine=machine)
+            yield output_of(answer, number, read=partial(read, number), machine=machine)
 
 
 @contextmanager

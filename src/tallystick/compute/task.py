@@ -1,7 +1,7 @@
 """One task, the same on every engine: a named function makes a worker ready, and what it gives turns bytes into bytes.
 
-Tasks are names and bytes of ours, and so are answers. A worker runs nothing but what the names say, and no pickle enters a party's
-process. A Ray cluster wraps both in pickles of its own, which a process apart reads (``ray_driver``).
+Tasks are names and bytes of ours, and so are answers. A worker runs nothing but what the names say, and no pickle enters the
+process of a party. A Ray cluster wraps both in pickles of its own, which a process apart reads (``ray_driver``).
 """
 
 import importlib

@@ -27,7 +27,7 @@ class Cluster:
     """A Crew of processes of a Ray cluster.
 
     Threat model: the cluster's machines and network are the party's own. They see rows, weights, embeddings and gradients, and
-    Ray encrypts nothing unless it is told to.
+    can run code here as the same user (``ray_cluster``). Ray encrypts nothing unless it is told to.
 
     Args:
         plan: of the training.
