@@ -1,5 +1,6 @@
 """How a case may end, and what all campaigns ask of an end: a clean error of ours or success, in time, and in clean words."""
 
+import os
 import random
 import time
 import traceback
@@ -16,6 +17,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from safetensors import SafetensorError, safe_open
 
+import tallystick
 from tallystick.errors import TallystickError
 
 Ended = Literal["refused", "withstood", "accepted", "failed"]
@@ -23,7 +25,8 @@ Ended = Literal["refused", "withstood", "accepted", "failed"]
 have meant; failed: anything else."""
 
 LONGEST_WORDS = 8000  # of an error; a contract with many wrong keys has a line for each
-_HERE = "tallystick_robustness"
+_PRODUCT = str(Path(tallystick.__file__).parent) + os.sep
+"""Where the product lies: a name in a path says nothing, for a checkout's folder may have any."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,8 +132,7 @@ def hearing_warnings() -> Iterator[list[str]]:
 
 def failure_of(error: BaseException) -> str:
     """Name an exception by its type and the last place in the product that it passed."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "tallystick" in frame.filename]
-    ours = [frame for frame in frames if _HERE not in frame.filename]
+    ours = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.startswith(_PRODUCT)]
     where = f"{_place(ours[-1].filename)} in {ours[-1].name}" if ours else "outside"
     return f"{type(error).__name__} at {where}"
 
