@@ -9,13 +9,11 @@ from pathlib import Path
 from tallystick.errors import ConfigError, DataError
 
 
-class Planted(bytes):
+class Planted:
     """An answer of a machine that is not the party's own: unpickled, it writes down where."""
 
-    def __new__(cls, path):
-        planted = super().__new__(cls)
-        planted.path = path
-        return planted
+    def __init__(self, path):
+        self.path = path
 
     def __radd__(self, other):
         return self
