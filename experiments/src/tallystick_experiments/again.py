@@ -47,24 +47,24 @@ def made_again(path: Path, data: Path, count: int) -> Iterator[Row]:
     sweep = declared_by(head["command"], data)
     if not sweep.cases:
         raise DataError(f"{head['command']}: makes no rows one by one")
-    known = {json.dumps(rounded(case)): case for case in sweep.cases if case.get("method") not in ON_A_CARD}
+    row_of_case = {json.dumps(rounded(case)): case for case in sweep.cases if case.get("method") not in ON_A_CARD}
     fields = tuple(sweep.cases[0])
     first = rounded(sweep.cases[0])
     usual = {name: first[name] for name in fields if all(case[name] == sweep.cases[0][name] for case in sweep.cases)}
     places = [json.dumps({name: row.get(name, usual.get(name)) for name in fields}) for row in kept]  # older rows lack some
-    found = [(known[place], row) for place, row in zip(places, kept, strict=True) if place in known]
-    if not found:
+    pairs = [(row_of_case[place], row) for place, row in zip(places, kept, strict=True) if place in row_of_case]
+    if not pairs:
         raise DataError(f"{head['command']}: none of its rows is one of its cases")
     with limited_threads(1):
-        for place in np.random.default_rng(SEED).permutation(len(found))[:count]:
-            case, row = found[place]
+        for place in np.random.default_rng(SEED).permutation(len(pairs))[:count]:
+            case, row = pairs[place]
             yield {"rows_of": head["commit"], **compared(path.stem, case, row, sweep.trial)}
 
 
 def compared(name: str, case: Row, kept: Row, trial: Trial) -> Row:
     """Compare a row made again with the kept one."""
-    made = rounded(json.loads(json.dumps({**case, **trial(**case)})))
-    before, after = (_numbers({key: value for key, value in row.items() if key not in case}) for row in (kept, made))
+    new_row = rounded(json.loads(json.dumps({**case, **trial(**case)})))
+    before, after = (_numbers({key: value for key, value in row.items() if key not in case}) for row in (kept, new_row))
     apart = {each: abs(after.get(each, float("nan")) - value) for each, value in before.items()}
     furthest = max(apart, key=lambda each: (apart[each] != apart[each], apart[each]), default=None)
     far = {"largest_difference": apart[furthest], "of": furthest, "kept": before[furthest]} if furthest is not None else {}
@@ -83,12 +83,14 @@ def declared_by(command: str, data: Path) -> Any:
         raise DataError(f"{command}: keeps no runs that could be made one by one")
     app = typer.Typer(add_completion=False)
     app.command(name)(command_of(work))
-    said = typer.main.get_command(app).make_context(name, others).params
+    parameters = typer.main.get_command(app).make_context(name, others).params
     options = options_of(work)
-    given = {
-        each: read_option(options[each], each, value) for each, value in said.items() if each in options and each != "device"
+    options_here = {
+        each: read_option(options[each], each, value)
+        for each, value in parameters.items()
+        if each in options and each != "device"
     }
-    return declared(place, {each: _found(value, data) for each, value in given.items()})
+    return declared(place, {each: _found(value, data) for each, value in options_here.items()})
 
 
 def _found(value: Any, data: Path) -> Any:

@@ -126,15 +126,15 @@ def every_command() -> dict[str, Command]:
 
 def command_line(wanted: Sequence[str]) -> typer.Typer:
     """Build the command line, with the commands of these names loaded and the others listed."""
-    found = typer.Typer(
+    group = typer.Typer(
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         add_completion=False,
         help="Measure tallystick: speed, losslessness, and the papers' tables.",
     )
     for name, command in every_command().items():
-        found.command(name, help=command.says)(command.load() if name in wanted else _not_loaded)
-    return found
+        group.command(name, help=command.says)(command.load() if name in wanted else _not_loaded)
+    return group
 
 
 def _not_loaded() -> None:

@@ -61,10 +61,10 @@ def audited(
         for name, features in listed.items()
     }
     parties["label"]["label"] = label
-    theirs = numbered if has_partner is None else numbered.filter(has_partner)
+    partner_rows = numbered if has_partner is None else numbered.filter(has_partner)
     tables = {
         "label": numbered.select(KEY, label, *columns["label"].numeric, *columns["label"].categorical, *lists["label"]),
-        "feature": theirs.select(KEY, *columns["feature"].numeric, *columns["feature"].categorical, *lists["feature"]),
+        "feature": partner_rows.select(KEY, *columns["feature"].numeric, *columns["feature"].categorical, *lists["feature"]),
     }
     return simulate(agreed, tables, parties, folder=folder, watcher=Silent())
 
@@ -73,6 +73,8 @@ def audited_table(
     table: PublicTable, seed: int, *, folder: Path | None = None, party: Mapping[str, Any] | None = None, **more: Any
 ) -> Result:
     """Audit a run on a public table whose columns a seed shares out; ``more`` is what the contract says besides."""
-    own, theirs = table.halves(seed)
+    own, partner_columns = table.halves(seed)
     contract = {"target": table.contract_target, "seed": seed, **more}
-    return audited(table.frame, table.label, {"label": own, "feature": theirs}, contract=contract, party=party, folder=folder)
+    return audited(
+        table.frame, table.label, {"label": own, "feature": partner_columns}, contract=contract, party=party, folder=folder
+    )

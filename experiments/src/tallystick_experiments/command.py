@@ -144,16 +144,16 @@ def command_of(work: Callable[..., Any]) -> Callable[..., None]:
         **said: Any,
     ) -> None:
         def run() -> None:
-            given = {name: read_option(options[name], name, value) for name, value in said.items()}
+            arguments = {name: read_option(options[name], name, value) for name, value in said.items()}
             if "keeping" in parameters:
-                given["keeping"] = keeping_in(out, resume=resume, made=_made_on(workers, ray, work, dict(given)))
+                arguments["keeping"] = keeping_in(out, resume=resume, made=_made_on(workers, ray, work, dict(arguments)))
             elif "progress" in parameters:
-                given["progress"] = automatic_watcher().progress
-            found = work(**given)
+                arguments["progress"] = automatic_watcher().progress
+            result = work(**arguments)
             if is_experiment:
-                finish_bench(found, out=out, as_json=as_json)
+                finish_bench(result, out=out, as_json=as_json)
             else:
-                finish(found, as_json=as_json)
+                finish(result, as_json=as_json)
 
         guarded(run, as_json=as_json, loads=("tallystick_experiments.output", "tallystick.cli.watch"))
 
@@ -166,8 +166,8 @@ def command_of(work: Callable[..., Any]) -> Callable[..., None]:
 
 def options_of(work: Callable[..., Any]) -> dict[str, Any]:
     """Return the options of a command's function, by its parameters' names."""
-    found = {name: _option(parameter) for name, parameter in inspect.signature(work).parameters.items()}
-    return {name: option for name, option in found.items() if option is not None}
+    options = {name: _option(parameter) for name, parameter in inspect.signature(work).parameters.items()}
+    return {name: option for name, option in options.items() if option is not None}
 
 
 def _option(parameter: inspect.Parameter) -> Any:
@@ -224,12 +224,12 @@ def _show(console: Console, page: "Benchmark", paths: dict[str, str]) -> None:
 
 
 def _rich(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    shown = Table(title=title, title_justify="left")
+    table = Table(title=title, title_justify="left")
     for index, column in enumerate(columns):
-        shown.add_column(column, justify="left" if index == 0 else "right")
+        table.add_column(column, justify="left" if index == 0 else "right")
     for row in rows:
-        shown.add_row(*row)
-    return shown
+        table.add_row(*row)
+    return table
 
 
 def _text(value: "Cell") -> str:

@@ -96,8 +96,8 @@ def attack_figures(
     """
     view = View(received="cut_gradient", steps=tuple(steps), own_model=granted.pop("own_model", None))
     attacks = {name: LABEL_INFERENCE_ATTACKS[name] for name in names}
-    found = evaluate_label_inference(view, labels_N, attacks=attacks, evaluator=PLAIN_EVALUATOR, seed=seed, **granted)
-    return {name: metrics.as_figures() for name, metrics in found.items()}
+    metrics_by_name = evaluate_label_inference(view, labels_N, attacks=attacks, evaluator=PLAIN_EVALUATOR, seed=seed, **granted)
+    return {name: metrics.as_figures() for name, metrics in metrics_by_name.items()}
 
 
 class Experiment:
@@ -110,12 +110,12 @@ class Experiment:
         """Train, and stop after each epoch to hand out what the feature party saw in it."""
         network = self.network(defenses)
         count = network.schedule.steps_per_epoch
-        kept = set(evenly(count, KEPT_ROWS // self.plan.batch_size))
+        chosen_steps = set(evenly(count, KEPT_ROWS // self.plan.batch_size))
         for number in range(self.plan.epochs):
             steps, undefended, losses = [], [], []
             for index, step in enumerate(network.epoch(number)):
                 losses.append(float(step.answer.loss))
-                if index in kept:
+                if index in chosen_steps:
                     steps.append(view_of_step(step, epoch=number))
                     undefended += step.answer.undefended_BD
             yield Epoch(
@@ -197,7 +197,7 @@ def best_logits(network: SplitNetwork, test_T: Tensor, *, rows: int) -> tuple[Te
     """
     training, schedule, networks = network.training, network.schedule, networks_in(network.model)
     lowest, of_each, epochs, best_epoch, best_step = math.inf, [math.inf] * networks, 0, 0, 0
-    kept: dict[int, Tensor] = {}
+    best_of_network: dict[int, Tensor] = {}
     while epochs < training.epochs and (training.patience is None or epochs - best_epoch < training.patience):
         epochs += 1
         for crossed in network.epoch(epochs - 1):
@@ -210,8 +210,8 @@ def best_logits(network: SplitNetwork, test_T: Tensor, *, rows: int) -> tuple[Te
             if improved := [number for number in range(networks) if losses.each[number] < of_each[number]]:
                 with network.model.apart():
                     logits = network.logits(torch.split(test_T, rows))
-                kept |= {number: logits[:, number] if networks > 1 else logits for number in improved}
+                best_of_network |= {number: logits[:, number] if networks > 1 else logits for number in improved}
                 of_each, best_step = list(map(min, losses.each, of_each)), step
             network.train(True)
-    assert len(kept) == networks, "some validation loss is finite"
-    return torch.stack([kept[number] for number in range(networks)], dim=1).mean(dim=1), epochs, best_step
+    assert len(best_of_network) == networks, "some validation loss is finite"
+    return torch.stack([best_of_network[number] for number in range(networks)], dim=1).mean(dim=1), epochs, best_step

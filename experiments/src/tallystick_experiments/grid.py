@@ -49,12 +49,12 @@ def run_cases(
     SweepLog and the trial do.
     """
     cases, log = list(cases), keeping.open(setting)
-    known = _by_key(log, tuple(cases[0]), usual or {}) if log is not None and cases else {}
+    logged = _by_key(log, tuple(cases[0]), usual or {}) if log is not None and cases else {}
     places: dict[str, int] = {}
     for number, case in enumerate(cases):
         if places.setdefault(place_of(case), number) != number:
             raise ConfigError(f"this sweep has the run {_in_words(case)} twice; name each case once")
-    rows = {number: known[place] for place, number in places.items() if place in known}
+    rows = {number: logged[place] for place, number in places.items() if place in logged}
     for done, number in enumerate(rows, start=1):
         keeping.progress(_in_words(cases[number]), done, len(cases))
     missing = [number for number in range(len(cases)) if number not in rows]
@@ -80,7 +80,7 @@ def place_of(case: Row) -> str:
 
 def _by_key(log: "SweepLog", fields: tuple[str, ...], usual: Mapping[str, Any]) -> dict[str, Row]:
     """Return the log's rows by what tells them apart."""
-    found: dict[str, Row] = {}
+    by_place: dict[str, Row] = {}
     lines: dict[str, int] = {}
     for number, row in enumerate(log.runs, start=2):  # 1 is the setting
         if lacking := [name for name in fields if name not in row and name not in usual]:
@@ -89,12 +89,12 @@ def _by_key(log: "SweepLog", fields: tuple[str, ...], usual: Mapping[str, Any]) 
             )
         key = {name: row.get(name, usual.get(name)) for name in fields}
         place = place_of(key)
-        if place in found:
+        if place in by_place:
             raise DataError(
                 f"{log.path}: line {number} has the run {_in_words(key)} of line {lines[place]} again; delete one, then --resume"
             )
-        found[place], lines[place] = {**key, **row}, number
-    return found
+        by_place[place], lines[place] = {**key, **row}, number
+    return by_place
 
 
 def _in_words(key: Mapping[str, Any]) -> str:
@@ -110,10 +110,10 @@ class Latest(Generic[Given, Made]):
 
     def __call__(self, *given: Given.args, **named: Given.kwargs) -> Made:
         """Return what the function gives, made anew unless it was the last that was asked for."""
-        asked = (given, named)
-        if not self._kept or self._kept[0][0] != asked:
+        arguments = (given, named)
+        if not self._kept or self._kept[0][0] != arguments:
             self._kept.clear()  # before the next is made
-            self._kept.append((asked, self._make(*given, **named)))
+            self._kept.append((arguments, self._make(*given, **named)))
         return self._kept[0][1]
 
 
@@ -175,13 +175,13 @@ class SweepLog:
         lines = []
         for number, line in enumerate(raw[:whole].splitlines(), start=1):
             try:
-                found = json.loads(line)
+                row = json.loads(line)
             except ValueError:
-                found = None
-            if not isinstance(found, dict):
+                row = None
+            if not isinstance(row, dict):
                 mend = "delete it and go on by --resume, which makes its run again, or " if number > 1 else ""  # 1: the setting
                 raise DataError(f"{self.path}: line {number} is not a run of a sweep; {mend}choose another --out")
-            lines.append(found)
+            lines.append(row)
         return lines
 
 

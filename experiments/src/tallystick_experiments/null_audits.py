@@ -101,11 +101,11 @@ def run(
         return trained(setting, training).audited(training, shuffle)
 
     cases = [dict(zip(("setting", "training", "shuffle"), place, strict=True)) for place in islice(places, audits)]
-    found = run_cases(cases, trial, keeping, {"rows": rows, "epochs": epochs})
+    rows_of_cases = run_cases(cases, trial, keeping, {"rows": rows, "epochs": epochs})
     with limited_threads(1):
         covered = {str(each): simulated_coverage(each, draws=draws) for each in SIMULATED}
     about = {"draws": draws, "coverage": covered, "rows": rows, "epochs": epochs}
-    return ExperimentResult(experiment="null-audits", about=about, rows=found, page_of=page_of)
+    return ExperimentResult(experiment="null-audits", about=about, rows=rows_of_cases, page_of=page_of)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,13 +196,13 @@ def _tables(rows: int, rng: np.random.Generator, target: str) -> dict[str, pl.Da
 
 def headline_verdict(line: str) -> str:
     """Return what a headline says: yes, a little, no, or that it was not measured."""
-    (said,) = [name for name, words in VERDICTS.items() if words in line]
-    return said
+    (verdict,) = [name for name, words in VERDICTS.items() if words in line]
+    return verdict
 
 
 def simulated_coverage(of: Simulated, *, draws: int) -> float:
     """Return how often the evaluator's interval holds the AUC that the two classes have."""
-    held, exact, evaluator = 0, float(norm.cdf(of.gap / 2**0.5)), AttackEvaluator(replicates=1, level=LEVEL)
+    hits, exact, evaluator = 0, float(norm.cdf(of.gap / 2**0.5)), AttackEvaluator(replicates=1, level=LEVEL)
     for seed in range(draws):
         rng = np.random.default_rng([seed, of.rows, of.epochs])
         positive_N = rng.random(of.rows) < of.share
@@ -216,8 +216,8 @@ def simulated_coverage(of: Simulated, *, draws: int) -> float:
         truth_N = torch.from_numpy(positive_N.astype(np.int64))
         metrics = evaluator(Scores(rows=tuple(rows), values=tuple(values)), truth_N, bootstrap=Bootstrap(seed))
         assert metrics is not None
-        held += metrics.auc.low <= exact <= metrics.auc.high
-    return held / draws
+        hits += metrics.auc.low <= exact <= metrics.auc.high
+    return hits / draws
 
 
 # --- the page
@@ -269,5 +269,5 @@ def proportion(times: int, of: int) -> Spread:
 
 def _held(audits: Sequence[Row]) -> float | None:
     """Return the share of attacks' intervals that hold the AUC of a guess, which is the true one here; None if none has one."""
-    held = [low <= 0.5 <= high for each in audits for _, low, high in each["intervals"].values()]
-    return float(np.mean(held)) if held else None
+    hits = [low <= 0.5 <= high for each in audits for _, low, high in each["intervals"].values()]
+    return float(np.mean(hits)) if hits else None

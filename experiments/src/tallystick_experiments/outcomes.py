@@ -29,11 +29,11 @@ WHY: Mapping[str, str] = dict.fromkeys(("no-gradients", "quality-unmatched"), _E
 
 def keep_outcomes(log: Path, commit: str, kept: Path) -> None:
     """Put what ``again`` printed in place of what is kept of the same sweeps."""
-    said = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
-    new = [{**row, "by": commit} for row in said if "results" in row]
-    tried = {row["results"] for row in new}
+    log_rows = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+    new = [{**row, "by": commit} for row in log_rows if "results" in row]
+    sweeps_tried = {row["results"] for row in new}
     lines = kept.read_text(encoding="utf-8").splitlines()[1:] if kept.exists() else []
-    earlier = [row for row in map(json.loads, lines) if row["results"] not in tried]
+    earlier = [row for row in map(json.loads, lines) if row["results"] not in sweeps_tried]
     head = {"benchmark": "again", "command": COMMAND, "date": datetime.now(UTC).date().isoformat(), "commit": commit, "about": {}}
     rows = sorted([*earlier, *new], key=lambda row: row["results"])
     write_bytes(kept, "".join(json.dumps(row) + "\n" for row in (head, *rows)).encode())
@@ -41,9 +41,9 @@ def keep_outcomes(log: Path, commit: str, kept: Path) -> None:
 
 def page_of(_about: Row, rows: Sequence[Row]) -> Benchmark:
     """Build a line for each file of results: of which commit its rows are, and whether they come out again."""
-    tried = groups(rows, "results")
+    by_sweep = groups(rows, "results")
     sweeps = [(path.stem, *_lines(path)) for path in sorted(RUNS.glob("*.jsonl")) if path.name != KEPT]
-    valid = [row for name, head, _ in sweeps for row in _still_kept(tried.get(name, []), head["commit"])]
+    valid = [row for name, head, _ in sweeps for row in _still_kept(by_sweep.get(name, []), head["commit"])]
     distinct = {json.dumps([head["benchmark"], row]): row for _, head, of in sweeps for row in of}  # pages share some
     hours = sum(sum(_seconds(row)) for row in distinct.values()) / 3600
     again = f"{counted(len(valid), 'row')} of {len({row['results'] for row in valid})} pages"
@@ -53,7 +53,7 @@ def page_of(_about: Row, rows: Sequence[Row]) -> Benchmark:
             ResultTable(
                 name="By page",
                 columns=["page", "rows", "their commit", "made again", "the same", "by the code of", "furthest apart", "why"],
-                rows=[_shown(name, head, len(of), tried.get(name, [])) for name, head, of in sweeps],
+                rows=[_shown(name, head, len(of), by_sweep.get(name, [])) for name, head, of in sweeps],
                 note="Rows to make again are drawn at random; a dash: none was, or it is no longer kept. The same is to "
                 "the last digit that is kept, the sixth; seconds are not compared.",
             )
@@ -68,16 +68,16 @@ def page_of(_about: Row, rows: Sequence[Row]) -> Benchmark:
 
 def _shown(name: str, head: Row, count: int, tried: Sequence[Row]) -> list[Cell]:
     """Build a page's line."""
-    named: list[Cell] = [f"[{name}](../{PAGES[head['benchmark']][0]}/{name}.md)", count, head["commit"].replace("`", "")]
+    first_cells: list[Cell] = [f"[{name}](../{PAGES[head['benchmark']][0]}/{name}.md)", count, head["commit"].replace("`", "")]
     if left_out := next((row["left_out"] for row in tried if "left_out" in row), None):
-        return [*named, None, None, None, None, left_out.rpartition(": ")[2]]
+        return [*first_cells, None, None, None, None, left_out.rpartition(": ")[2]]
     if not (valid := _still_kept(tried, head["commit"])):
-        return [*named, None, None, None, None, CHANGED if tried else None]
+        return [*first_cells, None, None, None, None, CHANGED if tried else None]
     same = sum(row["same"] for row in valid)
     furthest = max(valid, key=lambda row: row.get("largest_difference", 0.0))
     apart = f"{furthest['largest_difference']:.2g} of {furthest['of']}" if same < len(valid) else None
     why = WHY.get(name, "not looked for") if same < len(valid) else None
-    return [*named, len(valid), same, ", ".join(sorted({row["by"] for row in valid})), apart, why]
+    return [*first_cells, len(valid), same, ", ".join(sorted({row["by"] for row in valid})), apart, why]
 
 
 def _still_kept(tried: Sequence[Row], commit: str) -> list[Row]:

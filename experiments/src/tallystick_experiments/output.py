@@ -21,10 +21,10 @@ def write_folder(folder: Path, found: dict[str, Any], page: Benchmark) -> dict[s
     """Write both files, with this machine's facts and versions on the page, and an SVG per curve; gives the paths of the two."""
     result = make_output_folder(folder) / "result.json"
     write_bytes(result, json.dumps(found, indent=1).encode())
-    shown = replace(page, started=page.started or iso_now(), facts={**page.facts, **machine_facts()})
-    for name, picture in pictures(shown).items():
+    full_page = replace(page, started=page.started or iso_now(), facts={**page.facts, **machine_facts()})
+    for name, picture in pictures(full_page).items():
         write_bytes(folder / name, picture.encode())
-    return {"result": str(result), "report": str(render_benchmark(shown, folder / "report.html"))}
+    return {"result": str(result), "report": str(render_benchmark(full_page, folder / "report.html"))}
 
 
 def machine_facts() -> dict[str, str]:

@@ -79,8 +79,8 @@ class Series:
 
     def points(self) -> list[tuple[float, float]]:
         """Return the points that are known, in the order of their x."""
-        known = [(x, y) for x, y in zip(self.xs, self.ys, strict=True) if y is not None and math.isfinite(y)]
-        return sorted(known)
+        points = [(x, y) for x, y in zip(self.xs, self.ys, strict=True) if y is not None and math.isfinite(y)]
+        return sorted(points)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,8 +137,8 @@ class ExperimentResult:
 
     def as_json(self, page: Benchmark) -> Row:
         """Return the rows and the tables of the page, as plain data."""
-        shown = msgspec.to_builtins(page)
-        return {"benchmark": self.experiment, "about": self.about, "rows": list(self.rows), **shown}
+        plain_page = msgspec.to_builtins(page)
+        return {"benchmark": self.experiment, "about": self.about, "rows": list(self.rows), **plain_page}
 
 
 def render_benchmark(found: Benchmark, path: str | os.PathLike[str]) -> Path:
@@ -184,10 +184,10 @@ class _LogAxis(charts.Axis):
         choices = ((1.0,), (1.0, 2.0, 5.0), tuple(half / 2 for half in range(2, 20)))
         for multiples in choices[0 if len(whole) >= count - 1 else 1 :]:
             values = [step * 10.0**power for power in range(math.floor(self.low), math.ceil(self.high) + 1) for step in multiples]
-            shown = [value for value in values if self.low - 1e-9 <= math.log10(value) <= self.high + 1e-9]
-            if len(shown) > 1:
+            marks = [value for value in values if self.low - 1e-9 <= math.log10(value) <= self.high + 1e-9]
+            if len(marks) > 1:
                 break
-        return [charts.Tick(at=self.at(value), label=_power(value)) for value in shown]
+        return [charts.Tick(at=self.at(value), label=_power(value)) for value in marks]
 
 
 def _power(value: float) -> str:
@@ -195,8 +195,8 @@ def _power(value: float) -> str:
     if 0.001 <= value < 10_000:
         return f"{value:g}"
     digit, power = f"{value:.0e}".split("e")
-    shown = f"10{str(int(power)).translate(SUPERSCRIPT)}"
-    return shown if digit == "1" else f"{digit}\N{MIDDLE DOT}{shown}"
+    power_text = f"10{str(int(power)).translate(SUPERSCRIPT)}"
+    return power_text if digit == "1" else f"{digit}\N{MIDDLE DOT}{power_text}"
 
 
 def _axis(values: Sequence[float], *, log: bool, start: float, end: float, tight: bool) -> charts.Axis:

@@ -50,8 +50,8 @@ PAGES: Mapping[str, tuple[str, str]] = {
 
 def page_maker(experiment: str) -> PageOf:
     """Return what makes the page of an experiment's rows."""
-    made: PageOf = import_module(f"tallystick_experiments.{PAGES[experiment][1]}").page_of
-    return made
+    maker: PageOf = import_module(f"tallystick_experiments.{PAGES[experiment][1]}").page_of
+    return maker
 
 
 def keep(out: Path, path: Path, *, commit: str, command: str) -> None:
@@ -68,13 +68,13 @@ def keep(out: Path, path: Path, *, commit: str, command: str) -> None:
     result = out / "result.json"
     if not result.exists():
         raise DataError(f"{out}: holds no finished sweep; result.json is wanted")
-    found = json.loads(result.read_bytes())
-    if (name := found["benchmark"]) not in PAGES:
+    result_json = json.loads(result.read_bytes())
+    if (name := result_json["benchmark"]) not in PAGES:
         raise DataError(f"{out}: is of {name}; results are kept of {', '.join(PAGES)}")
     date = datetime.fromtimestamp(result.stat().st_mtime, UTC).date().isoformat()
-    head = {"benchmark": name, "command": command, "date": date, "commit": commit, "about": found["about"]}
+    head = {"benchmark": name, "command": command, "date": date, "commit": commit, "about": result_json["about"]}
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_bytes(path, "".join(json.dumps(rounded(line)) + "\n" for line in (head, *found["rows"])).encode())
+    write_bytes(path, "".join(json.dumps(rounded(line)) + "\n" for line in (head, *result_json["rows"])).encode())
 
 
 def rounded(value: Any) -> Any:
@@ -88,9 +88,9 @@ def rounded(value: Any) -> Any:
 
 def page(path: Path) -> str:
     """Write the page of a file of results; raises DataError for a line that is damaged or an unknown experiment."""
-    head, found = _read(path)
-    made = f"Made on {head['date']} by the code of commit `{head['commit']}`, from `experiments/runs/{path.name}`:"
-    return markdown(found, made, drawn=drawings(path))
+    head, benchmark = _read(path)
+    origin = f"Made on {head['date']} by the code of commit `{head['commit']}`, from `experiments/runs/{path.name}`:"
+    return markdown(benchmark, origin, drawn=drawings(path))
 
 
 def drawings(path: Path) -> dict[str, str]:
@@ -148,9 +148,9 @@ def index() -> str:
     """Write the list of all pages: what each shows, and the command that makes its rows again."""
     lines: dict[str, list[str]] = {}
     for path in sorted(RUNS.glob("*.jsonl")):
-        head, found = _read(path)
+        head, benchmark = _read(path)
         folder = PAGES[head["benchmark"]][0]
-        lines.setdefault(folder, []).append(f"| [{found.title}]({folder}/{path.stem}.md) | `{head['command']}` |")
+        lines.setdefault(folder, []).append(f"| [{benchmark.title}]({folder}/{path.stem}.md) | `{head['command']}` |")
     parts = ["# Reproductions", "<!-- Written by `make results`: change the rows or the code, not this page. -->"]
     parts.append("Each page is made from committed rows (`experiments/runs/`). The command beside it makes the rows again.")
     for folder, rows in sorted(lines.items()):

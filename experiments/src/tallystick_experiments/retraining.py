@@ -71,13 +71,13 @@ def run(
         return {"months": _chain(WAYS[way], rows=rows, months=months, epochs=epochs, seed=seed)}
 
     about = {"rows": rows, "months": months, "epochs": epochs}
-    found = run_cases(grid(seed=seeds, way=WAYS), trial, keeping, {"benchmark": "retraining", **about})
-    return ExperimentResult(experiment="retraining", about=about, rows=found, page_of=page_of)
+    rows_of_cases = run_cases(grid(seed=seeds, way=WAYS), trial, keeping, {"benchmark": "retraining", **about})
+    return ExperimentResult(experiment="retraining", about=about, rows=rows_of_cases, page_of=page_of)
 
 
 def _chain(way: Way, *, rows: int, months: int, epochs: int, seed: int) -> list[Row]:
     """Measure each month's model on the month after it; the first month's is the same for all ways."""
-    found: list[Row] = []
+    rows_of_chain: list[Row] = []
     with TemporaryDirectory() as folder:
         tables, earlier = _flights(Path(folder), rows=rows, seed=seed), ""
         for month in range(WINDOW, WINDOW + months + 1):
@@ -94,7 +94,7 @@ def _chain(way: Way, *, rows: int, months: int, epochs: int, seed: int) -> list[
             if is_first:
                 continue
             refit = result.training.refit_epochs
-            found.append(
+            rows_of_chain.append(
                 {
                     "tested_on": month + 1,
                     "loss": result.joint["nll"]["value"],
@@ -104,7 +104,7 @@ def _chain(way: Way, *, rows: int, months: int, epochs: int, seed: int) -> list[
                     "refit_epochs": refit,
                 }
             )
-    return found
+    return rows_of_chain
 
 
 def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:

@@ -58,11 +58,11 @@ def change(ours: Iterable[Row], theirs: Iterable[Row], figure: Figure) -> Spread
 
 def groups(rows: Iterable[Row], *fields: str) -> dict[Any, list[Row]]:
     """Rows by their value of a field, or by the values of several, in the order of the first of each."""
-    found: dict[Any, list[Row]] = {}
+    by_fields: dict[Any, list[Row]] = {}
     for row in rows:
         place = tuple(row[field] for field in fields)
-        found.setdefault(place if len(fields) > 1 else place[0], []).append(row)
-    return found
+        by_fields.setdefault(place if len(fields) > 1 else place[0], []).append(row)
+    return by_fields
 
 
 def distinct(rows: Iterable[Row], field: str) -> list[Any]:
@@ -74,10 +74,10 @@ def at(*steps: str) -> Callable[[Row], Any]:
     """Return a reader of what lies so deep in a row; None if a step leads nowhere."""
 
     def found_in(row: Row) -> Any:
-        found: Any = row
+        value: Any = row
         for step in steps:
-            found = found.get(step) if isinstance(found, Mapping) else None
-        return found
+            value = value.get(step) if isinstance(value, Mapping) else None
+        return value
 
     return found_in
 

@@ -56,10 +56,10 @@ class Declared(Exception):
 
 def prepare(shared: bytes) -> TaskFunction:
     """Declare the sweep in a worker; raises DataError where it finds other data there than whoever began it."""
-    told = json.loads(shared)
-    sweep = declared(told["command"], told["options"])
-    if (own := json.loads(json.dumps(sweep.setting))) != told["setting"]:
-        differing = sorted(key for key in {*own, *told["setting"]} if own.get(key) != told["setting"].get(key))
+    work = json.loads(shared)
+    sweep = declared(work["command"], work["options"])
+    if (own := json.loads(json.dumps(sweep.setting))) != work["setting"]:
+        differing = sorted(key for key in {*own, *work["setting"]} if own.get(key) != work["setting"].get(key))
         raise DataError(f"a worker finds another sweep: {', '.join(differing)} differ; {SAME_FILES}")
 
     def make(given: bytes) -> bytes:
@@ -75,10 +75,10 @@ def declared(command: str, options: Mapping[str, Any]) -> Declared:
     """Call a command's function up to its sweep; raises ComputeError where it declares none."""
     module, _, name = command.partition(":")
     work: Callable[..., object] = inspect.unwrap(getattr(importlib.import_module(module), name))
-    wanted = inspect.signature(work).parameters
-    given = {name: TypeAdapter(wanted[name].annotation).validate_python(value) for name, value in options.items()}
+    parameters = inspect.signature(work).parameters
+    arguments = {name: TypeAdapter(parameters[name].annotation).validate_python(value) for name, value in options.items()}
     try:
-        work(**given, keeping=Keeping(made=_declare))
+        work(**arguments, keeping=Keeping(made=_declare))
     except Declared as found:
         return found
     raise ComputeError(f"{command} declares no sweep")

@@ -129,8 +129,10 @@ def _read_ijcai(path: Path, columns: list[str], limit: int | None) -> TwoPartyTa
 def _read_credit(folder: Path, limit: int | None) -> TwoPartyTable:
     try:
         guest, host = (pl.read_csv(folder / name, n_rows=limit) for name in CREDIT)
-        theirs = [name for name in host.columns if name != "id"]
-        frame = guest.join(host.rename({name: f"host_{name}" for name in theirs}), on="id", how="inner", maintain_order="left")
+        partner_names = [name for name in host.columns if name != "id"]
+        frame = guest.join(
+            host.rename({name: f"host_{name}" for name in partner_names}), on="id", how="inner", maintain_order="left"
+        )
         own = tuple(name for name in guest.columns if name not in ("id", "y"))
         frame = frame.with_columns(pl.col("y").cast(pl.Int64))
     except (pl.exceptions.PolarsError, OSError) as error:
@@ -140,7 +142,7 @@ def _read_credit(folder: Path, limit: int | None) -> TwoPartyTable:
         frame=LazyTable.of(frame),
         label="y",
         label_party=FeatureColumns(numeric=own),
-        feature_party=FeatureColumns(numeric=tuple(f"host_{name}" for name in theirs)),
+        feature_party=FeatureColumns(numeric=tuple(f"host_{name}" for name in partner_names)),
     )
 
 
@@ -181,9 +183,9 @@ def read_pair(data: Path, partner: Path | None, *, limit: int | None = None) -> 
     names = [name for name in frame.columns if name not in ("id", "y")]
     coded = tuple(name for name in names if not frame.schema[name].is_numeric())
     every = FeatureColumns(numeric=tuple(name for name in names if name not in coded), categorical=coded)
-    theirs, own = split_columns(every, [name for name in names if name.startswith("partner_")])
+    partner_columns, own = split_columns(every, [name for name in names if name.startswith("partner_")])
     return TwoPartyTable(
-        name=data.name.split(".")[0], frame=LazyTable.of(frame), label="y", label_party=own, feature_party=theirs
+        name=data.name.split(".")[0], frame=LazyTable.of(frame), label="y", label_party=own, feature_party=partner_columns
     )
 
 

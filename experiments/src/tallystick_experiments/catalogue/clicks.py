@@ -72,9 +72,9 @@ def _the_file(path: Path) -> Path:
         )
         files = [file for file in files if file.name.split(".")[0] == TRAIN] or files
         if len(files) != 1:
-            found = f": {', '.join(file.name for file in files)}" if files else ""
+            names_text = f": {', '.join(file.name for file in files)}" if files else ""
             raise DataError(
-                f"{path} holds {len(files)} click files{found}; expected one called train, or one .csv, .tsv or .txt (.gz), "
+                f"{path} holds {len(files)} click files{names_text}; expected one called train, or one .csv, .tsv or .txt (.gz), "
                 "or give the file itself"
             )
         path = files[0]
@@ -117,11 +117,11 @@ def give_columns(table: TwoPartyTable, count: int) -> TwoPartyTable:
     (footnote 2).
     """
     every = table.feature_party
-    given = (every.numeric[::2] + every.categorical[::2])[:count]
-    if len(given) < count:
-        raise DataError(f"{table.name}: the label party cannot have {count} columns; at most {len(given)}")
-    own, theirs = split_columns(every, given)
-    return replace(table, label_party=own, feature_party=theirs)
+    own_names = (every.numeric[::2] + every.categorical[::2])[:count]
+    if len(own_names) < count:
+        raise DataError(f"{table.name}: the label party cannot have {count} columns; at most {len(own_names)}")
+    own, partner_columns = split_columns(every, own_names)
+    return replace(table, label_party=own, feature_party=partner_columns)
 
 
 def encode_clicks(table: TwoPartyTable, *, seed: int, min_count: int = 4, unit_numbers: bool = False) -> SplitData:

@@ -39,9 +39,9 @@ class PackagedTable:
     def read(self) -> tuple[pl.DataFrame, FeatureColumns]:
         """Read the frame, with the target as the column ``label``, and the features; raises DataError without the package."""
         frame = pl.read_csv(_file_of(self.package, self.file), infer_schema_length=None, null_values=["NA", ""])
-        wanted = pl.col(self.label) if isinstance(self.label, str) else self.label
-        label = frame.select(wanted.alias("label")).get_column("label")
-        used = [name for name in (wanted.meta.root_names()) if name in frame.columns]
+        label_expression = pl.col(self.label) if isinstance(self.label, str) else self.label
+        label = frame.select(label_expression.alias("label")).get_column("label")
+        used = [name for name in (label_expression.meta.root_names()) if name in frame.columns]
         frame = frame.drop(*{*used, *self.drop, ""} & set(frame.columns)).with_columns(label).drop_nulls("label")
         words = [
             name for name, kind in frame.schema.items() if name != "label" and (kind == pl.String or name in self.categorical)

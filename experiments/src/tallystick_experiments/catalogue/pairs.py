@@ -165,18 +165,18 @@ def _by_columns(
 ) -> Pair:
     """One table whose columns are drawn into keys and two parties': row i of both is one thing."""
     order = np.random.default_rng(0).permutation(len(columns))
-    drawn = [columns[place] for place in order]
+    shuffled = [columns[place] for place in order]
     half = keys + (len(columns) - keys) // 2
-    key_NP = _key(frame, *drawn[:keys])
+    key_NP = _key(frame, *shuffled[:keys])
     return Pair(
         name=name,
         own=frame,
         label=label,
         target=target,
-        own_columns=FeatureColumns(numeric=tuple(drawn[keys:half])),
+        own_columns=FeatureColumns(numeric=tuple(shuffled[keys:half])),
         own_key_NP=key_NP,
         theirs=frame,
-        their_columns=FeatureColumns(numeric=tuple(drawn[half:])),
+        their_columns=FeatureColumns(numeric=tuple(shuffled[half:])),
         their_key_MP=key_NP,
         same_rows=True,
     )

@@ -49,8 +49,8 @@ class PublicTable:
     def halves(self, seed: int) -> tuple[FeatureColumns, FeatureColumns]:
         """Share the columns out at random: the label party's half, and the feature party's, which is larger by one if odd."""
         names = column_names(self.columns)
-        drawn = np.random.default_rng([seed, 11]).permutation(len(names))[: len(names) // 2]
-        return split_columns(self.columns, {names[place] for place in drawn})
+        places_drawn = np.random.default_rng([seed, 11]).permutation(len(names))[: len(names) // 2]
+        return split_columns(self.columns, {names[place] for place in places_drawn})
 
     def parts(self, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """70 % of the rows for training, 10 % for validation, 20 % for test: at random, or in order of time."""
@@ -58,8 +58,8 @@ class PublicTable:
             by_time = split_by_time(self.times, SplitConfig(method="time"))
             return np.flatnonzero(by_time == TRAINING), np.flatnonzero(by_time == VALIDATION), np.flatnonzero(by_time == TEST)
         order_N = np.random.default_rng([seed, 12]).permutation(self.frame.height)
-        tests, held = self.frame.height // 5, self.frame.height // 10
-        return order_N[tests + held :], order_N[tests : tests + held], order_N[:tests]
+        tests, validations = self.frame.height // 5, self.frame.height // 10
+        return order_N[tests + validations :], order_N[tests : tests + validations], order_N[:tests]
 
 
 def load_table(name: str, data: Path | None, *, most: int = MOST_ROWS) -> PublicTable:
@@ -79,9 +79,9 @@ def drawn(table: PublicTable, *, most: int) -> PublicTable:
     """Draw at most so many rows of the table, the same ones every time."""
     if table.frame.height <= most:
         return table
-    kept = np.sort(np.random.default_rng(zlib.crc32(table.name.encode())).permutation(table.frame.height)[:most])
-    times = table.times[kept] if table.times is not None else None
-    return replace(table, frame=table.frame[kept], times=times)
+    row_numbers = np.sort(np.random.default_rng(zlib.crc32(table.name.encode())).permutation(table.frame.height)[:most])
+    times = table.times[row_numbers] if table.times is not None else None
+    return replace(table, frame=table.frame[row_numbers], times=times)
 
 
 NOISE = "noise "
@@ -154,9 +154,9 @@ def _bundled(name: str, target: Literal["binary", "multiclass", "regression"]) -
             from sklearn import datasets
         except ImportError:
             raise DataError("bench quality needs scikit-learn; run: pip install 'tallystick[quality]'") from None
-        found: Any = getattr(datasets, f"load_{name}")()
-        columns = {f"x{place}": column for place, column in enumerate(found.data.T.astype(np.float64))}
-        return _of(name, "scikit-learn", pl.DataFrame({**columns, "label": found.target}), label="label", target=target)
+        bunch: Any = getattr(datasets, f"load_{name}")()
+        columns = {f"x{place}": column for place, column in enumerate(bunch.data.T.astype(np.float64))}
+        return _of(name, "scikit-learn", pl.DataFrame({**columns, "label": bunch.target}), label="label", target=target)
 
     return read
 

@@ -79,11 +79,11 @@ def encode_split(
     labels_N, fitted_on = table.labels, np.sort(training)
     if not (len(test) and len(training) and 0 < float(labels_N[training].mean()) < 1):
         raise DataError(f"{table.name}: {len(training)} training and {len(test)} test rows, or one class only; give more rows")
-    theirs, own = map(finish, table.encoders(fitted_on, fitted_on, encoding))
+    partner_encoder, own = map(finish, table.encoders(fitted_on, fitted_on, encoding))
     training_rows, test_rows = torch.from_numpy(training), torch.from_numpy(test)
-    features = theirs.encode(table.frame)
+    features = partner_encoder.encode(table.frame)
     data = SplitData(
-        shape=theirs.feature_shape,
+        shape=partner_encoder.feature_shape,
         training=features.picked(training_rows),
         training_labels_N=labels_N[training_rows],
         test=features.picked(test_rows),

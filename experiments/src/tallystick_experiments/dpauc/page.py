@@ -9,13 +9,15 @@ from tallystick_experiments.stats import Row, groups
 def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
     """Show the rows of ``dpauc.run``."""
     tables, predictions, first = groups(rows, "in"), about["predictions"], next(iter(about["exact_auc"]))
-    known = [row for row in (*tables["table_4"], *tables["mechanisms"]) if (row["scenario"], row["partition"]) == (first, "IID")]
+    rows_of_both = [
+        row for row in (*tables["table_4"], *tables["mechanisms"]) if (row["scenario"], row["partition"]) == (first, "IID")
+    ]
     return Benchmark(
         title=f"DPAUC: {about['rows']:,} rows, {about['positives']:,} positives",
         tables=[
             ResultTable.of(
                 "Every mechanism at epsilon 1",
-                [row for row in known if row["epsilon"] == 1],
+                [row for row in rows_of_both if row["epsilon"] == 1],
                 {"mechanism": _named, "clients": "clients", "sd": "sd_many", "bias": "bias", "predicted sd": "predicted_sd"},
                 note=f"{first}; sd and bias over {max(about['repeats'], about['check_repeats']):,} draws of the noise.",
             ),
@@ -26,7 +28,7 @@ def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
             _table("Table 5", "As published, 10 clients, by the number of thresholds.", tables["table_5"], "thresholds"),
             _table("Mechanisms", "What the same epsilon buys otherwise.", tables["mechanisms"], "partition", "clients"),
         ],
-        curves=[_curve(known, clients) for clients in (10, 1000)] + _densities(tables["figure_3"]),
+        curves=[_curve(rows_of_both, clients) for clients in (10, 1000)] + _densities(tables["figure_3"]),
         notes=[
             f"Source: {about['source']}. Means and sds are over {about['repeats']} draws of the noise, on fixed data; bias, and "
             f"the ratio of predicted to measured sd, over {about['check_repeats']}.",

@@ -129,8 +129,8 @@ def run(
     _pool_predictions(tables["table_3"])
     tables["table_2"] = _top_k(scenarios[0])
     tables["figure_3"] = [row for scenario in scenarios for row in _densities(scenario)]
-    found = [{"in": name, **row} for name, of in tables.items() for row in of]
-    ratios = [ratio for row in found if (ratio := row.get("predicted_ratio")) is not None]
+    all_rows = [{"in": name, **row} for name, of in tables.items() for row in of]
+    ratios = [ratio for row in all_rows if (ratio := row.get("predicted_ratio")) is not None]
     about = {
         "source": _source(data, shared),
         "rows": len(scenarios[0].labels_N),
@@ -142,7 +142,7 @@ def run(
         "predictions": {"rows": len(ratios), "ratio_min": min(ratios), "ratio_max": max(ratios)},
         "seconds": time.perf_counter() - started,
     }
-    return ExperimentResult(experiment="dpauc", about=about, rows=found, page_of=page_of)
+    return ExperimentResult(experiment="dpauc", about=about, rows=all_rows, page_of=page_of)
 
 
 def coverage(
@@ -222,13 +222,13 @@ def _scenarios(scored: tuple[NDArray[np.bool_], Floats] | None, seeds: Iterator[
         rate = float(labels.mean())
         population = Population(rows=len(labels), positive_rate=rate, auc=min(max(_exact_auc(labels, scores), 0.01), 0.99))
         return [_scenario("given", None, labels, scores, population, _draw(population, np.random.default_rng(next(seeds)))[1])]
-    made = []
+    scenarios = []
     for epoch, auc in enumerate(paper.PAPER_AUC):
         population = Population(rows=paper.PAPER_ROWS, positive_rate=paper.PAPER_POSITIVES / paper.PAPER_ROWS, auc=auc)
         labels, scores = _draw(population, np.random.default_rng(next(seeds)))
         public = _draw(population, np.random.default_rng(next(seeds)))[1]
-        made.append(_scenario(f"epoch {epoch}", epoch, labels, scores, population, public))
-    return made
+        scenarios.append(_scenario(f"epoch {epoch}", epoch, labels, scores, population, public))
+    return scenarios
 
 
 def _scenario(
@@ -331,7 +331,7 @@ def _measure(case: Case, repeats: int, check_repeats: int, rng: np.random.Genera
         shares=mechanism.shares_of(case.clients),
     )
     predicted = mechanism.predicted_sd(replace(scenario.population, clients=case.clients))
-    shown, sd_many = draws[:repeats], float(draws.std(ddof=1))
+    first_draws, sd_many = draws[:repeats], float(draws.std(ddof=1))
     paper_mean, paper_sd = case.paper or (None, None)
     row = {
         "scenario": scenario.name,
@@ -341,8 +341,8 @@ def _measure(case: Case, repeats: int, check_repeats: int, rng: np.random.Genera
         "clients": case.clients,
         "partition": case.partition,
         **case.settings,
-        "mean": float(shown.mean()),
-        "sd": float(shown.std(ddof=1)),
+        "mean": float(first_draws.mean()),
+        "sd": float(first_draws.std(ddof=1)),
         "bias": float(draws.mean() - scenario.auc),
         "sd_many": sd_many,
         "predicted_sd": predicted,

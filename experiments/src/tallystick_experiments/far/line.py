@@ -136,9 +136,9 @@ def run(
 
 def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
     """Show the rows of ``run``: medians over turns."""
-    found, cells = groups(rows, "line", "way", "compression"), list[list[Cell]]()
-    alone = median(row["steps_per_s"] for row in found[LongLine().name, "synchronous", "none"])
-    for (line, way, compression), of in found.items():
+    by_line, cells = groups(rows, "line", "way", "compression"), list[list[Cell]]()
+    alone = median(row["steps_per_s"] for row in by_line[LongLine().name, "synchronous", "none"])
+    for (line, way, compression), of in by_line.items():
         rate, most = median(row["steps_per_s"] for row in of), of[0]["most_steps_per_s"]
         cells.append([line, way, compression, of[0]["staleness"], rate, rate / alone, most])
     return Benchmark(
@@ -192,10 +192,10 @@ def _measure(line: LongLine, *, timeout_s: float) -> list[Row]:
             route = stack.enter_context(link.running()).to
         folder = stack.enter_context(scratch_folder())
         arguments = {"ways": [asdict(way) for way in WAYS], "waits": line.mbit_per_s is not None}
-        found = run_parties(Path(folder), __name__, PAIR, arguments, timeout_s=timeout_s, route=route).results[FEATURE]
+        results = run_parties(Path(folder), __name__, PAIR, arguments, timeout_s=timeout_s, route=route).results[FEATURE]
     return [
         {"line": line.name, "way": way.name, "compression": way.compression, **row, "most_steps_per_s": most_steps(line, way)}
-        for way, row in zip(WAYS, found, strict=True)
+        for way, row in zip(WAYS, results, strict=True)
     ]
 
 
@@ -210,21 +210,21 @@ def party(stage: PartyContext, arguments: dict[str, Any]) -> list[Row]:
     """One party's process."""
     (channel,) = stage.channels.values()
     torch.set_num_threads(1)
-    data, found = SpeedData(SCENARIO), []
+    data, rates = SpeedData(SCENARIO), []
     for way in arguments["ways"]:
         if stage.name == FEATURE:
             answer_probes(channel)
             turn = channel.receive(NextTraining)
             clock = Clock(turn.warm_up, turn.steps)
             train_feature(modules(SCENARIO)[0], data, channel, _training(turn), data.long_schedule(turn.steps), clock)
-            found.append({"staleness": turn.staleness, "steps_per_s": clock.rate()})
+            rates.append({"staleness": turn.staleness, "steps_per_s": clock.rate()})
             continue
         turn = _turn(TrainingWay(**way), measure_line(channel).round_trip_s, waits=arguments["waits"])
         channel.send(turn)
         train_label(
             modules(SCENARIO)[1], data, channel, _training(turn), data.long_schedule(turn.steps), width=SCENARIO.bottom[-1]
         )
-    return found
+    return rates
 
 
 def _turn(way: TrainingWay, round_trip_s: float, *, waits: bool) -> NextTraining:

@@ -72,9 +72,9 @@ def run(
         return {"value": value} | (_found(result) if audit else {})
 
     cases = grid(seed=seeds, table=tables, training=trainings or TRAININGS)
-    made = run_cases(cases, trial, keeping, {"benchmark": "far", "most_rows": rows, "audit": audit})
+    rows_of_cases = run_cases(cases, trial, keeping, {"benchmark": "far", "most_rows": rows, "audit": audit})
     metrics = {name: "RMSE" if table.target == "regression" else "AUC" for name, table in loaded.items()}
-    return ExperimentResult(experiment="far", about={"metrics": metrics}, rows=made, page_of=page_of)
+    return ExperimentResult(experiment="far", about={"metrics": metrics}, rows=rows_of_cases, page_of=page_of)
 
 
 def _found(result: Result) -> Row:
@@ -93,18 +93,20 @@ def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
     """Show the rows of ``run``."""
     trainings, figures, changes = distinct(rows, "training"), list[list[Cell]](), list[list[Cell]]()
     for name, of in groups(rows, "table").items():
-        found, metric = groups(of, "training"), about["metrics"][name]
-        figures.append([name, metric, *(over_seeds(found[training], "value") for training in trainings)])
-        others = [training for training in trainings if training != "default"]
-        changes.append([name, metric, *(change(found[training], found.get("default", []), "value") for training in others)])
-    others = [training for training in trainings if training != "default"]
+        by_training, metric = groups(of, "training"), about["metrics"][name]
+        figures.append([name, metric, *(over_seeds(by_training[training], "value") for training in trainings)])
+        compared = [training for training in trainings if training != "default"]
+        changes.append(
+            [name, metric, *(change(by_training[training], by_training.get("default", []), "value") for training in compared)]
+        )
+    compared = [training for training in trainings if training != "default"]
     leaks = [
         ResultTable(
             name=name,
             columns=["table", *trainings],
             rows=[
-                [table, *(over_seeds(of, figure) for of in groups(found, "training").values())]
-                for table, found in groups(rows, "table").items()
+                [table, *(over_seeds(of, figure) for of in groups(by_training, "training").values())]
+                for table, by_training in groups(rows, "table").items()
             ],
             note=note,
         )
@@ -117,7 +119,7 @@ def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
             ResultTable(name="Test rows", columns=["table", "metric", *trainings], rows=figures),
             ResultTable(
                 name="Change from the default",
-                columns=["table", "metric", *others],
+                columns=["table", "metric", *compared],
                 rows=changes,
                 note="By seeds, which share rows and halves. A larger AUC is better, and a smaller RMSE.",
             ),

@@ -81,8 +81,8 @@ class KeptEmbeddings:
         """Return the rows that the audit tells, as places among all."""
         kept_N, all_N = self.chosen.seen_rows, self.every.seen_rows
         attacked_N = kept_N[attacked_rows(len(kept_N))]
-        drawn = draws_of_known(len(kept_N), seed=seed)
-        return {count: [torch.searchsorted(all_N, attacked_N[each_K]) for each_K in each] for count, each in drawn.items()}
+        known_draws = draws_of_known(len(kept_N), seed=seed)
+        return {count: [torch.searchsorted(all_N, attacked_N[each_K]) for each_K in each] for count, each in known_draws.items()}
 
 
 def _leaks(sums: RowSums, columns: ColumnValues, **told: Any) -> FeatureLeaks:
@@ -94,12 +94,12 @@ def embeddings_kept_and_all(table: TwoPartyTable, defense: str, plan: TrainingPl
     """Train once, and attack what the feature party's audit kept and everything; means over the columns by attack."""
     experiment, columns, width = split_experiment(table, plan, seed=seed, defense=DEFENSES[defense])
     network = experiment.network(NO_DEFENSE)
-    kept = KeptEmbeddings.of(network.schedule.train_N, width=width, epochs=plan.epochs)
+    recorders = KeptEmbeddings.of(network.schedule.train_N, width=width, epochs=plan.epochs)
     for epoch in range(plan.epochs):
-        for _ in summed_epoch(network, epoch, kept.chosen, kept.every):
+        for _ in summed_epoch(network, epoch, recorders.chosen, recorders.every):
             pass
-    found = {who: _figures(leaks) for who, leaks in kept.leaks(columns, seed=seed).items()}
-    return {"test_auc": experiment.test_auc(), **found}
+    figures = {who: _figures(leaks) for who, leaks in recorders.leaks(columns, seed=seed).items()}
+    return {"test_auc": experiment.test_auc(), **figures}
 
 
 def _figures(leaks: FeatureLeaks) -> dict[str, float]:

@@ -25,12 +25,12 @@ PICTURES = {
 
 def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
     """Show the rows of ``sweep.run``."""
-    found = groups(rows, "name")
+    by_name = groups(rows, "name")
     unmeasured = sorted({line for row in rows for line in row["not_measured"]})
     return Benchmark(
         title=f"Feature leakage on {about['data']}: {about['rows']:,} rows, {seed_count(rows)}",
-        tables=[_prices(found), *(table for reads in (ANY, EMBEDDINGS) for table in _by_column(found, reads))],
-        curves=[_frontier(found, reads) for reads in PICTURES],
+        tables=[_prices(by_name), *(table for reads in (ANY, EMBEDDINGS) for table in _by_column(by_name, reads))],
+        curves=[_frontier(by_name, reads) for reads in PICTURES],
         notes=[
             "Rebuilt: the mean over the feature party's columns of what the strongest attack tells, of numbers R², of categories "
             "how far accuracy rises from the most frequent one's; on training rows that the attacker does not know.",
@@ -110,18 +110,18 @@ def _by_column(found: dict[str, list[Row]], reads: str) -> list[ResultTable]:
     def spread_of(rows: Sequence[Row], column: str, what: str) -> Spread | None:
         return over_seeds(rows, at("columns", reads, str(MOST), column, what))
 
-    asked = f"{reads}, {MOST} known rows"
+    question = f"{reads}, {MOST} known rows"
     every = list(dict.fromkeys(name for rows in found.values() for row in rows for name in row["columns"][ANY][str(MOST)]))
     names = [name for name in every if any(spread_of(rows, name, "value") for rows in found.values())]
     cells: list[list[Cell]] = [[setting, *(spread_of(rows, name, "value") for name in names)] for setting, rows in found.items()]
-    tables = [ResultTable(name=f"By column: {asked}", columns=["setting", *names], rows=cells)]
+    tables = [ResultTable(name=f"By column: {question}", columns=["setting", *names], rows=cells)]
     if coded := [name for name in names if any(spread_of(rows, name, "accuracy") for rows in found.values())]:
         guesses = [
             next(guess for rows in found.values() if (guess := spread_of(rows, name, "majority")) is not None) for name in coded
         ]
         cells = [["a guess: the most frequent category", *guesses]]
         cells += [[setting, *(spread_of(rows, name, "accuracy") for name in coded)] for setting, rows in found.items()]
-        tables.append(ResultTable(name=f"Accuracy on categories: {asked}", columns=["setting", *coded], rows=cells))
+        tables.append(ResultTable(name=f"Accuracy on categories: {question}", columns=["setting", *coded], rows=cells))
     return tables
 
 
@@ -133,13 +133,13 @@ def _frontier(found: dict[str, list[Row]], reads: str) -> Curve:
         for name, rows in found.items()
         if (leak := rebuilt(rows, at("mean", reads, str(MOST)))) is not None
     }
-    begun = [places.pop(DEFAULT)] if DEFAULT in places else []
+    start = [places.pop(DEFAULT)] if DEFAULT in places else []
     points: dict[str, list[tuple[float, float]]] = {}
     for name, place in places.items():
         family = families[name]
-        points.setdefault(family, [] if family == ALONE else begun.copy()).append(place)
-    if not points and begun:
-        points["no defence"] = begun
+        points.setdefault(family, [] if family == ALONE else start.copy()).append(place)
+    if not points and start:
+        points["no defence"] = start
     return Curve(
         name=PICTURES[reads],
         x=f"mean over the columns of what comes back (R², or its like), {MOST} known rows",
@@ -150,8 +150,8 @@ def _frontier(found: dict[str, list[Row]], reads: str) -> Curve:
 
 def unbeaten(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
     """Return the points (leak, utility) beside which no other leaks less at as much utility; the least leak first."""
-    kept: list[tuple[float, float]] = []
+    frontier: list[tuple[float, float]] = []
     for leak, utility in sorted(points, key=lambda point: (point[0], -point[1])):
-        if not kept or utility > kept[-1][1]:
-            kept.append((leak, utility))
-    return kept
+        if not frontier or utility > frontier[-1][1]:
+            frontier.append((leak, utility))
+    return frontier

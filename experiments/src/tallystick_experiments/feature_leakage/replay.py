@@ -97,19 +97,19 @@ def _trial(table: Any, plan: TrainingPlan, *, seed: int, width: int, known: int,
     sums = RowSums.zero("cut_embedding", network.schedule.train_N, width)
     crossed = [step for epoch in range(plan.epochs) for step in summed_epoch(network, epoch, sums)]
     (view,) = sums.view().steps
-    sent, columns = SentEmbeddings.of(view), columns.rows(view.rows_B)
+    embeddings, columns = SentEmbeddings.of(view), columns.rows(view.rows_B)
     known_K = torch.from_numpy(np.random.default_rng([seed, known]).permutation(len(columns))[:known])
     attacks = {
         name: row
         for name, row in FEATURE_INFERENCE_ATTACKS.items()
         if not (row.knows_no_row or row.from_shuffled or row.own_columns)
     }
-    found = evaluate_feature_inference(sent, columns, known={known: [known_K]}, attacks=attacks, seed=seed).mean(known)
+    means = evaluate_feature_inference(embeddings, columns, known={known: [known_K]}, attacks=attacks, seed=seed).mean(known)
     attacker = FeatureView(
-        last_ND=sent.last_BD,
-        mean_ND=sent.mean_BD,
-        looks_NE=sent.looks_BE,
-        looks_at_NL=sent.looks_at_BL,
+        last_ND=embeddings.last_BD,
+        mean_ND=embeddings.mean_BD,
+        looks_NE=embeddings.looks_BE,
+        looks_at_NL=embeddings.looks_at_BL,
         known_K=known_K,
         columns_K=columns.rows(known_K),
     )
@@ -120,7 +120,7 @@ def _trial(table: Any, plan: TrainingPlan, *, seed: int, width: int, known: int,
     rest_N[known_K] = False
     truth_NF = columns.numeric_NF[rest_N].double()
     return {
-        "attacks": found,
+        "attacks": means,
         "start": _told(truth_NF, start[rest_N]),
         "replay": _told(truth_NF, guess_NF[rest_N]),
         "seconds": time.perf_counter() - started,

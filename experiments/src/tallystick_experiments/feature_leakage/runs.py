@@ -89,11 +89,11 @@ def run_setting(setting: CutSetting, data: SplitData, columns: ColumnValues, pla
         compared.looks_at_LN[-1] = 0  # one pass, by weights that stand still
     trained = time.perf_counter() - started
     leaks = _leaks(sums, columns, data.own_training, seed=seed)
-    held = _leaks(compared, _like(columns, data), data.own_test, seed=seed)
+    held_out = _leaks(compared, _like(columns, data), data.own_test, seed=seed)
     return {
         "test_auc": aucs,
         **_figures(leaks),
-        "mean_compared": _means(held),
+        "mean_compared": _means(held_out),
         "training_seconds": trained,
         "seconds": time.perf_counter() - started,
     }

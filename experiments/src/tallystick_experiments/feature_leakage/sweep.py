@@ -41,9 +41,9 @@ def run(
     Raises DataError for data that is absent or of another format, ConfigError for an unknown setting.
     """
     plan = TrainingPlan(epochs=epochs, batch_size=batch_size)
-    known = {setting.name: setting for setting in settings()}
-    if unknown := [name for name in only if name not in known]:
-        raise ConfigError(f"--only {unknown[0]}: is no setting; known are: {'; '.join(known)}")
+    setting_of = {setting.name: setting for setting in settings()}
+    if unknown := [name for name in only if name not in setting_of]:
+        raise ConfigError(f"--only {unknown[0]}: is no setting; known are: {'; '.join(setting_of)}")
     table = read_pair(data, partner, limit=limit)
     # A log of runs that noted fewer figures is not gone on with.
     about = {"figures": 2, "data": table.name, "rows": table.frame.height, "epochs": epochs}
@@ -51,8 +51,8 @@ def run(
     encoded = Latest(split_and_encode)
 
     def trial(seed: int, name: str) -> Row:
-        return run_setting(known[name], *encoded(table, seed=seed), plan, seed=seed)
+        return run_setting(setting_of[name], *encoded(table, seed=seed), plan, seed=seed)
 
-    rows = run_cases(grid(seed=range(first_seed, first_seed + seeds), name=only or known), trial, keeping, about)
+    rows = run_cases(grid(seed=range(first_seed, first_seed + seeds), name=only or setting_of), trial, keeping, about)
     about["columns"] = len(column_names(table.feature_party))
     return ExperimentResult(experiment="feature-leakage", about=about, rows=rows, page_of=page_of)

@@ -170,16 +170,16 @@ def run(
     if setting.aligned < 1 and table.has_partner_N is not None:
         raise ConfigError(f"--aligned {setting.aligned}: {table.name} says itself which rows both parties have; leave it out")
     encoded = Latest(encode_ads)
-    named = {method.name: method for method in methods() if not only or method.family in ("", *only)}
+    method_of = {method.name: method for method in methods() if not only or method.family in ("", *only)}
 
     def rows_of(seed: int) -> SplitData:
         return encoded(table, seed=seed, min_count=min_count, aligned=setting.aligned)
 
     def trial(seed: int, fusion: str, method: str) -> Row:
-        return _run(_network(rows_of(seed), FUSIONS[fusion], setting, seed), named[method], seed)
+        return _run(_network(rows_of(seed), FUSIONS[fusion], setting, seed), method_of[method], seed)
 
     about = {"name": table.name, "rows": table.frame.height, "swapped": setting.swapped, **setting.plan.__dict__}
-    rows = run_cases(grid(seed=seeds, fusion=setting.fusions, method=named), trial, keeping, about | setting.facts())
+    rows = run_cases(grid(seed=seeds, fusion=setting.fusions, method=method_of), trial, keeping, about | setting.facts())
     split = rows_of(seeds[-1])
     return ExperimentResult(experiment="fedads-4", about=_about(table, split, setting), rows=rows, page_of=page_of)
 
@@ -240,7 +240,7 @@ ByMethod = dict[str, list[Row]]
 def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
     """Show the rows of ``run`` beside the paper's table."""
     fusions = {fusion: groups(of, "method") for fusion, of in groups(rows, "fusion").items()}
-    own, theirs = about["label_party_columns"], about["feature_party_columns"]
+    own, partner_count = about["label_party_columns"], about["feature_party_columns"]
     return Benchmark(
         title=f"FedAds, Table 4, on {about['name']}: {about['training_rows']:,} rows, {about['positive_rate']:.2%} positive",
         tables=[part(fusion, found) for fusion, found in fusions.items() for part in (_at_price, _table)],
@@ -254,7 +254,7 @@ def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
             "With one linear layer on top, cut gradients lie on one line: direction is the label, or length after MixPro.",
         ],
         facts={
-            "columns": f"{own} of the label party, {theirs} of the feature party",
+            "columns": f"{own} of the label party, {partner_count} of the feature party",
             "test rows": f"{about['test_rows']:,}",
             **(
                 {"aligned": f"{about['aligned']:.0%} of the training rows; the others are left out"} if "aligned" in about else {}
@@ -290,12 +290,12 @@ def _table(fusion: str, found: ByMethod) -> ResultTable:
     for method in methods():
         if method.name not in found:
             continue
-        mine = found[method.name]
+        rows_of_method = found[method.name]
         # the change of the means: a ratio of each seed's would divide by noise
-        changed = 100 * float(np.mean([row["leak_folded"] for row in mine]) / before - 1)
-        leaks = [method.paper_change, changed, over_seeds(mine, "leak_auc"), over_seeds(mine, "leak_folded")]
-        utility = [method.paper_auc, over_seeds(mine, "test_auc"), price(mine, base)]
-        rows.append([method.name, *leaks, *utility, *(over_seeds(mine, FIGURES[name]) for name in BESIDE)])
+        changed = 100 * float(np.mean([row["leak_folded"] for row in rows_of_method]) / before - 1)
+        leaks = [method.paper_change, changed, over_seeds(rows_of_method, "leak_auc"), over_seeds(rows_of_method, "leak_folded")]
+        utility = [method.paper_auc, over_seeds(rows_of_method, "test_auc"), price(rows_of_method, base)]
+        rows.append([method.name, *leaks, *utility, *(over_seeds(rows_of_method, FIGURES[name]) for name in BESIDE)])
     columns = ["method", "paper, change %", "change %", "LeakAUC", "symmetric", "paper, test AUC", "test AUC", "price", *BESIDE]
     note = f"Between both parties' embeddings and the output: {ON_TOP[fusion]}. Price: test AUC against no defence, same seed."
     return ResultTable(name=f"Table 4, {fusion} on top", columns=columns, rows=rows, note=note)

@@ -64,11 +64,11 @@ def _figures_of(result: Result) -> dict[str, float]:
     """Of a run: each attack's symmetric AUC, the strongest but for those that know half of all labels, and the model's AUC."""
     assert result.training is not None
     attacks = result.label_audit.attacks
-    found = {attack.name: attack.symmetric_auc for attack in attacks if attack.symmetric_auc is not None}
-    strongest = max(found[attack.name] for attack in attacks if attack.name in found and not attack.upper_bound)
+    figures = {attack.name: attack.symmetric_auc for attack in attacks if attack.symmetric_auc is not None}
+    strongest = max(figures[attack.name] for attack in attacks if attack.name in figures and not attack.upper_bound)
     joint = result.joint["auc"]["value"]
     assert joint is not None, "the test rows have both classes"
-    return {TEST: joint, EPOCHS: float(len(result.training.history)), STRONGEST: strongest, **found}
+    return {TEST: joint, EPOCHS: float(len(result.training.history)), STRONGEST: strongest, **figures}
 
 
 def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
@@ -87,20 +87,22 @@ def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
 
 def _tables(defense: str, rows: Sequence[Row], aligned: float) -> list[ResultTable]:
     """Figures that every run has by method, and differences to the first method of the same seed."""
-    found = groups(rows, "method")
-    first, *others = found
+    by_method = groups(rows, "method")
+    first, *others = by_method
     names = [name for name in rows[0]["figures"] if all(name in row["figures"] for row in rows)]
     return [
         ResultTable(
             name=f"{defense}: symmetric AUC of each attack",
             columns=["figure", first, *others],
-            rows=[[name, *(over_seeds(of, at("figures", name)) for of in found.values())] for name in names],
+            rows=[[name, *(over_seeds(of, at("figures", name)) for of in by_method.values())] for name in names],
             note=f"By unaligned.method; the feature party has {aligned:.0%} of the rows, the same for all methods.",
         ),
         ResultTable(
             name=f"{defense}: change against {first}",
             columns=["figure", *others],
-            rows=[[name, *(change(found[other], found[first], at("figures", name)) for other in others)] for name in names],
+            rows=[
+                [name, *(change(by_method[other], by_method[first], at("figures", name)) for other in others)] for name in names
+            ],
             note="Of the same seed: the same rows, parts and first weights.",
         ),
     ]

@@ -200,19 +200,19 @@ def run(
     if not 0 < aligned < 1:
         raise ConfigError(f"--aligned {aligned}: expected a share of the training rows, above 0 and below 1")
     table = read_by_kind(data, limit=limit)
-    chosen = chosen_of(table, only)
+    methods = chosen_of(table, only)
     networks = PAPER if paper_networks or table.name == "fedads" else SMALL
     setting = _setting(table, aligned, networks, by_users=by_users)
     shared = Latest(share_out)
 
     def trial(seed: int, method: str) -> Row:
         parts = shared(table, seed=seed, aligned=aligned, by_users=by_users)
-        return MethodTrial(rows=parts, row=chosen[method], seed=seed, networks=networks).run()
+        return MethodTrial(rows=parts, row=methods[method], seed=seed, networks=networks).run()
 
-    found = run_cases(grid(seed=seeds, method=chosen), trial, keeping, setting)
+    rows_of_cases = run_cases(grid(seed=seeds, method=methods), trial, keeping, setting)
     positives = float(table.frame.get_column(table.label).cast(int).mean())  # type: ignore[arg-type]
     return ExperimentResult(
-        experiment="fedads-3", about={**setting, "share_of_positives": positives}, rows=found, page_of=page_of
+        experiment="fedads-3", about={**setting, "share_of_positives": positives}, rows=rows_of_cases, page_of=page_of
     )
 
 
@@ -231,10 +231,10 @@ def chosen_of(table: TwoPartyTable, only: Sequence[str]) -> dict[str, MethodRow]
     everything = {row.name: row for row in rows(group=group)}
     if unknown := [name for name in only if name not in everything]:
         raise ConfigError(f"--only {unknown[0]}: is no row of the table; it has {', '.join(everything)}")
-    chosen = {name: row for name, row in everything.items() if (name in only if only else row.kind != PROBE)}
+    selected = {name: row for name, row in everything.items() if (name in only if only else row.kind != PROBE)}
     # what the feature party has of unaligned rows is what the bound trains on
     bound = table.has_partner_N is None
-    return {name: row for name, row in chosen.items() if bound or row.joint != "all"}
+    return {name: row for name, row in selected.items() if bound or row.joint != "all"}
 
 
 GROUPS = {"criteo": "C9", "fedads": USER, "ijcai18": "shop_id"}
@@ -270,14 +270,14 @@ class MethodTrial:
             schedule=schedule,
             step_rule=Frozen(step_rule=method or PLAIN) if self.row.frozen else method or PLAIN,
         )
-        found = _train(network, rows, bottoms)
-        found["cpu_seconds"] = time.process_time() - began - found.pop("looking")
+        figures = _train(network, rows, bottoms)
+        figures["cpu_seconds"] = time.process_time() - began - figures.pop("looking")
         logits_T = network.logits(torch.split(rows.test_N, PASS))
-        found |= measured(rows.labels_N[rows.test_N], logits_T)
+        figures |= measured(rows.labels_N[rows.test_N], logits_T)
         if method is not None and method.scores_alone:
             assert isinstance(model, BranchedModel)
-            found["alone"] = _alone(model, rows, logits_T)
-        return found
+            figures["alone"] = _alone(model, rows, logits_T)
+        return figures
 
     def _method(self, schedule: Schedule) -> UnalignedMethod:
         return method_of(
@@ -337,12 +337,12 @@ def _train(network: SplitNetwork, rows: Rows, bottoms: Sequence[nn.Module]) -> R
     joint = -(-len(schedule.train_N) // schedule.batch_size)
     every = max(1, joint // CHECKS)
     modules: list[nn.Module] = [network.model, *bottoms]
-    best_loss, best, best_step, stale, step, seen, looking = float("inf"), None, 0, 0, 0, 0, 0.0
+    best_loss, best, best_step, stale, step, joint_steps, looking = float("inf"), None, 0, 0, 0, 0, 0.0
     for epoch in range(schedule.epochs_before + MOST_EPOCHS):
         for crossed in network.epoch(epoch):
             step = crossed.batch.step
-            seen += not crossed.batch.is_local
-            if epoch < schedule.epochs_before or crossed.batch.is_local or seen % every:
+            joint_steps += not crossed.batch.is_local
+            if epoch < schedule.epochs_before or crossed.batch.is_local or joint_steps % every:
                 continue
             began = time.process_time()
             loss = nn.functional.binary_cross_entropy_with_logits(network.logits(torch.split(rows.validation_N, PASS)), labels_V)
@@ -402,13 +402,13 @@ OVER = {"VanillaVFL": "over VanillaVFL", "Diffu-AT": "over Diffu-AT", "ORALE": "
 def page_of(about: Row, found: Sequence[Row]) -> Benchmark:
     """Show the rows of ``run`` beside the paper's table, in its order."""
     by_name = groups(found, "method")
-    chosen = {row: by_name[row.name] for row in rows() if row.name in by_name}
-    order = order_like_the_papers(chosen)
+    printed = {row: by_name[row.name] for row in rows() if row.name in by_name}
+    order = order_like_the_papers(printed)
     return Benchmark(
         title=f"FedAds, Table 3, on {about['name']}: {about['rows']:,} rows, {about['share_of_positives']:.2%} positive",
         tables=[
-            _methods(chosen, by_name),
-            *(table for table in (_other_settings(by_name), _without_partner(chosen)) if table.rows),
+            _methods(printed, by_name),
+            *(table for table in (_other_settings(by_name), _without_partner(printed)) if table.rows),
         ],
         notes=[
             "Differences are of the same seed: the same rows, aligned and not, the same batches of aligned rows.",

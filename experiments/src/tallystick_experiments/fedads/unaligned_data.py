@@ -55,12 +55,12 @@ def share_out(table: TwoPartyTable, *, seed: int, aligned: float = ALIGNED, by_u
     if not len(both) or not 0 < float(labels_N[both].mean()) < 1:
         raise DataError(f"{table.name}: {len(both)} aligned training rows, or one class only among them; give more rows")
     encoding = EncodingConfig(numeric="log" if table.name == "criteo" else "auto", min_count=MIN_COUNT)
-    theirs, own = table.encoders(np.sort(both), np.sort(training), encoding)
+    partner_encoder, own = table.encoders(np.sort(both), np.sort(training), encoding)
     return Rows(
         own=own.encode(table.frame),
-        theirs=theirs.encode(table.frame),
+        theirs=partner_encoder.encode(table.frame),
         own_shape=own.feature_shape,
-        their_shape=theirs.feature_shape,
+        their_shape=partner_encoder.feature_shape,
         columns=tuple(column.name for column in own.categorical),
         labels_N=labels_N,
         aligned_N=torch.from_numpy(both),
@@ -90,9 +90,9 @@ def _parts(table: TwoPartyTable, random: np.random.Generator, aligned: float) ->
     if table.has_partner_N is not None:
         has_partner_N = table.has_partner_N.to_numpy()
         rest, lone, aligned = rest[has_partner_N[rest]], rest[~has_partner_N[rest]], 1.0
-    held = int(VALIDATION / (1 - TEST) * len(rest))
-    validation, training = rest[:held], np.concatenate([rest[held:], lone])
-    shared = int(aligned * (len(rest) - held))
+    validation_count = int(VALIDATION / (1 - TEST) * len(rest))
+    validation, training = rest[:validation_count], np.concatenate([rest[validation_count:], lone])
+    shared = int(aligned * (len(rest) - validation_count))
     return test, validation, training[:shared], training[shared:]
 
 
@@ -108,9 +108,9 @@ def _parts_by_users(table: TwoPartyTable, random: np.random.Generator, aligned: 
     users = int(user_N.max()) + 1
     place_N = random.permutation(users)[user_N]
     has_partner_N = np.ones(len(user_N), dtype=bool) if table.has_partner_N is None else table.has_partner_N.to_numpy()
-    tests, held = int(TEST * users), int(TEST * users) + int(VALIDATION * users)
-    shared = users if table.has_partner_N is not None else held + int(aligned * (users - held))
-    is_test_N, is_training_N = place_N < tests, place_N >= held
+    tests, validation_end = int(TEST * users), int(TEST * users) + int(VALIDATION * users)
+    shared = users if table.has_partner_N is not None else validation_end + int(aligned * (users - validation_end))
+    is_test_N, is_training_N = place_N < tests, place_N >= validation_end
     is_aligned_N = is_training_N & has_partner_N & (place_N < shared)
     parts = is_test_N & has_partner_N, ~is_test_N & ~is_training_N & has_partner_N, is_aligned_N, is_training_N & ~is_aligned_N
     test, validation, both, lone = (np.flatnonzero(part_N) for part_N in parts)

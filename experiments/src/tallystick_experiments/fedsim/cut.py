@@ -37,13 +37,13 @@ def measure_cut(folder: Path, *, name: str, neighbors: int, steps: int, timeout_
         with tempfile.TemporaryDirectory(prefix="tallystick-bench-") as scratch:
             arguments = {"folder": str(folder.absolute()), "set": name, "neighbors": neighbors, "steps": steps, "form": form}
             results = run_parties(Path(scratch), __name__, PAIR, arguments, timeout_s=timeout_s).results
-            found = {role: kept_weights(Path(scratch) / role) for role in results}
+            weights_by_role = {role: kept_weights(Path(scratch) / role) for role in results}
         network, _ = _network(arguments, FORMS["distinct rows"])
         with limited_threads(1):  # as the parties train: more threads add up in another order
             for _ in network.epoch(0):
                 pass
         here = {role: dict((network.model if role == LABEL else network.bottoms[0]).state_dict()) for role in results}
-        compared = {"neighbors": neighbors, "batch_size": BATCH, "difference": largest_difference(here, found)}
+        compared = {"neighbors": neighbors, "batch_size": BATCH, "difference": largest_difference(here, weights_by_role)}
         rows.append({"form": form, "set": name, **compared, **results[LABEL]})
     return rows
 

@@ -27,14 +27,14 @@ def looked_into(network: SplitNetwork, index_B: Tensor) -> dict[str, Any]:
     network.train(False)
     with torch.no_grad():
         cuts = [bottom(source(index_B)) for bottom, source in zip(network.bottoms, network.sources, strict=True)]
-    found: dict[str, Any] = {"dead": int((cuts[0] == 0).all(dim=0).sum())}
+    figures: dict[str, Any] = {"dead": int((cuts[0] == 0).all(dim=0).sum())}
     model = network.model
     first = next(iter(model.links), None) if isinstance(model, SimilarityLabelModel) else None
     if isinstance(first, LinkModel) and isinstance(first.merge, CNNMerge):
         given_BKL = attributions(network, cuts, index_B, first)
         by_place_K = given_BKL.abs().sum(dim=2).mean(dim=0)
-        found["importance"] = (by_place_K / by_place_K.sum().clamp(min=1e-30)).tolist()
-    return found
+        figures["importance"] = (by_place_K / by_place_K.sum().clamp(min=1e-30)).tolist()
+    return figures
 
 
 def attributions(network: SplitNetwork, cuts: Sequence[Tensor], index_B: Tensor, link: LinkModel) -> Tensor:
@@ -42,30 +42,30 @@ def attributions(network: SplitNetwork, cuts: Sequence[Tensor], index_B: Tensor,
 
     They add up to the prediction less that of a merge which is given zeros.
     """
-    own, total, given = network.own(index_B), torch.zeros(()), torch.zeros(())
+    own, total, merge_inputs = network.own(index_B), torch.zeros(()), torch.zeros(())
     for step in range(STEPS):
-        with _scaled(link.merge, (step + 0.5) / STEPS) as seen:
+        with _scaled(link.merge, (step + 0.5) / STEPS) as observed:
             network.model(cuts, own).sum().backward()
-            given, grad_BKL = seen[0]
+            merge_inputs, grad_BKL = observed[0]
             assert grad_BKL.grad is not None
             total = total + grad_BKL.grad / STEPS
     network.model.zero_grad(set_to_none=True)
-    return given * total
+    return merge_inputs * total
 
 
 @contextmanager
 def _scaled(merge: nn.Module, share: float) -> Iterator[list[tuple[Tensor, Tensor]]]:
     """Within this block the merge gets so much of its links' outputs; the list is of those and of what it got."""
-    seen: list[tuple[Tensor, Tensor]] = []
+    observations: list[tuple[Tensor, Tensor]] = []
 
     def scale(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         output_BKL, *others = inputs
         got_BKL = (share * output_BKL.detach()).requires_grad_()
-        seen.append((output_BKL.detach(), got_BKL))
+        observations.append((output_BKL.detach(), got_BKL))
         return (got_BKL, *others)
 
     hook = merge.register_forward_pre_hook(scale)
     try:
-        yield seen
+        yield observations
     finally:
         hook.remove()

@@ -161,9 +161,9 @@ def _keys(job: Figures) -> tuple[SimilarKeys, SimilarKeys]:
 
 def clear_cpu_seconds(job: Figures) -> float:
     """Processor seconds of finding the same number of nearest places where nothing is hidden, in one process."""
-    own, theirs = (keys.numbers_RD for keys in _keys(job))
+    own, their_keys = (keys.numbers_RD for keys in _keys(job))
     started = time.process_time()
-    nearest(own, theirs, neighbors=job["neighbors"])
+    nearest(own, their_keys, neighbors=job["neighbors"])
     return time.process_time() - started
 
 
@@ -197,17 +197,17 @@ def _check_filters(job: Figures, *, sample: int, others: int, deviation: float) 
         for keys, count in zip(_keys(job), (sample, others), strict=True)
     ]
     secret = bytes(32)
-    found = nearest_by_ranks(*(encode_keys(keys, terms, secret).ranks_ND2 for keys in some), neighbors=terms.neighbors)
-    own, theirs = (_filters(keys, terms, secret) for keys in some)
+    neighbors = nearest_by_ranks(*(encode_keys(keys, terms, secret).ranks_ND2 for keys in some), neighbors=terms.neighbors)
+    own, their_filters = (_filters(keys, terms, secret) for keys in some)
     expected = nearest_of_all(
         *(len(keys) for keys in some),
         neighbors=terms.neighbors,
-        block=lambda part: sum((hamming(a_NW[part], b_MW) for a_NW, b_MW in zip(own, theirs, strict=True)), np.zeros(())),
+        block=lambda part: sum((hamming(a_NW[part], b_MW) for a_NW, b_MW in zip(own, their_filters, strict=True)), np.zeros(())),
     )
-    if not np.array_equal(found.distance_NK, expected.distance_NK):
+    if not np.array_equal(neighbors.distance_NK, expected.distance_NK):
         raise DataError("distances by ranks are not those of true filters")
     bits = sum(terms.pivots(dimension) for dimension in terms.dimensions)
-    return {"filter_bits": bits, "others": others, **_compared(found.numbers_NK, expected.numbers_NK)}
+    return {"filter_bits": bits, "others": others, **_compared(neighbors.numbers_NK, expected.numbers_NK)}
 
 
 def _filters(keys: SimilarKeys, terms: SimilarityConfig, secret: bytes) -> list[Packed]:
@@ -233,7 +233,7 @@ def text_recall(folder: Path, *, neighbors: tuple[int, ...] = (1, 5, 20)) -> lis
         folder: with dblp_acm and fodors_zagats, as public benchmarks of entity matching lay them out.
         neighbors: K.
     """
-    found = []
+    figures = []
     for name, columns in TEXTS.items():
         tables = [_texts(folder / name / f"table{side}.csv", columns) for side in "AB"]
         with (folder / name / "pairs.csv").open(encoding="utf-8", newline="") as file:
@@ -245,21 +245,21 @@ def text_recall(folder: Path, *, neighbors: tuple[int, ...] = (1, 5, 20)) -> lis
             values = {"dimensions": dimensions, "neighbors": max(neighbors), "helper_sees": sees}
             terms = SimilarityConfig.model_validate(values)
             started = time.perf_counter()
-            own, others = (encode_keys(keys, terms, bytes(32)) for _, keys in tables)
-            numbers_NK = nearest_keys(own, others, terms).numbers_NK
+            own, their_keys = (encode_keys(keys, terms, bytes(32)) for _, keys in tables)
+            numbers_NK = nearest_keys(own, their_keys, terms).numbers_NK
             hit_PK = numbers_NK[pairs[:, 0]] == pairs[:, 1:]
-            found.append(
+            figures.append(
                 {
                     "data": name,
                     "text": ", ".join(columns),
                     "method": "Bloom filters" if sees == "filters" else "edit distance, in the clear",
-                    "rows": [own.rows, others.rows],
+                    "rows": [own.rows, their_keys.rows],
                     "matches": len(pairs),
                     "recall": {str(k): float(hit_PK[:, :k].any(axis=1).mean()) for k in neighbors},
                     "seconds": time.perf_counter() - started,
                 }
             )
-    return found
+    return figures
 
 
 def _texts(path: Path, columns: tuple[str, ...]) -> tuple[list[int], SimilarKeys]:

@@ -72,20 +72,20 @@ def place_terms(own_ND: Floats, their_MD: Floats, *, neighbors: int, **changes: 
 
 def link(own_ND: Floats, their_MD: Floats, terms: SimilarityConfig, *, rng: SecureRandom) -> LinkedPlaces:
     """Link two tables as the three parties would, without the network between them."""
-    own, theirs = (noisy_keys(SimilarKeys(numbers_RD=keys), terms, secret=rng.bytes(32)) for keys in (own_ND, their_MD))
-    secret, number_M = rng.bytes(32), rng.permutation(len(theirs))
+    own, their_keys = (noisy_keys(SimilarKeys(numbers_RD=keys), terms, secret=rng.bytes(32)) for keys in (own_ND, their_MD))
+    secret, number_M = rng.bytes(32), rng.permutation(len(their_keys))
     by_number = np.argsort(number_M)
-    links = nearest_keys(encode_keys(own, terms, secret), encode_keys(theirs, terms, secret).gather(by_number), terms)
+    links = nearest_keys(encode_keys(own, terms, secret), encode_keys(their_keys, terms, secret).gather(by_number), terms)
     scale = scale_of(*fit(links), terms)
     numbers_NK, similarity_NK = noisy_similarities(links, scale, keep=terms.links, rng=rng)
-    said = key_guarantee(terms) if terms.noise.keys != "none" else f"noise of {scale.sigma:.3g} deviations on similarities"
+    noise_text = key_guarantee(terms) if terms.noise.keys != "none" else f"noise of {scale.sigma:.3g} deviations on similarities"
     return LinkedPlaces(
         numbers_NK=numbers_NK,
         similarity_NK=similarity_NK,
         own_rows=by_number,
         scale=scale,
-        sent=(own, theirs),
-        noise=said,
+        sent=(own, their_keys),
+        noise=noise_text,
     )
 
 
@@ -99,8 +99,8 @@ def located(
     similarity_NK = linked.similarity_NK.astype(np.float64)
     label = LabelPartyView(metric=metric, own_ND=sent_ND, numbers_NK=linked.numbers_NK, similarity_NK=similarity_NK)
     feature = FeaturePartyView(metric=metric, own_MD=sent_MD[rows], numbers_NK=linked.numbers_NK)
-    found = evaluate_linkage(label, places_MD[rows], units_D, seed=seed)
-    return found | evaluate_linkage(feature, places_ND, units_D, seed=seed)
+    of_label_party = evaluate_linkage(label, places_MD[rows], units_D, seed=seed)
+    return of_label_party | evaluate_linkage(feature, places_ND, units_D, seed=seed)
 
 
 def noise_settings(taus: Sequence[float] = TAUS, metres: Sequence[float] = KEY_NOISE_METRES) -> dict[str, dict[str, Any]]:
@@ -160,9 +160,9 @@ def link_places(
     terms = place_terms(own_ND, their_MD, neighbors=neighbors, noise=settings[noise], window=window)
     linked = link(own_ND, their_MD, terms, rng=SecureRandom(source=np.random.default_rng([seed, 9]).bytes))
     split = split_rows(len(own_ND), seed=seed, kind=kind)
-    made = linked_pair(pair, split, linked.own_rows[linked.numbers_NK], linked.similarity_NK)
+    pairs_linked = linked_pair(pair, split, linked.own_rows[linked.numbers_NK], linked.similarity_NK)
     attacks = located(own_ND, their_MD, linked, terms, seed=seed) if locates else {}
-    return replace(made, located={attack: error.median for attack, error in attacks.items()})
+    return replace(pairs_linked, located={attack: error.median for attack, error in attacks.items()})
 
 
 def located_from_own_keys(keys_ND: Floats, terms: SimilarityConfig) -> dict[str, LocatedKeys]:

@@ -110,19 +110,26 @@ def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
 def _table(part: str, name: str, rows: Sequence[Row]) -> ResultTable:
     """Return a row per method and setting, with the spread over seeds."""
     metric, varied = _metric(part, name), VARIED.get(part)
-    others = OTHERS.get(part, ("r2",) if metric == "rmse" else ())
+    other_figures = OTHERS.get(part, ("r2",) if metric == "rmse" else ())
     cells: list[list[Cell]] = []
     for (method, *_), of in groups(rows, "method", *SETTINGS).items():
         setting = [] if varied is None else [_words(of[0].get(varied, ""))]
-        found = [over_seeds(of, figure) for figure in (metric, *others)]
+        figures = [over_seeds(of, figure) for figure in (metric, *other_figures)]
         printed = _of_table_11(of[0]) if part in ("table-11", "windows") else of_paper(of[0])
-        cells.append([method, *setting, printed, *found, of[0].get("parameters")])
+        cells.append([method, *setting, printed, *figures, of[0].get("parameters")])
     problems = "; ".join(sorted({row["problem"] for row in rows if "problem" in row}))
     note = "" if varied == "neighbors" else f"K = {rows[0]['neighbors']}."
     return ResultTable(
         name=f"{TITLES[part]}: {name}",
         note=f"{note} Not made: {problems}." if problems else note,
-        columns=["method", *([varied.replace("_", " ")] if varied else []), f"paper, {metric}", metric, *others, "weights"],
+        columns=[
+            "method",
+            *([varied.replace("_", " ")] if varied else []),
+            f"paper, {metric}",
+            metric,
+            *other_figures,
+            "weights",
+        ],
         rows=cells,
     )
 
@@ -235,8 +242,8 @@ def method_differences(rows: Sequence[Row]) -> list[list[Cell]]:
     for name, of in groups(rows, "set").items():
         metric, by_method = paper.METRIC[name], groups(of, "method")
         for first, second in PAIRED:
-            if found := paired(by_method.get(first, []), by_method.get(second, []), metric):
-                cells.append([f"{first} less {second}", name, metric, spread(found), len(found)])
+            if gaps := paired(by_method.get(first, []), by_method.get(second, []), metric):
+                cells.append([f"{first} less {second}", name, metric, spread(gaps), len(gaps)])
     return cells
 
 
@@ -252,8 +259,8 @@ def _setting_differences(part: str, rows: Sequence[Row]) -> ResultTable:
         metric = _metric(part, name)
         (first, base), *others = groups(of, setting).items()
         for value, mine in others:
-            if found := paired(mine, base, metric):
-                cells.append([name, method, f"{_words(value)} less {_words(first)}", metric, spread(found), len(found)])
+            if gaps := paired(mine, base, metric):
+                cells.append([name, method, f"{_words(value)} less {_words(first)}", metric, spread(gaps), len(gaps)])
     columns = ["set", "method", setting.replace("_", " "), "metric", "mean", "splits"]
     return ResultTable(name=f"{TITLES[part].partition(':')[0]}, differences on the same split", columns=columns, rows=cells)
 
@@ -356,8 +363,8 @@ def _by_tau(rows: Sequence[Row]) -> Iterator[Curve]:
             points = groups(mine, "noise").items()
             series.append(Series.of(method, [(_tau(n), spread(row[metric] for row in each).value) for n, each in points]))
         if name == "house":
-            theirs = paper.FIGURE_6.items()
-            series += [Series.of(f"{method}, the paper's", [(_tau(n), y) for n, y in of.items()]) for method, of in theirs]
+            paper_points = paper.FIGURE_6.items()
+            series += [Series.of(f"{method}, the paper's", [(_tau(n), y) for n, y in of.items()]) for method, of in paper_points]
         yield Curve(name=f"{name}: {metric} by tau", x="tau", y=metric, series=series, log_x=True)
 
 
@@ -369,11 +376,11 @@ def _gains(rows: Sequence[Row]) -> ResultTable:
     """Figure 5 ii: by how many per cent of its RMSE FedSim is below the most similar link alone, split by split."""
     cells: list[list[Cell]] = []
     for name, of in groups(rows, "set").items():
-        by_method, theirs = groups(of, "method"), paper.TABLE_1[name]
+        by_method, paper_row = groups(of, "method"), paper.TABLE_1[name]
         alone = {row["seed"]: row["rmse"] for row in by_method["Top1Sim"]}
-        found = spread(100 * (1 - row["rmse"] / alone[row["seed"]]) for row in by_method["FedSim"])
-        published = 100 * (1 - theirs["FedSim"][0] / theirs["Top1Sim"][0])
-        cells.append([name, of[0]["neighbors"], paper.DELTA[name], published, found, len(by_method["FedSim"])])
+        gains = spread(100 * (1 - row["rmse"] / alone[row["seed"]]) for row in by_method["FedSim"])
+        published = 100 * (1 - paper_row["FedSim"][0] / paper_row["Top1Sim"][0])
+        cells.append([name, of[0]["neighbors"], paper.DELTA[name], published, gains, len(by_method["FedSim"])])
     columns = ["set", "K", "paper, the estimate", "paper, gain in %", "gain in %", "splits"]
     return ResultTable(name="Figure 5 ii: gains beside the estimate", columns=columns, rows=cells)
 

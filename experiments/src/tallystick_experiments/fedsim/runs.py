@@ -132,10 +132,10 @@ RecipeKind = Literal["ours", "the paper's"]
 
 def recipe_of(name: str, kind: RecipeKind = "ours") -> Recipe:
     """Return a set's recipe, or the paper's with LAMB and our number of epochs."""
-    ours = RECIPES[name]
+    recipe = RECIPES[name]
     if kind == "ours":
-        return ours
-    return replace(ours, optimizer="lamb", schedule="constant", clip=None, warm_up=0.0, **PUBLISHED[name])
+        return recipe
+    return replace(recipe, optimizer="lamb", schedule="constant", clip=None, warm_up=0.0, **PUBLISHED[name])
 
 
 class _Published(TypedDict):
@@ -209,11 +209,11 @@ def link_pair(pair: Pair, *, neighbors: int, seed: int, kind: SplitKind = "varie
     own_key_NP, their_key_MP = (
         key + random.normal(scale=key_noise, size=key.shape) if key_noise else key for key in (pair.own_key_NP, pair.their_key_MP)
     )
-    found = nearest(own_key_NP, their_key_MP, neighbors=neighbors)
-    raw_NK = -found.distance_NK
+    neighbors_of_keys = nearest(own_key_NP, their_key_MP, neighbors=neighbors)
+    raw_NK = -neighbors_of_keys.distance_NK
     mean, deviation = raw_NK[train_N].mean(), raw_NK[train_N].std()
     similarity_NK = (raw_NK - mean) / (deviation or 1.0)
-    return linked_pair(pair, (train_N, validation_N, test_N), found.numbers_NK, similarity_NK)
+    return linked_pair(pair, (train_N, validation_N, test_N), neighbors_of_keys.numbers_NK, similarity_NK)
 
 
 def linked_pair(

@@ -52,8 +52,8 @@ def weights_of(of: PublishedSizes, method: str, widths: Widths) -> int:
     linked = method == "FedSim"
     merge = METHODS[method].merged(of.merge) if linked else None
     model = NetworkModel(numeric="plain", hidden=widths, cut_after=2, merge=merge if merge is not None else MergeConfig())
-    own, theirs = of.columns
-    bottom = build_bottom(model, "feature", _numbers(theirs + (method == "FeatureSim")), seed=0)
+    own, partner_columns = of.columns
+    bottom = build_bottom(model, "feature", _numbers(partner_columns + (method == "FeatureSim")), seed=0)
     candidates = [of.neighbors] if linked else []
     label_model = build_label_model(model, "label", _numbers(own), [width_of(bottom)], outputs=1, seed=0, candidates=candidates)
     return sum(weight.numel() for module in (bottom, label_model) for weight in module.parameters())
@@ -70,9 +70,11 @@ def table_9() -> list[Row]:
         for name, printed in printed_by_set.items():
             of = SETS[name]
             weights = weights_of(of, method, of.widths)
-            others: Sequence[Widths] = []
+            other_widths: Sequence[Widths] = []
             if weights != printed:
-                others = [widths for widths in product(CHOICES, CHOICES, CHOICES) if weights_of(of, method, widths) == printed]
-            shown = {"set": name, "method": method, "paper": printed, "weights": weights, "widths": list(of.widths)}
-            rows.append(shown | {"others": [list(widths) for widths in others]})
+                other_widths = [
+                    widths for widths in product(CHOICES, CHOICES, CHOICES) if weights_of(of, method, widths) == printed
+                ]
+            base_row = {"set": name, "method": method, "paper": printed, "weights": weights, "widths": list(of.widths)}
+            rows.append(base_row | {"others": [list(widths) for widths in other_widths]})
     return rows

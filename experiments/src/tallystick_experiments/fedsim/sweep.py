@@ -127,11 +127,11 @@ def run(
     usual = {setting.name: setting.default for setting in fields(FedSimRun) if setting.default is not MISSING}
     trial = _Trials(folders, rows)
     trial.check(keys)
-    drawn = {} if rows == GENERATED_ROWS else {"rows": rows}
-    found = run_cases([asdict(key) for key in keys], trial, keeping, {"benchmark": "fedsim", **drawn}, usual=usual)
+    size = {} if rows == GENERATED_ROWS else {"rows": rows}
+    rows_of_cases = run_cases([asdict(key) for key in keys], trial, keeping, {"benchmark": "fedsim", **size}, usual=usual)
     about = {
         "sets": sorted({key.set for key in keys}),
-        **drawn,
+        **size,
         "seeds": list(seeds),
         "split": split,
         "parts": {part: [keys.index(key) for key in plan] for part, plan in plans.items() if plan},
@@ -141,7 +141,7 @@ def run(
         "sizes": table_9() if "table-9" in parts else [],
         "seconds": time.perf_counter() - started,
     }
-    return ExperimentResult(experiment="fedsim", about=about, rows=found, page_of=page_of)
+    return ExperimentResult(experiment="fedsim", about=about, rows=rows_of_cases, page_of=page_of)
 
 
 def _planned(
@@ -270,11 +270,11 @@ def _deltas(folders: Mapping[str, Path]) -> list[Row]:
     for name in (name for name in folders if name in paper.DELTA):
         pair = READERS[name](folders[name])
         neighbors = paper.NEIGHBORS[name]
-        found = nearest(pair.own_key_NP, pair.their_key_MP, neighbors=neighbors)
-        similarity_NK = (-found.distance_NK).astype("float32")
-        links = Candidates(numbers_NK=found.numbers_NK, rows=len(pair.theirs), similarity_NK=similarity_NK)
-        shown = {"set": name, "neighbors": neighbors, "rows": len(pair.own), "paper": paper.DELTA[name]}
-        rows.append(shown | {"delta": estimated_improvement(links)})
+        neighbors_of_keys = nearest(pair.own_key_NP, pair.their_key_MP, neighbors=neighbors)
+        similarity_NK = (-neighbors_of_keys.distance_NK).astype("float32")
+        links = Candidates(numbers_NK=neighbors_of_keys.numbers_NK, rows=len(pair.theirs), similarity_NK=similarity_NK)
+        base_row = {"set": name, "neighbors": neighbors, "rows": len(pair.own), "paper": paper.DELTA[name]}
+        rows.append(base_row | {"delta": estimated_improvement(links)})
     return rows
 
 

@@ -83,8 +83,8 @@ def linking_seconds(keys: list[SimilarKeys], linked: LinkedSet, way: str) -> flo
         changes["helper_sees"] = "ranks" if linked.places else "filters"
     terms = _terms(keys, linked, changes)
     started = time.process_time()
-    own, others = (encode_keys(each, terms, secret) for each in keys)
-    nearest_keys(own, others, terms)
+    own, other_keys = (encode_keys(each, terms, secret) for each in keys)
+    nearest_keys(own, other_keys, terms)
     return time.process_time() - started
 
 

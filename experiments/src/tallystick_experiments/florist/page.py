@@ -18,30 +18,30 @@ ByKey = dict[tuple[str, str, float], list[Row]]  # by side, strategy and ratio
 
 def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
     """Show the rows of ``florist.run``."""
-    found, name = groups(rows, "side", "strategy", "ratio"), about["name"]
+    by_setting, name = groups(rows, "side", "strategy", "ratio"), about["name"]
     panels = [
         (f"{paper.TABLES[name]['figure']}{letter}", side, metric)
         for metric, letters in zip(METRICS, ("abc", "def"), strict=True)
         for side, letter in zip(SIDES, letters, strict=True)
-        if any(key[0] == side for key in found)
+        if any(key[0] == side for key in by_setting)
     ]
     return Benchmark(
         title=f"FLORIST on {name}: {about['rows']:,} rows, {seed_count(rows)}",
         tables=[
             table
             for table in (
-                *(_leak_table(side, name, found) for side in ("labels", "features")),
-                _changes(name, found, features_ratio=about.get("features_ratio")),
-                *([_draws(name, found)] if "draws" in paper.TABLES[name] else []),
-                *(_figure_table(number, side, metric, found) for number, side, metric in panels),
-                *(_utility(side, found) for side in SIDES),
-                *(_attacks(side, party, found) for side in SIDES for party in ("feature party", "label party")),
-                _drops(name, found),
-                *([_checks(found)] if name == "criteo" else []),  # the bars were set on Criteo
+                *(_leak_table(side, name, by_setting) for side in ("labels", "features")),
+                _changes(name, by_setting, features_ratio=about.get("features_ratio")),
+                *([_draws(name, by_setting)] if "draws" in paper.TABLES[name] else []),
+                *(_figure_table(number, side, metric, by_setting) for number, side, metric in panels),
+                *(_utility(side, by_setting) for side in SIDES),
+                *(_attacks(side, party, by_setting) for side in SIDES for party in ("feature party", "label party")),
+                _drops(name, by_setting),
+                *([_checks(by_setting)] if name == "criteo" else []),  # the bars were set on Criteo
             )
             if table.rows
         ],
-        curves=[_panel(number, side, metric, found) for number, side, metric in panels],
+        curves=[_panel(number, side, metric, by_setting) for number, side, metric in panels],
         notes=[
             "Small figures below a mean are Student's 95 % interval of it over seeds."
             + (" There is one seed, so there are none." if len(distinct(rows, "seed")) < 2 else ""),
@@ -153,19 +153,21 @@ def _utility(side: str, found: ByKey) -> ResultTable:
 
 def _attacks(side: str, party: str, found: ByKey) -> ResultTable:
     """Every attack of a party on every strategy, where this side lacks rows."""
-    chosen = {
+    rows_by_strategy = {
         strategy: rows
         for (of, strategy, ratio), rows in found.items()
         if (of, ratio) == (side, ATTACKED_RATIO) and any(name.startswith(party) for name in rows[0]["attacks"])
     }
-    names = list(dict.fromkeys(name for rows in chosen.values() for name in rows[0]["attacks"] if name.startswith(party)))
+    names = list(
+        dict.fromkeys(name for rows in rows_by_strategy.values() for name in rows[0]["attacks"] if name.startswith(party))
+    )
     return ResultTable(
         name=f"Attack AUC of the {party}: {SIDES[side]}",
         note=f"Ratio {ATTACKED_RATIO:g}; below each AUC its interval over seeds.",
         columns=["strategy", *(name.partition("/")[2] for name in names)],
         rows=[
             [strategy, *(over_seeds(rows, at("attacks", name, "symmetric_auc")) for name in names)]
-            for strategy, rows in chosen.items()
+            for strategy, rows in rows_by_strategy.items()
         ],
     )
 
@@ -176,9 +178,9 @@ def _drops(name: str, found: ByKey) -> ResultTable:
     for stated in paper.STATED_DROPS_PERCENT[name]:
         both = [found.get((stated["side"], stated[who], stated["ratio"])) for who in ("strategy", "against")]
         if both[0] and both[1]:
-            ours, theirs = (spread(row["auc"] for row in of).value for of in both if of)
+            our_auc, base_auc = (spread(row["auc"] for row in of).value for of in both if of)
             where = [stated["strategy"], stated["against"], f"{stated['ratio']:g}", stated["drop"]]
-            rows.append([*where, 100 * (1 - ours / theirs)])
+            rows.append([*where, 100 * (1 - our_auc / base_auc)])
     note = "How much lower the test AUC is, in percent; the paper's text gives only these for its figures."
     columns = ["strategy", "against", "ratio", "paper", "here"]
     return ResultTable(name="Drops that the text states", note=note, columns=columns, rows=rows)
@@ -195,7 +197,7 @@ def _checks(found: ByKey) -> ResultTable:
     partial = figure("labels", "baseline-partial", "auc")
     majority = figure("labels", "majority", *GRADIENTS)
     auc_bar = partial and partial - 0.03
-    wanted: list[tuple[str, float | None, str, float | None]] = [
+    checks: list[tuple[str, float | None, str, float | None]] = [
         ("attack AUC of random features", figure("features", "random", *EMBEDDINGS), ">=", 0.8),
         ("attack AUC of sampling", figure("features", "sampling", *EMBEDDINGS), "<=", 0.56),
         ("attack AUC of minority labels, against majority's", figure("labels", "minority", *GRADIENTS), ">=", majority),
@@ -209,7 +211,7 @@ def _checks(found: ByKey) -> ResultTable:
         columns=["what", "measured", "wanted", "holds"],
         rows=[
             [what, value, f"{sign} {bound:.4g}", value >= bound if sign == ">=" else value <= bound]
-            for what, value, sign, bound in wanted
+            for what, value, sign, bound in checks
             if value is not None and bound is not None
         ],
     )

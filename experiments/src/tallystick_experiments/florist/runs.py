@@ -166,10 +166,10 @@ class Trained:
             self.bottom = DefendedBottom(self.bottom, defenses, secret=seed.to_bytes(32, "big"))
         self.network = self._network()
         schedule = self.network.schedule
-        kept = set(evenly(schedule.steps_per_epoch, KEPT_ROWS // schedule.batch_size)) if record else set[int]()
+        chosen_steps = set(evenly(schedule.steps_per_epoch, KEPT_ROWS // schedule.batch_size)) if record else set[int]()
         for epoch in range(setting.epochs):
             for index, step in enumerate(self.network.epoch(epoch)):
-                if index in kept:
+                if index in chosen_steps:
                     self._keep(epoch, step)
                 if watch is not None:
                     watch(self, step)
@@ -284,18 +284,18 @@ class Trained:
         membership, setting = self.treatment.membership, self.setting
         evaluate = partial(evaluate_membership, planted=setting.planted, seed=self.seed)
         if party == "feature":
-            found = evaluate("cut_gradient", self.views[0], membership.has_labels_U).found
+            metrics_by_name = evaluate("cut_gradient", self.views[0], membership.has_labels_U).found
         else:
             present_U = membership.has_features_U
             own = None if self.data.own_shape is None else self.data.own_training(torch.arange(len(present_U)))
             own_UA = None if own is None else as_numbers(own)
             one_pass = {"identical-one-pass": IdenticalEmbeddings()}
             step = self._one_pass(membership.has_labels_U)
-            found = {
+            metrics_by_name = {
                 **evaluate("cut_embedding", self.views[1], present_U, own_UA=own_UA, sent=self._sent).found,
                 **evaluate("cut_embedding", [step], present_U, planted=0, attacks=one_pass).found,
             }
-        return {name: metrics.as_figures() for name, metrics in found.items()}
+        return {name: metrics.as_figures() for name, metrics in metrics_by_name.items()}
 
     def _sent(self, rows_R: Tensor) -> Tensor:
         (source,) = self.network.sources

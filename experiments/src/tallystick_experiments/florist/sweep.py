@@ -149,10 +149,12 @@ def _check(ratios: Sequence[float], sides: Sequence[str], strategies: Sequence[s
             )
     if strange := [side for side in sides if side not in STRATEGIES]:
         raise ConfigError(f"--sides {strange[0]}: must be labels, features or both")
-    known = {name for names in (*STRATEGIES.values(), *EXTRAS.values()) for name in names}
-    unknown = sorted(set(strategies) - known)
+    all_names = {name for names in (*STRATEGIES.values(), *EXTRAS.values()) for name in names}
+    unknown = sorted(set(strategies) - all_names)
     if unknown:
-        raise ConfigError(f"bench florist: unknown strategies {', '.join(unknown)}; expected some of {', '.join(sorted(known))}")
+        raise ConfigError(
+            f"bench florist: unknown strategies {', '.join(unknown)}; expected some of {', '.join(sorted(all_names))}"
+        )
 
 
 def _chosen(side: Side, strategies: Sequence[str]) -> list[str]:
@@ -207,12 +209,12 @@ class _Trials:
 
 
 def _leaks(trained: Trained, side: Side) -> dict[str, Row]:
-    found: dict[str, Row] = {}
+    leaks: dict[str, Row] = {}
     if side != "features":
-        found |= {f"feature party/{name}": figures for name, figures in trained.leaks("feature").items()}
+        leaks |= {f"feature party/{name}": figures for name, figures in trained.leaks("feature").items()}
     if side != "labels":
-        found |= {f"label party/{name}": figures for name, figures in trained.leaks("label").items()}
-    return found
+        leaks |= {f"label party/{name}": figures for name, figures in trained.leaks("label").items()}
+    return leaks
 
 
 def treatment_of(name: str, side: Side, members: Membership, clicks: SplitData, *, seed: int) -> tuple[Treatment, Calibration]:

@@ -120,8 +120,8 @@ def run(
     shared_out = Latest(partial(trials, terms=terms, only=only))
 
     def trial(seed: int, table: str, defense: str) -> Row:
-        partner, tried = shared_out(loaded[table], seed=seed)
-        return attacked_run(tried[defense], partner, seed=seed, feature_parties=feature_parties)
+        partner, candidates = shared_out(loaded[table], seed=seed)
+        return attacked_run(candidates[defense], partner, seed=seed, feature_parties=feature_parties)
 
     cases = [
         {"table": name, "seed": seed, "defense": defense}
@@ -131,13 +131,13 @@ def run(
     ]
     setting = {"epochs": terms.epochs} | ({} if terms.most_rows == MOST_ROWS else {"most_rows": terms.most_rows})
     several = {"feature_parties": feature_parties} if feature_parties > 1 else {}
-    found = run_cases(cases, trial, keeping, setting | several)
+    rows_of_cases = run_cases(cases, trial, keeping, setting | several)
     facts = {
         name: {"rows": table.frame.height, "classes": table.classes, "target": table.target, "source": table.source}
         for name, table in loaded.items()
     }
     about = {"data": facts, "epochs": terms.epochs, **several}
-    return ExperimentResult(experiment="label-leakage-defenses", about=about, rows=found, page_of=page_of)
+    return ExperimentResult(experiment="label-leakage-defenses", about=about, rows=rows_of_cases, page_of=page_of)
 
 
 def trials(
@@ -146,10 +146,10 @@ def trials(
     """Return the table shared out between two parties, and by its name a contract per defence that its target allows."""
     contract = terms.contract(table)
     names = (*table.columns.numeric, *table.columns.categorical)
-    _, theirs = table.halves(seed)
-    given = [*theirs.numeric, *theirs.categorical]
+    _, partner_half = table.halves(seed)
+    partner_names = [*partner_half.numeric, *partner_half.categorical]
     if table.name == CREDIT:
-        given = [name for name in names if name.startswith("z")]
+        partner_names = [name for name in names if name.startswith("z")]
     party = parse_party(
         {
             "party": LABEL,
@@ -162,9 +162,9 @@ def trials(
         source=table.name,
     )
     frame = LazyTable.of(table.frame.with_row_index(KEY))
-    partner = SimulatedPartner.of(contract, party, frame, split=given, rows=table.frame.height, seed=seed)
-    named = {**STRENGTHS, **OF_COLUMNS} if only else STRENGTHS
-    allowed = [each for each in named.items() if each[0] not in DEFENSES or table.target in DEFENSES[each[0]].targets]
+    partner = SimulatedPartner.of(contract, party, frame, split=partner_names, rows=table.frame.height, seed=seed)
+    strengths = {**STRENGTHS, **OF_COLUMNS} if only else STRENGTHS
+    allowed = [each for each in strengths.items() if each[0] not in DEFENSES or table.target in DEFENSES[each[0]].targets]
     every = candidate_trials(contract, partner, allowed)
     if unknown := sorted(set(only) - {each.name for each in every}):
         raise ConfigError(f"--only {unknown[0]}: no such defence of {table.name}; choose from {', '.join(e.name for e in every)}")
@@ -225,19 +225,19 @@ def attacked_run(candidate: Candidate, partner: SimulatedPartner, *, seed: int, 
 
 def _rebuilt(result: Result) -> dict[str, float]:
     """By how many rows are known, what comes back of the feature party's columns; of several, of the party that loses most."""
-    found: dict[str, float] = {}
+    best_means: dict[str, float] = {}
     for mean in (mean for each in result.sections.features for mean in each.means):
-        found[str(mean.known)] = max(mean.value, found.get(str(mean.known), mean.value))
-    return found
+        best_means[str(mean.known)] = max(mean.value, best_means.get(str(mean.known), mean.value))
+    return best_means
 
 
 def _by_name(attacks: Sequence[AttackResult]) -> dict[str, Row]:
-    found: dict[str, Row] = {}
+    best_of_name: dict[str, Row] = {}
     for attack in attacks:
         figures = _figures(attack)
-        if attack.name not in found or _above_guess(figures) > _above_guess(found[attack.name]):
-            found[attack.name] = figures
-    return found
+        if attack.name not in best_of_name or _above_guess(figures) > _above_guess(best_of_name[attack.name]):
+            best_of_name[attack.name] = figures
+    return best_of_name
 
 
 def _above_guess(figures: Row) -> float:
@@ -263,11 +263,13 @@ def _figures(attack: AttackResult) -> Row:
 
 def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
     """Show the rows of ``run``."""
-    found = [(name, about["data"][name], groups(of, "defense")) for name, of in groups(rows, "table").items()]
+    by_table = [(name, about["data"][name], groups(of, "defense")) for name, of in groups(rows, "table").items()]
     return Benchmark(
         title=f"Label attacks against defences: {', '.join(about['data'])}, {seed_count(rows)}",
         tables=[
-            table for name, facts, of in found for table in (_strongest(name, facts, of), *_columns(name, of), _every(name, of))
+            table
+            for name, facts, of in by_table
+            for table in (_strongest(name, facts, of), *_columns(name, of), _every(name, of))
         ],
         notes=[
             "Leak AUCs are max(a, 1 - a), of batches or of the whole run: for a guess above .5, as the last column says. Where "
@@ -302,8 +304,8 @@ def _strongest(name: str, about: Row, found: ByDefense) -> ResultTable:
     cells: list[list[Cell]] = []
     for defense, rows in found.items():
         best = [strongest_attack(rows, *of) for of in VIEWS.values()]
-        named = [cell for attack in best for cell in (attack, _leak(rows, attack) if attack else None)]
-        cells.append([defense, over_seeds(rows, "test"), change(rows, found.get(NONE, []), "test"), *named])
+        pairs_of_cells = [cell for attack in best for cell in (attack, _leak(rows, attack) if attack else None)]
+        cells.append([defense, over_seeds(rows, "test"), change(rows, found.get(NONE, []), "test"), *pairs_of_cells])
     ranked = about["target"] == "regression"
     test, leak = ("test RMSE", "Spearman") if ranked else ("test AUC", "AUC")
     columns = ["defence", test, "change", *(head for view in VIEWS for head in (view, leak))]
@@ -315,9 +317,9 @@ def strongest_attack(rows: Sequence[Row], reads: Collection[str], told: bool) ->
     """Of the attacks on these views that somebody could run, the one that over seeds comes furthest from a guess to certainty."""
     means: dict[str, float] = {}
     for name in dict.fromkeys(name for row in rows for name in row["attacks"]):
-        found = [row["attacks"][name] for row in rows if name in row["attacks"]]
-        if found[0]["reads"] in reads and (told or not found[0]["told"]) and not found[0]["upper_bound"]:
-            means[name] = float(np.mean([_above_guess(each) for each in found]))
+        figures = [row["attacks"][name] for row in rows if name in row["attacks"]]
+        if figures[0]["reads"] in reads and (told or not figures[0]["told"]) and not figures[0]["upper_bound"]:
+            means[name] = float(np.mean([_above_guess(each) for each in figures]))
     return max(means, key=means.__getitem__, default=None)
 
 

@@ -63,8 +63,10 @@ def generated_table(rows: int, *, seed: int) -> TwoPartyTable:
     """Generate a table of the shape of Criteo's, half of its columns at each party."""
     frame = pl.concat(memory.CriteoLike(seed).pieces(rows))
     every = FeatureColumns(numeric=CRITEO_NUMERIC, categorical=CRITEO_CATEGORICAL)
-    own, theirs = split_columns(every, (*memory.OWN_NUMERIC, *memory.OWN_CATEGORICAL))
-    return TwoPartyTable(name="generated", frame=LazyTable.of(frame), label="label", label_party=own, feature_party=theirs)
+    own, partner_columns = split_columns(every, (*memory.OWN_NUMERIC, *memory.OWN_CATEGORICAL))
+    return TwoPartyTable(
+        name="generated", frame=LazyTable.of(frame), label="label", label_party=own, feature_party=partner_columns
+    )
 
 
 @dataclass(kw_only=True)
@@ -80,14 +82,16 @@ class KeptSteps:
     def of(cls, train_N: torch.Tensor, plan: RecordingPlan, *, width: int) -> "KeptSteps":
         """Nothing yet."""
         rows_N = chosen_rows(train_N, most=most_rows("cut_gradient", width))
-        every, chosen = (RowSums.zero("cut_gradient", each_N, width) for each_N in (train_N, rows_N))
-        return cls(plan=plan, every=every, chosen=chosen)
+        every, selection = (RowSums.zero("cut_gradient", each_N, width) for each_N in (train_N, rows_N))
+        return cls(plan=plan, every=every, chosen=selection)
 
     def views(self) -> dict[str, tuple[View, View]]:
         """Return the steps and the sums, as the audit has them and as somebody who kept everything does."""
-        gone = self.plan.stale(sorted(self.steps))
-        kept = {epoch: steps for epoch, steps in self.steps.items() if epoch not in gone}
-        recorded = tuple(step for epoch, steps in kept.items() for at, step in enumerate(steps) if self.plan.records(epoch, at))
+        stale = self.plan.stale(sorted(self.steps))
+        current = {epoch: steps for epoch, steps in self.steps.items() if epoch not in stale}
+        recorded = tuple(
+            step for epoch, steps in current.items() for at, step in enumerate(steps) if self.plan.records(epoch, at)
+        )
         audited = View(received="cut_gradient", steps=recorded)
         whole = View(received="cut_gradient", steps=tuple(step for steps in self.steps.values() for step in steps))
         return {"audit": (audited, self.chosen.view()), "everything": (whole, self.every.view())}
@@ -99,36 +103,36 @@ def kept_and_all(table: TwoPartyTable, defense: str, plan: TrainingPlan, *, seed
     network = experiment.network(DEFENSES[defense])
     schedule = network.schedule
     recording = recording_plan(schedule, first=1, later=LABEL_EPOCHS - 1, epochs=plan.epochs, width=width)
-    kept = KeptSteps.of(schedule.train_N, recording, width=width)
+    recorders = KeptSteps.of(schedule.train_N, recording, width=width)
     for epoch in range(plan.epochs):
-        steps = summed_epoch(network, epoch, kept.every, kept.chosen)
-        kept.steps[epoch] = [view_of_step(step, epoch=epoch) for step in steps]
+        steps = summed_epoch(network, epoch, recorders.every, recorders.chosen)
+        recorders.steps[epoch] = [view_of_step(step, epoch=epoch) for step in steps]
     labels_N = experiment.data.training_labels_N.long()
-    views = kept.views()
+    views = recorders.views()
     told_T = told_rows(views["audit"][1], labels_N, seed=seed)
-    found = {who: _attacked(view, sums, labels_N, told_T, seed) for who, (view, sums) in views.items()}
-    return {"test_auc": experiment.test_auc(), **found}
+    aucs = {who: _attacked(view, sums, labels_N, told_T, seed) for who, (view, sums) in views.items()}
+    return {"test_auc": experiment.test_auc(), **aucs}
 
 
 def told_rows(chosen: View, labels_N: torch.Tensor, *, seed: int) -> torch.Tensor:
     """Return the rows whose labels few-label attackers are told, as the audit draws them: so is who kept everything."""
     steps, numbers_N = renumbered(chosen.steps)
     view = replace(chosen, steps=steps)
-    told = known_rows(FewLabels().reveal(view, labels_N[numbers_N], rng=np.random.default_rng([seed, 3]))) >= 0
-    return numbers_N[told]
+    is_told = known_rows(FewLabels().reveal(view, labels_N[numbers_N], rng=np.random.default_rng([seed, 3]))) >= 0
+    return numbers_N[is_told]
 
 
 def _attacked(view: View, sums: View, labels_N: torch.Tensor, told_T: torch.Tensor, seed: int) -> dict[str, float]:
     evaluation = LabelInferenceEvaluation(view, labels_N, whole=sums, evaluator=PLAIN_EVALUATOR, seed=seed)
     same = TheseLabels(rows_T=torch.searchsorted(sums.steps[0].rows_B, told_T))
-    found: dict[str, float] = {}
+    aucs: dict[str, float] = {}
     for name, row in LABEL_INFERENCE_ATTACKS.items():
         if not row.binary or row.from_start or row.from_flip or row.with_model:
             continue
-        told = replace(row, knows=same) if isinstance(row.knows, FewLabels) else row
-        if (metrics := evaluation(told)) is not None:
-            found[name] = metrics.symmetric_auc.mean
-    return found
+        same_knowledge = replace(row, knows=same) if isinstance(row.knows, FewLabels) else row
+        if (metrics := evaluation(same_knowledge)) is not None:
+            aucs[name] = metrics.symmetric_auc.mean
+    return aucs
 
 
 def audit_cost(rows: int, *, seed: int = 1, turns: int = TURNS) -> dict[str, Any]:
@@ -144,21 +148,21 @@ def audit_cost(rows: int, *, seed: int = 1, turns: int = TURNS) -> dict[str, Any
             usages = memory.job_usages(Path(folder), rows, "intersection", seed, **changes)
             seconds = {role: _phases(Path(folder) / party, party) for role, party in ROLES.items()}
             measured[name].append({"seconds": seconds, "usages": usages})
-    found: dict[str, Any] = {"rows": rows, "turns": turns}
+    figures: dict[str, Any] = {"rows": rows, "turns": turns}
     for name, each in measured.items():
-        found[name] = {
+        figures[name] = {
             "training_s": median(one["seconds"]["label"]["training"] for one in each),
             "audit_s": {role: median(one["seconds"][role].get("audit", 0.0) for one in each) for role in ROLES},
             "peak_mib": {
                 process: round(max(one["usages"][process].memory for one in each) / 2**20, 1) for process in each[0]["usages"]
             },
         }
-    before, after = found["without"]["training_s"], found["with"]
-    found["recording"] = after["training_s"] / before - 1
-    found["attacking"] = {role: after["audit_s"][role] / before for role in ROLES}
-    found["share"] = {role: found["recording"] + found["attacking"][role] for role in ROLES}
-    found["a fifth at most"] = max(found["share"].values()) <= FIFTH
-    return found
+    before, after = figures["without"]["training_s"], figures["with"]
+    figures["recording"] = after["training_s"] / before - 1
+    figures["attacking"] = {role: after["audit_s"][role] / before for role in ROLES}
+    figures["share"] = {role: figures["recording"] + figures["attacking"][role] for role in ROLES}
+    figures["a fifth at most"] = max(figures["share"].values()) <= FIFTH
+    return figures
 
 
 def _phases(home: Path, party: str) -> dict[str, float]:
@@ -193,9 +197,9 @@ def run(
         return measure(table, defense, plan, seed=seed)
 
     cases = [{"side": side, "defense": name, "seed": seed} for seed in seeds for side in sides for name in MEASURED[side]]
-    found = run_cases(cases, trial, keeping, about, usual={"side": "labels"})
+    rows_of_cases = run_cases(cases, trial, keeping, about, usual={"side": "labels"})
     price = {"cost": audit_cost(rows)} if priced else {}
-    return ExperimentResult(experiment="audit", about={"data": about, **price}, rows=found, page_of=page_of)
+    return ExperimentResult(experiment="audit", about={"data": about, **price}, rows=rows_of_cases, page_of=page_of)
 
 
 def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:

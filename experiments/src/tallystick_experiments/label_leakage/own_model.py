@@ -32,18 +32,18 @@ def attacked_with_model(contract: Contract, partner: SimulatedPartner, runs: Pat
     The same rows and labels are told as in the run's own audit.
     """
     label, feature = (RunFolder.latest(runs / name, contract, name) for name in (partner.label, partner.feature))
-    kept = load_labels(label, contract)
+    label_file = load_labels(label, contract)
     store = RowStore(
         folder=label.views / partner.feature,
         contract=contract.hash,
         origin=label.origin,
         received="cut_gradient",
-        run_id=kept.run_id,
+        run_id=label_file.run_id,
     )
     view = replace(
         store.load(store.epochs()[-1]).view(classes=contract.target.classes), own_model=_own_model(contract, partner, feature)
     )
-    evaluation = LabelInferenceEvaluation(view, kept.label_N)
+    evaluation = LabelInferenceEvaluation(view, label_file.label_N)
     few = FewLabels(count=max(AUXILIARY_LABELS, contract.target.classes))
     attacks = [(name, replace(row, knows=few)) for name, row in LABEL_INFERENCE_ATTACKS.items() if row.with_model]
     measured = [(name, row, evaluation(row)) for name, row in attacks if row.allows(view.classes)]
@@ -52,13 +52,13 @@ def attacked_with_model(contract: Contract, partner: SimulatedPartner, runs: Pat
 
 def _own_model(contract: Contract, partner: SimulatedPartner, folder: RunFolder) -> EmbedsRows:
     """Return the feature party's trained model over its columns at the linked positions, from its own run folder."""
-    kept = folder.load_alignment()
-    if kept is None:
+    aligned = folder.load_alignment()
+    if aligned is None:
         raise DataError(f"{folder.path} holds no alignment; it does not look like a finished run")
     values = {"party": partner.feature, "table": {"path": "table.parquet"}, **partner.columns[partner.feature]}  # never read
     party, frame = parse_party(values, folder=folder.path, source=partner.feature), partner.tables[partner.feature]
     keys = read_keys(frame, columns=party.keys, alignment=contract.alignment)
-    own = OwnRows(party=party, is_label=False, frame=frame, keys=keys, alignment=kept[1])
+    own = OwnRows(party=party, is_label=False, frame=frame, keys=keys, alignment=aligned[1])
     dataset = dataset_of(contract.linkage).to_score(
         contract, own, kept_encoder(folder), secret_seed=lambda: secrets.randbits(SEED_BITS)
     )

@@ -35,7 +35,7 @@ _NORMALISED = (
 
 def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
     """Show the rows of ``sweep.run``."""
-    found, parts, data = groups(rows, "name"), about["parts"], about["data"]
+    by_name, parts, data = groups(rows, "name"), about["parts"], about["data"]
     frontiers = [at for at in FRONTIERS if ("frontier-large" if at else "frontier") in parts]
     seconds = sum(row["seconds"] for row in rows)
     figures = [part.removeprefix("figure-") for part in parts if part.startswith("figure-")]
@@ -44,20 +44,24 @@ def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
         tables=[
             table
             for table in (
-                *([_claims(found)] if "claims" in parts else []),
-                *(_paper_table(part.removeprefix("table-"), found) for part in parts if part.startswith("table-")),
-                _stated(figures, found),
-                *(table for at in frontiers for table in (_frontier(at, found), _prices(at, found))),
-                *([_depth(found)] if "depth" in parts else []),
-                *([_bound(found)] if "bound" in parts else []),
-                _components(found),
-                _scenarios(found),
+                *([_claims(by_name)] if "claims" in parts else []),
+                *(_paper_table(part.removeprefix("table-"), by_name) for part in parts if part.startswith("table-")),
+                _stated(figures, by_name),
+                *(table for at in frontiers for table in (_frontier(at, by_name), _prices(at, by_name))),
+                *([_depth(by_name)] if "depth" in parts else []),
+                *([_bound(by_name)] if "bound" in parts else []),
+                _components(by_name),
+                _scenarios(by_name),
             )
             if table.rows
         ],
         curves=[
-            *(_panel(f"{number}{letter}", panel, found) for number in figures for letter, panel in paper.FIGURES[number].items()),
-            *(_trade(at, found) for at in frontiers),
+            *(
+                _panel(f"{number}{letter}", panel, by_name)
+                for number in figures
+                for letter, panel in paper.FIGURES[number].items()
+            ),
+            *(_trade(at, by_name) for at in frontiers),
         ],
         notes=[
             "Small figures below a mean are Student's 95 % interval of it over seeds."
@@ -65,7 +69,7 @@ def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
             f"Leak AUCs are symmetric per batch, max(a, 1 - a): a pure guess scores {spread(map(_guess, rows)).value:.3f} here.",
             *(_PICTURES if figures else ()),
             _STEPS["paper" if data.get("papers_steps") else "scaled"],
-            *(_NORMALISED if any(NORMALISED in name for name in found) else ()),
+            *(_NORMALISED if any(NORMALISED in name for name in by_name) else ()),
             "Layers above the cut are the label party's: their AUC is no leak.",
             f"Training and attacks of all runs together took {seconds:,.0f} s on one thread.",
         ],
@@ -139,17 +143,21 @@ def _paper_table(number: str, found: ByName) -> ResultTable:
     heads = [f"{head}{METRICS[metric]}" for metric in metrics for head in ("paper, ", "here, ", "normalised top, ")]
     rows: list[list[Cell]] = []
     for row in table.rows:
-        ours, normalised = (found.get(name, []) for name in (row.scenario, row.scenario + NORMALISED))
-        cells = [cell for metric in metrics for cell in (row.printed.get(metric), last(ours, metric), last(normalised, metric))]
-        less = change(ours, found.get(row.without, []), test_auc) if row.scenario != row.without else None
-        if ours or normalised:
+        plain_rows, normalised = (found.get(name, []) for name in (row.scenario, row.scenario + NORMALISED))
+        cells = [
+            cell for metric in metrics for cell in (row.printed.get(metric), last(plain_rows, metric), last(normalised, metric))
+        ]
+        less = change(plain_rows, found.get(row.without, []), test_auc) if row.scenario != row.without else None
+        if plain_rows or normalised:
             rows.append([row.label, *cells, less])
-    shown = [place for place, head in enumerate(heads, start=1) if "normalised" not in head or any(row[place] for row in rows)]
+    places_shown = [
+        place for place, head in enumerate(heads, start=1) if "normalised" not in head or any(row[place] for row in rows)
+    ]
     return ResultTable(
         name=f"Table {number}",
         note=f"{table.title}. The change is of our test AUC against that at weight 0, same seed.",
-        columns=["weight", *(heads[place - 1] for place in shown), "change"],
-        rows=[[row[0], *(row[place] for place in shown), row[-1]] for row in rows],
+        columns=["weight", *(heads[place - 1] for place in places_shown), "change"],
+        rows=[[row[0], *(row[place] for place in places_shown), row[-1]] for row in rows],
     )
 
 

@@ -104,25 +104,25 @@ def run_scenario(scenario: Scenario, clicks: SplitData, *, plan: TrainingPlan, s
     plan = scenario.plan or plan
     network = scenario.network.build(clicks, plan, seed=seed)
     labels_N = clicks.training_labels_N.long()
-    epochs, found = [], {}
+    epochs, figures = [], {}
     gradients: list[StepView] = []
     attacked = set(evenly(plan.epochs, ATTACKED_EPOCHS))
     for epoch in network.epochs(chain(scenario.defense)):
         leaks: dict[str, float] = {}
         if epoch.number in attacked:
             last = epoch.number == plan.epochs - 1
-            found = _leaks(epoch, labels_N, every=last and scenario.every_attack, seed=seed)
-            leaks = {name: found[name]["symmetric_auc"] for name in (*EACH_EPOCH, CLEAN_HINT)}
+            figures = _leaks(epoch, labels_N, every=last and scenario.every_attack, seed=seed)
+            leaks = {name: figures[name]["symmetric_auc"] for name in (*EACH_EPOCH, CLEAN_HINT)}
         epochs.append({"test_auc": epoch.test_auc, "loss": epoch.loss, "leaks": leaks})
         if scenario.every_attack:
             gradients += [replace(step, sent_BD=None) for step in epoch.steps]
     if gradients:
-        found |= attack_figures(gradients, labels_N, OVER_EPOCHS, seed=seed)
+        figures |= attack_figures(gradients, labels_N, OVER_EPOCHS, seed=seed)
         own = EmbedsRows(network.bottom, network.data.training.rows)
-        found |= attack_figures(gradients, labels_N, (FINE_TUNED,), seed=seed, own_model=own)
+        figures |= attack_figures(gradients, labels_N, (FINE_TUNED,), seed=seed, own_model=own)
     return {
         "epochs": epochs,
-        "attacks": found,
+        "attacks": figures,
         "layers": layer_aucs(network) if scenario.by_layer else [],
         "components": component_aucs(network) if scenario.every_attack else [],
         **({"by_rows": row_aucs(network)} if scenario.by_rows else {}),
@@ -132,8 +132,8 @@ def run_scenario(scenario: Scenario, clicks: SplitData, *, plan: TrainingPlan, s
 
 def _leaks(epoch: Epoch, labels_N: Tensor, *, every: bool, seed: int) -> dict[str, dict[str, Any]]:
     """Attack evenly spread steps of an epoch by the fast attacks, or by every one that does not need several epochs."""
-    chosen = evenly(len(epoch.steps), ATTACKED_STEPS)
-    steps = [epoch.steps[index] for index in chosen]
+    step_places = evenly(len(epoch.steps), ATTACKED_STEPS)
+    steps = [epoch.steps[index] for index in step_places]
     rows = LABEL_INFERENCE_ATTACKS.items()
     alone = [
         name
@@ -142,7 +142,7 @@ def _leaks(epoch: Epoch, labels_N: Tensor, *, every: bool, seed: int) -> dict[st
     ]
     names = alone if every else EACH_EPOCH
     # Marvell's own evaluation grants its attacker the known rows' gradients before any noise
-    clean = attack_figures(steps, labels_N, ("direction-1",), seed=seed, clean=[epoch.undefended[index] for index in chosen])
+    clean = attack_figures(steps, labels_N, ("direction-1",), seed=seed, clean=[epoch.undefended[index] for index in step_places])
     return attack_figures(steps, labels_N, names, seed=seed) | {CLEAN_HINT: clean["direction-1"]}
 
 
@@ -173,8 +173,8 @@ def row_aucs(network: Experiment) -> dict[str, dict[str, float]]:
     def leak(labels_N: Tensor, *, test: bool) -> float:
         cut_ND = torch.cat([cut_BD for _, cut_BD in network.embed(test=test)])
         batches = zip(torch.split(labels_N, size), torch.split(cut_ND, size), strict=True)
-        found = [symmetric_auc(labels_B > 0.5, spectral_scores(cut_BD)) for labels_B, cut_BD in batches if len(cut_BD) == size]
-        return float(np.mean(found))
+        aucs = [symmetric_auc(labels_B > 0.5, spectral_scores(cut_BD)) for labels_B, cut_BD in batches if len(cut_BD) == size]
+        return float(np.mean(aucs))
 
     return {
         "training": {"auc": network.training_auc(), "leak": leak(data.training_labels_N, test=False)},
@@ -218,12 +218,12 @@ def layer_outputs(network: Experiment) -> Iterator[tuple[Tensor, list[Tensor]]]:
 
 
 def _after_each_layer(modules: nn.Sequential, x_BD: Tensor) -> list[Tensor]:
-    found = []
+    layers = []
     for module in modules:
         x_BD = module(x_BD)
         if isinstance(module, nn.ReLU) or module is modules[-1]:
-            found.append(x_BD)
-    return found
+            layers.append(x_BD)
+    return layers
 
 
 def balanced(table: TwoPartyTable, positive_rate: float, *, seed: int) -> TwoPartyTable:
@@ -233,13 +233,13 @@ def balanced(table: TwoPartyTable, positive_rate: float, *, seed: int) -> TwoPar
     """
     labels = table.frame.get_column(table.label)
     positives = int(labels.sum())
-    wanted = round(positives * (1 - positive_rate) / positive_rate)
-    if not 0 < wanted <= len(labels) - positives:
+    negatives_due = round(positives * (1 - positive_rate) / positive_rate)
+    if not 0 < negatives_due <= len(labels) - positives:
         raise ConfigError(
             f"positive rate {positive_rate:g}: the table has {positives} positives among {len(labels)} rows; choose a rate of at "
             f"least {positives / max(1, len(labels)):.3f} and below 1"
         )
     negatives = np.flatnonzero(labels.to_numpy() == 0)
-    kept = np.random.default_rng([seed, 6]).choice(negatives, size=wanted, replace=False)
-    rows = np.sort(np.concatenate([np.flatnonzero(labels.to_numpy() == 1), kept]))
+    negatives_drawn = np.random.default_rng([seed, 6]).choice(negatives, size=negatives_due, replace=False)
+    rows = np.sort(np.concatenate([np.flatnonzero(labels.to_numpy() == 1), negatives_drawn]))
     return replace(table, frame=table.frame[pl.Series(rows)])

@@ -90,8 +90,8 @@ def run(
         ConfigError: an unknown part, or a log of another sweep.
         DataError: the file is not in Kaggle's format.
     """
-    table, named = read_clicks(data, limit=limit), scenario or []
-    chosen = _chosen(only, table.name) if only or not named else []
+    table, names = read_clicks(data, limit=limit), scenario or []
+    parts_chosen = _chosen(only, table.name) if only or not names else []
     rows = table.frame.height
     plan = plan_for(rows, papers_steps=papers_steps, epochs=epochs, batch_size=batch_size, learning_rate=learning_rate)
     about = {
@@ -104,8 +104,8 @@ def run(
         **({"papers_steps": True} if papers_steps else {}),
     }
     every = scenarios(large_plan(rows))
-    offered = list(dict.fromkeys(name for part in chosen for name in parts(papers=papers_steps)[part])) or list(every)
-    if unknown := sorted(set(named) - set(offered)):
+    offered = list(dict.fromkeys(name for part in parts_chosen for name in parts(papers=papers_steps)[part])) or list(every)
+    if unknown := sorted(set(names) - set(offered)):
         raise ConfigError(f"bench label-leakage: unknown scenario {', '.join(unknown)}; choose from {', '.join(offered)}")
     encoded = Latest(_encoded)
 
@@ -114,9 +114,11 @@ def run(
         return run_scenario(every[name], clicks, plan=plan, seed=seed)
 
     # one share of positives is encoded at a time
-    wanted = sorted((name for name in offered if not named or name in named), key=lambda name: every[name].positive_rate or 0)
-    found = run_cases(grid(seed=seeds, name=wanted), trial, keeping, about)
-    return ExperimentResult(experiment="label-leakage", about={"data": about, "parts": chosen}, rows=found, page_of=page_of)
+    names_due = sorted((name for name in offered if not names or name in names), key=lambda name: every[name].positive_rate or 0)
+    rows_of_cases = run_cases(grid(seed=seeds, name=names_due), trial, keeping, about)
+    return ExperimentResult(
+        experiment="label-leakage", about={"data": about, "parts": parts_chosen}, rows=rows_of_cases, page_of=page_of
+    )
 
 
 def _chosen(only: Sequence[str], data: str) -> list[str]:
@@ -131,5 +133,5 @@ def _chosen(only: Sequence[str], data: str) -> list[str]:
 
 def _encoded(table: TwoPartyTable, rate: float | None, *, seed: int, min_count: int, unit_numbers: bool) -> SplitData:
     """Encode the table with this share of positives, its own if None."""
-    drawn = table if rate is None else balanced(table, rate, seed=seed)
-    return encode_clicks(drawn, seed=seed, min_count=min_count, unit_numbers=unit_numbers)
+    clicks = table if rate is None else balanced(table, rate, seed=seed)
+    return encode_clicks(clicks, seed=seed, min_count=min_count, unit_numbers=unit_numbers)

@@ -44,24 +44,24 @@ def run(
     if leaks and table is not None:
         raise ConfigError(f"--leaks: audits tables of the catalogue; leave --table {table} out, or --leaks")
     if leaks:
-        named = methods or audits.USUAL
+        method_names = methods or audits.USUAL
         return audits.run(
             tables or ["breast"],
             data,
-            methods=named,
+            methods=method_names,
             seeds=seeds,
             most_rows=rows,
             noise_columns=noise_columns,
             keeping=keeping,
         )
     own = own_table(table, label=label, key=key, time=time) if table is not None else None
-    chosen = sweep.tables_of(tables, data) if own is None or tables else []
-    named = methods or list(USUAL)
+    table_names = sweep.tables_of(tables, data) if own is None or tables else []
+    method_names = methods or list(USUAL)
     return sweep.run(
         data=data,
-        tables=chosen,
+        tables=table_names,
         own=own,
-        methods=named,
+        methods=method_names,
         seeds=seeds,
         most_rows=rows,
         noise_columns=noise_columns,

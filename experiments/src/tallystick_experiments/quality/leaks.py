@@ -92,9 +92,9 @@ def page_of(_about: Row, rows: Sequence[Row]) -> Benchmark:
     """Show the rows of ``run``: each figure by table and method."""
     methods, cells = distinct(rows, "method"), list[list[Cell]]()
     for name, of in groups(rows, "table").items():
-        found = groups(of, "method")
+        by_method = groups(of, "method")
         for figure in dict.fromkeys(figure for row in of for figure in row["figures"]):
-            cells.append([name, figure, *(over_seeds(found[method], at("figures", figure)) for method in methods)])
+            cells.append([name, figure, *(over_seeds(by_method[method], at("figures", figure)) for method in methods)])
     return Benchmark(
         title="What networks tell attackers, by how they are trained",
         tables=[

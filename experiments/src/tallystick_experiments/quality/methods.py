@@ -88,19 +88,21 @@ class NetworkMethod:
     def network(self, table: PublicTable, seed: int, *, refit: bool = False) -> tuple[SplitNetwork, LabelCoder]:
         """Build the network before its first step, and the coding of the labels; for a ``refit`` on validation rows too."""
         train, validation, _ = table.parts(seed)
-        training, theirs = self.training(len(train)), self.feature_model
+        training, partner_model = self.training(len(train)), self.feature_model
         folds = training.folds if table.times is None else 1  # a contract whose split is by time has none
         halves = {"split": table.halves(seed), "joined": (table.columns,), "own": table.halves(seed)[:1]}[self.columns]
-        fitted = train if table.times is None and folds == 1 else np.concatenate([train, validation])
+        fitted_rows = train if table.times is None and folds == 1 else np.concatenate([train, validation])
         encoders = [
-            Encoder.fit(table.frame, half, fitted, encoding=self.encoding, numbers=self.model.numeric, screens=True)
+            Encoder.fit(table.frame, half, fitted_rows, encoding=self.encoding, numbers=self.model.numeric, screens=True)
             for half in halves
         ]
         own, *others = encoders
         coder = coder_of(table, train)
         labels_N = coder.encode(table.frame.get_column(table.label))
         bottoms = [
-            build_folded_bottom(theirs, "feature", encoder.feature_shape, seed=seed, folds=folds, cut_width=theirs.cut_width)
+            build_folded_bottom(
+                partner_model, "feature", encoder.feature_shape, seed=seed, folds=folds, cut_width=partner_model.cut_width
+            )
             for encoder in others
         ]
         label = build_folded_label_model(
@@ -154,12 +156,12 @@ class KeptMethod(NetworkMethod):
         started = time.perf_counter()
         network, coder = self.network(table, seed)
         test, all_N = table.parts(seed)[2], torch.arange(table.frame.height)
-        kept = []
+        parts = []
         for bottom, source in zip(network.bottoms, network.sources, strict=True):
             with torch.no_grad():
                 embedding_ND = torch.cat([bottom(source(index_B)) for index_B in torch.split(all_N, 4096)])
-            kept.append(KeptCuts(numbers_R=all_N, embedding_RD=embedding_ND, numbers=lambda index_B: index_B))
-        peers = [KeptPeer(name=f"feature {number}", kept=each) for number, each in enumerate(kept)]
+            parts.append(KeptCuts(numbers_R=all_N, embedding_RD=embedding_ND, numbers=lambda index_B: index_B))
+        peers = [KeptPeer(name=f"feature {number}", kept=each) for number, each in enumerate(parts)]
         with scratch_folder() as folder:
             run = TrainingRun(
                 training=network.training,
@@ -168,7 +170,7 @@ class KeptMethod(NetworkMethod):
                 screening=Screening(seed=seed),
             )
             state = train_label_party(network.model, network.own, network.objective, peers, run)
-        logits = logits_over(network.model, network.own, torch.split(torch.from_numpy(test), 4096), kept)
+        logits = logits_over(network.model, network.own, torch.split(torch.from_numpy(test), 4096), parts)
         value = test_figure(table, coder, test, coder.in_units(logits.numpy()))
         crossing = _bytes_of(network.bottoms, len(all_N))
         return Figure(value=value, seconds=time.perf_counter() - started, epochs=state.epoch, crossing_bytes=crossing)
@@ -259,11 +261,11 @@ class LightGBMMethod:
             raise DataError("method lightgbm: LightGBM is not installed; run: pip install 'tallystick[quality]'") from None
         started = time.perf_counter()
         train, validation, test = table.parts(seed)
-        taken = table.columns if self.columns == "joined" else table.halves(seed)[0]
-        words, coder = list(range(len(taken.categorical))), coder_of(table, train)
+        own_columns = table.columns if self.columns == "joined" else table.halves(seed)[0]
+        words, coder = list(range(len(own_columns.categorical))), coder_of(table, train)
         columns = [
-            *(table.frame.get_column(name).cast(pl.String).rank("dense").cast(pl.Float64) for name in taken.categorical),
-            *(table.frame.get_column(name).cast(pl.Float64) for name in taken.numeric),
+            *(table.frame.get_column(name).cast(pl.String).rank("dense").cast(pl.Float64) for name in own_columns.categorical),
+            *(table.frame.get_column(name).cast(pl.Float64) for name in own_columns.numeric),
         ]
         rows_NF = np.column_stack([column.to_numpy() for column in columns])
         labels_N = coder.in_units(coder.encode(table.frame.get_column(table.label)).numpy())

@@ -47,9 +47,9 @@ ByMethod = Mapping[str, Sequence[Row]]  # of one table
 
 def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
     """Show the rows of ``sweep.run``."""
-    found = {name: groups(of, "method") for name, of in groups(rows, "table").items()}
-    tables = {name: (found[name], _metric(of)) for name, of in about["data"].items()}
-    methods = {name: title for name, title in SHOWN.items() if any(name in of for of in found.values())}
+    by_table = {name: groups(of, "method") for name, of in groups(rows, "table").items()}
+    tables = {name: (by_table[name], _metric(of)) for name, of in about["data"].items()}
+    methods = {name: title for name, title in SHOWN.items() if any(name in of for of in by_table.values())}
     gaps = {name: _gaps(tables, *both) for name, both in BEHIND.items()}
     by_time = [name for name, of in about["data"].items() if of.get("by_time")]
     return Benchmark(
@@ -73,9 +73,9 @@ def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
         ],
         notes=[
             *(
-                said
+                sentence
                 for name, of in gaps.items()
-                if (said := count_within(*BEHIND[name], [(tables[table][1], gap) for table, gap in of.items()]))
+                if (sentence := count_within(*BEHIND[name], [(tables[table][1], gap) for table, gap in of.items()]))
             ),
             "Columns are shared out at random, by the seed, and so are rows: 70 % training, 10 % validation, 20 % test. "
             "Boosting is fitted on training and validation rows, LightGBM after validation rows have stopped it early; networks "
@@ -111,8 +111,8 @@ def _gap(found: ByMethod, metric: str, ours: str, theirs: str) -> float | None:
 
 def _gaps(tables: Mapping[str, tuple[ByMethod, str]], ours: str, rival: str) -> dict[str, float]:
     """By table, how far one method is behind another."""
-    found = {name: _gap(of, metric, ours, rival) for name, (of, metric) in tables.items()}
-    return {name: gap for name, gap in found.items() if gap is not None}
+    gaps = {name: _gap(of, metric, ours, rival) for name, (of, metric) in tables.items()}
+    return {name: gap for name, gap in gaps.items() if gap is not None}
 
 
 def _ahead(found: ByMethod, metric: str, method: str) -> float | None:
@@ -158,12 +158,16 @@ def _seed_by_seed(tables: Mapping[str, tuple[ByMethod, str]], methods: Mapping[s
         return []
     cells: list[list[Cell]] = []
     for name, (found, metric) in tables.items():
-        theirs = {row["seed"]: row["value"] for row in found.get("own", [])}
-        gaps = [behind(metric, row["value"], theirs[row["seed"]]) for row in found.get("unmatched", []) if row["seed"] in theirs]
-        shown = spread(gaps) if gaps else None
+        own_values = {row["seed"]: row["value"] for row in found.get("own", [])}
+        gaps = [
+            behind(metric, row["value"], own_values[row["seed"]])
+            for row in found.get("unmatched", [])
+            if row["seed"] in own_values
+        ]
+        gap_spread = spread(gaps) if gaps else None
         bound = (10 if metric == "rmse" else 1) * WITHIN["own"]
-        says = "nothing" if shown is None or shown.low is None or shown.low <= bound else "behind"
-        cells.append([name, metric, len(gaps), shown, sum(gap > 0 for gap in gaps), says])
+        says = "nothing" if gap_spread is None or gap_spread.low is None or gap_spread.low <= bound else "behind"
+        cells.append([name, metric, len(gaps), gap_spread, sum(gap > 0 for gap in gaps), says])
     return [
         ResultTable(
             name="Behind own half, seed by seed",
@@ -181,8 +185,8 @@ def _megabytes(row: Row) -> float | None:
 
 def _cost_table(tables: Mapping[str, tuple[ByMethod, str]], methods: Mapping[str, str]) -> list[ResultTable]:
     """Return how long each method takes; if networks with and without gradients are side by side, what crosses too."""
-    shown = [name for name in ("default", "no-gradients") if name in methods]
-    if len(shown) < 2:
+    both_kinds = [name for name in ("default", "no-gradients") if name in methods]
+    if len(both_kinds) < 2:
         seconds = [
             [name, *(over_seeds(found.get(method, []), "seconds") for method in methods)] for name, (found, _) in tables.items()
         ]
@@ -190,12 +194,14 @@ def _cost_table(tables: Mapping[str, tuple[ByMethod, str]], methods: Mapping[str
         if "tabm" in methods:
             note += " TabM's are of the device that the command names, beside other runs on it."
         return [ResultTable(name="Seconds", columns=["table", *methods.values()], rows=seconds, note=note)]
-    taken: Mapping[str, Figure] = {"MB that cross": _megabytes, "seconds": "seconds"}
+    prices: Mapping[str, Figure] = {"MB that cross": _megabytes, "seconds": "seconds"}
     cells: list[list[Cell]] = []
     for name, (found, _) in tables.items():
         price = change(found.get("no-gradients", []), found.get("default", []), "value")
-        cells.append([name, price, *(over_seeds(found.get(method, []), what) for what in taken.values() for method in shown)])
-    columns = [f"{methods[name]}: {what}" for what in taken for name in shown]
+        cells.append(
+            [name, price, *(over_seeds(found.get(method, []), what) for what in prices.values() for method in both_kinds)]
+        )
+    columns = [f"{methods[name]}: {what}" for what in prices for name in both_kinds]
     return [
         ResultTable(
             name="What it takes",

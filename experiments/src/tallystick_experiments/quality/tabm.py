@@ -55,8 +55,8 @@ class Examples:
         """Compute what the members say of these rows: (B, K, C)."""
         numbers_BF = self.numbers_NF[index_B] if self.numbers_NF.shape[1] else None
         codes_BG = self.codes_NG[index_B] if self.codes else None
-        found: Tensor = network(numbers_BF, codes_BG)
-        return found
+        output_BKC: Tensor = network(numbers_BF, codes_BG)
+        return output_BKC
 
 
 def examples_of(table: PublicTable, fitted: Ints, labels_N: Tensor, *, seed: int) -> Examples:
@@ -147,15 +147,15 @@ def train_with_patience(
     Gives the best epoch, and how many there were.
     """
     labels_V = examples.labels_N[validation_N]
-    lowest, best, kept = float("inf"), 0, None
+    lowest, best, best_weights = float("inf"), 0, None
     for epoch in epochs_of(network, examples, train_N, generator):
         loss = loss_of(examples.target, mean_predictions(network, examples, validation_N), labels_V)
         if loss < lowest:
             lowest, best = loss, epoch
-            kept = {name: value.clone() for name, value in network.state_dict().items()}
+            best_weights = {name: value.clone() for name, value in network.state_dict().items()}
         if epoch - best > PATIENCE:
-            assert kept is not None, "some validation loss is finite"
-            network.load_state_dict(kept)
+            assert best_weights is not None, "some validation loss is finite"
+            network.load_state_dict(best_weights)
             return best, epoch
     raise AssertionError("epochs go on for ever")
 
@@ -200,7 +200,7 @@ class TabMMethod:
         train, validation, test = table.parts(seed)
         coder = coder_of(table, train)
         labels_N = coder.encode(table.frame.get_column(table.label))
-        held, both = torch.from_numpy(validation).to(device), np.concatenate([train, validation])
+        validation_N, both = torch.from_numpy(validation).to(device), np.concatenate([train, validation])
 
         def begin(rows: Ints) -> tuple[nn.Module, Examples, Tensor]:
             examples = examples_of(table, rows, labels_N, seed=seed)
@@ -210,7 +210,7 @@ class TabMMethod:
         generator = torch.Generator().manual_seed(seed)
         with _drawn_from(seed, device):
             network, examples, rows_N = begin(train)
-            best, epochs = train_with_patience(network, examples, rows_N, held, generator)
+            best, epochs = train_with_patience(network, examples, rows_N, validation_N, generator)
             if self.refit == "always" or table.times is not None:
                 network, examples, rows_N = begin(both)
                 for epoch in epochs_of(network, examples, rows_N, generator):

@@ -55,7 +55,7 @@ class UnmatchedMethod:
 
     def _trained(self, table: PublicTable, seed: int, rows: Ints, folder: Path) -> TrainedLabelParty:
         """Train the label party's part of a run on these rows."""
-        own, theirs = table.halves(seed)
+        own, partner_columns = table.halves(seed)
         by_time = table.times is not None
         frame = table.frame.with_row_index(KEY)
         if table.times is not None:
@@ -82,10 +82,10 @@ class UnmatchedMethod:
                 "keys": {KEY: KEY},
                 "features": {"numeric": list(columns.numeric), "categorical": list(columns.categorical)},
             }
-            for name, columns in (("label", own), ("feature", theirs))
+            for name, columns in (("label", own), ("feature", partner_columns))
         }
         parties["label"] |= {"label": table.label} | ({"time": TIME} if by_time else {})
-        tables = {"label": label_side, "feature": frame.filter(pl.Series(matched)).select(KEY, *column_names(theirs))}
+        tables = {"label": label_side, "feature": frame.filter(pl.Series(matched)).select(KEY, *column_names(partner_columns))}
         simulate(contract, tables, parties, folder=folder, watcher=Silent())
         (run,) = (folder / "label").glob("unmatched-*")
         return TrainedLabelParty.load(RunFolder.open(run), Architecture.of(contract, "label"))

@@ -129,15 +129,15 @@ def _repeat(job: Figures, turns: int, *, peer: Callable[[list[Path]], Figures] |
         for name, table in tables.items():
             _ids(name, job).to_frame("id").write_csv(table)
         for _ in range(turns):
-            taken, parties = _run_parties(job | {"tables": {name: str(table) for name, table in tables.items()}})
-            seconds.append(taken)
+            elapsed, parties = _run_parties(job | {"tables": {name: str(table) for name, table in tables.items()}})
+            seconds.append(elapsed)
             if multiplies:
                 bare.append(_bare_multiplications_per_s())
             if peer is not None:
                 peers.append(peer(list(tables.values())))
     multiplications = sum(party["scalar_multiplications"] for party in parties.values())
     floors = [2 * multiplications / (before + after) for before, after in itertools.pairwise(bare)]
-    efficiencies = [floor / taken for floor, taken in zip(floors, seconds, strict=multiplies)]
+    efficiencies = [floor / elapsed for floor, elapsed in zip(floors, seconds, strict=multiplies)]
     return {
         "seconds": statistics.median(seconds),
         "cpu_seconds": sum(party["cpu_seconds"] for party in parties.values()),

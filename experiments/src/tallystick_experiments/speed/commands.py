@@ -50,11 +50,11 @@ def training(
     if scenario not in ("all", *steps.SCENARIOS):
         raise ConfigError(f"--scenario {scenario}: is none of all, {', '.join(steps.SCENARIOS)}")
     names = list(steps.SCENARIOS) if scenario == "all" else [scenario]
-    found: Figures = {}
+    figures: Figures = {}
     for name in names:
         measured = steps.run(scenario=name, turns=turns, device=device)
-        found |= measured if name == names[0] else {name: measured}
-    return found
+        figures |= measured if name == names[0] else {name: measured}
+    return figures
 
 
 def linkage(

@@ -63,13 +63,13 @@ def run(
     defenses = {}
     for name, (keys, target) in CASES.items():
         defense = DEFENSES[keys["method"]](**{key: value for key, value in keys.items() if key != "method"})
-        made, hiding = chain([defense], target=target.type), embedding_chain([defense])
-        work = _hiding(hiding, rows, width, seed) if hiding else _application(made, rows, width, target, seed)
+        defense_chain, hiding = chain([defense], target=target.type), embedding_chain([defense])
+        work = _hiding(hiding, rows, width, seed) if hiding else _application(defense_chain, rows, width, target, seed)
         milliseconds = _milliseconds(work, turns)
         defenses[name] = {
             "ms_per_batch": milliseconds,
             "share_of_step": milliseconds / step_ms,
-            "applied": "once per run" if made.labels and not made.gradients else "every step",
+            "applied": "once per run" if defense_chain.labels and not defense_chain.gradients else "every step",
         }
     return {
         "batch_size": rows,
@@ -138,12 +138,12 @@ def _cut(rows: int, width: int, classes: int, seed: int) -> tuple[Tensor, Tensor
 def _milliseconds(work: Callable[[], object], turns: int) -> float:
     """Give the median time of some calls, after one that is not counted."""
     work()
-    taken = []
+    times = []
     for _ in range(turns):
         started = time.perf_counter()
         work()
-        taken.append(1e3 * (time.perf_counter() - started))
-    return statistics.median(taken)
+        times.append(1e3 * (time.perf_counter() - started))
+    return statistics.median(times)
 
 
 def _value_and_gradient(function: Callable[[Tensor], Tensor], cut_BD: Tensor) -> tuple[float, Tensor]:
@@ -193,12 +193,12 @@ def _against_definition(rows: int, width: int, *, turns: int, seed: int) -> dict
             started = time.perf_counter()
             values[name], gradients[name] = _value_and_gradient(lambda leaf_BD, way=way: way(leaf_BD, labels_B), cut_BD)  # type: ignore[misc]
             seconds[name].append(time.perf_counter() - started)
-    taken = {name: statistics.median(times) for name, times in seconds.items()}
-    best_time = min(taken["matrix_product"], taken["cdist"])
+    medians = {name: statistics.median(times) for name, times in seconds.items()}
+    best_time = min(medians["matrix_product"], medians["cdist"])
     scale = float(gradients["matrix_product"].abs().max())
     return {
-        "ms": {name: 1e3 * value for name, value in taken.items()},
-        "time_ratio": taken["closed_form"] / best_time,
+        "ms": {name: 1e3 * value for name, value in medians.items()},
+        "time_ratio": medians["closed_form"] / best_time,
         **_peaks(rows, width, seed),
         "value_difference": abs(values["closed_form"] - values["matrix_product"]) / values["matrix_product"],
         "gradient_difference": float((gradients["closed_form"] - gradients["matrix_product"]).abs().max()) / scale,

@@ -82,22 +82,22 @@ def run(
     for size in sizes:
         with tempfile.TemporaryDirectory(prefix="tallystick-memory-") as name:
             folder = Path(name)
-            found = _benches(benches, folder, size, seed) if benches else {}
-            found |= job_usages(folder, size, alignment, seed, aligned=aligned) if job else {}
-        for process, usage in found.items():
+            figures = _benches(benches, folder, size, seed) if benches else {}
+            figures |= job_usages(folder, size, alignment, seed, aligned=aligned) if job else {}
+        for process, usage in figures.items():
             found_at.setdefault(process, []).append(usage)
     return {
         "rows": sizes,
         "processes": {
             process: {
-                "peak_mib": [round(usage.memory / 2**20, 1) for usage in found],
-                "processor_s": [round(usage.processor_s, 1) for usage in found],
+                "peak_mib": [round(usage.memory / 2**20, 1) for usage in figures],
+                "processor_s": [round(usage.processor_s, 1) for usage in figures],
                 "bytes_per_row": [
                     round((more.memory - less.memory) / (larger - smaller), 1)
-                    for smaller, larger, less, more in zip(sizes, sizes[1:], found, found[1:], strict=False)
+                    for smaller, larger, less, more in zip(sizes, sizes[1:], figures, figures[1:], strict=False)
                 ],
             }
-            for process, found in found_at.items()
+            for process, figures in found_at.items()
         },
     }
 
@@ -146,26 +146,26 @@ def write_tables(homes: Mapping[str, Path], rows: int, *, aligned: float = 1.0, 
     The feature party has ``aligned`` of the rows.
     """
     first = 0
-    with (homes[LABEL] / "table.csv").open("wb") as ours, (homes[FEATURE] / "table.csv").open("wb") as theirs:
+    with (homes[LABEL] / "table.csv").open("wb") as own_file, (homes[FEATURE] / "table.csv").open("wb") as partner_file:
         for piece in CriteoLike(seed).pieces(rows):
             ids = pl.Series("id", np.char.mod("c%09d", np.arange(first, first + piece.height)))
             whole = piece.insert_column(0, ids)
-            whole.select("id", "label", *OWN_NUMERIC, *OWN_CATEGORICAL).write_csv(ours, include_header=first == 0)
+            whole.select("id", "label", *OWN_NUMERIC, *OWN_CATEGORICAL).write_csv(own_file, include_header=first == 0)
             other = pl.when(pl.int_range(pl.len()) % UNCOMMON == 0).then("s" + pl.col("id")).otherwise(pl.col("id")).alias("id")
             mixed = whole.with_columns(other).sample(fraction=aligned, shuffle=True, seed=seed)
-            mixed.drop("label", *OWN_NUMERIC, *OWN_CATEGORICAL).write_csv(theirs, include_header=first == 0)
+            mixed.drop("label", *OWN_NUMERIC, *OWN_CATEGORICAL).write_csv(partner_file, include_header=first == 0)
             first += piece.height
 
 
 def _benches(names: list[str], folder: Path, rows: int, seed: int) -> dict[str, Usage]:
     """Run these on one file, one after the other."""
     write_criteo(folder / "train.txt", rows, seed=seed)
-    found: dict[str, Usage] = {}
+    usages_by_name: dict[str, Usage] = {}
     for name in names:
         command = ["bench", name, "--data", "train.txt", "--seeds", "1", "--epochs", "1", *ONE_RUN[name], "--json"]
-        found |= usages({f"bench {name}": (command, folder)})
+        usages_by_name |= usages({f"bench {name}": (command, folder)})
     (folder / "train.txt").unlink()
-    return found
+    return usages_by_name
 
 
 def job_usages(folder: Path, rows: int, alignment: str, seed: int, *, aligned: float = 1.0, **changes: Any) -> dict[str, Usage]:
@@ -202,18 +202,18 @@ def usages(commands: Mapping[str, tuple[list[str], Path]]) -> dict[str, Usage]:
     """Run these commands side by side; gives what each one took."""
     running = {}
     for name, (arguments, folder) in commands.items():
-        with (folder / "said").open("wb") as said:
+        with (folder / "said").open("wb") as errors:
             running[name] = subprocess.Popen(
-                [sys.executable, "-m", "tallystick", *arguments], cwd=folder, stdout=subprocess.DEVNULL, stderr=said
+                [sys.executable, "-m", "tallystick", *arguments], cwd=folder, stdout=subprocess.DEVNULL, stderr=errors
             )
-    taken, failed = dict[str, Usage](), []
+    usages_by_name, failed = dict[str, Usage](), []
     for name, process in running.items():
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
-        taken[name] = Usage(memory=usage.ru_maxrss * 1024.0, processor_s=usage.ru_utime + usage.ru_stime)
+        usages_by_name[name] = Usage(memory=usage.ru_maxrss * 1024.0, processor_s=usage.ru_utime + usage.ru_stime)
         if process.returncode:
             words = (commands[name][1] / "said").read_text(errors="replace").split()
             failed.append(f"{name} ended with {process.returncode}: {' '.join(words)[-500:] or 'it said nothing'}")
     if failed:
         raise TallystickError("; ".join(failed))
-    return taken
+    return usages_by_name

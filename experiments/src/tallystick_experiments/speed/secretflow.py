@@ -25,8 +25,8 @@ def check_peer(python: str, protocols: Sequence[str]) -> None:
     if odd := sorted(set(protocols) - set(PROTOCOLS)):
         raise ConfigError(f"--peer-protocols: {', '.join(map(repr, odd))}: expected some of {','.join(PROTOCOLS)}")
     try:
-        tried = subprocess.run([python, "-c", "import spu.psi"], capture_output=True, text=True, timeout=_IMPORT_S, check=False)
-        wrong = tried.stderr.strip().splitlines()[-1:] if tried.returncode else []
+        probe = subprocess.run([python, "-c", "import spu.psi"], capture_output=True, text=True, timeout=_IMPORT_S, check=False)
+        wrong = probe.stderr.strip().splitlines()[-1:] if probe.returncode else []
     except (OSError, subprocess.TimeoutExpired) as error:
         wrong = [str(error)]
     if wrong:
@@ -48,7 +48,7 @@ def run(python: str, protocols: Sequence[str], tables: Sequence[Path], *, common
 
 def _run(python: str, protocol: str, tables: Sequence[Path], folder: Path, *, common: int) -> dict[str, Any]:
     job = {"protocol": protocol, "ports": _free_ports(len(tables))}
-    found = []
+    results = []
     with ExitStack() as running:
         parties = []
         for rank, table in enumerate(tables):
@@ -72,19 +72,19 @@ def _run(python: str, protocol: str, tables: Sequence[Path], folder: Path, *, co
             if party.wait(TIMEOUT_S) or not figures.exists():
                 log.seek(0)
                 raise TallystickError(f"spu's {protocol} failed: {log.read()[-500:]}")
-            found.append(json.loads(figures.read_text(encoding="utf-8")))
-    if any(each["common"] != common for each in found):
-        raise TallystickError(f"spu's {protocol} found {found[0]['common']} common ids of {common}")
+            results.append(json.loads(figures.read_text(encoding="utf-8")))
+    if any(each["common"] != common for each in results):
+        raise TallystickError(f"spu's {protocol} found {results[0]['common']} common ids of {common}")
     return {
-        "seconds": max(each["seconds"] for each in found),
-        "cpu_seconds": sum(each["cpu_seconds"] for each in found),
-        "peak_mib": [each["peak_mib"] for each in found],
+        "seconds": max(each["seconds"] for each in results),
+        "cpu_seconds": sum(each["cpu_seconds"] for each in results),
+        "peak_mib": [each["peak_mib"] for each in results],
     }
 
 
 def _free_ports(count: int) -> list[int]:
-    with ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
             each.bind(("127.0.0.1", 0))
         return [int(each.getsockname()[1]) for each in sockets]

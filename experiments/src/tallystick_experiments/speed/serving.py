@@ -79,7 +79,7 @@ def run(
     if not rates or min(rates) < 1:
         raise ConfigError(f"--rates {','.join(map(str, rates))}: must be whole numbers above 0, with commas between")
     require_clients(CLIENTS if "load" in parts else ("wrk",))
-    load_before, found = os.getloadavg()[0], list[Row]()
+    load_before, rows_of_parts = os.getloadavg()[0], list[Row]()
     steps = 1 + ("load" in parts) * (3 * len(CLIENTS) * len(rates) + 1) + ("faults" in parts) * len(serving_faults.FAULTS)
     steps += 2 * ("memory" in parts) + len(serving_far.plan(minutes)) * ("far" in parts)
     number = iter(range(1, steps + 1))
@@ -92,13 +92,13 @@ def run(
         deadline_ms = serving_faults.DEADLINE_MS if parts == ["faults"] else 2000.0
         job = ServingJob.trained(Path(place), rows=rows, way=way, deadline_ms=deadline_ms)
         if "load" in parts:
-            found += _load(job, rates, seconds, say)
+            rows_of_parts += _load(job, rates, seconds, say)
         if "faults" in parts:
-            found += serving_faults.faults_under_load(job, say=say)
+            rows_of_parts += serving_faults.faults_under_load(job, say=say)
         if "memory" in parts:
-            found += serving_memory.memory_under_load(job, minutes=minutes, say=say)
+            rows_of_parts += serving_memory.memory_under_load(job, minutes=minutes, say=say)
         if "far" in parts:
-            found += serving_far.far_under_load(job, minutes=minutes, say=say)
+            rows_of_parts += serving_far.far_under_load(job, minutes=minutes, say=say)
     about = {
         "rows": rows,
         "seconds": seconds,
@@ -107,11 +107,11 @@ def run(
         "cores": os.cpu_count(),
         "load": load_before,
     }
-    return ExperimentResult(experiment="serve", about=about, rows=found, page_of=page_of)
+    return ExperimentResult(experiment="serve", about=about, rows=rows_of_parts, page_of=page_of)
 
 
 def _load(job: ServingJob, rates: Sequence[int], seconds: int, say: Callable[[str], None]) -> list[Row]:
-    found, at_once = [], job.values(LABEL)["serving"]
+    rows_of_load, at_once = [], job.values(LABEL)["serving"]
     for gather_ms in (0, GATHER_MS):
         what = f"serve, gather_ms: {gather_ms}" if gather_ms else "serve"
         job.change(LABEL, serving={**at_once, "gather_ms": gather_ms})
@@ -120,7 +120,7 @@ def _load(job: ServingJob, rates: Sequence[int], seconds: int, say: Callable[[st
             for client in CLIENTS:
                 for rate in rates:
                     say(f"{what}, {rate} a second by {client}")
-                    found.append(_measured(what, client, job, job.port, rate, seconds, processes))
+                    rows_of_load.append(_measured(what, client, job, job.port, rate, seconds, processes))
     job.change(LABEL, serving=at_once)
     port = free_port()
     constant = [sys.executable, str(Path(__file__).with_name("constant_server.py")), str(port)]
@@ -130,20 +130,20 @@ def _load(job: ServingJob, rates: Sequence[int], seconds: int, say: Callable[[st
         for client in CLIENTS:
             for rate in rates:
                 say(f"a constant, {rate} a second by {client}")
-                found.append(_measured("a constant", client, job, port, rate, seconds, {"label": server.pid}))
+                rows_of_load.append(_measured("a constant", client, job, port, rate, seconds, {"label": server.pid}))
     finally:
         end(server)
     say("one process")
-    found += [{"part": "one process", "rate": rate, "cpu_ms": cpu} for rate, cpu in _one_process(job, rates).items()]
-    return [*found, *({"part": "round trip", "rate": rate, "cpu_ms": cpu} for rate, cpu in round_trips(rates).items())]
+    rows_of_load += [{"part": "one process", "rate": rate, "cpu_ms": cpu} for rate, cpu in _one_process(job, rates).items()]
+    return [*rows_of_load, *({"part": "round trip", "rate": rate, "cpu_ms": cpu} for rate, cpu in round_trips(rates).items())]
 
 
 def _measured(what: str, client: str, job: ServingJob, port: int, rate: int, seconds: int, processes: Mapping[str, int]) -> Row:
     ask(client, job, port, rate=rate, seconds=WARM_UP_S)
     before = {name: cpu_s(pid) for name, pid in processes.items()}
-    asked = ask(client, job, port, rate=rate, seconds=seconds)
-    cpu = {f"{name}_cpu_ms": 1000 * (cpu_s(pid) - before[name]) / max(asked.requests, 1) for name, pid in processes.items()}
-    return {"part": "load", "what": what, "client": client, "rate": rate, **asdict(asked), **cpu, "cpu_ms": sum(cpu.values())}
+    load = ask(client, job, port, rate=rate, seconds=seconds)
+    cpu = {f"{name}_cpu_ms": 1000 * (cpu_s(pid) - before[name]) / max(load.requests, 1) for name, pid in processes.items()}
+    return {"part": "load", "what": what, "client": client, "rate": rate, **asdict(load), **cpu, "cpu_ms": sum(cpu.values())}
 
 
 def _one_process(job: ServingJob, rates: Sequence[int]) -> dict[int, float]:
@@ -154,23 +154,23 @@ def _one_process(job: ServingJob, rates: Sequence[int]) -> dict[int, float]:
     torch.set_num_threads(1)
     root, contract = job.root, load_contract(job.root / "contract.yaml")
     scorer = Scorer.of(TrainedLabelParty.load(_folder(root, contract, LABEL), Architecture.of(contract, LABEL)))
-    own, theirs = (_snapshot(root, contract, name) for name in (LABEL, FEATURE))
+    own, partner_store = (_snapshot(root, contract, name) for name in (LABEL, FEATURE))
     folder = _folder(root, contract, FEATURE)
     dataset = IntersectionDataset(encoder=kept_encoder(folder), source=None)
     bottom = TrainedFeatureParty.load(folder, Architecture.of(contract, FEATURE), dataset).bottom.eval()
-    keys, rng, found = list(own.places), np.random.default_rng(0), {}
+    keys, rng, cpu_of_rate = list(own.places), np.random.default_rng(0), {}
     for rate in (0, *rates):
         spent = 0.0
         for number in range(50 + ALONE_CALLS):
             if rate:
                 time.sleep(rng.exponential(1 / rate))
             key, began = keys[rng.integers(len(keys))], time.process_time()
-            features = theirs.find([key]).features_E
+            features = partner_store.find([key]).features_E
             assert features is not None
             scorer.joint([embedded(bottom, features, width=scorer.trained.widths[0])], own.find([key]).features_E)
             spent += time.process_time() - began if number >= 50 else 0.0
-        found[rate] = 1000 * spent / ALONE_CALLS
-    return found
+        cpu_of_rate[rate] = 1000 * spent / ALONE_CALLS
+    return cpu_of_rate
 
 
 def _folder(root: Path, contract: Contract, name: str) -> RunFolder:

@@ -62,9 +62,9 @@ def ask(client: str, job: ServingJob, port: int, *, rate: int, seconds: int) -> 
     """Ask so many times a second."""
     if client == "hey":
         return _hey(job, port, rate=rate, seconds=seconds)
-    with asking(job, port, rate=rate, seconds=seconds) as asked:
+    with asking(job, port, rate=rate, seconds=seconds) as load:
         pass
-    return asked
+    return load
 
 
 def _hey(job: ServingJob, port: int, *, rate: int, seconds: int) -> LoadAsked:
@@ -72,8 +72,10 @@ def _hey(job: ServingJob, port: int, *, rate: int, seconds: int) -> LoadAsked:
     workers = max(1, rate // 10)
     command = ["hey", "-z", f"{seconds}s", "-c", str(workers), "-q", str(rate / workers), "-o", "csv", "-m", "POST"]
     command += ["-T", "application/json", "-H", f"Authorization: Bearer {job.token}", "-D", str(job.root / "body.json")]
-    said = subprocess.run([*command, f"http://127.0.0.1:{port}/v1/score"], check=True, capture_output=True, timeout=seconds + 60)
-    answers = pl.read_csv(io.BytesIO(said.stdout))
+    output = subprocess.run(
+        [*command, f"http://127.0.0.1:{port}/v1/score"], check=True, capture_output=True, timeout=seconds + 60
+    )
+    answers = pl.read_csv(io.BytesIO(output.stdout))
     millis = 1000 * answers.get_column("response-time").to_numpy()
     return LoadAsked(
         requests=len(answers),
@@ -88,7 +90,7 @@ def _hey(job: ServingJob, port: int, *, rate: int, seconds: int) -> LoadAsked:
 @contextmanager
 def asking(job: ServingJob, port: int, *, rate: int, seconds: int | None = None, bodies: str = "keys") -> Iterator[LoadAsked]:
     """Ask at random times while the block lasts, or for so many seconds; what came of it is known once it has ended."""
-    connections, asked = max(4, round(rate * PAUSE_MS / 1000)), LoadAsked()
+    connections, load = max(4, round(rate * PAUSE_MS / 1000)), LoadAsked()
     script = job.root / "ask.lua"
     script.write_text(_SCRIPT)
     pause_ms = 1000 * connections / rate
@@ -98,14 +100,14 @@ def asking(job: ServingJob, port: int, *, rate: int, seconds: int | None = None,
         [*command, f"http://127.0.0.1:{port}"], env={**os.environ, **variables}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
     try:
-        yield asked
+        yield load
         if seconds is None:
             process.send_signal(signal.SIGINT)
-        said, _ = process.communicate(timeout=(seconds or 0) + 60)
+        output, _ = process.communicate(timeout=(seconds or 0) + 60)
     finally:
         process.kill()
         process.wait()
-    found = json.loads(said.decode().strip().splitlines()[-1])
-    asked.requests, asked.failed = found["requests"], found["failed"]
-    asked.per_second = found["requests"] / (found["us"] / 1e6)
-    asked.p50_ms, asked.p99_ms, asked.slowest_ms = (found[name] / 1000 for name in ("p50", "p99", "slowest"))
+    figures = json.loads(output.decode().strip().splitlines()[-1])
+    load.requests, load.failed = figures["requests"], figures["failed"]
+    load.per_second = figures["requests"] / (figures["us"] / 1e6)
+    load.p50_ms, load.p99_ms, load.slowest_ms = (figures[name] / 1000 for name in ("p50", "p99", "slowest"))

@@ -21,15 +21,15 @@ LOOK_S = 5.0
 
 def plan(minutes: float) -> list[tuple[str, float]]:
     """Faults and their seconds, one after the other: all of them short, then all of them long, as many as there is time for."""
-    found, left_s = list[tuple[str, float]](), 60 * minutes - BETWEEN_S
+    stages, left_s = list[tuple[str, float]](), 60 * minutes - BETWEEN_S
     turns = cycle(product(LASTS_S, IN_TURN))
     while True:
         lasts_s, name = next(turns)
         left_s -= lasts_s + BETWEEN_S
         if left_s < 0:
-            return found
-        found.append((name, lasts_s))
-    return found
+            return stages
+        stages.append((name, lasts_s))
+    return stages
 
 
 def far_under_load(job: ServingJob, *, minutes: float, say: Callable[[str], None]) -> list[Row]:
@@ -41,7 +41,7 @@ def far_under_load(job: ServingJob, *, minutes: float, say: Callable[[str], None
         with job.serving() as running:
             stage = Stage(job=job, running=running, line=line, distance_ms=ROUND_TRIP_MS)
             looks: dict[tuple[str, int], list[tuple[float, dict[str, float]]]] = {}
-            with asking(job, job.port, rate=RATE) as asked, Counts(job=job).looking() as counts:
+            with asking(job, job.port, rate=RATE) as load, Counts(job=job).looking() as counts:
                 began, troubles = time.monotonic(), list[Row]()
                 for _ in _waits(began, BETWEEN_S):
                     _look(stage, looks)
@@ -70,21 +70,21 @@ def far_under_load(job: ServingJob, *, minutes: float, say: Callable[[str], None
     job.change(FEATURE, peers=peers)
     about = {
         "part": "far whole",
-        "requests": asked.requests,
-        "failed": asked.failed,
-        "p50_ms": asked.p50_ms,
-        "p99_ms": asked.p99_ms,
-        "slowest_ms": asked.slowest_ms,
+        "requests": load.requests,
+        "failed": load.failed,
+        "p50_ms": load.p50_ms,
+        "p99_ms": load.p99_ms,
+        "slowest_ms": load.slowest_ms,
         "joint": _joint(counts, began, over),
         "minutes": (over - began) / 60,
     }
-    settled = {process: [look for look in seen if look[0] > seen[0][0] + SETTLED_S] for process, seen in looks.items()}
-    held = [
+    steady = {process: [look for look in seen if look[0] > seen[0][0] + SETTLED_S] for process, seen in looks.items()}
+    rows_held = [
         {"part": "far held", "process": f"feature party, process {number}" if name == FEATURE else "label party", **trend(seen)}
-        for number, ((name, _), seen) in enumerate(settled.items())
+        for number, ((name, _), seen) in enumerate(steady.items())
         if seen
     ]
-    return [*troubles, about, *held]
+    return [*troubles, about, *rows_held]
 
 
 def _waits(since: float, seconds: float) -> Iterator[None]:

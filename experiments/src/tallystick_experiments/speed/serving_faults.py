@@ -121,18 +121,18 @@ def faults_under_load(job: ServingJob, *, say: Callable[[str], None]) -> list[Ro
     serving = job.values(LABEL)["serving"]
     job.change(LABEL, serving={**serving, "deadline_ms": DEADLINE_MS})
     peers = job.values(FEATURE)["peers"]
-    found = []
+    rows_of_faults = []
     with SlowLink(mbit_per_s=10_000.0, round_trip_ms=0.0).running() as line, _redis(job) as (store, port):
         job.change(FEATURE, peers={LABEL: {"address": f"127.0.0.1:{line.to(job.link)}"}})
         for name, fault in FAULTS.items():
             say(f"fault: {name}")
             with _rows_in_redis(job, fault.store_of, port), job.serving() as running:
-                found.append(
+                rows_of_faults.append(
                     {"part": "faults", "fault": name, **_seen(fault, Stage(job=job, running=running, line=line, store=store))}
                 )
     job.change(FEATURE, peers=peers)
     job.change(LABEL, serving=serving)
-    return found
+    return rows_of_faults
 
 
 @dataclass(kw_only=True)
@@ -157,13 +157,13 @@ class Counts:
     def look(self) -> None:
         """Look until it is over."""
         while not self.over.wait(LOOK_S):
-            counted = self.job.scored()
-            self.seen.append((time.monotonic(), counted.get(JOINT, 0.0), counted.get(ALONE, 0.0)))
+            scores = self.job.scored()
+            self.seen.append((time.monotonic(), scores.get(JOINT, 0.0), scores.get(ALONE, 0.0)))
 
     def back(self, since: float) -> float | None:
         """Return when, since then, rows were scored jointly again; None if they are not yet."""
-        seen = [each for each in tuple(self.seen) if each[0] >= since]
-        for (_, joint, alone), (at, joint_then, alone_then) in zip(seen, seen[WINDOW:], strict=False):
+        looks = [each for each in tuple(self.seen) if each[0] >= since]
+        for (_, joint, alone), (at, joint_then, alone_then) in zip(looks, looks[WINDOW:], strict=False):
             joint_rows, rows = joint_then - joint, joint_then - joint + alone_then - alone
             if rows and joint_rows >= BACK * rows:
                 return at
@@ -179,7 +179,7 @@ class Counts:
 def _seen(fault: Fault, stage: Stage) -> Row:
     with (
         Counts(job=stage.job).looking() as counts,
-        asking(stage.job, stage.job.port, rate=RATE, bodies=fault.bodies) as asked,
+        asking(stage.job, stage.job.port, rate=RATE, bodies=fault.bodies) as load,
     ):
         time.sleep(BEFORE_S)
         began = time.monotonic()
@@ -193,11 +193,11 @@ def _seen(fault: Fault, stage: Stage) -> Row:
             back = counts.back(ended)
         time.sleep(AFTER_S)
     return {
-        "requests": asked.requests,
-        "failed": asked.failed,
-        "p50_ms": asked.p50_ms,
-        "p99_ms": asked.p99_ms,
-        "slowest_ms": asked.slowest_ms,
+        "requests": load.requests,
+        "failed": load.failed,
+        "p50_ms": load.p50_ms,
+        "p99_ms": load.p99_ms,
+        "slowest_ms": load.slowest_ms,
         "alone": counts.share_alone(began, ended),
         "back_s": back - ended if back is not None else None,
     }

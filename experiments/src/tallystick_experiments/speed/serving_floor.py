@@ -20,14 +20,14 @@ TRIPS = 500
 def round_trips(rates: Sequence[int]) -> dict[int, float]:
     """CPU milliseconds of both sides together, of a round trip at each rate."""
     with scratch_folder() as folder:
-        found = run_parties(Path(folder), __name__, PAIR, {"rates": list(rates)}, timeout_s=300).results
-    return {rate: found[LABEL][place] + found[FEATURE][place] for place, rate in enumerate(rates)}
+        results = run_parties(Path(folder), __name__, PAIR, {"rates": list(rates)}, timeout_s=300).results
+    return {rate: results[LABEL][place] + results[FEATURE][place] for place, rate in enumerate(rates)}
 
 
 def party(stage: PartyContext, arguments: dict[str, Any]) -> list[float]:
     """One party's process."""
     (channel,) = stage.channels.values()
-    rng, found = np.random.default_rng(0), []
+    rng, times = np.random.default_rng(0), []
     for rate in arguments["rates"]:
         began = time.process_time()
         for _ in range(TRIPS):
@@ -38,5 +38,5 @@ def party(stage: PartyContext, arguments: dict[str, Any]) -> list[float]:
             else:
                 channel.receive(LineProbe)
                 channel.send(ProbeAnswer())
-        found.append(1000 * (time.process_time() - began) / TRIPS)
-    return found
+        times.append(1000 * (time.process_time() - began) / TRIPS)
+    return times

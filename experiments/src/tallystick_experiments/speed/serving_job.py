@@ -55,9 +55,9 @@ class ServingJob:
         running = {name: job.start(name, "run") for name in (LABEL, FEATURE)}
         for name, process in running.items():
             if process.wait(TRAIN_S):
-                said = (root / f"{name}.log").read_text().strip().splitlines()
+                log_lines = (root / f"{name}.log").read_text().strip().splitlines()
                 raise ConfigError(
-                    f"bench serve: the training of what is to be served failed at {name}: {said[-1] if said else ''}"
+                    f"bench serve: the training of what is to be served failed at {name}: {log_lines[-1] if log_lines else ''}"
                 )
         return job
 
@@ -84,23 +84,23 @@ class ServingJob:
 
     def values(self, name: str) -> dict[str, Any]:
         """Return what a party's file says."""
-        found: dict[str, Any] = yaml.safe_load((self.root / f"{name}.yaml").read_text())
-        return found
+        settings: dict[str, Any] = yaml.safe_load((self.root / f"{name}.yaml").read_text())
+        return settings
 
     def scored(self) -> Mapping[str, float]:
         """Return how many rows were scored by what, as the label party counts them, whichever run did."""
         from prometheus_client.parser import text_string_to_metric_families  # of the extra serve, which the page does not need
 
         header = {"Authorization": f"Bearer {self.token}"}
-        asked = urllib.request.Request(f"http://127.0.0.1:{self.port}/metrics", headers=header)
-        with urllib.request.urlopen(asked, timeout=10) as answer:  # noqa: S310 - our own server
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}/metrics", headers=header)
+        with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310 - our own server
             text = answer.read().decode()
-        counted: dict[str, float] = {}
+        counts: dict[str, float] = {}
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
                 if sample.name == "tallystick_rows_total":
-                    counted[sample.labels["by"]] = counted.get(sample.labels["by"], 0.0) + sample.value
-        return counted
+                    counts[sample.labels["by"]] = counts.get(sample.labels["by"], 0.0) + sample.value
+        return counts
 
     def _lay_out(self, *, way: str, deadline_ms: float) -> None:
         root, rows = self.root, self.rows
@@ -142,10 +142,10 @@ class ServingJob:
 
     def _write_bodies(self, table: pl.DataFrame) -> None:
         """Bodies of requests for one row each, a line each: by key alone, and with own columns."""
-        asked = table.sample(min(BODIES, table.height), seed=0).to_dicts()
-        for name, rows in (("keys", [{"id": row["id"]} for row in asked]), ("columns", asked)):
+        sampled = table.sample(min(BODIES, table.height), seed=0).to_dicts()
+        for name, rows in (("keys", [{"id": row["id"]} for row in sampled]), ("columns", sampled)):
             (self.root / name).write_text("".join(json.dumps({"rows": [row]}) + "\n" for row in rows))
-        (self.root / "body.json").write_text(json.dumps({"rows": [{"id": asked[0]["id"]}]}))
+        (self.root / "body.json").write_text(json.dumps({"rows": [{"id": sampled[0]["id"]}]}))
 
 
 def _tables(rows: int) -> dict[str, pl.DataFrame]:
@@ -161,8 +161,8 @@ def _tables(rows: int) -> dict[str, pl.DataFrame]:
 def started(command: Sequence[str], *, log: Path) -> "subprocess.Popen[bytes]":
     """Start a process with one thread for its linear algebra, whose words go behind those in the log."""
     environment: Mapping[str, str] = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with log.open("ab") as said:
-        return subprocess.Popen(command, cwd=log.parent, env=environment, stdout=subprocess.DEVNULL, stderr=said)
+    with log.open("ab") as log_file:
+        return subprocess.Popen(command, cwd=log.parent, env=environment, stdout=subprocess.DEVNULL, stderr=log_file)
 
 
 def end(process: "subprocess.Popen[bytes]") -> None:

@@ -19,13 +19,13 @@ SETTLED_S = 30.0
 def memory_under_load(job: ServingJob, *, minutes: float, say: Callable[[str], None]) -> list[Row]:
     """Ask for so long, and look; a row for each process."""
     looks: dict[str, list[tuple[float, dict[str, float]]]] = {}
-    with job.serving() as running, asking(job, job.port, rate=RATE) as asked:
+    with job.serving() as running, asking(job, job.port, rate=RATE) as load:
         for half in ("first", "second"):
-            held = {"label party": running[LABEL].pid, f"feature party, {half} process": running[FEATURE].pid}
+            pids = {"label party": running[LABEL].pid, f"feature party, {half} process": running[FEATURE].pid}
             until_s = time.monotonic() + 30 * minutes
             time.sleep(min(SETTLED_S, 10 * minutes))
             while time.monotonic() < until_s:
-                for name, pid in held.items():
+                for name, pid in pids.items():
                     looks.setdefault(name, []).append((time.monotonic(), holds(pid)))
                 time.sleep(LOOK_S)
             say(f"memory: {half} half of {minutes:g} minutes is over")
@@ -33,7 +33,7 @@ def memory_under_load(job: ServingJob, *, minutes: float, say: Callable[[str], N
                 end(running[FEATURE])
                 running[FEATURE] = job.start(FEATURE)
                 until(f"http://127.0.0.1:{job.port}/readyz", READY)
-    about = {"part": "memory", "requests": asked.requests, "failed": asked.failed, "p99_ms": asked.p99_ms}
+    about = {"part": "memory", "requests": load.requests, "failed": load.failed, "p99_ms": load.p99_ms}
     return [{**about, "process": name, **trend(seen)} for name, seen in looks.items()]
 
 

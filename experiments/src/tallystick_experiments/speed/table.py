@@ -76,8 +76,8 @@ def run(
         if alone:
             return about | {"parties": {LABEL: _measured(LABEL, Path(folder), arguments | {"seconds": MINUTE_S}, [])}}
         limits = Limits(wait_s=HOURS, deadline_s=HOURS)
-        found = run_parties(Path(folder), __name__, PAIR, arguments, limits=limits, timeout_s=HOURS)
-    return about | {"parties": found.results}
+        results = run_parties(Path(folder), __name__, PAIR, arguments, limits=limits, timeout_s=HOURS)
+    return about | {"parties": results.results}
 
 
 @dataclass(kw_only=True)
@@ -167,16 +167,16 @@ def _measured(name: str, home: Path, arguments: Mapping[str, Any], channels: lis
     file.unlink()  # the copy is what a run reads
     job = _job(contract, own, frame, channels, log)
     with phases.during("number"):
-        known = _rows(job, rows, seed, phases)
+        own_rows = _rows(job, rows, seed, phases)
     if name == FEATURE:
         channels[0].receive(EncodedInTurn)
-    dataset = dataset_of(contract.linkage).of(contract, known, channels, secret_seed=job.folder.secret_seed)
+    dataset = dataset_of(contract.linkage).of(contract, own_rows, channels, secret_seed=job.folder.secret_seed)
     if channels and name == LABEL:
         channels[0].send(EncodedInTurn())
     keep_encoders(job.folder, dataset)
     if channels:
         agreement = Agreement(run_id="table", align=False, resume_from=0, train=True)
-        _train_and_evaluate(job, known, dataset, agreement, phases)
+        _train_and_evaluate(job, own_rows, dataset, agreement, phases)
     else:
         _read_batches(job, dataset, phases, seconds=arguments["seconds"])
     assert dataset.encoder is not None
@@ -252,7 +252,7 @@ def _write(path: Path, rows: int, seed: int, *, is_label: bool) -> int:
     import pyarrow as pa
     from pyarrow.parquet import ParquetWriter
 
-    with ExitStack() as held:
+    with ExitStack() as stack:
         file = None
         for number, piece in enumerate(CriteoLike(seed).pieces(rows)):
             first = number * GENERATED_ROWS
@@ -261,7 +261,7 @@ def _write(path: Path, rows: int, seed: int, *, is_label: bool) -> int:
             table = (numbered.select(ROW, *own) if is_label else numbered.drop(own)).to_arrow(
                 compat_level=pl.CompatLevel.oldest()
             )
-            file = file or held.enter_context(ParquetWriter(path, table.schema, compression="zstd", compression_level=1))
+            file = file or stack.enter_context(ParquetWriter(path, table.schema, compression="zstd", compression_level=1))
             assert isinstance(table, pa.Table)
             file.write_table(table)
     return path.stat().st_size

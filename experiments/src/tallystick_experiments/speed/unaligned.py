@@ -105,21 +105,21 @@ class TimedRows:
         assert scenario.own is not None
         assert data.own is not None
         unaligned_N = torch.arange(aligned, aligned + more)
-        held = int(VALIDATION * more)
+        validation_count = int(VALIDATION * more)
         return cls(
             scenario=scenario,
             data=data,
             shapes={LABEL: binned(scenario.own, data.own), FEATURE: binned(scenario.feature, data.feature)},
             aligned_N=torch.arange(aligned),
-            unaligned_N=unaligned_N[held:],
-            validation_N=unaligned_N[:held],
+            unaligned_N=unaligned_N[validation_count:],
+            validation_N=unaligned_N[:validation_count],
         )
 
     @property
     def training(self) -> TrainingConfig:
         """Return what the contract's defaults make of these rows, on the scenario's batches."""
-        settled = TrainingSettings(folds=1).resolved(self.scenario.rows)
-        return timed(settled, self.scenario).model_copy(update={"epochs": EPOCHS})
+        resolved = TrainingSettings(folds=1).resolved(self.scenario.rows)
+        return timed(resolved, self.scenario).model_copy(update={"epochs": EPOCHS})
 
     def schedule(self, settings: UnalignedConfig, local_N: Tensor) -> Schedule:
         """Build the batches of all epochs, as the dataset of a job makes them."""
@@ -150,7 +150,7 @@ class TimedRows:
 
 def as_label_party(rows: TimedRows, channel: Channel, turns: Sequence[str]) -> dict[str, dict[str, list[float]]]:
     """Train by each of these methods in turn; gives the seconds of what comes before the joint epochs, and of one of these."""
-    found: dict[str, dict[str, list[float]]] = {name: {"before": [], "epoch": []} for name in turns}
+    times: dict[str, dict[str, list[float]]] = {name: {"before": [], "epoch": []} for name in turns}
     width = width_of(_bottom(rows))
     parts = BranchParts(model=MODEL, party=LABEL, own=rows.shapes[LABEL], cut_width=width, outputs=1, seed=1)
     for name in turns:
@@ -169,9 +169,9 @@ def as_label_party(rows: TimedRows, channel: Channel, turns: Sequence[str]) -> d
         clock = Clock(schedule.steps_before(before) + 1, schedule.steps_before(before + EPOCHS))
         step_rule = method or PLAIN
         train_label(model, rows.data, channel, rows.training, schedule, width=width, step_rule=step_rule, clock=clock)
-        found[name]["before"].append(clock.began - began)
-        found[name]["epoch"].append(schedule.steps_per_epoch / clock.rate())
-    return found
+        times[name]["before"].append(clock.began - began)
+        times[name]["epoch"].append(schedule.steps_per_epoch / clock.rate())
+    return times
 
 
 def as_feature_party(rows: TimedRows, channel: Channel, turns: Sequence[str]) -> None:

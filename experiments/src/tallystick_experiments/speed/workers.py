@@ -70,11 +70,11 @@ def run(
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="tallystick-bench-") as folder:
         results = run_parties(Path(folder), __name__, PAIR, arguments, timeout_s=timeout_s).results
-    found: dict[str, Any] = {"network": network, "workers": workers, "cores": len(os.sched_getaffinity(0)), "load_before": load}
+    figures: dict[str, Any] = {"network": network, "workers": workers, "cores": len(os.sched_getaffinity(0)), "load_before": load}
     one, *_ = (way.name for way in ways_of(workers, ray))
     for mode in MODES:
         rates = {way.name: results[FEATURE][f"{mode}, {way.name}"]["steps_per_s"] for way in ways_of(workers, ray)}
-        found[mode] = {
+        figures[mode] = {
             name: {
                 "steps_per_s": statistics.median(rate),
                 "times_one": statistics.median(new / old for new, old in zip(rate, rates[one], strict=True)),
@@ -82,7 +82,7 @@ def run(
             }
             for name, rate in rates.items()
         }
-    return found
+    return figures
 
 
 def party(stage: PartyContext, arguments: dict[str, Any]) -> dict[str, Any]:
