@@ -27,7 +27,7 @@ ALONE_S = 0.4  # that a party with a damaged file has to itself: where it refuse
 
 @dataclass(frozen=True, kw_only=True)
 class BothEnded:
-    """How both parties' calls ended."""
+    """Ends of both parties' calls."""
 
     tried: dict[str, Attempt]
     hung: bool
@@ -42,17 +42,17 @@ class BothEnded:
 
     @property
     def ended(self) -> Ended:
-        """How a case ended that did not fail."""
+        """Return how a case ended that did not fail."""
         return "refused" if self.errors else "withstood"
 
     @property
     def detail(self) -> str:
-        """What each party's call said."""
+        """Return what each party's call said."""
         return "; ".join(f"{name}: {tried.detail or tried.error}" for name, tried in self.tried.items())
 
     @property
     def errors(self) -> list[TallystickError]:
-        """What was raised."""
+        """Return what was raised."""
         return [tried.error for tried in self.tried.values() if tried.error is not None]
 
 
@@ -70,7 +70,7 @@ class _StopsAfter(Silent):
 
 
 def files_of(homes: Homes, name: str) -> tuple[Contract, PartyFile]:
-    """A party's contract and its own file, read."""
+    """Read a party's contract and its own file."""
     home = homes.home(name)
     return load_contract(home / "contract.yaml"), load_party(home / "party.yaml")
 
@@ -102,7 +102,7 @@ def undisturbed(ended: BothEnded) -> None:
 
 
 def copy_of_homes(homes: Homes, root: Path) -> Homes:
-    """A copy whose listeners have addresses of their own."""
+    """Return a copy whose listeners have addresses of their own."""
     copy = Homes(root=root)
     shutil.copytree(homes.root, root)
     at = {name: f"127.0.0.1:{free_port()}" for name in (LABEL, HELPER)}

@@ -70,11 +70,11 @@ class Files(Campaign):
         self._scores = _digest_of_scores(scored)
 
     def copy_of_the_finished(self, name: str) -> Homes:
-        """A copy of the finished job, to try something on."""
+        """Copy the finished job, to try something on."""
         return copy_of_homes(self._done, self._scratch / name)
 
     def facts(self) -> dict[str, Any]:
-        """What a reader must know of it."""
+        """Return what a reader must know of it."""
         return {"rows": _ROWS, "kinds": list(KINDS)}
 
     def kind(self, number: int) -> str:
@@ -180,7 +180,7 @@ def _kind(draw: random.Random) -> str:
 
 
 def _is_own(error: TallystickError) -> bool:
-    """Whether a run ended over what this side could have seen alone, in its own files."""
+    """Tell whether a run ended over what this side could have seen alone, in its own files."""
     cause = error.__cause__ if error.__cause__ is not None else error
     return isinstance(cause, ConfigError | DataError) and not any(word in str(cause) for word in JOINT_WORDS)
 
@@ -196,7 +196,7 @@ def _use_csv(homes: Homes, name: str) -> None:
 
 
 def _paths(kind: str, run: Path) -> list[Path]:
-    """The files of a kind in a run folder."""
+    """List the files of a kind in a run folder."""
     found = {
         "checkpoint": sorted((run / "checkpoints").glob("*.safetensors")),
         "alignment": [run / "alignment.safetensors"],

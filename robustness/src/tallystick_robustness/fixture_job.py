@@ -99,11 +99,11 @@ class Homes:
     root: Path
 
     def home(self, name: str) -> Path:
-        """Where a party lives."""
+        """Return where a party lives."""
         return self.root / name
 
     def parties(self) -> list[str]:
-        """Who has a home: both parties, and a helper where linking has one."""
+        """List who has a home: both parties, and a helper if linking has one."""
         return [name for name in (*PARTIES, HELPER) if self.home(name).exists()]
 
     def write_party(self, name: str, values: Mapping[str, Any]) -> None:
@@ -111,7 +111,7 @@ class Homes:
         (self.home(name) / "party.yaml").write_text(yaml.safe_dump(dict(values), sort_keys=False))
 
     def latest(self, name: str) -> Path | None:
-        """A party's newest run folder."""
+        """Return a party's newest run folder."""
         runs = sorted((self.home(name) / "runs").glob("*-*"), key=lambda path: int(path.name.rpartition("-")[2]))
         return runs[-1] if runs else None
 

@@ -83,7 +83,7 @@ class Folders(Campaign):
         self._linked = {name: self._prepare(name) for name in LINKAGES}
 
     def facts(self) -> dict[str, Any]:
-        """What a reader must know of it."""
+        """Return what a reader must know of it."""
         return {"rows": _ROWS, "kinds": [f"{linkage}, {fault}" for linkage in LINKAGES for fault in FAULTS]}
 
     def case(self, number: int) -> CaseOutcome:
@@ -159,7 +159,7 @@ def _scored(linkage: str) -> tuple[str, ...]:
 
 
 def _scores(homes: Homes) -> dict[str, float]:
-    """The label party's scores of rows that both sides have; on a union others are imputed, differently each time."""
+    """Return the label party's scores of rows that both sides have; on a union others are imputed, differently each time."""
     frame = pl.read_csv(homes.home(LABEL) / "scores.csv")
     theirs = pl.read_parquet(homes.home(FEATURE) / "table.parquet")
     if "row" in frame.columns:
@@ -169,7 +169,7 @@ def _scores(homes: Homes) -> dict[str, float]:
 
 
 def _distance(found: dict[str, float], expected: dict[str, float]) -> float:
-    """How much scores differ in the mean; of other rows infinitely."""
+    """Return how much scores differ in the mean; of other rows infinitely."""
     if found.keys() != expected.keys():
         return math.inf
     return sum(abs(found[key] - expected[key]) for key in expected) / len(expected)
@@ -208,7 +208,7 @@ def _spoil(homes: Homes, other: Homes, party: str, fault: str, draw: random.Rand
 
 
 def _sealed(run: Path) -> list[Path]:
-    """The files of a run folder that a command may read back."""
+    """List the files of a run folder that a command may read back."""
     kinds = (".json", ".safetensors")
     return sorted(path for path in run.rglob("*") if path.suffix in kinds and path.name not in _UNREAD)
 

@@ -38,7 +38,7 @@ _KINDS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Undisturbed:
-    """What a run is when nothing happens to it."""
+    """Figures of a run to which nothing happens."""
 
     digests: dict[str, str]
     seconds: float
@@ -46,13 +46,13 @@ class Undisturbed:
 
     @property
     def grace_s(self) -> float:
-        """What a process may take beside the deadline, on a machine that is so busy."""
+        """Return what a process may take beside the deadline, on a machine that is so busy."""
         return max(GRACE_S, self.seconds)
 
 
 @dataclass(frozen=True, kw_only=True)
 class KillPlan:
-    """What happens to a run, and when."""
+    """Plan of what happens to a run, and when."""
 
     kind: str
     victim: str
@@ -68,18 +68,18 @@ class KillPlan:
 
     @property
     def loads(self) -> bool:
-        """Whether the victim is hit while it loads its modules."""
+        """Tell whether the victim is hit while it loads its modules."""
         return self.kind.endswith("while modules load")
 
     @property
     def hits(self) -> tuple[str, ...]:
-        """Who is hit."""
+        """List who is hit."""
         return PARTIES if self.kind.endswith("both") else (self.victim,)
 
 
 @dataclass(kw_only=True)
 class _Seen:
-    """What a case's runs showed."""
+    """Observations of a case's runs."""
 
     problems: list[str] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
@@ -103,7 +103,7 @@ class Kills(ProcessCampaign):
         self._undisturbed = self._measured()
 
     def facts(self) -> dict[str, Any]:
-        """What a reader must know of it."""
+        """Return what a reader must know of it."""
         return {
             "rows": ROWS,
             "deadline_s": DEADLINE_S,
@@ -147,7 +147,7 @@ class Kills(ProcessCampaign):
             )
 
     def _loading_s(self) -> float:
-        """What a process that loads everything itself takes to load and to end."""
+        """Measure what a process that loads everything itself takes to load and to end."""
         began = time.monotonic()
         if not self.fork_server.start("cold", "tallystick", ["--version"], self._scratch, cold=True).wait(began + PATIENCE_S):
             raise TallystickError("`tallystick --version` does not end")
@@ -250,7 +250,7 @@ def _disturb(plan: KillPlan, running: dict[str, Process], seconds: float) -> flo
 
 
 def _advice(homes: Homes, running: dict[str, Process], *, resume: bool) -> bool:
-    """Whether to go on with --resume, by the words of those who could still speak; by the run folders where nobody could."""
+    """Tell whether to go on with --resume, by the words of those who could still speak; by the run folders if nobody could."""
     words = " ".join(process.said for process in running.values())
     if "without --resume" in words:
         return False

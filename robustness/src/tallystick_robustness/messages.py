@@ -47,7 +47,7 @@ class Messages(Campaign):
 
     @staticmethod
     def scenes(scratch: Path) -> list[Scene]:
-        """What is recorded."""
+        """Record the scenes."""
         return general_scenes(scratch)
 
     def __init__(self, scratch: Path, *, seed: int, limited: bool = True) -> None:
@@ -67,7 +67,7 @@ class Messages(Campaign):
             memory.limit_addresses()
 
     def facts(self) -> dict[str, Any]:
-        """What a reader must know of it."""
+        """Return what a reader must know of it."""
         return {
             "roles": sorted(f"{heard.scene.name}: {heard.role}" for heard in self._heard),
             "message types": sorted(self._corpus),
@@ -161,7 +161,7 @@ class Messages(Campaign):
         return {name: list(frames)[:40] for name, frames in sorted(corpus.items())}
 
     def _check_honest(self, heard: Heard) -> None:
-        """The recording itself must be taken, or nothing that is refused means anything."""
+        """Check that the recording itself is taken, or nothing that is refused means anything."""
         if heard.role in heard.scene.random_own:
             return
         folder = heard.folder(self._scratch, "checked")
@@ -184,7 +184,7 @@ class MethodMessages(Messages):
 
     @staticmethod
     def scenes(scratch: Path) -> list[Scene]:
-        """What is recorded."""
+        """Record the scenes."""
         return method_scenes(scratch)
 
 

@@ -1,4 +1,4 @@
-"""How bytes and messages are spoilt: blindly, and with a knowledge of their structure. Everything follows from the generator."""
+"""Spoil bytes and messages: blindly, and with a knowledge of their structure. Everything follows from the generator."""
 
 import random
 import struct
@@ -176,7 +176,7 @@ class MessageParts:
         return head + (bytes(-len(head) % ALIGNMENT) + self.bulk if self.bulk else b"")
 
     def arrays(self) -> list[str]:
-        """The fields that are arrays: element type, shape, place."""
+        """List the fields that are arrays: element type, shape, place."""
         return [name for name, value in self.fields.items() if _is_array(value)]
 
 
@@ -283,7 +283,7 @@ def _blind(frame: MessageParts, draw: random.Random) -> Spoilt:
 
 
 def _stopped(_frame: MessageParts, draw: random.Random) -> Spoilt:
-    """The peer ends the job in words that are no words."""
+    """End the job as the peer, in words that are no words."""
     text = draw.choice(TEXTS) if draw.random() < 0.7 else draw.choice(TEXTS) * 20
     return "Stopped", MessageParts(1, b"Stopped", {"reason": text}, b"").payload()
 

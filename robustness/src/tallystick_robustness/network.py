@@ -51,7 +51,7 @@ class NetworkFaults(ProcessCampaign):
         self._digests, self._passes, self._grace_s = self._measured()
 
     def facts(self) -> dict[str, Any]:
-        """What a reader must know of it."""
+        """Return what a reader must know of it."""
         return {
             "rows": ROWS,
             "deadline_s": DEADLINE_S,
@@ -117,7 +117,7 @@ class NetworkFaults(ProcessCampaign):
                 proxy.kill()
 
     def _measured(self) -> tuple[dict[str, str], int, float]:
-        """The undisturbed run's weights, how many bytes pass, and the time that it takes this machine."""
+        """Return the undisturbed run's weights, how many bytes pass, and the time that it takes this machine."""
         began = time.monotonic()
         with self._running("undisturbed", FaultPlan(port=0, target=0)) as (homes, _, running):
             ended_well(running)

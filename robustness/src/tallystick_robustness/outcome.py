@@ -1,4 +1,4 @@
-"""How a case may end, and what all campaigns ask of an end: a clean error of ours or success, in time, and in clean words."""
+"""Define how a case may end, and what all campaigns ask of an end: a clean error of ours or success, in time, in clean words."""
 
 import os
 import random
@@ -31,7 +31,7 @@ _PRODUCT = str(Path(tallystick.__file__).parent) + os.sep
 
 @dataclass(frozen=True, kw_only=True)
 class CaseOutcome:
-    """What came of one case."""
+    """Outcome of one case."""
 
     case: int
     what: str  # was hit: a row of the campaign's table
@@ -52,7 +52,7 @@ def outcome_of(
 
 
 class Campaign(AbstractContextManager["Campaign"], ABC):
-    """What all campaigns are: a fixture that is made once, and cases that are drawn from a seed.
+    """Campaign: a fixture that is made once, and cases that are drawn from a seed.
 
     What a subclass declares of itself: its name, how many cases it has unless the caller says otherwise, how many make a line of
     the log, whether they run in worker processes (worker.py), which are killed where they hang, and how its page reads.
@@ -70,12 +70,12 @@ class Campaign(AbstractContextManager["Campaign"], ABC):
         self._scratch, self._seed = scratch, seed
 
     def draw(self, number: int) -> random.Random:
-        """Where a case's choices come from."""
+        """Return the source of a case's choices."""
         return random.Random(f"{self._seed}/{self.name}/{number}")  # noqa: S311 - which fault comes when is no secret
 
     @abstractmethod
     def facts(self) -> dict[str, Any]:
-        """What a reader must know of the fixture."""
+        """Return what a reader must know of the fixture."""
 
     @abstractmethod
     def case(self, number: int) -> CaseOutcome:
@@ -90,7 +90,7 @@ class Campaign(AbstractContextManager["Campaign"], ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """What a call gave: a value, or an error of ours, or a failure in words."""
+    """Result of a call: a value, or an error of ours, or a failure in words."""
 
     value: Any = None
     error: TallystickError | None = None

@@ -67,7 +67,7 @@ class Process:
 
     @property
     def said(self) -> str:
-        """What it wrote to standard error."""
+        """Return what it wrote to standard error."""
         return self.err.read_text(errors="replace") if self.err.exists() else ""
 
     @property

@@ -20,7 +20,7 @@ DRIP = 1_500  # bytes a second: a whole record of TLS takes longer than the dead
 
 @dataclass(frozen=True, kw_only=True)
 class FaultPlan:
-    """Where to listen and forward to, and what goes wrong once how many bytes have passed, for how long."""
+    """Plan of a proxy: where to listen and forward to, and what goes wrong after how many bytes, for how long."""
 
     port: int
     target: int

@@ -91,7 +91,7 @@ class Heard:
         return self.scene.roles[self.role](channels, folder)
 
     def folder(self, scratch: Path, mark: object) -> Path:
-        """A fresh copy of what the role starts from."""
+        """Return a fresh copy of what the role starts from."""
         folder = scratch / f"{self.scene.name}-{self.role}-{mark}"
         template = self.scene.templates.get(self.role)
         if template is None:
@@ -140,7 +140,7 @@ def converse(roles: Mapping[str, RoleFunction], folders: Mapping[str, Path]) -> 
 
 
 def general_scenes(scratch: Path) -> list[Scene]:
-    """The protocols that most jobs have, and such jobs."""
+    """Build the protocols that most jobs have, and such jobs."""
     return [*_small_scenes(), *_whole_jobs(scratch / "templates", WHOLE_JOBS)]
 
 
@@ -162,7 +162,7 @@ def recorded(scratch: Path, scenes: Sequence[Scene]) -> list[Heard]:
 
 
 def _fixed(name: str) -> SecureRandom:
-    """A role's draws, the same whenever it is played: its recorded peers answered these."""
+    """Return a role's draws, the same whenever it is played: its recorded peers answered these."""
     return SecureRandom(source=random.Random(name).randbytes)  # noqa: S311 - a recording, nothing to keep secret
 
 
@@ -232,7 +232,7 @@ def _similarity_scenes() -> list[Scene]:
 
 
 def _linked(name: str, method: str, *, terms: SimilarityConfig | None = None, old: SimilarityScale | None = None) -> Scene:
-    """An alignment by the product's roles; of similarity by these terms, perhaps of new rows by an old scale."""
+    """Build an alignment by the product's roles; of similarity by these terms, perhaps of new rows by an old scale."""
     linkage, helper_party = LINKAGES[method], LINKAGES[method].helper_party
 
     def party(role: Callable[[AlignmentInput], Any], of: str, peer: str) -> RoleFunction:
@@ -266,7 +266,7 @@ def _keys(of: str, terms: SimilarityConfig) -> SimilarKeys:
 
 
 def _mismatch(work: Callable[[], Any]) -> None:
-    """The honest end of two contracts that differ is an error; a spoilt one must be another or the same."""
+    """Expect the error of two contracts that differ; a spoilt one must be another or the same."""
     try:
         work()
     except TallystickError as error:

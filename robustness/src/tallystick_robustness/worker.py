@@ -31,7 +31,7 @@ _PROCESSES = multiprocessing.get_context("spawn")
 
 @dataclass(frozen=True, kw_only=True)
 class Played:
-    """What came of cases, what a reader must know of their fixture, and what the process that ran them held."""
+    """Outcomes of cases, what a reader must know of their fixture, and what the process that ran them held."""
 
     outcomes: Sequence[CaseOutcome]
     facts: dict[str, Any]
@@ -88,7 +88,7 @@ class Worker:
         return CaseOutcome(case=case, what="lost", how="", ended="failed", seconds=seconds, failure=why, detail=self.said)
 
     def _heard(self, seconds: float) -> Any:
-        """What it says next; None if it says nothing, or has gone."""
+        """Return what it says next; None if it says nothing, or has gone."""
         try:
             return self._pipe.recv() if self._pipe.poll(seconds) else None
         except (EOFError, OSError):

@@ -1,4 +1,4 @@
-"""What a label party answered online: kept in the run's folder, a file for each day (UTC), for `monitor` to look at later.
+"""Keep what a label party answered online: in the run's folder, a file for each day (UTC), for `monitor` to look at later.
 
 No key stands in it, but a digest of each under the side's secret, which lies in the same folder. No formal guarantee: who has the
 folder and a list of keys finds each of them with its scores, and reads the sampled columns by the folder's encoder.
@@ -42,12 +42,12 @@ def serving_secret(folder: RunFolder) -> bytes:
 
 
 def row_digest(name: bytes, secret: bytes) -> str:
-    """What a row is known by in a journal and among the answers."""
+    """Return a row's name in a journal and among the answers."""
     return hashlib.blake2b(name, key=secret, digest_size=DIGEST_BYTES, person=b"serving journal").hexdigest()
 
 
 class AnsweredRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What became of one row.
+    """Answer to one row.
 
     Args:
         row: its digest.
@@ -107,15 +107,15 @@ class AnswerLog:
     _is_full: bool = field(default=False, init=False)
 
     def takes(self) -> bool:
-        """Whether the next request is to be kept."""
+        """Tell whether the next request is to be kept."""
         return self.config.requests == 1 or self.draw() < self.config.requests
 
     def samples(self) -> bool:
-        """Whether its own columns are to be kept, too."""
+        """Tell whether its own columns are to be kept, too."""
         return self.draw() < self.config.columns
 
     def digest(self, key: bytes) -> str:
-        """What a row is known by."""
+        """Return a row's name."""
         return row_digest(key, self.secret)
 
     def keep(self, rows: list[AnsweredRow], ms: dict[str, float]) -> None:
@@ -167,12 +167,12 @@ def read_answers(folder: RunFolder, *, since: date | None = None) -> Iterator[Ke
 
 
 def kept_columns(features: Features, place: int) -> tuple[tuple[float, ...], tuple[int, ...]]:
-    """A row's own columns, to keep."""
+    """Return a row's own columns, to keep."""
     return short(features.numeric_NF[place].numpy()), tuple(features.categorical_NG[place].tolist())
 
 
 def short(values: NDArray[np.float32]) -> tuple[float, ...]:
-    """The numbers with the fewest digits that read back as these of 32 bits."""
+    """Return the numbers with the fewest digits that read back as these of 32 bits."""
     return tuple(float(str(value)) for value in values.astype(np.float32))
 
 

@@ -1,4 +1,4 @@
-"""What a feature party's noisy embeddings cost: one count of what was sent, which the ledger, the audit and the report read.
+"""Count what a feature party's noisy embeddings cost: one count of what was sent, for the ledger, the audit and the report.
 
 A row is of one part of the split, so the most that any row was sent is the most of the parts. The count is noted in the run
 folder before the rows leave: what a crash kept here is counted all the same. It counts training, with phases before it and what
@@ -28,7 +28,7 @@ _NOTE = "embeddings-sent"
 
 
 class Sent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How often any one row of each part was sent by a run's model.
+    """Counts of how often any one row of each part was sent by a run's model.
 
     Args:
         training, validation, test: parts of the split.
@@ -50,7 +50,7 @@ class Sent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return self.earlier + max(self.training, self.validation, self.test) + self.prediction
 
     def and_then(self, more: "Sent") -> "Sent":
-        """This, and so often more; what was charged stays."""
+        """Return this count plus another one; what was charged stays."""
         return Sent(
             training=self.training + more.training,
             validation=self.validation + more.validation,
@@ -62,7 +62,7 @@ class Sent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 def sent_by(folder: RunFolder) -> Sent:
-    """What a run sent so far."""
+    """Return what a run sent so far."""
     return msgspec.convert(folder.noted(_NOTE), prepared(Sent))
 
 
@@ -76,7 +76,7 @@ def count_anew(folder: RunFolder) -> None:
 def training_ahead(
     contract: Contract, training: TrainingConfig, schedule: Schedule | None = None, *, begun: TrainingState | None = None
 ) -> Sent:
-    """The most that training may send from where it has ``begun`` on; ``schedule``, the first training's, is needed there."""
+    """Bound what training sends from ``begun`` on; this needs ``schedule``, the first training's."""
     if not contract.sends_gradients:
         return Sent(training=1, validation=1 if contract.split.validation else 0)
     if schedule is None:
@@ -97,7 +97,7 @@ def training_ahead(
 
 
 def evaluation_ahead(contract: Contract) -> Sent:
-    """What evaluation sends."""
+    """Return what evaluation sends."""
     validation = 0
     if contract.measures_columns and contract.sends_gradients:  # else training's embeddings of these rows are kept
         validation = 1
@@ -147,7 +147,7 @@ class EmbeddingCharge:
         self._note(msgspec.structs.replace(sent, charged=sent_by(self.folder).charged))
 
     def refitting(self, part: Part, times: int = 1) -> None:  # noqa: ARG002
-        """The same of a refit, which takes the validation rows along with the training rows."""
+        """Count a pass of a refit, which takes the validation rows along with the training rows."""
         self("training", times)
         self("validation", times)
 
@@ -184,7 +184,7 @@ class EmbeddingCharge:
 
 
 def embeddings_epsilon(contract: Contract, folder: RunFolder) -> tuple[float | None, float, int]:
-    """What all embeddings of a row that a run sent cost together, given the weights at each, its delta, and how many they are."""
+    """Return what all embeddings of a row that a run sent cost together, given the weights at each, its delta, and their number."""
     noise, most = noise_on_embeddings(contract), sent_by(folder).most
     if noise is None or serves_others(contract) or not most:
         return None, 0.0, most
@@ -192,7 +192,7 @@ def embeddings_epsilon(contract: Contract, folder: RunFolder) -> tuple[float | N
 
 
 def embeddings_cost(contract: Contract, folder: RunFolder) -> str:
-    """The same in words; empty where no noise was sent."""
+    """Say the same; empty if no noise was sent."""
     if noise_on_embeddings(contract) is None or not sent_by(folder).most:
         return ""
     epsilon, delta, most = embeddings_epsilon(contract, folder)
@@ -203,14 +203,14 @@ def embeddings_cost(contract: Contract, folder: RunFolder) -> str:
 
 
 def noise_on_embeddings(contract: Contract) -> GaussianEmbeddings | None:
-    """The contract's defence of embeddings that a ledger counts; there is at most one."""
+    """Return the contract's defence of embeddings that a ledger counts; there is at most one."""
     found = [each for each in contract.embedding_defenses().embeddings if isinstance(each, GaussianEmbeddings)]
     assert len(found) <= 1, "a contract names each defence once"
     return found[0] if found else None
 
 
 def serves_others(contract: Contract) -> bool:
-    """Whether a feature party's row may be sent several times in an epoch.
+    """Tell whether a feature party's row may be sent several times in an epoch.
 
     On a union, linked by similarity, and where the label party may have several rows for it.
     """

@@ -87,17 +87,17 @@ Draw: TypeAlias = Callable[[str], bytes]
 
 
 def digest_of(secret: bytes) -> str:
-    """What a secret is known by, of which nothing of it follows."""
+    """Return a secret's name, from which nothing of the secret follows."""
     return hashlib.blake2b(secret, digest_size=16, person=b"tallystick drawn").hexdigest()
 
 
 def fresh_secret(use: str) -> bytes:  # noqa: ARG001
-    """A Draw from the operating system: other bytes every time."""
+    """Draw bytes from the operating system, other ones at each call: a Draw."""
     return secrets.token_bytes(32)
 
 
 class SavedCandidates(msgspec.Struct, frozen=True, kw_only=True):
-    """What is kept of candidates beside their arrays."""
+    """Facts about candidates that are kept beside their arrays."""
 
     rows: int
     scale: tuple[float, float, float] | None = None
@@ -173,7 +173,7 @@ class RunFolder:
         unusable: bool = True,
         key: FolderKey | None = None,
     ) -> Iterator["RunFolder"]:
-        """A party's runs of this contract, the last one first, each looked at when it is asked for.
+        """Yield a party's runs of this contract, the last one first, each looked at when it is asked for.
 
         Those that an earlier version began come last: it wrote the same contract without the keys that are new, hence with
         another hash. Raises at one that is ``unusable``, as RunFolder.open does, or passes over it.
@@ -238,7 +238,7 @@ class RunFolder:
 
     @property
     def views(self) -> Path:
-        """What crossed the cut, as recorded for an audit: a folder per peer."""
+        """Return what crossed the cut, as recorded for an audit: a folder per peer."""
         return self.path / "view"
 
     @property
@@ -248,11 +248,11 @@ class RunFolder:
 
     @property
     def trained(self) -> bool:
-        """Whether training has ended."""
+        """Tell whether training has ended."""
         return self.model.exists()
 
     def complete(self, contract: Contract) -> bool:
-        """Whether other parties are told of this run as one that can be used.
+        """Tell whether other parties are told of this run as one that can be used.
 
         It is one whose training has ended. Without gradients that depends on labels at the label party: there it is a run whose
         embeddings have arrived, whatever became of its training.
@@ -278,7 +278,7 @@ class RunFolder:
                 _advised(partial(check_sealed, path, origin=self.origin), path)
 
     def damage(self) -> list[DamagedFile]:
-        """What is wrong with a model that was trained: nothing, if it can be used."""
+        """List what is wrong with a model that was trained: nothing, if it can be used."""
         found = []
         for path in self._of_model() if self.trained else ():
             try:
@@ -292,7 +292,7 @@ class RunFolder:
         return [self.model, self.path / "training.json", *before]
 
     def steps(self) -> tuple[list[int], list[DamagedFile]]:
-        """Steps that training can go on from, oldest first, and what is wrong with the files of the others.
+        """List the steps that training can go on from, oldest first, and the damage of the others' files.
 
         A refit goes on beside the model before it, which training alone can make again.
         """
@@ -306,7 +306,7 @@ class RunFolder:
         return steps, damaged
 
     def trial(self, number: int) -> "RunFolder":
-        """The folder of one trial of a search, made if it is not there.
+        """Return the folder of one trial of a search, made if it is not there.
 
         All trials start from the same secret weights: a peer sees the same rows through one first model, not through many. On a
         union the same stand-ins go with them: in the first step of each trial real rows look alike, and so must the others.
@@ -350,7 +350,7 @@ class RunFolder:
         write_tensors(path, tensors, {"alignment": msgspec.json.encode(saved).decode()}, origin=self.origin)
 
     def load_alignment(self) -> tuple[SavedAlignment, Alignment] | None:
-        """The kept alignment, or None if the run was not that far."""
+        """Load the kept alignment, or None if the run was not that far."""
         path = self.path / "alignment.safetensors"
         if not path.exists():
             return None

@@ -14,12 +14,12 @@ ANEW = "start a new run on all sides, without --resume"
 
 
 def run_prefix(contract: Contract, use: str) -> str:
-    """What the names of a contract's run folders begin with."""
+    """Return what the names of a contract's run folders begin with."""
     return f"{contract.name}-{contract.hash[:8]}" + (f"-{use}" if use else "")
 
 
 def folders_of(runs: Path, contract: Contract, use: str) -> list[Path]:
-    """A contract's folders, or those of another ``use`` of it, those made last at the end."""
+    """List a contract's folders, or those of another ``use`` of it, the last made at the end."""
     prefix = run_prefix(contract, use) + "-"
     numbered = [
         (int(path.name.removeprefix(prefix)), path)
@@ -38,7 +38,7 @@ def earlier_folders_of(runs: Path, contract: Contract, use: str) -> list[Path]:
 
 
 def hash_today(path: Path, *, written: str) -> str:
-    """The hash that this version gives a folder's contract; empty where it is not the one of the hash ``written``."""
+    """Return the hash that this version gives a folder's contract; empty if it is not the one of the hash ``written``."""
     try:
         text = (path / "contract.json").read_bytes()
         if written not in ("", hashlib.sha256(text).hexdigest()):
@@ -85,7 +85,7 @@ def require_format(path: Path) -> None:
 
 
 def contract_of(path: Path) -> Contract:
-    """The contract that a run folder is of; raises ConfigError if it holds none that can be read."""
+    """Read the contract of a run folder; raises ConfigError if it holds none that can be read."""
     file = path / "contract.json"
     if not file.is_file():
         raise ConfigError(f"{path}: is not a run folder (it holds no contract.json); give one of the folders under `runs`")

@@ -35,7 +35,7 @@ class KeptBuckets(BucketStore):
         self._origin: Origin = folder.origin
 
     def note(self) -> bytes:
-        """What was noted last; empty if nothing was, or if it cannot be read, which is said."""
+        """Return the last note; empty if there is none, or if it cannot be read, which is said."""
         path = self._note_path
         if not path.exists():
             return b""
@@ -51,7 +51,7 @@ class KeptBuckets(BucketStore):
         write_json(self._note_path, json.dumps({"note": note.hex()}).encode(), origin=self._origin, private=True)
 
     def done(self, alignment: str) -> int:
-        """How many buckets of an alignment, from the first, are kept and intact; says which is not, if one is not."""
+        """Count the buckets of an alignment, from the first, that are kept and intact; say which is not, if one is not."""
         numbers = self._numbers()
         for bucket in range(len(numbers)):
             path = self._path(bucket)

@@ -25,7 +25,7 @@ _LOST = (
 
 
 class LedgerNote(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run folder knows of the ledger that its run was charged to."""
+    """Facts that a run folder knows about the ledger that its run was charged to."""
 
     party: str
     dataset: str
@@ -35,7 +35,7 @@ class LedgerNote(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def known_ledger(party: PartyFile) -> Ledger:
-    """The party's ledger: the one that its party file states and its run folders were charged to. Makes none.
+    """Return the party's ledger: the one that its party file states and its run folders were charged to. Makes none.
 
     Raises ConfigError if there never was one, StorageError if it is gone, damaged, another one or an older copy of itself.
     """
@@ -81,13 +81,13 @@ def create_ledger(party: PartyFile) -> Ledger:
 
 
 def data_set(party: PartyFile, of: str) -> str:
-    """The ledger's data set of a party's labels, linking keys or embeddings."""
+    """Return the ledger's data set of a party's labels, linking keys or embeddings."""
     return f"{party.privacy.dataset}{of}"
 
 
 @contextmanager
 def charged(party: PartyFile, folder: RunFolder, of: str) -> Iterator[Ledger]:
-    """The party's ledger, to be charged within for labels, linking keys or embeddings, with the cap that its file states.
+    """Yield the party's ledger, to be charged within for labels, linking keys or embeddings, with the cap that its file states.
 
     The cap holds for each of the three by itself. The run folder knows the ledger before and after.
     """
@@ -110,7 +110,7 @@ def charged(party: PartyFile, folder: RunFolder, of: str) -> Iterator[Ledger]:
 
 
 def known_budget(party: PartyFile, of: str) -> tuple[list[Entered], Cap | None]:
-    """What the party's ledger holds of labels, keys or embeddings, and the cap that will hold; makes and writes to no ledger."""
+    """Return what the party's ledger holds of labels, keys or embeddings, and the cap; makes and writes to no ledger."""
     budget, ledger = party.privacy, known_ledger(party)
     cap = Cap(epsilon=budget.cap, delta=budget.delta) if budget.cap is not None else None
     name = data_set(party, of)
@@ -143,7 +143,7 @@ def enter_exact(party: PartyFile, folder: RunFolder, use: ExactUse, *, what: str
 
 
 def _ledger_notes(party: PartyFile) -> dict[Path, LedgerNote]:
-    """What every run folder, and every trial of a search, knows of the ledger that it was charged to."""
+    """Read what every run folder, and every trial of a search, knows about the ledger that it was charged to."""
     found = {}
     for place, above in ((f"*/{LEDGER_NOTE}.json", 0), (f"*/{TRIAL}*/{LEDGER_NOTE}.json", 1)):
         for path in sorted(party.runs.glob(place)):

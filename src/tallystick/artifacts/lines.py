@@ -70,7 +70,7 @@ LINES = ".jsonl"
 
 
 def read_lines(path: Path, *, origin: Origin) -> Iterator[bytes]:
-    """The whole lines of such a file, while another process may add some; raises DamagedFile."""
+    """Yield the whole lines of such a file, while another process may add some; raises DamagedFile."""
     try:
         for line, _ in _lines_of(path, origin):
             yield line

@@ -25,7 +25,7 @@ def logits_alone(model: LabelModel, dataset: Dataset, index_N: Tensor) -> Tensor
 
 
 def final_logits(trained: TrainedLabelParty, dataset: Dataset, logits_B: Tensor, index_B: Tensor) -> Tensor:
-    """The calibrated logits of these positions: the joint model's, and those by own columns where no row is linked to one."""
+    """Return the calibrated logits of these positions: the joint model's, and those by own columns where no row is linked to one."""
     found_B = trained.calibration.prediction_logits(logits_B)
     alone_B = ~dataset.is_linked(index_B)
     if trained.alone is not None and bool(alone_B.any()):
@@ -34,7 +34,7 @@ def final_logits(trained: TrainedLabelParty, dataset: Dataset, logits_B: Tensor,
 
 
 def calibrated_alone(model: LabelModel, dataset: Dataset) -> LogitLine:
-    """A line through the logits of binary targets that makes them probabilities, as the joint model's are meant to be.
+    """Fit a line through the logits of binary targets that makes them probabilities, as the joint model's are meant to be.
 
     It is fitted on unaligned validation rows, where rows are linked by similarity on all validation rows; where there are none,
     or for other targets, the logits stay as they are. The labels are those that training saw: a defence that replaced them is

@@ -30,7 +30,7 @@ CONTRAST = "shuffled.safetensors"
 
 @dataclass(frozen=True, kw_only=True)
 class PassStores:
-    """Where what crossed in passes lies, of one feature party: sums for each part, and the means of shuffled columns."""
+    """Stores of one feature party for what crossed in passes: sums for each part, and the means of shuffled columns."""
 
     folder: Path
     contract: str
@@ -38,7 +38,7 @@ class PassStores:
     origin: Origin
 
     def of(self, part: Part) -> RowStore:
-        """The sums of a part."""
+        """Return the sums of a part."""
         return RowStore(
             folder=self.folder / part,
             contract=self.contract,
@@ -48,7 +48,7 @@ class PassStores:
         )
 
     def load(self, part: Part) -> RowSums | None:
-        """What crossed of a part; None if nothing was recorded. Raises DataError for a damaged file, or another run's."""
+        """Load what crossed of a part; None if nothing was recorded. Raises DataError for a damaged file, or another run's."""
         store = self.of(part)
         epochs = store.epochs()
         return store.load(epochs[-1]) if epochs else None
@@ -60,7 +60,9 @@ class PassStores:
         write_tensors(self.folder / CONTRAST, tensors, facts, origin=self.origin, private=True)
 
     def contrast(self) -> tuple[Tensor, Tensor] | None:
-        """Which rows crossed with columns shuffled, and by how much less their embeddings were on average; None if none did."""
+        """Return which rows crossed with columns shuffled, and by how much less their embeddings were on average; None if none
+        did.
+        """
         path = self.folder / CONTRAST
         if not path.exists():
             return None

@@ -49,7 +49,7 @@ class TrainingProfile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def profile_of(frame: Frame, encoder: Encoder, rows: NDArray[np.int64]) -> TrainingProfile:
-    """The encoder's columns in these rows; sequences are left out."""
+    """Profile the encoder's columns in these rows; sequences are left out."""
     columns = TrainingColumns(encoder.fitted(frame), rows)
     return TrainingProfile(
         rows=len(rows),

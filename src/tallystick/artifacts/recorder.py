@@ -94,7 +94,7 @@ class ViewStore:
         return views
 
     def files(self) -> list[Path]:
-        """The recorded epochs, in order."""
+        """List the recorded epochs, in order."""
         return sorted(path for path in self.folder.glob("epoch-*.safetensors") if _EPOCH.fullmatch(path.name))
 
     def epochs(self) -> list[int]:
@@ -124,7 +124,8 @@ def _check(path: Path, tensors: dict[str, Tensor]) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordingPlan:
-    """Which steps are recorded, and which stay: some batches, evenly spread over an epoch, and of the epochs a bounded number.
+    """Plan of which steps are recorded, and which stay: some batches, evenly spread over an epoch, and a bounded number of
+    epochs.
 
     How long training lasts shows at its end only. So every epoch is recorded, and once there is one too many, one goes: the
     first ``first`` epochs and the newest stay, with others between, spread as evenly as they can be.
@@ -166,7 +167,7 @@ class RecordingPlan:
         return cls(first=first, later=later, batches=batches, every=max(1, schedule.steps_per_epoch // batches))
 
     def records(self, epoch: int, batch: int) -> bool:
-        """Whether a batch of an epoch is recorded, by its number in it."""
+        """Tell whether a batch of an epoch is recorded, by its number in it."""
         spread = batch % self.every == 0 and batch // self.every < self.batches
         return (self.later > 0 or epoch < self.first) and (spread or (epoch == 0 and batch < self.lead))
 

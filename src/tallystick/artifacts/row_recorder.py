@@ -66,7 +66,7 @@ class RowStore:
                 remove(self._path(later))
 
     def epochs(self) -> list[int]:
-        """The epochs that have a file, counted from 0, in order."""
+        """List the epochs that have a file, counted from 0, in order."""
         found = (path for path in self.folder.glob("rows-*.safetensors") if _FILE.fullmatch(path.name))
         return sorted(int(path.stem.removeprefix("rows-")) for path in found)
 
@@ -117,7 +117,7 @@ def one_each(index_B: Tensor) -> Tensor:
 
 
 def most_rows(received: Received, width: int) -> int:
-    """How many rows are summed of a cut of that width: by number, and by what their files may take on disk."""
+    """Return how many rows are summed of a cut of that width: by number, and by what their files may take on disk."""
     looks = most_looks(width) if received == "cut_embedding" else 1  # or the sum of whitened gradients
     per_row = (2 + looks) * 4 * width + 40
     files = _KEPT.first + _KEPT.later + 1  # the newest is written before another goes

@@ -21,7 +21,7 @@ _HELPS = (
 
 
 def row_noise_secret(contract: Contract, party: PartyFile) -> bytes | None:
-    """The secret of a feature party whose embeddings get noise; None where nothing is drawn."""
+    """Return the secret of a feature party whose embeddings get noise; None if nothing is drawn."""
     noisy = contract.role_of(party.party) == "feature" and contract.embedding_defenses().noisy
     return noise_secret(party) if noisy else None
 

@@ -1,4 +1,4 @@
-"""What a run starts from that does not start from scratch: the weights, encoder and label coder of a finished run.
+"""Keep what a run starts from that does not start from scratch: weights, encoder and label coder of a finished run.
 
 A run keeps its own copy: it is resumed to the same bits whatever becomes of the earlier run's folder. The optimizer's state is
 not among it. Its moments belong to the last step's weights, while a finished run leaves the best epoch's averages; they end where
@@ -25,7 +25,7 @@ FILE = "starting-point.safetensors"
 
 
 class _Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What is kept beside the weights; encoder and label coder as their own JSON."""
+    """Facts that are kept beside the weights; encoder and label coder as their own JSON."""
 
     run_id: str
     contract: str
@@ -57,7 +57,7 @@ class StartingPoint:
 
     @classmethod
     def of(cls, folder: RunFolder) -> "StartingPoint | None":
-        """What the run of this folder starts from; None where it starts from scratch. Raises DamagedFile."""
+        """Return what the run of this folder starts from; None if it starts from scratch. Raises DamagedFile."""
         path = folder.path / FILE
         if not path.exists():
             return None
@@ -73,12 +73,12 @@ class StartingPoint:
         )
 
     def before(self, *, grows: bool) -> Before:
-        """What the encoding of a new run's rows goes on from."""
+        """Return what the encoding of a new run's rows goes on from."""
         return Before(encoder=self.encoder, coder=self.coder, grows=grows, folds=self.folds, own_folds=self.own_folds)
 
 
 def finished_run(folder: RunFolder) -> StartingPoint:
-    """A finished run, to start another from; raises DamagedFile."""
+    """Return a finished run, to start another from; raises DamagedFile."""
     coder = LabelCoder.from_json(folder.read_json(folder.label_coder)) if folder.label_coder.exists() else None
     return StartingPoint(
         run_id=folder.run_id,
@@ -91,7 +91,7 @@ def finished_run(folder: RunFolder) -> StartingPoint:
 
 
 def starting_point(folder: RunFolder | None, earlier: RunFolder | None) -> StartingPoint | None:
-    """What a run starts from: what its folder kept, if it goes on, or the earlier run; None where it starts from scratch."""
+    """Return what a run starts from: what its folder kept, if it goes on, or the earlier run; None if it starts from scratch."""
     kept = StartingPoint.of(folder) if folder is not None else None
     return finished_run(earlier) if kept is None and earlier is not None else kept
 

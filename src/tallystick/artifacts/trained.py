@@ -38,7 +38,7 @@ _NOTE = "training"
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
-    """How one party's part of the network is put together; ``bottom`` and ``top`` stand in for the contract's when given.
+    """Structure of one party's part of the network; ``bottom`` and ``top`` stand in for the contract's when given.
 
     ``seed`` is what weights are drawn from: of a network that is trained with others, ``start_of`` the run. ``secret`` is what
     the noise on its embeddings follows from (``artifacts/secret.py``), wherever any are to leave. ``folds`` is how many networks
@@ -86,11 +86,11 @@ class Architecture:
         )
 
     def without_unaligned(self) -> "Architecture":
-        """The same for a run that had no unaligned row to train on."""
+        """Return the same for a run that had no unaligned row to train on."""
         return replace(self, unaligned=UnalignedConfig())
 
     def bottom_model(self, dataset: Dataset) -> nn.Module:
-        """A feature party's bottom model, with what its way of linking rows and the defences do to the cut embedding."""
+        """Build a feature party's bottom model, with what its way of linking rows and the defences do to the cut embedding."""
         shape = dataset.known_encoder.feature_shape
         bottom = self.bottom or build_folded_bottom(
             self.model, self.party, shape, seed=self.seed, folds=self.folds, cut_width=self.model.cut_width
@@ -99,7 +99,7 @@ class Architecture:
         return (DefendedBottom(wrapped, self.defenses, secret=self.secret) if self.defenses else wrapped).to(self.device)
 
     def label_model(self, encoder: Encoder | None, widths: Sequence[int], *, candidates: Sequence[int] = ()) -> LabelModel:
-        """The label party's share of the network for these cut widths; none of them for its own columns alone.
+        """Build the label party's share of the network for these cut widths; none of them for its own columns alone.
 
         ``candidates`` says how many rows of each feature party are linked to one, where it is not one each.
         """
@@ -271,22 +271,22 @@ def before_refit(folder: RunFolder, module: nn.Module, state: TrainingState) -> 
 
 
 def kept_encoder(folder: RunFolder) -> Encoder | None:
-    """The encoder of a run's columns; None for a label party that had none."""
+    """Load the encoder of a run's columns; None for a label party that had none."""
     return Encoder.from_json(folder.read_json(folder.encoder)) if folder.encoder.exists() else None
 
 
 def kept_folds(folder: RunFolder) -> int:
-    """How many networks stand side by side in a run's model."""
+    """Return how many networks are side by side in a run's model."""
     return int(_facts(folder).get("folds", 1))
 
 
 def kept_own_folds(folder: RunFolder) -> int:
-    """How many networks of own columns alone stand beside it, for rows without a partner's row."""
+    """Return how many networks of own columns alone are beside it, for rows without a partner's row."""
     return int(_facts(folder).get("own_folds", 1))
 
 
 def epochs_trained(folder: RunFolder) -> int | None:
-    """How many epochs a run's training took; None if it was not finished."""
+    """Return how many epochs a run's training took; None if it was not finished."""
     return _state(folder).epoch if folder.trained else None
 
 

@@ -17,7 +17,7 @@ FEW_GROUPS = 5
 
 @dataclass(frozen=True, kw_only=True)
 class GroupInfluence:
-    """How much each row of a group moves the group's AUC.
+    """Influence of each row of a group on the group's AUC.
 
     Args:
         auc: of the group.

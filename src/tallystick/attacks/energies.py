@@ -36,7 +36,7 @@ class DirectionEnergies:
     steps: int = 0
 
     def __call__(self, gradient_BD: Tensor) -> Tensor:
-        """The two numbers (B, H) of each row, less their batch's mean, float32; NaN where a gradient is not finite."""
+        """Compute the two numbers (B, H) of each row, less their batch's mean, float32; NaN if a gradient is not finite."""
         x_BD = centred(gradient_BD, dtype=torch.float32)
         largest = float(x_BD.abs().max()) if x_BD.numel() else 0.0
         if not 0 < largest < torch.inf:
@@ -55,7 +55,7 @@ class DirectionEnergies:
 
 
 def _halves(moments_DD: Tensor) -> tuple[Tensor, Tensor]:
-    """The principal directions of these moments (D, D), side by side, and which half each is in (D, H): as many in either."""
+    """Return the principal directions of these moments (D, D), side by side, and the half of each (D, H): as many in either."""
     value_D, vector_DD = torch.linalg.eigh(moments_DD.double())
     varies_D = value_D > 1e-10 * value_D[-1]
     place_D = varies_D.cumsum(dim=0)
@@ -86,7 +86,7 @@ class RecentWhitening:
     rows: int = 0
 
     def __call__(self, gradient_BD: Tensor) -> Tensor | None:
-        """The whitened gradients (B, D), of mean squared length D; None in the first epoch, and where all are alike or next to 0.
+        """Whiten the gradients (B, D), of mean squared length D; None in the first epoch, and if all are alike or next to 0.
 
         NaN where one is not finite.
         """
@@ -130,7 +130,7 @@ class RecentWhitening:
 
 
 def whitening(moments_DD: Tensor) -> Tensor:
-    """The symmetric square root of the inverse of these second moments, but for directions that hardly vary."""
+    """Compute the symmetric square root of the inverse of these second moments, but for directions that hardly vary."""
     value_D, vector_DD = torch.linalg.eigh(moments_DD.double())
     if not float(value_D[-1]) > 0:
         return torch.eye(len(value_D), dtype=moments_DD.dtype)

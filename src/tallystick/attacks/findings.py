@@ -1,4 +1,4 @@
-"""What attacks found, one class for each kind of fact: an evaluation measures it, an audit says of whom, a report shows it."""
+"""Hold what attacks found, one class for each kind of fact: an evaluation measures it, an audit says of whom, a report shows it."""
 
 from typing import Literal, get_args
 
@@ -12,12 +12,12 @@ class Finding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def above_guess(auc: float, chance: float) -> float:
-    """How far an AUC lies above what a guess has, as if that were 0.5: certainty is 0.5 above, whatever a guess has."""
+    """Return how far an AUC lies above a guess, as if a guess had 0.5: certainty is 0.5 above, whatever a guess has."""
     return (auc - chance) / (2 * max(1 - chance, 1e-9))
 
 
 class AttackResult(Finding, frozen=True, kw_only=True):
-    """How well one attack told one class from the other: AUC 0.5 is guessing, 1 is certainty.
+    """Success of one attack in telling one class from the other: AUC 0.5 is guessing, 1 is certainty.
 
     ``auc`` is of scores as the attacker turns them; ``symmetric_auc`` is max(a, 1 - a) per batch, for one who cannot tell which
     way is which; ``balanced_accuracy`` is (TPR + TNR) / 2 of hard guesses. Where the label is a number there is ``spearman`` in
@@ -48,13 +48,13 @@ class AttackResult(Finding, frozen=True, kw_only=True):
 
     @property
     def reads(self) -> CutReads:
-        """What of the cut it reads, as its view says."""
+        """Return what of the cut it reads, as its view says."""
         found: CutReads = next(reads for reads in get_args(CutReads) if f"from {reads}" in self.view)
         return found
 
 
 class RebuiltColumn(Finding, frozen=True, kw_only=True):
-    """What the strongest attack rebuilt of one column, on rows that it did not know; the mean over draws of the known rows.
+    """Reconstruction of one column by its strongest attack, on rows that it did not know; the mean over draws of the known rows.
 
     Args:
         name: of the column.
@@ -88,7 +88,7 @@ class RebuiltColumn(Finding, frozen=True, kw_only=True):
 
 
 class LocatedKeys(Finding, frozen=True, kw_only=True):
-    """How near one attack came to keys that were linked by similarity: distances from the truth, in ``unit``.
+    """Distances by which one attack missed keys that were linked by similarity, in ``unit``.
 
     Args:
         name: of the attack.
@@ -120,7 +120,7 @@ class LocatedKeys(Finding, frozen=True, kw_only=True):
 
 
 class NamedKeys(Finding, frozen=True, kw_only=True):
-    """How many text keys one attack named rightly, with a list that they are all on.
+    """Counts of text keys that one attack named rightly, with a list that they are all on.
 
     Args:
         name: of the attack.

@@ -90,7 +90,7 @@ class _Kernel(NamedTuple):
 
 
 def _kernels(x_KD: Tensor, x_ND: Tensor, bandwidths: Sequence[float]) -> Iterator[_Kernel]:
-    """The linear kernel, or Gaussian ones, which share their distances."""
+    """Yield the linear kernel, or Gaussian ones, which share their distances."""
     if not bandwidths:
         centre_D = x_KD.mean(dim=0)
         centred_KD = x_KD - centre_D

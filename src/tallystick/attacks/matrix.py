@@ -31,7 +31,7 @@ def rescaled(matrix_BD: Tensor, *, dtype: torch.dtype = torch.float64, rows: Ten
 
 
 def principal_components(matrix_BD: Tensor, count: int) -> Tensor:
-    """The rows' first principal components, float64: in float32, of compressed gradients, LAPACK's eigenvectors were NaN."""
+    """Compute the rows' first principal components, float64: in float32, of compressed gradients, LAPACK's eigenvectors were NaN."""
     centred_BD = centred(matrix_BD)
     wide_DC: Tensor = torch.linalg.eigh(centred_BD.T @ centred_BD).eigenvectors[:, -count:]
     return centred_BD @ wide_DC
@@ -48,7 +48,7 @@ def top_direction(matrix_BD: Tensor) -> Tensor:
 
 
 def two_means_cut(score_B: Tensor) -> float | None:
-    """Where exact 2-means cuts a line: values above belong to the upper cluster. None if all values are equal.
+    """Return where exact 2-means cuts a line: values above belong to the upper cluster. None if all values are equal.
 
     Sorted values are cut where the squared distance between the two means, weighted by both sizes, is greatest.
     """

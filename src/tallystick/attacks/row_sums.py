@@ -143,7 +143,7 @@ class RowSums:
         self._step = 0
 
     def some(self, most: int) -> "RowSums":
-        """The sums of at most ``most`` of the rows, evenly spread over them."""
+        """Return the sums of at most ``most`` of the rows, evenly spread over them."""
         place = chosen_rows(torch.arange(len(self.rows_N)), most=most)
         return RowSums(
             received=self.received,
@@ -165,7 +165,7 @@ class RowSums:
         )
 
     def view(self, *, classes: int = 2) -> View:
-        """The sums as a view of one step, in which each row stands once: its mean gradient and last embedding, or its embeddings.
+        """Return the sums as a view of one step that has each row once: its mean gradient and last embedding, or its embeddings.
 
         Raises DataError if no chosen row was seen.
         """
@@ -191,7 +191,9 @@ class RowSums:
         return View(received=self.received, steps=(step,), classes=classes)
 
     def _pairs(self) -> Tensor:
-        """The mean inner product of each row's whitened gradients over pairs of sightings, as ``StepView.pairs_B`` has it."""
+        """Compute the mean inner product of each row's whitened gradients over pairs of sightings, as ``StepView.pairs_B`` has
+        it.
+        """
         count_N = self.white_count_N.double()
         pairs_N = self.white_ND.double().square().sum(dim=1) - self.square_N
         pairs_N = (pairs_N / (count_N * (count_N - 1)).clamp(min=1)).nan_to_num(nan=torch.inf, posinf=torch.inf, neginf=torch.inf)
@@ -210,7 +212,7 @@ LOOK_COLUMNS = 256
 
 
 def most_looks(width: int) -> int:
-    """How many epochs' embeddings are kept one by one: two of a wide cut, up to 64 of a narrow one."""
+    """Return how many epochs' embeddings are kept one by one: two of a wide cut, up to 64 of a narrow one."""
     return max(2, min(64, LOOK_COLUMNS // width))
 
 

@@ -1,4 +1,4 @@
-"""How much an attack found out: its scores against the truth, which only the evaluator sees.
+"""Measure how much an attack found out: its scores against the truth, which only the evaluator sees.
 
 Shapes: N rows of a group, M groups, C classes, R bootstrap replicates, F figures, L levels of a score.
 """
@@ -36,7 +36,7 @@ class IntervalEstimate:
 
 @dataclass(frozen=True, kw_only=True)
 class AttackMetrics:
-    """How well an attack's scores tell the truth: figures per batch (or of the whole run as one group), averaged.
+    """Measured success of an attack: figures per batch (or of the whole run as one group), averaged.
 
     With several classes every figure is the mean over classes of one against the rest.
 
@@ -92,11 +92,11 @@ class Bootstrap:
         self._drawn: dict[tuple[int, tuple[tuple[int, ...], ...]], list[list[list[Counts]]]] = {}
 
     def rng(self) -> np.random.Generator:
-        """A generator at the seed's beginning."""
+        """Return a generator at the seed's beginning."""
         return np.random.default_rng(self._seed)
 
     def within_classes(self, replicates: int, sizes: tuple[tuple[int, ...], ...]) -> list[list[list[Counts]]]:
-        """How often each row of a class is drawn, by group, replicate and class; ``sizes`` are rows by group and class."""
+        """Draw how often each row of a class counts, by group, replicate and class; ``sizes`` are rows by group and class."""
         if (replicates, sizes) not in self._drawn:
             rng = self.rng()
             self._drawn[replicates, sizes] = [
@@ -251,7 +251,7 @@ class _Ranked:
         )
 
     def moves(self, auc: float) -> tuple[Floats, Floats]:
-        """How much each positive and negative moves the AUC: the share of the others that it stands right to, less the AUC."""
+        """Compute how much each positive and negative moves the AUC: the share of the others that it ranks right, less the AUC."""
         positives, negatives = len(self.positive_P), len(self.negative_M)
         right_P = (self.below_P + self.upto_P) / (2 * negatives)
         place_M = np.arange(negatives)
@@ -304,7 +304,7 @@ class _Group:
         return tuple(len(member) for member in self.members)
 
     def influence(self, rows_N: Integers) -> GroupInfluence:
-        """How much each row moves the group's AUC, of several classes the mean over them."""
+        """Compute how much each row moves the group's AUC, of several classes the mean over them."""
         moves_N, aucs = np.zeros(self.rows), []
         for one in self.ranked:
             aucs.append(one.figures(np.ones(len(one.positive_P), np.int16), np.ones(len(one.negative_M), np.int16))[0])
@@ -329,7 +329,7 @@ def _around(mean: float, half: float) -> IntervalEstimate:
 
 
 def _chance_of_naming(truth_N: Integers, cluster_NC: Floats, rng: np.random.Generator) -> float:
-    """What naming alone lifts a guess to: the mean AUC over shuffled labels."""
+    """Compute what naming alone lifts a guess to: the mean AUC over shuffled labels."""
     aucs = []
     for _ in range(SHUFFLES):
         shuffled_N = rng.permutation(truth_N)

@@ -14,7 +14,7 @@ from tallystick.errors import DataError
 
 
 def pooled_runs(views: Sequence[View]) -> View:
-    """Views of running sums (``RowSums.view``) of several trainings as one: of the rows that all of them hold.
+    """Pool views of running sums (``RowSums.view``) of several trainings into one: of the rows that all of them hold.
 
     A row's mean gradients stand side by side, as its last embeddings do, for each training had weights of its own; what is one
     number of a row is averaged. Nothing is claimed of what is best made of several runs: another way may find more.

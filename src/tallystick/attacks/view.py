@@ -19,7 +19,7 @@ Start = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class StepView:
-    """What one party saw of one training step.
+    """View that one party had of one training step.
 
     Args:
         epoch: which pass over the rows, from 0.
@@ -56,7 +56,7 @@ class StepView:
     """What attacks on one vector per row read of this step or fit to it, kept by the first of them for the others."""
 
     def only(self, kept_B: Tensor) -> "StepView":
-        """The same step without the rows that are not kept."""
+        """Return the same step without the rows that are not kept."""
 
         def some(tensor: Tensor | None) -> Tensor | None:
             return None if tensor is None else tensor[kept_B]
@@ -79,7 +79,7 @@ class StepView:
 
 
 def renumbered(steps: Sequence[StepView]) -> tuple[tuple[StepView, ...], Tensor]:
-    """The same steps with their rows numbered 0, 1, ... in order, and the number that each had, (rows,).
+    """Return the same steps with their rows numbered 0, 1, ... in order, and the number that each had, (rows,).
 
     Attacks keep what they find by row number: a few recorded rows of a large table must not cost what the table would.
     """

@@ -1,1 +1,1 @@
-"""What a contract lets leave, and what stands against it: one table for `check`, reports and pages."""
+"""State what a contract lets leave, and what stands against it: one table for `check`, reports and pages."""

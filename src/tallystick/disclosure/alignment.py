@@ -1,4 +1,4 @@
-"""What the handshake and the alignment disclose."""
+"""State what the handshake and the alignment disclose."""
 
 from functools import partial
 

@@ -13,7 +13,7 @@ from tallystick.training.checkpoint import TrainingState
 
 @dataclass(frozen=True, kw_only=True)
 class TrialFacts:
-    """What a search sent in all its trials that ended well.
+    """Facts of what a search sent in all its trials that ended well.
 
     Args:
         trials: how many there are.

@@ -1,4 +1,4 @@
-"""What stands against learning a secret from what crosses, in sentences."""
+"""State what stands against learning a secret from what crosses, in sentences."""
 
 from typing import Literal
 

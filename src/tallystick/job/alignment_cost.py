@@ -1,4 +1,4 @@
-"""What an alignment will cost, by a short trial of the contract's protocol on made-up ids, both parties in this process."""
+"""Estimate what an alignment costs, by a short trial of the contract's protocol on made-up ids, both parties in this process."""
 
 import math
 import time

@@ -1,4 +1,4 @@
-"""What one party's run found, put together by run.py from what its phases return, and shown by its report."""
+"""Hold what one party's run found: run.py puts it together from what its phases return, and the report shows it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ from tallystick.training.checkpoint import TrainingState
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluated:
-    """What evaluation found, as far as this party knows it.
+    """Findings of evaluation, as far as this party knows them.
 
     Args:
         comparison: the joint model beside that of own columns.

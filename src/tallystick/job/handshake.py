@@ -37,7 +37,7 @@ class PromotedHalf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class Greeting(Message, frozen=True):
-    """What a party is about to do, and what it has of an earlier run; to predict, of which complete runs.
+    """Plans of a party, and what it has of an earlier run; to predict, its complete runs.
 
     ``start_from`` is the finished run at whose weights this one begins; empty for a start from scratch. ``promoted`` are the runs
     that this party lets be used, the newest first.
@@ -75,7 +75,7 @@ class Agreement(Message, frozen=True):
 
 @dataclass(frozen=True, kw_only=True)
 class ResumeState:
-    """What this party has of an earlier run: nothing, for a fresh one."""
+    """State of an earlier run that this party has: nothing, for a fresh one."""
 
     command: str = "run"
     resume: bool = False
@@ -134,7 +134,7 @@ def _tell(agreement: Agreement, channels: Mapping[str, Channel], helper: Channel
 
 
 def _promoted_by_all(contract: Contract, own: ResumeState, greetings: Mapping[str, Greeting]) -> Agreement | None:
-    """The first of this party's promotions that all others have, too; None where none of them promoted any, or a run was named.
+    """Return the first of this party's promotions that all others have too; None if there is none, or if a run was named.
 
     Raises PeerError where some have promoted and there is none in common: a run that one side did not promote is not used.
     """
@@ -154,7 +154,7 @@ def _promoted_by_all(contract: Contract, own: ResumeState, greetings: Mapping[st
 
 
 def common_versions(own: Sequence[PromotedHalf], lists: Mapping[str, Sequence[PromotedHalf]]) -> dict[str, str]:
-    """The version of each of these runs that is in the lists of all parties, by its id and in this order."""
+    """Return the version of each of these runs that is in the lists of all parties, by its id and in this order."""
     halves = {name: {each.run_id: each for each in promoted} for name, promoted in lists.items()}
     return {
         each.run_id: version_of(
@@ -166,7 +166,7 @@ def common_versions(own: Sequence[PromotedHalf], lists: Mapping[str, Sequence[Pr
 
 
 def version_of(run_id: str, contract: str, commitments: Mapping[str, str]) -> str:
-    """What names a run, the hash of its contract, and all parties' halves of it."""
+    """Derive the name of a run, the hash of its contract, and all parties' halves of it."""
     text = json.dumps([run_id, contract, sorted(commitments.items())], separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -282,7 +282,7 @@ def _greet(contract: Contract, resume_state: ResumeState, channel: Channel) -> G
 
 
 def _release(version: str) -> str:
-    """A version without what names its build: the CPU build and CUDA's of one release compute alike on a CPU."""
+    """Return a version without the name of its build: the CPU build and CUDA's of one release compute alike on a CPU."""
     return version.partition("+")[0]
 
 

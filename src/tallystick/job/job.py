@@ -1,4 +1,4 @@
-"""What one party's run needs, whatever its role."""
+"""Hold what one party's run needs, whatever its role."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -68,7 +68,7 @@ class Job:
 
     @property
     def is_label(self) -> bool:
-        """Whether this is the label party."""
+        """Tell whether this is the label party."""
         return self.name == self.contract.label_party
 
     @property
@@ -89,12 +89,12 @@ class Job:
 
     @property
     def grows(self) -> bool:
-        """Whether this party's bottom model can take categories that an earlier run did not have: a built-in one can."""
+        """Tell whether this party's bottom model can take categories that an earlier run did not have: a built-in one can."""
         return self.bottom is None and self.name not in self.contract.model.bottoms
 
     @property
     def architecture(self) -> Architecture:
-        """How this party's part of the network is put together."""
+        """Return how this party's part of the network is put together."""
         return Architecture.of(
             self.contract,
             self.name,
@@ -110,7 +110,7 @@ SMALL_STEP = 2**26
 
 
 def fitting_threads(contract: Contract, rows: int) -> int | None:
-    """How many threads suit a job on a table of so many rows, where the party file leaves it open: one for small training steps.
+    """Return how many threads suit a job on so many rows, if the party file leaves it open: one for small training steps.
 
     Sixteen threads took 1.6 times as long as one for a step of 128 rows, and 23 times the processor time: those that have nothing
     to do wait busily. None, for larger steps and for networks of the user's own, leaves all cores.

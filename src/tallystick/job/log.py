@@ -1,4 +1,4 @@
-"""How a job tells of itself: to whoever watches, in the phases that its report lists, and in the log of its run folder.
+"""Report a job: to whoever watches, in the phases that its report lists, and in the log of its run folder.
 
 The log is a file that a peer may ask for. It holds no private values: of an error of this side's own data or settings, whose
 message may name some, it has the kind and the place in the code, while the message is shown to this side's operator alone.
@@ -30,7 +30,7 @@ FRAMES = 8
 
 @dataclass(kw_only=True)
 class Logbook:
-    """Where a job stands: the phase, the last step that all parties committed, and the phases so far."""
+    """Progress of a job: the phase, the last step that all parties committed, and the phases so far."""
 
     party: str
     watcher: Watcher

@@ -1,4 +1,4 @@
-"""What `monitor` looks at: the run in use and the new rows, read and checked."""
+"""Read and check what `monitor` looks at: the run in use and the new rows."""
 
 from datetime import date
 from pathlib import Path
@@ -59,7 +59,7 @@ def served_look_of(
 
 
 def _folder_in_use(contract: Contract, party: PartyFile, run: str | None) -> RunFolder:
-    """The run that is named, or the newest promoted one, or the newest."""
+    """Return the run that is named, or the newest promoted one, or the newest."""
     promoted = [] if run is not None else Versions(contract=contract, party=party).intact()
     return chosen_run(contract, party, promoted[0].run_id if promoted else run, say=_unheard)
 
@@ -77,7 +77,7 @@ def _labels(contract: Contract, party: PartyFile, place: str) -> pl.DataFrame:
 
 
 def _read(scores: Path, party: PartyFile) -> pl.DataFrame:
-    """The scores; keys of a CSV as text where the party file says so."""
+    """Read the scores; keys of a CSV as text if the party file says so."""
     found = read_table(TableConfig(path=scores), text=party.text_columns)
     return found.select(found.columns)
 

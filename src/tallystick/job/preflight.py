@@ -76,7 +76,7 @@ COPIES = 4  # of a weight in training: itself, its gradient, and the two moments
 
 @dataclass(kw_only=True)
 class Preflight:
-    """What was found: the problems in their order, and what could be read in spite of them."""
+    """Findings before a job: the problems in their order, and what could be read in spite of them."""
 
     problems: list[TallystickError] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -220,7 +220,7 @@ def _check_side(contract: Contract, party: PartyFile, found: Preflight) -> bool:
 
 
 def identity_of(party: PartyFile) -> Identity:
-    """The party's certificates, checked."""
+    """Load the party's certificates, checked."""
     assert party.tls is not None
     password = party.tls.key_password.read("tls.key_password") if party.tls.key_password is not None else None
     return load_identity(
@@ -229,7 +229,7 @@ def identity_of(party: PartyFile) -> Identity:
 
 
 def proxy_of(party: PartyFile) -> Proxy | None:
-    """The proxy that the party's peers are dialled through, with what it wants to hear."""
+    """Return the proxy that the party's peers are dialled through, with its credentials."""
     if party.proxy is None:
         return None
     credentials = party.proxy.credentials
@@ -297,7 +297,7 @@ def check_label(
 
 
 def _hash_parts(contract: Contract, keys: Keys, *, is_label: bool) -> "np.ndarray[Any, Any] | None":
-    """The parts of a split by hash that this side knows: of its ids; by similarity, of the label party's positions."""
+    """Return the parts of a split by hash that this side knows: of its ids; by similarity, of the label party's positions."""
     if contract.split.method != "hash" or contract.linkage.imputes or (contract.linkage.similar and not is_label):
         return None
     if contract.linkage.similar:

@@ -118,7 +118,7 @@ def run_process(
 
 @dataclass(frozen=True, kw_only=True)
 class _Start:
-    """What a command begins with: the folder that it goes on with, rows and keys, and the run whose weights it starts from."""
+    """Beginning of a command: the folder that it goes on with, rows and keys, and the run whose weights it starts from."""
 
     contract: Contract
     party: PartyFile
@@ -158,7 +158,7 @@ class _Start:
         return cls(contract=contract, party=party, use=use, folder=folder, earlier=earlier, frame=frame, keys=keys)
 
     def begun(self, hold: Callable[[RunFolder], RunFolder]) -> RunFolder:
-        """A new folder, held, with the weights that the run starts from."""
+        """Make a new folder, held, with the weights that the run starts from."""
         folder = hold(RunFolder.new(self.party.runs, self.contract, self.party.party, use=self.use, key=self.party.run_key))
         if self.earlier is not None:
             keep_starting_point(self.earlier, folder)
@@ -189,7 +189,7 @@ def _ending(log: RunLog, logbook: Logbook, again: Callable[[], str]) -> Iterator
 
 
 def _again(logbook: Logbook, folder: RunFolder | None, how_to_resume: str) -> str:
-    """How to go on: with a run that has begun, or anew."""
+    """Say how to go on: with a run that has begun, or anew."""
     begun = folder is not None or logbook.phase not in ("start", "handshake")
     return how_to_resume if begun else "run both sides again"
 
@@ -287,14 +287,14 @@ def way_on(error: TallystickError, how_to_resume: str) -> str:
 
 
 def _way_on(error: TallystickError, logbook: Logbook, how_to_resume: str) -> str:
-    """The same for a run, of whose peer this side may have heard nothing: whoever refuses to begin calls nobody."""
+    """Say how to go on with a run whose peer may have heard nothing of this side: whoever refuses to begin calls nobody."""
     if logbook.phase == "start" and isinstance(error, PeerLost):
         return f"see what {error.peer} says: if it refused to begin, put that right first; then {how_to_resume}"
     return way_on(error, how_to_resume)
 
 
 def _needs_mending(error: TallystickError) -> bool:
-    """Whether a table, a contract or a party file has to change first: then resuming is of no use."""
+    """Tell whether a table, a contract or a party file has to change first: then resuming is of no use."""
     return isinstance(error, ConfigError | DataError) and not isinstance(error, BudgetExceeded)
 
 

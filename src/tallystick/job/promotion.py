@@ -1,4 +1,4 @@
-"""Whether a new run is to take the place of the one in use, by the contract's rule: what a scheduler asks.
+"""Decide whether a new run takes the place of the one in use, by the contract's rule: what a scheduler asks.
 
 The answer leaves: others see which run is promoted. It is a function of exact test labels and of the labels that trained, and one
 of them can turn it. So the label party's ledger counts it: as not private, or with ``promotion.epsilon`` by randomised response.
@@ -30,7 +30,7 @@ DECISION = "decision"
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """What the rule says, and by which figures.
+    """Decision of the rule, and its figures.
 
     Args:
         promote: whether the new run is to be promoted.
@@ -141,7 +141,7 @@ def count_decision(decision: Decision, party: PartyFile, folder: RunFolder, *, o
 
 
 def was_decided(folder: RunFolder) -> bool:
-    """Whether a decision that was counted said that this run is to be promoted."""
+    """Tell whether a decision that was counted said that this run is to be promoted."""
     return any(bool(told) for told in folder.noted(DECISION).values())
 
 

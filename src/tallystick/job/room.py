@@ -1,4 +1,4 @@
-"""What memory and disk a party's run will take, predicted by rows and columns, so that it is refused before hours are spent."""
+"""Predict the memory and disk of a party's run by rows and columns, so that it is refused before hours are spent."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,7 @@ WORTH_SAYING = 1_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class Room:
-    """What a run takes for so many rows.
+    """Memory and disk of a run on so many rows.
 
     Args:
         rows: that take part.
@@ -58,7 +58,7 @@ class Room:
             raise _too_full(self, folder, room)
 
     def describe(self) -> str:
-        """The prediction beside what is free, in a sentence."""
+        """Say the prediction beside what is free."""
         folder, room, is_memory = temporary_folder()
         left = _memory_of_run()
         of = f" (free: {size_in_words(left)})" if left is not None else ""
@@ -70,7 +70,7 @@ class Room:
 
 
 def least_room(contract: Contract, party: PartyFile, frame: Frame) -> Room:
-    """What a run takes at the least, before anything is read of the columns: a byte for each category."""
+    """Return the least that a run takes, before anything is read of the columns: a byte for each category."""
     columns = feature_columns(frame, party)
     items = sum(each.length for each in party.sequences.values())
     least = NUMBER_BYTES * len(columns.numeric) + len(columns.categorical) + items
@@ -78,12 +78,12 @@ def least_room(contract: Contract, party: PartyFile, frame: Frame) -> Room:
 
 
 def room_of(contract: Contract, encoder: Encoder, *, rows: int) -> Room:
-    """The same by what the encoder came to."""
+    """Return what a run takes, by the encoder."""
     return Room.of(rows, row_bytes=encoder.packing.row_bytes, union=contract.linkage.imputes)
 
 
 def _memory_of_run() -> int | None:
-    """What is free, and what this process has of it by now."""
+    """Return what is free, together with what this process has of it by now."""
     left = free_memory()
     return left + memory_of_process() if left is not None else None
 

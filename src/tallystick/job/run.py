@@ -139,7 +139,7 @@ def _run_feature_party(job: Job) -> tuple[Job, RunFindings]:
 
 
 def _run_helper(job: Job) -> tuple[Job, RunFindings]:
-    """The helper of an alignment: it sees keyed hashes or encoded keys, tells the parties what is linked, and is done."""
+    """Run the helper of an alignment: it sees keyed hashes or encoded keys, tells the parties what is linked, and is done."""
     contract = job.contract
     label, features = job.channels[contract.label_party], job.feature_channels
     with job.logbook.during("handshake", [label]):
@@ -155,7 +155,7 @@ def _run_helper(job: Job) -> tuple[Job, RunFindings]:
 
 
 def _linked(job: Job, keys: Keys, agreement: Agreement, found: RunFindings) -> RunFindings:
-    """What the alignment adds: common rows, or links with what these gave away."""
+    """Add what the alignment found: common rows, or links with what these gave away."""
     with job.logbook.during("alignment", job.all_channels):
         alignment = align_or_keep(job, keys, anew=agreement.align, run_id=agreement.run_id)
         notes = match_notes(job, alignment)
@@ -163,7 +163,7 @@ def _linked(job: Job, keys: Keys, agreement: Agreement, found: RunFindings) -> R
 
 
 def starts_from(run_id: str) -> str:
-    """What a run that starts from another discloses beyond one from scratch, in a sentence."""
+    """Say what a run that starts from another discloses beyond one from scratch."""
     return (
         f"Training began at the weights of run {run_id}, and not at secret ones: what a peer has learnt of that network holds "
         "for rows that are new from the first step on, and the audit, which sees one run, does not count it."
@@ -184,7 +184,7 @@ def _own_keys(job: Job) -> Keys:
 
 
 def _would_drop(job: Job) -> bool:
-    """Whether aligning again would drop what was learnt on the old alignment, perhaps a finished model.
+    """Tell whether aligning again would drop what was learnt on the old alignment, perhaps a finished model.
 
     Others see that it is refused. Without gradients it is whenever an alignment is kept: whether the label party has learnt
     anything on it hangs on its labels.
@@ -195,7 +195,7 @@ def _would_drop(job: Job) -> bool:
 
 
 def _resume_state(job: Job, keys: Keys) -> ResumeState:
-    """What the run folder holds, for the handshake; a kept alignment of another table is of no use."""
+    """Return what the run folder holds, for the handshake; a kept alignment of another table is of no use."""
     kept = job.folder.load_alignment()
     point = StartingPoint.of(job.folder)
     start_from = point.run_id if point is not None else ""
@@ -219,14 +219,14 @@ def _resume_state(job: Job, keys: Keys) -> ResumeState:
 
 
 def _own_steps(job: Job, agreement: Agreement) -> Agreement:
-    """Where the label party goes on by itself, if no gradients are sent: nobody else has steps, or knows of them."""
+    """Set where the label party goes on by itself, if no gradients are sent: nobody else has steps, or knows of them."""
     if job.contract.sends_gradients or agreement.align or "training" not in job.phases:
         return agreement
     return msgspec.structs.replace(agreement, resume_from=max(job.folder.steps()[0], default=0))
 
 
 def _taken_up(job: Job, keys: Keys, agreement: Agreement, notes: list[str]) -> RunFindings:
-    """Where this run stands once the parties agree; raises ConfigError where they cannot go on together."""
+    """Return where this run stands once the parties agree; raises ConfigError if they cannot go on together."""
     logbook = job.logbook
     if agreement.align and "alignment" not in job.phases:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Which run a prediction takes its model from: the latest complete one, or the one that is named."""
+"""Choose the run that a prediction takes its model from: the latest complete one, or the one that is named."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,7 +14,7 @@ _MOST_TOLD = 20  # complete runs that peers hear of
 
 
 def chosen_run(contract: Contract, party: PartyFile, name: str | None, *, say: Callable[[str], None]) -> RunFolder:
-    """The run of that id, folder name or path; without one the latest complete one, saying which it passes over.
+    """Return the run of that id, folder name or path; without one the latest complete one, saying which it passes over.
 
     Raises ConfigError if there is none, or it holds no trained model, and StorageError for a damaged one. Without gradients the
     label party does not pass over a run whose training failed or goes on: that it took an older one would tell the others so.
@@ -49,7 +49,7 @@ def require_complete(folder: RunFolder, contract: Contract) -> None:
 def offered(
     contract: Contract, party: PartyFile, *, command: str, run_id: str, promoted: tuple[PromotedHalf, ...], chosen: bool
 ) -> ResumeState:
-    """What this side says in the handshake where a trained model is used: which complete runs it has, ``run_id`` first."""
+    """Return what this side says in the handshake about trained models: the complete runs that it has, ``run_id`` first."""
     return ResumeState(
         command=command,
         resume=True,
@@ -85,7 +85,7 @@ def _latest_complete(contract: Contract, party: PartyFile, say: Callable[[str], 
 
 
 def named_run(contract: Contract, party: PartyFile, name: str, *, option: str = "--run") -> RunFolder:
-    """The run of that id, folder name or path; raises ConfigError that names the option if there is none."""
+    """Return the run of that id, folder name or path; raises ConfigError that names the option if there is none."""
     if (at_hand := run_at(party, name, option=option)) is not None:
         at_hand.require(contract)
         return at_hand
@@ -101,7 +101,7 @@ def named_run(contract: Contract, party: PartyFile, name: str, *, option: str = 
 
 
 def run_at(party: PartyFile, name: str, *, option: str) -> RunFolder | None:
-    """The run whose path or folder name this is; raises ConfigError that names the option for another party's."""
+    """Return the run with this path or folder name; raises ConfigError that names the option for another party's."""
     path = next((path for path in (Path(name), party.runs / name) if (path / "contract.json").is_file()), None)
     if path is None:
         return None

@@ -18,7 +18,7 @@ _SCRATCH = "start from scratch, without --start-from on all sides"
 
 
 def run_to_start_from(contract: Contract, party: PartyFile, name: str) -> RunFolder:
-    """The finished run of that id, folder name or path: of this contract, or of another whose network is the same.
+    """Return the finished run of that id, folder name or path: of this contract, or of another whose network is the same.
 
     Raises ConfigError if there is none, or this contract cannot go on from it; StorageError for a damaged one.
     """
@@ -92,7 +92,7 @@ def _require_folds(contract: Contract, kept: int, name: str) -> None:
 
 
 def _network(contract: Contract) -> dict[str, Any]:
-    """What of a contract makes the network and what its inputs and outputs mean, by key."""
+    """Return what of a contract makes the network and the meaning of its inputs and outputs, by key."""
     found: dict[str, Any] = {"parties": {name: party.role for name, party in sorted(contract.parties.items())}}
     for section in ("target", "model", "unaligned"):
         values = getattr(contract, section).model_dump(mode="json")

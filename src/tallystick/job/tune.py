@@ -26,7 +26,7 @@ USE, USE_ALONE = "tune", "tune-alone"
 
 
 def has_no_partner(party: PartyFile) -> bool:
-    """Whether a party file says nothing of how to reach another party."""
+    """Tell whether a party file says nothing of how to reach another party."""
     return party.tls is None and party.listen is None and not party.peers
 
 

@@ -16,7 +16,7 @@ REDRAW_S = 0.1
 
 
 def watcher_here() -> Watcher:
-    """What suits the place that called us: a line in a notebook's cell, bars on a terminal, silence elsewhere."""
+    """Return the watcher of the place that called us: a line in a notebook's cell, bars on a terminal, silence elsewhere."""
     shell = _notebook()
     if shell is not None:
         return Notebook(shell)
@@ -24,7 +24,7 @@ def watcher_here() -> Watcher:
 
 
 def _notebook() -> Any:
-    """The notebook's display function, where this process is a notebook's kernel; None elsewhere."""
+    """Return the notebook's display function, if this process is a notebook's kernel; None elsewhere."""
     interactive = sys.modules.get("IPython")
     shell = interactive.get_ipython() if interactive is not None else None
     if shell is None or not hasattr(shell, "kernel"):
@@ -69,7 +69,7 @@ class Notebook:
 
 
 def progress_bars(console: Console) -> Progress:
-    """The bars of a single job, and of the demo, which has one per party."""
+    """Build the bars of a single job, and of the demo, which has one per party."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),

@@ -1,1 +1,1 @@
-"""How two parties talk: a channel, the messages on it, and the sessions and links below it."""
+"""Connect two parties: a channel, the messages on it, and the sessions and links below it."""

@@ -11,7 +11,7 @@ _asked = count()
 
 
 def free_port() -> int:
-    """A TCP port on loopback that is free at the moment, and that nobody is likely to take until it is listened at.
+    """Return a TCP port on loopback that is free at the moment, and that nobody is likely to take until it is listened at.
 
     Raises OSError if none is free.
     """

@@ -40,7 +40,7 @@ class Channel(Protocol):
 
     @property
     def traffic(self) -> Traffic:
-        """What crossed so far."""
+        """Return what crossed so far."""
         ...
 
     def send(self, message: Message) -> None:
@@ -86,7 +86,7 @@ class MemoryChannel:
 
     @property
     def traffic(self) -> Traffic:
-        """What crossed so far."""
+        """Return what crossed so far."""
         return self._traffic
 
     def send(self, message: Message) -> None:

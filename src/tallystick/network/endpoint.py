@@ -137,7 +137,7 @@ class Endpoint:
             session.check()
 
     def _raise_turned_away(self, missing: list[str]) -> None:
-        """A peer that never came, while someone was turned away: the two may be the same."""
+        """Raise an error for a peer that never came, while someone was turned away: the two may be the same."""
         for peer in missing:
             failure = self._sessions[peer].failure
             if self._turned_away and isinstance(failure, PeerLost):

@@ -23,7 +23,7 @@ _EMPTY = 4
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredLine:
-    """What lies between two sides."""
+    """Measured line between two sides."""
 
     round_trip_s: float
     bytes_per_s: float

@@ -24,11 +24,11 @@ class Arriving:
 
 
 class Link(Protocol):
-    """What carries frames at the moment; read and write raise LinkBroken."""
+    """Carrier of frames at the moment; read and write raise LinkBroken."""
 
     @property
     def progress(self) -> float:
-        """When bytes last arrived, by the monotonic clock, were they but a part of a frame or of a TLS record."""
+        """Return when bytes last arrived, by the monotonic clock, were they but a part of a frame or of a TLS record."""
         ...
 
     @property
@@ -38,7 +38,7 @@ class Link(Protocol):
 
     @property
     def stalled(self) -> bool:
-        """Whether what is being written waits for the peer, or goes on without this thread."""
+        """Tell whether what is being written waits for the peer, or goes on without this thread."""
         ...
 
     async def read(self) -> "Buffer":

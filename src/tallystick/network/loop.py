@@ -224,7 +224,7 @@ class Loop:
 
     @property
     def closed(self) -> bool:
-        """Whether end() was called."""
+        """Tell whether end() was called."""
         return self._closed
 
     def ignore_interrupts(self) -> None:

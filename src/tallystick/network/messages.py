@@ -174,7 +174,7 @@ def encode_parts(message: Message) -> tuple[Buffer, ...]:
 
 
 def is_a(payload: Buffer, kind: type[Message]) -> bool:
-    """Whether a payload says that it is a ``kind``; it need not be a valid one."""
+    """Tell whether a payload says that it is a ``kind``; it need not be a valid one."""
     name = kind.__name__.encode()
     return payload[1 : 2 + len(name)] == bytes((len(name),)) + name
 

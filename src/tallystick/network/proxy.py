@@ -20,7 +20,7 @@ _INTERIM = re.compile(rb"HTTP/1\.\d (?!101)1\d\d(?=[ \r]).*?\r\n\r\n", re.DOTALL
 
 @dataclass(frozen=True, kw_only=True)
 class Proxy:
-    """Where the proxy listens, and ``user:password`` for it where it wants one, which never appears in a repr."""
+    """Address of the proxy, and ``user:password`` for it if it wants one, which never appears in a repr."""
 
     address: str
     credentials: str | None = field(default=None, repr=False)
@@ -31,7 +31,7 @@ class ProxyRefused(LinkBroken):
 
 
 def checked_proxy(address: str, *, credentials: str | None) -> Proxy:
-    """A proxy that wants ``user:password``; raises ConfigError for anything else."""
+    """Return a proxy that wants ``user:password``; raises ConfigError for anything else."""
     if credentials is not None and (":" not in credentials or not credentials.isprintable()):
         raise ConfigError("proxy.credentials: must hold one line, user:password")
     return Proxy(address=address, credentials=credentials)
@@ -51,7 +51,7 @@ def connect_request(proxy: Proxy, address: str) -> bytes:
 
 
 def is_whole(answer: bytes | bytearray) -> bool:
-    """Whether an answer has come to its end, or will never be one: then no more of it is waited for."""
+    """Tell whether an answer has come to its end, or will never be one: then no more of it is waited for."""
     if len(answer) >= MAX_ANSWER_BYTES:
         return True
     answer = _final(answer)
@@ -83,13 +83,13 @@ def check_answer(answer: bytes | bytearray, proxy: Proxy) -> None:
 
 
 def _final(answer: bytes | bytearray) -> bytes | bytearray:
-    """What follows the interim answers (100, 102, 103) that precede the one that counts."""
+    """Return what follows the interim answers (100, 102, 103) that precede the one that counts."""
     while interim := _INTERIM.match(answer):
         answer = answer[interim.end() :]
     return answer
 
 
 def _printable(said: bytes) -> str:
-    """What a stranger said, such that it can be shown: short, and without control characters."""
+    """Return what a stranger said, such that it can be shown: short, and without control characters."""
     text = said[:_SHOWN_CHARACTERS].decode("ascii", errors="replace")
     return "".join(each if each.isprintable() else "?" for each in text)

@@ -24,7 +24,7 @@ def aligned_rows(side: ServingSide, alignment: Alignment, encoder: Encoder | Non
 
 
 def names_of(side: ServingSide, alignment: Alignment) -> Sequence[bytes]:
-    """What both sides know each position by, and what budgets do: the key, on a union the position itself.
+    """Return what both sides, and budgets, know each position by: the key, on a union the position itself.
 
     Universal ids would do for the batches. But a new alignment draws new ones, and whoever brings another key gets one: by these
     names each would begin the day's budgets anew. By own keys it would show, once a budget is used up, whose rows they are.
@@ -35,7 +35,7 @@ def names_of(side: ServingSide, alignment: Alignment) -> Sequence[bytes]:
 
 
 def own_places(side: ServingSide, alignment: Alignment) -> dict[bytes, int]:
-    """The position of each own key that has one."""
+    """Return the position of each own key that has one."""
     own_N = alignment.rows_N >= 0
     return dict(zip(side.keys.ids_of(alignment.rows_N[own_N]), own_N.nonzero()[0].tolist(), strict=True))
 

@@ -55,7 +55,7 @@ def _check_columns(schema: pa.Schema) -> None:
 
 
 def _rows_of(metadata: bytes) -> int:
-    """How many rows a message says that it has; raises Problem for a compressed one or a dictionary, struct.error for none."""
+    """Return the row count of a message; raises Problem for a compressed one or a dictionary, struct.error for none."""
     message = _Table(metadata, struct.unpack_from("<I", metadata)[0])
     (kind,) = struct.unpack_from("<B", metadata, message.at(HEADER_KIND)) if message.has(HEADER_KIND) else (0,)
     if kind == DICTIONARIES:
@@ -77,22 +77,22 @@ class _Table:
         self._size = int(struct.unpack_from("<H", content, max(self._fields, 0))[0])
 
     def at(self, field: int) -> int:
-        """Where a field's value stands; the table's own place for none."""
+        """Return where a field's value lies; the table's own place for none."""
         place = 4 + 2 * field
         return self._at + (int(struct.unpack_from("<H", self._content, self._fields + place)[0]) if place < self._size else 0)
 
     def has(self, field: int) -> bool:
-        """Whether a field is there."""
+        """Tell whether a field is there."""
         return self.at(field) != self._at
 
     def table(self, field: int) -> "_Table":
-        """The table that a field points to."""
+        """Return the table that a field points to."""
         place = self.at(field)
         return _Table(self._content, place + int(struct.unpack_from("<I", self._content, place)[0]))
 
 
 def _text_bytes(column: pl.Series) -> int:
-    """What a column's texts come to, also those of its lists: several may share the same bytes of the stream."""
+    """Count the bytes of a column's texts, also those of its lists: several may share the same bytes of the stream."""
     column = column.explode() if isinstance(column.dtype, pl.List) else column
     if column.dtype == pl.Binary:
         return int(column.bin.size().sum())

@@ -117,7 +117,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
 
 def bounded_protocol(most: int | None = None) -> type[BoundedProtocol]:
-    """The connections of one server: so many at most, or as many as the process's file descriptors allow."""
+    """Build the connections of one server: so many at most, or as many as the process's file descriptors allow."""
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     allowed = MOST_CONNECTIONS if descriptors == resource.RLIM_INFINITY else min(MOST_CONNECTIONS, descriptors // SHARE)
     members: dict[str, Any] = {"most": most or allowed, "waiting": {}, "busy": {}}

@@ -75,7 +75,7 @@ class AnsweringRuns:
         self._prepare(self.begun.run_id)
 
     def __getitem__(self, run_id: str) -> AnsweringRun:
-        """The run to answer with; raises KeyError for one that was not agreed on, or that this side has withdrawn."""
+        """Return the run to answer with; raises KeyError for one that was not agreed on, or that this side has withdrawn."""
         if not self._allows(run_id):
             raise KeyError(run_id)
         return self._ready[run_id][1]
@@ -107,7 +107,7 @@ class AnsweringRuns:
         return run_id in self._agreed and (self._agreed[run_id] is None or self.runs.allows(run_id))
 
     def _agrees(self, wanted: WantedRun, peer: str) -> bool:
-        """Whether this side lets the run be asked in this version, which it keeps."""
+        """Tell whether this side lets the run be asked in this version, which it keeps."""
         run_id = wanted.run_id
         if wanted.version is None:
             return wanted == self.begun and not self.runs.withdrew(run_id)

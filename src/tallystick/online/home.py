@@ -1,4 +1,4 @@
-"""What a party keeps of serving a contract, whichever of its runs is served: a secret, a journal, and a lock."""
+"""Keep what a party has of serving a contract, whichever of its runs is served: a secret, a journal, and a lock."""
 
 import json
 import secrets
@@ -33,7 +33,7 @@ class ServingHome:
 
     @classmethod
     def of(cls, contract: Contract, party: PartyFile) -> "ServingHome":
-        """The folder of this party under this contract, made if it is not there; raises StorageError."""
+        """Open the folder of this party under this contract, made if it is not there; raises StorageError."""
         path = party.runs / _FOLDER / contract.name / party.party
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         make_folder(path)
@@ -41,7 +41,7 @@ class ServingHome:
 
     @property
     def origin(self) -> Origin:
-        """Whose its files are."""
+        """Return the owner of its files."""
         return Origin(folder=self.path, key=self.key)
 
     def locked(self) -> AbstractContextManager[None]:
@@ -60,7 +60,7 @@ class ServingHome:
         return bytes.fromhex(json.loads(read_json(path, origin=origin))["secret"])
 
     def gate(self, *, a_day: int | None, a_day_per_row: int | None, journal: bool) -> Gate:
-        """The journal, and budgets that follow from it."""
+        """Build the journal, and budgets that follow from it."""
         if not journal and a_day is None and a_day_per_row is None:
             return OPEN
         return Journal(

@@ -176,11 +176,11 @@ class ScoreServer:
     # Around it
 
     async def healthy(self, request: Request) -> Response:  # noqa: ARG002
-        """Whether the process answers."""
+        """Answer whether the process answers."""
         return Response("ok\n", media_type="text/plain")
 
     async def ready(self, request: Request) -> Response:  # noqa: ARG002
-        """Whether the partners answer; by own columns alone a server is ready, too, where the contract has that."""
+        """Answer whether the partners answer; by own columns alone a server is ready too, if the contract has that."""
         if self._batcher.ready or self._runs.now.current.scorer.alone is not None:
             return Response("ready\n" if self._batcher.ready else "ready, by own columns alone\n", media_type="text/plain")
         return Problem.later(503, "the partners are not here; scores follow when they are").response()
@@ -196,11 +196,11 @@ class ScoreServer:
         return Response(self._metrics.text(), media_type="text/plain; version=0.0.4")
 
     async def document(self, request: Request) -> Response:  # noqa: ARG002
-        """The OpenAPI document."""
+        """Answer the OpenAPI document."""
         return Response(msgspec.json.encode(openapi(self._runs.now)), media_type=JSON)
 
     async def runs(self, request: Request) -> Response:
-        """Which runs are served, and which wait for whom."""
+        """Answer which runs are served, and which wait for whom."""
         try:
             self._allow(request)
         except Problem as problem:
@@ -208,12 +208,12 @@ class ScoreServer:
         return Response(msgspec.json.encode(self._runs.now.facts()), media_type=JSON)
 
     async def page(self, request: Request) -> Response:  # noqa: ARG002
-        """A page for people."""
+        """Answer a page for people."""
         return Response(PAGE, media_type="text/html")
 
 
 def application(scores: ScoreServer) -> Starlette:
-    """The ASGI application."""
+    """Build the ASGI application."""
     routes: list[tuple[str, Callable[[Request], Awaitable[Response]], str]] = [
         ("/v1/score", scores.score, "POST"),
         ("/v1/runs", scores.runs, "GET"),
@@ -232,7 +232,7 @@ def application(scores: ScoreServer) -> Starlette:
 
 
 def run_server(app: Starlette, options: ServingOptions) -> uvicorn.Server:
-    """A server for it, with no log of its own: what a request asks for is nobody else's matter."""
+    """Build a server for it, with no log of its own: what a request asks for is nobody else's matter."""
     assert options.listen is not None
     host, _, port = options.listen.rpartition(":")
     tls: dict[str, Any] = {}
@@ -341,7 +341,7 @@ def _offer(shadow: Shadow, candidate: ServedRun | None, asked: RowsAsked, rows: 
 
 
 def _run_wanted(request: Request, sent: ScoreRequest | bytes) -> str | None:
-    """The run that a request names, in its JSON or in a header."""
+    """Return the run that a request names, in its JSON or in a header."""
     named = sent.run_id if isinstance(sent, ScoreRequest) else None
     return named if named is not None else request.headers.get(RUN)
 

@@ -18,7 +18,7 @@ FILE = "alignment-of-serving.safetensors"
 
 
 class KeptFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is kept beside the rows: the name that all sides know the alignment by, and the contract and keys that it is of."""
+    """Facts kept beside the rows: the name that all sides know the alignment by, and the contract and keys that it is of."""
 
     name: str
     keys: str
@@ -44,7 +44,7 @@ class KeptAlignment:
     say: Callable[[str], None]
 
     def load(self) -> tuple[str, Alignment] | None:
-        """The alignment and its name, if there is one of these keys."""
+        """Load the alignment and its name, if there is one of these keys."""
         path = self.folder / FILE
         if not path.exists():
             return None

@@ -132,7 +132,7 @@ def _begun(
     turn: Callable[[], AbstractContextManager[None]],
     within_s: float,
 ) -> Switching:
-    """A session that has begun: the run that all agree on is in use."""
+    """Begin a session: the run that all agree on is in use."""
     contract, say = side.contract, side.watcher.say
     named = {name: channels[name] for name in contract.feature_parties}
     agreement = shake_hands_label_party(contract, side.resume_state(runs.promoted.halves), named, note=say)
@@ -160,7 +160,7 @@ def _begun(
 def _ways_of_asking(
     side: ServingSide, way: Way, channels: dict[str, Channel], run: "ServedRun", lock: threading.Lock, within_s: float
 ) -> Callable[["ServedRun"], Building]:
-    """How any run's rows are asked for in the agreed way, over these sessions: one alignment is all runs'."""
+    """Return how any run's rows are asked for in the agreed way, over these sessions: one alignment is all runs'."""
     alignment = side.align(channels, run.ids) if way != "key" else None
     places = own_places(side, alignment) if alignment is not None else {}
     asked = [channels[name] for name in side.contract.feature_parties]

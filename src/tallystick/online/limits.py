@@ -1,4 +1,4 @@
-"""Who may ask, and how often."""
+"""Limit who may ask, and how often."""
 
 import hmac
 import math

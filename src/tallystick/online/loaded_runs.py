@@ -44,7 +44,7 @@ R = TypeVar("R", bound=Loaded)
 
 @dataclass(frozen=True, kw_only=True)
 class Promoted:
-    """What this party promoted, the newest first, and the candidate that it lets be scored beside."""
+    """Promotions of this party, the newest first, and the candidate that it lets be scored beside."""
 
     halves: tuple[PromotedHalf, ...] = ()
     candidate: PromotedHalf | None = None
@@ -88,7 +88,7 @@ class LoadedRuns(Generic[R]):
         self._thread = threading.Thread(target=self._keep_up, name="tallystick-versions", daemon=True)
 
     def __getitem__(self, run_id: str) -> R:
-        """The run of this id; raises KeyError where it is not loaded."""
+        """Return the run of this id; raises KeyError if it is not loaded."""
         return self._runs[run_id]
 
     @property
@@ -126,12 +126,12 @@ class LoadedRuns(Generic[R]):
             self._news.set()
 
     def allows(self, run_id: str) -> bool:
-        """Whether this side promoted a run, or lets it be scored beside, or withdrew it a moment ago."""
+        """Tell whether this side promoted a run, or lets it be scored beside, or withdrew it a moment ago."""
         since = self._withdrawn.get(run_id)
         return run_id in self.promoted.ids or (since is not None and time.monotonic() - since < GRACE_S)
 
     def withdrew(self, run_id: str) -> bool:
-        """Whether this side took a promotion of the run back since it began to serve."""
+        """Tell whether this side took a promotion of the run back since it began to serve."""
         return run_id in self._withdrawn
 
     def look(self) -> None:

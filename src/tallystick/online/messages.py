@@ -1,4 +1,4 @@
-"""What two sides that serve say of versions, over the session that stands; schema and sizes are checked before anything else."""
+"""Exchange versions between two sides that serve, over the session; schema and sizes are checked before anything else."""
 
 from typing import Annotated
 

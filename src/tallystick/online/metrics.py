@@ -1,4 +1,4 @@
-"""What Prometheus reads: requests, rows by what scored them, batches and their times."""
+"""Count what Prometheus reads: requests, rows by what scored them, batches and their times."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,7 +67,7 @@ class Metrics:
         self.ready = Gauge("tallystick_partners_ready", "1 while the partners answer.", registry=self.registry)
 
     def observe_batch(self, rows: int, seconds: float, partner_seconds: float) -> None:  # noqa: ARG002
-        """A batch came back."""
+        """Count a batch that came back."""
         self.batch_rows.observe(rows)
         self.partner_seconds.observe(partner_seconds)
 
@@ -80,11 +80,11 @@ class Metrics:
             self.shadow_changed.labels(candidate).inc(changed)
 
     def skip_shadow(self, candidate: str, rows: int) -> None:
-        """Some rows were not compared."""
+        """Count rows that were not compared."""
         self.shadow_rows.labels(candidate, "skipped").inc(rows)
 
     def show(self, now: RunsNow) -> None:
-        """The runs that are served now, and who has not promoted what."""
+        """Show the runs that are served now, and who has not promoted what."""
         self.runs.clear()
         self.missing.clear()
         for run in now.facts()["runs"]:

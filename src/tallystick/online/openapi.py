@@ -17,7 +17,7 @@ PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>tallystick
 
 
 def openapi(now: RunsNow) -> dict[str, Any]:
-    """The document."""
+    """Build the document."""
     reader, scores = now.current.reader, now.current.scorer.names
     columns = {name: _type_of(reader.schema.get(name)) for name in reader.columns}
     row = {"type": "object", "properties": columns, "required": reader.key_columns, "additionalProperties": False}

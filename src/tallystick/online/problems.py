@@ -1,4 +1,4 @@
-"""What a client is told that gets no score: problem details (RFC 9457), one line that says what to do and names no value."""
+"""Tell a client why it gets no score: problem details (RFC 9457), one line that says what to do and names no value."""
 
 from dataclasses import dataclass, field
 from http import HTTPStatus

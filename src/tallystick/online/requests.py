@@ -1,4 +1,4 @@
-"""What a client asks: rows by their keys, with own columns beside these or without, as JSON or as an Arrow stream.
+"""Read what a client asks: rows by their keys, with own columns beside these or without, as JSON or as an Arrow stream.
 
 Everything that comes is foreign: an error names the row and the column, and never a value.
 """
@@ -169,7 +169,7 @@ class Reader:
         return keys
 
     def _plain_keys(self, columns: Mapping[str, Sequence[Cell]]) -> list[bytes] | None:
-        """The keys of a few rows without a table, which most requests spend their time with; None where one needs it."""
+        """Return the keys of a few rows without a table, which most requests spend their time with; None if one needs it."""
         if any(len(cells) > FEW_ROWS for cells in columns.values()):
             return None
         for name, cells in columns.items():
@@ -208,7 +208,7 @@ def _keys_only(contract: Contract, party: PartyFile) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """What is wrong with JSON, without a word of it: msgspec names types and places, and fields that it does not know."""
+    """Say what is wrong with JSON, without a word of it: msgspec names types and places, and fields that it does not know."""
     if not isinstance(error, msgspec.ValidationError):
         return "it is malformed or nested too deeply"
     before, unknown, _ = str(error).partition("unknown field")

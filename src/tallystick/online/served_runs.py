@@ -21,7 +21,7 @@ class Users:
 
     @property
     def any(self) -> bool:
-        """Whether there are any."""
+        """Tell whether there are any."""
         return self._count > 0
 
     def come(self) -> bool:
@@ -83,7 +83,7 @@ class ServedRun(ScoringRun):
 
 @dataclass(frozen=True, kw_only=True)
 class RunsNow:
-    """Which runs are served.
+    """Runs that are served.
 
     Args:
         current: scores every request that names none.
@@ -108,7 +108,7 @@ class RunsNow:
         return {"runs": runs, "waiting": waiting}
 
     def chosen(self, run_id: str | None) -> ServedRun:
-        """The run that a request wants; raises Problem."""
+        """Return the run that a request wants; raises Problem."""
         if run_id is None or run_id == self.current.run_id:
             return self.current
         if self.before is not None and run_id == self.before.run_id:
@@ -124,14 +124,14 @@ class RunsNow:
 
 
 class ServedRuns:
-    """What stands now, for requests in any thread."""
+    """Runs that are served now, for requests in any thread."""
 
     def __init__(self, first: ServedRun) -> None:
         self.now = RunsNow(current=first)
 
     @contextmanager
     def using(self, run_id: str | None) -> Iterator[ServedRun]:
-        """The run for a request, which stays loaded as long as this lasts; raises Problem."""
+        """Yield the run for a request, which stays loaded as long as this lasts; raises Problem."""
         run = self.now.chosen(run_id)
         if not run.users.come():  # it was let go of this very moment, and does not stand any more
             run = self.now.chosen(run_id)

@@ -33,14 +33,14 @@ MOST_PIECES = 64
 
 
 class Comparisons(Protocol):
-    """Who is told of the differences."""
+    """Receiver of the differences."""
 
     def observe_shadow(self, candidate: str, differences_B: NDArray[np.float64], changed: int | None) -> None:
         """So far apart are the scores of some rows, and so many of them change side; None where there are no sides."""
         ...
 
     def skip_shadow(self, candidate: str, rows: int) -> None:
-        """Some rows were not compared."""
+        """Count rows that were not compared."""
         ...
 
 
@@ -141,7 +141,7 @@ class Shadow:
         return len(place_E)
 
     def _changed(self, ours: Columns, theirs: Columns) -> int | None:
-        """How many rows are on the other side of the threshold, or of another class."""
+        """Count the rows that are on the other side of the threshold, or of another class."""
         if self._target == "multiclass":
             one, other = (np.stack(list(scores.values())).argmax(axis=0) for scores in (ours, theirs))
             return int((one != other).sum())
@@ -154,7 +154,7 @@ class Shadow:
 
 
 def _own(piece: _Piece) -> tuple[NDArray[np.bool_], Features | None]:
-    """Which rows this side knows, and their columns as the candidate reads them; raises DataError or StoreError."""
+    """Return which rows this side knows, and their columns as the candidate reads them; raises DataError or StoreError."""
     reader = piece.candidate.reader
     if piece.columns is None or reader.encoder is None:
         found = piece.candidate.store.find(piece.keys)

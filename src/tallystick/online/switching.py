@@ -1,4 +1,4 @@
-"""How a label party goes from one version to another while it serves.
+"""Switch a label party from one version to another while it serves.
 
 Each side looks at its promotions for itself. Every LOOK_S, by a clock that no request touches, the label party tells the partners
 which runs it wants loaded, each with the hash of all halves, and hears what they promoted and what they have loaded. The newest
@@ -161,7 +161,7 @@ class Switching:
         return True
 
     def _candidate(self, held: Mapping[str, VersionsHeld]) -> dict[str, str]:
-        """The run to be scored beside and its version, once all have named it; else nothing."""
+        """Return the run to be scored beside and its version, once all have named it; else nothing."""
         own = self.runs.promoted.candidate
         if own is None:
             return {}

@@ -38,7 +38,7 @@ class Finder(Protocol):
     """Finds the rows of a question in the agreed way."""
 
     def names(self, question: RowQuestion, peer: str) -> Sequence[bytes]:
-        """What tells each row that is asked for from others; raises ProtocolError for a question of another way."""
+        """Return what tells each row that is asked for from others; raises ProtocolError for a question of another way."""
         ...
 
     def find(self, names_B: Sequence[bytes]) -> Found:
@@ -53,7 +53,7 @@ class FindByKey:
     store: KeyedRows
 
     def names(self, question: RowQuestion, peer: str) -> Sequence[bytes]:
-        """The keys."""
+        """Return the keys."""
         if question.positions:
             raise ProtocolError(peer, f"{peer} asks by position where both sides agreed on keys")
         return question.keys
@@ -71,7 +71,7 @@ class FindByPosition:
     key_at: Sequence[bytes]
 
     def names(self, question: RowQuestion, peer: str) -> Sequence[bytes]:
-        """The keys at these positions."""
+        """Return the keys at these positions."""
         check_positions(question, peer, len(self.key_at))
         return [self.key_at[position] for position in question.positions]
 
@@ -88,7 +88,7 @@ class FindInUnion:
     rows: int
 
     def names(self, question: RowQuestion, peer: str) -> Sequence[bytes]:
-        """The positions."""
+        """Return the positions."""
         check_positions(question, peer, self.rows)
         return [b"%d" % position for position in question.positions]
 
@@ -142,7 +142,7 @@ class Runs(Protocol):
     """The runs of which questions are answered; which these are may change between two questions."""
 
     def __getitem__(self, run_id: str) -> AnsweringRun:
-        """The run of this id; raises KeyError for any that is not answered."""
+        """Return the run of this id; raises KeyError for any that is not answered."""
         ...
 
 
@@ -203,7 +203,7 @@ def _answer(question: RowQuestion, state_B: ArrayLike, values_ED: Tensor, *, ref
 
 @torch.inference_mode()
 def embedded(bottom: nn.Module, features_E: Features, *, width: int) -> Tensor:
-    """The cut embeddings of some rows, each with the bits that it has in a prediction."""
+    """Compute the cut embeddings of some rows, each with the bits that it has in a prediction."""
     rows = len(features_E)
     if not rows:
         return torch.empty(0, width)

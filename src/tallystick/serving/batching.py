@@ -46,7 +46,7 @@ _WHY: dict[int, Why] = {ABSENT: "absent", HERE: "joint", OVER_BUDGET: "budget"}
 
 @dataclass(frozen=True, kw_only=True)
 class Times:
-    """When a batch began and ended by the monotonic clock, and for how many seconds of it the partners were asked."""
+    """Times of a batch: its beginning and end by the monotonic clock, and for how many seconds of it the partners were asked."""
 
     began: float
     ended: float
@@ -55,7 +55,7 @@ class Times:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What became of rows: a joint score for each, NaN where ``why_B`` says that there is none."""
+    """Outcome of rows: a joint score for each, NaN if ``why_B`` says that there is none."""
 
     why_B: list[Why]
     scores: Columns
@@ -134,12 +134,12 @@ class Batcher:
 
     @property
     def full(self) -> bool:
-        """Whether so many rows wait that one more would be too many."""
+        """Tell whether so many rows wait that one more would be too many."""
         return self._rows_waiting >= self._most_waiting
 
     @property
     def ready(self) -> bool:
-        """Whether partners answer, as far as is known."""
+        """Tell whether partners answer, as far as is known."""
         return self._standing and not self._late
 
     @property
@@ -214,7 +214,7 @@ class Batcher:
             self._give_up()
 
     def _take(self, wait_s: float) -> list[Wanted]:
-        """What waits for the run of the first, as far as it goes into one batch and somebody waits for it still."""
+        """Take what waits for the run of the first, as far as it fits into one batch and somebody waits for it still."""
         batch: list[Wanted] = []
         with self._news:
             if not self._waiting:
@@ -321,7 +321,7 @@ class Batcher:
             _tell(batch, replace(outcome, times=Times(began=began, ended=ended, asked_s=asked_s)))
 
     def _own(self, batch: Sequence[Wanted], keys: Sequence[bytes]) -> tuple[NDArray[np.bool_], Features | None, Why]:
-        """Which rows this side knows, their own columns, as the request brings them or looked up, and why it lacks the others."""
+        """Return which rows this side knows, their columns, as the request brings them or looked up, and why it lacks the others."""
         asked = [key for wanted in batch if wanted.own is None for key in wanted.keys]
         if not asked:
             brought = Features.stacked([wanted.own for wanted in batch if wanted.own is not None])

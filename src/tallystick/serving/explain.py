@@ -61,7 +61,7 @@ class Watched:
         return torch.from_numpy(np.union1d(self.explained.numpy(), self.reference.numpy()))
 
     def watching(self, peer: int, cuts: Cuts) -> Cuts:
-        """The same Cuts, of which those at the positions are kept; batches come in the order of positions."""
+        """Return the same Cuts, of which those at the positions are kept; batches come in the order of positions."""
         wanted, came = self.positions, self._came.setdefault(peer, [])
 
         def receive(number: int, index_B: Tensor) -> Tensor:
@@ -95,7 +95,7 @@ def explanations(
 
 
 def as_table(found: Sequence[Explanation]) -> pl.DataFrame:
-    """A row for each explanation: the logit, the reference rows' mean, what each player adds, and standard errors if drawn."""
+    """Build a row for each explanation: the logit, the reference rows' mean, what each player adds, and standard errors if drawn."""
     rows = [
         {LOGIT: each.logit, BASE: each.base}
         | {f"by {name}": value for name, value in each.contributions.items()}

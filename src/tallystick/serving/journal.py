@@ -1,4 +1,4 @@
-"""What was asked in a day, at either side: a journal of it, and the contract's budgets, which follow from the journal.
+"""Keep what was asked in a day, at either side: a journal of it, and the contract's budgets, which follow from the journal.
 
 A journal names no key. It has a digest of each under the side's secret: who holds that can look for one key. Shapes: B rows.
 """
@@ -25,7 +25,7 @@ PART_BYTES = 64 << 20
 
 
 def now() -> datetime:
-    """The time."""
+    """Return the time."""
     return datetime.now(UTC)
 
 
@@ -55,7 +55,7 @@ class Journal:
     _of_row: Counter[str] = field(default_factory=Counter, init=False)
 
     def digest(self, name: bytes) -> str:
-        """What a row is known by in the journal."""
+        """Return a row's name in the journal."""
         return row_digest(name, self.secret)
 
     def allowed(self, names_B: Sequence[bytes], *, run: str) -> NDArray[np.bool_]:
@@ -109,7 +109,7 @@ class Journal:
         return self.origin.folder / f"{PREFIX}{day.isoformat()}{f'-{part}' if part > 1 else ''}{LINES}"
 
     def _parts_of(self, day: date) -> list[int]:
-        """The numbers of a day's files, in their order: one that was moved away leaves a gap."""
+        """List the numbers of a day's files, in their order: one that was moved away leaves a gap."""
         start = f"{PREFIX}{day.isoformat()}"
         marks = (path.name.removeprefix(start).removesuffix(LINES) for path in self.origin.folder.glob(f"{start}*{LINES}"))
         return sorted(int(mark[1:] or 1) for mark in marks if mark == "" or (mark[0] == "-" and mark[1:].isdecimal()))

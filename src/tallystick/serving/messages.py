@@ -1,4 +1,4 @@
-"""What crosses between two sides that serve. Shapes: B rows asked for, E of them that have a row, D cut width."""
+"""Define what crosses between two sides that serve. Shapes: B rows asked for, E of them that have a row, D cut width."""
 
 from typing import Annotated, Literal
 

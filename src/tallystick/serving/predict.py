@@ -67,12 +67,12 @@ def predict_alone(trained: TrainedLabelParty, dataset: Dataset) -> pl.DataFrame:
 
 
 def scores_of(coder: LabelCoder, logits: Tensor) -> pl.DataFrame:
-    """What outputs mean: a ``score`` column, or one per class."""
+    """Return what outputs mean: a ``score`` column, or one per class."""
     return pl.DataFrame(score_columns(coder, logits))
 
 
 def score_columns(coder: LabelCoder, logits: Tensor) -> dict[str, NDArray[np.float32]]:
-    """The same, as arrays by column."""
+    """Return the same, as arrays by column."""
     rows = len(logits)
     whole = logits[whole_tiles(torch.arange(rows))]
     if coder.type == "multiclass":

@@ -27,7 +27,7 @@ ByOwnColumns = Callable[[Features], Columns]
 
 
 class Scoring(Protocol):
-    """What makes scores of what the other sides answer."""
+    """Scoring by what the other sides answer."""
 
     @property
     def names(self) -> Sequence[str]:

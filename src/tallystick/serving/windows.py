@@ -52,7 +52,7 @@ def windows(names_N: Sequence[bytes], *, size: int, key: bytes) -> list[NDArray[
 
 
 def _parts(hash_N: NDArray[np.uint64], size: int) -> list[tuple[int, int]]:
-    """Where each window begins and ends among sorted hashes."""
+    """Return where each window begins and ends among sorted hashes."""
     found, waiting = [], [(0, len(hash_N), 0)]
     while waiting:
         first, behind, bit = waiting.pop()

@@ -1,4 +1,4 @@
-"""Where is a row, of which only the set of its nearest known places is known? Shapes: N positions, M numbers, G grid points."""
+"""Locate a row of which only the set of its nearest known places is known. Shapes: N positions, M numbers, G grid points."""
 
 from dataclasses import dataclass
 from itertools import combinations
@@ -114,12 +114,12 @@ class NearestKeys:
 
 
 def _best(points_GD: Floats, overlap_G: Integers) -> Floats:
-    """The points whose nearest keys are most like a position's: its cell."""
+    """Return the points whose nearest keys are most like a position's: its cell."""
     return np.asarray(points_GD[overlap_G == overlap_G.max()])
 
 
 def _is_open(cell_GD: Floats, linked_KD: Floats, metric: DistanceModel) -> bool:
-    """Whether a cell goes on beyond saturation: where no linked key is near in a dimension, the links say no more of it."""
+    """Tell whether a cell goes on beyond saturation: where no linked key is near in a dimension, the links say no more of it."""
     if metric.bits_per_unit_D is None:
         return False
     return any(

@@ -1,4 +1,4 @@
-"""How far off an attacker is who says where keys lie: what a report's linkage section holds.
+"""Measure how far off an attacker is who says where keys lie: what a report's linkage section holds.
 
 Shapes: T targets that were placed, D dimensions.
 """
@@ -52,7 +52,7 @@ def locate(
     progress: Callable[[str, int, int], None] = lambda *_: None,
     seed: int = 0,
 ) -> dict[str, Located]:
-    """Where every attack that reads such a view says that keys lie. Arguments as for ``evaluate_linkage``."""
+    """Locate keys by every attack that reads such a view. Arguments as for ``evaluate_linkage``."""
     return {
         name: row.attack(view, rng=np.random.default_rng([seed, 1]), progress=partial(progress, f"attack on links: {name}"))
         for name, row in (LINKAGE_ATTACKS if attacks is None else attacks).items()

@@ -1,4 +1,4 @@
-"""Where do keys lie of which a helper has only encodings? Shapes: T targets, D dimensions, H keys known to the helper."""
+"""Locate keys of which a helper has only encodings. Shapes: T targets, D dimensions, H keys known to the helper."""
 
 from dataclasses import dataclass
 

@@ -32,7 +32,7 @@ class LinkageAttackRow(Generic[V]):
 
     @property
     def seat(self) -> Seat:
-        """Who can make it."""
+        """Return who can make it."""
         return self.view.seat
 
 

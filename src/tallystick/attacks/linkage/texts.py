@@ -1,4 +1,4 @@
-"""Which text is behind a key of which only encodings, similarities or links are known?
+"""Name the text behind a key of which only encodings, similarities or links are known.
 
 Every attack here has a list of texts that the other side's are among, such as a telephone book, and says which one each key is.
 
@@ -21,7 +21,7 @@ UNNAMED = -1
 
 @dataclass(frozen=True, kw_only=True)
 class HelperTexts:
-    """What a helper, which knows no secret and no key, has to name text keys by; the truth is in no view.
+    """View of a helper, which knows no secret and no key, for naming text keys; the truth is in no view.
 
     Args:
         likeness_SS: q-grams that two texts of the list have in common; of one, all that it has.
@@ -35,7 +35,7 @@ class HelperTexts:
 
 @dataclass(frozen=True, kw_only=True)
 class LabelPartyTexts:
-    """What the label party has to name a feature party's text keys by.
+    """View of the label party for naming a feature party's text keys.
 
     Args:
         targets: T, numbers of the feature party.
@@ -55,7 +55,7 @@ class LabelPartyTexts:
 
 @dataclass(frozen=True, kw_only=True)
 class FeaturePartyTexts:
-    """What a feature party has to name the label party's text keys by.
+    """View of a feature party for naming the label party's text keys.
 
     Args:
         distance_NS: distances of own keys, by number, to every text of the list, under the secret that the parties share.
@@ -162,7 +162,7 @@ class FilterGraph:
         return best[1], best[2]
 
     def _score(self, likeness_SS: Floats, likeness_TT: Floats, text_P: Integers, target_P: Integers) -> Floats:
-        """How well every listed text (S) fits every filter (T): the cosine of foretold and true likeness."""
+        """Score how well every listed text (S) fits every filter (T): the cosine of foretold and true likeness."""
         ridge = self.ridge * float(np.diag(likeness_SS).mean()) + 1e-9
         matched_PP = likeness_SS[np.ix_(text_P, text_P)] + ridge * np.eye(len(text_P))
         weight_SP = np.linalg.solve(matched_PP, likeness_SS[text_P]).T
@@ -228,7 +228,7 @@ class TextAttackRow(Generic[V]):
 
     @property
     def seat(self) -> Seat:
-        """Who can make it."""
+        """Return who can make it."""
         return self.view.seat
 
 

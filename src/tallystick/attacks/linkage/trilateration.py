@@ -1,4 +1,4 @@
-"""Where is a row whose noisy distances to many known places are known? Shapes: P pairs of a number, D dimensions."""
+"""Locate a row whose noisy distances to many known places are known. Shapes: P pairs of a number, D dimensions."""
 
 from dataclasses import dataclass
 

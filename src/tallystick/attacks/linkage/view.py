@@ -1,4 +1,4 @@
-"""What each seat has of a linkage by similarity, and where an attacker says that keys lie.
+"""Hold what each seat has of a linkage by similarity, and where an attacker says that keys lie.
 
 Shapes: N rows of the label party, M of a feature party, K links, D dimensions, T targets.
 """
@@ -24,7 +24,7 @@ def quietly(done: int, total: int) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class DistanceModel:
-    """How the helper measured, as every party knows it from the contract and the scale.
+    """Measure of the helper, as every party knows it from the contract and the scale.
 
     Args:
         bits_per_unit_D: of Hamming distances, expected bits per unit of each dimension; None where distances are Euclidean.
@@ -39,25 +39,25 @@ class DistanceModel:
     sigma: float
 
     def distance(self, first_PD: Floats, second_PD: Floats) -> Floats:
-        """The distance that two keys are expected to have."""
+        """Compute the distance that two keys are expected to have."""
         apart_PD = np.abs(first_PD - second_PD)
         if self.bits_per_unit_D is None:
             return np.asarray(np.sqrt((apart_PD**2).sum(axis=-1)))
         return np.asarray((self.bits_per_unit_D * np.minimum(apart_PD, 2 * self.window)).sum(axis=-1))
 
     def distance_of(self, similarity: Floats, *, shrink: bool) -> Floats:
-        """The distance behind a noisy similarity: what it says, or shrunk to the mean as a Gaussian prior would have it."""
+        """Compute the distance behind a noisy similarity: what it says, or shrunk to the mean as a Gaussian prior would have it."""
         standard = similarity * math.sqrt(1 + self.sigma**2)
         return np.asarray(-(standard / (1 + self.sigma**2 if shrink else 1)) * self.deviation - self.mean)
 
     def similarity(self, distance: Floats, noise: Floats) -> Floats:
-        """The noisy similarity of a distance, ``noise`` being standard normal."""
+        """Compute the noisy similarity of a distance, ``noise`` being standard normal."""
         return np.asarray(((-distance - self.mean) / self.deviation + self.sigma * noise) / math.sqrt(1 + self.sigma**2))
 
 
 @dataclass(frozen=True, kw_only=True)
 class LabelPartyView:
-    """What the label party has to locate a feature party's keys by; the truth is in no view.
+    """View of the label party for locating a feature party's keys; the truth is in no view.
 
     Args:
         metric: how distances are measured.
@@ -75,7 +75,7 @@ class LabelPartyView:
 
 @dataclass(frozen=True, kw_only=True)
 class FeaturePartyView:
-    """What a feature party has to locate the label party's keys by.
+    """View of a feature party for locating the label party's keys.
 
     Args:
         metric: how distances are measured.
@@ -91,7 +91,7 @@ class FeaturePartyView:
 
 @dataclass(frozen=True, kw_only=True)
 class RanksView:
-    """What a helper that sees ranks has to locate a party's keys by.
+    """View of a helper that sees ranks, for locating a party's keys.
 
     Args:
         ranks_ND2: ranks of the keys.
@@ -107,7 +107,7 @@ class RanksView:
 
 @dataclass(frozen=True, kw_only=True)
 class FiltersView:
-    """What a helper that sees filters has to locate a party's keys by.
+    """View of a helper that sees filters, for locating a party's keys.
 
     Args:
         filters: a dimension's filters, packed, per dimension.
@@ -127,7 +127,7 @@ LinkageView = LabelPartyView | FeaturePartyView | RanksView | FiltersView
 
 @dataclass(frozen=True, kw_only=True)
 class Located:
-    """Where an attacker says that keys lie: the targets that it placed, and their places (T, D).
+    """Guessed places of keys: the targets that an attacker placed, and their places (T, D).
 
     ``bound_T`` marks those of which it knows no more, in some dimension, than that they lie beyond where similarity saturates.
     """

@@ -1,1 +1,1 @@
-"""What a run came to, written for TensorBoard and MLflow beside the report; off unless the party file names one."""
+"""Write what a run came to for TensorBoard and MLflow, beside the report; off unless the party file names one."""

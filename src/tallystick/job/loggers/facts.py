@@ -1,4 +1,4 @@
-"""What a logger is told of a run: what this party's own report holds, and nothing else."""
+"""Collect what a logger is told of a run: what this party's own report holds, and nothing else."""
 
 import math
 import re
@@ -85,12 +85,12 @@ def _figures(result: Result) -> Iterator[tuple[str, float]]:
 
 
 def logged_name(name: str) -> str:
-    """A name of letters, digits, spaces and ``_-./``, which every logger takes."""
+    """Return a name of letters, digits, spaces and ``_-./``, which every logger takes."""
     return re.sub(r"[^\w\-./ ]", "_", name, flags=re.ASCII)
 
 
 def loggers_of(party: PartyFile, *, folder: Path) -> dict[str, Logger]:
-    """The loggers that the party file names.
+    """Return the loggers that the party file names.
 
     Raises ConfigError, which says what to install, for one whose library is not there.
     """

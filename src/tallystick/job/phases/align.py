@@ -82,7 +82,7 @@ def with_noise(contract: Contract, party: PartyFile, folder: RunFolder, keys: Ke
 
 
 def kept_alignment(job: Job) -> Alignment:
-    """The alignment of an earlier command on the same run; raises DataError if there is none."""
+    """Load the alignment of an earlier command on the same run; raises DataError if there is none."""
     kept = job.folder.load_alignment()
     if kept is None:
         raise DataError(f"{job.folder.path} holds no alignment; run `tallystick align` on both sides first")
@@ -149,7 +149,7 @@ def align(
 
 
 def help_align(contract: Contract, channels: Mapping[str, Channel]) -> HelperOutcome:
-    """The helper's part: it sees keyed hashes, or encoded keys, and tells the parties their positions, or links."""
+    """Play the helper: it sees keyed hashes, or encoded keys, and tells the parties their positions, or links."""
     helper = contract.linkage.helper_party
     assert helper is not None, "the contract has a helper"
     return helper(
@@ -175,7 +175,7 @@ def match_notes(job: Job, alignment: Alignment) -> list[str]:
 
 
 def _spelt_differently(job: Job) -> str:
-    """What may keep this side's keys from matching, for this side's own eyes."""
+    """Say what may keep this side's keys from matching, for this side's own eyes."""
     hints = spelling_hints(job.frame, columns=job.party.keys, alignment=job.contract.alignment)
     return f"the sides may spell keys in different ways: {'; '.join(hints)}"
 

@@ -16,7 +16,7 @@ from tallystick.results import LinkageSummary
 
 
 def audited_side(job: Job, dataset: Dataset, *, run_id: str) -> AuditedRun:
-    """This party's side of the run, as its audits see it."""
+    """Return this party's side of the run, as its audits see it."""
     return AuditedRun(
         contract=job.contract,
         party=job.name,

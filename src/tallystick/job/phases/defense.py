@@ -53,7 +53,7 @@ class RunDefense:
         return cls(defenses=contract.defenses(), secret=folder.secret(_NOTE), classes=contract.target.classes)
 
     def defended(self, dataset: Dataset) -> Dataset:
-        """The same rows with the labels to train and validate on, the same ones every time it is asked."""
+        """Return the same rows with the labels to train and validate on, the same ones at each call."""
         if not self.defenses.labels:
             return dataset
         true_N = dataset.known_labels.true_N
@@ -62,7 +62,7 @@ class RunDefense:
         return dataset.trained_on(labels_N.to(true_N.device))
 
     def _teacher(self, dataset: Dataset) -> Teacher:
-        """What the own columns tell of the training rows' labels, by boosting, whose draws are the run's secret too.
+        """Return what the own columns tell of the training rows' labels, by boosting, whose draws are the run's secret too.
 
         Without columns it is the share of positives among these rows: those for tests shape nothing that is trained on.
         """
@@ -77,7 +77,7 @@ class RunDefense:
         return teach
 
     def cut(self, run: TrainingRun) -> CutDefense | None:
-        """What training does to the cut gradients; None where it does nothing."""
+        """Return what training does to the cut gradients; None if it does nothing."""
         steps = run.schedule.steps_per_epoch
         return CutDefense.of(self.defenses, secret=self.secret, steps_per_epoch=steps, steps_before=run.begins.step)
 
@@ -153,7 +153,7 @@ def check_teacher(contract: Contract) -> None:
 
 
 def training_charged(folder: RunFolder) -> bool:
-    """Whether the training of this folder was charged for."""
+    """Tell whether the training of this folder was charged for."""
     return bool(folder.noted(_NOTE).get("spent"))
 
 

@@ -118,7 +118,7 @@ def _tell(job: Job, scored: _Scored | None, measured: Measured | None, message: 
 
 
 def _crossing(job: Job, trained: TrainedLabelParty, dataset: Dataset) -> list[Cuts]:
-    """The embeddings that the feature parties send."""
+    """Return the embeddings that the feature parties send."""
     return [
         crossing(channel, width, peer, cut_rows=dataset.cut_rows)
         for peer, (channel, width) in enumerate(zip(job.feature_channels, trained.widths, strict=True))
@@ -200,7 +200,7 @@ def _decide(
     weights_T: NDArray[Any] | None,
     measured: Measured | None,
 ) -> Decisions | None:
-    """What the scores are worth where a threshold decides; the cheapest is chosen on validation rows, if there are any."""
+    """Measure what the scores are worth where a threshold decides; the cheapest is chosen on validation rows, if there are any."""
     chosen = None
     if measured is not None:
         labels_V, weights_V = known.units(measured.index_V)
@@ -229,7 +229,7 @@ def _by_group(
     logits_T: NDArray[Any],
     weights_T: NDArray[Any] | None,
 ) -> list[Grouping]:
-    """The joint model on the groups of test rows that the party file's columns make."""
+    """Measure the joint model on the groups of test rows that the party file's columns make."""
     options, found = job.party.report, []
     rows_T = rows.alignment.rows_N[own.test_N.cpu().numpy()]
     for column in options.subgroups:
@@ -350,7 +350,7 @@ def _baseline(job: Job, own: Dataset, encoder: Encoder) -> _Baseline:
 
 
 def _better(job: Job, own: Dataset, network: _Baseline, best: float, *, anew: bool = False) -> _Baseline:
-    """The network, or gradient boosting on the same columns if its validation loss is below ``best``; with what is said of it.
+    """Return the network, or gradient boosting on the same columns if its validation loss is below ``best``, with a note of it.
 
     ``anew``: boosting, if it is better, is then fitted with the validation rows too, as the network was.
     """

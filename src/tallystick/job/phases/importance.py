@@ -37,7 +37,7 @@ from tallystick.privacy.randomness import SEED_BITS, secret_generator
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """What was measured on the validation rows; ``logits_V`` are the joint model's at ``index_V``."""
+    """Measurement on the validation rows; ``logits_V`` are the joint model's at ``index_V``."""
 
     index_V: Tensor
     logits_V: Tensor
@@ -149,7 +149,7 @@ def receive_results(
 
 
 def _named(job: Job, dataset: Dataset, received: list[Fall]) -> results.ImportanceSummary:
-    """The falls that came back, under the names that only this party knows."""
+    """Name the falls that came back, under the names that only this party knows."""
     wanted = job.contract.evaluation.importance
     names = [place.name for place in column_places(dataset.known_encoder)]
     return results.ImportanceSummary(
@@ -162,12 +162,12 @@ def _named(job: Job, dataset: Dataset, received: list[Fall]) -> results.Importan
 
 
 def headline_metric(job: Job) -> metrics.Metric:
-    """The metric that columns are scored by."""
+    """Return the metric that columns are scored by."""
     return next(iter(metrics.METRICS[job.contract.target.type].values()))
 
 
 def _scorer(target: metrics.TargetType, labels: Labels, index_V: Tensor) -> Scorer:
-    """The first metric of the target by the true labels, turned so that more is better; NaN where it has no value."""
+    """Return the target's first metric by the true labels, turned so that more is better; NaN if it has no value."""
     name, metric = next(iter(metrics.METRICS[target].items()))
     labels_V, weights_V = labels.units(index_V)
     sign = 1.0 if metric.higher_is_better else -1.0

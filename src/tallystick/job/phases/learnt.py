@@ -1,4 +1,4 @@
-"""What each side learnt in a job, in sentences: they follow from the contract, so every party says the same of every party."""
+"""Say what each side learnt in a job: it follows from the contract, so every party says the same of every party."""
 
 from tallystick import results
 from tallystick.config.contract import Contract

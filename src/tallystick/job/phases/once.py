@@ -26,7 +26,7 @@ from tallystick.training.step import CutObserver
 
 
 def parts_once(job: Job, dataset: Dataset, *, trains: bool) -> dict[Part, Tensor]:
-    """The positions of each part of the split whose rows are embedded, the same at every party."""
+    """Return the positions of each part of the split whose rows are embedded, the same at every party."""
     parts: dict[Part, Tensor] = {"training": dataset.train_N} if trains else {}
     if trains or ("evaluation" in job.phases and job.contract.measures_columns):
         parts["validation"] = dataset.validation_N
@@ -98,7 +98,7 @@ def send_once(
 
 
 def _rows_once(job: Job, dataset: Dataset, parts: dict[Part, Tensor], peer: int) -> tuple[Tensor, Sequence[Tensor]]:
-    """Which rows of a feature party cross, in ascending order, and the same in batches."""
+    """Return which rows of a feature party cross, in ascending order, and the same in batches."""
     positions_N = torch.cat([*parts.values(), torch.empty(0, dtype=torch.int64, device=dataset.train_N.device)])
     numbers_R = torch.unique(dataset.cut_numbers(positions_N, peer))
     size = dataset.resolved(job.contract.training).batch_size

@@ -1,4 +1,4 @@
-"""How many batches are in flight: as the contract says, or as the line asks for (``training.mode: auto``).
+"""Choose how many batches are in flight: as the contract says, or as the line asks for (``training.mode: auto``).
 
     label party                                    feature party
     probes                                 ->

@@ -1,4 +1,4 @@
-"""What leaves the label party under differential privacy: labels that train, and one AUC. The ledger is charged first."""
+"""Release what leaves the label party under differential privacy: labels that train, and one AUC. The ledger is charged first."""
 
 import hashlib
 import json
@@ -26,7 +26,7 @@ SHARED_NOTE = "shared"
 
 
 def release_event(wanted: PrivateRelease) -> Event:
-    """What a release costs, whichever mechanism makes it."""
+    """Return what a release costs, whichever mechanism makes it."""
     return PureDP(epsilon=wanted.epsilon, unit=wanted.unit)
 
 
@@ -69,7 +69,9 @@ def exact_figures(contract: Contract) -> list[ExactUse]:
 
 
 def finished(rows: int, released: PrivateAuc | NothingReleased) -> Finished:
-    """The last message of a run, with what was released; an epsilon without an AUC: spent for nothing, ``reveals`` says why."""
+    """Build the last message of a run, with what was released; an epsilon without an AUC was spent for nothing, as ``reveals``
+    says.
+    """
     if isinstance(released, NothingReleased):
         spent = released.mechanism
         return Finished(rows=rows, epsilon=spent.epsilon, mechanism=spent.name, protects=spent.protects, reveals=str(released))
@@ -94,7 +96,7 @@ def privacy_section(
     shared: bool = False,
     alone: bool = False,
 ) -> results.PrivacySummary | None:
-    """The report's section on what was released; ``budget`` is the label party's own, whose ledger knows the total.
+    """Build the report's section on what was released; ``budget`` is the label party's own, whose ledger knows the total.
 
     What the defences promise is in the contract, so every party can list it; ``trainings``: in how many labels were used, each a
     release of its own; ``shared``: whether exact figures were sent.
@@ -145,7 +147,7 @@ def privacy_section(
 
 
 def _not_private(contract: Contract, *, used: str) -> list[str]:
-    """What training told without a guarantee for the whole run: all that hangs on exact labels, if anything that does is sent."""
+    """Say what training told without a guarantee for the whole run: all that depends on exact labels, if any of it is sent."""
     if contract.hides_labels or not contract.sends_gradients:
         return []
     return [f"{used}, which comes from {exact_labels(contract)} of the training and validation rows"]

@@ -76,7 +76,7 @@ def result_of(contract: Contract, party: PartyFile, logbook: Logbook, found: Run
 
 
 def _privacy(contract: Contract, party: PartyFile, found: RunFindings) -> results.PrivacySummary | None:
-    """What was released of labels; what noisy embeddings cost columns is another party's, and in no sum with it."""
+    """Say what was released of labels; what noisy embeddings cost columns is another party's, and in no sum with it."""
     privacy = privacy_section(
         contract,
         found.evaluated.finished,
@@ -92,7 +92,7 @@ def _privacy(contract: Contract, party: PartyFile, found: RunFindings) -> result
 
 
 def _link_weights(contract: Contract, model: nn.Module | None) -> list[results.LinkWeights]:
-    """What the trained weight gates make of similarities, where there are any."""
+    """Return what the trained weight gates make of similarities, if there are any."""
     found = learnt_weights(model) if isinstance(model, LabelModel) else []
     if not found:
         return []
@@ -130,7 +130,7 @@ def _log(job: Job, result: results.Result) -> None:
 
 
 def versions() -> dict[str, str]:
-    """What made a result."""
+    """Return the versions of what made a result."""
     return {
         "tallystick": __version__,
         "python": platform.python_version(),
@@ -155,7 +155,7 @@ def _notes(contract: Contract, party: PartyFile, found: RunFindings) -> list[str
 
 
 def contract_info(contract: Contract) -> results.ContractInfo:
-    """The contract as a report shows it."""
+    """Return the contract as a report shows it."""
     training = contract.training
     return results.ContractInfo(
         name=contract.name,
@@ -180,7 +180,7 @@ def contract_info(contract: Contract) -> results.ContractInfo:
 
 
 def _rate(training: TrainingSettings) -> float | str:
-    """The learning rate, and in words what is not constant about it."""
+    """Return the learning rate, and say what is not constant about it."""
     return training.learning_rate if training.schedule == "constant" else f"{training.learning_rate:g}, {training.schedule}"
 
 
@@ -201,7 +201,7 @@ def _alignment(contract: Contract, party: PartyFile, alignment: Alignment | None
 
 
 def _trainings(found: RunFindings) -> int:
-    """How many times labels were used for what leaves: in each training; once where values were chosen on own columns alone."""
+    """Count how often labels were used for what leaves: in each training; once if values were chosen on own columns alone."""
     trials = 1 if found.alone else sum(not trial.problem for trial in found.trials)
     return trials + (found.training is not None)
 
@@ -320,7 +320,7 @@ def _training(
 
 
 def _dropout(modules: Mapping[str, nn.Module]) -> float:
-    """The largest share of numbers that a layer leaves out in training; a module of a party's own may have PyTorch's."""
+    """Return the largest share of numbers that a layer leaves out in training; a module of a party's own may have PyTorch's."""
     layers = [layer for module in modules.values() for layer in module.modules()]
     shares = [layer.share for layer in layers if isinstance(layer, Dropout)]
     return max([*shares, *(layer.p for layer in layers if isinstance(layer, nn.Dropout))], default=0.0)

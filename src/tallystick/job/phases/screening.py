@@ -17,12 +17,12 @@ _NAMED = 20
 
 
 def screening_of(job: Job, dataset: Dataset) -> Screening | None:
-    """How this run's joint training screens; None where branches beside it share its columns, and as ``own_screening``."""
+    """Build the screening of this run's joint training; None if branches beside it share its columns, and as ``own_screening``."""
     return None if dataset.has_branches else own_screening(job, dataset)
 
 
 def own_screening(job: Job, dataset: Dataset) -> Screening | None:
-    """How a training of this run screens; None where it goes on from an earlier run, whose open columns come with its weights."""
+    """Build the screening of a training; None if it goes on from an earlier run, whose open columns come with its weights."""
     encoder = dataset.encoder
     if encoder is None or not encoder.screened or StartingPoint.of(job.folder) is not None:
         return None
@@ -34,7 +34,7 @@ def own_screening(job: Job, dataset: Dataset) -> Screening | None:
 
 
 def screening_notes(encoder: Encoder | None, module: nn.Module) -> list[str]:
-    """What this party's report says of it, for each of several networks side by side; nothing where no column may be closed."""
+    """Say what the report says of screening, for each of several networks side by side; nothing if no column may be closed."""
     screened = [part.gates for part in module.modules() if isinstance(part, Columns) and part.gates is not None]
     if encoder is None:
         return []
@@ -47,7 +47,7 @@ def screening_notes(encoder: Encoder | None, module: nn.Module) -> list[str]:
 
 
 def _said(encoder: Encoder, open_C: Tensor) -> str:
-    """How many columns stay open, and which were closed."""
+    """Say how many columns stay open, and which were closed."""
     closed = [name for name, is_open in zip(encoder.names, open_C.tolist(), strict=True) if not is_open]
     if not closed:
         return f"screening: all {len(open_C)} own columns stay open (encoding.screening)"

@@ -1,4 +1,4 @@
-"""Which values to try next: Optuna's tree-structured Parzen estimator over what the contract lets be tuned.
+"""Choose the values to try next: Optuna's tree-structured Parzen estimator over what the contract lets be tuned.
 
 Akiba et al. (2019), "Optuna"; Bergstra et al. (2011), "Algorithms for hyper-parameter optimization", section 4. The study is made
 anew for every trial from the trials before, with a seed of its own: a resumed search goes on as an undisturbed one would have.
@@ -41,11 +41,11 @@ class TrialRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_open(self) -> bool:
-        """Whether its loss is still to come."""
+        """Tell whether its loss is still to come."""
         return self.loss is None and not self.problem
 
     def ended(self, loss: float | None, *, epochs: int, rows: tuple[int, int], seconds: float) -> "TrialRecord":
-        """The same trial with what it came to."""
+        """Return the same trial with what it came to."""
         return msgspec.structs.replace(self, loss=loss, epochs=epochs, rows=rows, seconds=seconds)
 
 
@@ -91,7 +91,7 @@ class TrialOrder:
                 yield self.found[number]
 
     def _known(self, before: Sequence[TrialRecord]) -> list[TrialRecord] | None:
-        """The trials before one, as far as it may know them; None if that is not known yet."""
+        """Return the trials before one, as far as it may know them; None if that is not known yet."""
         blind = sum(not trial.problem for trial in before) < STARTUP
         seen = 0 if blind else max(len(before) - (self.at_once - 1), 0)
         if any(trial.is_open for trial in before[:seen]):
@@ -100,14 +100,14 @@ class TrialOrder:
 
 
 def best_of(finished: Sequence[TrialRecord]) -> TrialRecord | None:
-    """The trial of the lowest validation loss, the first of several."""
+    """Return the trial of the lowest validation loss, the first of several."""
     return min((trial for trial in finished if trial.loss is not None), key=lambda trial: trial.loss or 0.0, default=None)
 
 
 def next_values(
     keys: Mapping[str, TunedKey], before: Sequence[TrialRecord], *, own: Mapping[str, Any], seed: int
 ) -> dict[str, Any] | None:
-    """What to try after these trials: the contract as it is, then what Optuna suggests and was not tried yet.
+    """Choose what to try after these trials: the contract as it is, then what Optuna suggests and was not tried yet.
 
     The contract's ``own`` values are not tried twice, since a trial discloses as much as a training.
 

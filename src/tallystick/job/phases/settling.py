@@ -16,7 +16,7 @@ from tallystick.training.step_rule import PLAIN, StepRule
 
 
 def settling(job: Job, objective: Objective, run: TrainingRun) -> StepRule:
-    """The plain rule, or one that draws absent labels first; a run that goes on takes those that it drew.
+    """Return the plain rule, or one that draws absent labels first; a run that goes on takes those that it drew.
 
     Raises DamagedFile if it goes on and they are lost.
     """

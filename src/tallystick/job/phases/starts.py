@@ -1,4 +1,4 @@
-"""What a party's weights are drawn from before training: its own secret, or the seed that all parties know."""
+"""Choose what a party's weights are drawn from before training: its own secret, or the seed that all parties know."""
 
 from tallystick.artifacts.folder import RunFolder
 from tallystick.config.contract import Contract
@@ -6,7 +6,7 @@ from tallystick.privacy.randomness import Seed
 
 
 def start_of(contract: Contract, folder: RunFolder) -> Seed:
-    """This party's secret of this run, which its folder keeps; the contract's seed where ``training.starts`` is public.
+    """Return this party's secret of this run, which its folder keeps; the contract's seed if ``training.starts`` is public.
 
     Whoever knows a feature party's starting weights solves the columns of the first batch from its embeddings
     (``attacks/feature_inference/known_start.py``), and has rows to learn the others by. Whoever knows the label party's can

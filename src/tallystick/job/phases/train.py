@@ -58,7 +58,7 @@ from tallystick.training.unaligned.method import OwnPart
 
 
 def own_rows(job: Job, keys: Keys, alignment: Alignment) -> OwnRows:
-    """This party's table, and where its rows stand in the alignment."""
+    """Return this party's table, and where its rows are in the alignment."""
     point = StartingPoint.of(job.folder)
     return OwnRows(
         before=point.before(grows=job.grows) if point is not None else None,
@@ -73,7 +73,7 @@ def own_rows(job: Job, keys: Keys, alignment: Alignment) -> OwnRows:
 
 
 def encode_rows(job: Job, keys: Keys, alignment: Alignment, channels: Sequence[Channel]) -> Dataset:
-    """This party's rows at the linked positions; their encoders are kept."""
+    """Encode this party's rows at the linked positions; the encoders are kept."""
     own = own_rows(job, keys, alignment)
     dataset = dataset_of(job.contract.linkage).of(job.contract, own, channels, secret_seed=job.folder.secret_seed)
     keep_encoders(job.folder, dataset)
@@ -88,7 +88,7 @@ def encode_rows(job: Job, keys: Keys, alignment: Alignment, channels: Sequence[C
 
 
 def _training_rows(own: OwnRows, dataset: Dataset) -> NDArray[np.int64]:
-    """Which rows of its table a party trains on; a feature party whose rows are linked by similarity, all that have a link."""
+    """Return the table's rows that a party trains on; for a feature party that links by similarity, all that have a link."""
     by_number = own.alignment.candidates and not own.is_label
     rows_R = own.alignment.own_rows if by_number else own.rows_at(dataset.train_N)
     return own.keys.rows_R[np.unique(rows_R[rows_R >= 0])]
@@ -215,7 +215,7 @@ def _peers(
     *,
     resume_epoch: int,
 ) -> Sequence[Peer]:
-    """Whose embeddings train the model: each feature party's, recorded where an audit asks for it, or those that were kept."""
+    """Return whose embeddings train the model: each feature party's, recorded if an audit asks for it, or those that were kept."""
     observers = recorders(audited_side(job, dataset, run_id=agreement.run_id), widths, resume_epoch=resume_epoch)
     if kept is not None:
         return [KeptPeer(name=name, kept=each) for name, each in zip(job.contract.feature_parties, kept, strict=True)]
@@ -349,7 +349,7 @@ def _how_it_ended(state: TrainingState, run: TrainingRun) -> str:
 
 
 def own_part(job: Job, dataset: Dataset, start: Seed) -> OwnPart:
-    """What a party may train on before the first joint step: the label party's unaligned rows, a feature party's own ones."""
+    """Return what a party may train on before the first joint step: the label party's unaligned rows, a feature party's own ones."""
 
     train_N = dataset.unaligned.train_N
     return OwnPart(
@@ -365,12 +365,12 @@ def own_part(job: Job, dataset: Dataset, start: Seed) -> OwnPart:
 
 
 def trains(job: Job, agreement: Agreement) -> bool:
-    """Whether this job trains, or loads what was trained before."""
+    """Tell whether this job trains, or loads what was trained before."""
     return "training" in job.phases and agreement.train
 
 
 def receive_widths(job: Job, dataset: Dataset, training: TrainingConfig | None = None) -> list[int]:
-    """The cut widths that the feature parties announce, in the contract's order; raises ProtocolError for one out of range."""
+    """Receive the cut widths of the feature parties, in the contract's order; raises ProtocolError for one out of range."""
     training, most = training or dataset.resolved(job.contract.training), job.contract.network.max_message_mib * MEBIBYTE
     largest = max(map(len, (dataset.train_N, dataset.validation_N, dataset.test_N)))
     validated = _rows_validated(job.contract, training)
@@ -403,7 +403,7 @@ def _training_run(job: Job, dataset: Dataset, agreement: Agreement, training: Tr
 
 
 def _rows_validated(contract: Contract, training: TrainingConfig) -> int:
-    """Validation rows of a message: all parties count them by what they know alike, which is no width that a party announces.
+    """Count the validation rows of a message by what all parties know alike, which is no width that a party announces.
 
     Where several candidates may cross for each row, they are those of a batch.
     """
@@ -415,7 +415,7 @@ def _rows_validated(contract: Contract, training: TrainingConfig) -> int:
 
 
 def refit_schedule(job: Job, dataset: Dataset) -> Schedule | None:
-    """The batches of the refit, over training and validation rows; None where the contract has none."""
+    """Build the batches of the refit, over training and validation rows; None if the contract has none."""
     if not job.contract.refits:
         return None
     return dataset.with_validation().schedule(dataset.resolved(job.contract.training), seed=job.contract.seed)

@@ -56,7 +56,7 @@ class NextTrial(Message, frozen=True):
 
 
 def allowed_keys(contract: Contract, party: PartyFile) -> dict[str, TunedKey]:
-    """What this party lets be tuned; raises ConfigError where it is nothing."""
+    """Return what this party lets be tuned; raises ConfigError if it is nothing."""
     if not contract.tuning.keys:
         raise ConfigError(
             "tuning.keys: is empty; list in the contract what may be tuned, such as "
@@ -79,12 +79,12 @@ def say_left_out(job: Job, party: str, allowed: Collection[str]) -> None:
 
 
 def most_trials(contract: Contract, party: PartyFile) -> int:
-    """The contract's, or this party's if they are fewer."""
+    """Return the contract's number of trials, or this party's if it is smaller."""
     return min(contract.tuning.trials, party.tuning.trials or contract.tuning.trials)
 
 
 def trials_left(contract: Contract, party: PartyFile, folder: RunFolder | None) -> int:
-    """How many trials there may still be that were not charged for yet."""
+    """Count the trials that may still be made and were not charged for yet."""
     most = most_trials(contract, party)
     if folder is None:
         return most
@@ -95,13 +95,13 @@ def trials_left(contract: Contract, party: PartyFile, folder: RunFolder | None) 
 
 
 def finished_trials(folder: RunFolder) -> list[TrialRecord]:
-    """The trials that are over, in their order."""
+    """Return the trials that are over, in their order."""
     noted = folder.noted(NOTE).get("trials", [])
     return msgspec.convert(noted, prepared(list[TrialRecord]))
 
 
 def open_trials(folder: RunFolder) -> list[RunFolder]:
-    """The folders of trials that began and are not over."""
+    """Return the folders of trials that began and are not over."""
     over = {f"{TRIAL}{trial.number}" for trial in finished_trials(folder)}
     begun = [path.name for path in folder.path.glob(f"{TRIAL}*") if path.name not in over]
     return [folder.trial(int(name.removeprefix(TRIAL))) for name in sorted(begun)]
@@ -225,7 +225,7 @@ def keep_best(job: Job, finished: Sequence[TrialRecord]) -> TrialRecord:
 
 
 def trial_of(job: Job, number: int, values: Mapping[str, Any]) -> Job:
-    """The job of one trial; raises ConfigError for values that the contract cannot have together."""
+    """Build the job of one trial; raises ConfigError for values that the contract cannot have together."""
     contract = job.contract.tuned(values).for_trial()
     return replace(job, contract=contract, folder=job.folder.trial(number), resume=True, phases=("training",))
 
@@ -237,7 +237,7 @@ def _kept(trial: Job, run_id: str) -> ResumeState:
 
 
 def _of_trial(agreement: Agreement, trial: Job) -> Agreement:
-    """The agreement with the trial in the run's name, for the ledger."""
+    """Return the agreement with the trial in the run's name, for the ledger."""
     return msgspec.structs.replace(agreement, run_id=f"{agreement.run_id}, {trial.folder.path.name}")
 
 
@@ -261,7 +261,7 @@ def _checked(
     most: int,
     again: bool,
 ) -> dict[str, Any]:
-    """The values of a trial; raises ProtocolError for one that is not due, or values that this party does not allow."""
+    """Check the values of a trial; raises ProtocolError for one that is not due, or values that this party does not allow."""
     peer, number = channel.peer, message.number
     try:
         values = json.loads(message.values)

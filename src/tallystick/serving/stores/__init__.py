@@ -1,1 +1,1 @@
-"""Where a side that serves finds a row by its key: one object per kind of store, a file each."""
+"""Find a row by its key, at a side that serves: one object per kind of store, a file each."""

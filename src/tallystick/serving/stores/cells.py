@@ -13,7 +13,9 @@ Cell = Any
 
 
 def typed_column(name: str, cells: Sequence[Cell], kind: pl.DataType) -> pl.Series:
-    """The column of these cells, in a type that encodes as the table's own; raises FeatureError for a cell of another type."""
+    """Return the column of these cells, in a type that encodes as the table's own; raises FeatureError for a cell of another
+    type.
+    """
     try:
         if kind.is_temporal():
             return pl.Series(name, [None if cell is None else _moment(cell, kind) for cell in cells], dtype=kind)
@@ -29,7 +31,7 @@ def typed_column(name: str, cells: Sequence[Cell], kind: pl.DataType) -> pl.Seri
 
 
 def _moment(cell: Cell, kind: pl.DataType) -> date | datetime | time:
-    """A day, a point in time or a time of day by ISO 8601, with an offset where the column has a time zone and else without."""
+    """Read a day, a point in time or a time of day by ISO 8601, with an offset if the column has a time zone and else without."""
     if isinstance(kind, pl.Date):
         return date.fromisoformat(cell)
     if isinstance(kind, pl.Time):

@@ -129,7 +129,7 @@ class PostgresStore:
         return names, columns
 
     def _asked(self, connection: Any, keys: Sequence[str]) -> tuple[Any, list[str], list[pl.Series]]:
-        """The answer, and the connection that it came over: the former one, or a new one where that is broken."""
+        """Return the answer, and the connection that it came over: the former one, or a new one if that is broken."""
         is_former = connection is not None
         try:
             if not is_former:

@@ -1,4 +1,4 @@
-"""What every store of rows gives: the encoded columns of the keys that it has. Shapes: B keys, E of them that are found."""
+"""Define what every store of rows gives: the encoded columns of the keys that it has. Shapes: B keys, E of them that are found."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from tallystick.data.features import Features
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """Which of the keys have a row, and the columns of these in their order; None of a party without columns."""
+    """Rows that a store has for keys: which keys have one, and the columns of these in their order; None without columns."""
 
     is_found_B: NDArray[np.bool_]
     features_E: Features | None
