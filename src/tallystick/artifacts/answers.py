@@ -33,9 +33,9 @@ DIGEST_BYTES = 8
 
 def serving_secret(folder: RunFolder) -> bytes:
     """32 bytes that digests of keys and windows follow from, the same for as long as the run is served."""
-    kept = folder.noted(SERVING).get("secret")
-    if isinstance(kept, str):
-        return bytes.fromhex(kept)
+    secret_text = folder.noted(SERVING).get("secret")
+    if isinstance(secret_text, str):
+        return bytes.fromhex(secret_text)
     secret = folder.draw(SERVING)
     folder.note(SERVING, {**folder.noted(SERVING), "secret": secret.hex()}, private=True)
     return secret
@@ -177,9 +177,9 @@ def short(values: NDArray[np.float32]) -> tuple[float, ...]:
 
 
 def _files_in(folder: Path) -> list[tuple[date, Path]]:
-    found = []
+    files = []
     for path in folder.glob(f"{PREFIX}*{LINES}"):
-        if named := re.fullmatch(re.escape(PREFIX) + r"(\d{4}-\d\d-\d\d)" + re.escape(LINES), path.name):
+        if match := re.fullmatch(re.escape(PREFIX) + r"(\d{4}-\d\d-\d\d)" + re.escape(LINES), path.name):
             with suppress(ValueError):
-                found.append((date.fromisoformat(named[1]), path))
-    return sorted(found)
+                files.append((date.fromisoformat(match[1]), path))
+    return sorted(files)

@@ -68,9 +68,9 @@ def sent_by(folder: RunFolder) -> Sent:
 
 def count_anew(folder: RunFolder) -> None:
     """Keep the count where rows are about to change their parts."""
-    sent = sent_by(folder)
-    if sent.most:
-        folder.note(_NOTE, msgspec.to_builtins(Sent(earlier=sent.most, charged=sent.charged)))
+    count = sent_by(folder)
+    if count.most:
+        folder.note(_NOTE, msgspec.to_builtins(Sent(earlier=count.most, charged=count.charged)))
 
 
 def training_ahead(
@@ -86,8 +86,8 @@ def training_ahead(
             schedule = replace(schedule, embeds_before=0)
     begun = begun or TrainingState()
     if begun.refit_epochs:
-        left = begun.first_epochs + begun.refit_epochs - begun.epoch
-        return Sent(training=left, validation=left)
+        passes_left = begun.first_epochs + begun.refit_epochs - begun.epoch
+        return Sent(training=passes_left, validation=passes_left)
     step, refit = begun.step, training.epochs if contract.refits else 0
     epochs = schedule.epochs_before + training.epochs - begun.epoch
     embeds = schedule.embeds_before is not None and (not step or step <= schedule.steps_before(schedule.embeds_before))
@@ -142,9 +142,9 @@ class EmbeddingCharge:
         """Count, and charge what was not reserved, before each row of a part is sent so often; raises BudgetExceeded."""
         if self.noise is None:
             return
-        sent = sent_by(self.folder).and_then(Sent(**{part: times}))
-        self._charge(sent.most)
-        self._note(msgspec.structs.replace(sent, charged=sent_by(self.folder).charged))
+        count = sent_by(self.folder).and_then(Sent(**{part: times}))
+        self._charge(count.most)
+        self._note(msgspec.structs.replace(count, charged=sent_by(self.folder).charged))
 
     def refitting(self, part: Part, times: int = 1) -> None:  # noqa: ARG002
         """Count a pass of a refit, which takes the validation rows along with the training rows."""
@@ -153,12 +153,12 @@ class EmbeddingCharge:
 
     def settle(self) -> None:
         """Take back what was charged for and not sent."""
-        sent = sent_by(self.folder)
-        never = sent.charged - sent.most
+        count = sent_by(self.folder)
+        never = count.charged - count.most
         if self.noise is None or never <= 0:
             return
         # Killed after this, too much stays charged, never too little.
-        self._note(msgspec.structs.replace(sent, charged=sent.most))
+        self._note(msgspec.structs.replace(count, charged=count.most))
         if not self.bounded:
             return
         event = UnsentGaussianDP(noise_multiplier=self.noise.multiplier, releases=never, unit="record")
@@ -166,25 +166,25 @@ class EmbeddingCharge:
             ledger.take_back(data_set(self.party, EMBEDDINGS), event, what=f"{self.what}: {never} of them were not sent")
 
     def _charge(self, most: int) -> None:
-        sent = sent_by(self.folder)
-        if self.noise is None or most <= sent.charged:
+        count = sent_by(self.folder)
+        if self.noise is None or most <= count.charged:
             return
         noise_secret(self.party)  # which must be known before anything is charged that counts on it
-        name, more = data_set(self.party, EMBEDDINGS), most - sent.charged
+        name, more = data_set(self.party, EMBEDDINGS), most - count.charged
         with charged(self.party, self.folder, EMBEDDINGS) as ledger:
             if self.bounded:
-                said = f"{self.what}: embeddings of each row, up to {more}, given the bottom model's weights at each"
-                ledger.spend(name, self.noise.event(more), what=said)
-            elif not sent.charged:
+                purpose = f"{self.what}: embeddings of each row, up to {more}, given the bottom model's weights at each"
+                ledger.spend(name, self.noise.event(more), what=purpose)
+            elif not count.charged:
                 ledger.enter_not_private(name, what=f"{self.what}: noisy embeddings, each row's any number of times")
-        self._note(msgspec.structs.replace(sent, charged=most))  # killed before this, it is charged again
+        self._note(msgspec.structs.replace(count, charged=most))  # killed before this, it is charged again
 
     def _note(self, sent: Sent) -> None:
         self.folder.note(_NOTE, msgspec.to_builtins(sent))
 
 
 def embeddings_epsilon(contract: Contract, folder: RunFolder) -> tuple[float | None, float, int]:
-    """Return what all embeddings of a row that a run sent cost together, given the weights at each, its delta, and their number."""
+    """Return what all embeddings of a row that a run sent cost together, given the weights at each; its delta; their number."""
     noise, most = noise_on_embeddings(contract), sent_by(folder).most
     if noise is None or serves_others(contract) or not most:
         return None, 0.0, most
@@ -204,9 +204,9 @@ def embeddings_cost(contract: Contract, folder: RunFolder) -> str:
 
 def noise_on_embeddings(contract: Contract) -> GaussianEmbeddings | None:
     """Return the contract's defence of embeddings that a ledger counts; there is at most one."""
-    found = [each for each in contract.embedding_defenses().embeddings if isinstance(each, GaussianEmbeddings)]
-    assert len(found) <= 1, "a contract names each defence once"
-    return found[0] if found else None
+    defenses = [each for each in contract.embedding_defenses().embeddings if isinstance(each, GaussianEmbeddings)]
+    assert len(defenses) <= 1, "a contract names each defence once"
+    return defenses[0] if defenses else None
 
 
 def serves_others(contract: Contract) -> bool:

@@ -153,9 +153,9 @@ class RunFolder:
     @classmethod
     def latest(cls, runs: Path, contract: Contract, party: str, *, use: str = "", key: FolderKey | None = None) -> "RunFolder":
         """Find a party's last run, or other ``use``, of this contract; raises ConfigError if there is none."""
-        found = next(cls.all(runs, contract, party, use=use, key=key), None)
-        if found is not None:
-            return found
+        folder = next(cls.all(runs, contract, party, use=use, key=key), None)
+        if folder is not None:
+            return folder
         raise ConfigError(
             f"no {f'{use} ' if use else ''}run of contract {contract.name} ({contract.hash[:8]}) in {runs}"
             f"{of_another_text(runs, contract)}; "
@@ -279,13 +279,13 @@ class RunFolder:
 
     def damage(self) -> list[DamagedFile]:
         """List what is wrong with a model that was trained: nothing, if it can be used."""
-        found = []
+        damaged = []
         for path in self._of_model() if self.trained else ():
             try:
                 check_sealed(path, origin=self.origin)
             except DamagedFile as error:
-                found.append(error)
-        return found
+                damaged.append(error)
+        return damaged
 
     def _of_model(self) -> list[Path]:
         before = [self.model_before_refit] if self.model_before_refit.exists() else []
@@ -391,8 +391,8 @@ class RunFolder:
         ]
         # Positions change: label flips kept by position would be drawn anew, which is a release of its own.
         stale += [self.path / f"{name}.json" for name in ("defense", "audit", "release", "linkage", ARRIVED)]
-        if drawn := self.noted(DRAWN):
-            self.note(DRAWN, {name: digest for name, digest in drawn.items() if (self.path / f"{name}.json") not in stale})
+        if digests := self.noted(DRAWN):
+            self.note(DRAWN, {name: digest for name, digest in digests.items() if (self.path / f"{name}.json") not in stale})
         for path in stale:
             remove(path)
         self.forget_views()
@@ -425,10 +425,10 @@ class RunFolder:
 
     def secret_seed(self) -> int:
         """Draw the seed of what this party imputes on a union, or take the one of the run that goes on; it stays secret."""
-        kept = self.noted(IMPUTATION).get("seed")
-        if kept is None and self.store().steps():
+        seed_before = self.noted(IMPUTATION).get("seed")
+        if seed_before is None and self.store().steps():
             raise DamagedFile(self.path / f"{IMPUTATION}.json", "it is missing", _HELPS[IMPUTATION])
-        seed = kept if isinstance(kept, int) else int.from_bytes(self.draw(IMPUTATION)[: SEED_BITS // 8], "big")
+        seed = seed_before if isinstance(seed_before, int) else int.from_bytes(self.draw(IMPUTATION)[: SEED_BITS // 8], "big")
         self.note(IMPUTATION, {"seed": seed}, private=True)
         return seed
 
@@ -442,16 +442,16 @@ class RunFolder:
         The run knows by a digest what it drew: a secret that is gone is not drawn anew, and another is not taken for it. Raises
         DamagedFile with what helps.
         """
-        path, noted, drawn = self.path / f"{name}.json", self.noted(name), self.noted(DRAWN)
-        kept = noted.get("secret")
-        if not isinstance(kept, str) and (name in drawn or self.store().steps()):
+        path, noted, digests = self.path / f"{name}.json", self.noted(name), self.noted(DRAWN)
+        secret_before = noted.get("secret")
+        if not isinstance(secret_before, str) and (name in digests or self.store().steps()):
             raise DamagedFile(path, "it is missing", _HELPS[name])
-        secret = bytes.fromhex(kept) if isinstance(kept, str) else self.draw(name)
-        if not kept:
+        secret = bytes.fromhex(secret_before) if isinstance(secret_before, str) else self.draw(name)
+        if not secret_before:
             self.note(name, {**noted, "secret": secret.hex()}, private=True)
-        if name not in drawn:
-            self.note(DRAWN, {**drawn, name: digest_of(secret)})
-        elif drawn[name] != digest_of(secret):
+        if name not in digests:
+            self.note(DRAWN, {**digests, name: digest_of(secret)})
+        elif digests[name] != digest_of(secret):
             raise DamagedFile(path, "it holds another secret than this run began with", _HELPS[name])
         return secret
 

@@ -32,8 +32,8 @@ def folders_of(runs: Path, contract: Contract, use: str) -> list[Path]:
 def earlier_folders_of(runs: Path, contract: Contract, use: str) -> list[Path]:
     """Folders of the same contract as an earlier version hashed it, those made last at the end."""
     name = re.compile(re.escape(contract.name) + "-([0-9a-f]{8})" + (f"-{use}" if use else "") + "-([0-9]+)")
-    found = [(int(match[2]), path) for path in runs.glob(f"{contract.name}-*") if (match := name.fullmatch(path.name))]
-    same = [(number, path) for number, path in found if hash_today(path, written="") == contract.hash]
+    numbered = [(int(match[2]), path) for path in runs.glob(f"{contract.name}-*") if (match := name.fullmatch(path.name))]
+    same = [(number, path) for number, path in numbered if hash_today(path, written="") == contract.hash]
     return [path for _, path in sorted(same) if path not in folders_of(runs, contract, use)]
 
 
@@ -53,14 +53,14 @@ def of_another_text(runs: Path, contract: Contract) -> str:
 
     Mostly somebody changed a key. A version may also have another default than the one that began the run.
     """
-    others = sorted(path for path in runs.glob(f"{contract.name}-*-*") if path.is_dir())
-    if not others:
+    folders = sorted(path for path in runs.glob(f"{contract.name}-*-*") if path.is_dir())
+    if not folders:
         return ""
     try:
-        keys = differences(contract.canonical_json(), contract_of(others[-1]).canonical_json())
+        keys = differences(contract.canonical_json(), contract_of(folders[-1]).canonical_json())
     except ConfigError as error:
         keys = [str(error)]
-    return f" ({others[-1].name} is of another text of it, by a key or by a version's default: {'; '.join(keys)})"
+    return f" ({folders[-1].name} is of another text of it, by a key or by a version's default: {'; '.join(keys)})"
 
 
 def require_format(path: Path) -> None:

@@ -97,8 +97,10 @@ def charged(party: PartyFile, folder: RunFolder, of: str) -> Iterator[Ledger]:
 
     def note() -> None:
         entries, chain = ledger.head()
-        known = LedgerNote(party=party.party, dataset=budget.dataset, identity=ledger.identity, entries=entries, chain=chain)
-        folder.note(LEDGER_NOTE, msgspec.to_builtins(known))
+        ledger_note = LedgerNote(
+            party=party.party, dataset=budget.dataset, identity=ledger.identity, entries=entries, chain=chain
+        )
+        folder.note(LEDGER_NOTE, msgspec.to_builtins(ledger_note))
 
     note()
     try:
@@ -127,10 +129,10 @@ def refuse_exact(party: PartyFile, uses: Sequence[ExactUse], *, what: str) -> No
         return
     _, cap = known_budget(party, LABELS)
     if cap is not None:
-        named = "; ".join(f"{use} ({EXACT_USES[use]})" for use in refused)
+        exact_uses = "; ".join(f"{use} ({EXACT_USES[use]})" for use in refused)
         raise BudgetExceeded(
             f"privacy.cap = {cap.epsilon:.6g}: {what} would send what depends on exact labels and has no epsilon to count: "
-            f"{named}; leave it out or defend labels with an epsilon (a new contract), or allow it by name in the party "
+            f"{exact_uses}; leave it out or defend labels with an epsilon (a new contract), or allow it by name in the party "
             f"file: privacy.allow: [{', '.join([*party.privacy.allow, *refused])}]"
         )
 
@@ -144,12 +146,12 @@ def enter_exact(party: PartyFile, folder: RunFolder, use: ExactUse, *, what: str
 
 def _ledger_notes(party: PartyFile) -> dict[Path, LedgerNote]:
     """Read what every run folder, and every trial of a search, knows about the ledger that it was charged to."""
-    found = {}
+    notes = {}
     for place, above in ((f"*/{LEDGER_NOTE}.json", 0), (f"*/{TRIAL}*/{LEDGER_NOTE}.json", 1)):
         for path in sorted(party.runs.glob(place)):
             folder = replace(RunFolder.open(path.parents[above], key=party.run_key), path=path.parent)
-            found[path] = msgspec.convert(folder.noted(LEDGER_NOTE), prepared(LedgerNote))
-    return found
+            notes[path] = msgspec.convert(folder.noted(LEDGER_NOTE), prepared(LedgerNote))
+    return notes
 
 
 def _of_budget(note: LedgerNote, party: PartyFile) -> bool:

@@ -19,13 +19,13 @@ def logits_alone(model: LabelModel, dataset: Dataset, index_N: Tensor) -> Tensor
     assert isinstance(model, BranchedModel), "the contract has a method for unaligned rows"
     model.eval()
     batches = torch.split(index_N, PASS) if len(index_N) else ()
-    found = [model.score_alone(dataset.features_at(whole_tiles(index_B))) for index_B in batches]
+    parts = [model.score_alone(dataset.features_at(whole_tiles(index_B))) for index_B in batches]
     model.train()
-    return torch.cat(found)[: len(index_N)] if found else torch.empty(0)
+    return torch.cat(parts)[: len(index_N)] if parts else torch.empty(0)
 
 
 def final_logits(trained: TrainedLabelParty, dataset: Dataset, logits_B: Tensor, index_B: Tensor) -> Tensor:
-    """Return the calibrated logits of these positions: the joint model's, and those by own columns where no row is linked to one."""
+    """Return the calibrated logits of these positions: the joint model's, and those by own columns where no row is linked."""
     found_B = trained.calibration.prediction_logits(logits_B)
     alone_B = ~dataset.is_linked(index_B)
     if trained.alone is not None and bool(alone_B.any()):

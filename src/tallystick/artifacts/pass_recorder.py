@@ -108,13 +108,13 @@ class PassRecorder:
         for part, index_N in positions.items():
             if anew:
                 stores.of(part).drop_from(0)
-            kept = stores.load(part)
-            if kept is None and len(index_N):
+            sums_before = stores.load(part)
+            if sums_before is None and len(index_N):
                 numbers_N = torch.unique(rows(index_N)).cpu()
                 rows_N = chosen_rows(numbers_N, most=QUICK_PASS_ROWS if quick else PASS_ROWS)
-                kept = RowSums.zero("cut_embedding", rows_N, width)
-            if kept is not None:
-                sums[part] = kept
+                sums_before = RowSums.zero("cut_embedding", rows_N, width)
+            if sums_before is not None:
+                sums[part] = sums_before
         return cls(stores=stores, sums=sums, rows=rows)
 
     def sent(self, part: Part, index_B: Tensor, cut_BD: Tensor) -> None:

@@ -60,22 +60,22 @@ def profile_of(frame: Frame, encoder: Encoder, rows: NDArray[np.int64]) -> Train
 
 def numeric_profile(name: str, values_N: NDArray[np.float64]) -> NumericProfile:
     """Of numbers, NaN for missing."""
-    known = values_N[~np.isnan(values_N)]
-    known.sort()
-    if len(known) > POINTS:
-        known = known[np.linspace(0, len(known) - 1, POINTS).round().astype(np.int64)]
-    return NumericProfile(name=name, rows=len(values_N), missing=int(np.isnan(values_N).sum()), points=tuple(known.tolist()))
+    numbers_N = values_N[~np.isnan(values_N)]
+    numbers_N.sort()
+    if len(numbers_N) > POINTS:
+        numbers_N = numbers_N[np.linspace(0, len(numbers_N) - 1, POINTS).round().astype(np.int64)]
+    return NumericProfile(name=name, rows=len(values_N), missing=int(np.isnan(values_N).sum()), points=tuple(numbers_N.tolist()))
 
 
 def _categorical(name: str, cells: Iterable[pl.Series]) -> CategoricalProfile:
     counts = count_values(cells).sort(["len", "text"], descending=[True, False])
-    known = counts.drop_nulls("text")
-    named = known.head(CATEGORIES)
+    common = counts.drop_nulls("text")
+    own_codes = common.head(CATEGORIES)
     return CategoricalProfile(
         name=name,
         missing=int(counts.filter(pl.col("text").is_null()).get_column("len").sum()),
-        counts=tuple(zip(named.get_column("text").to_list(), named.get_column("len").to_list(), strict=True)),
-        others=int(known.get_column("len").sum()) - int(named.get_column("len").sum()),
+        counts=tuple(zip(own_codes.get_column("text").to_list(), own_codes.get_column("len").to_list(), strict=True)),
+        others=int(common.get_column("len").sum()) - int(own_codes.get_column("len").sum()),
     )
 
 

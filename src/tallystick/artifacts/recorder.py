@@ -155,7 +155,7 @@ class RecordingPlan:
         per_row = 2 * 4 * width + 8
         files = min(epochs, first + later + (1 if later else 0))  # the newest is written before another goes
         most = min(ROWS_PER_EPOCH, MAX_VIEW_BYTES // (per_row * max(1, files)))
-        wanted, batches = -(-rows // schedule.batch_size), most // schedule.batch_size
+        batches_needed, batches = -(-rows // schedule.batch_size), most // schedule.batch_size
         if most >= len(schedule.train_N):
             batches = schedule.steps_per_epoch
         if batches == 0:
@@ -163,7 +163,7 @@ class RecordingPlan:
                 f"audit: a batch of {schedule.batch_size} rows with cut width {width} is more than the recorder keeps per epoch "
                 f"({most} rows); lower training.batch_size, or set audit: false"
             )
-        batches = min(wanted, batches)
+        batches = min(batches_needed, batches)
         return cls(first=first, later=later, batches=batches, every=max(1, schedule.steps_per_epoch // batches))
 
     def records(self, epoch: int, batch: int) -> bool:
@@ -173,13 +173,13 @@ class RecordingPlan:
 
     def stale(self, epochs: Sequence[int]) -> list[int]:
         """Name those of the recorded epochs that go."""
-        kept, gone = sorted(epochs), []
-        while len(kept) > self.first + self.later:
-            between = zip(kept, kept[1:], kept[2:], strict=False)
+        remaining, dropped = sorted(epochs), []
+        while len(remaining) > self.first + self.later:
+            between = zip(remaining, remaining[1:], remaining[2:], strict=False)
             gaps = {epoch: after - before for before, epoch, after in between if epoch >= self.first}
-            gone.append(min(gaps, key=gaps.__getitem__))  # whose absence leaves the smallest gap
-            kept.remove(gone[-1])
-        return gone
+            dropped.append(min(gaps, key=gaps.__getitem__))  # whose absence leaves the smallest gap
+            remaining.remove(dropped[-1])
+        return dropped
 
 
 @dataclass(kw_only=True)
@@ -201,10 +201,10 @@ class Recorder:
 
     def epoch_ended(self, epoch: int) -> None:
         """Write what was recorded of the epoch that is over, and only then let another go."""
-        taken, self._taken = self._taken, []
-        if not taken:
+        steps, self._taken = self._taken, []
+        if not steps:
             return
-        batches, embeddings, gradients = zip(*taken, strict=True)
+        batches, embeddings, gradients = zip(*steps, strict=True)
         rows = [batch.index_B.cpu() for batch in batches]
         self.store.save(
             epoch,

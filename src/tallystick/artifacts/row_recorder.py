@@ -67,8 +67,8 @@ class RowStore:
 
     def epochs(self) -> list[int]:
         """List the epochs that have a file, counted from 0, in order."""
-        found = (path for path in self.folder.glob("rows-*.safetensors") if _FILE.fullmatch(path.name))
-        return sorted(int(path.stem.removeprefix("rows-")) for path in found)
+        paths = (path for path in self.folder.glob("rows-*.safetensors") if _FILE.fullmatch(path.name))
+        return sorted(int(path.stem.removeprefix("rows-")) for path in paths)
 
     def load(self, epoch: int) -> RowSums:
         """Read the sums up to an epoch's end; raises DataError for a damaged file or one of another contract or run."""

@@ -92,8 +92,8 @@ def finished_run(folder: RunFolder) -> StartingPoint:
 
 def starting_point(folder: RunFolder | None, earlier: RunFolder | None) -> StartingPoint | None:
     """Return what a run starts from: what its folder kept, if it goes on, or the earlier run; None if it starts from scratch."""
-    kept = StartingPoint.of(folder) if folder is not None else None
-    return finished_run(earlier) if kept is None and earlier is not None else kept
+    point = StartingPoint.of(folder) if folder is not None else None
+    return finished_run(earlier) if point is None and earlier is not None else point
 
 
 def keep_starting_point(earlier: RunFolder, folder: RunFolder) -> None:

@@ -221,17 +221,17 @@ class TrainedLabelParty:
         Raises DataError if there is none or it is of other columns or widths, DamagedFile for a damaged one.
         """
         facts, encoder = _facts(folder), kept_encoder(folder)
-        found = list(widths) if widths is not None else [int(width) for width in facts["widths"]]
+        cut_widths = list(widths) if widths is not None else [int(width) for width in facts["widths"]]
         candidates = tuple(int(count) for count in facts["candidates"])
         dispensed = bool(facts.get("dispensed"))
         folds, own_folds = kept_folds(folder), kept_own_folds(folder)
         built = replace(architecture.without_unaligned() if dispensed else architecture, folds=folds, own_folds=own_folds)
-        model = built.label_model(encoder, found, candidates=candidates)
+        model = built.label_model(encoder, cut_widths, candidates=candidates)
         _load(folder, model)
         return cls(
             model=model,
             encoder=encoder,
-            widths=found,
+            widths=cut_widths,
             candidates=candidates,
             coder=LabelCoder.from_json(folder.read_json(folder.label_coder)),
             calibration=_calibration(facts["calibration"]),

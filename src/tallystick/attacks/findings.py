@@ -1,4 +1,4 @@
-"""Hold what attacks found, one class for each kind of fact: an evaluation measures it, an audit says of whom, a report shows it."""
+"""Hold what attacks found, a class for each kind of fact: an evaluation measures it, an audit says of whom, a report shows it."""
 
 from typing import Literal, get_args
 
@@ -49,8 +49,8 @@ class AttackResult(Finding, frozen=True, kw_only=True):
     @property
     def reads(self) -> CutReads:
         """Return what of the cut it reads, as its view says."""
-        found: CutReads = next(reads for reads in get_args(CutReads) if f"from {reads}" in self.view)
-        return found
+        of_cut: CutReads = next(reads for reads in get_args(CutReads) if f"from {reads}" in self.view)
+        return of_cut
 
 
 class RebuiltColumn(Finding, frozen=True, kw_only=True):

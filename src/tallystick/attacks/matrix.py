@@ -26,12 +26,12 @@ def rescaled(matrix_BD: Tensor, *, dtype: torch.dtype = torch.float64, rows: Ten
     """
     centred_BD = centred(matrix_BD, dtype=dtype)
     deviation = torch.linalg.vector_norm(centred_BD) / centred_BD.numel() ** 0.5
-    given = centred_BD if rows is None else centred_BD[rows]
-    return given.div_(deviation.clamp(min=torch.finfo(torch.float32).tiny))
+    selected = centred_BD if rows is None else centred_BD[rows]
+    return selected.div_(deviation.clamp(min=torch.finfo(torch.float32).tiny))
 
 
 def principal_components(matrix_BD: Tensor, count: int) -> Tensor:
-    """Compute the rows' first principal components, float64: in float32, of compressed gradients, LAPACK's eigenvectors were NaN."""
+    """Compute the rows' first principal components, float64: in float32 LAPACK gives NaN for compressed gradients."""
     centred_BD = centred(matrix_BD)
     wide_DC: Tensor = torch.linalg.eigh(centred_BD.T @ centred_BD).eigenvectors[:, -count:]
     return centred_BD @ wide_DC
@@ -106,16 +106,16 @@ def _lloyd(x_BD: Tensor, centre_RKD: Tensor, rounds: int) -> tuple[Tensor, Tenso
 
 
 def _spread_out(x_BD: Tensor, clusters: int, generator: torch.Generator) -> Tensor:
-    chosen = torch.randint(len(x_BD), (1,), generator=generator)
-    nearest_B = (x_BD - x_BD[chosen]).square().sum(dim=1)
+    centers = torch.randint(len(x_BD), (1,), generator=generator)
+    nearest_B = (x_BD - x_BD[centers]).square().sum(dim=1)
     for _ in range(clusters - 1):
         # a rounded cumulative sum rather than torch.multinomial, which takes no more than 2^24 rows
         edge_B = nearest_B.double().cumsum(dim=0)
-        drawn = torch.searchsorted(edge_B, torch.rand(1, generator=generator, dtype=torch.float64) * edge_B[-1], right=True)
-        drawn = drawn.clamp(max=len(x_BD) - 1)
-        chosen = torch.cat([chosen, drawn])
-        nearest_B = torch.minimum(nearest_B, (x_BD - x_BD[drawn]).square().sum(dim=1))
-    return x_BD[chosen]
+        next_center = torch.searchsorted(edge_B, torch.rand(1, generator=generator, dtype=torch.float64) * edge_B[-1], right=True)
+        next_center = next_center.clamp(max=len(x_BD) - 1)
+        centers = torch.cat([centers, next_center])
+        nearest_B = torch.minimum(nearest_B, (x_BD - x_BD[next_center]).square().sum(dim=1))
+    return x_BD[centers]
 
 
 def _nearest(x_BD: Tensor, centre_RKD: Tensor) -> tuple[Tensor, Tensor]:

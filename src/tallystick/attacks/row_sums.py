@@ -92,9 +92,18 @@ class RowSums:
     @property
     def nbytes(self) -> int:
         """Bytes of memory."""
-        held = [self.looks_LND, self.rows_N, self.sum_ND, self.last_ND, self.length_N, self.energy_NH, self.count_N, self._place]
-        held += [self.white_ND, self.square_N, self.white_count_N, self.white_DD, self.looks_at_LN, self._last_at_N]
-        return sum(tensor.numel() * tensor.element_size() for tensor in held)
+        tensors = [
+            self.looks_LND,
+            self.rows_N,
+            self.sum_ND,
+            self.last_ND,
+            self.length_N,
+            self.energy_NH,
+            self.count_N,
+            self._place,
+        ]
+        tensors += [self.white_ND, self.square_N, self.white_count_N, self.white_DD, self.looks_at_LN, self._last_at_N]
+        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
     @property
     def seen_rows(self) -> Tensor:
@@ -103,10 +112,13 @@ class RowSums:
 
     def add(self, rows_B: Tensor, embedding_BD: Tensor, gradient_BD: Tensor) -> None:
         """Take a step in."""
-        known = (rows_B < len(self._place)).nonzero().squeeze(1)
-        place = self._place[rows_B[known]]
-        mine = place >= 0
-        some, place = known[mine], place[mine].long()  # which of the batch are chosen rows, and where these stand
+        recorded_rows = (rows_B < len(self._place)).nonzero().squeeze(1)
+        place = self._place[rows_B[recorded_rows]]
+        is_chosen = place >= 0
+        some, place = (
+            recorded_rows[is_chosen],
+            place[is_chosen].long(),
+        )  # which of the batch are chosen rows, and where these stand
         self._step += 1
         if not len(some):
             return
@@ -135,11 +147,11 @@ class RowSums:
             self.white_DD = self._whitening.white_DD
         if self.received == "cut_embedding":
             most = most_looks(self.last_ND.shape[1]) if self.looks is None else self.looks
-            kept = spread_over([*self.look_epochs, epoch], most=most)
-            place = [index for index, each in enumerate(self.look_epochs) if each in kept]
+            looks = spread_over([*self.look_epochs, epoch], most=most)
+            place = [index for index, each in enumerate(self.look_epochs) if each in looks]
             self.looks_LND = torch.cat([self.looks_LND[place], self.last_ND[None].clone()])
             self.looks_at_LN = torch.cat([self.looks_at_LN[place], self._last_at_N[None].clone()])
-            self.look_epochs = tuple(kept)
+            self.look_epochs = tuple(looks)
         self._step = 0
 
     def some(self, most: int) -> "RowSums":
@@ -218,11 +230,11 @@ def most_looks(width: int) -> int:
 
 def spread_over(epochs: Sequence[int], *, most: int) -> list[int]:
     """At most ``most`` of these epochs: the first and the last, and others spread between as evenly as they can be."""
-    kept = sorted(epochs)
-    while len(kept) > most:
-        gaps = {epoch: after - before for before, epoch, after in zip(kept, kept[1:], kept[2:], strict=False)}
-        kept.remove(min(gaps, key=gaps.__getitem__))  # whose absence leaves the smallest gap
-    return kept
+    remaining = sorted(epochs)
+    while len(remaining) > most:
+        gaps = {epoch: after - before for before, epoch, after in zip(remaining, remaining[1:], remaining[2:], strict=False)}
+        remaining.remove(min(gaps, key=gaps.__getitem__))  # whose absence leaves the smallest gap
+    return remaining
 
 
 def epochs_in_words(epochs: Sequence[int]) -> str:

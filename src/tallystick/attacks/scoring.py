@@ -155,8 +155,8 @@ class AttackEvaluator:
             DataError: a score is not finite or of a wrong shape, or there is no truth for a row.
         """
         every = _groups(scores, truth_N, classes)
-        kept = [(truth_N, score, rows_N) for truth_N, score, rows_N in every if len(np.unique(truth_N)) > 1]
-        groups = [(truth_N, score) for truth_N, score, _ in kept]
+        usable = [(truth_N, score, rows_N) for truth_N, score, rows_N in every if len(np.unique(truth_N)) > 1]
+        groups = [(truth_N, score) for truth_N, score, _ in usable]
         if not groups:
             return None
         chance = 0.5
@@ -170,16 +170,16 @@ class AttackEvaluator:
             drawn_RM = bootstrap.rng().integers(len(ranked), size=(self.replicates, len(ranked)))
             resampled_RF = figures_MF[drawn_RM].mean(axis=1)
         else:
-            drawn = bootstrap.within_classes(self.replicates, tuple(group.sizes for group in ranked))
+            counts = bootstrap.within_classes(self.replicates, tuple(group.sizes for group in ranked))
             resampled_RF = np.mean(
-                [[group.figures(one) for one in each] for group, each in zip(ranked, drawn, strict=True)], axis=0
+                [[group.figures(one) for one in each] for group, each in zip(ranked, counts, strict=True)], axis=0
             )
         low_F, high_F = np.quantile(resampled_RF, [(1 - self.level) / 2, (1 + self.level) / 2], axis=0)
         auc, symmetric_auc, balanced_accuracy, *finds = [
             IntervalEstimate(mean=float(mean), low=float(low), high=float(high))
             for mean, low, high in zip(figures_MF.mean(axis=0), low_F, high_F, strict=True)
         ]
-        influences = [group.influence(rows_N) for group, (_, _, rows_N) in zip(ranked, kept, strict=True)]
+        influences = [group.influence(rows_N) for group, (_, _, rows_N) in zip(ranked, usable, strict=True)]
         auc = _around(auc.mean, half_width(influences, level=self.level))
         signs = [1 if each.auc >= 0.5 else -1 for each in influences]
         symmetric_auc = _around(symmetric_auc.mean, half_width(influences, level=self.level, signs=signs))
@@ -251,7 +251,7 @@ class _Ranked:
         )
 
     def moves(self, auc: float) -> tuple[Floats, Floats]:
-        """Compute how much each positive and negative moves the AUC: the share of the others that it ranks right, less the AUC."""
+        """Compute how much each positive and negative moves the AUC: the share of the others it ranks right, less the AUC."""
         positives, negatives = len(self.positive_P), len(self.negative_M)
         right_P = (self.below_P + self.upto_P) / (2 * negatives)
         place_M = np.arange(negatives)
@@ -348,8 +348,8 @@ def _hard_guess(score: Floats) -> Integers:
 
 def _lift_of_symmetry(truth_N: Integers, classes: int) -> float:
     """E|a - 1/2| of a guess without ties: sqrt(2 / pi) standard deviations of the Mann-Whitney statistic."""
-    wanted = [1] if classes == 2 else np.unique(truth_N)
-    counts = [int((truth_N == c).sum()) for c in wanted]
+    classes_scored = [1] if classes == 2 else np.unique(truth_N)
+    counts = [int((truth_N == c).sum()) for c in classes_scored]
     total = len(truth_N)
     errors = [((total + 1) / (12 * count * (total - count))) ** 0.5 for count in counts]
     return float(np.mean(errors) * (2 / np.pi) ** 0.5)

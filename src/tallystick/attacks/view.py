@@ -153,14 +153,14 @@ class View:
 
     def epoch(self, epoch: int) -> "View":
         """Keep one epoch's steps, with what is known in them. Raises DataError if it has none."""
-        kept = [index for index, step in enumerate(self.steps) if step.epoch == epoch]
-        if not kept:
+        places = [index for index, step in enumerate(self.steps) if step.epoch == epoch]
+        if not places:
             raise DataError(f"attack: the view holds no step of epoch {epoch}; it has epochs {list(self.epochs)}")
         return replace(
             self,
-            steps=tuple(self.steps[index] for index in kept),
-            known_labels=None if self.known_labels is None else tuple(self.known_labels[index] for index in kept),
-            clean_hints=None if self.clean_hints is None else tuple(self.clean_hints[index] for index in kept),
+            steps=tuple(self.steps[index] for index in places),
+            known_labels=None if self.known_labels is None else tuple(self.known_labels[index] for index in places),
+            clean_hints=None if self.clean_hints is None else tuple(self.clean_hints[index] for index in places),
         )
 
     def known_label(self, index: int) -> Tensor:

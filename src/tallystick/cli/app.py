@@ -92,8 +92,8 @@ def demo(
 
         watcher = demo_watcher(progress)
         with watcher:
-            result, found = run_demo(folder, on_event=watcher.on_event, alignment=alignment)
-        finish(found, as_json=as_json, show=lambda console: _show_demo(console, result, found))
+            result, files = run_demo(folder, on_event=watcher.on_event, alignment=alignment)
+        finish(files, as_json=as_json, show=lambda console: _show_demo(console, result, files))
 
     guarded(work, as_json=as_json, loads=(*LIBRARIES, f"tallystick.demo.{'private_auc' if private_auc else 'flights'}"))
 
@@ -101,10 +101,10 @@ def demo(
 @app.command(add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def bench(context: typer.Context) -> None:
     """Measure tallystick: speed, losslessness, and the papers' tables (installed apart)."""
-    found = list(entry_points(group="tallystick.commands", name="bench"))
-    if not found:
+    entries = list(entry_points(group="tallystick.commands", name="bench"))
+    if not entries:
         guarded(_no_bench, as_json="--json" in context.args)
-    command: Callable[..., None] = found[0].load()
+    command: Callable[..., None] = entries[0].load()
     command(args=context.args, prog_name="tallystick bench")
 
 

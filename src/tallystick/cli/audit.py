@@ -63,8 +63,8 @@ def audit(
         if target.is_dir():
             wrong = {"--party": party, "--split": split, "--share": share, "--sweep": sweep, "--seeds": seeds, "--rows": rows}
             _without(target, {**wrong, "--minutes": minutes})
-            told = _Told(labels=auxiliary_labels, rows=_counts(known_rows), also=tuple(also or ()))
-            _recorded(target, told, watcher_of(progress), as_json=as_json)
+            knowledge = _Told(labels=auxiliary_labels, rows=_counts(known_rows), also=tuple(also or ()))
+            _recorded(target, knowledge, watcher_of(progress), as_json=as_json)
         elif party is None:
             raise ConfigError(
                 f"--party is missing: {target} is tried on the label party's own data; or give a run folder to audit"
@@ -98,8 +98,8 @@ def _tried(target: Path, party: Path, options: "_Options", watcher: "Watcher", *
 
 def _without(folder: Path, wrong: Mapping[str, object]) -> None:
     """Refuse options that a recorded run does not take."""
-    if given := [name for name, value in wrong.items() if value]:
-        raise ConfigError(f"{', '.join(given)}: goes with a contract, and {folder} is a folder; leave it out")
+    if options := [name for name, value in wrong.items() if value]:
+        raise ConfigError(f"{', '.join(options)}: goes with a contract, and {folder} is a folder; leave it out")
 
 
 def _counts(text: str) -> tuple[int, ...]:
@@ -124,25 +124,25 @@ def _recorded(folder: Path, told: _Told, watcher: "Watcher", *, as_json: bool) -
     from tallystick.report.compare import read_run
     from tallystick.report.leaks import promise
 
-    found = audit_recorded(folder, watcher=watcher, auxiliary_labels=told.labels, known_rows=told.rows, also=told.also)
+    audited = audit_recorded(folder, watcher=watcher, auxiliary_labels=told.labels, known_rows=told.rows, also=told.also)
     report = folder / "report.html"
     values: dict[str, Any] = {"folder": str(folder), "report": str(report) if report.exists() else None}
-    if found.leakage is not None:
-        values |= leakage_values(found.leakage)
-    if found.features is not None:
-        values |= {"features": feature_values(found.features)}
-    if found.told:
-        values |= {"told": [told_values(each) for each in found.told]}
+    if audited.leakage is not None:
+        values |= leakage_values(audited.leakage)
+    if audited.features is not None:
+        values |= {"features": feature_values(audited.features)}
+    if audited.told:
+        values |= {"told": [told_values(each) for each in audited.told]}
 
     def show(console: Console) -> None:
-        if found.leakage is not None:
-            show_leakage(console, found.leakage)
+        if audited.leakage is not None:
+            show_leakage(console, audited.leakage)
             result = folder / "result.json"  # without one the run was not finished
             if result.exists() and (bounds := promise(read_run(folder))):
                 console.print(bounds, markup=False)
-        if found.features is not None:
-            show_features(console, found.features)
-        for told_columns in found.told:
+        if audited.features is not None:
+            show_features(console, audited.features)
+        for told_columns in audited.told:
             show_told(console, told_columns)
         if report.exists():
             console.print(f"report: {report} (this audit has taken the place of the one before in it)", markup=False)
@@ -208,7 +208,7 @@ def _keep(result: "Result", runs: Path, *, as_json: bool) -> Path:
 
     folder = new_whole_folder(runs, f"{result.contract.name}-{result.contract.hash[:8]}-audit", fill)
     report = folder / "report.html"
-    found = {
+    values = {
         "folder": str(folder),
         "report": str(report),
         "result": str(folder / "result.json"),
@@ -216,7 +216,7 @@ def _keep(result: "Result", runs: Path, *, as_json: bool) -> Path:
         "sweep": result.to_dict()["sections"]["sweep"],
         "notes": result.sections.notes,
     }
-    finish(found, as_json=as_json, show=lambda console: _show_trials(console, result, report))
+    finish(values, as_json=as_json, show=lambda console: _show_trials(console, result, report))
     return report
 
 

@@ -40,19 +40,19 @@ def compare(
             raise ConfigError(f"compare --decide: {len(runs)} runs; give two, the one in use and the new one")
         if decide and party is None:
             raise ConfigError("compare --decide: others see what is promoted, so the ledger counts it; give --party FILE")
-        found, decision = None, None
+        comparison, decision = None, None
         if decide and party is not None:
             decision = _decide(runs[0], runs[1], party)
         if decision is None or decision.after is not None:
             results = [read_run(path) for path in runs]
-            found = compare_results(_names(runs), results)
-        if html is not None and found is not None:
-            render_comparison(found, html)
-        facts = {**found.to_dict(), "html": str(html) if html is not None else None} if found is not None else {}
+            comparison = compare_results(_names(runs), results)
+        if html is not None and comparison is not None:
+            render_comparison(comparison, html)
+        facts = {**comparison.to_dict(), "html": str(html) if html is not None else None} if comparison is not None else {}
         finish(
             facts | ({"decision": decision.to_dict()} if decision is not None else {}),
             as_json=as_json,
-            show=lambda console: _show(console, found, html, decision),
+            show=lambda console: _show(console, comparison, html, decision),
         )
         if decision is not None and not decision.promote:
             raise typer.Exit(EXIT_KEPT)

@@ -75,10 +75,10 @@ def predict(
         from tallystick.job.predict import predict as predict_job
 
         agreed, own, watcher = read_files(contract, party, progress)
-        found = predict_job(
+        outcome = predict_job(
             agreed, own, table=table, output=output, run=run, watcher=watcher, explained=explain, most_explained=explain_rows
         )
-        finish(found, as_json=as_json)
+        finish(outcome, as_json=as_json)
 
     guarded(work, as_json=as_json, loads=LOADS, interrupted=_INTERRUPTED)
 
@@ -113,7 +113,7 @@ def tune(
             how_to_resume=f"{again} --resume, and the same on the other side",
         )
         tuning = result.to_dict()["sections"]["tuning"]
-        found = {
+        summary = {
             "folder": str(folder.path),
             "report": str(folder.report),
             "result": str(folder.result),
@@ -121,7 +121,7 @@ def tune(
             "seconds": round(result.seconds, 3),
             **tuning,
         }
-        finish(found, as_json=as_json, show=lambda console: _show_tuning(console, result, found))
+        finish(summary, as_json=as_json, show=lambda console: _show_tuning(console, result, summary))
 
     loads = (*LOADS, "tallystick.job.tune")
     guarded(work, as_json=as_json, loads=loads, interrupted=f"interrupted; to go on: {again} --resume")
@@ -183,7 +183,7 @@ def key_figures(result: "Result") -> dict[str, object]:
     from tallystick.cli.leakage import feature_values, leakage_values, told_values
 
     evaluation = result.evaluation
-    found: dict[str, object] = {
+    figures: dict[str, object] = {
         "run_id": result.run_id,
         "contract_hash": result.contract.hash,
         "seconds": round(result.seconds, 3),
@@ -192,22 +192,22 @@ def key_figures(result: "Result") -> dict[str, object]:
     }
     for suffix, values in (("joint", evaluation["joint"]), ("label_only", evaluation["local_baseline"])) if evaluation else ():
         for name, metric in (values or {}).items():
-            found[f"{name}_{suffix}"] = metric["value"]
+            figures[f"{name}_{suffix}"] = metric["value"]
     if evaluation is not None and evaluation.get("weighted"):
-        found["weighted"] = True
+        figures["weighted"] = True
     if result.sections.privacy is not None:
-        found["not_private"] = result.sections.privacy.not_private
-        found["private_releases"] = [release.what for release in result.sections.privacy.releases]
-        found["spent_epsilon"] = result.sections.privacy.spent_epsilon
+        figures["not_private"] = result.sections.privacy.not_private
+        figures["private_releases"] = [release.what for release in result.sections.privacy.releases]
+        figures["spent_epsilon"] = result.sections.privacy.spent_epsilon
     if result.sections.shared is not None:
-        found["shared"] = {name: each["value"] for name, each in result.sections.shared.metrics.items()}
+        figures["shared"] = {name: each["value"] for name, each in result.sections.shared.metrics.items()}
     if result.sections.leakage is not None:
-        found["leakage"] = leakage_values(result.sections.leakage)
+        figures["leakage"] = leakage_values(result.sections.leakage)
     if result.sections.features:
-        found["features"] = [feature_values(audit) for audit in result.sections.features]
+        figures["features"] = [feature_values(audit) for audit in result.sections.features]
     if result.sections.told:
-        found["told"] = [told_values(told) for told in result.sections.told]
-    return found
+        figures["told"] = [told_values(told) for told in result.sections.told]
+    return figures
 
 
 def _show(console: Console, result: "Result", folder: "RunFolder") -> None:

@@ -71,8 +71,8 @@ def show_features(console: Console, found: FeatureAudit) -> None:
     console.print(feature_headline(found), markup=False, style="bold")
     console.print(found.summary, markup=False)
     console.print(f"defence: {found.defense}", markup=False)
-    if said := column_promise(found):
-        console.print(said, markup=False)
+    if promise_text := column_promise(found):
+        console.print(promise_text, markup=False)
     for group in row_groups(found):
         counts = sorted({column.known for column in group.columns})
         table = Table(box=None, title=group.rows, title_justify="left")

@@ -37,18 +37,20 @@ def ledger(
         own = load_party(party)
         path = own.privacy.ledger
         if create:
-            made = create_ledger(own)
-            said = f"{path} is made; put identity: {made.identity} under privacy in {party}, and no other is taken for it"
-            shown = {"ledger": str(path), "identity": made.identity}
-            finish(shown, as_json=as_json, show=lambda console: console.print(said, markup=False, soft_wrap=True))
+            ledger_made = create_ledger(own)
+            sentence = (
+                f"{path} is made; put identity: {ledger_made.identity} under privacy in {party}, and no other is taken for it"
+            )
+            values = {"ledger": str(path), "identity": ledger_made.identity}
+            finish(values, as_json=as_json, show=lambda console: console.print(sentence, markup=False, soft_wrap=True))
             return
         try:
-            found = known_ledger(own).export(delta=delta)
+            export = known_ledger(own).export(delta=delta)
         except StorageError as error:  # a ledger is what this command is given: bad input, as it is for check
             raise ConfigError(str(error)) from None
         if html is not None:
-            found["page"] = str(render_ledger(found, html))
-        finish(found, as_json=as_json, show=lambda console: _show(console, found, path))
+            export["page"] = str(render_ledger(export, html))
+        finish(export, as_json=as_json, show=lambda console: _show(console, export, path))
 
     guarded(work, as_json=as_json, loads=("tallystick.artifacts.ledger", "tallystick.report.ledger"))
 

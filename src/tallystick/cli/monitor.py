@@ -65,16 +65,20 @@ def monitor(
         agreed, own = load_contract(contract), load_party(party)
         if served:
             first = since.date() if since is not None else None
-            found = monitor_served(served_look_of(agreed, own, labels=labels, run=run, since=first, every=every.value))
+            monitoring = monitor_served(served_look_of(agreed, own, labels=labels, run=run, since=first, every=every.value))
         else:
-            found = monitored(look_of(agreed, own, table=table, scores=scores, run=run, every=every.value))
+            monitoring = monitored(look_of(agreed, own, table=table, scores=scores, run=run, every=every.value))
         if html is not None:
-            render_monitoring(found, html)
+            render_monitoring(monitoring, html)
         if prometheus is not None:
-            write_prometheus(found, prometheus)
-        told = {**found.to_dict(), "drifted": [each.name for each in found.drifted], "html": str(html) if html else None}
-        finish(told, as_json=as_json, show=lambda console: _show(console, found))
-        if fail and found.drifted:
+            write_prometheus(monitoring, prometheus)
+        values = {
+            **monitoring.to_dict(),
+            "drifted": [each.name for each in monitoring.drifted],
+            "html": str(html) if html else None,
+        }
+        finish(values, as_json=as_json, show=lambda console: _show(console, monitoring))
+        if fail and monitoring.drifted:
             raise typer.Exit(EXIT_DRIFTED)
 
     guarded(work, as_json=as_json, loads=(*LIBRARIES, "tallystick.job.monitor"))

@@ -52,23 +52,25 @@ def runs(
             candidate = versions.name_candidate(run).run_id if run is not None else None
             if candidate is None:
                 versions.drop_candidate()
-            said = f"run {candidate} is the candidate here" if candidate is not None else "there is no candidate here any more"
-            finish({"candidate": candidate}, as_json=as_json, show=lambda console: console.print(said, markup=False))
+            sentence = (
+                f"run {candidate} is the candidate here" if candidate is not None else "there is no candidate here any more"
+            )
+            finish({"candidate": candidate}, as_json=as_json, show=lambda console: console.print(sentence, markup=False))
         elif run is not None:
-            made = versions.promote(run)
-            said = f"run {made.run_id} is promoted here; it is in use once all sides have promoted it"
-            finish({"promoted": made.run_id}, as_json=as_json, show=lambda console: console.print(said, markup=False))
+            promotion = versions.promote(run)
+            sentence = f"run {promotion.run_id} is promoted here; it is in use once all sides have promoted it"
+            finish({"promoted": promotion.run_id}, as_json=as_json, show=lambda console: console.print(sentence, markup=False))
         elif action == Action.rollback:
-            gone, now = versions.roll_back()
+            withdrawn, now = versions.roll_back()
             none_left = (
                 "no run is promoted here now, so sides that begin take the latest complete run; promote another on all sides"
             )
-            left = f"run {now.run_id} is the newest promotion now" if now is not None else none_left
-            found = {"withdrawn": gone.run_id, "promoted": now.run_id if now is not None else None}
+            remaining = f"run {now.run_id} is the newest promotion now" if now is not None else none_left
+            values = {"withdrawn": withdrawn.run_id, "promoted": now.run_id if now is not None else None}
             finish(
-                found,
+                values,
                 as_json=as_json,
-                show=lambda console: console.print(f"run {gone.run_id} is withdrawn; {left}", markup=False),
+                show=lambda console: console.print(f"run {withdrawn.run_id} is withdrawn; {remaining}", markup=False),
             )
         else:
             rows = listed(agreed, own)

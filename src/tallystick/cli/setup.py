@@ -49,13 +49,13 @@ def init(
         from tallystick.config.templates import Asked, contract_text, party_text
         from tallystick.reading import Role
 
-        known: tuple[Role, ...] = get_args(Role)
-        if (chosen := next((name for name in known if name == role), None)) is None:
-            raise ConfigError(f"--role {role}: must be {', '.join(known[:-1])} or {known[-1]}")
-        asked = Asked(
-            role=chosen,
+        roles: tuple[Role, ...] = get_args(Role)
+        if (chosen_role := next((name for name in roles if name == role), None)) is None:
+            raise ConfigError(f"--role {role}: must be {', '.join(roles[:-1])} or {roles[-1]}")
+        request = Asked(
+            role=chosen_role,
             parties=tuple(name.strip() for name in parties.split(",")),
-            method=method or ("union-with-helper" if chosen == "helper" else "intersection"),
+            method=method or ("union-with-helper" if chosen_role == "helper" else "intersection"),
             party=party,
             table=table,
             gradients=gradients,
@@ -64,14 +64,14 @@ def init(
         for path in paths.values():
             if path.exists():
                 raise ConfigError(f"{path} exists already; choose another folder")
-        asked, columns = _with_columns(asked)
+        request, columns = _with_columns(request)
         if table is not None and not table.is_absolute():
-            asked = replace(asked, table=Path(os.path.relpath(table, folder)))
+            request = replace(request, table=Path(os.path.relpath(table, folder)))
         folder.mkdir(parents=True, exist_ok=True)
-        paths["party"].write_text(party_text(asked), encoding="utf-8")
-        paths["contract"].write_text(contract_text(asked), encoding="utf-8")
+        paths["party"].write_text(party_text(request), encoding="utf-8")
+        paths["contract"].write_text(contract_text(request), encoding="utf-8")
         written = {kind: str(path) for kind, path in paths.items()}
-        if chosen == "label":
+        if chosen_role == "label":
             written["ledger"] = str(_create_ledger(paths["party"]))
         finish({**written, **({"columns": columns} if columns else {})}, as_json=as_json)
 
@@ -101,8 +101,8 @@ def _with_columns(asked: "Asked") -> tuple["Asked", list[str]]:
         column = frame.get_column(name)
         lines.append(f"{name}: {column.dtype}, such as {', '.join(samples_of(column))}")
         lines += [number_like_warning(name)] if number_like(column) else []
-    found = guess_columns(frame, similar=asked.facts.similar, is_label=asked.role == "label")
-    return replace(asked, columns=found), lines
+    guessed = guess_columns(frame, similar=asked.facts.similar, is_label=asked.role == "label")
+    return replace(asked, columns=guessed), lines
 
 
 def _create_ledger(path: Path) -> Path:
@@ -110,11 +110,11 @@ def _create_ledger(path: Path) -> Path:
     from tallystick.artifacts.ledger import create_ledger
     from tallystick.config.party import load_party
 
-    made = create_ledger(load_party(path))
+    ledger = create_ledger(load_party(path))
     text = path.read_text()
     assert text.count("identity: null") == 1
-    path.write_text(text.replace("identity: null", f"identity: {made.identity}"))
-    return made.path
+    path.write_text(text.replace("identity: null", f"identity: {ledger.identity}"))
+    return ledger.path
 
 
 def cert(
@@ -157,12 +157,12 @@ def check(
     def work() -> None:
         from tallystick.check import check_party_file
 
-        found = check_party_file(party, contract)
-        finish(found, as_json=as_json, show=lambda console: _show(console, found))
-        if found["problems"]:
+        report = check_party_file(party, contract)
+        finish(report, as_json=as_json, show=lambda console: _show(console, report))
+        if report["problems"]:
             if as_json:  # the problems are in the one JSON object; a second one would hide it
-                told = printable_lines("; ".join(found["problems"]))
-                sys.stderr.write(f"error: {len(found['problems'])} problem(s): {told}\n")
+                problems_text = printable_lines("; ".join(report["problems"]))
+                sys.stderr.write(f"error: {len(report['problems'])} problem(s): {problems_text}\n")
             raise typer.Exit(EXIT_USAGE)
 
     guarded(work, as_json=as_json, loads=(*LIBRARIES, "tallystick.check"))
@@ -195,24 +195,24 @@ def _show_profile(console: Console, profile: dict[str, Any]) -> None:
     counts = ", ".join(f"{name} {value}" for name, value in profile.items() if isinstance(value, int))
     table = Table(title=counts, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     # Names and uses are what people look for: they stay whole; a value that finds no room goes on in a second line.
-    shown, more = _few(profile["columns"])
-    widest = max((len(column["name"]) for column in shown), default=1)
+    columns, more = _few(profile["columns"])
+    widest = max((len(column["name"]) for column in columns), default=1)
     table.add_column("column", overflow="fold", width=min(widest, NAME_WIDTH))
     for name in ("use", "type", "missing", "distinct"):
         table.add_column(name, no_wrap=True)
     for name in ("minimum", "maximum") if console.width >= WIDE else ("min", "max"):
         table.add_column(name, overflow="fold")
-    for column in shown:
+    for column in columns:
         kind = column["type"].partition("(")[0]
-        told = (
+        cells = (
             column["use"],
             kind,
             f"{column['missing_share']:.1%}",
             *(column[name] for name in ("distinct", "minimum", "maximum")),
         )
-        table.add_row(escape(column["name"]), *(escape(_cell(value)) for value in told))
+        table.add_row(escape(column["name"]), *(escape(_cell(value)) for value in cells))
     console.print(table)
-    for column in shown:
+    for column in columns:
         if column["samples"] and column["use"] != "key":
             console.print(f"{column['name']}: such as {', '.join(column['samples'])}", markup=False)
     if more:

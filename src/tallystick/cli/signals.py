@@ -31,14 +31,14 @@ def ignore_signals() -> None:
 @contextmanager
 def signals_noted() -> Iterator[None]:
     """Raise KeyboardInterrupt at the block's end if a signal came within it, where it could tear the import of a module."""
-    came: list[int] = []
+    signals: list[int] = []
     for number in _ASKS_FOR_THE_END:
-        signal.signal(number, lambda number, _: came.append(number))
+        signal.signal(number, lambda number, _: signals.append(number))
     try:
         yield
     finally:
         interruptible()
-    if came:
+    if signals:
         raise KeyboardInterrupt
 
 

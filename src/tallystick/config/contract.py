@@ -265,11 +265,14 @@ def differences(own: str, theirs: str) -> list[str]:
         other = _flat(_bounded(json.loads(theirs)))
     except (ValueError, RecursionError):
         return ["the peer's contract is not readable JSON; install the same tallystick on both sides"]
-    ours = _flat(json.loads(own))
+    own_values = _flat(json.loads(own))
     lines = [
-        f"{_printable(key)}: ours {_side(ours, key)}, theirs {_side(other, key)}"
-        for key in sorted(ours.keys() | other.keys())
-        if key not in ours or key not in other or ours[key] != other[key] or type(ours[key]) is not type(other[key])
+        f"{_printable(key)}: ours {_side(own_values, key)}, theirs {_side(other, key)}"
+        for key in sorted(own_values.keys() | other.keys())
+        if key not in own_values
+        or key not in other
+        or own_values[key] != other[key]
+        or type(own_values[key]) is not type(other[key])
     ]
     if len(lines) > MAX_DIFFERENCES:
         lines[MAX_DIFFERENCES:] = [f"and {len(lines) - MAX_DIFFERENCES} more"]

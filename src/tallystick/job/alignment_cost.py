@@ -49,10 +49,10 @@ def alignment_cost(contract: Contract, ids: int) -> str | None:
     seconds = few.cpu_seconds + share * (many.cpu_seconds - few.cpu_seconds)
     if many.cpu_seconds <= few.cpu_seconds:  # something else disturbed the small trial: then the large one alone tells
         seconds = many.cpu_seconds * ids / sizes[1]
-    sent = few.sent_bytes + share * (many.sent_bytes - few.sent_bytes)
+    message_bytes = few.sent_bytes + share * (many.sent_bytes - few.sent_bytes)
     return (
         f"with {ids} ids on the other side, too: some {seconds:.2g} s of processor time of both sides together, if its machine "
-        f"is like this one, and {sent / 1e6:.2g} MB of messages ({sent / LINK_BYTES_PER_S:.2g} s at 100 Mbit/s)"
+        f"is like this one, and {message_bytes / 1e6:.2g} MB of messages ({message_bytes / LINK_BYTES_PER_S:.2g} s at 100 Mbit/s)"
     )
 
 
@@ -63,8 +63,8 @@ def line_note(contract: Contract, ids: int, *, round_trip_s: float) -> str:
     plain = alignment.method == "intersection" and alignment.protocol == "auto" and alignment.security != "malicious"
     if not plain or not ids or len(contract.feature_parties) > 1:
         return far
-    taken = sooner(ids, ids, MeasuredLine(round_trip_s=round_trip_s, bytes_per_s=LINK_BYTES_PER_S))
-    return f"{far}: with as many ids there, and at 100 Mbit/s, alignment.protocol: auto takes {taken} (a run measures both)"
+    protocol = sooner(ids, ids, MeasuredLine(round_trip_s=round_trip_s, bytes_per_s=LINK_BYTES_PER_S))
+    return f"{far}: with as many ids there, and at 100 Mbit/s, alignment.protocol: auto takes {protocol} (a run measures both)"
 
 
 def _trial(contract: Contract, ids: int, *, hashes: bool) -> _Cost:
@@ -90,5 +90,5 @@ def _trial(contract: Contract, ids: int, *, hashes: bool) -> _Cost:
         ]
         for each in running:
             each.result()
-    sent = sum(end.traffic.bytes_sent for end in ends)
-    return _Cost(cpu_seconds=time.process_time() - started, sent_bytes=sent)
+    bytes_sent = sum(end.traffic.bytes_sent for end in ends)
+    return _Cost(cpu_seconds=time.process_time() - started, sent_bytes=bytes_sent)

@@ -197,29 +197,34 @@ def shake_hands(
 
 def _require_same_run(contract: Contract, own: ResumeState, greetings: Mapping[str, Greeting]) -> None:
     """Raise PeerError where another run is chosen at a feature party, with who has which and what to do."""
-    theirs = {name: greeting.run_id for name, greeting in greetings.items()}
-    other = next((name for name, run_id in theirs.items() if run_id != own.run_id), None)
+    their_runs = {name: greeting.run_id for name, greeting in greetings.items()}
+    other = next((name for name, run_id in their_runs.items() if run_id != own.run_id), None)
     if other is None:
         return
-    chosen = ", ".join(f"{name} {run_id or 'none'}" for name, run_id in {contract.label_party: own.run_id, **theirs}.items())
-    held = [set(greeting.complete) for greeting in greetings.values()]
-    shared = next((run_id for run_id in own.complete if all(run_id in ids for ids in held)), None)
+    run_list = ", ".join(
+        f"{name} {run_id or 'none'}" for name, run_id in {contract.label_party: own.run_id, **their_runs}.items()
+    )
+    complete_sets = [set(greeting.complete) for greeting in greetings.values()]
+    shared = next((run_id for run_id in own.complete if all(run_id in ids for ids in complete_sets)), None)
     helps = (
         f"all have run {shared}: give `--run {shared}` on all sides"
         if shared is not None
         else "no complete run is on all sides: make one with `tallystick run` on all sides"
     )
-    raise PeerError(other, f"the sides would predict with different runs: {chosen}; {helps}")
+    raise PeerError(other, f"the sides would predict with different runs: {run_list}; {helps}")
 
 
 def _require_same_start(own: ResumeState, peer: str, greeting: Greeting) -> None:
     """Raise PeerError where the peer starts from another run than this side, or from none."""
     if greeting.start_from == own.start_from:
         return
-    theirs, ours = (f"run {printable(name, most=16)}" if name else "scratch" for name in (greeting.start_from, own.start_from))
+    their_start, own_start = (
+        f"run {printable(name, most=16)}" if name else "scratch" for name in (greeting.start_from, own.start_from)
+    )
     raise PeerError(
         peer,
-        f"{peer} starts from {theirs} and this side from {ours}; give --start-from with one run's id on all sides, or on none",
+        f"{peer} starts from {their_start} and this side from {own_start}; "
+        "give --start-from with one run's id on all sides, or on none",
     )
 
 
@@ -230,10 +235,10 @@ def _check(agreement: Agreement, resume_state: ResumeState, peer: str, *, keeps:
     if not keeps:
         return
     wrong = ""
-    known = {resume_state.run_id, *(each.run_id for each in resume_state.promoted)} - {""}
+    own_ids = {resume_state.run_id, *(each.run_id for each in resume_state.promoted)} - {""}
     if agreement.version and agreement.run_id not in [each.run_id for each in resume_state.promoted]:
         wrong = f"to use run {agreement.run_id} as promoted; this side did not promote it"
-    elif not agreement.align and not (resume_state.resume and agreement.run_id in known):
+    elif not agreement.align and not (resume_state.resume and agreement.run_id in own_ids):
         wrong = f"to go on with run {agreement.run_id}; this side has {resume_state.run_id or 'none'}"
     elif agreement.align and (agreement.resume_from or not agreement.train):
         wrong = f"to align anew and yet to go on from step {agreement.resume_from}"
@@ -263,22 +268,23 @@ def _greet(contract: Contract, resume_state: ResumeState, channel: Channel) -> G
             numpy=_release(np.__version__),
         )
     )
-    theirs = channel.receive(Greeting)
-    if theirs.contract_hash != contract.hash:
+    greeting = channel.receive(Greeting)
+    if greeting.contract_hash != contract.hash:
         raise _mismatch(contract, channel)
-    if theirs.version != __version__:
+    if greeting.version != __version__:
         raise ProtocolError(
             channel.peer,
-            f"{channel.peer} runs tallystick {theirs.version[:40]!r}, this side {__version__}; install the same on both",
+            f"{channel.peer} runs tallystick {greeting.version[:40]!r}, this side {__version__}; install the same on both",
         )
-    if theirs.command != resume_state.command:
+    if greeting.command != resume_state.command:
         raise ProtocolError(
-            channel.peer, f"{channel.peer} runs `tallystick {theirs.command[:40]}`, this side `tallystick {resume_state.command}`"
+            channel.peer,
+            f"{channel.peer} runs `tallystick {greeting.command[:40]}`, this side `tallystick {resume_state.command}`",
         )
-    if theirs.resume != resume_state.resume:
-        one, other = (channel.peer, "this side") if theirs.resume else ("this side", channel.peer)
+    if greeting.resume != resume_state.resume:
+        one, other = (channel.peer, "this side") if greeting.resume else ("this side", channel.peer)
         raise PeerError(channel.peer, f"{one} resumes a run and {other} starts a new one; pass --resume on both sides or on none")
-    return theirs
+    return greeting
 
 
 def _release(version: str) -> str:
@@ -288,9 +294,9 @@ def _release(version: str) -> str:
 
 def _note_versions(peer: str, theirs: Greeting, note: Callable[[str], None]) -> None:
     own = {"torch": _release(torch.__version__), "numpy": _release(np.__version__)}
-    their = {"torch": printable(theirs.torch, most=40), "numpy": printable(theirs.numpy, most=40)}
-    if other := [name for name in own if own[name] != their[name]]:
-        one, two = (" and ".join(f"{name} {versions[name]}" for name in other) for versions in (their, own))
+    their_versions = {"torch": printable(theirs.torch, most=40), "numpy": printable(theirs.numpy, most=40)}
+    if other := [name for name in own if own[name] != their_versions[name]]:
+        one, two = (" and ".join(f"{name} {versions[name]}" for name in other) for versions in (their_versions, own))
         note(
             f"{peer} computes with {one}, this side with {two}: both draw the order of rows from the contract's seed, which "
             "another version may draw otherwise; install the same on both (constraints.txt)"
@@ -299,7 +305,9 @@ def _note_versions(peer: str, theirs: Greeting, note: Callable[[str], None]) -> 
 
 def _mismatch(contract: Contract, channel: Channel) -> ContractMismatch:
     channel.send(ContractText(text=contract.canonical_json()))
-    found = differences(contract.canonical_json(), channel.receive(ContractText).text)
+    differing = differences(contract.canonical_json(), channel.receive(ContractText).text)
     return ContractMismatch(
-        channel.peer, f"the contract differs from {channel.peer}'s in {len(found)} place(s): {'; '.join(found)}", found
+        channel.peer,
+        f"the contract differs from {channel.peer}'s in {len(differing)} place(s): {'; '.join(differing)}",
+        differing,
     )

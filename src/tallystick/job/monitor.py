@@ -70,16 +70,16 @@ def _labels(contract: Contract, party: PartyFile, place: str) -> pl.DataFrame:
     assert party.label is not None
     key = key_of(frame, columns=party.keys, alignment=contract.alignment)
     label = require_column(frame, party.label, use="label")
-    found = pl.DataFrame({KEY: key, LABEL: label}).drop_nulls()
-    if found.get_column(KEY).is_duplicated().any():
+    labels = pl.DataFrame({KEY: key, LABEL: label}).drop_nulls()
+    if labels.get_column(KEY).is_duplicated().any():
         raise DataError(f"--labels: a key stands in {place} with several labels; give each row's label once")
-    return found
+    return labels
 
 
 def _read(scores: Path, party: PartyFile) -> pl.DataFrame:
     """Read the scores; keys of a CSV as text if the party file says so."""
-    found = read_table(TableConfig(path=scores), text=party.text_columns)
-    return found.select(found.columns)
+    scores_table = read_table(TableConfig(path=scores), text=party.text_columns)
+    return scores_table.select(scores_table.columns)
 
 
 def _unheard(_: str) -> None:

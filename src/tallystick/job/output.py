@@ -53,8 +53,8 @@ def check_columns(contract: Contract, party: PartyFile, frame: Frame, output: Pa
         return
     for name in columns:
         column = frame.select([name]).to_series()
-        told = column.cast(pl.String) if column.dtype in (pl.String, pl.Categorical, pl.Enum) else pl.Series([], dtype=pl.String)
-        values = pl.concat([pl.Series([name]), told.alias("")])
+        texts = column.cast(pl.String) if column.dtype in (pl.String, pl.Categorical, pl.Enum) else pl.Series([], dtype=pl.String)
+        values = pl.concat([pl.Series([name]), texts.alias("")])
         odd = values.str.contains(_FORMULA) & ~values.str.contains(_NUMBER)
         if count := int(odd.sum()):
             first = values.filter(odd)[0]

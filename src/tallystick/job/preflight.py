@@ -114,11 +114,11 @@ def require(
 
     Raises the problem that was found; of several, a ConfigError or a DataError with a line for each.
     """
-    found = preflight(contract, party, folder=folder, trials=trials, point=point)
-    _raise(found)
-    if found.room is not None and found.room.rows >= WORTH_SAYING:
-        say(found.room.describe())
-    return found.frame if found.frame is not None else pl.DataFrame(), found.keys
+    report = preflight(contract, party, folder=folder, trials=trials, point=point)
+    _raise(report)
+    if report.room is not None and report.room.rows >= WORTH_SAYING:
+        say(report.room.describe())
+    return report.frame if report.frame is not None else pl.DataFrame(), report.keys
 
 
 def require_to_predict(
@@ -136,20 +136,20 @@ def require_to_predict(
     The ledger is looked at where scoring ``charges`` it each time. A party that has called its peers already no longer ``calls``
     them.
     """
-    found = Preflight()
+    report = Preflight()
     if calls:
-        _check_side(contract, party, found)
-    keys = found.tried(lambda: keys_of(frame, party, contract.alignment))
+        _check_side(contract, party, report)
+    keys = report.tried(lambda: keys_of(frame, party, contract.alignment))
     if keys is not None:
         is_label = contract.role_of(party.party) == "label"
-        found.tried(lambda: _check_ids(contract, keys, is_label=is_label))
+        report.tried(lambda: _check_ids(contract, keys, is_label=is_label))
         if encoder is not None:
-            found.tried(lambda: room_of(contract, encoder, rows=frame.height).require())
-            found.tried(lambda: encoder.check(frame[keys.rows_R]))  # all columns, and nothing infinite in them
+            report.tried(lambda: room_of(contract, encoder, rows=frame.height).require())
+            report.tried(lambda: encoder.check(frame[keys.rows_R]))  # all columns, and nothing infinite in them
     ahead = Ahead(contract=contract, party=party, folder=folder, predicts=True, keys=keys)
     if charges:
-        found.tried(lambda: check_budget(ahead))
-    _raise(found)
+        report.tried(lambda: check_budget(ahead))
+    _raise(report)
     assert keys is not None
     return keys
 
@@ -179,25 +179,25 @@ def preflight(
         trials: how many trainings a search may still take, where it is one.
         point: what the run starts from, where that is not scratch.
     """
-    found = Preflight()
-    fits = _check_side(contract, party, found)
+    report = Preflight()
+    fits = _check_side(contract, party, report)
     if party.table is not None:
         trained = point.encoder if point is not None else None
-        found.frame = found.tried(lambda: read_party_table(party, trained=trained))
+        report.frame = report.tried(lambda: read_party_table(party, trained=trained))
     if not fits:
-        return found
+        return report
     if (cluster := party.training_cluster) is not None:
-        found.tried(cluster.check)
+        report.tried(cluster.check)
     if contract.role_of(party.party) == "label":
-        found.tried(lambda: check_teacher(contract))
-    if (frame := found.frame) is not None:
-        found.frame = found.tried(lambda: with_summaries(frame, party, contract.alignment))
-    if found.frame is not None:
+        report.tried(lambda: check_teacher(contract))
+    if (frame := report.frame) is not None:
+        report.frame = report.tried(lambda: with_summaries(frame, party, contract.alignment))
+    if report.frame is not None:
         before = point.before(grows=party.party not in contract.model.bottoms) if point is not None else None
-        _check_table(contract, party, found, found.frame, folder, before)
-    ahead = Ahead(contract=contract, party=party, folder=folder, trials=trials, keys=found.keys)
-    found.budget = found.tried(lambda: check_budget(ahead)) or ()
-    return found
+        _check_table(contract, party, report, report.frame, folder, before)
+    ahead = Ahead(contract=contract, party=party, folder=folder, trials=trials, keys=report.keys)
+    report.budget = report.tried(lambda: check_budget(ahead)) or ()
+    return report
 
 
 def _check_side(contract: Contract, party: PartyFile, found: Preflight) -> bool:
@@ -233,14 +233,14 @@ def proxy_of(party: PartyFile) -> Proxy | None:
     if party.proxy is None:
         return None
     credentials = party.proxy.credentials
-    told = credentials.read("proxy.credentials").strip() if credentials is not None else None
-    return checked_proxy(party.proxy.address, credentials=told)
+    user_and_password = credentials.read("proxy.credentials").strip() if credentials is not None else None
+    return checked_proxy(party.proxy.address, credentials=user_and_password)
 
 
 def check_kept(party: PartyFile, keys: Keys, folder: RunFolder) -> None:
     """Refuse to go on with a run that aligned other ids; raises DataError."""
-    kept = folder.load_alignment()
-    if kept is not None and kept[0].table != fingerprint(keys):
+    saved = folder.load_alignment()
+    if saved is not None and saved[0].table != fingerprint(keys):
         raise DataError(
             f"the table of {party.party} has other ids, or another order, than when {folder.path} was aligned; "
             "put the old table back, or start a new run without --resume on all sides"
@@ -288,8 +288,8 @@ def check_label(
     assert party.label is not None
     label = require_column(here, party.label, use="label")
     if before is not None and before.coder is not None:
-        known = known_labels(before.coder, label)
-        return known, known.encode(label)[torch.from_numpy(training)]
+        label_coder = known_labels(before.coder, label)
+        return label_coder, label_coder.encode(label)[torch.from_numpy(training)]
     coder = LabelCoder.fit(label, contract.target, training, hidden=contract.hides_labels)
     if not contract.sends_gradients:  # then a run judges the whole column, and nobody is to hear of it
         LabelCoder.fit(label, contract.target, training, hidden=True)
@@ -373,8 +373,8 @@ def _check_features(
     several = folds_notes(contract.training.folds, contract.folds(len(training)))
     notes = (*encoder.notes, *contract.training.resolved_notes(len(training)), *several)
     notes += (screening_line(contract),) if encoder.screened and not is_label else ()
-    told = (f"a run fits on those of these {len(training):,} rows that all parties have, and may then choose otherwise",)
-    found.notes += notes + (told if not contract.linkage.imputes and any("auto:" in note for note in notes) else ())
+    fit_note = (f"a run fits on those of these {len(training):,} rows that all parties have, and may then choose otherwise",)
+    found.notes += notes + (fit_note if not contract.linkage.imputes and any("auto:" in note for note in notes) else ())
 
 
 def _check_model(contract: Contract, party: PartyFile, encoder: Encoder, here: Frame) -> None:

@@ -85,10 +85,10 @@ def run_process(
     log = RunLog(watcher)
     log.note(f"tallystick {__version__}: {command} of contract {contract.name} ({contract.hash[:8]}) as {party.party}")
     logbook = Logbook(party=party.party, watcher=log)
-    held = ExitStack()
+    stack = ExitStack()
 
     def hold(folder: RunFolder) -> RunFolder:
-        held.enter_context(folder.locked())
+        stack.enter_context(folder.locked())
         return folder
 
     def run(channels: dict[str, Channel], leave: Callable[[], None]) -> tuple[Result, RunFolder]:
@@ -109,7 +109,7 @@ def run_process(
         log.say(f"run folder: {job.folder.path}")
         return run_party(job), job.folder
 
-    with held, _ending(log, logbook, partial(_again, logbook, folder, how_to_resume)):
+    with stack, _ending(log, logbook, partial(_again, logbook, folder, how_to_resume)):
         if folder is not None:
             hold(folder).check(trained="training" not in phases and "alignment" not in phases)
             log.keep_in(folder.path)
@@ -167,9 +167,9 @@ class _Start:
 
 def _check_labels(contract: Contract, party: PartyFile, folder: RunFolder, frame: Frame, keys: Keys) -> None:
     """Refuse to go on with a run, or a trial that is not over, with other labels than it was charged for; raises DataError."""
-    if (kept := folder.load_alignment()) is None:
+    if (saved := folder.load_alignment()) is None:
         return
-    own = OwnRows(party=party, is_label=True, frame=frame, keys=keys, alignment=kept[1])
+    own = OwnRows(party=party, is_label=True, frame=frame, keys=keys, alignment=saved[1])
     for place in (folder, *open_trials(folder)):
         check_charged_labels(contract, place, own.used_labels(contract))
 
@@ -190,8 +190,8 @@ def _ending(log: RunLog, logbook: Logbook, again: Callable[[], str]) -> Iterator
 
 def _again(logbook: Logbook, folder: RunFolder | None, how_to_resume: str) -> str:
     """Say how to go on: with a run that has begun, or anew."""
-    begun = folder is not None or logbook.phase not in ("start", "handshake")
-    return how_to_resume if begun else "run both sides again"
+    has_begun = folder is not None or logbook.phase not in ("start", "handshake")
+    return how_to_resume if has_begun else "run both sides again"
 
 
 Work = Callable[[dict[str, Channel], Callable[[], None]], T]
@@ -221,18 +221,18 @@ def with_sessions(
         proxy=proxy_of(party),
     )
     addresses = {name: party.peers[name].address for name in dialled(contract, party.party)}
-    others = [name for name in contract.parties if name != party.party and _talks(contract, party.party, name)]
+    peers = [name for name in contract.parties if name != party.party and _talks(contract, party.party, name)]
     try:
         if opened is not None:
             opened(network)
         channels: dict[str, Channel] = dict(
             network.connect(
-                {name: addresses.get(name) for name in others},
+                {name: addresses.get(name) for name in peers},
                 waiting=_Waiting(watcher, wait_s=limits.wait_s),
                 notice=watcher.say,
             )
         )
-        found = work(channels, network.close)
+        outcome = work(channels, network.close)
     except PeerError as error:
         network.close(f"{party.party} lost the run: {error}")
         raise
@@ -247,7 +247,7 @@ def with_sessions(
         network.close(f"{party.party} had to stop: {category_of(error)}; {_ASK}")
         raise
     network.close()
-    return found
+    return outcome
 
 
 class _Waiting:

@@ -111,15 +111,15 @@ def count_decision(decision: Decision, party: PartyFile, folder: RunFolder, *, o
     contract, epsilon = contract_of(folder.path), contract_of(folder.path).promotion.epsilon
     if party.party != contract.label_party or folder.origin.party != party.party:
         raise ConfigError(f"compare --decide: {folder.path} is a run of {folder.origin.party}; decide at {contract.label_party}")
-    known = folder.noted(DECISION)
+    note = folder.noted(DECISION)
     which = f"{old}, epsilon {epsilon}"
-    if which in known:
-        told = bool(known[which])
+    if which in note:
+        answer = bool(note[which])
     elif epsilon is not None:
         what = f"decision whether run {folder.run_id} takes the place of run {old}, by randomised response"
         with charged(party, folder, LABELS) as ledger:
             ledger.spend(party.privacy.dataset, PureDP(epsilon=epsilon), what=what)
-        told = bool(respond(np.array([int(decision.promote)]), 2, epsilon, secrets.token_bytes)[0])
+        answer = bool(respond(np.array([int(decision.promote)]), 2, epsilon, secrets.token_bytes)[0])
     else:
         if not contract.sends_gradients:
             raise ConfigError(
@@ -128,16 +128,16 @@ def count_decision(decision: Decision, party: PartyFile, folder: RunFolder, *, o
             )
         what = f"decision whether run {folder.run_id} takes the place of run {old}, by exact labels of test rows"
         enter_exact(party, folder, "promotion", what=what)
-        told = decision.promote
-    folder.note(DECISION, {**known, which: told}, private=True)
+        answer = decision.promote
+    folder.note(DECISION, {**note, which: answer}, private=True)
     if epsilon is None:
-        return replace(decision, promote=told)
+        return replace(decision, promote=answer)
     chance = 1 / (1 + math.exp(epsilon))
     why = (
         f"promotion.epsilon = {epsilon:g}: the answer is turned with probability {chance:.3g}, once for these two runs; act on "
         "it alone, for what is promoted is seen by the others"
     )
-    return replace(decision, promote=told, reasons=[*decision.reasons, why])
+    return replace(decision, promote=answer, reasons=[*decision.reasons, why])
 
 
 def was_decided(folder: RunFolder) -> bool:

@@ -39,19 +39,20 @@ class Room:
     def of(cls, rows: int, *, row_bytes: int, union: bool = False) -> "Room":
         """By the bytes that an encoded row takes, and by whether rows are linked in a union."""
         disk = 0 if fits_memory(rows, row_bytes) else rows * row_bytes
-        held = IN_MEMORY_BYTES if disk else rows * row_bytes
+        held_bytes = IN_MEMORY_BYTES if disk else rows * row_bytes
         linked = (UNION_ROW_BYTES if union else ROW_BYTES) * rows
-        return cls(rows=rows, memory=LIBRARIES + linked + held, disk=disk)
+        return cls(rows=rows, memory=LIBRARIES + linked + held_bytes, disk=disk)
 
     def require(self) -> None:
         """Raise DataError where this machine has less memory left, and StorageError where there is less room on disk."""
         folder, room, is_memory = temporary_folder()
-        left = _memory_of_run()
+        free_bytes = _memory_of_run()
         memory = self.memory + self.disk * is_memory
-        if left is not None and memory > left:
+        if free_bytes is not None and memory > free_bytes:
             where = f" ({folder} lies in memory: set TMPDIR to a folder on a disk)" if self.disk and is_memory else ""
             raise DataError(
-                f"table: its {self.rows:,} rows take some {size_in_words(memory)} of memory in a run, and {size_in_words(left)} "
+                f"table: its {self.rows:,} rows take some {size_in_words(memory)} of memory in a run, and "
+                f"{size_in_words(free_bytes)} "
                 f"are free{where}; use a machine with more, or bring fewer rows"
             )
         if self.disk > room:
@@ -60,8 +61,8 @@ class Room:
     def describe(self) -> str:
         """Say the prediction beside what is free."""
         folder, room, is_memory = temporary_folder()
-        left = _memory_of_run()
-        of = f" (free: {size_in_words(left)})" if left is not None else ""
+        free_bytes = _memory_of_run()
+        of = f" (free: {size_in_words(free_bytes)})" if free_bytes is not None else ""
         lines = f"{self.rows:,} rows take some {size_in_words(self.memory)} of memory in a run{of}"
         if not self.disk:
             return f"{lines}; once encoded they stay in memory"
@@ -84,8 +85,8 @@ def room_of(contract: Contract, encoder: Encoder, *, rows: int) -> Room:
 
 def _memory_of_run() -> int | None:
     """Return what is free, together with what this process has of it by now."""
-    left = free_memory()
-    return left + memory_of_process() if left is not None else None
+    free_bytes = free_memory()
+    return free_bytes + memory_of_process() if free_bytes is not None else None
 
 
 def _too_full(room: Room, folder: Path, free: int) -> StorageError:

@@ -45,10 +45,10 @@ def run_party(job: Job) -> Result:
     """Run this party's side of a job, whichever its role; leaves model, result and report in the run folder."""
     use_threads(job.party.threads or fitting_threads(job.contract, job.frame.height))
     roles = {"label": _run_label_party, "feature": _run_feature_party, "helper": _run_helper}
-    job, found = roles[job.contract.role_of(job.name)](job)
+    job, findings = roles[job.contract.role_of(job.name)](job)
     if job.phases != ("alignment",):  # whoever went on from the alignment told the others that it has it
         forget_buckets(job.folder, notes=job.contract.alignment.security != "malicious")
-    return write_report(job, found)
+    return write_report(job, findings)
 
 
 def _run_label_party(job: Job) -> tuple[Job, RunFindings]:
@@ -56,38 +56,38 @@ def _run_label_party(job: Job) -> tuple[Job, RunFindings]:
     check_subgroups(job.frame, job.party)  # before anybody is told of the job
     keys = _own_keys(job)
     with logbook.during("handshake", job.all_channels):
-        named = {name: job.channels[name] for name in contract.feature_parties}
+        feature_channels = {name: job.channels[name] for name in contract.feature_parties}
         helper = job.channels[contract.helper] if contract.helper is not None else None
         notes: list[str] = []
         agreement = shake_hands_label_party(
-            contract, _resume_state(job, keys), named, helper=helper, note=partial(_note, job, notes)
+            contract, _resume_state(job, keys), feature_channels, helper=helper, note=partial(_note, job, notes)
         )
         agreement = _own_steps(job, agreement)
-        found = _taken_up(job, keys, agreement, notes)
+        findings = _taken_up(job, keys, agreement, notes)
     if "alignment" in job.phases:
-        found = _linked(job, keys, agreement, found)
-    if "tuning" in job.phases and found.alignment is not None:
-        linked = linked_job(job, found.alignment)
+        findings = _linked(job, keys, agreement, findings)
+    if "tuning" in job.phases and findings.alignment is not None:
+        linked = linked_job(job, findings.alignment)
         with logbook.during("tuning", channels):
-            found = replace(found, trials=tune_as_label_party(linked, keys, found.alignment, run_id=agreement.run_id))
+            findings = replace(findings, trials=tune_as_label_party(linked, keys, findings.alignment, run_id=agreement.run_id))
     if "training" not in job.phases and "evaluation" not in job.phases:
-        return job, found
-    alignment = found.alignment or kept_alignment(job)
+        return job, findings
+    alignment = findings.alignment or kept_alignment(job)
     job = linked_job(job, alignment)
     rows = own_rows(job, keys, alignment)
     with logbook.during("training", channels):
         dataset = encode_rows(job, keys, alignment, channels)
-        kept = None
+        cuts = None
         if not contract.sends_gradients:
-            kept = receive_once(job, dataset, receive_widths(job, dataset), trains=trains(job, agreement))
+            cuts = receive_once(job, dataset, receive_widths(job, dataset), trains=trains(job, agreement))
             rows.check_at_home(job.contract, dataset.train_N, dataset.unaligned.train_N)
-        trained = train_as_label_party(job, dataset, agreement, own=rows, kept=kept)
+        trained = train_as_label_party(job, dataset, agreement, own=rows, kept=cuts)
     if "evaluation" in job.phases:
         with logbook.during("evaluation", channels):
-            found = replace(found, evaluated=evaluate(job, rows, trained, dataset, run_id=agreement.run_id, kept=kept))
+            findings = replace(findings, evaluated=evaluate(job, rows, trained, dataset, run_id=agreement.run_id, kept=cuts))
     job.leave()
-    found = replace(
-        found,
+    findings = replace(
+        findings,
         alignment=alignment,
         dataset=dataset,
         training=trained.state,
@@ -95,7 +95,7 @@ def _run_label_party(job: Job) -> tuple[Job, RunFindings]:
         column_notes=telling_columns(job, rows, dataset),
         audited=audit_training(job, rows, dataset, run_id=agreement.run_id),
     )
-    return job, found
+    return job, findings
 
 
 def _run_feature_party(job: Job) -> tuple[Job, RunFindings]:
@@ -105,37 +105,37 @@ def _run_feature_party(job: Job) -> tuple[Job, RunFindings]:
     with logbook.during("handshake", job.all_channels):
         notes: list[str] = []
         agreement = shake_hands(contract, _resume_state(job, keys), channel, note=partial(_note, job, notes))
-        found = _taken_up(job, keys, agreement, notes)
+        findings = _taken_up(job, keys, agreement, notes)
     if "alignment" in job.phases:
-        found = _linked(job, keys, agreement, found)
-    if "tuning" in job.phases and found.alignment is not None:
-        linked = linked_job(job, found.alignment)
+        findings = _linked(job, keys, agreement, findings)
+    if "tuning" in job.phases and findings.alignment is not None:
+        linked = linked_job(job, findings.alignment)
         with logbook.during("tuning", [channel]):
-            found = replace(found, trials=tune_as_feature_party(linked, keys, found.alignment, run_id=agreement.run_id))
+            findings = replace(findings, trials=tune_as_feature_party(linked, keys, findings.alignment, run_id=agreement.run_id))
     if "training" not in job.phases and "evaluation" not in job.phases:
-        return job, found
-    alignment = found.alignment or kept_alignment(job)
+        return job, findings
+    alignment = findings.alignment or kept_alignment(job)
     job = linked_job(job, alignment)
     with logbook.during("training", [channel]):
         dataset = encode_rows(job, keys, alignment, [channel])
         if contract.sends_gradients:
             trained = train_as_feature_party(job, dataset, agreement)
-            found = replace(found, training=trained.state)
+            findings = replace(findings, training=trained.state)
         else:
             trained, finished = embed_as_feature_party(job, dataset, agreement)
-            found = replace(found, evaluated=Evaluated(finished=finished))
+            findings = replace(findings, evaluated=Evaluated(finished=finished))
     if "evaluation" in job.phases and contract.sends_gradients:
         with logbook.during("evaluation", [channel]):
-            found = replace(found, evaluated=take_part(job, trained, dataset, run_id=agreement.run_id))
+            findings = replace(findings, evaluated=take_part(job, trained, dataset, run_id=agreement.run_id))
     job.leave()
-    found = replace(
-        found,
+    findings = replace(
+        findings,
         alignment=alignment,
         dataset=dataset,
         modules={"bottom model": trained.bottom},
         audited=audit_training(job, own_rows(job, keys, alignment), dataset, run_id=agreement.run_id),
     )
-    return job, found
+    return job, findings
 
 
 def _run_helper(job: Job) -> tuple[Job, RunFindings]:
@@ -144,14 +144,14 @@ def _run_helper(job: Job) -> tuple[Job, RunFindings]:
     label, features = job.channels[contract.label_party], job.feature_channels
     with job.logbook.during("handshake", [label]):
         agreement = shake_hands(contract, ResumeState(command=job.command, resume=job.resume), label, keeps=False)
-    found = RunFindings(run_id=agreement.run_id)
+    findings = RunFindings(run_id=agreement.run_id)
     if not agreement.align:
-        return job, found
+        return job, findings
     with job.logbook.during("alignment", [label, *features]):
         outcome = help_align(contract, job.channels)
     for sentence in outcome.learnt:
         job.logbook.watcher.say(f"learnt: {sentence}")
-    return job, replace(found, helper=outcome)
+    return job, replace(findings, helper=outcome)
 
 
 def _linked(job: Job, keys: Keys, agreement: Agreement, found: RunFindings) -> RunFindings:
@@ -196,13 +196,13 @@ def _would_drop(job: Job) -> bool:
 
 def _resume_state(job: Job, keys: Keys) -> ResumeState:
     """Return what the run folder holds, for the handshake; a kept alignment of another table is of no use."""
-    kept = job.folder.load_alignment()
+    saved_before = job.folder.load_alignment()
     point = StartingPoint.of(job.folder)
     start_from = point.run_id if point is not None else ""
-    if kept is None or not job.resume:
+    if saved_before is None or not job.resume:
         return ResumeState(command=job.command, resume=job.resume, start_from=start_from)
     check_kept(job.party, keys, job.folder)
-    saved, _ = kept
+    saved, _ = saved_before
     steps, damaged = job.folder.steps()
     of_model = job.folder.damage()
     for error in (*damaged, *of_model):
@@ -240,12 +240,12 @@ def _taken_up(job: Job, keys: Keys, agreement: Agreement, notes: list[str]) -> R
     if (point := StartingPoint.of(job.folder)) is not None:
         logbook.watcher.say(starts_from(point.run_id))
         notes.append(starts_from(point.run_id))
-    found = RunFindings(run_id=agreement.run_id, resumed_from=agreement.resume_from, version_notes=notes, keys=keys.report)
+    findings = RunFindings(run_id=agreement.run_id, resumed_from=agreement.resume_from, version_notes=notes, keys=keys.report)
     logbook.committed = agreement.resume_from
     if agreement.resume_from and agreement.train:
         logbook.watcher.say(f"resuming after step {agreement.resume_from}")
     elif not job.contract.sends_gradients and not (job.is_label and "training" in job.phases):
-        return found
+        return findings
     elif job.resume and agreement.train and (job.folder.store().steps() or job.folder.trained):
         logbook.watcher.say("there is no step that all parties can go on from: training starts anew on the kept alignment")
-    return found
+    return findings

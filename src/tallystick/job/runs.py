@@ -63,25 +63,25 @@ def offered(
 
 def complete_ids(contract: Contract, party: PartyFile) -> list[str]:
     """Ids of this party's newest complete runs of the contract, the newest first; damaged ones cannot be chosen."""
-    found: list[str] = []
+    run_ids: list[str] = []
     for folder in RunFolder.all(party.runs, contract, party.party, unusable=False, key=party.run_key):
         try:
             if folder.complete(contract) and (run_id := folder.run_id):
-                found.append(run_id)
+                run_ids.append(run_id)
         except StorageError:
             continue
-        if len(found) == _MOST_TOLD:
+        if len(run_ids) == _MOST_TOLD:
             break
-    return found
+    return run_ids
 
 
 def _latest_complete(contract: Contract, party: PartyFile, say: Callable[[str], None]) -> RunFolder:
     latest = RunFolder.latest(party.runs, contract, party.party, key=party.run_key)
     runs = RunFolder.all(party.runs, contract, party.party, key=party.run_key)
-    found = next((folder for folder in runs if folder.complete(contract)), latest)
-    if found != latest:
-        say(f"{latest.path.name} was not finished: predicting with the latest complete run, {found.path.name}")
-    return found
+    folder_used = next((folder for folder in runs if folder.complete(contract)), latest)
+    if folder_used != latest:
+        say(f"{latest.path.name} was not finished: predicting with the latest complete run, {folder_used.path.name}")
+    return folder_used
 
 
 def named_run(contract: Contract, party: PartyFile, name: str, *, option: str = "--run") -> RunFolder:
@@ -93,10 +93,10 @@ def named_run(contract: Contract, party: PartyFile, name: str, *, option: str = 
         with suppress(StorageError):
             if folder.run_id == name:
                 return folder
-    known = ", ".join(complete_ids(contract, party)) or "none"
+    complete = ", ".join(complete_ids(contract, party)) or "none"
     raise ConfigError(
         f"{option} {name}: there is no such run of contract {contract.name} ({contract.hash[:8]}) in {party.runs}; give the id "
-        f"of a complete run ({known}), or the name or path of its folder"
+        f"of a complete run ({complete}), or the name or path of its folder"
     )
 
 

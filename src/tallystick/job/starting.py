@@ -65,12 +65,12 @@ def _require_same_network(contract: Contract, earlier: Contract, name: str) -> N
             f"{where}: on a union a row's embedding stays and a stand-in's changes from one run to the next, so the others could "
             f"tell which is which; {_SCRATCH}"
         )
-    ours, theirs = _network(contract), _network(earlier)
-    if differ := [key for key in ours if ours[key] != theirs[key]]:
+    network, earlier_network = _network(contract), _network(earlier)
+    if differ := [key for key in network if network[key] != earlier_network[key]]:
         key = differ[0]
         raise ConfigError(
-            f"{where}: its contract has {key} = {shown(theirs[key])}, this one {shown(ours[key])}: the networks differ; put it "
-            f"back, or {_SCRATCH}"
+            f"{where}: its contract has {key} = {shown(earlier_network[key])}, this one {shown(network[key])}: the networks "
+            f"differ; put it back, or {_SCRATCH}"
         )
     if contract.defense and contract.defense != earlier.defense:
         raise ConfigError(
@@ -81,25 +81,25 @@ def _require_same_network(contract: Contract, earlier: Contract, name: str) -> N
 
 def _require_folds(contract: Contract, kept: int, name: str) -> None:
     """Raise ConfigError where the contract cannot go on with as many networks side by side as the run has."""
-    asked = contract.training.folds
+    setting = contract.training.folds
     without = contract.without_unaligned() if contract.unaligned.facts.dispensable else contract
-    if asked == kept or (asked == "auto" and (kept == 1 or without.folds(LEAST_FOLDED) > 1)):
+    if setting == kept or (setting == "auto" and (kept == 1 or without.folds(LEAST_FOLDED) > 1)):
         return
     raise ConfigError(
-        f"--start-from {name}: its model is of {kept} networks side by side, this contract's training.folds = {asked} of "
+        f"--start-from {name}: its model is of {kept} networks side by side, this contract's training.folds = {setting} of "
         f"{contract.folds(LEAST_FOLDED)}; put training.folds = {kept}, or {_SCRATCH}"
     )
 
 
 def _network(contract: Contract) -> dict[str, Any]:
     """Return what of a contract makes the network and the meaning of its inputs and outputs, by key."""
-    found: dict[str, Any] = {"parties": {name: party.role for name, party in sorted(contract.parties.items())}}
+    network: dict[str, Any] = {"parties": {name: party.role for name, party in sorted(contract.parties.items())}}
     for section in ("target", "model", "unaligned"):
         values = getattr(contract, section).model_dump(mode="json")
-        found |= {f"{section}.{key}": value for key, value in values.items()}
-    del found["model.embedding_scale"]  # of embeddings before training: here they begin at the run's
-    found["training.gradients"] = contract.training.gradients
-    found["alignment.method"] = contract.alignment.method
+        network |= {f"{section}.{key}": value for key, value in values.items()}
+    del network["model.embedding_scale"]  # of embeddings before training: here they begin at the run's
+    network["training.gradients"] = contract.training.gradients
+    network["alignment.method"] = contract.alignment.method
     terms = contract.alignment.similarity
-    found["alignment.similarity"] = terms.model_dump(mode="json") if terms is not None else None
-    return found
+    network["alignment.similarity"] = terms.model_dump(mode="json") if terms is not None else None
+    return network

@@ -66,8 +66,8 @@ def _by_itself(contract: Contract, party: PartyFile, *, watcher: Watcher, resume
     use_threads(party.threads or fitting_threads(contract, frame.height))
     folder = (RunFolder.latest if resume else RunFolder.new)(party.runs, contract, party.party, use=USE_ALONE, key=party.run_key)
     log = RunLog(watcher)
-    with ExitStack() as held:
-        held.enter_context(folder.locked())
+    with ExitStack() as stack:
+        stack.enter_context(folder.locked())
         log.keep_in(folder.path)
         log.note(f"tallystick {__version__}: tune of contract {contract.name} ({contract.hash[:8]}) as {party.party}, alone")
         log.say(f"run folder: {folder.path}")
@@ -84,7 +84,7 @@ def _by_itself(contract: Contract, party: PartyFile, *, watcher: Watcher, resume
             resume=resume,
             phases=("tuning",),
         )
-        held.enter_context(log.recording())
+        stack.enter_context(log.recording())
         with logbook.during("tuning", []):
-            found = RunFindings(run_id=folder.path.name, keys=keys.report, trials=tune_alone(job, keys), alone=True)
-        return write_report(job, found), folder
+            findings = RunFindings(run_id=folder.path.name, keys=keys.report, trials=tune_alone(job, keys), alone=True)
+        return write_report(job, findings), folder

@@ -61,11 +61,11 @@ class Notebook:
         self._drawn = time.monotonic()
         seconds = f"{self._drawn - self._began:.0f} s"
         bar = f" <progress value='{done}' max='{total}'></progress> {done:,} of {total:,}" if total else ""
-        shown = {"text/html": f"{html.escape(text)}{bar}, {seconds}", "text/plain": f"{text}, {seconds}"}
+        content = {"text/html": f"{html.escape(text)}{bar}, {seconds}", "text/plain": f"{text}, {seconds}"}
         if self._handle is None:
-            self._handle = self._display(shown, raw=True, display_id=True)
+            self._handle = self._display(content, raw=True, display_id=True)
         else:
-            self._handle.update(shown, raw=True)
+            self._handle.update(content, raw=True)
 
 
 def progress_bars(console: Console) -> Progress:

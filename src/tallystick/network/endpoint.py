@@ -94,7 +94,7 @@ class Endpoint:
                     self._dialled.add(peer)
                     self._loop.start(self._dial(session, address))
             self._loop.start(self._tick())
-            told, noticed = time.monotonic(), 0
+            last_said, noticed = time.monotonic(), 0
             while missing := [peer for peer in peers if not self._sessions[peer].connected]:
                 self._loop.raise_pending()
                 self._raise_turned_away(missing)
@@ -103,8 +103,8 @@ class Endpoint:
                     for line in list(self._turned_away)[noticed:]:
                         notice(line)
                     noticed = len(self._turned_away)
-                if waiting is not None and time.monotonic() - told > 1.0:
-                    told = time.monotonic()
+                if waiting is not None and time.monotonic() - last_said > 1.0:
+                    last_said = time.monotonic()
                     waiting(missing)
                 self._loop.spin(until=time.monotonic() + 1.0)
         return dict(self._sessions)
@@ -243,9 +243,9 @@ class Endpoint:
 
     def _refuse(self, hello: Hello, names: list[str]) -> Refusal | None:
         if hello.party not in names:
-            held = ", ".join(names) or "nobody"
-            self._turn_away(f"a caller who says to be {hello.party!r} holds a certificate for {held}")
-            return Refusal(matter="identity", reason=f"your certificate is for {held}, not for {hello.party!r}")
+            certified = ", ".join(names) or "nobody"
+            self._turn_away(f"a caller who says to be {hello.party!r} holds a certificate for {certified}")
+            return Refusal(matter="identity", reason=f"your certificate is for {certified}, not for {hello.party!r}")
         session = self._sessions.get(hello.party)
         if session is None or hello.party in self._dialled:
             return Refusal(matter="early", reason=f"{self.identity.name} does not expect {hello.party!r} (yet)")

@@ -44,15 +44,15 @@ class ProbeAnswer(Message, frozen=True):
 
 def measure_line(channel: Channel) -> MeasuredLine:
     """Time probes: the prober's role."""
-    taken = []
+    times = []
     for size in (*[0] * _EMPTY, PROBE_BYTES):
         began = time.perf_counter()
         channel.send(LineProbe(data=bytes(size)))
         channel.receive(ProbeAnswer)
-        taken.append(time.perf_counter() - began)
-    round_trip_s = min(taken[:-1])
+        times.append(time.perf_counter() - began)
+    round_trip_s = min(times[:-1])
     # What the large one takes beyond a round trip; on a fast line less than clocks can tell.
-    beyond_s = max(taken[-1] - round_trip_s, PROBE_BYTES / FASTEST)
+    beyond_s = max(times[-1] - round_trip_s, PROBE_BYTES / FASTEST)
     return MeasuredLine(round_trip_s=round_trip_s, bytes_per_s=PROBE_BYTES / beyond_s)
 
 

@@ -62,8 +62,8 @@ def check_answer(answer: bytes | bytearray, proxy: Proxy) -> None:
     """Return if the tunnel stands; raises ProxyRefused for a refusal, LinkBroken for all else."""
     where, answer = f"the proxy at {proxy.address}", _final(answer)
     status = bytes(answer).partition(b"\r\n")[0]
-    version, _, said = status.partition(b" ")
-    code, reason = said[:3], _printable(said[4:])
+    version, _, reason_bytes = status.partition(b" ")
+    code, reason = reason_bytes[:3], _printable(reason_bytes[4:])
     if not version.startswith(b"HTTP/1.") or not code.isdigit() or len(code) != 3 or END not in answer:
         if not answer:
             raise LinkBroken(f"{where} hung up when it was asked for a connection")

@@ -114,10 +114,10 @@ class _Link:
         else:
             raise LinkBroken("this side hung up")
         try:
-            held: Any = self._socket.getpeercert() or {}
+            certificate: Any = self._socket.getpeercert() or {}
         except ValueError:
             raise HandshakeFailed("the names in its certificate are not readable text") from None
-        self.names = [name for kind, name in held.get("subjectAltName", ()) if kind == "DNS"]
+        self.names = [name for kind, name in certificate.get("subjectAltName", ()) if kind == "DNS"]
         self.speaks_tallystick = self._socket.selected_alpn_protocol() == ALPN
 
     async def read(self) -> memoryview:
@@ -149,10 +149,10 @@ class _Link:
         view = memoryview(torch.empty(count, dtype=torch.uint8).numpy())  # type: ignore[arg-type]
         # read() is what recv_into() calls after some checks, which add up.
         read: Callable[[int, memoryview], Any] = self._socket.read
-        done = 0
-        while done < count:
+        read_count = 0
+        while read_count < count:
             try:
-                got = read(count - done, view[done:])
+                got = read(count - read_count, view[read_count:])
             except ValueError:  # closed by this side
                 raise LinkBroken("this side hung up") from None
             except OSError as error:
@@ -160,7 +160,7 @@ class _Link:
                 continue
             if got == 0:
                 raise LinkBroken("the peer hung up")
-            done += got
+            read_count += got
             self.progress = time.monotonic()
             self._turn += RECORD_BYTES  # read() gives at most one record
             if self._turn >= TURN_BYTES:
@@ -168,17 +168,17 @@ class _Link:
         return view
 
     async def _write_bytes(self, data: Buffer) -> None:
-        view, send, done = memoryview(data), self._socket.send, 0
-        while done < len(data):
+        view, send, written = memoryview(data), self._socket.send, 0
+        while written < len(data):
             try:
-                sent = send(view[done : done + TURN_BYTES])
+                sent_count = send(view[written : written + TURN_BYTES])
             except OSError as error:
                 self.stalled = True
                 await self._wait_or_raise(error)
                 self.stalled = False
                 continue
-            done += sent
-            self._turn += max(sent, RECORD_BYTES)
+            written += sent_count
+            self._turn += max(sent_count, RECORD_BYTES)
             if self._turn >= TURN_BYTES:
                 await self._end_turn()
 
@@ -280,8 +280,8 @@ class TlsTransport:
         try:
             async with asyncio.timeout(self._limits.deadline_s):
                 await loop.sock_sendall(raw, connect_request(proxy, address))
-                while not is_whole(answer) and (said := await loop.sock_recv(raw, MAX_ANSWER_BYTES - len(answer))):
-                    answer += said
+                while not is_whole(answer) and (chunk := await loop.sock_recv(raw, MAX_ANSWER_BYTES - len(answer))):
+                    answer += chunk
             check_answer(answer, proxy)
         except BaseException as error:
             raw.close()
@@ -404,14 +404,14 @@ async def _resolve(address: str) -> list[tuple[Any, ...]]:
 
 async def _connect(address: str, timeout_s: float) -> socket.socket:
     """Connect to the first of the host's addresses that answers; raises OSError or TimeoutError."""
-    found = await _resolve(address)
+    addresses = await _resolve(address)
     failure: OSError = TimeoutError()
-    for family, kind, protocol, _, where in found:
+    for family, kind, protocol, _, where in addresses:
         raw = None
         try:
             raw = socket.socket(family, kind, protocol)
             raw.setblocking(False)
-            await asyncio.wait_for(asyncio.get_running_loop().sock_connect(raw, where), timeout_s / len(found))
+            await asyncio.wait_for(asyncio.get_running_loop().sock_connect(raw, where), timeout_s / len(addresses))
         except BaseException as error:
             if raw is not None:
                 raw.close()

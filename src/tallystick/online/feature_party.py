@@ -82,15 +82,15 @@ class AnsweringRuns:
 
     def agree(self, channel: Channel) -> None:
         """Hear which runs are wanted, and say which of them are here."""
-        wanted = channel.receive(VersionsWanted).runs
-        self._agreed = {each.run_id: each.version for each in wanted if self._agrees(each, channel.peer)}
+        runs_wanted = channel.receive(VersionsWanted).runs
+        self._agreed = {each.run_id: each.version for each in runs_wanted if self._agrees(each, channel.peer)}
         self.runs.want(list(self._agreed))
         self._ready = {run_id: found for run_id, found in self._ready.items() if run_id in self._agreed}
         for run_id in self._agreed:
             self._prepare(run_id)
-        self._tell("scores", f"run {wanted[0].run_id} scores")
+        self._tell("scores", f"run {runs_wanted[0].run_id} scores")
         promoted = self.runs.promoted
-        if promoted.halves and promoted.halves[0].run_id not in [each.run_id for each in wanted]:
+        if promoted.halves and promoted.halves[0].run_id not in [each.run_id for each in runs_wanted]:
             newest = promoted.halves[0].run_id
             self._tell(newest, f"run {newest} is promoted here, and not yet by {channel.peer} or another party")
         channel.send(
@@ -164,14 +164,14 @@ def serve_feature_party(contract: Contract, party: PartyFile, *, table: str | No
         def work(channels: dict[str, Channel], _leave: Callable[[], None]) -> None:
             channel = channels[contract.label_party]
             agreement = shake_hands(contract, side.resume_state(runs.promoted.halves), channel, note=watcher.say)
-            begun = WantedRun(run_id=side.agreed(agreement, channel.peer), version=agreement.version or None)
-            if begun.version is None and runs.withdrew(begun.run_id):
-                raise PeerError(channel.peer, f"run {begun.run_id} was withdrawn here; promote a run on all sides")
-            loaded = side.load_agreed(runs.require, begun.run_id)
+            first_run = WantedRun(run_id=side.agreed(agreement, channel.peer), version=agreement.version or None)
+            if first_run.version is None and runs.withdrew(first_run.run_id):
+                raise PeerError(channel.peer, f"run {first_run.run_id} was withdrawn here; promote a run on all sides")
+            loaded = side.load_agreed(runs.require, first_run.run_id)
             way = receive_way(channel, side.serving.ways)
             alignment = None if way == "key" else side.align(channels, loaded.ids)
-            watcher.say(f"serving run {begun.run_id} to {channel.peer}, who asks by {way}")
-            answering = AnsweringRuns(side=side, runs=runs, alignment=alignment, begun=begun)
+            watcher.say(f"serving run {first_run.run_id} to {channel.peer}, who asks by {way}")
+            answering = AnsweringRuns(side=side, runs=runs, alignment=alignment, begun=first_run)
             answer_questions(channel, answering, gate=gate, agree=answering.agree)
 
         for line in serving_lines(contract):

@@ -98,17 +98,17 @@ class ScoreServer:
             raise Problem(status=415, detail=f"content-type: must be {JSON} or {ARROW}")
         until = began + _deadline_ms(request, self._options) / 1000
         body = await _body(request, most=self._options.max_body_kib << 10)
-        sent = decoded(body) if kind == JSON else body
-        with self._runs.using(_run_wanted(request, sent)) as run:
-            asked = run.reader.json(sent) if isinstance(sent, ScoreRequest) else run.reader.arrow(sent)
+        payload = decoded(body) if kind == JSON else body
+        with self._runs.using(_run_wanted(request, payload)) as run:
+            score_request = run.reader.json(payload) if isinstance(payload, ScoreRequest) else run.reader.arrow(payload)
             if self._batcher.full:
                 raise Problem.later(503, "more rows wait than serving.max_waiting; come again after Retry-After")
-            rows = await self._rows(run, asked, until - MARGIN * (until - began), until)
+            rows = await self._rows(run, score_request, until - MARGIN * (until - began), until)
             for by in rows.scored_by:
                 self._metrics.rows.labels(by or "none", run.run_id).inc()
-            await self._keep(run, asked, rows, began, until)
+            await self._keep(run, score_request, rows, began, until)
             if self._shadow is not None and run is self._runs.now.current:
-                _offer(self._shadow, self._runs.now.candidate, asked, rows)
+                _offer(self._shadow, self._runs.now.candidate, score_request, rows)
             if not any(rows.scored_by):
                 raise _PROBLEMS[rows.why_B[0]]
             return _as_json(run, rows) if kind == JSON else _as_arrow(run, rows)
@@ -120,9 +120,9 @@ class ScoreServer:
         names = run.scorer.names
         scores = {name: [value for part in parts for value in _values(part, name)] for name in names}
         scored_by: list[str | None] = [JOINT if why == "joint" else None for why in why_B]
-        others = [place for place, why in enumerate(why_B) if why not in ("joint", "unknown")]
-        if others and (score_alone := run.scorer.alone) is not None:
-            own, places = await _own(run, asked, others, until)
+        own_places = [place for place, why in enumerate(why_B) if why not in ("joint", "unknown")]
+        if own_places and (score_alone := run.scorer.alone) is not None:
+            own, places = await _own(run, asked, own_places, until)
             if own is not None:
                 for name, values in score_alone(own).items():
                     for place, value in zip(places, values.tolist(), strict=True):
@@ -155,14 +155,14 @@ class ScoreServer:
         if answers.samples():
             own, places = await _own(run, asked, list(range(len(asked.keys))), until)
             columns = {place: kept_columns(own, at) for at, place in enumerate(places)} if own is not None else {}
-        kept = []
+        answered_rows = []
         for place, (key, why, by) in enumerate(zip(asked.keys, rows.why_B, rows.scored_by, strict=True)):
             scores = [rows.scores[name][place] for name in run.scorer.names] if by is not None else []
             numbers, codes = columns.get(place, (None, None))
             row = answers.digest(key)
-            kept.append(AnsweredRow(row=row, why=why, by=by, scores=tuple(scores), numbers=numbers, codes=codes))
+            answered_rows.append(AnsweredRow(row=row, why=why, by=by, scores=tuple(scores), numbers=numbers, codes=codes))
         try:
-            answers.keep(kept, _milliseconds(began, rows.times))
+            answers.keep(answered_rows, _milliseconds(began, rows.times))
         except StorageError as error:
             self._metrics.lost.inc()
             if str(error) != self._said:
@@ -223,12 +223,12 @@ def application(scores: ScoreServer) -> Starlette:
         ("/openapi.json", scores.document, "GET"),
         ("/", scores.page, "GET"),
     ]
-    made = Starlette(
+    app = Starlette(
         routes=[Route(path, endpoint, methods=[method]) for path, endpoint, method in routes],
         exception_handlers={404: _no_such_page, 405: _no_such_page, 500: _failed},
     )
-    made.router.redirect_slashes = False  # it would send clients to whatever Host they, or somebody before them, named
-    return made
+    app.router.redirect_slashes = False  # it would send clients to whatever Host they, or somebody before them, named
+    return app
 
 
 def run_server(app: Starlette, options: ServingOptions) -> uvicorn.Server:
@@ -269,13 +269,13 @@ async def _own(run: ServedRun, asked: RowsAsked, places: list[int], until: float
     keys = [asked.keys[place] for place in places]
     try:
         if run.store.blocks:
-            found = await asyncio.wait_for(asyncio.to_thread(run.store.find, keys), max(until - time.monotonic(), 0))
+            rows_found = await asyncio.wait_for(asyncio.to_thread(run.store.find, keys), max(until - time.monotonic(), 0))
         else:
-            found = run.store.find(keys)
+            rows_found = run.store.find(keys)
     except (StoreError, TimeoutError):
         return None, []
-    known = [place for place, is_found in zip(places, found.is_found_B, strict=True) if is_found]
-    return (found.features_E, known) if known else (None, [])
+    known_places = [place for place, is_found in zip(places, rows_found.is_found_B, strict=True) if is_found]
+    return (rows_found.features_E, known_places) if known_places else (None, [])
 
 
 def _as_json(run: ServedRun, rows: _Rows) -> Response:
@@ -342,17 +342,17 @@ def _offer(shadow: Shadow, candidate: ServedRun | None, asked: RowsAsked, rows: 
 
 def _run_wanted(request: Request, sent: ScoreRequest | bytes) -> str | None:
     """Return the run that a request names, in its JSON or in a header."""
-    named = sent.run_id if isinstance(sent, ScoreRequest) else None
-    return named if named is not None else request.headers.get(RUN)
+    run_id = sent.run_id if isinstance(sent, ScoreRequest) else None
+    return run_id if run_id is not None else request.headers.get(RUN)
 
 
 def _deadline_ms(request: Request, options: ServingOptions) -> float:
-    given = request.headers.get(DEADLINE)
-    if given is None:
+    header = request.headers.get(DEADLINE)
+    if header is None:
         return options.deadline_ms
-    if not given.isdecimal() or len(given) > 5 or not 1 <= int(given) <= 60_000:
+    if not header.isdecimal() or len(header) > 5 or not 1 <= int(header) <= 60_000:
         raise Problem(status=400, detail=f"{DEADLINE}: must be a whole number of milliseconds from 1 to 60000")
-    return float(given)
+    return float(header)
 
 
 def _told(loop: asyncio.AbstractEventLoop, future: "asyncio.Future[Outcome]") -> Callable[[Outcome], None]:
@@ -385,8 +385,8 @@ def _milliseconds(began: float, times: Times | None) -> dict[str, float]:
 
 
 def _values(outcome: Outcome, name: str) -> list[float]:
-    found = outcome.scores.get(name)
-    return found.tolist() if found is not None else [float("nan")] * len(outcome.why_B)
+    column = outcome.scores.get(name)
+    return column.tolist() if column is not None else [float("nan")] * len(outcome.why_B)
 
 
 def _part(features: Features, start: int, rows: int) -> Features:

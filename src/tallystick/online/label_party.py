@@ -134,26 +134,26 @@ def _begun(
 ) -> Switching:
     """Begin a session: the run that all agree on is in use."""
     contract, say = side.contract, side.watcher.say
-    named = {name: channels[name] for name in contract.feature_parties}
-    agreement = shake_hands_label_party(contract, side.resume_state(runs.promoted.halves), named, note=say)
-    begun = WantedRun(run_id=side.agreed(agreement, contract.feature_parties[0]), version=agreement.version or None)
-    run = side.load_agreed(partial(runs.require, beside=[served.now.current.run_id]), begun.run_id)
-    for channel in named.values():
+    feature_channels = {name: channels[name] for name in contract.feature_parties}
+    agreement = shake_hands_label_party(contract, side.resume_state(runs.promoted.halves), feature_channels, note=say)
+    first_run = WantedRun(run_id=side.agreed(agreement, contract.feature_parties[0]), version=agreement.version or None)
+    run = side.load_agreed(partial(runs.require, beside=[served.now.current.run_id]), first_run.run_id)
+    for channel in feature_channels.values():
         channel.send(WayOfAsking(way=way))
     switching = Switching(
         party=side.party.party,
-        channels=named,
+        channels=feature_channels,
         versions=side.versions,
         runs=runs,
         served=served,
-        begun=begun,
+        begun=first_run,
         building=_ways_of_asking(side, way, channels, run, lock, within_s),
         turn=turn,
         say=say,
         within_s=max(within_s, VERSIONS_S),
     )
     switching.begin(run)
-    say(f"serving run {begun.run_id}, asking {', '.join(named)} by {way}")
+    say(f"serving run {first_run.run_id}, asking {', '.join(feature_channels)} by {way}")
     return switching
 
 
@@ -163,11 +163,13 @@ def _ways_of_asking(
     """Return how any run's rows are asked for in the agreed way, over these sessions: one alignment is all runs'."""
     alignment = side.align(channels, run.ids) if way != "key" else None
     places = own_places(side, alignment) if alignment is not None else {}
-    asked = [channels[name] for name in side.contract.feature_parties]
+    feature_channels = [channels[name] for name in side.contract.feature_parties]
 
     def building(run: "ServedRun") -> Building:
         assert isinstance(run.scorer, Scorer), "a label party scores itself"
-        partners = Partners(channels=asked, widths=run.scorer.trained.widths, run=run.run_id, turn=lock, within_s=within_s)
+        partners = Partners(
+            channels=feature_channels, widths=run.scorer.trained.widths, run=run.run_id, turn=lock, within_s=within_s
+        )
         if way == "ahead":
             assert alignment is not None
             return (yield from AskAhead.building(partners, places, rows=len(alignment)))

@@ -32,9 +32,9 @@ class Tokens:
         """Raise a Problem unless the header bears one of the tokens."""
         self._look()
         scheme, _, token = (header or "").partition(" ")
-        given = token.strip().encode()
-        known = [hmac.compare_digest(given, each) for each in self._tokens]
-        if scheme.lower() != "bearer" or not any(known):
+        token_bytes = token.strip().encode()
+        matches = [hmac.compare_digest(token_bytes, each) for each in self._tokens]
+        if scheme.lower() != "bearer" or not any(matches):
             detail = "a bearer token of serving.token_file is missing; send it in the header Authorization"
             raise Problem(status=401, detail=detail, headers={"WWW-Authenticate": "Bearer"})
 

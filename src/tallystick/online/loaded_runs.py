@@ -120,9 +120,9 @@ class LoadedRuns(Generic[R]):
 
     def want(self, run_ids: Sequence[str]) -> None:
         """Say which runs are to be loaded; the others are dropped once nobody waits for them."""
-        wanted = tuple(dict.fromkeys(run_ids))[:MOST_LOADED]
-        if wanted != self._wanted or set(wanted) - set(self._runs):
-            self._wanted = wanted
+        run_ids_wanted = tuple(dict.fromkeys(run_ids))[:MOST_LOADED]
+        if run_ids_wanted != self._wanted or set(run_ids_wanted) - set(self._runs):
+            self._wanted = run_ids_wanted
             self._news.set()
 
     def allows(self, run_id: str) -> bool:
@@ -138,21 +138,21 @@ class LoadedRuns(Generic[R]):
         """Read the promotions if they have changed; those that cannot be read leave the former in place."""
         if self._versions is None:
             return
-        seen = _signature(self._versions)
-        if seen == self._seen:
+        signature_now = _signature(self._versions)
+        if signature_now == self._seen:
             return
         try:
             halves, candidate = self._versions.halves(), self._versions.candidate_half()
         except TallystickError as error:
-            self._seen = seen
+            self._seen = signature_now
             self._tell(f"{error}; versions stay as they are")
             return
         before = self.promoted
-        self.promoted, self._seen = Promoted(halves=halves, candidate=candidate), seen
+        self.promoted, self._seen = Promoted(halves=halves, candidate=candidate), signature_now
         self._failed = {}
         now, present = time.monotonic(), set(self.promoted.ids)
-        gone = {run_id: now for run_id in before.ids if run_id not in present}
-        self._withdrawn = {run_id: at for run_id, at in {**gone, **self._withdrawn}.items() if run_id not in present}
+        withdrawn_now = {run_id: now for run_id in before.ids if run_id not in present}
+        self._withdrawn = {run_id: at for run_id, at in {**withdrawn_now, **self._withdrawn}.items() if run_id not in present}
 
     def close(self) -> None:
         """Let go of all."""
@@ -173,10 +173,10 @@ class LoadedRuns(Generic[R]):
             self._news.clear()
 
     def _drop(self) -> None:
-        wanted = self._wanted
-        gone = [run for run in self.loaded if run.run_id not in wanted and run.retire()]
-        self._runs = {run_id: run for run_id, run in self._runs.items() if run not in gone}
-        for run in gone:
+        run_ids_wanted = self._wanted
+        retired = [run for run in self.loaded if run.run_id not in run_ids_wanted and run.retire()]
+        self._runs = {run_id: run for run_id, run in self._runs.items() if run not in retired}
+        for run in retired:
             run.close()
 
     def _load_one(self) -> None:

@@ -133,16 +133,16 @@ class Reader:
             raise Problem(status=413, detail=f"rows: are {rows}, and {self.most_rows} are taken at once; ask in several requests")
 
     def _check_names(self, names: Iterable[str]) -> None:
-        given, keys, own = set(names), set(self.key_columns), set(self.own_columns)
-        if missing := sorted(keys - given):
+        present, keys, own = set(names), set(self.key_columns), set(self.own_columns)
+        if missing := sorted(keys - present):
             raise Problem(status=422, detail=f"column {missing[0]!r} is missing; every row needs its key")
-        brought = given - keys
+        brought = present - keys
         if brought and self.keys_only:
             raise Problem(status=422, detail=f"there is another column than the key; bring the key alone: {self.keys_only}")
         if brought - own:
-            known = ", ".join(sorted(self.columns))
-            raise Problem(status=422, detail=f"there is a column that is not known here; known are {known}")
-        if brought and (missing := sorted(own - given)):
+            known_names = ", ".join(sorted(self.columns))
+            raise Problem(status=422, detail=f"there is a column that is not known here; known are {known_names}")
+        if brought and (missing := sorted(own - present)):
             raise Problem(
                 status=422,
                 detail=f"column {missing[0]!r} is missing; give all own columns (null where one is not known), or the key alone "
@@ -179,8 +179,8 @@ class Reader:
                 return None
         steps = [key.normalise for key in self.contract.alignment.keys]
         keys = [plain_key(cells, steps) for cells in zip(*(columns[name] for name in self.key_columns), strict=True)]
-        known = [key for key in keys if key is not None]
-        return known if len(known) == len(keys) else None
+        present_keys = [key for key in keys if key is not None]
+        return present_keys if len(present_keys) == len(keys) else None
 
     def _keys_by_table(self, columns: Mapping[str, Sequence[Cell]]) -> list[bytes]:
         frame = pl.DataFrame([self._column(name, cells) for name, cells in columns.items()])

@@ -121,23 +121,25 @@ class Shadow:
     def _compare(self, piece: _Piece, asking: Asking) -> int:
         run, keys = piece.candidate, list(piece.keys)
         is_known_B, own_K = _own(piece)
-        known = [key for key, is_known in zip(keys, is_known_B, strict=True) if is_known]
-        is_allowed_K = self._gate.allowed(known, run=run.run_id) if known else np.zeros(0, dtype=np.bool_)
+        known_keys = [key for key, is_known in zip(keys, is_known_B, strict=True) if is_known]
+        is_allowed_K = self._gate.allowed(known_keys, run=run.run_id) if known_keys else np.zeros(0, dtype=np.bool_)
         if not is_allowed_K.any():
             return 0
-        wanted = [key for key, is_allowed in zip(known, is_allowed_K, strict=True) if is_allowed]
+        allowed_keys = [key for key, is_allowed in zip(known_keys, is_allowed_K, strict=True) if is_allowed]
         own_W = own_K.rows(_index(is_allowed_K)) if own_K is not None else None
-        answered = asking(wanted, own_W)
+        answered = asking(allowed_keys, own_W)
         if not answered.is_here.any():
             return 0
         own_E = own_W.rows(_index(answered.is_here)) if own_W is not None else None
-        theirs = run.scorer.joint(answered.cuts_ED, own_E)
+        candidate_scores = run.scorer.joint(answered.cuts_ED, own_E)
         place_E = np.flatnonzero(is_known_B)[is_allowed_K][answered.is_here]
-        ours = {name: np.asarray(values, dtype=np.float32)[place_E] for name, values in piece.scores.items()}
-        if ours.keys() != theirs.keys():
+        served_scores = {name: np.asarray(values, dtype=np.float32)[place_E] for name, values in piece.scores.items()}
+        if served_scores.keys() != candidate_scores.keys():
             return 0
-        apart_BC = np.stack([np.abs(ours[name].astype(np.float64) - theirs[name]) for name in ours], axis=1)
-        self._told.observe_shadow(run.run_id, apart_BC.max(axis=1), self._changed(ours, theirs))
+        apart_BC = np.stack(
+            [np.abs(served_scores[name].astype(np.float64) - candidate_scores[name]) for name in served_scores], axis=1
+        )
+        self._told.observe_shadow(run.run_id, apart_BC.max(axis=1), self._changed(served_scores, candidate_scores))
         return len(place_E)
 
     def _changed(self, ours: Columns, theirs: Columns) -> int | None:
@@ -157,8 +159,8 @@ def _own(piece: _Piece) -> tuple[NDArray[np.bool_], Features | None]:
     """Return which rows this side knows, and their columns as the candidate reads them; raises DataError or StoreError."""
     reader = piece.candidate.reader
     if piece.columns is None or reader.encoder is None:
-        found = piece.candidate.store.find(piece.keys)
-        return found.is_found_B, found.features_E
+        rows_found = piece.candidate.store.find(piece.keys)
+        return rows_found.is_found_B, rows_found.features_E
     if missing := sorted(set(reader.own_columns) - set(piece.columns.columns)):
         raise DataError(f"the request brought no column {missing[0]!r}")
     return np.ones(len(piece.keys), dtype=np.bool_), reader.encoder.encode(piece.columns).unpacked()

@@ -112,25 +112,25 @@ class Switching:
             looks = max(looks, math.floor((now() - began) / LOOK_S) + 1)
 
     def _look(self) -> None:
-        held = self._exchange()
+        versions_held = self._exchange()
         own = self.runs.promoted
-        lists = {self.party: own.halves, **{name: each.promoted for name, each in held.items()}}
+        lists = {self.party: own.halves, **{name: each.promoted for name, each in versions_held.items()}}
         common = {
             run_id: version for run_id, version in common_versions(own.halves, lists).items() if self._agree(run_id, version)
         }
-        candidate = self._candidate(held)
+        candidate = self._candidate(versions_held)
         in_use, target = self._switch(next(iter(common), None))
-        known = {each.run_id: each.version for each in (self.begun, *self._wanted)} | common | candidate
+        version_of_run = {each.run_id: each.version for each in (self.begun, *self._wanted)} | common | candidate
         order = dict.fromkeys([in_use, target, *candidate, *list(common)[:2]])
-        ids = [run_id for run_id in order if run_id in known][:MOST_LOADED]
+        ids = [run_id for run_id in order if run_id in version_of_run][:MOST_LOADED]
         waited_for = [run.run_id for run in self.runs.loaded if run.users.any]  # at home; a partner hears of it at the next look
         for run_id in [run_id for run_id in self.askings if run_id not in (*ids, *waited_for)]:
             del self.askings[run_id]
         self._stand(list(common)[:2], candidate, self._missing(lists))
-        self._wanted = tuple(WantedRun(run_id=run_id, version=known[run_id]) for run_id in ids)
+        self._wanted = tuple(WantedRun(run_id=run_id, version=version_of_run[run_id]) for run_id in ids)
         self.runs.want(ids)
-        self._build([run_id for run_id in ids if all(run_id in each.loaded for each in held.values())])
-        for name, each in held.items():
+        self._build([run_id for run_id in ids if all(run_id in each.loaded for each in versions_held.values())])
+        for name, each in versions_held.items():
             for run_id in each.failed:
                 self._tell(f"{name} {run_id}", f"{name} cannot load run {run_id}; its log says why")
 
@@ -171,10 +171,10 @@ class Switching:
             lacking = " and ".join(name for name in held if name not in lists)
             self._tell("candidate", f"run {own.run_id} is a candidate here, and not yet of {lacking}")
             return {}
-        found = common_versions((own,), lists)
-        if not found:
+        common_runs = common_versions((own,), lists)
+        if not common_runs:
             self._tell("candidate", f"run {own.run_id} is a candidate here, and another one elsewhere; name one on all sides")
-        return {run_id: version for run_id, version in found.items() if self._agree(run_id, version)}
+        return {run_id: version for run_id, version in common_runs.items() if self._agree(run_id, version)}
 
     def _build(self, run_ids: Sequence[str]) -> None:
         """Begin a way of asking for runs that all sides have loaded."""

@@ -182,13 +182,13 @@ def _answered(question: RowQuestion, run: AnsweringRun, gate: Gate, peer: str) -
         return _answer(question, [], torch.empty(0, width))
     is_allowed_B = gate.allowed(names_B, run=question.run)
     try:
-        found = run.finder.find([name for name, allowed in zip(names_B, is_allowed_B, strict=True) if allowed])
-        assert found.features_E is not None, "a feature party has columns"
-        values_ED = embedded(run.bottom, found.features_E, width=width)
+        rows_found = run.finder.find([name for name, allowed in zip(names_B, is_allowed_B, strict=True) if allowed])
+        assert rows_found.features_E is not None, "a feature party has columns"
+        values_ED = embedded(run.bottom, rows_found.features_E, width=width)
     except StoreError:
         return _answer(question, [], torch.empty(0, width), refusal="store")
     state_B = np.full(len(names_B), OVER_BUDGET, dtype=np.uint8)
-    state_B[is_allowed_B] = found.is_found_B  # HERE or ABSENT
+    state_B[is_allowed_B] = rows_found.is_found_B  # HERE or ABSENT
     return _answer(question, state_B, values_ED)
 
 

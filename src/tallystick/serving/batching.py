@@ -224,17 +224,17 @@ class Batcher:
             time.sleep(self._gather_s)
         with self._news:
             rows, now = 0, time.monotonic()
-            others: list[Wanted] = []
+            left_waiting: list[Wanted] = []
             while self._waiting and rows + len(self._waiting[0].keys) <= MOST_ROWS:
-                wanted = self._waiting.popleft()
-                if batch and wanted.run is not batch[0].run:
-                    others.append(wanted)
+                next_rows = self._waiting.popleft()
+                if batch and next_rows.run is not batch[0].run:
+                    left_waiting.append(next_rows)
                     continue
-                self._rows_waiting -= len(wanted.keys)
-                if wanted.until > now:
-                    batch.append(wanted)
-                    rows += len(wanted.keys)
-            self._waiting.extendleft(reversed(others))
+                self._rows_waiting -= len(next_rows.keys)
+                if next_rows.until > now:
+                    batch.append(next_rows)
+                    rows += len(next_rows.keys)
+            self._waiting.extendleft(reversed(left_waiting))
         return batch
 
     def _timed(self, work: Callable[[], bool]) -> bool:
@@ -284,17 +284,17 @@ class Batcher:
         try:
             is_known_B, own_K, otherwise = self._own(batch, keys)
             why_B: list[Why] = ["budget" if is_known else otherwise for is_known in is_known_B]
-            known = keys if is_known_B.all() else [key for key, is_known in zip(keys, is_known_B, strict=True) if is_known]
-            is_allowed_K = self._gate.allowed(known, run=run.run_id) if known else np.zeros(0, dtype=np.bool_)
+            known_keys = keys if is_known_B.all() else [key for key, is_known in zip(keys, is_known_B, strict=True) if is_known]
+            is_allowed_K = self._gate.allowed(known_keys, run=run.run_id) if known_keys else np.zeros(0, dtype=np.bool_)
             if not is_allowed_K.all():
-                known = [key for key, is_allowed in zip(known, is_allowed_K, strict=True) if is_allowed]
+                known_keys = [key for key, is_allowed in zip(known_keys, is_allowed_K, strict=True) if is_allowed]
                 is_known_B[is_known_B] = is_allowed_K
                 own_K = own_K.rows(_index(is_allowed_K)) if own_K is not None else None
             scores: Columns = {name: np.full(len(keys), np.nan, dtype=np.float32) for name in run.scorer.names}
-            if known:
+            if known_keys:
                 before = time.monotonic()
                 try:
-                    answered = asking(known, own_K)
+                    answered = asking(known_keys, own_K)
                 except Refused:
                     asked_s = time.monotonic() - before
                     raise
@@ -321,30 +321,30 @@ class Batcher:
             _tell(batch, replace(outcome, times=Times(began=began, ended=ended, asked_s=asked_s)))
 
     def _own(self, batch: Sequence[Wanted], keys: Sequence[bytes]) -> tuple[NDArray[np.bool_], Features | None, Why]:
-        """Return which rows this side knows, their columns, as the request brings them or looked up, and why it lacks the others."""
-        asked = [key for wanted in batch if wanted.own is None for key in wanted.keys]
-        if not asked:
+        """Return which rows this side knows, their columns, brought by the request or looked up, and why it lacks the others."""
+        keys_asked = [key for wanted in batch if wanted.own is None for key in wanted.keys]
+        if not keys_asked:
             brought = Features.stacked([wanted.own for wanted in batch if wanted.own is not None])
             return np.ones(len(keys), dtype=np.bool_), brought, "unknown"
         otherwise: Why = "unknown"
         try:
-            found = batch[0].run.store.find(asked)
+            rows_found = batch[0].run.store.find(keys_asked)
         except StoreError:  # rows that came with their columns have joint scores all the same
-            found, otherwise = Found(is_found_B=np.zeros(len(asked), dtype=np.bool_), features_E=None), "store"
-        if len(asked) == len(keys):
-            return found.is_found_B, found.features_E, otherwise
-        is_known, parts, looked, taken = [], [], 0, 0
+            rows_found, otherwise = Found(is_found_B=np.zeros(len(keys_asked), dtype=np.bool_), features_E=None), "store"
+        if len(keys_asked) == len(keys):
+            return rows_found.is_found_B, rows_found.features_E, otherwise
+        is_known, parts, looked, rows_taken = [], [], 0, 0
         for wanted in batch:
             if wanted.own is not None:
                 is_known.append(np.ones(len(wanted.keys), dtype=np.bool_))
                 parts.append(wanted.own)
                 continue
-            is_found = found.is_found_B[looked : looked + len(wanted.keys)]
+            is_found = rows_found.is_found_B[looked : looked + len(wanted.keys)]
             looked += len(wanted.keys)
             is_known.append(is_found)
-            if found.features_E is not None:
-                parts.append(found.features_E.rows(_index(np.ones(int(is_found.sum()), dtype=np.bool_)) + taken))
-                taken += int(is_found.sum())
+            if rows_found.features_E is not None:
+                parts.append(rows_found.features_E.rows(_index(np.ones(int(is_found.sum()), dtype=np.bool_)) + rows_taken))
+                rows_taken += int(is_found.sum())
         return np.concatenate(is_known), Features.stacked(parts) if parts else None, otherwise
 
     def _probe(self, partners: WhoIsAsked, wait_s: float) -> float:

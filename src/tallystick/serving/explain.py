@@ -52,8 +52,8 @@ class Watched:
         """Watch these positions, and others drawn by the seed; raises ConfigError for too few to compare with."""
         if scored < FEWEST:
             raise ConfigError(f"--explain: {scored} rows are scored, and at least {FEWEST} are needed to compare a row with")
-        drawn = torch.randperm(scored, generator=torch.Generator().manual_seed(seed))[:REFERENCE_ROWS]
-        return cls(explained=rows, reference=drawn.sort().values)
+        random_rows = torch.randperm(scored, generator=torch.Generator().manual_seed(seed))[:REFERENCE_ROWS]
+        return cls(explained=rows, reference=random_rows.sort().values)
 
     @property
     def positions(self) -> Tensor:
@@ -62,11 +62,11 @@ class Watched:
 
     def watching(self, peer: int, cuts: Cuts) -> Cuts:
         """Return the same Cuts, of which those at the positions are kept; batches come in the order of positions."""
-        wanted, came = self.positions, self._came.setdefault(peer, [])
+        positions, received = self.positions, self._came.setdefault(peer, [])
 
         def receive(number: int, index_B: Tensor) -> Tensor:
             cut_BD = cuts(number, index_B)
-            came.append(cut_BD[torch.isin(index_B, wanted)].clone())
+            received.append(cut_BD[torch.isin(index_B, positions)].clone())
             return cut_BD
 
         return receive
@@ -89,13 +89,15 @@ def explanations(
         return trained.calibration.prediction_logits(trained.model(cuts_MD, own))
 
     trained.model.eval()
-    found = [explain(logits, game, watched.at(dataset, each[None]), reference, generator=generator) for each in watched.explained]
+    results_found = [
+        explain(logits, game, watched.at(dataset, each[None]), reference, generator=generator) for each in watched.explained
+    ]
     trained.model.train()
-    return found
+    return results_found
 
 
 def as_table(found: Sequence[Explanation]) -> pl.DataFrame:
-    """Build a row for each explanation: the logit, the reference rows' mean, what each player adds, and standard errors if drawn."""
+    """Build a row for each explanation: the logit, the reference rows' mean, what each player adds, and errors if drawn."""
     rows = [
         {LOGIT: each.logit, BASE: each.base}
         | {f"by {name}": value for name, value in each.contributions.items()}

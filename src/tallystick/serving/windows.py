@@ -53,7 +53,7 @@ def windows(names_N: Sequence[bytes], *, size: int, key: bytes) -> list[NDArray[
 
 def _parts(hash_N: NDArray[np.uint64], size: int) -> list[tuple[int, int]]:
     """Return where each window begins and ends among sorted hashes."""
-    found, waiting = [], [(0, len(hash_N), 0)]
+    windows, waiting = [], [(0, len(hash_N), 0)]
     while waiting:
         first, behind, bit = waiting.pop()
         # The highest bits are alike in a part: its middle is the first hash with the next bit set.
@@ -62,5 +62,5 @@ def _parts(hash_N: NDArray[np.uint64], size: int) -> list[tuple[int, int]]:
         if bit < BITS and middle - first >= size and behind - middle >= size:
             waiting += [(middle, behind, bit + 1), (first, middle, bit + 1)]
         else:
-            found.append((first, behind))
-    return found
+            windows.append((first, behind))
+    return windows

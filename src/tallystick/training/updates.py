@@ -153,10 +153,10 @@ class Updates:
         if self._tables is None or self.optimizer is None:
             return
         for table in self._tables.tables:
-            found, kept = self.kept_of(table), self._tables.kept_of(table)
-            for name, value in kept.items():
-                value.copy_(found[name] if name in found else torch.zeros_like(value))
-            self.optimizer.kept[table] = kept
+            own_state, shared_state = self.kept_of(table), self._tables.kept_of(table)
+            for name, value in shared_state.items():
+                value.copy_(own_state[name] if name in own_state else torch.zeros_like(value))
+            self.optimizer.kept[table] = shared_state
 
     def _put(self, weights: Mapping[str, Tensor]) -> None:
         """In place: a pipelined party knows its weights by where they lie."""

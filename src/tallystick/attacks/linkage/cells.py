@@ -41,7 +41,7 @@ class Cells:
         """Place sampled positions that have links."""
         own_MD, metric = view.own_MD, view.metric
         linked = np.flatnonzero((view.numbers_NK >= 0).any(axis=1))
-        chosen = np.sort(rng.permutation(linked)[: self.positions])
+        sample = np.sort(rng.permutation(linked)[: self.positions])
         neighbors = min(int((view.numbers_NK >= 0).sum(axis=1).max(initial=1)), len(own_MD))
         grid = min(self.grid, MOST_NEIGHBORS // neighbors)
         nearest_of = NearestKeys(own_MD, metric, neighbors)
@@ -51,10 +51,10 @@ class Cells:
             margin_D = np.maximum(margin_D, 3 * metric.window)  # beyond where similarity saturates, so that open cells show
         points_GD = low_D - margin_D + rng.random((grid, own_MD.shape[1])) * (high_D - low_D + 2 * margin_D)
         near_GK = nearest_of(points_GD)
-        places = np.empty((len(chosen), own_MD.shape[1]))
-        bound_T = np.zeros(len(chosen), dtype=bool)
-        for place, position in enumerate(chosen):
-            progress(place, len(chosen))
+        places = np.empty((len(sample), own_MD.shape[1]))
+        bound_T = np.zeros(len(sample), dtype=bool)
+        for place, position in enumerate(sample):
+            progress(place, len(sample))
             numbers = view.numbers_NK[position][view.numbers_NK[position] >= 0]
             wanted_M = np.zeros(len(own_MD), dtype=bool)
             wanted_M[numbers] = True
@@ -65,7 +65,7 @@ class Cells:
             fine_GD = _best(around_GD, wanted_M[nearest_of(around_GD)[:, : len(numbers)]].sum(axis=1))
             places[place] = fine_GD.mean(axis=0)
             bound_T[place] = _is_open(np.concatenate((coarse_GD, fine_GD)), own_MD[numbers], metric)
-        return Located(targets_T=chosen, place_TD=places, bound_T=bound_T)
+        return Located(targets_T=sample, place_TD=places, bound_T=bound_T)
 
 
 class NearestKeys:
@@ -100,8 +100,8 @@ class NearestKeys:
     def _of_tree(self, which: int, points_GD: Floats) -> tuple[Floats, Integers]:
         part, tree = self._trees[which]
         query_GD = np.column_stack(((points_GD * self._weight_D)[:, part], np.zeros(len(points_GD))))
-        found = tree.query(query_GD, k=np.arange(1, self._neighbors + 1), p=self._order)
-        return np.asarray(found[0]), np.asarray(found[1])
+        nearest = tree.query(query_GD, k=np.arange(1, self._neighbors + 1), p=self._order)
+        return np.asarray(nearest[0]), np.asarray(nearest[1])
 
     def _saturated(self, points_GD: Floats, near_GK: Integers) -> Integers:
         first_GK = np.broadcast_to(np.arange(self._neighbors), near_GK.shape)

@@ -73,9 +73,9 @@ def evaluate_linkage(
     No guarantee: no attack here found more, another may. Args: the view, the true keys of its targets in the view's scale, the
     unit of the answer per dimension, attacks by name (by default all), and the seed of what they draw.
     """
-    found = {}
+    keys_located = {}
     for name, located in locate(view, attacks=attacks, seed=seed).items():
         measured = measure_located(name, located, truth_MD, unit_D, rng=np.random.default_rng([seed, 2]))
         if measured is not None:
-            found[name] = measured
-    return found
+            keys_located[name] = measured
+    return keys_located

@@ -53,18 +53,18 @@ class FilterGeometry:
         """Place sampled keys that hang together with at least two known ones in every dimension."""
         rest = np.setdiff1d(np.arange(len(view.filters[0])), view.known_T)
         sample_T = np.concatenate((view.known_T, rng.permutation(rest)[: self.keys]))
-        known = len(view.known_T)
+        known_count = len(view.known_T)
         place_TD = np.full((len(sample_T), len(view.filters)), np.nan)
         for dimension, packed_NW in enumerate(view.filters):
             progress(dimension, len(view.filters))
             line_T, part_T = _line(packed_NW[sample_T])
             for part in range(part_T.max() + 1):
-                landmarks = np.flatnonzero(part_T[:known] == part)
+                landmarks = np.flatnonzero(part_T[:known_count] == part)
                 if len(landmarks) < 2 or np.ptp(line_T[landmarks]) == 0:
                     continue
                 slope, offset = np.polyfit(line_T[landmarks], view.known_TD[landmarks, dimension], 1)
                 place_TD[part_T == part, dimension] = offset + slope * line_T[part_T == part]
-        placed = np.arange(len(sample_T)) >= known
+        placed = np.arange(len(sample_T)) >= known_count
         placed &= np.isfinite(place_TD).all(axis=1)
         return Located(targets_T=sample_T[placed], place_TD=place_TD[placed])
 

@@ -260,15 +260,15 @@ def evaluate_texts(view: TextView, truth_T: Integers, *, progress: OnProgress = 
     No guarantee: no attack here found more, another may.
     """
     counted_T = truth_T >= 0
-    found = {}
+    named_keys = {}
     for name, row in TEXT_ATTACKS.items():
         if not isinstance(view, row.view):
             continue
         guess_T = row.attack(view, progress=progress)
         judged_T = counted_T & (guess_T != UNNAMED)
         if judged_T.any():
-            found[name] = _share(name, guess_T[judged_T] == truth_T[judged_T], truth_T[counted_T])
-    return found
+            named_keys[name] = _share(name, guess_T[judged_T] == truth_T[judged_T], truth_T[counted_T])
+    return named_keys
 
 
 def _share(name: str, right_T: np.ndarray[tuple[int, ...], np.dtype[np.bool_]], truth_T: Integers) -> NamedKeys:

@@ -34,10 +34,10 @@ class Trilateration:
         similarity_L = view.similarity_NK[position_L, place_L].astype(np.float64)
         numbers, first, count = np.unique(number_L, return_index=True, return_counts=True)
         enough = np.flatnonzero(count > own_ND.shape[1])
-        chosen = rng.permutation(enough)[: self.numbers]
+        sample = rng.permutation(enough)[: self.numbers]
         places = []
-        for done, number in enumerate(chosen):
-            progress(done, len(chosen))
+        for done, number in enumerate(sample):
+            progress(done, len(sample))
             pair_P = first[number] + rng.permutation(count[number])[: self.pairs]
             key_PD = own_ND[position_L[pair_P]]
             distance_P = metric.distance_of(similarity_L[pair_P], shrink=False)
@@ -53,4 +53,4 @@ class Trilateration:
             ]
             places.append(min(fits, key=lambda fit: float(fit.cost)).x)
         placed = np.array(places) if places else np.empty((0, own_ND.shape[1]))
-        return Located(targets_T=numbers[chosen], place_TD=placed)
+        return Located(targets_T=numbers[sample], place_TD=placed)

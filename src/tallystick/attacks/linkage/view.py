@@ -46,7 +46,7 @@ class DistanceModel:
         return np.asarray((self.bits_per_unit_D * np.minimum(apart_PD, 2 * self.window)).sum(axis=-1))
 
     def distance_of(self, similarity: Floats, *, shrink: bool) -> Floats:
-        """Compute the distance behind a noisy similarity: what it says, or shrunk to the mean as a Gaussian prior would have it."""
+        """Compute the distance behind a noisy similarity: what it says, or shrunk to the mean as by a Gaussian prior."""
         standard = similarity * math.sqrt(1 + self.sigma**2)
         return np.asarray(-(standard / (1 + self.sigma**2 if shrink else 1)) * self.deviation - self.mean)
 

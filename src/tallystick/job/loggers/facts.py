@@ -94,16 +94,16 @@ def loggers_of(party: PartyFile, *, folder: Path) -> dict[str, Logger]:
 
     Raises ConfigError, which says what to install, for one whose library is not there.
     """
-    found: dict[str, Logger] = {}
+    loggers: dict[str, Logger] = {}
     for name, settings in (("tensorboard", party.loggers.tensorboard), ("mlflow", party.loggers.mlflow)):
         if settings is not None and find_spec(name) is None:
             raise ConfigError(f"loggers.{name}: its library is not installed; run: pip install 'tallystick[{name}]'")
     if party.loggers.tensorboard is not None:
         from tallystick.job.loggers.tensorboard import TensorBoardLogger
 
-        found["tensorboard"] = TensorBoardLogger(party.loggers.tensorboard.folder / folder.name)
+        loggers["tensorboard"] = TensorBoardLogger(party.loggers.tensorboard.folder / folder.name)
     if party.loggers.mlflow is not None:
         from tallystick.job.loggers.mlflow import MlflowLogger
 
-        found["mlflow"] = MlflowLogger(party.loggers.mlflow.tracking, party.loggers.mlflow.experiment)
-    return found
+        loggers["mlflow"] = MlflowLogger(party.loggers.mlflow.tracking, party.loggers.mlflow.experiment)
+    return loggers

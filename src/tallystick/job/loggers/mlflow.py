@@ -28,8 +28,8 @@ class MlflowLogger:
         for name, value in PATIENCE.items():
             os.environ.setdefault(name, value)
         client, now = MlflowClient(tracking_uri=self.tracking), int(time.time_ns() // 1_000_000)
-        known = client.get_experiment_by_name(self.experiment)
-        experiment = known.experiment_id if known is not None else client.create_experiment(self.experiment)
+        existing = client.get_experiment_by_name(self.experiment)
+        experiment = existing.experiment_id if existing is not None else client.create_experiment(self.experiment)
         run = client.create_run(experiment, run_name=f"{facts.name} {facts.run}", tags={"tallystick.run": facts.run}).info.run_id
         metrics = [Metric(logged_name(name), value, now, epoch) for name, epoch, value in facts.curves]
         metrics += [Metric(logged_name(name), value, now, 0) for name, value in facts.figures.items()]

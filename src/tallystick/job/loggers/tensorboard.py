@@ -21,5 +21,5 @@ class TensorBoardLogger:
                 writer.add_scalar(logged_name(name), value, epoch)
             for name, value in facts.figures.items():
                 writer.add_scalar(logged_name(name), value, 0)
-            said = {"run": facts.run, "contract name": facts.name, **facts.settings}
-            writer.add_text("run", "\n".join(f"- {name}: {value}" for name, value in said.items()))
+            text_values = {"run": facts.run, "contract name": facts.name, **facts.settings}
+            writer.add_text("run", "\n".join(f"- {name}: {value}" for name, value in text_values.items()))

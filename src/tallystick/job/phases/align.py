@@ -31,10 +31,10 @@ LOW_MATCH = 0.5
 def align_or_keep(job: Job, keys: Keys, *, anew: bool, run_id: str) -> Alignment:
     """Align, or take the alignment of the run that goes on; then say what was learnt."""
     watcher = job.logbook.watcher
-    kept = job.folder.load_alignment()
-    if not anew and kept is not None:
-        watcher.say(f"keeping the alignment of the interrupted run: {len(kept[1])} rows")
-        return kept[1]
+    saved = job.folder.load_alignment()
+    if not anew and saved is not None:
+        watcher.say(f"keeping the alignment of the interrupted run: {len(saved[1])} rows")
+        return saved[1]
     job.folder.forget_training()
     count_anew(job.folder)
     keys = with_noise(job.contract, job.party, job.folder, keys, what=f"linking of {job.contract.name}, run {run_id}")
@@ -83,10 +83,10 @@ def with_noise(contract: Contract, party: PartyFile, folder: RunFolder, keys: Ke
 
 def kept_alignment(job: Job) -> Alignment:
     """Load the alignment of an earlier command on the same run; raises DataError if there is none."""
-    kept = job.folder.load_alignment()
-    if kept is None:
+    saved = job.folder.load_alignment()
+    if saved is None:
         raise DataError(f"{job.folder.path} holds no alignment; run `tallystick align` on both sides first")
-    return kept[1]
+    return saved[1]
 
 
 def linked_job(job: Job, alignment: Alignment) -> Job:
@@ -125,7 +125,7 @@ def align(
         draw: gives the secret that the order of an id's rows follows from.
     """
     linkage, is_label = contract.linkage, contract.role_of(party) == "label"
-    given = AlignmentInput(
+    inputs = AlignmentInput(
         ids=keys.ids,
         name=party,
         similar=keys.similar,
@@ -140,12 +140,12 @@ def align(
         max_rows=max_rows(contract, len(keys.ids), expected=expected),
         local=local,
     )
-    alignment = (linkage.label_party if is_label else linkage.feature_party)(given)
+    alignment = (linkage.label_party if is_label else linkage.feature_party)(inputs)
     if contract.alignment.duplicates != "all":
         return alignment
     if is_label:
-        return repeat_label_party(alignment, keys.id_R, given.peers, rng=random_of(draw(REPEATS)))
-    return repeat_feature_party(alignment, given.peers[0], max_rows=max_positions(contract, len(keys.ids)))
+        return repeat_label_party(alignment, keys.id_R, inputs.peers, rng=random_of(draw(REPEATS)))
+    return repeat_feature_party(alignment, inputs.peers[0], max_rows=max_positions(contract, len(keys.ids)))
 
 
 def help_align(contract: Contract, channels: Mapping[str, Channel]) -> HelperOutcome:

@@ -39,8 +39,8 @@ def audit_links(job: Job, keys: Keys, alignment: Alignment) -> LinkageSummary | 
     terms = job.contract.alignment.similarity
     if terms is None or keys.similar is None:
         return None
-    if (kept := kept_linkage(job.folder)) is not None:
-        return kept
+    if (earlier_summary := kept_linkage(job.folder)) is not None:
+        return earlier_summary
     watcher = job.logbook.watcher
     side = LinkedSide(
         contract=job.contract,

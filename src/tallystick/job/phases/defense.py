@@ -114,8 +114,8 @@ class RunDefense:
                     ledger.spend(party.privacy.dataset, event, what=what)
         # Killed in between, a resumed run is charged twice: too much, never too little.
         spent = [msgspec.to_builtins(event) for event in events or [NotPrivate()]]
-        known = {"column": _digest(column, self.secret)} if column is not None else {}
-        folder.note(_NOTE, {**noted, "spent": spent, "labels": labels, "what": what, **known}, private=True)
+        column_note = {"column": _digest(column, self.secret)} if column is not None else {}
+        folder.note(_NOTE, {**noted, "spent": spent, "labels": labels, "what": what, **column_note}, private=True)
 
 
 def check_charged_labels(contract: Contract, folder: RunFolder, column: pl.Series) -> None:
@@ -124,10 +124,10 @@ def check_charged_labels(contract: Contract, folder: RunFolder, column: pl.Serie
     Refused after the greeting, a corrected label would show. Raises DataError.
     """
     noted = folder.noted(_NOTE)
-    known, secret = noted.get("column"), noted.get("secret")
-    if not contract.defenses().events() or not isinstance(known, str) or not isinstance(secret, str):
+    kept_digest, secret = noted.get("column"), noted.get("secret")
+    if not contract.defenses().events() or not isinstance(kept_digest, str) or not isinstance(secret, str):
         return
-    if known != _digest(column, bytes.fromhex(secret)):
+    if kept_digest != _digest(column, bytes.fromhex(secret)):
         raise _other_labels(folder)
 
 

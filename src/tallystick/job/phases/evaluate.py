@@ -70,13 +70,13 @@ def evaluate(
         joint_T = final_logits(trained, dataset, logits[is_own_T], dataset.test_N[is_own_T])
         own = dataset.own_part()
         scored = _Scored(job=job, rows=rows, own=own, joint_T=joint_T, target_T=own.known_labels.true_N[own.test_N])
-    found = Evaluated(finished=Finished(rows=len(logits)))
+    evaluated = Evaluated(finished=Finished(rows=len(logits)))
     if kept is None:
-        found = _tell(job, scored, measured, found.finished, run_id=run_id)
+        evaluated = _tell(job, scored, measured, evaluated.finished, run_id=run_id)
         job.leave()
     if scored is not None:
-        found = _measure(scored, trained, dataset, measured, found)
-    return replace(found, importance=measured.importance if measured is not None else ())
+        evaluated = _measure(scored, trained, dataset, measured, evaluated)
+    return replace(evaluated, importance=measured.importance if measured is not None else ())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,13 +91,13 @@ class _Scored:
 
     def compare(self, baseline_T: Tensor | None) -> Comparison:
         """Measure them, beside the logits of own columns alone where there are any."""
-        known, evaluation = self.own.known_labels, self.job.contract.evaluation
-        labels, weights = known.units(self.own.test_N)
+        labels_here, evaluation = self.own.known_labels, self.job.contract.evaluation
+        labels, weights = labels_here.units(self.own.test_N)
         return compare_models(
             self.job.contract.target.type,
             labels,
-            known.coder.in_units(self.joint_T.cpu().numpy()),
-            known.coder.in_units(baseline_T.cpu().numpy()) if baseline_T is not None else None,
+            labels_here.coder.in_units(self.joint_T.cpu().numpy()),
+            labels_here.coder.in_units(baseline_T.cpu().numpy()) if baseline_T is not None else None,
             weights=weights,
             keys_N=self.rows.key_at(self.own.test_N),
             bins=evaluation.calibration_bins,
@@ -108,13 +108,13 @@ class _Scored:
 
 def _tell(job: Job, scored: _Scored | None, measured: Measured | None, message: Finished, *, run_id: str) -> Evaluated:
     """Send each feature party what the contract lets it have, and its last message."""
-    wanted = job.contract.evaluation.privacy
-    sent = _share(job, scored, measured, run_id=run_id)
-    if wanted is not None and scored is not None:
-        message = _release(job, wanted, scored.target_T, scored.joint_T, rows=message.rows)
+    release_asked = job.contract.evaluation.privacy
+    is_shared = _share(job, scored, measured, run_id=run_id)
+    if release_asked is not None and scored is not None:
+        message = _release(job, release_asked, scored.target_T, scored.joint_T, rows=message.rows)
     for channel in job.feature_channels:
         channel.send(message)
-    return Evaluated(finished=message, sent_shared=sent)
+    return Evaluated(finished=message, sent_shared=is_shared)
 
 
 def _crossing(job: Job, trained: TrainedLabelParty, dataset: Dataset) -> list[Cuts]:
@@ -172,16 +172,16 @@ def _measure(
     scored: _Scored, trained: TrainedLabelParty, dataset: Dataset, measured: Measured | None, told: Evaluated
 ) -> Evaluated:
     """Measure the test rows' scores beside those of own columns, in groups and where a threshold decides."""
-    job, rows, own, known = scored.job, scored.rows, scored.own, scored.own.known_labels
+    job, rows, own, labels_here = scored.job, scored.rows, scored.own, scored.own.known_labels
     baseline = None
     if job.contract.evaluation.own_columns_baseline and own.encoder is not None and job.top is None:
         baseline = _baseline(job, own, own.encoder)
-    labels, weights = known.units(own.test_N)
-    joint = known.coder.in_units(scored.joint_T.cpu().numpy())
+    labels, weights = labels_here.units(own.test_N)
+    joint = labels_here.coder.in_units(scored.joint_T.cpu().numpy())
     decisions = None
     if job.contract.target.type == "binary":
         _keep_scores(job, scored.target_T, scored.joint_T)
-        decisions = _decide(job, known, labels, joint, weights, measured)
+        decisions = _decide(job, labels_here, labels, joint, weights, measured)
     return replace(
         told,
         comparison=scored.compare(baseline.logits_T if baseline is not None else None),
@@ -200,13 +200,13 @@ def _decide(
     weights_T: NDArray[Any] | None,
     measured: Measured | None,
 ) -> Decisions | None:
-    """Measure what the scores are worth where a threshold decides; the cheapest is chosen on validation rows, if there are any."""
-    chosen = None
+    """Measure what the scores are worth where a threshold decides; the cheapest is chosen on validation rows if there are any."""
+    threshold_rows = None
     if measured is not None:
         labels_V, weights_V = known.units(measured.index_V)
-        chosen = labels_V, sigmoid(measured.logits_V.cpu().numpy()), weights_V
+        threshold_rows = labels_V, sigmoid(measured.logits_V.cpu().numpy()), weights_V
     costs = job.party.report
-    for rows in (chosen, None) if chosen is not None else (None,):
+    for rows in (threshold_rows, None) if threshold_rows is not None else (None,):
         try:
             return decide(
                 labels_T,
@@ -230,7 +230,7 @@ def _by_group(
     weights_T: NDArray[Any] | None,
 ) -> list[Grouping]:
     """Measure the joint model on the groups of test rows that the party file's columns make."""
-    options, found = job.party.report, []
+    options, groupings = job.party.report, []
     rows_T = rows.alignment.rows_N[own.test_N.cpu().numpy()]
     for column in options.subgroups:
         names, codes_T = groups_of(rows.column_at(column, rows_T, use="subgroup"))
@@ -246,26 +246,26 @@ def _by_group(
         except UndefinedMetric as error:
             job.logbook.watcher.say(f"no figures by {column}: {error}")
             continue
-        found.append(grouping)
-    return found
+        groupings.append(grouping)
+    return groupings
 
 
 def _by_partner(job: Job, rows: OwnRows, trained: TrainedLabelParty, dataset: Dataset, joint_T: Tensor) -> list[Grouping]:
     """Test rows with and without a partner's row, each by the score that it gets, and both together."""
-    known, index_U = dataset.known_labels, dataset.unaligned.test_N
+    labels_here, index_U = dataset.known_labels, dataset.unaligned.test_N
     if trained.alone is None or (not len(index_U) and bool(dataset.is_linked(dataset.test_N).all())):
         return []
     index_T = dataset.test_N.cpu()
     logits, index_N = joint_T.cpu(), torch.cat([index_T, index_U])
     if len(index_U):
         logits = torch.cat([logits, trained.alone(logits_alone(trained.model, dataset, index_U))])
-    labels, weights = known.units(index_N)
-    in_units = known.coder.in_units(logits.numpy())
+    labels, weights = labels_here.units(index_N)
+    in_units = labels_here.coder.in_units(logits.numpy())
     has_partner = np.concatenate([dataset.is_linked(dataset.test_N).cpu().numpy(), np.zeros(len(index_U), dtype=bool)])
     generator = np.random.default_rng(job.contract.seed)
     options = job.party.report
     both = np.zeros(len(logits), dtype=np.int64)
-    found = []
+    groupings = []
     for column, names, codes in (
         (
             "test rows with and without a partner's row",
@@ -286,8 +286,8 @@ def _by_partner(job: Job, rows: OwnRows, trained: TrainedLabelParty, dataset: Da
         except UndefinedMetric as error:
             job.logbook.watcher.say(f"no figures by {column}: {error}")
             continue
-        found.append(grouping)
-    return found
+        groupings.append(grouping)
+    return groupings
 
 
 def _release(job: Job, wanted: PrivateRelease, target_T: Tensor, logits_T: Tensor, *, rows: int) -> Finished:
@@ -337,16 +337,16 @@ def _baseline(job: Job, own: Dataset, encoder: Encoder) -> _Baseline:
     store, screening = job.folder.store("baseline"), Screening(seed=job.contract.seed)
     state = train_own_columns(job, own, model, store=store, screening=screening, progress=progress)
     network_T = logits_over(model, own.features_at, own.test_batches(SCORED_AT_A_TIME), [])
-    found = _Baseline(logits_T=network_T, state=state)
+    baseline = _Baseline(logits_T=network_T, state=state)
     if not job.contract.evaluation.own_columns_boosting or state.best_loss is None:
-        return found
+        return baseline
     if own.folds is None:
-        return _better(job, own, found, state.best_loss, anew=job.contract.own_refits)
+        return _better(job, own, baseline, state.best_loss, anew=job.contract.own_refits)
     alone = replace(own, folds=None)
     with model.first_alone():  # boosting is judged by the same rows
         logits_V = logits_over(model, own.features_at, torch.split(own.validation_N, SCORED_AT_A_TIME), [])
     loss = alone.objective().validation_loss(logits_V, own.validation_N).item()
-    return _better(job, alone, found, loss, anew=True)
+    return _better(job, alone, baseline, loss, anew=True)
 
 
 def _better(job: Job, own: Dataset, network: _Baseline, best: float, *, anew: bool = False) -> _Baseline:
@@ -355,35 +355,37 @@ def _better(job: Job, own: Dataset, network: _Baseline, best: float, *, anew: bo
     ``anew``: boosting, if it is better, is then fitted with the validation rows too, as the network was.
     """
     if not can_boost():
-        said = (
+        sentence = (
             "own columns only: gradient boosting was not tried; install scikit-learn, or set evaluation.own_columns_boosting to "
             "false"
         )
-        job.logbook.watcher.say(said)
-        return replace(network, notes=(said,))
+        job.logbook.watcher.say(sentence)
+        return replace(network, notes=(sentence,))
     target, device = job.contract.target, network.logits_T.device
     boosted, rows = _boosted(job, own)
     logits_V = boosted.logits(own.features_at, own.validation_N, classes=target.classes).to(device)
     loss = own.objective().validation_loss(logits_V, own.validation_N).item()
     is_better = loss < best
-    said = (
+    sentence = (
         f"own columns only: {'gradient boosting' if is_better else 'the network'} is the baseline "
         f"(validation loss of boosting {loss:.4f}, of the network {best:.4f})"
     )
     if rows < len(own.train_N):
-        said += f"; boosting was fitted on {rows:,} of {len(own.train_N):,} training rows"
-    job.logbook.watcher.say(said)
+        sentence += f"; boosting was fitted on {rows:,} of {len(own.train_N):,} training rows"
+    job.logbook.watcher.say(sentence)
     if not is_better or not len(own.test_N):
-        return replace(network, notes=(said,))
+        return replace(network, notes=(sentence,))
     if anew:
         boosted = _boosted(job, own.with_validation())[0]
     logits_T = boosted.logits(own.features_at, own.test_N, classes=target.classes).to(device)
-    return replace(network, logits_T=logits_T, notes=(said,))
+    return replace(network, logits_T=logits_T, notes=(sentence,))
 
 
 def _boosted(job: Job, own: Dataset) -> tuple[Boosted, int]:
     """Boosting fitted on the training rows, and on how many of them."""
-    known, seed = own.known_labels, job.contract.seed
+    labels_here, seed = own.known_labels, job.contract.seed
     fitted_N = sampled_rows(own.train_N, MOST_ROWS, seed=seed)
-    weights = known.weight_N[fitted_N] if known.weight_N is not None else None
-    return Boosted(job.contract.target.type, own.features_at(fitted_N), known.true_N[fitted_N], weights, seed=seed), len(fitted_N)
+    weights = labels_here.weight_N[fitted_N] if labels_here.weight_N is not None else None
+    return Boosted(job.contract.target.type, own.features_at(fitted_N), labels_here.true_N[fitted_N], weights, seed=seed), len(
+        fitted_N
+    )

@@ -52,10 +52,10 @@ def send_columns(
 
     ``sending`` is told before rows are sent, ``passes`` keeps them for the audit.
     """
-    wanted = job.contract.evaluation.importance
+    setting = job.contract.evaluation.importance
     if not job.contract.measures_columns:
         return
-    index_V = sampled_rows(dataset.validation_N, wanted.rows, seed=job.contract.seed)
+    index_V = sampled_rows(dataset.validation_N, setting.rows, seed=job.contract.seed)
     features, rows_V = dataset.features_at(index_V), dataset.cut_numbers(index_V, 0)
     batch_size = dataset.resolved(job.contract.training).batch_size
     places = column_places(dataset.known_encoder)
@@ -69,14 +69,14 @@ def send_columns(
     send_embeddings(bottom, features.rows, torch.split(everything, batch_size), channel, watch=watch)
     if passes is not None:
         passes.pass_ended("validation")
-    if wanted.feature_columns != "none":
+    if setting.feature_columns != "none":
         contrast = passes.contrast(rows_V, len(places)) if passes is not None else None
         send_shuffled(
             bottom,
             features,
             places,
             channel,
-            repeats=wanted.repeats,
+            repeats=setting.repeats,
             batch_size=batch_size,
             generator=secret_generator(secrets.randbits(SEED_BITS)),
             watch=contrast,
@@ -93,10 +93,10 @@ def measure_columns(
 
     The validation rows' embeddings are ``kept`` ones, or sent once more.
     """
-    contract, wanted, model = job.contract, job.contract.evaluation.importance, trained.model
+    contract, setting, model = job.contract, job.contract.evaluation.importance, trained.model
     if not contract.measures_columns:
         return None
-    index_V = sampled_rows(dataset.validation_N, wanted.rows, seed=contract.seed)
+    index_V = sampled_rows(dataset.validation_N, setting.rows, seed=contract.seed)
     how: dict[str, Any] = {"batch_size": dataset.resolved(contract.training).batch_size}
     if kept is not None:
         cuts_VD = [each(0, index_V) for each in kept]
@@ -108,16 +108,16 @@ def measure_columns(
     own = dataset.features_at(index_V)
     logits_V = complete_logits(model, own, cuts_VD)
     scorer = _scorer(contract.target.type, dataset.known_labels, index_V)
-    shuffling = Shuffling(repeats=wanted.repeats, progress=job.progress, **how)
+    shuffling = Shuffling(repeats=setting.repeats, progress=job.progress, **how)
     falls: dict[str, tuple[list[str | None], list[Fall]]] = {}
-    if wanted.own_columns and dataset.encoder is not None:
+    if setting.own_columns and dataset.encoder is not None:
         places = column_places(dataset.encoder)
         generator = torch.Generator().manual_seed(contract.seed)
         falls[job.name] = (
             [place.name for place in places],
             own_falls(model, own, places, cuts_VD, scorer, shuffling, generator=generator),
         )
-    if wanted.feature_columns != "none":
+    if setting.feature_columns != "none":
         for number, channel in enumerate(job.feature_channels):
             received = receive_falls(model, own, cuts_VD, number, channel, scorer, shuffling)
             falls[channel.peer] = [None] * len(received), received
@@ -150,13 +150,13 @@ def receive_results(
 
 def _named(job: Job, dataset: Dataset, received: list[Fall]) -> results.ImportanceSummary:
     """Name the falls that came back, under the names that only this party knows."""
-    wanted = job.contract.evaluation.importance
+    setting = job.contract.evaluation.importance
     names = [place.name for place in column_places(dataset.known_encoder)]
     return results.ImportanceSummary(
         party=job.name,
         metric=headline_metric(job).title,
-        rows=min(len(dataset.validation_N), wanted.rows),
-        repeats=wanted.repeats,
+        rows=min(len(dataset.validation_N), setting.rows),
+        repeats=setting.repeats,
         columns=_columns(names, received),
     )
 

@@ -42,7 +42,7 @@ def receive_once(job: Job, dataset: Dataset, widths: Sequence[int], *, trains: b
     that they have arrived: it is all that others are told of the run later on.
     """
     parts = parts_once(job, dataset, trains=trains)
-    kept = []
+    cuts = []
     for peer, (channel, width) in enumerate(zip(job.feature_channels, widths, strict=True)):
         numbers_R, batches = _rows_once(job, dataset, parts, peer)
         embedding_RD = torch.empty(len(numbers_R), width, device=numbers_R.device)
@@ -50,13 +50,13 @@ def receive_once(job: Job, dataset: Dataset, widths: Sequence[int], *, trains: b
         for number, rows_B in enumerate(batches):
             embedding_RD[part : part + len(rows_B)] = receive_embedding(channel, number, len(rows_B), width)
             part += len(rows_B)
-        kept.append(_kept(dataset, peer, numbers_R, embedding_RD))
-    job.folder.note(ARRIVED, {"rows": [len(each.numbers_R) for each in kept]})
+        cuts.append(_kept(dataset, peer, numbers_R, embedding_RD))
+    job.folder.note(ARRIVED, {"rows": [len(each.numbers_R) for each in cuts]})
     if "evaluation" in job.phases:
         for channel in job.feature_channels:
             channel.send(Finished(rows=len(parts.get("test", ()))))
     job.leave()
-    return kept
+    return cuts
 
 
 def send_once(
@@ -81,13 +81,13 @@ def send_once(
         charge(part, 1)
     numbers_R, batches = _rows_once(job, dataset, parts, 0)
     embedding_RD = _send(bottom, dataset, batches, channel)
-    kept = _kept(dataset, 0, numbers_R, embedding_RD)
+    cuts = _kept(dataset, 0, numbers_R, embedding_RD)
     if observer is not None and trains:
-        _show(observer, kept, dataset.train_N)
+        _show(observer, cuts, dataset.train_N)
     if passes is not None:
         for part, index_N in parts.items():
             if part != "training":
-                passes.sent(part, index_N, kept(0, index_N))
+                passes.sent(part, index_N, cuts(0, index_N))
                 passes.pass_ended(part)
         passes.epoch_ended()
     finished = Finished(rows=0)
@@ -109,12 +109,12 @@ def _rows_once(job: Job, dataset: Dataset, parts: dict[Part, Tensor], peer: int)
 def _send(bottom: nn.Module, dataset: Dataset, batches: Sequence[Tensor], channel: Channel) -> Tensor:
     """Embed the rows batch after batch; gives what was sent."""
     bottom.eval()
-    sent = []
+    parts = []
     for number, rows_B in enumerate(batches):
-        sent.append(bottom(dataset.columns_of(rows_B)))
-        send_embedding(channel, number, sent[-1])
+        parts.append(bottom(dataset.columns_of(rows_B)))
+        send_embedding(channel, number, parts[-1])
     bottom.train()
-    return torch.cat(sent) if sent else torch.empty(0, width_of(bottom))
+    return torch.cat(parts) if parts else torch.empty(0, width_of(bottom))
 
 
 def _kept(dataset: Dataset, peer: int, numbers_R: Tensor, embedding_RD: Tensor) -> KeptCuts:

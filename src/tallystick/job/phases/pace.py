@@ -56,8 +56,8 @@ def paced_feature_party(job: Job, dataset: Dataset, *, goes_on: bool) -> Trainin
 
 def pace_note(training: TrainingSettings, rows: int, *, round_trip_s: float) -> str | None:
     """Say what a round trip means for training on so many rows at most; None where it means little, or nobody waits for it."""
-    settled = training.resolved(rows)
-    fitting = fitting_staleness(round_trip_s, batch_size=settled.batch_size, batches=-(-rows // settled.batch_size))
+    resolved = training.resolved(rows)
+    fitting = fitting_staleness(round_trip_s, batch_size=resolved.batch_size, batches=-(-rows // resolved.batch_size))
     if not fitting or training.gradients == "none" or training.mode == "pipelined":
         return None
     if training.mode == "auto":

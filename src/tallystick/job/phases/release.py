@@ -130,8 +130,8 @@ def privacy_section(
     ledger = Ledger(budget.ledger, party=party)
     delta = budget.delta or max((release.delta for release in released), default=0.0)
     repeated = len(exact) * (trainings - 1)
-    if others := len(ledger.not_private(budget.dataset)) - len(not_private) - repeated:
-        not_private.append(f"{others} more, of other runs on data set {budget.dataset} (`tallystick ledger` lists them)")
+    if further := len(ledger.not_private(budget.dataset)) - len(not_private) - repeated:
+        not_private.append(f"{further} more, of other runs on data set {budget.dataset} (`tallystick ledger` lists them)")
     spent = ledger.total(budget.dataset, delta=delta)
     if math.isinf(spent) and delta == 0:  # an earlier run released with Gaussian noise
         delta = USUAL_DELTA

@@ -93,12 +93,12 @@ def _privacy(contract: Contract, party: PartyFile, found: RunFindings) -> result
 
 def _link_weights(contract: Contract, model: nn.Module | None) -> list[results.LinkWeights]:
     """Return what the trained weight gates make of similarities, if there are any."""
-    found = learnt_weights(model) if isinstance(model, LabelModel) else []
-    if not found:
+    weights_by_party = learnt_weights(model) if isinstance(model, LabelModel) else []
+    if not weights_by_party:
         return []
     return [
         results.LinkWeights(party=party, similarities=list(LOOKED_AT), weights=weights)
-        for party, weights in zip(contract.feature_parties, found, strict=True)
+        for party, weights in zip(contract.feature_parties, weights_by_party, strict=True)
     ]
 
 
@@ -189,12 +189,12 @@ def _alignment(contract: Contract, party: PartyFile, alignment: Alignment | None
         return None
     repeat = contract.alignment.duplicates == "all"  # then it is ids that were aligned
     what = "ids" if repeat else "rows"
-    named = {
+    size_names = {
         "own": f"{what} of {party.party}",
         "intersection": "rows with a link" if alignment.candidates else f"{what} in common",
         "union": "rows in the union",
     }
-    sizes = {named.get(name, f"{what} of {name}"): size for name, size in alignment.sizes.items()}
+    sizes = {size_names.get(name, f"{what} of {name}"): size for name, size in alignment.sizes.items()}
     if repeat:
         sizes[f"rows of {contract.label_party} with these ids"] = len(alignment)
     return results.AlignmentSummary(method=alignment.method, sizes=sizes, learnt=alignment.learnt)
@@ -223,9 +223,9 @@ def _tuning(found: RunFindings) -> results.Tuning | None:
         )
         for trial in found.trials
     ]
-    tried = ", ".join(dict.fromkeys(key for trial in found.trials for key in trial.values)) or "the contract as it is"
+    keys_tried = ", ".join(dict.fromkeys(key for trial in found.trials for key in trial.values)) or "the contract as it is"
     summary = (
-        f"{len(trials)} trials of {tried}, each trained on the training rows and compared on the "
+        f"{len(trials)} trials of {keys_tried}, each trained on the training rows and compared on the "
         "validation rows; no test row was touched. "
     )
     what = "Each trial disclosed what a training does."
@@ -240,7 +240,7 @@ def _data(contract: Contract, party: PartyFile, found: RunFindings) -> results.D
     dataset, keys = found.dataset, found.keys
     if dataset is None:
         return None
-    settled = dataset.resolved_notes(contract.training)
+    auto_notes = dataset.resolved_notes(contract.training)
     of_keys = [f"{party.party}: {note}" for note in [*(keys.notes() if keys is not None else []), *found.match_notes]]
     shape = dataset.encoder.feature_shape if dataset.encoder is not None else None
     positive = []
@@ -269,7 +269,7 @@ def _data(contract: Contract, party: PartyFile, found: RunFindings) -> results.D
             *positive,
             *of_keys,
             *(dataset.encoder.notes if dataset.encoder is not None else []),
-            *settled,
+            *auto_notes,
             *found.column_notes,
             *found.evaluated.notes,
         ],

@@ -17,7 +17,7 @@ _NAMED = 20
 
 
 def screening_of(job: Job, dataset: Dataset) -> Screening | None:
-    """Build the screening of this run's joint training; None if branches beside it share its columns, and as ``own_screening``."""
+    """Build the screening of this run's joint training; None if branches share its columns, and as ``own_screening``."""
     return None if dataset.has_branches else own_screening(job, dataset)
 
 
@@ -40,9 +40,9 @@ def screening_notes(encoder: Encoder | None, module: nn.Module) -> list[str]:
         return []
     notes = []
     for number, open_C in enumerate(screened, 1):
-        said = _said(encoder, open_C)
+        sentence = _said(encoder, open_C)
         network = f" (network {number} of {len(screened)})" if len(screened) > 1 else ""
-        notes.append(f"{said[0].upper()}{said[1:]}{network}.")
+        notes.append(f"{sentence[0].upper()}{sentence[1:]}{network}.")
     return notes
 
 
@@ -51,8 +51,8 @@ def _said(encoder: Encoder, open_C: Tensor) -> str:
     closed = [name for name, is_open in zip(encoder.names, open_C.tolist(), strict=True) if not is_open]
     if not closed:
         return f"screening: all {len(open_C)} own columns stay open (encoding.screening)"
-    named = ", ".join(map(repr, closed[:_NAMED])) + (f" and {len(closed) - _NAMED} more" if len(closed) > _NAMED else "")
+    names = ", ".join(map(repr, closed[:_NAMED])) + (f" and {len(closed) - _NAMED} more" if len(closed) > _NAMED else "")
     return (
         f"screening: {len(open_C) - len(closed)} of {len(open_C)} own columns stay open, and the others were closed, which said "
-        f"nothing (encoding.screening): {named}"
+        f"nothing (encoding.screening): {names}"
     )

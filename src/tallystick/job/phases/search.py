@@ -80,10 +80,10 @@ class TrialOrder:
             before = [self.found[earlier] for earlier in range(1, number)]
             if number in self.found:
                 continue
-            while (known := self._known(before)) is None:
+            while (trials_known := self._known(before)) is None:
                 yield None
                 before = [self.found[earlier] for earlier in range(1, number)]
-            values = next_values(self.keys, known, own=self.own, seed=self.seed)
+            values = next_values(self.keys, trials_known, own=self.own, seed=self.seed)
             if values is None:
                 return
             self.found[number] = TrialRecord(number=number, values=values, problem=self.problem(values))
@@ -93,10 +93,10 @@ class TrialOrder:
     def _known(self, before: Sequence[TrialRecord]) -> list[TrialRecord] | None:
         """Return the trials before one, as far as it may know them; None if that is not known yet."""
         blind = sum(not trial.problem for trial in before) < STARTUP
-        seen = 0 if blind else max(len(before) - (self.at_once - 1), 0)
-        if any(trial.is_open for trial in before[:seen]):
+        visible = 0 if blind else max(len(before) - (self.at_once - 1), 0)
+        if any(trial.is_open for trial in before[:visible]):
             return None
-        return [*before[:seen], *(msgspec.structs.replace(trial, loss=None) for trial in before[seen:])]
+        return [*before[:visible], *(msgspec.structs.replace(trial, loss=None) for trial in before[visible:])]
 
 
 def best_of(finished: Sequence[TrialRecord]) -> TrialRecord | None:
@@ -154,9 +154,9 @@ def _suggested(keys: Mapping[str, TunedKey], before: Sequence[TrialRecord], *, s
                 state=TrialState.FAIL if trial.problem else TrialState.RUNNING if trial.is_open else TrialState.COMPLETE,
             )
         )
-    asked = study.ask(spaces).params
+    values_asked = study.ask(spaces).params
     return {
-        key: _comparable(tuned.values[asked[key]]) if tuned.values else _rounded(asked[key], *tuned.ends(key))
+        key: _comparable(tuned.values[values_asked[key]]) if tuned.values else _rounded(values_asked[key], *tuned.ends(key))
         for key, tuned in keys.items()
     }
 

@@ -215,7 +215,7 @@ def _peers(
     *,
     resume_epoch: int,
 ) -> Sequence[Peer]:
-    """Return whose embeddings train the model: each feature party's, recorded if an audit asks for it, or those that were kept."""
+    """Return whose embeddings train the model: each feature party's, recorded if an audit asks for it, or kept ones."""
     observers = recorders(audited_side(job, dataset, run_id=agreement.run_id), widths, resume_epoch=resume_epoch)
     if kept is not None:
         return [KeptPeer(name=name, kept=each) for name, each in zip(job.contract.feature_parties, kept, strict=True)]
@@ -245,7 +245,7 @@ def _train_alone(job: Job, dataset: Dataset, model: LabelModel, alone: LabelMode
     """
     job.logbook.watcher.say("training the model of own columns, for rows without a partner's row")
     own = replace(dataset.own_part(), labels=dataset.known_labels)
-    fitted: list[LogitLine] = []
+    lines: list[LogitLine] = []
 
     def progress(_what: str, done: int, total: int) -> None:
         job.logbook.watcher.progress("own columns, for rows without a partner's row", done, total)
@@ -256,13 +256,13 @@ def _train_alone(job: Job, dataset: Dataset, model: LabelModel, alone: LabelMode
         first = deepcopy(alone.state_dict())
         with before_refit(job.folder, model, joint):
             alone.load_state_dict(first)
-            fitted.append(calibrated_alone(model, dataset))
+            lines.append(calibrated_alone(model, dataset))
             if joint.refit_epochs:
                 keep_before_refit(job.folder, model)
 
     store, screening = job.folder.store("alone"), own_screening(job, own)
     train_own_columns(job, own, alone, store=store, screening=screening, progress=progress, between=before_its_refit)
-    return fitted[0] if fitted else calibrated_alone(model, dataset)
+    return lines[0] if lines else calibrated_alone(model, dataset)
 
 
 def embed_as_feature_party(job: Job, dataset: Dataset, agreement: Agreement) -> tuple[TrainedFeatureParty, Finished]:
@@ -271,7 +271,7 @@ def embed_as_feature_party(job: Job, dataset: Dataset, agreement: Agreement) -> 
     start = start_of(job.contract, job.folder)
     bottom = replace(job.architecture, seed=start).bottom_model(dataset)
     put_starting_weights(job.folder, bottom)
-    begun = StartingPoint.of(job.folder) is not None
+    is_continued = StartingPoint.of(job.folder) is not None
     channel.send(CutWidth(width=width_of(bottom)))
     observer, passes = None, None
     if is_new := trains(job, agreement):
@@ -279,14 +279,14 @@ def embed_as_feature_party(job: Job, dataset: Dataset, agreement: Agreement) -> 
         (observer,) = recorders(side, [width_of(bottom)], resume_epoch=0)
         passes = pass_recorder(side, width_of(bottom), anew=True)
         method = dataset.method(dataset.resolved(job.contract.training), start=start)
-        if method is not None and not begun:
+        if method is not None and not is_continued:
             method.prepare_bottom(bottom, own_part(job, dataset, start))
         trained = TrainedFeatureParty(bottom=bottom, encoder=dataset.known_encoder, state=TrainingState())
         trained.keep(job.folder)
     else:
         trained = TrainedFeatureParty.load(job.folder, job.architecture, dataset)
-    sent = send_once(job, trained.bottom, dataset, trains=is_new, observer=observer, passes=passes, run_id=agreement.run_id)
-    return trained, sent
+    finished = send_once(job, trained.bottom, dataset, trains=is_new, observer=observer, passes=passes, run_id=agreement.run_id)
+    return trained, finished
 
 
 def train_as_feature_party(job: Job, dataset: Dataset, agreement: Agreement) -> TrainedFeatureParty:
@@ -295,7 +295,7 @@ def train_as_feature_party(job: Job, dataset: Dataset, agreement: Agreement) -> 
     start = start_of(job.contract, job.folder)
     bottom = replace(job.architecture, seed=start, folds=dataset.networks).bottom_model(dataset)
     put_starting_weights(job.folder, bottom)
-    begun = StartingPoint.of(job.folder) is not None
+    is_continued = StartingPoint.of(job.folder) is not None
     is_new = trains(job, agreement)
     training = paced_feature_party(job, dataset, goes_on=agreement.resume_from > 0) if is_new else None
     channel.send(CutWidth(width=width_of(bottom)))
@@ -312,7 +312,7 @@ def train_as_feature_party(job: Job, dataset: Dataset, agreement: Agreement) -> 
         ahead = ahead.and_then(evaluation_ahead(job.contract))
     charge.reserve(ahead)
     method = dataset.method(run.training, start=start)
-    if method is not None and not agreement.resume_from and not begun:
+    if method is not None and not agreement.resume_from and not is_continued:
         method.prepare_bottom(bottom, own_part(job, dataset, start))
 
     def train(run: TrainingRun) -> TrainingState:
@@ -335,21 +335,25 @@ def _how_it_ended(state: TrainingState, run: TrainingRun) -> str:
     """After how many epochs, and why: patience ends most trainings long before the last step that progress counts to."""
     if state.refit_epochs:
         return f"trained anew with the validation rows, for {state.refit_steps} steps; these weights are kept"
-    said = f"trained {state.epoch} of at most {run.epochs} epochs"
+    sentence = f"trained {state.epoch} of at most {run.epochs} epochs"
     if state.best_epoch is None:
-        return said
+        return sentence
     if run.training.folds > 1:
         stopped = "; the last validated no better (training.patience)" if state.stopped else ""
-        return f"{said}{stopped}; each of {run.training.folds} networks keeps the weights of its own best step"
-    kept = state.best_epoch + 1  # people count from 1, states from 0
+        return f"{sentence}{stopped}; each of {run.training.folds} networks keeps the weights of its own best step"
+    best_epoch = state.best_epoch + 1  # people count from 1, states from 0
     if state.stopped:
-        said += f"; the last {state.epoch - kept} validated no better (training.patience)"
-    where = f"epoch {kept}" if state.best_step == run.ends(state.best_epoch) else f"step {state.best_step}, in epoch {kept},"
-    return f"{said}; the weights of {where} are kept"
+        sentence += f"; the last {state.epoch - best_epoch} validated no better (training.patience)"
+    where = (
+        f"epoch {best_epoch}"
+        if state.best_step == run.ends(state.best_epoch)
+        else f"step {state.best_step}, in epoch {best_epoch},"
+    )
+    return f"{sentence}; the weights of {where} are kept"
 
 
 def own_part(job: Job, dataset: Dataset, start: Seed) -> OwnPart:
-    """Return what a party may train on before the first joint step: the label party's unaligned rows, a feature party's own ones."""
+    """Return what a party may train on before the first joint step: the label party's unaligned rows, a feature party's own."""
 
     train_N = dataset.unaligned.train_N
     return OwnPart(

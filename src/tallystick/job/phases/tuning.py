@@ -62,13 +62,13 @@ def allowed_keys(contract: Contract, party: PartyFile) -> dict[str, TunedKey]:
             "tuning.keys: is empty; list in the contract what may be tuned, such as "
             "training.learning_rate: {low: 0.0003, high: 0.01, log: true}"
         )
-    found = {key: tuned for key, tuned in contract.tuning.keys.items() if key in party.tuning.allow}
-    if not found:
+    keys = {key: tuned for key, tuned in contract.tuning.keys.items() if key in party.tuning.allow}
+    if not keys:
         raise ConfigError(
             f"tuning.allow: {party.party} allows none of the contract's tuning.keys ({', '.join(contract.tuning.keys)}); "
             "list in the party file those that may be tuned"
         )
-    return found
+    return keys
 
 
 def say_left_out(job: Job, party: str, allowed: Collection[str]) -> None:
@@ -88,8 +88,8 @@ def trials_left(contract: Contract, party: PartyFile, folder: RunFolder | None) 
     most = most_trials(contract, party)
     if folder is None:
         return most
-    begun = [number for number in range(1, most + 1) if (folder.path / f"trial-{number}").exists()]
-    trials = {number: folder.trial(number) for number in begun}
+    numbers = [number for number in range(1, most + 1) if (folder.path / f"trial-{number}").exists()]
+    trials = {number: folder.trial(number) for number in numbers}
     charged = [number for number, trial in trials.items() if training_charged(trial) or sent_by(trial).charged]
     return most - max([len(finished_trials(folder)), *charged])
 
@@ -103,8 +103,8 @@ def finished_trials(folder: RunFolder) -> list[TrialRecord]:
 def open_trials(folder: RunFolder) -> list[RunFolder]:
     """Return the folders of trials that began and are not over."""
     over = {f"{TRIAL}{trial.number}" for trial in finished_trials(folder)}
-    begun = [path.name for path in folder.path.glob(f"{TRIAL}*") if path.name not in over]
-    return [folder.trial(int(name.removeprefix(TRIAL))) for name in sorted(begun)]
+    names = [path.name for path in folder.path.glob(f"{TRIAL}*") if path.name not in over]
+    return [folder.trial(int(name.removeprefix(TRIAL))) for name in sorted(names)]
 
 
 def tune_as_label_party(job: Job, keys: Keys, alignment: Alignment, *, run_id: str) -> list[TrialRecord]:
@@ -181,8 +181,8 @@ def told(values: Mapping[str, Any]) -> str:
 def search(job: Job, tunable: Mapping[str, TunedKey], most: int, *, at_once: int, run: Run) -> list[TrialRecord]:
     """Have all trials run, and keep each once it is over; gives all of them."""
     require_optuna()
-    watcher, found = job.logbook.watcher, {trial.number: trial for trial in finished_trials(job.folder)}
-    said = set(found)
+    watcher, trial_of_number = job.logbook.watcher, {trial.number: trial for trial in finished_trials(job.folder)}
+    reported = set(trial_of_number)
 
     def problem(values: Mapping[str, Any]) -> str:
         try:
@@ -192,22 +192,24 @@ def search(job: Job, tunable: Mapping[str, TunedKey], most: int, *, at_once: int
         return ""
 
     def keep() -> list[TrialRecord]:
-        over = [trial for _, trial in sorted(found.items()) if not trial.is_open]
+        over = [trial for _, trial in sorted(trial_of_number.items()) if not trial.is_open]
         _note(job, over)
         for trial in over:
-            if trial.number not in said:
+            if trial.number not in reported:
                 came_to = f"validation loss {trial.loss:.5g}" if trial.loss is not None else "cannot be"
                 watcher.say(f"trial {trial.number}: {told(trial.values)}: {came_to}")
-        said.update(trial.number for trial in over)
+        reported.update(trial.number for trial in over)
         watcher.progress("trials", len(over), most)
         return over
 
     keep()
     contract, own = job.contract, job.contract.values_of(tunable)
-    trials = TrialOrder(keys=tunable, own=own, most=most, at_once=at_once, seed=contract.seed, problem=problem, found=found)
+    trials = TrialOrder(
+        keys=tunable, own=own, most=most, at_once=at_once, seed=contract.seed, problem=problem, found=trial_of_number
+    )
     with closing(run(trials.due())) as records:
         for record in records:
-            found[record.number] = record
+            trial_of_number[record.number] = record
             keep()
     over = keep()
     if len(over) < most:
@@ -271,10 +273,10 @@ def _checked(
         raise ProtocolError(
             peer, f"{peer} named values for trial {number} that the contract's tuning.keys and tuning.allow here do not allow"
         )
-    known = {trial.number: trial.values for trial in finished}
-    last = max(known, default=0)
-    is_due = number in known if message.over else last < number <= most or (again and number == last > 0)
-    if not is_due or known.get(number, values) != values:
+    values_of = {trial.number: trial.values for trial in finished}
+    last = max(values_of, default=0)
+    is_due = number in values_of if message.over else last < number <= most or (again and number == last > 0)
+    if not is_due or values_of.get(number, values) != values:
         raise ProtocolError(peer, f"{peer} named trial {number}{' the best' if message.over else ''}, which is not due")
     return values
 

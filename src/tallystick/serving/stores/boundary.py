@@ -29,7 +29,7 @@ class Boundary:
         """Look keys up; raises StoreError, whatever the store raises."""
         is_key_B = np.array([not key_problem(key) for key in keys], dtype=np.bool_)
         try:
-            found = self._store.find([key for key, is_key in zip(keys, is_key_B, strict=True) if is_key])
+            rows_found = self._store.find([key for key, is_key in zip(keys, is_key_B, strict=True) if is_key])
         except StoreError as error:
             self._tell(str(error))
             raise
@@ -43,8 +43,8 @@ class Boundary:
         if self._said:
             self._tell("")
         is_found_B = np.zeros(len(keys), dtype=np.bool_)
-        is_found_B[is_key_B] = found.is_found_B
-        return Found(is_found_B=is_found_B, features_E=found.features_E)
+        is_found_B[is_key_B] = rows_found.is_found_B
+        return Found(is_found_B=is_found_B, features_E=rows_found.features_E)
 
     def close(self) -> None:
         """Let go of the store."""

@@ -107,15 +107,15 @@ class PostgresStore:
 
         def ask() -> None:
             try:
-                asked = self._asked(connection, keys)
+                answered = self._asked(connection, keys)
             except BaseException as error:  # raised by whoever waits
                 if call.set_running_or_notify_cancel():
                     call.set_exception(error)
                 return
             if not call.set_running_or_notify_cancel():
-                asked[0].close()  # nobody waits any more
+                answered[0].close()  # nobody waits any more
                 return
-            call.set_result(asked)
+            call.set_result(answered)
 
         thread = threading.Thread(target=ask, name="tallystick-postgres", daemon=True)
         thread.start()

@@ -1,4 +1,4 @@
-"""Define what every store of rows gives: the encoded columns of the keys that it has. Shapes: B keys, E of them that are found."""
+"""Define what every store of rows gives: the encoded columns of the keys that it has. Shapes: B keys, E found ones."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -99,10 +99,10 @@ class TableStore:
     def refresh(self) -> None:
         """Read the table again if it has changed."""
         try:
-            seen = self._signature()
-            if seen == self._seen:
+            signature_now = self._signature()
+            if signature_now == self._seen:
                 return
-            self._now, self._seen = self._read(), seen
+            self._now, self._seen = self._read(), signature_now
             self._say("the table has changed and was read again")
         except TallystickError as error:
             self._say(f"the table has changed and cannot be read ({category_of(error)}); rows are found in the former one")

@@ -41,8 +41,8 @@ class OwnMachine:
         environment = os.environ | {"PYTHONPATH": path} | _KEEPS_MEMORY
         for worker in range(1, self._plan.workers):
             self._processes.append(subprocess.Popen(command, stdin=pipe, stdout=pipe, pass_fds=[file], env=environment))
-            told = {"plan": self._plan.to_json(), "file": file, "worker": worker}
-            self._write(self._processes[-1], json.dumps(told).encode() + b"\n")
+            task = {"plan": self._plan.to_json(), "file": file, "worker": worker}
+            self._write(self._processes[-1], json.dumps(task).encode() + b"\n")
         self.hear()
 
     def tell(self, what: str, number: int, rows: int) -> None:

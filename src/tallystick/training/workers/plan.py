@@ -95,9 +95,9 @@ class WorkerPlan:
 
 def columns_of(module: nn.Module) -> Columns | None:
     """Return the module's columns that have embedding tables; None if there are none."""
-    found = [part for part in module.modules() if isinstance(part, Columns) and len(part.embeddings)]
-    assert len(found) <= 1, "a party's part of the network has one bottom"
-    return found[0] if found else None
+    columns_parts = [part for part in module.modules() if isinstance(part, Columns) and len(part.embeddings)]
+    assert len(columns_parts) <= 1, "a party's part of the network has one bottom"
+    return columns_parts[0] if columns_parts else None
 
 
 def tables_and_others(module: nn.Module) -> tuple[dict[str, nn.Parameter], dict[str, nn.Parameter]]:
@@ -105,8 +105,8 @@ def tables_and_others(module: nn.Module) -> tuple[dict[str, nn.Parameter], dict[
     columns = columns_of(module)
     tables = [columns.table(place) for place in range(len(columns.embeddings))] if columns is not None else []
     names = {id(weight): name for name, weight in module.named_parameters()}
-    found = {names[id(table)]: table for table in tables}
-    return found, {name: weight for name, weight in module.named_parameters() if name not in found}
+    table_weights = {names[id(table)]: table for table in tables}
+    return table_weights, {name: weight for name, weight in module.named_parameters() if name not in table_weights}
 
 
 class Layout:
@@ -115,7 +115,7 @@ class Layout:
     def __init__(self, plan: WorkerPlan, module: nn.Module) -> None:
         self.size = 0
         self._places: dict[str, tuple[int, tuple[int, ...], torch.dtype]] = {}
-        tables, others = tables_and_others(module)
+        tables, other_weights = tables_and_others(module)
         for name, weight in module.named_parameters():
             self._add(f"weight/{name}", tuple(weight.shape))
         screened = screened_columns(module)
@@ -129,7 +129,7 @@ class Layout:
                 self._add(f"kept/{name}/{what}", tuple(table.shape) if is_alike else ())
             if settings.ema:
                 self._add(f"average/{name}", tuple(table.shape))
-        for name, weight in others.items():
+        for name, weight in other_weights.items():
             for worker in range(plan.workers):
                 self._add(f"gradient/{name}/{worker}", tuple(weight.shape))
         rows, own = plan.batch_rows, plan.own or FeatureShape(numeric=0, cardinalities=())

@@ -35,14 +35,14 @@ def _work(orders: Iterable[bytes], answers: BinaryIO) -> None:
     lines = iter(orders)
     if (first := next(lines, None)) is None:
         return
-    told = json.loads(first)
-    plan = WorkerPlan.from_json(told["plan"])
+    task = json.loads(first)
+    plan = WorkerPlan.from_json(task["plan"])
     torch.set_num_threads(plan.threads)
     module = plan.module().train()
     layout = Layout(plan, module)
-    memory = memoryview(mmap.mmap(told["file"], layout.size))
-    os.close(told["file"])
-    shard = Shard(module, plan, layout.tensors(memory), worker=told["worker"], adding=plan.workers)
+    memory = memoryview(mmap.mmap(task["file"], layout.size))
+    os.close(task["file"])
+    shard = Shard(module, plan, layout.tensors(memory), worker=task["worker"], adding=plan.workers)
     does = {b"forward": shard.forward, b"backward": shard.backward, b"add": shard.add_up, b"update": shard.update}
     answers.write(b"\n")
     for line in lines:

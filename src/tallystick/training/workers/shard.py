@@ -80,8 +80,8 @@ class Shard:
             else:
                 output_PO = kind.forward(self.module, own)
         self._in_flight[number] = _InFlight(output_PO=output_PO, cuts_PD=leaves_PD, joined_PW=joined_PW)
-        given: Tensor = output_PO.detach()
-        return given
+        output_detached: Tensor = output_PO.detach()
+        return output_detached
 
     def backward(self, number: int, rows: int) -> None:
         """Take the output's gradient back: to the own weights, beside those of other workers, to the cut and the embeddings."""
@@ -152,18 +152,18 @@ class Shard:
     @contextmanager
     def _embedding(self) -> Iterator[list[Tensor]]:
         """Within this block the graph begins at numbers beside rows of the tables; they are in the list, once there are some."""
-        found: list[Tensor] = []
+        looked_up: list[Tensor] = []
         if self._columns is None:
-            yield found
+            yield looked_up
             return
 
         def embed(columns: Columns, features: Features) -> Tensor:
-            found.append(_looked_up(columns, features).requires_grad_())
-            return found[-1]
+            looked_up.append(_looked_up(columns, features).requires_grad_())
+            return looked_up[-1]
 
         before, self._columns.embed = self._columns.embed, embed
         try:
-            yield found
+            yield looked_up
         finally:
             self._columns.embed = before
 
@@ -196,8 +196,8 @@ def flat(output_PO: Tensor) -> Tensor:
 
 def shared_out(sizes: Sequence[int], workers: int) -> list[int]:
     """Assign pieces of work to workers: the largest goes first, each to the worker who has least so far."""
-    loads, taken = [0] * workers, [0] * len(sizes)
+    loads, worker_of = [0] * workers, [0] * len(sizes)
     for place in sorted(range(len(sizes)), key=lambda place: -sizes[place]):
-        taken[place] = loads.index(min(loads))
-        loads[taken[place]] += sizes[place]
-    return taken
+        worker_of[place] = loads.index(min(loads))
+        loads[worker_of[place]] += sizes[place]
+    return worker_of

@@ -104,24 +104,24 @@ class Team:
         """Take a batch forward by all workers; gives its number and the output."""
         self._begun += 1
         number, rows, memory = self._begun, len(own), self._memory
-        here, others = self._parts(rows)
+        here, other_rows = self._parts(rows)
         codes_GB = memory["codes"][number % self._plan.in_flight]
-        memory["numeric"][others] = own.numeric_NF[others]
-        codes_GB[:, others] = own.categorical_NG[others].t()
+        memory["numeric"][other_rows] = own.numeric_NF[other_rows]
+        codes_GB[:, other_rows] = own.categorical_NG[other_rows].t()
         for place, cut_BD in enumerate(cuts_BD):
-            memory[f"cut/{place}"][others] = cut_BD[others].detach()
+            memory[f"cut/{place}"][other_rows] = cut_BD[other_rows].detach()
         self._crew.tell("forward", number, rows)
         codes_GB[:, here] = own.categorical_NG[here].t()
         own_here = Features(numeric_NF=own.numeric_NF[here], categorical_NG=codes_GB[:, here].t())
         output_PO = self._shard.take(number, own_here, [cut_BD[here] for cut_BD in cuts_BD])
         self._crew.hear()
-        return number, torch.cat([output_PO, memory["output"][others].view(-1, *output_PO.shape[1:])])
+        return number, torch.cat([output_PO, memory["output"][other_rows].view(-1, *output_PO.shape[1:])])
 
     def backward(self, number: int, gradient: Tensor) -> list[Tensor]:
         """Take a batch back: leaves the weights' gradients with the module, gives those of the cuts."""
         rows, memory = len(gradient), self._memory
-        here, others = self._parts(rows)
-        memory["output gradient"][others] = flat(gradient[others])
+        here, other_rows = self._parts(rows)
+        memory["output gradient"][other_rows] = flat(gradient[other_rows])
         self._crew.tell("backward", number, rows)
         taught, cut_grads_PD = self._shard.take_back(number, rows, gradient[here].contiguous())
         self._crew.hear()
@@ -130,7 +130,7 @@ class Team:
             for worker in range(1, min(self._plan.workers, rows)):  # fewer rows than workers leave the last ones without any
                 total += memory[f"gradient/{name}/{worker}"]
             self._shard.dense[name].grad = total
-        return [torch.cat([grad_PD, memory[f"cut gradient/{place}"][others]]) for place, grad_PD in enumerate(cut_grads_PD)]
+        return [torch.cat([grad_PD, memory[f"cut gradient/{place}"][other_rows]]) for place, grad_PD in enumerate(cut_grads_PD)]
 
     def _parts(self, rows: int) -> tuple[slice, slice]:
         """Return the rows of a batch that this process takes, the first ones, and those of all others."""
