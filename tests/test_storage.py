@@ -136,20 +136,6 @@ def test_the_best_weights_are_those_of_the_step_that_a_run_goes_on_from(tmp_path
     assert sorted(path.name for path in tmp_path.iterdir()) == ["best-30.safetensors", "step-30.safetensors"]
 
 
-@pytest.mark.parametrize(
-    "state",
-    [{"best_epoch": 0}, {"best_epoch": 0, "best_step": 0, "best_loss": 0.5}],
-    ids=["named by their epoch", "without the loss of each network"],
-)
-def test_a_step_whose_best_weights_an_earlier_version_kept_otherwise_is_not_offered(state, tmp_path):
-    store, module = CheckpointStore(tmp_path), torch.nn.Linear(1, 1)
-    store.save_best(module, step=0)
-    store.save(TrainingState(step=10, **state), module, None)
-    steps, (error,) = store.intact()
-    assert steps == []
-    assert str(error).endswith("it is of an earlier version, which kept other best weights")
-
-
 def test_sealed_files_stay_plain_json_and_safetensors(tmp_path):
     import json
 

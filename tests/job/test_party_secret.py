@@ -67,7 +67,7 @@ def test_a_secret_that_is_gone_is_not_drawn_anew_and_another_is_not_taken_for_it
 
 @pytest.mark.parametrize("of", ["-keys", "-embeddings"])
 def test_a_ledger_that_knows_no_digest_and_holds_noise_has_no_new_secret_made(tmp_path, of):
-    """One of an earlier version: its secret was drawn anew without a word, which is one more release of the same rows."""
+    """A secret that is drawn anew would be one more release of the same rows."""
     party = shop(tmp_path)
     secret, ledger = noise_secret(party), Ledger(party.privacy.ledger, party="shop")
     ledger.spend(f"{party.privacy.dataset}{of}", GaussianDP(noise_multiplier=3.0, unit="record"), what="a run")

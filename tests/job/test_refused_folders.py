@@ -46,7 +46,7 @@ def test_jobs_refuse_it(job, folder, command):
     home, (name, *options) = job.home("bank"), command.split()
     output = ["--output", home / "scores.csv"] if name == "predict" else []
     line = refused(name, home / "contract.yaml", "--party", home / "party.yaml", *options, *output)
-    assert f"{folder}: is a run folder of an earlier version of tallystick (format '1'; this one reads {FORMAT})" in line
+    assert f"{folder}: is a run folder of another version of tallystick (format 'none'; this one reads {FORMAT})" in line
     assert "start a new run on all sides" in line
 
 
@@ -61,7 +61,7 @@ def test_a_prediction_holds_the_run_folder(job):
 
 
 def test_an_audit_refuses_it(folder):
-    assert f"{folder}: is a run folder of an earlier version" in refused("audit", folder)
+    assert f"{folder}: is a run folder of another version" in refused("audit", folder)
 
 
 def test_a_comparison_refuses_its_result(folder):
@@ -69,16 +69,12 @@ def test_a_comparison_refuses_its_result(folder):
     assert f"{folder / 'result.json'}: this is a result of an earlier version of tallystick (format 1; this one reads 2)" in line
 
 
-@pytest.mark.parametrize(
-    ("written", "which"),
-    [(f"{FORMAT + 1}", "another"), ("\x00?", "another"), ("1", "an earlier"), ("2", "an earlier"), ("", "another")],
-)
-def test_what_the_file_says_counts(job, folder, written, which):
+@pytest.mark.parametrize("written", [f"{FORMAT + 1}", "\x00?", "1", ""])
+def test_what_the_file_says_counts(job, folder, written):
     (folder / "format").write_text(written)
     contract = load_contract(job.home("bank") / "contract.yaml")
-    with pytest.raises(ConfigError, match=f"of {which} version") as caught:
+    with pytest.raises(ConfigError, match="of another version of .* its file `format` is damaged"):
         RunFolder.latest(folder.parent, contract, "bank")
-    assert ("its file `format` is damaged" in str(caught.value)) == (which == "another")
     (folder / "format").write_text(f"{FORMAT}\n")
     assert RunFolder.latest(folder.parent, contract, "bank").path == folder
 

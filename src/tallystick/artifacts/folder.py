@@ -19,9 +19,7 @@ from tallystick.alignment.outcome import Alignment, Candidates, SimilarityScale
 from tallystick.artifacts.found_folders import (
     ANEW,
     FORMAT,
-    earlier_folders_of,
     folders_of,
-    hash_today,
     of_another_text,
     require_format,
     run_prefix,
@@ -175,10 +173,9 @@ class RunFolder:
     ) -> Iterator["RunFolder"]:
         """Yield a party's runs of this contract, the last one first, each looked at when it is asked for.
 
-        Those that an earlier version began come last: it wrote the same contract without the keys that are new, hence with
-        another hash. Raises at one that is ``unusable``, as RunFolder.open does, or passes over it.
+        Raises at one that is ``unusable``, as RunFolder.open does, or passes over it.
         """
-        for path in [*reversed(folders_of(runs, contract, use)), *reversed(earlier_folders_of(runs, contract, use))]:
+        for path in reversed(folders_of(runs, contract, use)):
             if not ((path / "contract.json").exists() or (path / "alignment.safetensors").exists()):
                 continue  # killed while it was made
             try:
@@ -202,7 +199,7 @@ class RunFolder:
 
     def require(self, contract: Contract) -> None:
         """Raise DamagedFile if this is a run of another contract than its name says."""
-        if self.origin.contract != contract.hash and hash_today(self.path, written=self.origin.contract) != contract.hash:
+        if self.origin.contract != contract.hash:
             why = f"it is of contract {printable(self.origin.contract[:8])}; expected {contract.hash[:8]}"
             raise DamagedFile(self.path / ORIGIN, why, "give the folder back the name that it had")
 

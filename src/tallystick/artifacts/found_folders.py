@@ -1,7 +1,5 @@
-"""Run folders by their names: which are of a contract, which version wrote them, and what contract one is of."""
+"""Find run folders by their names: those of a contract, the version that wrote one, and the contract of one."""
 
-import hashlib
-import json
 import re
 from pathlib import Path
 
@@ -29,25 +27,6 @@ def folders_of(runs: Path, contract: Contract, use: str) -> list[Path]:
     return [path for _, path in sorted(numbered)]
 
 
-def earlier_folders_of(runs: Path, contract: Contract, use: str) -> list[Path]:
-    """Folders of the same contract as an earlier version hashed it, those made last at the end."""
-    name = re.compile(re.escape(contract.name) + "-([0-9a-f]{8})" + (f"-{use}" if use else "") + "-([0-9]+)")
-    numbered = [(int(match[2]), path) for path in runs.glob(f"{contract.name}-*") if (match := name.fullmatch(path.name))]
-    same = [(number, path) for number, path in numbered if hash_today(path, written="") == contract.hash]
-    return [path for _, path in sorted(same) if path not in folders_of(runs, contract, use)]
-
-
-def hash_today(path: Path, *, written: str) -> str:
-    """Return the hash that this version gives a folder's contract; empty if it is not the one of the hash ``written``."""
-    try:
-        text = (path / "contract.json").read_bytes()
-        if written not in ("", hashlib.sha256(text).hexdigest()):
-            return ""
-        return parse_contract(json.loads(text)).hash
-    except (OSError, ValueError, RecursionError, ConfigError):
-        return ""
-
-
 def of_another_text(runs: Path, contract: Contract) -> str:
     """Names, in brackets, a folder of the contract's name with another text, and the keys that differ; empty without one.
 
@@ -71,16 +50,14 @@ def require_format(path: Path) -> None:
         with (path / "format").open("rb") as file:
             written = file.read(20).decode("ascii", "replace").strip()
     except FileNotFoundError:
-        written = "1"
+        written = "none"
     except OSError as error:
         raise StorageError(f"{path / 'format'} cannot be read: {error.strerror}") from None
     if written == str(FORMAT):
         return
-    earlier = written.isdigit() and int(written) < FORMAT
-    damaged = "" if earlier else f"; if this version wrote it, its file `format` is damaged: write {FORMAT} into it"
     raise ConfigError(
-        f"{path}: is a run folder of {'an earlier' if earlier else 'another'} version of tallystick (format {written!r}; this "
-        f"one reads {FORMAT!r}); use that version for it, or {ANEW}{damaged}"
+        f"{path}: is a run folder of another version of tallystick (format {written!r}; this one reads {FORMAT!r}); use that "
+        f"version for it, or {ANEW}; if this version wrote it, its file `format` is damaged: write {FORMAT} into it"
     )
 
 

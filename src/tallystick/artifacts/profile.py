@@ -85,11 +85,10 @@ def keep_profile(folder: RunFolder, profile: TrainingProfile) -> None:
 
 
 def kept_profile(folder: RunFolder) -> TrainingProfile:
-    """Read it back; raises DataError for a run without one, which an earlier version made."""
+    """Read it back; raises DataError for a run that has none."""
     path = folder.path / f"{_NAME}.json"
     if not path.exists():
         raise DataError(
-            f"{folder.path} keeps no distribution of its training rows (an earlier version made it, or it has no column): "
-            "monitor a run of this version"
+            f"{folder.path} keeps no distribution of its training rows (it has no column): monitor another run"
         )
     return msgspec.json.decode(folder.read_json(path), type=TrainingProfile)

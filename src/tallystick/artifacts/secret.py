@@ -30,8 +30,8 @@ def noise_secret(party: PartyFile) -> bytes:
     """Give the party's secret; made once, readable by its owner alone. A thing that is sent again then has the noise it had.
 
     It lies beside the ledger, as that counts on it, and the ledger knows it by a digest: one that is gone is not drawn anew, and
-    another one is not taken for it. A ledger of an earlier version has no digest; where it holds releases with noise, there was a
-    secret, and none is made either. Whoever has it can take the noise off. Raises what known_ledger does, StorageError, or
+    another one is not taken for it. If the ledger has no digest and holds releases with noise, there was a secret, and
+    none is made either. Whoever has it can take the noise off. Raises what known_ledger does, StorageError, or
     DamagedFile with what helps.
     """
     path, ledger = party.privacy.ledger.with_suffix(".noise.json"), known_ledger(party)

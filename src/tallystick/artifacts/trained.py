@@ -223,7 +223,7 @@ class TrainedLabelParty:
         facts, encoder = _facts(folder), kept_encoder(folder)
         cut_widths = list(widths) if widths is not None else [int(width) for width in facts["widths"]]
         candidates = tuple(int(count) for count in facts["candidates"])
-        dispensed = bool(facts.get("dispensed"))
+        dispensed = bool(facts["dispensed"])
         folds, own_folds = kept_folds(folder), kept_own_folds(folder)
         built = replace(architecture.without_unaligned() if dispensed else architecture, folds=folds, own_folds=own_folds)
         model = built.label_model(encoder, cut_widths, candidates=candidates)
@@ -277,12 +277,12 @@ def kept_encoder(folder: RunFolder) -> Encoder | None:
 
 def kept_folds(folder: RunFolder) -> int:
     """Return how many networks are side by side in a run's model."""
-    return int(_facts(folder).get("folds", 1))
+    return int(_facts(folder)["folds"])
 
 
 def kept_own_folds(folder: RunFolder) -> int:
     """Return how many networks of own columns alone are beside it, for rows without a partner's row."""
-    return int(_facts(folder).get("own_folds", 1))
+    return int(_facts(folder)["own_folds"])
 
 
 def epochs_trained(folder: RunFolder) -> int | None:

@@ -100,11 +100,8 @@ class Versions:
         return found if found is not None and self._is_ours(found) else None
 
     def _is_ours(self, promotion: Promotion) -> bool:
-        """Whether a promoted run is of this contract, perhaps as an earlier version hashed it."""
-        return promotion.contract == self.contract.hash or any(
-            folder.origin.contract == promotion.contract
-            for folder in RunFolder.all(self.party.runs, self.contract, self.party.party, unusable=False, key=self.party.run_key)
-        )
+        """Tell whether a promoted run is of this contract."""
+        return promotion.contract == self.contract.hash
 
     def _all(self) -> _Kept:
         try:

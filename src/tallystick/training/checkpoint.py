@@ -164,12 +164,7 @@ class CheckpointStore:
     def state(self, step: int) -> TrainingState:
         """Return the state of a committed step; raises DamagedFile."""
         _, metadata = read_tensors(self._path(step), origin=self._origin, only_metadata=True)
-        state = TrainingState(**json.loads(metadata["state"]))
-        if (state.best_epoch is not None and state.best_step is None) or (
-            state.best_loss is not None and not state.network_losses
-        ):
-            raise DamagedFile(self._path(step), "it is of an earlier version, which kept other best weights")
-        return state
+        return TrainingState(**json.loads(metadata["state"]))
 
     def _numbers(self, name: re.Pattern[str]) -> list[int]:
         matches = (name.fullmatch(path.name) for path in self._folder.glob("*.safetensors"))
