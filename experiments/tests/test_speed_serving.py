@@ -2,6 +2,7 @@
 
 import pytest
 
+from tallystick_experiments.speed import serving_far
 from tallystick_experiments.speed.serving_faults import FAULTS, LOOK_S, Counts
 from tallystick_experiments.speed.serving_memory import trend
 from tallystick_experiments.speed.serving_page import page_of
@@ -40,3 +41,11 @@ def test_the_page_has_a_table_for_each_part_that_was_measured():
     rows = [load | asked, floor, *({"part": "faults", "fault": name, **asked, "alone": 1.0, "back_s": None} for name in FAULTS)]
     page = page_of(about, rows)
     assert [len(table.rows) for table in page.tables] == [1, 1, len(FAULTS)]
+
+
+def test_troubles_take_turns_and_fit_into_the_time():
+    assert [name for name, _ in serving_far.plan(20)][:3] == list(serving_far.IN_TURN)
+    for minutes in (0.5, 3, 20):
+        plan = serving_far.plan(minutes)
+        assert serving_far.BETWEEN_S + sum(lasts_s + serving_far.BETWEEN_S for _, lasts_s in plan) <= max(60 * minutes, 60)
+    assert {lasts_s for _, lasts_s in serving_far.plan(20)} == set(serving_far.LASTS_S)
