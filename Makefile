@@ -91,11 +91,18 @@ docs: $(SITE)/.ready
 # size, from PyTorch's own index. CPU_INDEX= where pip finds the latter by itself.
 CPU_INDEX ?= --extra-index-url https://download.pytorch.org/whl/cpu
 CUDA := torch|cuda|nvidia|triton
-LOCK := $(TOOLS)/bin/uv pip compile --quiet --universal --python-version 3.11 --no-annotate --custom-compile-command 'make pins'
+# A package that comes as source tells what it needs by being built, so with the setuptools of $(TOOLS): pip's isolation would take
+# any. These hashes are made here, so what they are made of has none yet.
+LOCK := $(TOOLS)/bin/uv pip compile --quiet --universal --python $(TOOLS)/bin/python --python-version 3.11 --no-build-isolation \
+	--no-annotate --custom-compile-command 'make pins'
+LOCK_PART = $(LOCK) pyproject.toml --constraint constraints.txt $(1) | grep -vE '^($(CUDA)|\#)' \
+	| $(LOCK) --no-deps --generate-hashes --output-file $(2) -
 pins: $(TOOLS)/.ready
 	$(LOCK) $(UPGRADE) pyproject.toml --all-extras --group dev --output-file constraints.txt
 	grep -vE '^($(CUDA))' constraints.txt | $(LOCK) --no-deps --generate-hashes --output-file requirements.txt -
 	grep -E '^($(CUDA))' constraints.txt | $(LOCK) --no-deps --generate-hashes --output-file requirements-cuda.txt -
+	$(call LOCK_PART,,requirements-base.txt)
+	$(call LOCK_PART,--extra delta --extra postgres --extra redis --extra serve,requirements-image.txt)
 	$(LOCK) $(UPGRADE) --group tools --generate-hashes --output-file requirements-tools.txt
 	$(LOCK) $(UPGRADE) --group docs --generate-hashes --output-file requirements-docs.txt
 	rm -rf build/torch
@@ -111,7 +118,10 @@ dist: $(TOOLS)/.ready
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(TOOLS)/bin/python -m build --no-isolation --outdir dist .
 	$(TOOLS)/bin/twine check --strict dist/tallystick-*
 	$(PYTHON) -m venv build/empty
-	build/empty/bin/pip --disable-pip-version-check --quiet install $(CPU_INDEX) --constraint constraints.txt dist/tallystick-*.whl
+	build/empty/bin/pip --disable-pip-version-check --quiet $(HASHED) requirements-base.txt
+	build/empty/bin/pip --disable-pip-version-check --quiet $(HASHED) requirements-cpu.txt $(CPU_INDEX) \
+		|| build/empty/bin/pip --disable-pip-version-check --quiet $(HASHED) requirements-cuda.txt
+	build/empty/bin/pip --disable-pip-version-check --quiet install --no-deps --no-index dist/tallystick-*.whl
 	build/empty/bin/pip check
 	build/empty/bin/python -I .ci/installed.py
 

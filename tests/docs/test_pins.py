@@ -22,7 +22,7 @@ def pins(name):
 
 @pytest.mark.parametrize(
     "name",
-    ["requirements.txt", "requirements-cuda.txt", "requirements-cpu.txt", "requirements-tools.txt", "requirements-docs.txt"],
+    [f"requirements{part}.txt" for part in ("", "-base", "-image", "-cuda", "-cpu", "-tools", "-docs")],
 )
 def test_every_package_has_one_version_and_the_hashes_of_its_files(name):
     found = pins(name)
@@ -37,6 +37,33 @@ def test_the_constraints_are_what_is_installed_with_hashes():
     assert {str(requirement) for requirement, _ in pins("constraints.txt")} == hashed
     ((cpu, _),) = pins("requirements-cpu.txt")
     assert str(cpu).removesuffix("+cpu") in hashed
+
+
+@pytest.mark.parametrize(("name", "extras"), [("base", []), ("image", ["delta", "postgres", "redis", "serve"])])
+def test_the_image_and_a_wheel_alone_get_what_is_tested(name, extras):
+    """All that they need, of the same files, and nothing of the tests."""
+    all_pins = {str(requirement): hashes for requirement, hashes in pins("requirements.txt")}
+    part = {str(requirement): hashes for requirement, hashes in pins(f"requirements-{name}.txt")}
+    assert part.items() <= all_pins.items()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    needs = [*project["dependencies"], *(need for extra in extras for need in project["optional-dependencies"][extra])]
+    held = {canonicalize_name(Requirement(pin).name) for pin in part}
+    assert {canonicalize_name(Requirement(need).name) for need in needs} - held == {"torch"}
+    assert "setuptools" in held, "what the image builds the wheel with"
+    assert not held & {"pytest", "mypy", "ray"}
+
+
+def test_nothing_is_installed_without_hashes():
+    """Each call of pip names hashes, or takes nothing but our own files."""
+    said = ""
+    for name in ("Makefile", "deploy/Containerfile", "docs/howto/deploy.md"):
+        said += (ROOT / name).read_text().replace("\\\n", " ") + "\n"
+    assert re.search(r"^HASHED := .*--require-hashes", said, re.MULTILINE)
+    calls = [part for part in re.split(r"&&|\|\||\n", said) if re.search(r"(\bpip\b|\(PIP\)).* (install|\$\(HASHED\)) ", part)]
+    assert len(calls) >= 8
+    for call in calls:
+        own = "--no-deps" in call and ("--no-index" in call or "--editable ." in call)
+        assert "--require-hashes" in call or "$(HASHED)" in call or own, call
 
 
 def test_the_project_admits_its_pins_and_the_tests_run_with_them():
