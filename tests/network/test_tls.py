@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 from tiny import QUICK, error_of, within
 
@@ -121,6 +121,50 @@ def test_over_ipv6(networks, pool):
         at_bank, at_shop = connect(bank, shop, pool, f"{listen[:-2]}:{bank.port}".replace("[::]", "[::1]"))
         at_shop.send(Note(number=1))
         assert at_bank.receive(Note).number == 1
+
+
+def issued_by_one_between(folder, parties, *, sent=True, days=10):
+    """A root, a CA between, and parties' certificates of the latter, each followed in its file by that CA's where it is sent."""
+    now = datetime.datetime.now(datetime.UTC)
+    pem, keys = serialization.Encoding.PEM, {}
+
+    def certificate(name, issuer, *, ca=False, days=10):
+        keys[name] = ec.generate_private_key(ec.SECP256R1())
+        subject, by = (x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, each)]) for each in (name, issuer))
+        builder = x509.CertificateBuilder().subject_name(subject).issuer_name(by).public_key(keys[name].public_key())
+        builder = builder.serial_number(x509.random_serial_number()).not_valid_before(now - datetime.timedelta(days=20))
+        builder = builder.not_valid_after(now + datetime.timedelta(days=days))
+        builder = builder.add_extension(x509.BasicConstraints(ca, None), critical=True)
+        if not ca:
+            builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+        return builder.sign(keys[issuer], hashes.SHA256()).public_bytes(pem)
+
+    (folder / "ca.pem").write_bytes(certificate("root", "root", ca=True))
+    between = certificate("between", "root", ca=True, days=days)
+    for name in parties:
+        (folder / f"{name}.pem").write_bytes(certificate(name, "between") + (between if sent else b""))
+        (folder / f"{name}.key").write_bytes(
+            keys[name].private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        )
+
+
+def test_a_ca_between_whose_certificate_follows_in_the_file_is_taken(networks, pool, identity, tmp_path):
+    issued_by_one_between(tmp_path, ["bank", "shop"])
+    bank = networks("bank", who=identity("bank", tmp_path), listen="127.0.0.1:0")
+    shop = networks("shop", who=identity("shop", tmp_path))
+    waiting = pool.submit(bank.connect, {"shop": None})
+    shop.connect({"bank": f"127.0.0.1:{bank.port}"})["bank"].send(Note(number=7))
+    assert waiting.result(10)["shop"].receive(Note).number == 7
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({"sent": False}, "one between whose certificate follows"), ({"days": -1}, "of CN=between, expired on")],
+)
+def test_a_ca_between_that_is_left_out_or_has_expired_is_named(options, words, identity, tmp_path):
+    issued_by_one_between(tmp_path, ["bank"], **options)
+    with pytest.raises(ConfigError, match=words):
+        identity("bank", tmp_path)
 
 
 def test_a_host_name_that_nobody_knows(networks):

@@ -1,7 +1,8 @@
 """Certificates: a test CA with one certificate per party, and checks that say what is wrong with one.
 
 A party's name is a DNS name in its certificate's subject alternative names; the peer pins it. Bring your own CA by
-issuing such certificates from it: nothing here is needed at run time but three PEM files.
+issuing such certificates from it: nothing here is needed at run time but three PEM files. Certificates of CAs between a party's
+own and the one in ``tls.ca`` follow the party's own in its file.
 """
 
 import datetime
@@ -21,7 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from tallystick.errors import ConfigError
+from tallystick.errors import ConfigError, printable
 from tallystick.network.link import LinkBroken
 from tallystick.network.proxy import MAX_ANSWER_BYTES, Proxy, check_answer, connect_request, is_whole
 from tallystick.storage import refuse_pipe
@@ -66,7 +67,7 @@ def load_identity(name: str, *, ca: Path, certificate: Path, key: Path, key_pass
         warning=open_to_others(key, named="tls.key", what="this private key"),
     )
     try:
-        own = x509.load_pem_x509_certificate(certified)
+        own, *between = x509.load_pem_x509_certificates(certified)
     except ValueError:
         raise ConfigError(f"tls.certificate = {certificate}: not a PEM certificate") from None
     try:
@@ -75,23 +76,28 @@ def load_identity(name: str, *, ca: Path, certificate: Path, key: Path, key_pass
         raise ConfigError(f"tls.ca = {ca}: not a PEM file of CA certificates") from None
     private = _private_key(private_key, key, key_password)
     now = datetime.datetime.now(datetime.UTC)
-    if now > own.not_valid_after_utc:
-        raise ConfigError(
-            f"tls.certificate = {certificate}: expired on {own.not_valid_after_utc:%Y-%m-%d}; ask your CA for a new one"
-        )
-    if now < own.not_valid_before_utc:
-        raise ConfigError(
-            f"tls.certificate = {certificate}: not valid before {own.not_valid_before_utc:%Y-%m-%d %H:%M} UTC; check the clock"
-        )
+    for each in (own, *between):
+        whose = "" if each is own else f" a certificate in it, of {printable(each.subject.rfc4514_string())},"
+        if now > each.not_valid_after_utc:
+            raise ConfigError(
+                f"tls.certificate = {certificate}:{whose} expired on {each.not_valid_after_utc:%Y-%m-%d}; "
+                "ask your CA for a new one"
+            )
+        if now < each.not_valid_before_utc:
+            raise ConfigError(
+                f"tls.certificate = {certificate}:{whose} not valid before {each.not_valid_before_utc:%Y-%m-%d %H:%M} UTC; "
+                "check the clock"
+            )
     try:
         names = dns_names(own)
     except (ValueError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType) as error:
         raise ConfigError(f"tls.certificate = {certificate}: the names that it is issued to cannot be read ({error})") from None
     if name not in names:
         raise ConfigError(f"tls.certificate = {certificate}: issued to {', '.join(names) or 'nobody'}, not to party {name!r}")
-    if not any(_issued(authority, own) for authority in authorities):
+    if not _leads_to(authorities, own, between):
         raise ConfigError(
-            f"tls.certificate = {certificate}: not issued by the CA in {ca}; both parties need certificates that this CA issued"
+            f"tls.certificate = {certificate}: not issued by the CA in {ca}; both parties need certificates that this CA issued, "
+            "or one between whose certificate follows in the same file"
         )
     if private.public_key() != own.public_key():
         raise ConfigError(f"tls.key = {key}: does not belong to {certificate}")
@@ -327,6 +333,18 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}; `tallystick cert` makes test certificates") from None
+
+
+def _leads_to(authorities: list[x509.Certificate], own: x509.Certificate, between: list[x509.Certificate]) -> bool:
+    """Whether one of the authorities issued a certificate, or what issued it, and so on; the peer's TLS judges the rest."""
+    last, left = own, list(between)
+    while not any(_issued(authority, last) for authority in authorities):
+        issuer = next((each for each in left if _issued(each, last)), None)
+        if issuer is None:
+            return False
+        left.remove(issuer)
+        last = issuer
+    return True
 
 
 def _issued(authority: x509.Certificate, certificate: x509.Certificate) -> bool:
