@@ -46,7 +46,8 @@ def test_a_peer_that_is_there_and_answers_nothing_is_given_up_and_told(networks,
     assert isinstance(error_of(lambda: at_shop.receive(Note)), PeerStopped)
 
 
-def test_a_peer_that_is_there_and_sends_nothing_is_named_while_this_side_waits(networks, pool, monkeypatch):
+@pytest.mark.parametrize("bound", [{}, {"within_s": 60.0}], ids=["for ever", "with a bound"])
+def test_a_peer_that_is_there_and_sends_nothing_is_named_while_this_side_waits(bound, networks, pool, monkeypatch):
     """It may compute for long: the wait goes on, and people can ask. A wait that is long by nature is not worth a line."""
     monkeypatch.setattr(sessions, "QUIET_S", 0.2)
     bank, shop, lines = networks("bank", listen="127.0.0.1:0"), networks("shop"), []
@@ -58,7 +59,7 @@ def test_a_peer_that_is_there_and_sends_nothing_is_named_while_this_side_waits(n
     at_shop.send(Note(number=1))
     assert idle.result(10).number == 1
     assert lines == []
-    waiting = pool.submit(at_bank.receive, Note)
+    waiting = pool.submit(at_bank.receive, Note, **bound)
     assert within(10, lambda: len(lines) >= 2)
     assert lines[:2] == [
         f"shop is there, and this side has waited {seconds} s for its Note: it computes, or hangs" for seconds in (0.2, 0.4)

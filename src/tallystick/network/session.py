@@ -17,6 +17,7 @@ A link carries frames: a small header and, in most, an encoded message. The rule
 """
 
 import asyncio
+import math
 import time
 from collections import deque
 from collections.abc import Callable
@@ -179,21 +180,18 @@ class Session:
     def receive(self, kind: type[M], *, within_s: float | None = None) -> M:
         """Wait for the next message; raises PeerLost where none arrives, nor a part of one, for ``within_s``.
 
-        Where that is left out a wait of QUIET_S is named, and again each time that it has lasted twice as long; math.inf is a
-        wait that may last.
+        A wait of QUIET_S is named, and again each time that it has lasted twice as long, but for one of math.inf, which may last.
         """
         if not self._inbox:
             with self._loop:
-                began, quiet_s = time.monotonic(), QUIET_S
+                began, quiet_s = time.monotonic(), QUIET_S if within_s != math.inf else math.inf
                 while not self._inbox:
                     self._expect(f"to send a {kind.__name__}")
-                    if within_s is not None:
-                        self._loop.spin(until=self._due(kind, began, within_s))
-                    elif time.monotonic() < began + quiet_s:
-                        self._loop.spin(until=began + quiet_s)
-                    else:
+                    if time.monotonic() >= began + quiet_s:
                         self._say_quiet(kind, quiet_s)
                         quiet_s *= 2
+                    until = min(self._due(kind, began, math.inf if within_s is None else within_s), began + quiet_s)
+                    self._loop.spin(until=until if until < math.inf else None)
         payload = self._inbox.popleft()
         self._consumed += len(payload) + HEADER.size + FRAME_COST
         if self._consumed - self._consumed_told > ACK_BYTES:
