@@ -33,14 +33,14 @@ from tallystick.serving.scoring import Scorer
 from tallystick.serving.stores.table import Snapshot
 from tallystick_experiments.command import several
 from tallystick_experiments.page import ExperimentResult
-from tallystick_experiments.speed import serving_far, serving_faults, serving_memory
+from tallystick_experiments.speed import serving_far, serving_faults, serving_flood, serving_memory
 from tallystick_experiments.speed.serving_clients import CLIENTS, ask, require_clients
 from tallystick_experiments.speed.serving_floor import round_trips
 from tallystick_experiments.speed.serving_job import FEATURE, LABEL, ServingJob, cpu_s, end, started, until
 from tallystick_experiments.speed.serving_page import page_of
 from tallystick_experiments.stats import Row
 
-PARTS = ("load", "faults", "memory", "far")
+PARTS = ("load", "faults", "memory", "far", "flood")
 WARM_UP_S = 3
 ALONE_CALLS = 1000
 GATHER_MS = 5
@@ -48,7 +48,7 @@ GATHER_MS = 5
 
 def run(
     *,
-    parts: Annotated[Sequence[str], several("load, faults, memory or far, with commas between.")] = ("load",),
+    parts: Annotated[Sequence[str], several("load, faults, memory, far or flood, with commas between.")] = ("load",),
     rows: Annotated[int, Option(help="Rows of each side's table.", min=1000)] = 20_000,
     seconds: Annotated[int, Option(help="Length of each load.", min=2)] = 20,
     rates: Annotated[
@@ -64,7 +64,7 @@ def run(
     Args:
         parts: ``load`` asks at each rate, of the server and of a constant one; ``faults`` does harm to the partner meanwhile;
             ``memory`` asks for ``minutes`` and looks at what the processes hold; ``far`` does so with a partner who is far away,
-            and stopped, killed and slow in turn.
+            and stopped, killed and slow in turn; ``flood`` looks at an honest client beside connections that read nothing.
         rows: of each side's table.
         seconds: of each load.
         rates: requests a second.
@@ -78,10 +78,11 @@ def run(
         raise ConfigError(f"--parts {','.join(parts)}: must be of {', '.join(PARTS)}, with commas between")
     if not rates or min(rates) < 1:
         raise ConfigError(f"--rates {','.join(map(str, rates))}: must be whole numbers above 0, with commas between")
-    require_clients(CLIENTS if "load" in parts else ("wrk",))
+    require_clients(CLIENTS if "load" in parts else () if list(parts) == ["flood"] else ("wrk",))
     load_before, rows_of_parts = os.getloadavg()[0], list[Row]()
     steps = 1 + ("load" in parts) * (3 * len(CLIENTS) * len(rates) + 1) + ("faults" in parts) * len(serving_faults.FAULTS)
     steps += 2 * ("memory" in parts) + len(serving_far.plan(minutes)) * ("far" in parts)
+    steps += 4 * ("flood" in parts)
     number = iter(range(1, steps + 1))
 
     def say(what: str) -> None:
@@ -99,6 +100,8 @@ def run(
             rows_of_parts += serving_memory.memory_under_load(job, minutes=minutes, say=say)
         if "far" in parts:
             rows_of_parts += serving_far.far_under_load(job, minutes=minutes, say=say)
+        if "flood" in parts:
+            rows_of_parts += serving_flood.flooded(job, say=say)
     about = {
         "rows": rows,
         "seconds": seconds,

@@ -6,6 +6,10 @@ from tallystick_experiments.page import Benchmark, ResultTable, Shown
 from tallystick_experiments.speed.serving_clients import CLIENTS
 from tallystick_experiments.stats import Row
 
+_TITLES = {
+    "far": "Scores online with a partner far away, measured",
+    "flood": "Scores online beside clients that ask and never read, measured",
+}
 AIMS_MS = {100: 15.0, 500: 25.0}
 
 
@@ -19,8 +23,7 @@ def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
         "cores, for all processes and the client": str(about["cores"]),
         "load of the machine in the minute before": f"{about['load']:.1f}",
     }
-    is_far = any(row["part"] == "far whole" for row in rows)
-    title = "Scores online with a partner far away, measured" if is_far else "Scores online, measured"
+    title = next((title for part, title in _TITLES.items() if parts[part]), "Scores online, measured")
     return Benchmark(title=title, tables=tables, notes=_NOTES, facts=facts)
 
 
@@ -134,6 +137,25 @@ def _far_held(rows: Sequence[Row]) -> ResultTable:
     return ResultTable.of("What the processes hold with a partner 80 ms away", rows, {**_HELD, **_counts()})
 
 
+def _flood(rows: Sequence[Row]) -> ResultTable:
+    return ResultTable.of(
+        "480 connections without a token that ask and read nothing",
+        rows,
+        {
+            "an honest client": lambda row: row["what"] + (f", by {row['code']}" if "code" in row else ""),
+            "descriptors, of 512": "descriptors",
+            "MiB": "mib",
+            "requests": "requests",
+            "failed": "failed",
+            "joint": "joint",
+            "p50, ms": "p50_ms",
+            "p99, ms": "p99_ms",
+        },
+        note="Each request of the honest client has a connection of its own. Descriptors and memory are the most that the label "
+        "party's process held.",
+    )
+
+
 def _memory(rows: Sequence[Row]) -> ResultTable:
     return ResultTable.of(
         "What the processes hold",
@@ -164,4 +186,5 @@ _TABLES = {
     "far whole": _far_whole,
     "far": _far,
     "far held": _far_held,
+    "flood": _flood,
 }
