@@ -5,6 +5,7 @@ import os
 import random
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -23,7 +24,7 @@ from tallystick.training.checkpoint import read_tensors, write_tensors
 from tallystick.training.messages import CutWidth
 from tallystick_experiments.grid import Keeping
 from tallystick_experiments.page import benchmark_html
-from tallystick_robustness import campaign, files, fixture_job, folders, kills, messages, scenes
+from tallystick_robustness import campaign, files, fixture_job, folders, kills, messages, scenes, waits
 from tallystick_robustness.both import copy_of_homes, predicted
 from tallystick_robustness.files import Files
 from tallystick_robustness.folders import Folders
@@ -257,6 +258,23 @@ def test_a_cut_connection_is_ridden_out(fork_server, tmp_path):
     faults = NetworkFaults(tmp_path, seed=0, fork_server=fork_server)
     cut = faults.played(0, NetworkPlan(port=0, target=0, kind="cut", at_bytes=40_000))
     assert (cut.what, cut.ended) == ("cut", "withstood"), cut.detail
+
+
+@pytest.mark.long
+def test_each_wait_for_a_partner_ends_by_a_signal_though_the_partner_is_stopped(fork_server, tmp_path):
+    """Each command and phase, both sides; how long it took is for the campaign to judge, on a machine that may be busy."""
+    waits_of = waits.Waits(tmp_path, seed=0, fork_server=fork_server)
+    hardest = "SIGTERM beside a stopped partner"
+    numbers = [
+        number
+        for number, (what, happens) in enumerate(waits.CASES)
+        if happens == (hardest if waits.WAITS[what].stuck_at is not None else "SIGTERM")
+    ]
+    assert len(numbers) == len(waits.WAITS)
+    with ThreadPoolExecutor(3) as pool:
+        for outcome in pool.map(waits_of.case, numbers):
+            assert outcome.failure in ("", waits.LATE), outcome
+            assert outcome.seconds < waits.PATIENCE_S, outcome
 
 
 # --- all together

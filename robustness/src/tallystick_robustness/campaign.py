@@ -19,12 +19,13 @@ from tallystick_robustness.kills import Kills
 from tallystick_robustness.messages import Messages, MethodMessages
 from tallystick_robustness.network import NetworkFaults
 from tallystick_robustness.outcome import Campaign
+from tallystick_robustness.waits import Waits
 from tallystick_robustness.worker import Played, WorkerPool
 
 Figures = dict[str, Any]
 
 CAMPAIGNS: dict[str, type[Campaign]] = {
-    kind.name: kind for kind in (Messages, MethodMessages, Files, Folders, Kills, NetworkFaults)
+    kind.name: kind for kind in (Messages, MethodMessages, Files, Folders, Kills, NetworkFaults, Waits)
 }
 KEPT_EXAMPLES = 3  # of each way to fail
 MEMORY_MIB = 256  # that a worker may hold more at the end than after its first cases
@@ -60,7 +61,7 @@ def run(
     """Run campaigns and say what became of every case.
 
     Args:
-        campaign: messages, methods, files, folders, kills, network or all.
+        campaign: messages, methods, files, folders, kills, network, waits or all.
         count: cases of each; if left out, as many as it declares.
         seed: what the cases are drawn from.
         jobs: cases at a time; as many as there are cores if left out.

@@ -16,9 +16,9 @@ COLUMNS = ("withstood", "refused", "accepted", "failed")
 
 def faults(
     *,
-    campaign: Annotated[str, Option(help="messages, methods, files, folders, kills, network or all.")] = "all",
+    campaign: Annotated[str, Option(help="messages, methods, files, folders, kills, network, waits or all.")] = "all",
     count: Annotated[
-        int | None, Option(help="Cases; 100,000, 10,000, 10,000, 1,000, 200, 100 of the six campaigns if left out.", min=1)
+        int | None, Option(help="Cases; 100,000, 10,000, 10,000, 1,000, 200, 100, 77 of the seven campaigns if left out.", min=1)
     ] = None,
     seed: Annotated[int, Option(help="What the cases are drawn from.")] = 0,
     jobs: Annotated[int | None, Option(help="Cases at a time; one per core if left out.", min=1)] = None,

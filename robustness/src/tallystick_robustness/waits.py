@@ -1,0 +1,206 @@
+"""Waits: each wait for a partner, ended by a signal, beside a partner that is stopped, or one that only keeps its heartbeats.
+
+One process waits, the other gets stuck at a place of the job. What is measured is how long it takes until the waiting one has
+ended, or has a line that names the silence. The cases are all pairs of a wait and what happens to it, not drawn from a seed.
+"""
+
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import yaml
+
+from tallystick.errors import TallystickError
+from tallystick.network.addresses import free_port
+from tallystick.network.session import QUIET_S
+from tallystick_robustness.both import copy_of_homes
+from tallystick_robustness.fixture_job import DEADLINE_S, FEATURE, LABEL, PARTIES, WAIT_S, Homes, contract, lay_out
+from tallystick_robustness.outcome import CaseOutcome, outcome_of
+from tallystick_robustness.processes import GRACE_S, PATIENCE_S, Process, ProcessCampaign, ended_well
+from tallystick_robustness.stuck import MARK
+
+SERVE_END_S = 12.0
+"""What the how-to of serving promises of a stop."""
+LATE = "later than what it states"
+FAREWELL_S = 2.0
+"""What a run has for telling its partner of a stop."""
+SETTLES_S = 0.5
+"""Until what was on its way has come, and the process waits."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wait:
+    """Who waits in which command, and where the partner gets stuck; None where it never comes."""
+
+    who: str
+    command: str
+    stuck_at: str | None
+    idle: bool = False
+    """Whether a wait is long by nature, so that nothing is to be said of it."""
+
+    @property
+    def partner(self) -> str:
+        """The other party."""
+        return FEATURE if self.who == LABEL else LABEL
+
+
+WAITS: dict[str, Wait] = {
+    "run: label party waits for its partner": Wait(who=LABEL, command="run", stuck_at=None),
+    "run: feature party waits for its partner": Wait(who=FEATURE, command="run", stuck_at=None),
+    "run: handshake": Wait(who=LABEL, command="run", stuck_at="Greeting:1"),
+    "run: alignment, label party": Wait(who=LABEL, command="run", stuck_at="phase:alignment"),
+    "run: alignment, feature party": Wait(who=FEATURE, command="run", stuck_at="phase:alignment"),
+    "run: training, label party": Wait(who=LABEL, command="run", stuck_at="CutEmbedding:20"),
+    "run: training, feature party": Wait(who=FEATURE, command="run", stuck_at="CutGradient:20"),
+    "run: evaluation, label party": Wait(who=LABEL, command="run", stuck_at="phase:evaluation"),
+    "run: evaluation, feature party": Wait(who=FEATURE, command="run", stuck_at="phase:evaluation"),
+    "align": Wait(who=LABEL, command="align", stuck_at="phase:alignment"),
+    "predict, label party": Wait(who=LABEL, command="predict", stuck_at="CutEmbedding:1"),
+    "predict, feature party": Wait(who=FEATURE, command="predict", stuck_at="Agreement:1"),
+    "tune": Wait(who=LABEL, command="tune", stuck_at="CutEmbedding:20"),
+    "serve: label party waits for its partner": Wait(who=LABEL, command="serve", stuck_at=None),
+    "serve: label party, an answer": Wait(who=LABEL, command="serve", stuck_at="VersionsHeld:1"),
+    "serve: feature party, handshake": Wait(who=FEATURE, command="serve", stuck_at="Agreement:1"),
+    "serve: feature party, a question": Wait(who=FEATURE, command="serve", stuck_at="RowQuestion:2", idle=True),
+}
+HAPPENS = (
+    "SIGTERM",
+    "SIGINT",
+    "SIGTERM beside a stopped partner",
+    "the partner is stopped",
+    "the partner keeps its heartbeats alone",
+    "the partner never comes",
+)
+
+
+def _can_happen(wait: Wait, happens: str) -> bool:
+    if wait.stuck_at is None:
+        return happens in ("SIGTERM", "SIGINT") or (happens == "the partner never comes" and wait.command != "serve")
+    return happens != "the partner never comes" and not (wait.idle and happens == "the partner keeps its heartbeats alone")
+
+
+CASES = [(what, happens) for what, happens in product(WAITS, HAPPENS) if _can_happen(WAITS[what], happens)]
+
+
+class Waits(ProcessCampaign):
+    """The campaign's fixture: processes to fork from, and a job that is trained, to be predicted and served."""
+
+    name = "waits"
+    count = len(CASES)
+    title = "Waits for a partner"
+    meaning = (
+        "withstood: the process ended, or named the silence, within the seconds that it states. slowest: seconds from the "
+        "signal, or from the moment in which the partner got stuck, to the end or to that line."
+    )
+
+    def measure(self) -> None:
+        """Train what is to be predicted and served."""
+        self._contract = contract(
+            serving={"ways": ["key"]}, tuning={"trials": 2, "keys": {"training.learning_rate": {"low": 0.001, "high": 0.1}}}
+        )
+        began, address = time.monotonic(), f"127.0.0.1:{free_port()}"
+        self._trained = lay_out(self._scratch / "trained", self._contract, self._frames, listen=address)
+        for name in PARTIES:
+            self._change(self._trained, name, tuning={"allow": ["training.learning_rate"]})
+        self._change(self._trained, LABEL, serving={"token_file": "tokens", "listen": "127.0.0.1:1"})
+        (self._trained.home(LABEL) / "tokens").write_text("a-token-of-some-length\n")
+        ended_well({name: self.start(self._trained, name) for name in PARTIES})
+        self._grace_s = max(GRACE_S, time.monotonic() - began)
+
+    def facts(self) -> dict[str, Any]:
+        """What a reader must know of it."""
+        return {"deadline_s": DEADLINE_S, "quiet_s": QUIET_S, "grace_s": round(self._grace_s, 2)}
+
+    def case(self, number: int) -> CaseOutcome:
+        """Run one case."""
+        return self.played(number, *CASES[number % len(CASES)])
+
+    def played(self, number: int, what: str, happens: str) -> CaseOutcome:
+        """Run a case by its wait and what happens to it."""
+        wait = WAITS[what]
+        how = "stopped" if happens in ("SIGTERM beside a stopped partner", "the partner is stopped") else "silent"
+        with self._waiting(number, wait, how) as process:
+            began = time.monotonic()
+            if happens.startswith("SIG"):
+                process.signal(signal.SIGINT if happens == "SIGINT" else signal.SIGTERM)
+                bound = SERVE_END_S if wait.command == "serve" else FAREWELL_S + self._grace_s
+                seconds, line = _until(process, began, lambda: process.code is not None)
+            else:
+                bound = {"stopped": DEADLINE_S, "silent": QUIET_S if wait.stuck_at else WAIT_S}[how] + self._grace_s
+                before = len(process.said)
+                seconds, line = _until(process, began, lambda: _names_it(process.said[before:], wait.partner))
+            failure = "" if seconds is not None and seconds <= bound else LATE
+            if "Traceback" in process.said:
+                failure = "a traceback"
+        return outcome_of(
+            number,
+            f"{what}, {happens}",
+            line,
+            "withstood",
+            seconds=seconds if seconds is not None else PATIENCE_S,
+            failure=failure,
+            detail=f"code {process.code}; bound {bound:.1f} s; said: {line}",
+        )
+
+    @contextmanager
+    def _waiting(self, number: int, wait: Wait, how: str) -> Iterator[Process]:
+        """The process that waits, once its partner is stuck."""
+        homes = copy_of_homes(self._trained, self._scratch / f"waits-{number}-{os.urandom(4).hex()}")
+        self._change(homes, LABEL, serving={"token_file": "tokens", "listen": f"127.0.0.1:{free_port()}"})
+        if wait.command not in ("predict", "serve"):
+            for name in PARTIES:
+                shutil.rmtree(homes.home(name) / "runs")
+        arguments = [wait.command, "contract.yaml", "--party", "party.yaml", "--progress", "plain"]
+        output = ["--output", "scores.csv"] if wait.command == "predict" else []
+
+        def of(name: str) -> list[str]:
+            return arguments + output * (name == LABEL)
+
+        started = []
+        try:
+            process = self.fork_server.start(wait.who, "tallystick", of(wait.who), homes.home(wait.who))
+            started.append(process)
+            if wait.stuck_at is None:
+                _until(process, time.monotonic(), lambda: "waiting for" in process.said)
+            else:
+                given = [how, wait.stuck_at, *of(wait.partner)]
+                partner = self.fork_server.start(wait.partner, "tallystick_robustness.stuck", given, homes.home(wait.partner))
+                started.append(partner)
+                mark = homes.home(wait.partner) / MARK
+                if _until(partner, time.monotonic(), mark.exists)[0] is None:
+                    said = f"{partner.line}; {process.line}"
+                    raise TallystickError(f"{wait.command}: {wait.partner} got not stuck at {wait.stuck_at}: {said}")
+            time.sleep(SETTLES_S)
+            yield process
+        finally:
+            for each in started:
+                each.kill()
+            shutil.rmtree(homes.root, ignore_errors=True)
+
+    @staticmethod
+    def _change(homes: Homes, name: str, **values: Any) -> None:
+        path = homes.home(name) / "party.yaml"
+        homes.write_party(name, {**yaml.safe_load(path.read_text()), **values})
+
+
+def _names_it(said: str, partner: str) -> bool:
+    """Whether words name a partner that is silent, or of which nothing was heard."""
+    words = (f"{partner} is there, and", "nothing heard for", "the partners are late")
+    return any(word in said for word in words)
+
+
+def _until(process: Process, began: float, done: Callable[[], bool]) -> tuple[float | None, str]:
+    """Seconds until it is done, None where it is not in PATIENCE_S; and the last line then."""
+    while time.monotonic() < began + PATIENCE_S:
+        if done():
+            return time.monotonic() - began, process.line
+        if process.code is not None:
+            return (time.monotonic() - began if done() else None), process.line
+        time.sleep(0.05)
+    return None, process.line
