@@ -35,7 +35,7 @@ SETTLES_S = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wait:
+class PartnerWait:
     """Who waits in which command, and where the partner gets stuck; None where it never comes."""
 
     who: str
@@ -50,24 +50,24 @@ class Wait:
         return FEATURE if self.who == LABEL else LABEL
 
 
-WAITS: dict[str, Wait] = {
-    "run: label party waits for its partner": Wait(who=LABEL, command="run", stuck_at=None),
-    "run: feature party waits for its partner": Wait(who=FEATURE, command="run", stuck_at=None),
-    "run: handshake": Wait(who=LABEL, command="run", stuck_at="Greeting:1"),
-    "run: alignment, label party": Wait(who=LABEL, command="run", stuck_at="phase:alignment"),
-    "run: alignment, feature party": Wait(who=FEATURE, command="run", stuck_at="phase:alignment"),
-    "run: training, label party": Wait(who=LABEL, command="run", stuck_at="CutEmbedding:20"),
-    "run: training, feature party": Wait(who=FEATURE, command="run", stuck_at="CutGradient:20"),
-    "run: evaluation, label party": Wait(who=LABEL, command="run", stuck_at="phase:evaluation"),
-    "run: evaluation, feature party": Wait(who=FEATURE, command="run", stuck_at="phase:evaluation"),
-    "align": Wait(who=LABEL, command="align", stuck_at="phase:alignment"),
-    "predict, label party": Wait(who=LABEL, command="predict", stuck_at="CutEmbedding:1"),
-    "predict, feature party": Wait(who=FEATURE, command="predict", stuck_at="Agreement:1"),
-    "tune": Wait(who=LABEL, command="tune", stuck_at="CutEmbedding:20"),
-    "serve: label party waits for its partner": Wait(who=LABEL, command="serve", stuck_at=None),
-    "serve: label party, an answer": Wait(who=LABEL, command="serve", stuck_at="VersionsHeld:1"),
-    "serve: feature party, handshake": Wait(who=FEATURE, command="serve", stuck_at="Agreement:1"),
-    "serve: feature party, a question": Wait(who=FEATURE, command="serve", stuck_at="RowQuestion:2", idle=True),
+WAITS: dict[str, PartnerWait] = {
+    "run: label party waits for its partner": PartnerWait(who=LABEL, command="run", stuck_at=None),
+    "run: feature party waits for its partner": PartnerWait(who=FEATURE, command="run", stuck_at=None),
+    "run: handshake": PartnerWait(who=LABEL, command="run", stuck_at="Greeting:1"),
+    "run: alignment, label party": PartnerWait(who=LABEL, command="run", stuck_at="phase:alignment"),
+    "run: alignment, feature party": PartnerWait(who=FEATURE, command="run", stuck_at="phase:alignment"),
+    "run: training, label party": PartnerWait(who=LABEL, command="run", stuck_at="CutEmbedding:20"),
+    "run: training, feature party": PartnerWait(who=FEATURE, command="run", stuck_at="CutGradient:20"),
+    "run: evaluation, label party": PartnerWait(who=LABEL, command="run", stuck_at="phase:evaluation"),
+    "run: evaluation, feature party": PartnerWait(who=FEATURE, command="run", stuck_at="phase:evaluation"),
+    "align": PartnerWait(who=LABEL, command="align", stuck_at="phase:alignment"),
+    "predict, label party": PartnerWait(who=LABEL, command="predict", stuck_at="CutEmbedding:1"),
+    "predict, feature party": PartnerWait(who=FEATURE, command="predict", stuck_at="Agreement:1"),
+    "tune": PartnerWait(who=LABEL, command="tune", stuck_at="CutEmbedding:20"),
+    "serve: label party waits for its partner": PartnerWait(who=LABEL, command="serve", stuck_at=None),
+    "serve: label party, an answer": PartnerWait(who=LABEL, command="serve", stuck_at="VersionsHeld:1"),
+    "serve: feature party, handshake": PartnerWait(who=FEATURE, command="serve", stuck_at="Agreement:1"),
+    "serve: feature party, a question": PartnerWait(who=FEATURE, command="serve", stuck_at="RowQuestion:2", idle=True),
 }
 HAPPENS = (
     "SIGTERM",
@@ -79,7 +79,7 @@ HAPPENS = (
 )
 
 
-def _can_happen(wait: Wait, happens: str) -> bool:
+def _can_happen(wait: PartnerWait, happens: str) -> bool:
     if wait.stuck_at is None:
         return happens in ("SIGTERM", "SIGINT") or (happens == "the partner never comes" and wait.command != "serve")
     return happens != "the partner never comes" and not (wait.idle and happens == "the partner keeps its heartbeats alone")
@@ -149,7 +149,7 @@ class Waits(ProcessCampaign):
         )
 
     @contextmanager
-    def _waiting(self, number: int, wait: Wait, how: str) -> Iterator[Process]:
+    def _waiting(self, number: int, wait: PartnerWait, how: str) -> Iterator[Process]:
         """The process that waits, once its partner is stuck."""
         homes = copy_of_homes(self._trained, self._scratch / f"waits-{number}-{os.urandom(4).hex()}")
         self._change(homes, LABEL, serving={"token_file": "tokens", "listen": f"127.0.0.1:{free_port()}"})
