@@ -126,6 +126,19 @@ def test_by_embedding_numbers_alone_cross_and_the_same_for_any_row(asked):
         assert message.batch is None
 
 
+def test_by_embedding_the_order_of_a_request_does_not_cross(asked):
+    """A request is often sorted by what matters, such as a risk. By chance an order is that of the request in one of 40!."""
+    label_party, crossed = asked()
+    ask = AskByEmbedding(label_party=label_party, bottom=Bottom(), width=WIDTH)
+    rows_B = torch.from_numpy(np.random.default_rng(2).choice(ROWS, size=40, replace=False))
+    own = source(COLUMN_N)(rows_B)
+    answered = ask([b"id-%d" % row for row in rows_B.tolist()], own)
+    assert torch.equal(answered.cuts_ED[0][:, 0], torch.from_numpy(Scorer().joint([Bottom()(own)], None)["score"]))
+    sent_BD, wanted_BD = crossed.sent[0].values.tensor(40, WIDTH), Bottom()(own)
+    assert torch.equal(sent_BD.sort(dim=0).values, wanted_BD.sort(dim=0).values)
+    assert not torch.equal(sent_BD, wanted_BD)
+
+
 def test_a_row_that_was_embedded_in_evaluation_is_known_again_by_its_embedding(asked):
     """FLORIST says that the label party then knows nothing of which row it is: it has seen the same bits at a position before."""
     theirs, own = memory_channels("bank", "shop", timeout_s=20)

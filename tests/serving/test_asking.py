@@ -71,8 +71,28 @@ def test_a_question_by_key_tells_keys_and_the_answer_which_rows_there_are(partne
     answered = AskByKey(partners=partners)([KEYS[3], b"nobody", KEYS[1]])
     assert answered.is_here.tolist() == [True, False, True]
     assert torch.equal(answered.cuts_ED[0], expected([3, 1]))
-    assert sent[0].keys == (KEYS[3], b"nobody", KEYS[1])
+    assert set(sent[0].keys) == {KEYS[3], b"nobody", KEYS[1]}
     assert sent[0].positions == ()
+
+
+ASKED = {
+    "key": lambda partners: AskByKey(partners=partners),
+    "position": lambda partners: AskByPosition(partners=partners, places={key: place for place, key in enumerate(KEYS)}),
+    "window": lambda partners: AskByWindow.of(
+        partners, {key: place for place, key in enumerate(KEYS)}, size=8, secret=bytes(32)
+    ),
+}
+
+
+@pytest.mark.parametrize("way", ASKED)
+def test_the_order_of_a_request_and_how_often_it_names_a_row_do_not_cross(partner, way):
+    """Clients score whole lists, and a list is often sorted by a risk: in its order the places would tell each row's rank."""
+    partners, sent = partner(FindByKey(store=snapshot()) if way == "key" else FindByPosition(store=snapshot(), key_at=KEYS))
+    asking, rng = ASKED[way](partners), np.random.default_rng(2)
+    rows = rng.choice(ROWS, size=40, replace=False).tolist()
+    for wanted in (rows, rows[::-1], rng.permutation([*rows, *rows[:9]]).tolist()):
+        assert torch.equal(asking([KEYS[row] for row in wanted]).cuts_ED[0], expected(wanted))
+    assert len({(question.keys, question.positions) for question in sent}) == 1
 
 
 def test_of_a_key_that_is_not_aligned_nothing_crosses(partner):

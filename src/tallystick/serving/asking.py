@@ -175,19 +175,21 @@ def checked_answer(
 
 @dataclass(frozen=True, kw_only=True)
 class AskByKey:
-    """The keys cross."""
+    """The keys cross, each once and sorted: requests often come in an order that says more, such as that of a risk."""
 
     partners: Partners
 
     def __call__(self, keys_B: Sequence[bytes], own_B: Features | None = None) -> Answered:  # noqa: ARG002
         """Ask for the keys."""
-        (answered,) = self.partners.ask([(keys_B, ())])
-        return answered
+        keys_M = sorted(set(keys_B))
+        place = {key: number for number, key in enumerate(keys_M)}
+        (answered,) = self.partners.ask([(keys_M, ())])
+        return _of_wanted(answered, np.arange(len(keys_M)), np.array([place[key] for key in keys_B], dtype=np.int64))
 
 
 @dataclass(frozen=True, kw_only=True)
 class AskByPosition:
-    """Places in the alignment cross; a key that is not in it is not asked for."""
+    """Places in the alignment cross, each once and ascending; a key that is not in it is not asked for."""
 
     partners: Partners
     places: Mapping[bytes, int]
@@ -198,10 +200,9 @@ class AskByPosition:
         is_linked_B = place_B >= 0
         if not is_linked_B.any():
             return nothing(self.partners, len(keys_B))
-        (answered,) = self.partners.ask([((), place_B[is_linked_B].tolist())])
-        state_B = np.full(len(keys_B), ABSENT, dtype=np.uint8)
-        state_B[is_linked_B] = answered.state_B
-        return replace(answered, state_B=state_B)
+        position_M = np.unique(place_B[is_linked_B])
+        (answered,) = self.partners.ask([((), position_M.tolist())])
+        return _of_wanted(answered, position_M, place_B)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,8 +245,8 @@ class AskByWindow:
         starts = range(0, len(position_M), MOST_ASKED)
         answers = self.partners.ask([((), position_M[start : start + MOST_ASKED].tolist()) for start in starts])
         cuts_ED = [torch.cat(parts) for parts in zip(*(answer.cuts_ED for answer in answers), strict=True)]
-        found = picked(position_M, np.concatenate([answer.state_B for answer in answers]), cuts_ED, place_B)
-        return replace(found, waited_s=answers[0].waited_s)
+        state_M = np.concatenate([answer.state_B for answer in answers])
+        return _of_wanted(Answered(state_B=state_M, cuts_ED=cuts_ED, waited_s=answers[0].waited_s), position_M, place_B)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -283,6 +284,11 @@ class AskAhead:
 def nothing(partners: Partners, rows: int) -> Answered:
     """The answer where no partner has any of the rows."""
     return Answered(state_B=np.full(rows, ABSENT, dtype=np.uint8), cuts_ED=[torch.empty(0, width) for width in partners.widths])
+
+
+def _of_wanted(answered: Answered, positions_M: NDArray[np.int64], place_B: NDArray[np.int64]) -> Answered:
+    """Give what came for these ascending positions in the order in which places are wanted; -1 is none."""
+    return replace(picked(positions_M, answered.state_B, answered.cuts_ED, place_B), waited_s=answered.waited_s)
 
 
 def picked(

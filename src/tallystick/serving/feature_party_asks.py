@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from tallystick.alignment.randomness import SecureRandom
 from tallystick.cut.forward import FeatureSource
 from tallystick.cut.messages import all_finite
 from tallystick.data.features import Features
@@ -122,7 +123,7 @@ class AskedLabelParty:
 
 @dataclass(frozen=True, kw_only=True)
 class AskByEmbedding:
-    """The embeddings of the wanted rows cross, and nothing else of them.
+    """The embeddings of the wanted rows cross in a random order, and nothing else of them.
 
     Threat model: an honest-but-curious label party. No formal guarantee: a row that was embedded before, in training, evaluation,
     a prediction or an earlier request, has the embedding that it had or one close to it, and so can be known again.
@@ -140,8 +141,11 @@ class AskByEmbedding:
     def __call__(self, keys_B: Sequence[bytes], own_B: Features | None) -> Answered:  # noqa: ARG002
         """Ask for the rows with these columns."""
         assert own_B is not None, "a feature party has columns"
-        (answered,) = self.label_party.ask([(None, embedded(self.bottom, own_B, width=self.width))])
-        return answered
+        order_B = SecureRandom().permutation(len(keys_B))
+        cut_BD = embedded(self.bottom, own_B, width=self.width)[torch.from_numpy(order_B)]
+        (answered,) = self.label_party.ask([(None, cut_BD)])
+        found = picked(np.arange(len(order_B)), answered.state_B, answered.cuts_ED, np.argsort(order_B))
+        return replace(found, waited_s=answered.waited_s)
 
 
 @torch.inference_mode()
