@@ -36,7 +36,7 @@ class Sides:
         (self.job.home("bank") / "tokens").write_text("a-token-of-some-length\n")
         self.options = {"listen": f"127.0.0.1:{free_port()}", "token_file": "tokens"}
         self.job.change("bank", weight="weight", serving=self.options)
-        self.patch, self.sent, self.heard = patch, [], []
+        self.patch, self.sent, self.told, self.heard = patch, [], [], []
         self.called, self.errors, self.left = set(), {}, set()
         patch.setattr(switching, "LOOK_S", 0.1)
         for module in (process, job_predict, online_side):
@@ -46,8 +46,8 @@ class Sides:
         send = MemoryChannel.send
 
         def kept(channel, message):
-            if channel.peer == "shop":
-                self.sent.append((type(message).__name__, bytes(encode(message))))
+            said = self.sent if channel.peer == "shop" else self.told
+            said.append((type(message).__name__, bytes(encode(message))))
             send(channel, message)
 
         patch.setattr(MemoryChannel, "send", kept)
@@ -85,6 +85,7 @@ class Sides:
         self.channels = {"bank": {"shop": to_shop}, "shop": {"bank": to_bank}}
         self.called, self.errors, self.left = set(), {}, set()
         self.sent.clear()
+        self.told.clear()
         seed_system(self.patch, seed=len(self.heard))
 
         def one(name):
@@ -121,9 +122,9 @@ class Sides:
 
         return self.step("predict", work)
 
-    def serve(self):
+    def serve(self, *, keeps=False):
         """Serve for a while, without what an earlier one kept: others know themselves whether there was one."""
-        for name in PARTIES:
+        for name in () if keeps else PARTIES:
             shutil.rmtree(self.job.home(name) / "runs" / "serving", ignore_errors=True)
 
         def work(name):

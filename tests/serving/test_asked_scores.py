@@ -133,7 +133,8 @@ def test_by_embedding_the_order_of_a_request_does_not_cross(asked):
     rows_B = torch.from_numpy(np.random.default_rng(2).choice(ROWS, size=40, replace=False))
     own = source(COLUMN_N)(rows_B)
     answered = ask([b"id-%d" % row for row in rows_B.tolist()], own)
-    assert torch.equal(answered.cuts_ED[0][:, 0], torch.from_numpy(Scorer().joint([Bottom()(own)], None)["score"]))
+    score_B = torch.from_numpy(Scorer().joint([Bottom()(own)], None)["score"])  # its last bits depend on the place in a vector
+    assert torch.allclose(answered.cuts_ED[0][:, 0], score_B, rtol=0, atol=1e-6)
     sent_BD, wanted_BD = crossed.sent[0].values.tensor(40, WIDTH), Bottom()(own)
     assert torch.equal(sent_BD.sort(dim=0).values, wanted_BD.sort(dim=0).values)
     assert not torch.equal(sent_BD, wanted_BD)

@@ -78,9 +78,7 @@ def test_a_question_by_key_tells_keys_and_the_answer_which_rows_there_are(partne
 ASKED = {
     "key": lambda partners: AskByKey(partners=partners),
     "position": lambda partners: AskByPosition(partners=partners, places={key: place for place, key in enumerate(KEYS)}),
-    "window": lambda partners: AskByWindow.of(
-        partners, {key: place for place, key in enumerate(KEYS)}, size=8, secret=bytes(32)
-    ),
+    "window": lambda partners: AskByWindow.of(partners, {key: place for place, key in enumerate(KEYS)}, size=8, secret=bytes(32)),
 }
 
 

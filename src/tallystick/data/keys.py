@@ -6,7 +6,7 @@ Shapes: N rows of the table, R of them that take part, U ids.
 import hashlib
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from struct import Struct
 from typing import Any
@@ -68,7 +68,7 @@ class Keys:
     """
 
     ids: Ids  # U
-    rows_R: NDArray[np.int64]  # of the table, in its order
+    rows_R: NDArray[np.int64]  # of the table, in its order unless they were sorted
     id_R: NDArray[np.int64]  # which of the ids is each row's; several rows may have one (alignment.duplicates = all)
     report: KeyReport
     similar: SimilarKeys | None = None
@@ -76,6 +76,14 @@ class Keys:
     def ids_of(self, rows_M: NDArray[np.int64]) -> Ids:
         """Return the ids of these of the R rows."""
         return self.ids.gather(self.id_R[rows_M])
+
+    def sorted(self) -> "Keys":
+        """Give the same rows in the order of their ids, which does not depend on the table's."""
+        ids, place_U = self.ids.sorted()
+        rank_U = np.empty_like(place_U)
+        rank_U[place_U] = np.arange(len(place_U))
+        order_R = np.argsort(rank_U[self.id_R], kind="stable")
+        return replace(self, ids=ids, rows_R=self.rows_R[order_R], id_R=rank_U[self.id_R][order_R])
 
 
 def who_of(names: Iterable[bytes]) -> NDArray[np.int64]:

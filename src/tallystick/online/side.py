@@ -158,7 +158,8 @@ class ServingSide:
             home=ServingHome.of(contract, party),
             source=source,
             frame=frame,
-            keys=require_to_predict(contract, party, frame, encoder, folder=folder, charges=False),
+            # Sorted: a partner that meets this side again sees whether its keys changed, and nothing of the table's order.
+            keys=require_to_predict(contract, party, frame, encoder, folder=folder, charges=False).sorted(),
             watcher=watcher,
         )
 
