@@ -138,7 +138,7 @@ class AskByEmbedding:
     bottom: nn.Module
     width: int
 
-    def __call__(self, keys_B: Sequence[bytes], own_B: Features | None) -> Answered:  # noqa: ARG002
+    def __call__(self, keys_B: Sequence[bytes], own_B: Features | None) -> Answered:
         """Ask for the rows with these columns."""
         assert own_B is not None, "a feature party has columns"
         order_B = SecureRandom().permutation(len(keys_B))
