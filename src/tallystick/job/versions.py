@@ -11,8 +11,8 @@ bytes, so it tells nothing of the half. The label party hashes all commitments i
 first time on: another half under a run's name is refused.
 
 Without gradients a promotion of the label party means that the run's embeddings have arrived, and no more: it may be made before
-training at home has ended, and whatever became of it. So the label party's model is no part of its commitment there, and what
-uses a model asks ``require_usable`` before anybody is called.
+training at home has ended, and whatever became of it. So neither the label party's model nor its coding of labels, which has the
+mean of numbers, is part of its commitment there, and what uses a model asks ``require_usable`` before anybody is called.
 """
 
 import hashlib
@@ -234,8 +234,8 @@ class Versions:
             return False
 
     def _commitment(self, folder: RunFolder, key: str) -> str:
-        has_model = self.contract.sends_gradients or self.contract.role_of(self.party.party) != "label"
-        return commitment_of(folder, bytes.fromhex(key), has_model=has_model)
+        at_home = not self.contract.sends_gradients and self.contract.role_of(self.party.party) == "label"
+        return commitment_of(folder, bytes.fromhex(key), at_home=at_home)
 
     def _made(self, folder: RunFolder) -> Promotion:
         key = secrets.token_bytes(32).hex()
@@ -289,12 +289,15 @@ def _without(promotion: Promotion, others: Sequence[Promotion]) -> list[Promotio
     return [each for each in others if each.run_id != promotion.run_id]
 
 
-def commitment_of(folder: RunFolder, key: bytes, *, has_model: bool = True) -> str:
-    """Give a commitment to this party's half of a run, perhaps without its model: hiding by its key, binding by the hash."""
+def commitment_of(folder: RunFolder, key: bytes, *, at_home: bool = False) -> str:
+    """Give a commitment to this party's half of a run: hiding by its key, binding by the hash.
+
+    ``at_home``: without what depends on labels of which nobody is told anything, not even that it changed.
+    """
     digest = hashlib.blake2b(key=key, digest_size=32, person=b"tally version")
     for part in (folder.run_id.encode(), folder.origin.contract.encode()):
         digest.update(len(part).to_bytes(8, "big") + part)
-    for path in (*([folder.model] if has_model else []), folder.encoder, folder.label_coder):
+    for path in (folder.encoder,) if at_home else (folder.model, folder.encoder, folder.label_coder):
         content = read_own(path, origin=folder.origin) if path.exists() else b""
         digest.update(len(content).to_bytes(8, "big") + content)
     return digest.hexdigest()
