@@ -20,6 +20,7 @@ from tallystick.config.contract import parse_contract
 from tallystick.config.party import parse_party
 from tallystick.cut.messages import CutEmbedding, CutGradient
 from tallystick.data.keys import keys_of
+from tallystick.disclosure.table import disclosure_lines
 from tallystick.errors import ConfigError, DataError, TallystickError
 from tallystick.job.handshake import Agreement, Greeting
 from tallystick.job.job import Job
@@ -383,6 +384,8 @@ REFUSED = {
     "evaluation.importance.feature_columns = label-party: has feature parties embed": {
         "evaluation__importance": {"feature_columns": "label-party"}
     },
+    'serving.ways = ["embedding"]: answers a feature party with scores': {"serving": {"ways": ["embedding"]}},
+    'serving.ways = ["agreed-batch"]: answers a feature party with scores': {"serving": {"ways": ["agreed-batch"]}},
 }
 
 
@@ -390,6 +393,15 @@ REFUSED = {
 def test_what_needs_a_gradient_or_tells_of_labels_is_refused(problem, changes):
     with pytest.raises(ConfigError, match=re.escape(f"training.gradients = none, {problem}")):
         parse_contract(contract_values(PARTIES, **NONE, **changes))
+
+
+@pytest.mark.parametrize("epsilon", [None, 2.0])
+def test_what_is_signed_names_a_decision_that_is_told_with_an_epsilon(epsilon):
+    contract = parse_contract(contract_values(PARTIES, **NONE, promotion={"epsilon": epsilon}))
+    (promise,) = [
+        line for line in disclosure_lines(contract, own_columns=None) if line.startswith("nothing that depends on a label")
+    ]
+    assert ("but for which run is promoted (promotion.epsilon = 2)" in promise) == (epsilon is not None)
 
 
 @pytest.mark.parametrize("method", ["warm-start", "regressor", "ss-vfl"])

@@ -7,6 +7,8 @@ from test_kinds import trained_job
 from test_serve import bits
 from tiny import within
 
+from tallystick.privacy.ledger import Ledger
+
 PARTIES = ("bank", "shop")
 KINDS = {
     "embedding": {"ways": ["embedding"]},
@@ -52,6 +54,12 @@ def test_on_a_union_the_scores_of_its_own_rows_are_those_of_a_prediction_and_sta
         assert bits(again) == bits(scores[:200])
     finally:
         served.close()
+    entered = [each.what for each in Ledger(job.home("bank") / "privacy-ledger.sqlite", party="bank").not_private()]
+    assert [what.partition(" with ")[0] for what in entered if "scores, sent to shop" in what] == [
+        "prediction",
+        "serving",
+        "serving",
+    ]
 
 
 @pytest.mark.long

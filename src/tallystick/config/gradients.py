@@ -57,6 +57,11 @@ def no_gradient_problems(contract: "Contract") -> list[str]:
             f"{where}, evaluation.importance.feature_columns = {evaluation.importance.feature_columns}: has feature parties "
             "embed rows again after training, and here each row crosses once; set it to none"
         )
+    if contract.serving is not None and contract.serving.feature_party_asks:
+        problems.append(
+            f"{where}, serving.ways = {shown(list(contract.serving.ways))}: answers a feature party with scores, by a model that "
+            "labels trained; give ways in which the label party asks, or send gradients"
+        )
     return problems
 
 

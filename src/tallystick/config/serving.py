@@ -23,6 +23,9 @@ WAYS: dict[Way, str] = {
     "agreed-batch": "the feature party asks: it sends embeddings of a batch that both sides cut alike, and gets all scores",
 }
 
+MOST_ALIGNMENTS = 24
+"""New alignments that a side takes part in within a day while it serves: each tells a partner what a list of its choice tells."""
+
 
 class ServingConfig(Model):
     """Serving as far as the sides allow it; a contract without this section allows none."""

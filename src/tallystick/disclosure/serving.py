@@ -1,6 +1,7 @@
 """What predictions and serving disclose."""
 
 from tallystick.config.contract import Contract
+from tallystick.config.serving import MOST_ALIGNMENTS
 from tallystick.disclosure.disclosure import Disclosure, parties_of
 
 
@@ -9,8 +10,8 @@ def _prediction(contract: Contract) -> list[str]:
     if contract.linkage.imputes:
         return [
             f"`tallystick predict`: the ids of both tables are aligned as above; {label} gets an embedding for every position, "
-            "and "
-            f"{features} a score for every position, of which it can place those of its own rows"
+            f"and {features} a score for every position, of which it can place those of its own rows. A second prediction of the "
+            "same ids makes up other rows: what changed in a row's embedding or score then tells that the other side lacks it"
         ]
     return [
         f"`tallystick predict`: the rows of all tables are aligned as above, so {features} can tell which of the own rows are "
@@ -45,6 +46,11 @@ def serving_lines(contract: Contract) -> list[str]:
         f"`tallystick serve`: {label} keeps embeddings that it was sent and can see when a row of {features} has changed; "
         f"with enough of them it can rebuild columns, as after a training; each side journals what was asked"
     )
+    if not {"key", "embedding"}.issuperset(contract.serving.ways):
+        lines.append(
+            "`tallystick serve`: sides that meet with other keys than before align anew, with all that an alignment tells; a "
+            f"partner may bring another list each time, at most {MOST_ALIGNMENTS} times a day"
+        )
     if contract.serving.feature_party_asks:
         return lines + _score_lines(contract)
     lines.append(
@@ -114,8 +120,7 @@ SERVING = (
         name="prediction, union",
         label_party="alignment as above; an embedding per position",
         feature_party="alignment as above; a score for every position. It can place those of its own rows, and equal embeddings "
-        "can "
-        "give imputed rows away to the label party",
+        "can give imputed rows away to the label party. Of two predictions of the same ids, what changed is made up",
         guarantee="none",
         fields=("CutEmbedding.values", "UnionScores.scores"),
         sentences=_prediction,

@@ -88,10 +88,11 @@ def _once(contract: Contract) -> list[str]:
     if contract.sends_gradients:
         return []
     label, features = parties_of(contract)
+    epsilon = contract.promotion.epsilon
+    but = f", but for which run is promoted (promotion.epsilon = {epsilon:g})" if epsilon is not None else ""
     return [
-        f"nothing that depends on a label is sent to {features} (training.gradients = none): no gradient, no decision, no "
-        "figure; "
-        f"each row's embedding crosses once, and {label} then trains, stops and evaluates alone",
+        f"nothing that depends on a label is sent to {features} (training.gradients = none){but}: no gradient, no decision of "
+        f"training, no figure; each row's embedding crosses once, and {label} then trains, stops and evaluates alone",
         f"these embeddings show {label} columns of {features}: with known rows about all of them, without a defence of columns",
     ]
 

@@ -16,6 +16,7 @@ from tallystick.alignment.outcome import Alignment
 from tallystick.alignment.pairwise import LocalOptions
 from tallystick.artifacts.embedding_charge import EmbeddingCharge
 from tallystick.artifacts.folder import RunFolder
+from tallystick.artifacts.ledger import enter_exact
 from tallystick.artifacts.secret import row_noise_secret
 from tallystick.artifacts.trained import Architecture, TrainedFeatureParty, TrainedLabelParty, kept_encoder
 from tallystick.config.contract import Contract
@@ -302,6 +303,9 @@ class _Scoring:
             scores = predict_label_party(trained, dataset, batches, ordered, rows=len(alignment), watching=watching)
             if watched is not None:
                 self._explain(trained, dataset, watched, alignment)
+            if linkage.shares_scores and not self.contract.hides_labels:
+                what = f"prediction with {self.folder.path.name}: scores, sent to {' and '.join(self.contract.feature_parties)}"
+                enter_exact(self.party, self.folder, "scores", what=what)
             for channel in ordered if linkage.shares_scores else ():
                 send_scores(scores, channel)
         else:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from tallystick.alignment.outcome import Alignment
-from tallystick.artifacts.ledger import refuse_exact
+from tallystick.artifacts.ledger import enter_exact, refuse_exact
 from tallystick.artifacts.trained import TrainedFeatureParty, TrainedLabelParty
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
@@ -128,6 +128,13 @@ def serve_label_party_that_answers(
         watcher.say(line)
     try:
         with side.home.locked():
+            if not contract.hides_labels:
+                enter_exact(
+                    party,
+                    opened.folder,
+                    "scores",
+                    what=f"serving with {opened.folder.path.name}: scores, sent to {feature_party}",
+                )
             side.in_rounds(work, stopped=Stop())
     finally:
         opened.store.close()

@@ -3,9 +3,11 @@
 import gc
 import secrets
 import threading
+import time
 import traceback
+from collections import deque
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -22,7 +24,7 @@ from tallystick.artifacts.trained import Architecture, kept_encoder
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
 from tallystick.config.party_checks import check_party
-from tallystick.config.serving import Postgres, Redis, ServingConfig, Way
+from tallystick.config.serving import MOST_ALIGNMENTS, Postgres, Redis, ServingConfig, Way
 from tallystick.config.table import TableConfig
 from tallystick.data.encoder import Encoder
 from tallystick.data.keys import Keys, fingerprint, keys_of
@@ -53,6 +55,7 @@ from tallystick.watcher import Watcher
 R = TypeVar("R")
 COMMAND = "serve"
 AGAIN_S = 0.5
+_DAY_S = 86_400.0
 
 
 class Stop(threading.Event):
@@ -110,6 +113,7 @@ class ServingSide:
         source: where the rows come from.
         frame, keys: the rows.
         watcher: is told.
+        aligned_at: when the latest new alignments began, by the monotonic clock.
     """
 
     contract: Contract
@@ -123,6 +127,7 @@ class ServingSide:
     frame: Frame
     keys: Keys
     watcher: Watcher
+    aligned_at: deque[float] = field(default_factory=lambda: deque(maxlen=MOST_ALIGNMENTS), init=False)
 
     @classmethod
     def of(cls, contract: Contract, party: PartyFile, *, table: str | None, run: str | None, watcher: Watcher) -> "ServingSide":
@@ -290,6 +295,9 @@ class ServingSide:
         """The alignment of before, where all sides have kept it for their present keys; else a new one, as for a prediction.
 
         Its rows are the same whichever run scores them. A peer may bring twice as many as ``ids``.
+
+        Raises PeerError where there were MOST_ALIGNMENTS new ones already: sessions are made again with nobody looking on, and
+        whoever brought another list each time would learn which of any number of ids this side has.
         """
         keys = f"{self.contract.hash} {fingerprint(self.keys)}"
         kept = KeptAlignment(folder=self.home.path, origin=self.home.origin, keys=keys, say=self.watcher.say)
@@ -302,10 +310,21 @@ class ServingSide:
             name, again = meet_feature_party(known, channels[self.contract.label_party])
         if again and found is not None:
             return found[1]
+        self._count_alignment(next(iter(channels)))
         options = LocalOptions(threads=self.party.threads)
         alignment = align(self.contract, self.party.party, self.keys, channels, local=options, expected=2 * ids)
         kept.save(name, alignment)
         return alignment
+
+    def _count_alignment(self, peer: str) -> None:
+        now = time.monotonic()
+        if len(self.aligned_at) == MOST_ALIGNMENTS and now - self.aligned_at[0] < _DAY_S:
+            raise PeerError(
+                peer,
+                f"the sides have aligned anew {MOST_ALIGNMENTS} times in a day, and whoever serves does so no more by itself: "
+                "see whose keys change so often, then start `tallystick serve` again",
+            )
+        self.aligned_at.append(now)
 
     def in_rounds(self, work: Work[None], *, stopped: Stop) -> None:
         """Do the work over fresh sessions, again and again: a partner that goes away comes back to a new round.

@@ -131,7 +131,7 @@ def budget_outlooks(ahead: Ahead) -> list[Outlook]:
     Raises ConfigError if a party that is charged has no ledger yet, StorageError if it is not the one that was charged before.
     """
     noisy = noise_on_embeddings(ahead.contract) is not None and ahead.contract.role_of(ahead.party.party) == "feature"
-    if (ahead.is_label and not ahead.predicts and ahead.contract.sends_gradients) or noisy:
+    if ahead.exact() or (ahead.is_label and not ahead.predicts and ahead.contract.sends_gradients) or noisy:
         known_ledger(ahead.party)  # what is not private is entered, too
     asked = ((LABELS, ahead.of_labels()), (KEYS, ahead.of_keys()), (EMBEDDINGS, ahead.of_embeddings()))
     found = []
