@@ -116,8 +116,11 @@ class Sides:
         return self.step(what, work)
 
     def predict(self, run=None):
+        contract, _ = files_of(self.job, "bank")
+        has_scores = PARTIES if contract.linkage.shares_scores else ("bank",)
+
         def work(name):
-            output = self.job.home(name) / f"scores-{len(self.heard)}.csv" if name == "bank" else None
+            output = self.job.home(name) / f"scores-{len(self.heard)}.csv" if name in has_scores else None
             job_predict.predict(*files_of(self.job, name), table=None, output=output, run=run, watcher=Silent())
 
         return self.step("predict", work)

@@ -1,20 +1,33 @@
 """The table of disclosures against the wire: every field of every message stands in it, and all that crosses in a run is said."""
 
+import asyncio
 import importlib
 import pkgutil
+import shutil
+import threading
 from collections import defaultdict
 
 import pytest
 import similar
 import tiny
+from httpx import ASGITransport, AsyncClient
+from sides import PARTIES, Sides
+from tiny import files_of, within
 
 import tallystick
 from tallystick.config.contract import parse_contract
+from tallystick.disclosure.alignment import ALIGNMENT
 from tallystick.disclosure.serving import SERVING
 from tallystick.disclosure.table import DISCLOSURES, disclosure_lines
 from tallystick.network.channel import MemoryChannel
 from tallystick.network.messages import Message
+from tallystick.online import feature_party_asks
+from tallystick.online import label_party as online_label_party
+from tallystick.online.feature_party import serve_feature_party
+from tallystick.online.feature_party_asks import serve_feature_party_that_asks, serve_label_party_that_answers
+from tallystick.online.label_party import serve_label_party
 from tallystick.simulation import simulate
+from tallystick.watcher import Silent
 
 TWO, THREE = ("bank", "shop"), ("bank", "club", "shop")
 KEYS = [{"name": "id"}]
@@ -111,6 +124,87 @@ def test_what_crosses_when_rows_are_linked_is_said(crossed):
     contract = parse_contract(similar.contract_values(("bank", "shop"), training__epochs=1))
     tables = similar.tables(("bank", "shop"), rows=100, places=40)
     check_said(contract, crossed, simulate(contract, tables, similar.columns(("bank", "shop"))))
+
+
+class Served(Sides):
+    """Both sides on disk, which serve until a client has asked for a row, and the label party has told of versions."""
+
+    def __init__(self, root, patch, frames, **changes):
+        super().__init__(root, patch, frames, **changes)
+        contract, _ = files_of(self.job, "bank")
+        self.asks, self.codes = "shop" if contract.serving is not None and contract.serving.feature_party_asks else "bank", []
+        self.job.change("bank", weight=None, **({"serving": None} if self.asks == "shop" or contract.serving is None else {}))
+        if self.asks == "shop":
+            shutil.copy(self.job.home("bank") / "tokens", self.job.home("shop"))
+            self.job.change("shop", serving=self.options)
+        for module in (online_label_party, feature_party_asks):
+            patch.setattr(module, "answer_clients", self.with_a_client)
+
+    def with_a_client(self, side, server, work, *, stopped):
+        key = GIVEN["bank"].join(GIVEN["shop"], on="id", how="semi")["id"][0]
+        headers = {"authorization": f"Bearer {(self.job.home('bank') / 'tokens').read_text().strip()}"}
+
+        def code(method, path, **options):
+            async def request():
+                async with AsyncClient(transport=ASGITransport(app=server.config.app), base_url="http://bank") as client:
+                    return (await client.request(method, path, headers=headers, **options)).status_code
+
+            return asyncio.run(request())
+
+        def ask():
+            within(60, lambda: code("GET", "/readyz") == 200)
+            self.codes.append(code("POST", "/v1/score", json={"rows": [{"id": key}]}))
+            within(60, lambda: self.asks == "shop" or any(kind == "VersionsHeld" for kind, _ in self.told))
+            stopped.set()
+
+        threading.Thread(target=ask, daemon=True).start()
+        self.one_round(side, work)
+
+    def serve(self):
+        roles = (serve_label_party, serve_feature_party)
+        if self.asks == "shop":
+            roles = (serve_label_party_that_answers, serve_feature_party_that_asks)
+
+        def work(name):
+            roles[PARTIES.index(name)](*files_of(self.job, name), table=None, run=None, watcher=Silent())
+
+        return self.step("serve", work)
+
+
+GIVEN = tiny.tables(TWO, rows=160)
+BARE = {"union": {"features": "sampling"}, "alignment__method": "union"}
+LATER = {
+    "predict": {},
+    "predict, union": BARE,
+    **{f"serve by {way}": {"serving": {"ways": [way]}} for way in ("key", "window", "ahead", "embedding")},
+    "serve by agreed-batch, union": {"serving": {"ways": ["agreed-batch"]}, **BARE},
+}
+
+
+@pytest.mark.parametrize("case", LATER)
+def test_what_crosses_when_rows_are_scored_is_said_before(case, tmp_path, monkeypatch):
+    """Each field that crosses has a row whose sentences `check` shows: of the command, of its handshake or of its alignment."""
+    sides = Served(tmp_path, monkeypatch, GIVEN, **{"training__epochs": 1, "serving": None, **LATER[case]})
+    if case == "serve by embedding":
+        sides.job.change("bank", features={"numeric": [], "categorical": []})
+    contract, _ = files_of(sides.job, "bank")
+    assert sides.run() is None
+    command = case.partition(" ")[0].strip(",")
+    assert (sides.serve() if command == "serve" else sides.predict()) is None
+    assert sides.codes == ([200] if command == "serve" else [])
+    lines, types = disclosure_lines(contract, own_columns=None), message_types()
+    later = [row for row in SERVING if row.name.startswith({"serve": ("serving", "promotion"), "predict": "prediction"}[command])]
+    crossed = {kind for kind, _ in (*sides.sent, *sides.told)}
+    assert {"serve": {"WayOfAsking"}, "predict": {"CutEmbedding"}}[command] <= crossed
+    for name in crossed:
+        for field in types[name].__struct_fields__ or ("",):
+            whole = f"{name}.{field}" if field else name
+            rows = [row for row in (*ALIGNMENT, *later) if whole in row.fields]
+            said = [line for row in rows for line in row.sentences(contract)]
+            assert said, f"{whole} crossed, and check does not say so"
+            assert set(said) <= set(lines)
+    own = [line for row in later for line in row.sentences(contract) if line.startswith(f"`tallystick {command}`")]
+    assert own
 
 
 def test_a_contract_without_a_defence_says_that_gradients_tell_labels_and_columns():
