@@ -281,8 +281,8 @@ def kept_folds(folder: RunFolder) -> int:
 
 
 def kept_own_folds(folder: RunFolder) -> int:
-    """Return how many networks of own columns alone are beside it, for rows without a partner's row."""
-    return int(_facts(folder)["own_folds"])
+    """Return how many networks of own columns alone are beside it, for rows without a partner's row; 1 at a feature party."""
+    return int(_facts(folder).get("own_folds", 1))  # only a label party scores such rows
 
 
 def epochs_trained(folder: RunFolder) -> int | None:
