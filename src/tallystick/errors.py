@@ -5,6 +5,7 @@ values: a peer is told ``category_of`` it. A peer's words are data: they enter a
 """
 
 import errno
+import re
 from pathlib import Path
 
 MOST_CHARACTERS = 4000
@@ -99,6 +100,10 @@ class DamagedFile(StorageError):
         self.why = why
 
 
+class MachineError(TallystickError):
+    """This machine has no more of what was asked for: memory, threads, files, or room on a disk."""
+
+
 class WorkerLost(TallystickError):
     """A process that shares this party's training has ended."""
 
@@ -142,6 +147,25 @@ class ContractMismatch(PeerError):
         self.differences = [printable(difference) for difference in differences]
 
 
+def of_the_machine(error: BaseException) -> MachineError | None:
+    """Return the line for an error by which the system or a library says that the machine is at its limits; None for others."""
+    if isinstance(error, OSError) and error.errno in _LIMITS:
+        where = f"{error.filename}: " if error.filename is not None else ""
+        return MachineError(f"{where}{error.strerror}{advice(error) or _MORE_MEMORY}")
+    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and _NO_MEMORY.search(str(error))):
+        return MachineError(f"memory ran out ({printable(str(error), most=200) or type(error).__name__}){_MORE_MEMORY}")
+    if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
+        return MachineError(
+            f"no further thread could be started{_MORE_MEMORY}, and at how many processes this user may have (ulimit -u)"
+        )
+    return None
+
+
+_MORE_MEMORY = "; free some memory, or look at the limits that bound this process (ulimit -v, control groups)"
+_NO_MEMORY = re.compile(r"DefaultCPUAllocator|not enough memory|[Cc]annot allocate memory|std::bad_alloc|malloc of size")
+_LIMITS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+
+
 def category_of(error: BaseException) -> str:
     """Say of a local error what a peer may know: one of a few fixed sentences, none of which holds anything private."""
     if isinstance(error, SharedDataError):
@@ -149,6 +173,7 @@ def category_of(error: BaseException) -> str:
     number = _system_error(error) if isinstance(error, OSError) else None
     if number in _OF_THE_SYSTEM:
         return _OF_THE_SYSTEM[number]
+    error = of_the_machine(error) or error
     unknown = f"it failed unexpectedly ({type(error).__name__})"
     return next((words for kind, words in _CATEGORIES if isinstance(error, kind)), unknown)
 
@@ -164,7 +189,7 @@ _CATEGORIES: tuple[tuple[type[BaseException], str], ...] = (  # the first that f
     (ComputeError, "its workers cannot be had, or were lost"),
     (StorageError, "one of its files could not be written or read back"),
     (WorkerLost, "a process that shares its training has ended"),
-    (MemoryError, "it ran out of memory"),
+    (MachineError, "its machine ran out of memory, threads, files or room"),
 )
 _OF_THE_SYSTEM: dict[int | None, str] = {
     errno.ENOSPC: "its disk is full",

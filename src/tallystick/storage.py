@@ -348,8 +348,11 @@ def locked(folder: Path, *, doing: str = "works in this run folder") -> Iterator
             raise ConfigError(f"{folder}: another process (id {holder}) {doing}; wait until it has ended, or end it") from None
         except OSError as error:
             raise StorageError(f"cannot lock {folder}: {error.strerror}; keep run folders on a disk that has locks") from None
-        os.ftruncate(handle, 0)
-        os.pwrite(handle, str(os.getpid()).encode(), 0)
+        try:
+            os.ftruncate(handle, 0)
+            os.pwrite(handle, str(os.getpid()).encode(), 0)
+        except OSError as error:
+            raise StorageError(f"cannot lock {folder}: {error.strerror}{advice(error)}") from None
         yield
     finally:
         os.close(handle)

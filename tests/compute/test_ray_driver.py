@@ -13,7 +13,8 @@ from tiny import PATIENCE_S
 
 from tallystick.compute import ray_cluster
 from tallystick.compute.ray_cluster import RayEngine
-from tallystick.compute.ray_processes import ray_processes
+from tallystick.compute.ray_messages import Keep
+from tallystick.compute.ray_processes import RayProcesses, ray_processes
 from tallystick.compute.task import Work
 from tallystick.errors import ComputeError
 
@@ -151,7 +152,10 @@ def test_tasks_and_processes_answer_in_bytes(stand_in):
         processes.share(b"weights")
         for number in (1, 0):
             processes.ask(number, b"one", b"two", shared=True)
-        assert list(processes.answers(lambda number, answer: (number, answer))) == [(1, b""), (0, b"")]
+        assert list(processes.answers(lambda number, answer: (number, answer), limit_s=PATIENCE_S, late="late")) == [
+            (1, b""),
+            (0, b""),
+        ]
     assert ended(process_of(stand_in))
 
 
@@ -188,6 +192,18 @@ def test_leaving_has_a_deadline_and_keeps_what_was_answered(stand_in, monkeypatc
     monkeypatch.setenv("RAY_TEST", f"shutdown {what}")
     monkeypatch.setattr(ray_cluster, "LEAVE_S", 0.5)
     assert len(dict(squares(stand_in, 1, 2))) == 2
+    assert ended(process_of(stand_in))
+
+
+def test_a_process_that_does_not_answer_is_given_up(stand_in, monkeypatch):
+    """Its machine may hang, or it is stopped: whoever trains with it would wait for ever, and so would the peer."""
+    monkeypatch.setenv("RAY_TEST", "wait waits")
+    with RayEngine(workers=1).joined(room=1) as cluster:
+        cluster.tell(Keep(number=0, prepare="chores:prepare"), b"/")
+        processes = RayProcesses(RayEngine(workers=1), cluster)
+        processes.ask(0)
+        with pytest.raises(ComputeError, match=r"a process of the Ray cluster has not answered for 0\.2 s; it is stopped"):
+            next(processes.answers(lambda _number, answer: answer, limit_s=0.2, late="it is stopped"))
     assert ended(process_of(stand_in))
 
 

@@ -1,8 +1,12 @@
 """Promotion: a run is in use once all parties have promoted it, and rollback takes it back; the rule says which is better."""
 
+import errno
 import json
+import os
 import shutil
+from contextlib import chdir
 from functools import partial
+from pathlib import Path
 from threading import Thread
 
 import msgspec
@@ -334,3 +338,87 @@ def test_under_a_cap_neither_is_made_unless_it_is_allowed(job, ids):
         versions(job, "bank").promote(ids[0])
     finally:
         job.change("bank", privacy=None)
+
+
+class Killed(BaseException):
+    """What a process that is killed does from here on: nothing."""
+
+
+WRITES = ("open", "mkdir", "ftruncate", "pwrite", "fsync", "replace", "write")
+
+
+class FullDisk:
+    """Has the nth call that needs room on a disk fail, or the process be killed there, and counts them; reading goes on."""
+
+    def __init__(self, patch, fails, killed=False):
+        self.calls, self._fails, self._killed = 0, fails, killed
+        for name in WRITES:
+            patch.setattr(os, name, partial(self._call, name, getattr(os, name)))
+
+    def _call(self, name, real, *given, **named):
+        if name != "open" or given[1] & os.O_CREAT:
+            self.calls += 1
+            if self.calls == self._fails and self._killed:
+                raise Killed
+            if self.calls == self._fails:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), given[0] if isinstance(given[0], str) else None)
+        return real(*given, **named)
+
+
+def ran(job, *arguments):
+    command = ["runs", "contract.yaml", "--party", "party.yaml", *arguments]
+    with chdir(job.home("bank")):
+        return CliRunner().invoke(app, command, catch_exceptions=True)
+
+
+@pytest.mark.parametrize("command", [["promote", "{1}"], ["shadow", "{1}"], ["shadow"], ["rollback"]], ids=" ".join)
+def test_a_full_disk_is_one_line_and_leaves_what_was_promoted(job, ids, command, monkeypatch):
+    """Whichever write it is that finds no room."""
+    arguments = [each.format(*ids) for each in command]
+    assert ran(job, "promote", ids[0]).exit_code == 0
+    if len(command) == 1:
+        assert ran(job, "shadow", ids[1]).exit_code == 0
+    path = versions(job, "bank").path
+    before, fails, lines = path.read_bytes(), 0, 0
+    while True:
+        fails += 1
+        path.write_bytes(before)
+        with monkeypatch.context() as patch:
+            disk = FullDisk(patch, fails)
+            done = ran(job, *arguments)
+        assert set(msgspec.json.decode(path.read_bytes())) <= {"promoted", "candidate", "withdrawn"}
+        assert not list(path.parent.glob(".*.partial"))
+        if done.exit_code == 0:  # what failed was not needed, as a folder that is there, or nothing failed
+            if disk.calls < fails:
+                break
+            continue
+        (line,) = done.stderr.splitlines()
+        assert line.startswith("error: "), done.stderr
+        assert "No space left on device" in line
+        lines += 1
+    assert lines >= 4  # the lock's, the file's, its name's
+
+
+@pytest.mark.parametrize("command", [["promote", "{1}"], ["rollback"]], ids=" ".join)
+def test_a_kill_at_any_write_leaves_all_or_nothing_and_the_command_can_be_given_again(job, ids, command, monkeypatch):
+    arguments = [each.format(*ids) for each in command]
+    assert ran(job, "promote", ids[0]).exit_code == 0
+    path = versions(job, "bank").path
+    before, at = path.read_bytes(), 0
+    done = None
+    while done is None:
+        at += 1
+        with monkeypatch.context() as patch:
+            FullDisk(patch, at, killed=True)
+            patch.setattr(Path, "unlink", lambda *_, **__: None)  # a killed process cleans nothing up
+            try:
+                done = ran(job, *arguments)
+            except Killed:
+                if path.read_bytes() != before:
+                    path.write_bytes(before)  # all of it was there: the next write is tried from the same state
+        assert listed(*files_of(job, "bank"))
+    after = path.read_bytes()
+    path.write_bytes(before)
+    assert ran(job, *arguments).exit_code == 0  # beside whatever the kills left behind
+    assert [set(msgspec.json.decode(each)) for each in (after, path.read_bytes())] == [{"promoted", "candidate", "withdrawn"}] * 2
+    assert at > 4

@@ -97,7 +97,7 @@ class Here:
     def ask(self, number, *blocks, shared=False):
         self._answers.append((number, self._functions[number](*blocks, *([self._shared] if shared else []))))
 
-    def answers(self, read):
+    def answers(self, read, **_):
         answers, self._answers = self._answers, []
         return (read(number, answer) for number, answer in answers)
 

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tallystick.cli.signals import EXIT_INTERRUPTED, NOTHING_BEGUN, interruptible, load
-from tallystick.errors import ConfigError, DataError, TallystickError
+from tallystick.errors import ConfigError, DataError, TallystickError, of_the_machine
 from tallystick.terminal import PlainWordsConsole, printable_lines
 
 EXIT_USAGE, EXIT_FAILED = 2, 3
@@ -56,6 +56,10 @@ def guarded(work: Callable[[], None], *, as_json: bool, loads: Sequence[str] = (
     except TallystickError as error:
         code = EXIT_USAGE if isinstance(error, ConfigError | DataError) else EXIT_FAILED
         _fail(error, code, as_json=as_json)
+    except Exception as error:
+        if (known := of_the_machine(error)) is None:
+            raise
+        _fail(known, EXIT_FAILED, as_json=as_json)
     except KeyboardInterrupt as stop:
         sys.stderr.write(f"{printable_lines(str(stop) or line)}\n")
         raise typer.Exit(EXIT_INTERRUPTED) from None

@@ -15,6 +15,7 @@ from tallystick.errors import ComputeError, printable
 
 READY_S = 120.0
 """How long the cluster may take to begin the processes."""
+_HELD = "other work may hold its CPUs (ray status)"
 
 
 class RayProcesses:
@@ -38,13 +39,15 @@ class RayProcesses:
         self._asked.append(number)
         self._cluster.tell(Ask(number=number, sizes=[len(block) for block in blocks], shared=shared), *blocks)
 
-    def answers(self, read: Callable[[int, bytes], Output], *, limit_s: float | None = None) -> Iterator[Output]:
+    def answers(self, read: Callable[[int, bytes], Output], *, limit_s: float, late: str) -> Iterator[Output]:
         """Give the answer of each that was asked, in the order of asking; ``read`` makes of a number and bytes what it gives.
+
+        ``late`` says what it may mean if one has not answered in time.
 
         Raises what a process raised, and ComputeError for one that is gone, a cluster that is lost, or no answer in time.
         """
         asked, self._asked = self._asked, []
-        until = None if limit_s is None else time.monotonic() + limit_s
+        until = time.monotonic() + limit_s
         waiting, early = set(asked), dict[int, tuple[Answer | GivenUp, bytes]]()
         for number in asked:
             while number not in early:
@@ -52,8 +55,8 @@ class RayProcesses:
                     reply, answer = self._cluster.answer(waiting, until=until)
                 except TimeoutError:
                     raise ComputeError(
-                        f"compute.address = {self._engine.address}: the Ray cluster began no process within {limit_s:g} s; "
-                        "other work may hold its CPUs (ray status)"
+                        f"compute.address = {self._engine.address}: a process of the Ray cluster has not answered for "
+                        f"{limit_s:g} s; {late}"
                     ) from None
                 waiting.remove(reply.number)
                 early[reply.number] = reply, answer
@@ -77,6 +80,6 @@ def ray_processes(engine: RayEngine, prepare: str, shared: Sequence[bytes]) -> I
         processes = RayProcesses(engine, cluster)
         for number in range(len(shared)):
             processes.ask(number)
-        for _ in processes.answers(lambda _number, _output: None, limit_s=READY_S):
+        for _ in processes.answers(lambda _number, _output: None, limit_s=READY_S, late=_HELD):
             pass
         yield processes

@@ -27,6 +27,7 @@ from tallystick.errors import (
     StorageError,
     TallystickError,
     category_of,
+    of_the_machine,
 )
 from tallystick.job.job import ALL_PHASES, Job
 from tallystick.job.log import LOG, Logbook, RunLog
@@ -186,6 +187,10 @@ def _ending(log: RunLog, logbook: Logbook, again: Callable[[], str]) -> Iterator
         if logbook.phase == "start" and isinstance(error, ConfigError | DataError | StorageError):
             raise
         raise _failure(error, logbook, _way_on(error, logbook, again())) from error
+    except Exception as error:
+        if (known := of_the_machine(error)) is None:
+            raise
+        raise _failure(known, logbook, _way_on(known, logbook, again())) from error
 
 
 def _again(logbook: Logbook, folder: RunFolder | None, how_to_resume: str) -> str:

@@ -17,6 +17,7 @@ from tallystick.compute.ray_cluster import RayEngine
 from tallystick.compute.ray_processes import RayProcesses, ray_processes
 from tallystick.compute.task import TaskFunction
 from tallystick.errors import ComputeError, WorkerLost
+from tallystick.training.workers.own_machine import ANSWER_S
 from tallystick.training.workers.plan import Layout, WorkerPlan
 from tallystick.training.workers.shard import Shard
 
@@ -63,7 +64,9 @@ class Cluster:
             return
         (what, _, rows), self._told = self._told, None
         answers = self._processes.answers(
-            lambda number, answer: _fill(_made(self._memory, self._plan, 1 + number, what, rows), answer)
+            lambda number, answer: _fill(_made(self._memory, self._plan, 1 + number, what, rows), answer),
+            limit_s=ANSWER_S,
+            late="it is stopped, or its machine hangs",
         )
         for worker in range(1, self._plan.workers):
             try:

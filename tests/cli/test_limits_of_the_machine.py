@@ -1,0 +1,61 @@
+"""A machine at its limits (memory, threads, files, a full disk): one line, and whoever waits is told."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+import typer
+
+from tallystick.cli.output import EXIT_FAILED, guarded
+from tallystick.errors import category_of, of_the_machine
+from tallystick.storage import locked
+
+ERRORS = {
+    "thread": RuntimeError("can't start new thread"),
+    "memory": MemoryError(),
+    "numpy": MemoryError("Unable to allocate 3.0 GiB for an array"),
+    "torch": RuntimeError("[enforce fail at alloc_cpu.cpp:118] . DefaultCPUAllocator: can't allocate memory: you tried to"),
+    "files": OSError(errno.EMFILE, "Too many open files", "/there"),
+    "disk": OSError(errno.ENOSPC, "No space left on device", "/there"),
+    "system": OSError(errno.ENOMEM, "Cannot allocate memory"),
+}
+
+
+@pytest.mark.parametrize("error", ERRORS.values(), ids=ERRORS.keys())
+def test_the_end_of_memory_threads_files_or_room_is_one_line(error, capsys):
+    def work():
+        raise error
+
+    with pytest.raises(typer.Exit) as end:
+        guarded(work, as_json=False)
+    assert end.value.exit_code == EXIT_FAILED
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ")
+    assert "free" in line or "raise the limit" in line
+    assert "unexpectedly" not in category_of(error)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("a bug"), OSError(errno.EBADF, "Bad file descriptor"), KeyError("x")])
+def test_a_bug_keeps_its_traceback(error):
+    def work():
+        raise error
+
+    assert of_the_machine(error) is None
+    with pytest.raises(type(error)):
+        guarded(work, as_json=False)
+
+
+def test_a_lock_on_a_full_disk_is_one_line(tmp_path, monkeypatch, capsys):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "pwrite", full)
+
+    def work():
+        with locked(Path(tmp_path)):
+            pass
+
+    with pytest.raises(typer.Exit):
+        guarded(work, as_json=False)
+    assert capsys.readouterr().err == f"error: cannot lock {tmp_path}: No space left on device; free some space\n"
