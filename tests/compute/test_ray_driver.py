@@ -241,7 +241,7 @@ from tallystick.compute.ray_messages import *
 connection = socket.socket(fileno=0)
 def frame(head, body=b""):
     return struct.pack(">IQ", len(head), len(body)) + head + body
-join, _ = receive(connection, Join)
+join, _ = receive(connection, JoinCluster)
 {before}
 connection.sendall({sent})
 {after}
@@ -259,10 +259,10 @@ JOINED = "send(connection, Joined()); receive(connection, Share); receive(connec
         ("", "frame(msgspec.msgpack.encode({'type': 'Joined', 'more': 1}))", "", "no message of ours"),
         ("", "struct.pack('>IQ', 30, 0)", "", "ended with exit code 0"),
         ("", "b'\\0'", "[(time.sleep(.2), connection.sendall(b'\\0')) for _ in range(3000)]", "did not join for 1 s|no message"),
-        (JOINED, "frame(msgspec.msgpack.encode(Answer(number=1)))", "", "no message of ours"),
+        (JOINED, "frame(msgspec.msgpack.encode(TaskAnswer(number=1)))", "", "no message of ours"),
         (JOINED, "frame(msgspec.msgpack.encode(Machines(took=[1], memory=1)))", "", "no message of ours"),
-        (JOINED, "frame(msgspec.msgpack.encode(Answer(number=0)), b'\\2')", "", "bytes that are no answer of this task"),
-        (JOINED, "frame(msgspec.msgpack.encode(Answer(number=0)), b'\\0' + b'\\xff' * 99)", "", "bytes that are no answer"),
+        (JOINED, "frame(msgspec.msgpack.encode(TaskAnswer(number=0)), b'\\2')", "", "bytes that are no answer of this task"),
+        (JOINED, "frame(msgspec.msgpack.encode(TaskAnswer(number=0)), b'\\0' + b'\\xff' * 99)", "", "bytes that are no answer"),
         (JOINED, "frame(msgspec.msgpack.encode(Lost(why='\\x1b[2J' + 'a' * 3000)))", "", r"^\\x1b\[2Jaaa"),
         (JOINED, "frame(msgspec.msgpack.encode(Lost(why='a' * 5000)))", "", "no message of ours"),
         (JOINED, "b''", "[send(connection, Alive()) for _ in range(100)]", "ended with exit code 0"),

@@ -23,9 +23,8 @@ from tallystick.compute.ray_driver import LEAVE_S
 from tallystick.compute.ray_messages import (
     SLOWEST,
     Alive,
-    Answer,
     GivenUp,
-    Join,
+    JoinCluster,
     Joined,
     Lost,
     Machines,
@@ -34,6 +33,7 @@ from tallystick.compute.ray_messages import (
     Request,
     Share,
     Task,
+    TaskAnswer,
     Wait,
     receive,
     send,
@@ -113,7 +113,7 @@ class RayEngine:
         """Have a process belong to the cluster within the block; raises ComputeError where it has no room for so many tasks."""
         if importlib.util.find_spec("ray") is None:
             raise ConfigError("compute.engine = ray: Ray is not installed; run: pip install 'tallystick[ray]'")
-        join = Join(
+        join = JoinCluster(
             address=self.address,
             threads=self.threads,
             resources=dict(self.resources),
@@ -156,7 +156,7 @@ class JoinedCluster:
         )
         theirs.close()
 
-    def join(self, join: Join) -> None:
+    def join(self, join: JoinCluster) -> None:
         """Join, the first of all."""
         self.tell(join)
         reply, _ = self._hear(JOIN_S, "did not join")
@@ -175,11 +175,11 @@ class JoinedCluster:
             raise ComputeError(f"compute.address = {self._address}: {error}") from None
         self._sent += sum(memoryview(block).nbytes for block in blocks)
 
-    def answer(self, numbers: set[int], *, until: float | None = None) -> tuple[Answer | GivenUp, bytes]:
+    def answer(self, numbers: set[int], *, until: float | None = None) -> tuple[TaskAnswer | GivenUp, bytes]:
         """Give one answer of the tasks or processes of these numbers; raises TimeoutError where there is none at that time."""
         self.tell(Wait())
         reply, body = self._heard(until)
-        if not isinstance(reply, Answer | GivenUp) or reply.number not in numbers:
+        if not isinstance(reply, TaskAnswer | GivenUp) or reply.number not in numbers:
             raise self._no_message()
         return reply, bytes(body)
 

@@ -20,10 +20,9 @@ from typing import Any, TypeAlias
 
 from tallystick.compute.ray_messages import (
     Alive,
-    Answer,
     Ask,
     GivenUp,
-    Join,
+    JoinCluster,
     Joined,
     Keep,
     Lost,
@@ -32,6 +31,7 @@ from tallystick.compute.ray_messages import (
     Request,
     Share,
     Task,
+    TaskAnswer,
     Wait,
     receive,
     send,
@@ -57,7 +57,7 @@ def main() -> None:
     os.dup2(2, 1)  # so that nothing that prints speaks for us
     threading.Thread(target=_end_with, args=(connection,), daemon=True).start()
     with suppress(EOFError):  # nobody listens any more
-        join, _ = receive(connection, Join)
+        join, _ = receive(connection, JoinCluster)
         telling = partial(_failures_told, connection, join.address)
         with telling(), _Cluster(join).joined() as cluster, telling():  # before the cluster is left, which may take long
             cluster.require_room()
@@ -122,7 +122,7 @@ def _serve(cluster: "_Cluster", connection: socket.socket) -> None:
 class _Cluster:
     """A cluster that this process belongs to, and what it was asked for."""
 
-    def __init__(self, join: Join) -> None:
+    def __init__(self, join: JoinCluster) -> None:
         self._join = join
         self._ray: Ray = None
         self._task: Any = None
@@ -181,7 +181,7 @@ class _Cluster:
         shared = [self._shared] if request.shared else []
         self._waiting[self._actors[request.number].do.remote(*blocks, *shared)] = request.number
 
-    def answered(self, alive: Any) -> tuple[Answer | GivenUp, bytes]:
+    def answered(self, alive: Any) -> tuple[TaskAnswer | GivenUp, bytes]:
         """Wait for an answer that is due, looking after the cluster; ``alive`` is called as time goes by."""
         while not (done := self._ray.wait(list(self._waiting), num_returns=1, timeout=LOOK_S)[0]):
             self._look_after()
@@ -191,7 +191,7 @@ class _Cluster:
             answer = self._ray.get(done[0])
         except Exception as error:  # Ray reads a pickle, which may raise anything
             return GivenUp(number=number, kind=printable(type(error).__name__, most=_WORDS), words=_line(error)), b""
-        return Answer(number=number), answer if isinstance(answer, bytes) else b""  # which is no answer of a task's
+        return TaskAnswer(number=number), answer if isinstance(answer, bytes) else b""  # which is no answer of a task's
 
     def measured(self, alive: Any) -> Machines:
         """Run the idle task on every machine."""

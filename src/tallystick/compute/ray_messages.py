@@ -29,7 +29,7 @@ class _Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True
     pass
 
 
-class Join(_Message, frozen=True):
+class JoinCluster(_Message, frozen=True):
     """The first: which cluster, what each task needs, for how many there has to be room, and how long to wait for what."""
 
     address: str
@@ -76,7 +76,7 @@ class Measure(_Message, frozen=True):
     """Run the idle task on every machine."""
 
 
-Request: TypeAlias = Join | Share | Task | Keep | Ask | Wait | Measure
+Request: TypeAlias = JoinCluster | Share | Task | Keep | Ask | Wait | Measure
 
 
 class Joined(_Message, frozen=True):
@@ -87,7 +87,7 @@ class Alive(_Message, frozen=True):
     """Still waiting for the cluster."""
 
 
-class Answer(_Message, frozen=True):
+class TaskAnswer(_Message, frozen=True):
     """The body is what a task or a process answered."""
 
     number: Number
@@ -114,7 +114,7 @@ class Lost(_Message, frozen=True):
     why: Words
 
 
-Reply: TypeAlias = Joined | Alive | Answer | GivenUp | Machines | Lost
+Reply: TypeAlias = Joined | Alive | TaskAnswer | GivenUp | Machines | Lost
 
 
 def send(connection: socket.socket, message: Request | Reply, *blocks: bytes, limit_s: float | None = None) -> None:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from functools import partial
 
 from tallystick.compute.ray_cluster import JoinedCluster, RayEngine
-from tallystick.compute.ray_messages import Answer, Ask, GivenUp, Keep, Share
+from tallystick.compute.ray_messages import Ask, GivenUp, Keep, Share, TaskAnswer
 from tallystick.compute.task import Output, output_of
 from tallystick.errors import ComputeError, printable
 
@@ -48,7 +48,7 @@ class RayProcesses:
         """
         asked, self._asked = self._asked, []
         until = time.monotonic() + limit_s
-        waiting, early = set(asked), dict[int, tuple[Answer | GivenUp, bytes]]()
+        waiting, early = set(asked), dict[int, tuple[TaskAnswer | GivenUp, bytes]]()
         for number in asked:
             while number not in early:
                 try:
