@@ -133,10 +133,11 @@ class Served(Sides):
         super().__init__(root, patch, frames, **changes)
         contract, _ = files_of(self.job, "bank")
         self.asks, self.codes = "shop" if contract.serving is not None and contract.serving.feature_party_asks else "bank", []
-        self.job.change("bank", weight=None, **({"serving": None} if self.asks == "shop" or contract.serving is None else {}))
+        self.job.change("bank", weight=None, serving=None)
         if self.asks == "shop":
             shutil.copy(self.job.home("bank") / "tokens", self.job.home("shop"))
-            self.job.change("shop", serving=self.options)
+        if contract.serving is not None:
+            self.job.change(self.asks, serving={**self.options, "deadline_ms": 60_000.0})  # on a busy machine, too
         for module in (online_label_party, feature_party_asks):
             patch.setattr(module, "answer_clients", self.with_a_client)
 
