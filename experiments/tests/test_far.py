@@ -26,12 +26,12 @@ AUDITED = {
 
 
 def test_the_default_and_a_changed_key_are_trained_on_the_same_rows():
-    found = price.run(tables=["breast"], trainings=["default", "top-k"], seeds=(1, 2), rows=200)
+    found = price.run(tables=["breast"], trainings=["default", "int8"], seeds=(1, 2), rows=200)
     rows = {(row["training"], row["seed"]): row["value"] for row in found.rows}
     assert all(0.5 < value <= 1 for value in rows.values())
     figures, changes = found.page(command="x").tables
     assert figures.rows[0][:2] == changes.rows[0][:2] == ["breast", "AUC"]
-    expected = sum(rows["top-k", seed] - rows["default", seed] for seed in (1, 2)) / 2
+    expected = sum(rows["int8", seed] - rows["default", seed] for seed in (1, 2)) / 2
     assert changes.rows[0][2].value == pytest.approx(expected)
 
 

@@ -73,7 +73,7 @@ def test_a_comparison_refuses_its_result(folder):
 def test_what_the_file_says_counts(job, folder, written):
     (folder / "format").write_text(written)
     contract = load_contract(job.home("bank") / "contract.yaml")
-    with pytest.raises(ConfigError, match="of another version of .* its file `format` is damaged"):
+    with pytest.raises(ConfigError, match=r"of another version of .* its file `format` is damaged"):
         RunFolder.latest(folder.parent, contract, "bank")
     (folder / "format").write_text(f"{FORMAT}\n")
     assert RunFolder.latest(folder.parent, contract, "bank").path == folder

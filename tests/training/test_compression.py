@@ -37,7 +37,6 @@ def test_every_name_of_the_contract_has_its_compression():
 def test_two_bytes_keep_what_the_type_keeps(values):
     values_BD = torch.from_numpy(values)
     assert torch.equal(read("bfloat16", values_BD), values_BD.bfloat16().float())
-    assert torch.equal(read("float16", values_BD), values_BD.half().float())
 
 
 @given(ROWS_BD)
@@ -47,21 +46,6 @@ def test_a_byte_is_off_by_half_a_step_of_its_row_at_most(values):
     step_B1 = values_BD.abs().amax(dim=1, keepdim=True) / 127
     # A step below float32's normal numbers has few digits of its own.
     assert ((found_BD - values_BD).abs() <= step_B1 * 0.50001 + 128 * 1.5e-45).all()
-
-
-@given(ROWS_BD)
-def test_the_largest_eighth_is_kept(values):
-    values_BD = torch.from_numpy(values)
-    found_BD, kept = read("top-k", values_BD), -(-values_BD.shape[1] // 8)
-    largest_BK = values_BD.abs().sort(dim=1, descending=True).values[:, :kept]
-    assert torch.equal(found_BD.abs().sort(dim=1, descending=True).values[:, :kept], largest_BK.bfloat16().float())
-    assert torch.equal(found_BD[found_BD != 0], values_BD.bfloat16().float()[found_BD != 0])
-
-
-def test_a_width_of_all_places_that_a_message_may_have():
-    values_BD = torch.zeros(1, 1 << 16)
-    values_BD[0, -1] = 3.0
-    assert torch.equal(read("top-k", values_BD), values_BD)
 
 
 class Seen:
@@ -118,10 +102,10 @@ def test_training_equals_one_process_that_rounds_alike(name, tmp_path):
     assert_same_bits(weights_of(modules), reference(setting, how))
 
 
-def test_a_number_that_float16_cannot_write_is_named_before_it_is_sent():
+def test_a_number_that_bfloat16_cannot_write_is_named_before_it_is_sent():
     ours, theirs = memory_channels("bank", "shop", timeout_s=5)
-    with pytest.raises(Diverged, match=r"training\.compression = float16"):
-        send_embedding(ours, 3, torch.tensor([[1.0, 70_000.0]]), compression="float16")
+    with pytest.raises(Diverged, match=r"training\.compression = bfloat16"):
+        send_embedding(ours, 3, torch.tensor([[1.0, 3.4e38]]), compression="bfloat16")
     send_embedding(ours, 4, torch.tensor([[1.0, 70_000.0]]), compression="bfloat16")
     found_BD = receive_embedding(theirs, 4, 1, 2, compression="bfloat16")
     assert torch.equal(found_BD, torch.tensor([[1.0, 70_000.0]]).bfloat16().float())
@@ -142,10 +126,7 @@ def test_what_no_writer_makes_is_refused(name):
             receive_embedding(theirs, 4, 3, 16, compression=name)
 
 
-def test_a_negative_step_and_places_out_of_order_are_refused():
+def test_a_negative_step_is_refused():
     step = torch.tensor([[-1.0]]).view(torch.uint8)
     with pytest.raises(MalformedMessage, match="negative"):
         COMPRESSIONS["int8"].unpacked(torch.cat([step, torch.zeros(1, 3, dtype=torch.uint8)], dim=1), 3)
-    twice = torch.tensor([[5, 5]], dtype=torch.int16).view(torch.uint8)
-    with pytest.raises(MalformedMessage, match="ascending"):
-        COMPRESSIONS["top-k"].unpacked(torch.cat([twice, torch.zeros(1, 4, dtype=torch.uint8)], dim=1), 16)

@@ -88,7 +88,5 @@ def kept_profile(folder: RunFolder) -> TrainingProfile:
     """Read it back; raises DataError for a run that has none."""
     path = folder.path / f"{_NAME}.json"
     if not path.exists():
-        raise DataError(
-            f"{folder.path} keeps no distribution of its training rows (it has no column): monitor another run"
-        )
+        raise DataError(f"{folder.path} keeps no distribution of its training rows (it has no column): monitor another run")
     return msgspec.json.decode(folder.read_json(path), type=TrainingProfile)

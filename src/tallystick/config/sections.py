@@ -206,7 +206,7 @@ class NetworkModel(Model):
         return self.cut_width or self.hidden[self.cut_after - 1]
 
 
-CompressionName: TypeAlias = Literal["none", "bfloat16", "float16", "int8", "top-k"]
+CompressionName: TypeAlias = Literal["none", "bfloat16", "int8"]
 """How the numbers of a training step are written for the wire (cut/compression.py)."""
 
 
@@ -275,9 +275,8 @@ class TrainingSettings(Model):
     )
     compression: CompressionName = Field(
         default="none",
-        description="how the numbers of a training step are written for the wire, both ways: whole; bfloat16 or float16 in two "
-        "bytes each; int8 in one and four bytes a row; top-k the largest eighth of a row in four bytes each. What validates, "
-        "tests and predicts is written whole. It is no defence",
+        description="how the numbers of a training step are written for the wire, both ways: whole; bfloat16 in two "
+        "bytes each; int8 in one and four bytes a row. What validates, tests and predicts is written whole. It is no defence",
     )
     patience: Count | Literal["auto"] | None = Field(
         default="auto",

@@ -30,11 +30,8 @@ class Compression(Protocol):
         ...
 
 
-class HalfPrecision:
-    """Each number in two bytes: ``bfloat16`` keeps the range and 3 decimal digits, ``float16`` a smaller range and 4."""
-
-    def __init__(self, dtype: torch.dtype) -> None:
-        self._dtype = dtype
+class BFloat16:
+    """Each number in two bytes, which keep the range of float32 and 3 decimal digits."""
 
     def row_bytes(self, width: int) -> int:
         """Two each."""
@@ -42,11 +39,11 @@ class HalfPrecision:
 
     def packed(self, values_BD: Tensor) -> Tensor:
         """Round to the nearest."""
-        return values_BD.to(self._dtype).contiguous().view(torch.uint8)
+        return values_BD.to(torch.bfloat16).contiguous().view(torch.uint8)
 
     def unpacked(self, packed_BR: Tensor, width: int) -> Tensor:  # noqa: ARG002
         """Read them."""
-        return packed_BR.view(self._dtype).float()
+        return packed_BR.view(torch.bfloat16).float()
 
 
 class Int8:
@@ -70,36 +67,6 @@ class Int8:
         return packed_BR[:, 4:].view(torch.int8).float() * step_B1
 
 
-class LargestEighth:
-    """Of each row the eighth of its numbers that is largest in magnitude, in two bytes each, and where they stand."""
-
-    SHARE = 8
-
-    def row_bytes(self, width: int) -> int:
-        """Four for each that is kept."""
-        return 4 * self._kept(width)
-
-    def packed(self, values_BD: Tensor) -> Tensor:
-        """Write places in ascending order, then the numbers."""
-        width = values_BD.shape[1]
-        place_BK = values_BD.abs().topk(self._kept(width), dim=1).indices.sort(dim=1).values
-        kept_BK = values_BD.gather(1, place_BK).to(torch.bfloat16)
-        # uint16 has no kernels of its own everywhere: places above 32,767 are the negative int16.
-        return torch.cat([place_BK.to(torch.int16).view(torch.uint8), kept_BK.view(torch.uint8)], dim=1)
-
-    def unpacked(self, packed_BR: Tensor, width: int) -> Tensor:
-        """Put the numbers where they stood, and zeros elsewhere."""
-        entries = self._kept(width)
-        place_BK = _read_as(torch.int16, packed_BR[:, : 2 * entries]).long() & 0xFFFF
-        if (place_BK >= width).any() or (place_BK.diff(dim=1) <= 0).any():
-            raise MalformedMessage(f"the places of a row's numbers are not ascending and below {width}")
-        kept_BK = _read_as(torch.bfloat16, packed_BR[:, 2 * entries :]).float()
-        return torch.zeros(len(packed_BR), width).scatter_(1, place_BK, kept_BK)
-
-    def _kept(self, width: int) -> int:
-        return -(-width // self.SHARE)
-
-
 def _read_as(dtype: torch.dtype, bytes_BR: Tensor) -> Tensor:
     """Read the bytes of each row as numbers; flat first, for a single row keeps the stride of all its bytes."""
     return bytes_BR.flatten().view(dtype).view(len(bytes_BR), bytes_BR.shape[1] // dtype.itemsize)
@@ -107,9 +74,7 @@ def _read_as(dtype: torch.dtype, bytes_BR: Tensor) -> Tensor:
 
 COMPRESSIONS: Mapping[CompressionName, Compression | None] = {
     "none": None,
-    "bfloat16": HalfPrecision(torch.bfloat16),
-    "float16": HalfPrecision(torch.float16),
+    "bfloat16": BFloat16(),
     "int8": Int8(),
-    "top-k": LargestEighth(),
 }
 """The contract's names; None sends float32 as it is."""

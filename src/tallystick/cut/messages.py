@@ -76,7 +76,7 @@ def _written(parts_BD: Sequence[Tensor], name: CompressionName, what: str, peer:
     if not all_finite(read_BD):
         raise Diverged(
             f"the {what}, about to be sent to {peer}, has numbers beyond what training.compression = {name} can write; "
-            "agree on bfloat16 or int8"
+            "agree on none"
         )
     return Array.lend(packed_BR), list(torch.split(read_BD.to(parts_BD[0].device), [len(part_BD) for part_BD in parts_BD]))
 

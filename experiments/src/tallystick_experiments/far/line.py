@@ -107,7 +107,6 @@ WAYS = (
     TrainingWay(staleness=None),
     TrainingWay(staleness=None, compression="bfloat16"),
     TrainingWay(staleness=None, compression="int8"),
-    TrainingWay(staleness=None, compression="top-k"),
     TrainingWay(staleness=64),
     TrainingWay(staleness=64, compression="int8"),
 )

@@ -19,9 +19,7 @@ from tallystick_experiments.stats import Row, change, distinct, groups, over_see
 TRAININGS: dict[str, dict[str, Any]] = {
     "default": {},
     "bfloat16": {"compression": "bfloat16"},
-    "float16": {"compression": "float16"},
     "int8": {"compression": "int8"},
-    "top-k": {"compression": "top-k"},
     "in-flight-8": {"mode": "pipelined", "staleness": 8},
     "in-flight-16": {"mode": "pipelined", "staleness": 16},
     "in-flight-32": {"mode": "pipelined", "staleness": 32},

@@ -30,7 +30,6 @@ CONTRACTS: dict[str, dict[str, Any]] = {
     "no-gradients-noise-100": _NONE | {"defense": [_NOISE | {"epsilon": 100.0}]},
     "no-gradients-noise-30": _NONE | {"defense": [_NOISE | {"epsilon": 30.0}]},
     "int8": {"training": {"compression": "int8"}},
-    "top-k": {"training": {"compression": "top-k"}},
     "in-flight-64": {"training": {"mode": "pipelined", "staleness": 64}},
 }
 """What each method's contract says that is not the default's."""
@@ -49,7 +48,6 @@ LEAKING = {
     "no-gradients-noise-100": "gaussian-embeddings, ε = 100",
     "no-gradients-noise-30": "ε = 30",
     "int8": "compressed by int8",
-    "top-k": "compressed by top-k",
     "in-flight-64": "64 batches in flight",
 }
 METHODS = tuple(CONTRACTS)
