@@ -135,6 +135,16 @@ class ProtocolError(PeerError):
     """The peer sent something that the protocol does not allow here."""
 
 
+def told_of(error: PeerError, to: str) -> str:
+    """Give what a peer hears of an error.
+
+    How another one broke the protocol may hold numbers that it sent to this side alone, such as how many ids it has.
+    """
+    if isinstance(error, ProtocolError) and error.peer != to:
+        return f"{error.peer} did what the protocol does not allow here; its log says what"
+    return str(error)
+
+
 class IdentityError(PeerError):
     """The peer's certificate does not belong to the party that the contract names."""
 

@@ -12,7 +12,7 @@ from tallystick.alignment.pairwise import LocalOptions
 from tallystick.alignment.psi import intersect_feature_party, intersect_label_party
 from tallystick.alignment.psi_diffie_hellman import TagsDigest
 from tallystick.alignment.randomness import SecureRandom
-from tallystick.errors import DataError, PeerStopped, ProtocolError
+from tallystick.errors import DataError, PeerLost, PeerStopped, ProtocolError, told_of
 from tallystick.network.channel import memory_channels
 from tallystick.network.messages import Array
 
@@ -210,3 +210,19 @@ def test_one_feature_party_that_fails_ends_all_the_others():
     assert isinstance(ours, ProtocolError)
     assert ours.peer == "bad"
     assert isinstance(good, PeerStopped)
+
+
+def test_how_many_ids_a_feature_party_announced_is_told_to_no_other():
+    """Only the label party is to know it, also where it refuses so many."""
+    pairs = [memory_channels("label", name, timeout_s=20) for name in ("club", "shop")]
+    ours, club, shop = in_threads(
+        lambda: intersect_label_party([b"a"], [mine for mine, _ in pairs], rng=RNG, max_rows=70),
+        lambda: intersect_feature_party([b"a"], pairs[0][1], rng=RNG, one_of_several=True),
+        lambda: intersect_feature_party([b"%d" % n for n in range(73)], pairs[1][1], rng=RNG, one_of_several=True),
+    )
+    assert "shop announced 73 rows" in str(ours)
+    assert "73" in str(shop)
+    assert "shop did what the protocol does not allow here" in str(club)
+    assert "73" not in str(club)
+    for error in (PeerLost("shop", "shop is gone"), PeerStopped("shop", "shop stopped")):
+        assert told_of(error, "club") == str(error)

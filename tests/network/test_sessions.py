@@ -743,3 +743,16 @@ def test_a_silent_peer_keeps_no_other_from_hearing_the_reason(networks, pool, pr
     assert "bank has to stop" in str(hearing.result())
     assert not closing.done()  # bank still waits for shop, 2 s in all
     closing.result()
+
+
+def test_peers_may_be_told_different_reasons(networks, pool):
+    bank, shop, club = networks("bank", listen="127.0.0.1:0"), networks("shop"), networks("club")
+    waiting = pool.submit(bank.connect, {"shop": None, "club": None})
+    ends = {
+        each: network.connect({"bank": f"127.0.0.1:{bank.port}"})["bank"] for each, network in (("shop", shop), ("club", club))
+    }
+    waiting.result()
+    hearing = {each: pool.submit(error_of, end.receive, Note) for each, end in ends.items()}
+    bank.close(lambda peer: f"a word for {peer}")
+    for each, heard in hearing.items():
+        assert f"a word for {each}" in str(heard.result())

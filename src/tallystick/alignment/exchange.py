@@ -12,7 +12,7 @@ import numpy as np
 from tallystick.alignment.group import InvalidElement
 from tallystick.alignment.ids import Ids
 from tallystick.alignment.matching import DuplicateTags, Tags, repeated
-from tallystick.errors import DataError, PeerError, ProtocolError, SharedDataError, TallystickError
+from tallystick.errors import DataError, PeerError, ProtocolError, SharedDataError, TallystickError, told_of
 from tallystick.network.channel import Channel
 from tallystick.network.messages import Array, MalformedMessage, Message, Stopped
 
@@ -216,11 +216,10 @@ def notify_peers(channels: Sequence[Channel]) -> Iterator[None]:
         yield
     except TallystickError as error:
         lost = error.peer if isinstance(error, PeerError) and not isinstance(error, ProtocolError) else None
-        reason = str(error) if isinstance(error, PeerError) else "its ids cannot be aligned; its own log says why"
-        if isinstance(error, SharedDataError):
-            reason = error.told
+        reason = error.told if isinstance(error, SharedDataError) else "its ids cannot be aligned; its own log says why"
         for channel in channels:
             if channel.peer != lost:
+                told = told_of(error, channel.peer) if isinstance(error, PeerError) else reason
                 with suppress(PeerError):
-                    channel.send(Stopped(reason=reason, final=isinstance(error, DataError)))
+                    channel.send(Stopped(reason=told, final=isinstance(error, DataError)))
         raise

@@ -163,7 +163,7 @@ EVALUATION = (
         name="an early end",
         label_party="one of a few fixed sentences; of what a peer did or sent wrongly the line that says so, such as how many "
         "ids it announced",
-        feature_party="the same, also of another feature party",
+        feature_party="the same; that another one broke the protocol, and not how",
         guarantee="nothing else of an error is sent",
         fields=("Stopped.reason", "Stopped.final"),
     ),

@@ -28,6 +28,7 @@ from tallystick.errors import (
     TallystickError,
     category_of,
     of_the_machine,
+    told_of,
 )
 from tallystick.job.job import ALL_PHASES, Job
 from tallystick.job.log import LOG, Logbook, RunLog
@@ -239,7 +240,7 @@ def with_sessions(
         )
         outcome = work(channels, network.close)
     except PeerError as error:
-        network.close(f"{party.party} lost the run: {error}")
+        network.close(partial(_told_of_loss, party.party, error))
         raise
     except TallystickError as error:
         # A local error may name private columns or values: the peer learns its category only.
@@ -253,6 +254,10 @@ def with_sessions(
         raise
     network.close()
     return outcome
+
+
+def _told_of_loss(name: str, error: PeerError, to: str) -> str:
+    return f"{name} lost the run: {told_of(error, to)}"
 
 
 class _Waiting:

@@ -109,8 +109,10 @@ class Endpoint:
                 self._loop.spin(until=time.monotonic() + 1.0)
         return dict(self._sessions)
 
-    def close(self, reason: str | None = None, *, final: bool = False) -> None:
+    def close(self, reason: str | Callable[[str], str] | None = None, *, final: bool = False) -> None:
         """End every session: in peace, so that both sides have every message, or with the ``reason`` why not.
+
+        Where peers are told different reasons, it gives that of each by its name.
 
         An end is ``final`` where something has to be put right first, so that resuming is of no use.
         """
@@ -119,10 +121,11 @@ class Endpoint:
         self._loop.ignore_interrupts()
         with self._loop:
             until = time.monotonic() + (2.0 if reason is not None else self.limits.deadline_s)
-            for session in self._sessions.values():
-                session.take_leave(reason, final=final)
-            for session in self._sessions.values():
-                session.see_off(until, reason=reason)
+            told = {peer: reason(peer) if callable(reason) else reason for peer in self._sessions}
+            for peer, session in self._sessions.items():
+                session.take_leave(told[peer], final=final)
+            for peer, session in self._sessions.items():
+                session.see_off(until, reason=told[peer])
             for session in self._sessions.values():
                 session.drop(session.link, "closed")
         self._loop.end(self._transport.stop())
