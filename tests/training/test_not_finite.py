@@ -88,9 +88,19 @@ def test_finite_numbers_that_overflow_are_named_and_not_kept(tmp_path):
 
 def test_a_finite_gradient_that_ruins_the_optimizer_is_not_committed(tmp_path):
     """Adam's second moment overflows at 2e19, after which the weights would stand still for good, and look healthy."""
-    with pytest.raises(Diverged, match=r"training diverged by step 20: the optimizer's exp_avg_sq of \S+ is NaN or infinite"):
+    with pytest.raises(
+        Diverged,
+        match=r"by step 20: the optimizer's exp_avg_sq of \S+ is NaN or infinite, though .* that was kept 1e\+25 from bank;",
+    ):
         Setting().train(training(), tmp_path, wrap=lambda channel: Poisoned(channel, CutGradient, 18, 1e25))
     assert steps_on_disk(tmp_path)["shop"] == [12, 16]
+
+
+def test_a_finite_embedding_that_ruins_the_weights_is_named(tmp_path):
+    """The loss of two classes takes it, and the top model's own weights do not."""
+    with pytest.raises(Diverged, match=r"training diverged by step \d+: .* 1e\+2[05] from shop"):
+        Setting().train(training(), tmp_path, wrap=lambda channel: Poisoned(channel, CutEmbedding, 18, -1e25))
+    assert max(steps_on_disk(tmp_path)["bank"]) <= 16
 
 
 @pytest.mark.parametrize("mode", [{}, {"mode": "pipelined", "staleness": 4}], ids=["synchronous", "pipelined"])

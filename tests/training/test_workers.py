@@ -6,6 +6,7 @@ import signal
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from loops import BATCH, Setting, assert_same_bits, training, weights_of
@@ -14,7 +15,7 @@ from tallystick.compute.ray_cluster import RayEngine
 from tallystick.dataset.imputed import ImputedFeatures, ImputingBottom
 from tallystick.defenses.chain import chain
 from tallystick.defenses.marvell import Marvell
-from tallystick.errors import WorkerLost
+from tallystick.errors import Diverged, WorkerLost
 from tallystick.imputation.gaussian_features import GaussianFeatures
 from tallystick.models.split import LabelModel
 from tallystick.models.tabular import Columns, one_by_one
@@ -220,3 +221,23 @@ def test_training_whose_worker_was_killed_resumes_to_the_same_bits(victim, tmp_p
     assert common >= how.checkpoint_every
     again = trained(Team, setting, how, workers, tmp_path / "cut", resume_from=common)
     assert_same_bits(again, trained(InParts, setting, how, workers, tmp_path / "whole"))
+
+
+def test_a_worker_of_a_cluster_that_sends_wrong_numbers_or_bytes_is_named(tmp_path, monkeypatch):
+    """Its numbers are finite, and ruin the optimizer: whoever looks for extreme values among the columns looks in vain."""
+    answers = Here.answers
+    monkeypatch.setattr(cluster, "ray_processes", Here.begun)
+    setting, how = Setting(validation=40), training()
+
+    def on_a_cluster(module, plan):
+        return Team(module, plan, RayEngine(workers=plan.workers - 1))
+
+    def wrong(here, read, **_):
+        return answers(here, lambda number, answer: read(number, np.full(len(answer) // 4, 1e25, np.float32).tobytes()))
+
+    monkeypatch.setattr(Here, "answers", wrong)
+    with pytest.raises(Diverged, match=r"the largest number that this party's workers sent: 1e\+25 from worker 1 of the 2 that"):
+        trained(on_a_cluster, setting, how, {"shop": 2}, tmp_path / "numbers")
+    monkeypatch.setattr(Here, "answers", lambda here, read, **_: answers(here, lambda number, answer: read(number, answer[:-1])))
+    with pytest.raises(ValueError, match=r"\d+ bytes for \d+"):  # which an engine says of that machine
+        trained(on_a_cluster, setting, how, {"shop": 2}, tmp_path / "bytes")

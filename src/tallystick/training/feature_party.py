@@ -249,6 +249,7 @@ class _Loop:
         self.updates.zero_grad()  # takes a while for large tables, in which the gradient is on its way
         step, width = group[0].step, cuts_BD[0].shape[1]
         grads_BD = receive_gradient(self.channel, step, sum(rows), width, compression=self.compression).to(cuts_BD[0].device)
+        self.updates.received.note(self.channel.peer, grads_BD)
         split_BD = torch.split(grads_BD, rows)
         for batch, part, cut_BD, as_read_BD, grad_BD in zip(group, features, cuts_BD, read_BD, split_BD, strict=True):
             apply(self.updates, cut_BD, grad_BD, step=batch.step)

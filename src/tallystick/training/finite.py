@@ -13,6 +13,7 @@ from tallystick.training.updates import Updates
 def refuse_lost_weights(module: nn.Module, updates: Updates | None, *, step: int) -> None:
     """Raise Diverged, before a step is committed, unless all weights and what the optimizer keeps of them are finite.
 
+    It names the largest numbers that peers sent since the step that was committed last.
     A module's buffers may hold infinities on purpose, such as those of a mask, but no NaN.
     """
     for name, weight in module.named_parameters():
@@ -21,16 +22,20 @@ def refuse_lost_weights(module: nn.Module, updates: Updates | None, *, step: int
             tensors |= {f"the optimizer's {key} of {name}": value for key, value in updates.kept_of(weight).items()}
         for what, values in tensors.items():
             if isinstance(values, Tensor) and not all_finite(values):
-                raise _lost(what, "NaN or infinite", step)
+                raise _lost(what, "NaN or infinite", step, updates)
     for name, buffer in module.named_buffers():
         if bool(buffer.isnan().any()):
-            raise _lost(name, "NaN", step)
+            raise _lost(name, "NaN", step, updates)
+    if updates is not None:
+        updates.received.clear()
 
 
-def _lost(what: str, how: str, step: int) -> Diverged:
+def _lost(what: str, how: str, step: int, updates: Updates | None) -> Diverged:
+    largest = str(updates.received) if updates is not None else ""
+    received = f", the largest number since the last step that was kept {largest}" if largest else ""
     return Diverged(
-        f"training diverged by step {step}: {what} is {how}, though all that was received is finite; the step is not kept; "
-        "lower training.learning_rate, or look for extreme values among the columns"
+        f"training diverged by step {step}: {what} is {how}, though all that was received is finite{received}; the step is not "
+        "kept; lower training.learning_rate, or look for extreme values among the columns"
     )
 
 

@@ -214,6 +214,8 @@ def _answer(
         step = label_step(learner, batch, cuts_BD, columns, check=check)
         if not batch.is_local:
             cuts_of_joint.append(cuts_BD)
+            for peer, cut_BD in zip(peers, cuts_BD, strict=True):
+                learner.updates.received.note(peer.name, cut_BD)
             for answer, grad_BD in zip(answers, step.grads_BD, strict=True):
                 answer.append(grad_BD)
         if answered:

@@ -40,6 +40,28 @@ def decay_at(ema: float, step: int) -> float:
     return min(ema, (1 + step) / (10 + step))
 
 
+class Received:
+    """The largest number from each peer, or worker, since the last step that was kept; it is named where a training diverges."""
+
+    def __init__(self) -> None:
+        self._largest: dict[str, Tensor] = {}
+
+    def note(self, peer: str, values: Tensor) -> None:
+        """Note what one sent."""
+        if values.numel():
+            least, most = values.detach().aminmax()
+            largest = torch.maximum(-least, most)  # stays where it is: to fetch each would wait for the device
+            self._largest[peer] = torch.maximum(self._largest.get(peer, largest), largest)
+
+    def clear(self) -> None:
+        """Forget it, once a step is kept."""
+        self._largest.clear()
+
+    def __str__(self) -> str:
+        """Say the largest number from each, in words that go in brackets; nothing where nothing came."""
+        return ", ".join(f"{largest.item():.3g} from {peer}" for peer, largest in self._largest.items())
+
+
 class Updates:
     """The optimizer of one party's module, with what the contract asks for around it; of a module without weights nothing.
 
@@ -64,6 +86,7 @@ class Updates:
         rates: Mapping[str, float] | None = None,
     ) -> None:
         self.optimizer = optimizer_of(training, module, rates)
+        self.received = Received()
         self._training = training
         self._steps = steps
         self._before = before

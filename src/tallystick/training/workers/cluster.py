@@ -17,6 +17,7 @@ from tallystick.compute.ray_cluster import RayEngine
 from tallystick.compute.ray_processes import RayProcesses, ray_processes
 from tallystick.compute.task import TaskFunction
 from tallystick.errors import ComputeError, WorkerLost
+from tallystick.training.updates import Received
 from tallystick.training.workers.own_machine import ANSWER_S
 from tallystick.training.workers.plan import Layout, WorkerPlan
 from tallystick.training.workers.shard import Shard
@@ -41,6 +42,7 @@ class Cluster:
     def __init__(self, plan: WorkerPlan, memory: Mapping[str, Tensor], engine: RayEngine) -> None:
         self._plan, self._memory = plan, memory
         self._told: tuple[str, int, int] | None = None
+        self._received = Received()
         self._stack = ExitStack()
         shared = [msgspec.json.encode((worker, plan.to_json())) for worker in range(1, plan.workers)]
         self._processes: RayProcesses = self._stack.enter_context(ray_processes(engine, _PREPARE, shared))
@@ -64,7 +66,7 @@ class Cluster:
             return
         (what, _, rows), self._told = self._told, None
         answers = self._processes.answers(
-            lambda number, answer: _fill(_made(self._memory, self._plan, 1 + number, what, rows), answer),
+            lambda number, answer: self._take(1 + number, what, rows, answer),
             limit_s=ANSWER_S,
             late="it is stopped, or its machine hangs",
         )
@@ -77,6 +79,16 @@ class Cluster:
     def end(self) -> None:
         """See ``Crew``."""
         self._stack.close()
+
+    def largest(self) -> str:
+        """See ``Crew``."""
+        return str(self._received)
+
+    def _take(self, worker: int, what: str, rows: int, answer: bytes) -> None:
+        made = _made(self._memory, self._plan, worker, what, rows)
+        _fill(made, answer)
+        for tensor in made:
+            self._received.note(self._plan.named(worker), tensor)
 
 
 def prepare(told: bytes) -> TaskFunction:

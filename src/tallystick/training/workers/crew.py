@@ -25,3 +25,7 @@ class Crew(Protocol):
     def end(self) -> None:
         """End them."""
         ...
+
+    def largest(self) -> str:
+        """Say the largest number that each has sent in this training, where it is on a machine that may be another's."""
+        ...

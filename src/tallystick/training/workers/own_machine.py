@@ -70,6 +70,10 @@ class OwnMachine:
         for process in self._processes:
             _ended(process)
 
+    def largest(self) -> str:
+        """See ``Crew``."""
+        return ""
+
     def _write(self, process: "subprocess.Popen[bytes]", line: bytes) -> None:
         assert process.stdin is not None
         try:

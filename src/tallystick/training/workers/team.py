@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from tallystick.compute.ray_cluster import RayEngine
 from tallystick.data.features import Features
+from tallystick.errors import Diverged
 from tallystick.models.split import LabelModel
 from tallystick.models.tabular import screened_columns
 from tallystick.training.workers.cluster import Cluster
@@ -82,6 +83,8 @@ class Team:
         if (columns := columns_of(self._module)) is not None:
             columns.updates = None
         torch.set_num_threads(self._threads)
+        if isinstance(error, Diverged) and (largest := self._crew.largest()):
+            error.args = (f"{error}; the largest number that this party's workers sent: {largest}",)
         self._crew.end()
         for weight in self._module.parameters():  # back into memory of this process's own
             weight.data, weight.grad = weight.data.clone(), None
