@@ -322,24 +322,6 @@ def test_a_label_party_that_names_a_run_which_was_not_promoted_here_is_refused()
     assert "asks to use run bbbbbbbbbbbbbbbb as promoted; this side did not promote it" in str(found[0])
 
 
-def test_under_a_cap_neither_is_made_unless_it_is_allowed(job, ids):
-    """Stands last: the ledger keeps the cap."""
-    before = entries(job)
-    job.change("bank", privacy={"cap": 100.0})
-    try:
-        (code,), said = decided(job)
-        assert code == 2
-        assert "privacy.allow: [promotion]" in said
-        assert "privacy.allow: [promotion]" in str(error_of(versions(job, "bank").promote, ids[0]))
-        assert versions(job, "bank").promoted() == []
-        assert entries(job) == before
-        job.change("bank", privacy={"allow": ["promotion"], "cap": 100.0})
-        assert decided(job)[0][0] in (0, EXIT_KEPT)
-        versions(job, "bank").promote(ids[0])
-    finally:
-        job.change("bank", privacy=None)
-
-
 class Killed(BaseException):
     """What a process that is killed does from here on: nothing."""
 
@@ -375,7 +357,8 @@ def ran(job, *arguments):
 def test_a_full_disk_is_one_line_and_leaves_what_was_promoted(job, ids, command, monkeypatch):
     """Whichever write it is that finds no room."""
     arguments = [each.format(*ids) for each in command]
-    assert ran(job, "promote", ids[0]).exit_code == 0
+    begun = ran(job, "promote", ids[0])
+    assert begun.exit_code == 0, begun.stderr
     if len(command) == 1:
         assert ran(job, "shadow", ids[1]).exit_code == 0
     path = versions(job, "bank").path
@@ -402,7 +385,8 @@ def test_a_full_disk_is_one_line_and_leaves_what_was_promoted(job, ids, command,
 @pytest.mark.parametrize("command", [["promote", "{1}"], ["rollback"]], ids=" ".join)
 def test_a_kill_at_any_write_leaves_all_or_nothing_and_the_command_can_be_given_again(job, ids, command, monkeypatch):
     arguments = [each.format(*ids) for each in command]
-    assert ran(job, "promote", ids[0]).exit_code == 0
+    begun = ran(job, "promote", ids[0])
+    assert begun.exit_code == 0, begun.stderr
     path = versions(job, "bank").path
     before, at = path.read_bytes(), 0
     done = None
@@ -422,3 +406,21 @@ def test_a_kill_at_any_write_leaves_all_or_nothing_and_the_command_can_be_given_
     assert ran(job, *arguments).exit_code == 0  # beside whatever the kills left behind
     assert [set(msgspec.json.decode(each)) for each in (after, path.read_bytes())] == [{"promoted", "candidate", "withdrawn"}] * 2
     assert at > 4
+
+
+def test_under_a_cap_neither_is_made_unless_it_is_allowed(job, ids):
+    """Stands last: the ledger keeps the cap."""
+    before = entries(job)
+    job.change("bank", privacy={"cap": 100.0})
+    try:
+        (code,), said = decided(job)
+        assert code == 2
+        assert "privacy.allow: [promotion]" in said
+        assert "privacy.allow: [promotion]" in str(error_of(versions(job, "bank").promote, ids[0]))
+        assert versions(job, "bank").promoted() == []
+        assert entries(job) == before
+        job.change("bank", privacy={"allow": ["promotion"], "cap": 100.0})
+        assert decided(job)[0][0] in (0, EXIT_KEPT)
+        versions(job, "bank").promote(ids[0])
+    finally:
+        job.change("bank", privacy=None)
