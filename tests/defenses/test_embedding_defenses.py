@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from tallystick.data.features import Features
+from tallystick.data.features import Features, FeatureShape
 from tallystick.defenses.chain import NO_EMBEDDING_DEFENSE, embedding_chain
 from tallystick.defenses.feature_distance_correlation import FeatureDistanceCorrelation, correlation_of_distances
 from tallystick.defenses.gaussian_embeddings import GaussianEmbeddings
@@ -15,6 +15,7 @@ from tallystick.defenses.noise import NoiseStream
 from tallystick.defenses.quantized_embeddings import QuantizedEmbeddings
 from tallystick.defenses.reconstruction_penalty import RIDGE, ReconstructionPenalty, explained
 from tallystick.errors import ConfigError, DataError
+from tallystick.models.tabular import TabularBottom
 from tallystick.training.defended_bottom import DefendedBottom
 
 ROWS, WIDTH = 120, 6
@@ -260,3 +261,36 @@ def test_strengths_out_of_range_are_refused():
     ):
         with pytest.raises(ConfigError):
             make()
+
+
+def trained(bottom, rows, *, wanted_B, steps=300):
+    """Train it as a top model does that first pushes every row down; return what is sent at the end."""
+    optimizer = torch.optim.Adam(bottom.parameters(), lr=1e-2)
+    for step in range(steps):
+        sent_BD = bottom(rows)
+        push_B1 = torch.ones(len(wanted_B), 1) if step < steps // 3 else 0.5 - wanted_B[:, None]
+        optimizer.zero_grad()
+        (push_B1 * sent_BD).mean().backward()
+        optimizer.step()
+    return bottom(rows).detach()
+
+
+@pytest.mark.parametrize("defended", [True, False])
+def test_units_that_all_rows_closed_open_again_where_embeddings_are_rounded(defended):
+    """A plain ReLU's stay closed: after a push that all rows share, every embedding is 0 for good. Seeded."""
+    torch.manual_seed(0)
+    shape = FeatureShape(numeric=3, cardinalities=())
+    bottom = TabularBottom(shape, embedding_width=4, hidden=(16, 4))
+    number_BF = torch.randn(200, 3)
+    rows = Features(numeric_NF=number_BF, categorical_NG=torch.zeros(200, 0, dtype=torch.int64))
+    wanted_B = (number_BF[:, 0] > 0).float()
+    start_BD = bottom(rows).detach()
+    rounding = embedding_chain([QuantizedEmbeddings(levels=3)])
+    model = DefendedBottom(bottom, rounding, secret=bytes(32)) if defended else bottom
+    assert torch.equal(bottom(rows).detach(), start_BD)  # what is embedded stays the same to the bit
+    sent_BD = trained(model, rows, wanted_B=wanted_B)
+    if not defended:
+        assert not sent_BD.any()
+        return
+    assert sent_BD[wanted_B > 0.5].mean() > 0.9
+    assert sent_BD[wanted_B < 0.5].mean() < 0.1

@@ -24,7 +24,9 @@ class QuantizedEmbeddings(Defense):
 
     A row's embedding then holds at most D log2(levels) bits, however the network was trained and whoever reads it: with a narrow
     cut a hard bound on what one look can tell. The gradient passes through the rounding as if it were not there, and not beyond
-    the reach (Bengio et al. 2013, the straight-through estimator).
+    the reach (Bengio et al. 2013, the straight-through estimator). A unit that is rounded to one level in all rows tells the top
+    model nothing, and a ReLU that closes then would stay closed: the built-in bottom's last layer also takes gradients that would
+    open it again (``ReopeningReLU``). See to it in a bottom of one's own.
 
     Threat model: an honest-but-curious label party. Guarantee: no formal guarantee of privacy; the bound in bits holds for one
     look, and every epoch is another. Not protected: what those bits tell.

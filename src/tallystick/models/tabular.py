@@ -5,7 +5,7 @@ Shapes: B batch, F numeric columns, G categorical columns, E embedding width, D 
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -161,6 +161,42 @@ class TabularBottom(nn.Module):
             return through(self.layers, self.columns(features), norms)
         cut_BD: Tensor = self.layers(self.columns(features))
         return cut_BD
+
+
+class ReopeningReLU(nn.ReLU):
+    """ReLU, to the bit, whose closed units also take a gradient that would open them.
+
+    Before rounding, a unit of few levels is the same in every row until it crosses a level. Until the top model has learnt how
+    frequent a class is, all rows push it the same way, and a unit that this closes for every row stays closed with a plain ReLU.
+    """
+
+    def forward(self, values_BD: Tensor) -> Tensor:
+        """Give what is above 0."""
+        if not values_BD.requires_grad:
+            return super().forward(values_BD)
+        open_BD: Tensor = _Reopening.apply(values_BD)  # type: ignore[no-untyped-call]
+        return open_BD
+
+
+class _Reopening(torch.autograd.Function):
+    """Passes a gradient into open units, and into closed ones where a step against it goes up."""
+
+    @staticmethod
+    def forward(ctx: Any, values_BD: Tensor) -> Tensor:
+        ctx.save_for_backward(values_BD)
+        return values_BD.relu()
+
+    @staticmethod
+    def backward(ctx: Any, *grad: Tensor) -> Tensor:
+        (values_BD,) = ctx.saved_tensors
+        return torch.where((values_BD > 0) | (grad[0] < 0), grad[0], 0)
+
+
+def reopening(bottom: nn.Module) -> None:
+    """Let units of a built-in bottom's last layer open again (``ReopeningReLU``); another module stays as it is."""
+    for part in bottom.modules():
+        if isinstance(part, TabularBottom) and len(part.layers):
+            part.layers[-1] = ReopeningReLU()
 
 
 class TabularTop(nn.Module):

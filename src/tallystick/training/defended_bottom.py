@@ -16,7 +16,9 @@ from torch import Tensor, nn
 from tallystick.data.features import Features
 from tallystick.defenses.chain import EmbeddingDefenses
 from tallystick.defenses.noise import RowNoise
+from tallystick.defenses.quantized_embeddings import QuantizedEmbeddings
 from tallystick.models.build import width_of
+from tallystick.models.tabular import reopening
 
 SECRET_BYTES = 32
 
@@ -42,6 +44,8 @@ class DefendedBottom(nn.Module):
         super().__init__()
         self.bottom = bottom
         self.width = width_of(bottom)
+        if any(isinstance(each, QuantizedEmbeddings) for each in defenses.embeddings):
+            reopening(bottom)
         self._defenses = defenses
         self._secret = secret or secrets.token_bytes(SECRET_BYTES)
 
