@@ -142,7 +142,9 @@ def audit_labels(
         store = _store(folder, contract, kept, peer)
         sums = whole = None
         growing = []
-        for epoch, up_to_it, whole in _sums_by_epoch(sums_of(store), own_N, contract):  # in memory one after the other
+        for epoch, up_to_it, whole in _sums_by_epoch(
+            sums_of(store), own_N, contract, last=quick
+        ):  # in memory one after the other
             growing.append((epoch, _some_rows(whole)))
             sums = up_to_it
         view = _seen_view(contract, kept, store, whole, number=number)
@@ -326,9 +328,10 @@ def _raised(error: Exception | SystemExit) -> str:
     return f"it raised {type(error).__name__}: {error}"
 
 
-def _sums_by_epoch(store: RowStore, own_N: Tensor, contract: Contract) -> Iterator[tuple[int, RowSums, View]]:
-    """What an attacker had by the end of each kept epoch, of rows that this side has, before the last of some, for growth."""
-    for epoch in (epochs := store.epochs()):
+def _sums_by_epoch(store: RowStore, own_N: Tensor, contract: Contract, *, last: bool) -> Iterator[tuple[int, RowSums, View]]:
+    """What an attacker had by the end of each kept epoch, or of the last, of own rows; before the last of some, for growth."""
+    epochs = store.epochs()
+    for epoch in epochs[-1:] if last else epochs:
         sums = store.load(epoch) if epoch == epochs[-1] else store.load(epoch).some(GROWTH_ROWS)
         view = sums.view(classes=contract.target.classes)
         if steps := _real_rows(view.steps, own_N):

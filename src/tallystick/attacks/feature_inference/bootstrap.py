@@ -34,7 +34,7 @@ class BootstrapInversion:
 
     rows: int = 4000
     noise: float = 0.3
-    steps: int = 400
+    steps: int = 200
 
     def __post_init__(self) -> None:
         if not (min(self.rows, self.steps) >= 1 and 0 < self.noise < 1):

@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from tallystick.attacks.feature_inference.inputs import Targets
+from tallystick.attacks.feature_inference.inputs import Reads, Targets, inputs
 from tallystick.attacks.feature_inference.view import FeatureAttack, FeatureView, Reconstruction
 from tallystick.errors import ConfigError
 
 SWEEPS = 100
+_READS: tuple[Reads, ...] = ("mean", "course")  # of what the averaged attacks read
 LEAST_GAIN = 1e-3  # share of the variance that an attack is taken to tell at least
 
 
@@ -45,13 +46,13 @@ class WeightedMean:
         """Guess every row's columns; ``generator`` is the attacks'. One known row gives its own columns."""
         wanted, known = Targets.of(view.columns_K), len(view.known_K)
         left_AKT = torch.zeros(len(self.parts), *wanted.y_KT.shape, dtype=torch.float64)
-        fold_K = torch.arange(known) % self.folds
+        fold_K, alone = torch.arange(known) % self.folds, _known_rows(view)
         for fold in range(min(self.folds, known) if known > 1 else 0):
             left_K = fold_K == fold
-            others = replace(view, known_K=view.known_K[~left_K], columns_K=view.columns_K.rows(~left_K))
+            (shown_S,) = (~left_K).nonzero(as_tuple=True)
+            others = replace(alone, known_K=shown_S, columns_K=view.columns_K.rows(shown_S))
             for place, attack in enumerate(self.parts):
-                found = attack(others, generator=generator)
-                left_AKT[place, left_K] = _values(found, wanted)[view.known_K[left_K]]
+                left_AKT[place, left_K] = _values(attack(others, generator=generator), wanted)[left_K]
         all_ANT = torch.stack([_values(attack(view, generator=generator), wanted) for attack in self.parts])
         mean_T = wanted.y_KT.mean(dim=0)
         weight_AT = torch.stack(
@@ -71,6 +72,24 @@ class WeightedMean:
                 step = (along_A[place] - gram_AA[place] @ weight_A) / gram_AA[place, place]
                 weight_A[place] = (weight_A[place] + step).clamp(min=0)
         return weight_A
+
+
+def _known_rows(view: FeatureView) -> FeatureView:
+    """Give a view of the known rows alone, whose inputs are scaled as all rows' are: to guess them needs no other row."""
+    for reads in _READS:
+        inputs(view, reads, own_columns=False)
+    at_NL, left_NCD = view.looks_at_NL, view.contrast_NCD
+    return replace(
+        view,
+        last_ND=view.last_ND[view.known_K],
+        mean_ND=view.mean_ND[view.known_K],
+        looks_NE=view.looks_NE[view.known_K],
+        looks_at_NL=at_NL if at_NL is None else at_NL[view.known_K],
+        contrast_NCD=left_NCD if left_NCD is None else left_NCD[view.known_K],
+        own_NA=view.own_NA if view.own_NA is None else view.own_NA[view.known_K],
+        known_K=torch.arange(len(view.known_K)),
+        scaled={key: x_ND[view.known_K] for key, x_ND in view.scaled.items()},
+    )
 
 
 def _values(found: Reconstruction, wanted: Targets) -> Tensor:
