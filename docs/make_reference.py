@@ -11,17 +11,17 @@ from types import ModuleType
 from typing import Any, is_typeddict
 
 import tallystick
-from tallystick.attacks.feature_inference.registry import FEATURE_INFERENCE_ATTACKS, FeatureInferenceAttack
-from tallystick.attacks.label_inference.registry import LABEL_INFERENCE_ATTACKS, LabelInferenceAttack
-from tallystick.attacks.linkage.registry import LINKAGE_ATTACKS
+from tallystick.attacks.feature_inference.attack_table import FEATURE_INFERENCE_ATTACKS, FeatureInferenceAttack
+from tallystick.attacks.label_inference.attack_table import LABEL_INFERENCE_ATTACKS, LabelInferenceAttack
+from tallystick.attacks.linkage.attack_table import LINKAGE_ATTACKS
 from tallystick.attacks.linkage.texts import TEXT_ATTACKS
-from tallystick.attacks.membership.registry import MEMBERSHIP_ATTACKS
+from tallystick.attacks.membership.attack_table import MEMBERSHIP_ATTACKS
 from tallystick.config.sections import FOLDS, FULL_ALONE, LEAST_FOLDED
 from tallystick.config.unaligned import METHODS as UNALIGNED_METHODS
 from tallystick.disclosure.table import DISCLOSURES
-from tallystick.evaluation.private.registry import MECHANISMS
-from tallystick.imputation.registry import FEATURE_IMPUTERS, LABEL_IMPUTERS, SUFFIXES
-from tallystick.models.similarity.registry import MERGES
+from tallystick.evaluation.private.release_table import MECHANISMS
+from tallystick.imputation.imputer_table import FEATURE_IMPUTERS, LABEL_IMPUTERS, SUFFIXES
+from tallystick.models.similarity.merge_table import MERGES
 
 FOLDER = Path(__file__).with_name("reference")
 HEAD = """# Python names, from the code
@@ -94,37 +94,45 @@ PROTOCOLS = {
 }
 
 RULES = {
-    "Tables": ("data.table", "data.delimited", "data.postgres", "data.lazy", "data.parquet", "data.stores", "data.delta"),
-    "Keys": ("data.text", "data.normalise", "data.keys", "data.repeats"),
-    "Labels and weights": ("data.target",),
-    "Columns": ("data.encoder", "data.bins", "models.numbers", "data.categories", "data.sequences", "models.sequences"),
+    "Tables": (
+        "tables.table",
+        "tables.delimited",
+        "tables.postgres",
+        "tables.lazy_table",
+        "tables.parquet",
+        "tables.stores",
+        "tables.delta",
+    ),
+    "Keys": ("tables.text", "tables.normalise", "tables.keys", "tables.repeats"),
+    "Labels and weights": ("tables.target",),
+    "Columns": ("tables.encoder", "tables.bins", "models.numbers", "tables.categories", "tables.sequences", "models.sequences"),
     "Columns that say nothing": ("training.screening",),
     "Normalisation of layers": ("models.normalization",),
-    "Split": ("data.split",),
+    "Split": ("tables.split",),
     "The report": (
         "evaluation.measure",
         "evaluation.decisions",
-        "data.groups",
+        "tables.groups",
         "evaluation.importance",
         "evaluation.explain",
-        "data.telling",
+        "tables.target_leakage",
         "evaluation.sharing",
     ),
     "Files": ("storage", "encryption"),
-    "What an audit records": ("audit.recording", "artifacts.recorder", "artifacts.row_recorder"),
-    "What noisy embeddings cost": ("artifacts.embedding_charge",),
+    "What an audit records": ("audit.recording", "run_folder.recorder", "run_folder.row_recorder"),
+    "What noisy embeddings cost": ("run_folder.embedding_charge",),
     "Serving": (
         "job.versions",
-        "online.switching",
-        "online.shadow",
-        "serving.meeting",
-        "serving.windows",
-        "serving.journal",
-        "serving.batching",
-        "serving.feature_party_asks",
-        "online.connections",
+        "serving.version_switch",
+        "serving.shadow",
+        "scoring.alignment_reuse",
+        "scoring.windows",
+        "scoring.journal",
+        "scoring.batching",
+        "scoring.feature_party_asks",
+        "serving.connections",
     ),
-    "Retraining": ("data.extension", "models.growth", "artifacts.starting_point"),
+    "Retraining": ("tables.extension", "models.growth", "run_folder.initial_weights"),
     "Monitoring": ("monitoring.drift",),
 }
 FEW_WORDS = 25

@@ -24,7 +24,7 @@ BY_THE_CLOCK = (
 
 LONG = (
     *("tests/job/", "tests/alignment/", "tests/attacks/", "tests/audit/", "tests/cli/", "tests/evaluation/private/"),
-    *("tests/export/", "tests/online/", "tests/training/", "tests/test_public_names.py", "experiments/tests/"),
+    *("tests/export/", "tests/serving/", "tests/training/", "tests/test_public_names.py", "experiments/tests/"),
 )
 """Where files take five processor seconds and more: they begin first, so that at the end no worker is alone with one."""
 

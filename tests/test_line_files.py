@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tallystick.artifacts.lines import LineFile, read_lines
 from tallystick.encryption import FolderKey
 from tallystick.errors import DamagedFile, StorageError
+from tallystick.run_folder.line_file import LineFile, read_lines
 from tallystick.storage import Origin
 
 KEY = FolderKey(bytes(range(32)))

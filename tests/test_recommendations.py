@@ -11,10 +11,10 @@ from tallystick.config.contract import Contract, parse_contract
 from tallystick.config.defense import DefenseEntry
 from tallystick.config.sections import UnionConfig
 from tallystick.config.templates import Asked, contract_text
-from tallystick.defense_trials.trials import default_sweep
-from tallystick.defenses.read_by import READ_BY
-from tallystick.defenses.registry import DEFENSES
-from tallystick.imputation.registry import FEATURE_IMPUTERS, LABEL_IMPUTERS, feature_strategy, label_strategy
+from tallystick.defenses.defense_table import DEFENSES
+from tallystick.defenses.known_attacks import READ_BY
+from tallystick.imputation.imputer_table import FEATURE_IMPUTERS, LABEL_IMPUTERS, feature_strategy, label_strategy
+from tallystick.trials.trials import default_sweep
 
 UNSAFE_DEFENSES = set(READ_BY)
 ROOT = Path(__file__).parents[1]

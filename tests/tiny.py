@@ -22,10 +22,10 @@ from safetensors.torch import load_file, save
 from tallystick.alignment import group, psi_malicious, psi_oprf, workers
 from tallystick.alignment.oprf import base_transfers
 from tallystick.alignment.randomness import SecureRandom
-from tallystick.attacks.feature_inference.registry import FEATURE_INFERENCE_ATTACKS
-from tallystick.attacks.label_inference.registry import LABEL_INFERENCE_ATTACKS
+from tallystick.attacks.feature_inference.attack_table import FEATURE_INFERENCE_ATTACKS
+from tallystick.attacks.label_inference.attack_table import LABEL_INFERENCE_ATTACKS
+from tallystick.attacks.linkage.attack_table import LINKAGE_ATTACKS
 from tallystick.attacks.linkage.cells import Cells
-from tallystick.attacks.linkage.registry import LINKAGE_ATTACKS
 from tallystick.attacks.linkage.trilateration import Trilateration
 from tallystick.audit import columns as audit_of_columns
 from tallystick.audit import locating

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tallystick.defenses.registry import DEFENSES
+from tallystick.defenses.defense_table import DEFENSES
 from tallystick_experiments.speed import defenses
 
 

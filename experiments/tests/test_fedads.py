@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from tallystick.config.party import SequenceConfig
-from tallystick.data.categories import MISSING
 from tallystick.errors import ConfigError, DataError
 from tallystick.models.normalization import BatchNorm
+from tallystick.tables.categories import MISSING
 from tallystick_experiments.catalogue.ads import TRAINING_FILE, UNALIGNED_FILE, encode_ads, read_ads, read_by_kind
 from tallystick_experiments.fedads import defenses as fedads
 from tallystick_experiments.fedads import unaligned

@@ -7,13 +7,13 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from tallystick.artifacts.recorder import RecordingPlan
 from tallystick.attacks.feature_inference.evaluate import draws_of_known
 from tallystick.attacks.feature_inference.view import ColumnValues
 from tallystick.attacks.view import StepView
 from tallystick.cli.app import app
 from tallystick.cli.output import EXIT_USAGE
 from tallystick.results import ContractInfo, PhaseRecord, Result
+from tallystick.run_folder.recorder import RecordingPlan
 from tallystick_experiments.label_leakage import kept
 from tallystick_experiments.page import benchmark_html
 from tallystick_experiments.speed.memory import Usage

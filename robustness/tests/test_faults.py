@@ -16,12 +16,12 @@ from planted_worker import Planted
 from safetensors.torch import save_file
 from tiny import PATIENCE_S
 
-from tallystick.cut.messages import CutEmbedding
+from tallystick.cut.cut_messages import CutEmbedding
 from tallystick.errors import ConfigError, PeerLost
 from tallystick.network.messages import Array, MalformedMessage, decode, encode
 from tallystick.storage import Origin
 from tallystick.training.checkpoint import read_tensors, write_tensors
-from tallystick.training.messages import CutWidth
+from tallystick.training.training_messages import CutWidth
 from tallystick_experiments.grid import Keeping
 from tallystick_experiments.page import benchmark_html
 from tallystick_robustness import campaign, files, fixture_job, folders, kills, messages, scenes, waits

@@ -40,15 +40,14 @@ from tallystick.errors import (
 )
 
 if TYPE_CHECKING:
-    from tallystick.alignment.registry import LINKAGES
+    from tallystick.alignment.linkages import LINKAGES
     from tallystick.api import predict, run
-    from tallystick.attacks.label_inference.registry import LABEL_INFERENCE_ATTACKS, LabelInferenceAttack
-    from tallystick.attacks.membership.registry import MEMBERSHIP_ATTACKS
+    from tallystick.attacks.label_inference.attack_table import LABEL_INFERENCE_ATTACKS, LabelInferenceAttack
+    from tallystick.attacks.membership.attack_table import MEMBERSHIP_ATTACKS
     from tallystick.attacks.view import Scores, View
     from tallystick.config.contract import Contract, load_contract, parse_contract
     from tallystick.config.party import PartyFile, load_party
-    from tallystick.data.features import Features, FeatureShape
-    from tallystick.defenses.registry import DEFENSES
+    from tallystick.defenses.defense_table import DEFENSES
     from tallystick.evaluation.private.release import release_private_auc
     from tallystick.evaluation.private.result import NothingReleased, PrivateAuc
     from tallystick.job.predict import Predicted
@@ -58,6 +57,7 @@ if TYPE_CHECKING:
     from tallystick.report.page import render
     from tallystick.results import Result, read_result
     from tallystick.simulation import simulate
+    from tallystick.tables.features import Features, FeatureShape
     from tallystick.watcher import Silent, Watcher
 
 __all__ = [
@@ -127,14 +127,14 @@ _HOME: Mapping[str, str] = MappingProxyType(
         "Result": "tallystick.results",
         "read_result": "tallystick.results",
         "render": "tallystick.report.page",
-        "LINKAGES": "tallystick.alignment.registry",
-        "DEFENSES": "tallystick.defenses.registry",
-        "LABEL_INFERENCE_ATTACKS": "tallystick.attacks.label_inference.registry",
-        "MEMBERSHIP_ATTACKS": "tallystick.attacks.membership.registry",
+        "LINKAGES": "tallystick.alignment.linkages",
+        "DEFENSES": "tallystick.defenses.defense_table",
+        "LABEL_INFERENCE_ATTACKS": "tallystick.attacks.label_inference.attack_table",
+        "MEMBERSHIP_ATTACKS": "tallystick.attacks.membership.attack_table",
         "METRICS": "tallystick.metrics",
-        "Features": "tallystick.data.features",
-        "FeatureShape": "tallystick.data.features",
-        "LabelInferenceAttack": "tallystick.attacks.label_inference.registry",
+        "Features": "tallystick.tables.features",
+        "FeatureShape": "tallystick.tables.features",
+        "LabelInferenceAttack": "tallystick.attacks.label_inference.attack_table",
         "View": "tallystick.attacks.view",
         "Scores": "tallystick.attacks.view",
         "Watcher": "tallystick.watcher",

@@ -4,23 +4,23 @@ from pathlib import Path
 from typing import Any
 
 from tallystick.alignment.improvement import estimated_improvement
-from tallystick.artifacts.folder import RunFolder
 from tallystick.config.contract import Contract, load_contract
 from tallystick.config.party import PartyFile, load_party
 from tallystick.config.party_checks import dialled
-from tallystick.data.keys import spelling_hints
-from tallystick.data.lazy import Frame
-from tallystick.data.profile import keys_as_written, profile
-from tallystick.data.repeats import with_summaries
-from tallystick.data.table import read_party_table
 from tallystick.disclosure.protection import defense_lines, deviation_of, protects_a_row
 from tallystick.disclosure.table import disclosure_lines
 from tallystick.errors import ConfigError, TallystickError
 from tallystick.job.alignment_cost import alignment_cost, line_note
-from tallystick.job.phases.pace import pace_note
+from tallystick.job.phases.batches_in_flight import pace_note
 from tallystick.job.preflight import Preflight, identity_of, preflight, proxy_of
 from tallystick.network.certificates import probe
 from tallystick.network.proxy import Proxy
+from tallystick.run_folder.folder import RunFolder
+from tallystick.tables.keys import spelling_hints
+from tallystick.tables.lazy_table import Frame
+from tallystick.tables.profile import keys_as_written, profile
+from tallystick.tables.repeats import with_summaries
+from tallystick.tables.table import read_party_table
 
 
 def check_party_file(party_path: Path, contract_path: Path | None) -> dict[str, Any]:

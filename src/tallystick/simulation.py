@@ -18,27 +18,27 @@ import torch
 from threadpoolctl import threadpool_limits
 from torch import nn
 
-from tallystick.artifacts.embedding_charge import noise_on_embeddings
-from tallystick.artifacts.folder import REPEATS, START, Draw, RunFolder, fresh_secret
-from tallystick.artifacts.ledger import create_ledger
-from tallystick.artifacts.starting_point import keep_starting_point
 from tallystick.config.contract import Contract, parse_contract
 from tallystick.config.party import PartyFile, parse_party
 from tallystick.config.party_checks import check_party, dialled
-from tallystick.data.frame import as_frame
-from tallystick.data.keys import Keys, keys_of
-from tallystick.data.lazy import Frame
-from tallystick.data.repeats import with_summaries
-from tallystick.data.times import with_dates
 from tallystick.errors import ConfigError, PeerError
 from tallystick.job.job import Job, check_process, fitting_threads
 from tallystick.job.log import Logbook
 from tallystick.job.run import run_party
-from tallystick.job.starting import run_to_start_from
+from tallystick.job.start_from import run_to_start_from
 from tallystick.job.watchers import watcher_here
 from tallystick.network.channel import MemoryChannel, memory_channels
 from tallystick.results import Result, merge
+from tallystick.run_folder.embedding_charge import noise_on_embeddings
+from tallystick.run_folder.folder import REPEATS, START, Draw, RunFolder, fresh_secret
+from tallystick.run_folder.initial_weights import keep_starting_point
+from tallystick.run_folder.ledger import create_ledger
 from tallystick.storage import scratch_folder
+from tallystick.tables.frame import as_frame
+from tallystick.tables.keys import Keys, keys_of
+from tallystick.tables.lazy_table import Frame
+from tallystick.tables.repeats import with_summaries
+from tallystick.tables.times import with_dates
 from tallystick.watcher import Silent, Watcher
 
 _STEP_S = 0.2

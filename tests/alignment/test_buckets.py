@@ -17,11 +17,11 @@ from tallystick.alignment.psi import intersect_feature_party, intersect_label_pa
 from tallystick.alignment.psi_malicious import StoreSeed
 from tallystick.alignment.psi_oprf import Proof, Table
 from tallystick.alignment.randomness import SecureRandom
-from tallystick.artifacts.folder import RunFolder
-from tallystick.artifacts.kept_buckets import KeptBuckets, forget_buckets
 from tallystick.config.contract import Contract
 from tallystick.errors import DataError, PeerLost, PeerStopped, ProtocolError
 from tallystick.network.channel import memory_channels
+from tallystick.run_folder.folder import RunFolder
+from tallystick.run_folder.kept_buckets import KeptBuckets, forget_buckets
 
 from .roles import RNG, Recording, Tampering, error_of, in_threads
 

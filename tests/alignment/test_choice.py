@@ -13,7 +13,7 @@ from tallystick.alignment.psi import intersect_feature_party, intersect_label_pa
 from tallystick.alignment.randomness import SecureRandom
 from tallystick.errors import ProtocolError
 from tallystick.network.channel import memory_channels
-from tallystick.network.line import LineProbe, MeasuredLine, ProbeAnswer
+from tallystick.network.line_speed import LineProbe, MeasuredLine, ProbeAnswer
 
 from .roles import error_of, in_threads
 

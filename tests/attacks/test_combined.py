@@ -4,9 +4,9 @@ import pytest
 import torch
 from planted import ROWS, generator, labels, planted_view
 
+from tallystick.attacks.label_inference.attack_table import LabelInferenceAttack
 from tallystick.attacks.label_inference.combined import CombinedAttack
 from tallystick.attacks.label_inference.evaluate import evaluate_label_inference
-from tallystick.attacks.label_inference.registry import LabelInferenceAttack
 from tallystick.attacks.scoring import AttackEvaluator, AttackMetrics
 from tallystick.attacks.view import Attack, Scores, View
 

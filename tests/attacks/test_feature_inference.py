@@ -12,15 +12,15 @@ from tiny import short_trainings
 from torch.nn.functional import cross_entropy, mse_loss, one_hot
 
 from tallystick.attacks.feature_inference import tasks
+from tallystick.attacks.feature_inference.attack_table import FEATURE_INFERENCE_ATTACKS
 from tallystick.attacks.feature_inference.bootstrap import BootstrapInversion
 from tallystick.attacks.feature_inference.contrast import ShuffledColumnsAttack
 from tallystick.attacks.feature_inference.evaluate import AttackPlan, PlannedAttack, evaluate_feature_inference
 from tallystick.attacks.feature_inference.inputs import Targets
 from tallystick.attacks.feature_inference.kernel import KernelRidge
-from tallystick.attacks.feature_inference.known_start import read_off, solved
+from tallystick.attacks.feature_inference.known_initial_weights import read_off, solved
 from tallystick.attacks.feature_inference.marginals import MarginalMatching, marginals_of
 from tallystick.attacks.feature_inference.network import InversionNetwork, _Loss
-from tallystick.attacks.feature_inference.registry import FEATURE_INFERENCE_ATTACKS
 from tallystick.attacks.feature_inference.simulator import SimulatorDecoding
 from tallystick.attacks.feature_inference.surrogate import _Surrogate
 from tallystick.attacks.feature_inference.view import ColumnValues, FeatureView, FirstBatch, SentEmbeddings

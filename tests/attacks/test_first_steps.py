@@ -8,11 +8,11 @@ import torch
 from planted import generator
 from scipy.stats import pearsonr, spearmanr
 
+from tallystick.attacks.label_inference.attack_table import LABEL_INFERENCE_ATTACKS
 from tallystick.attacks.label_inference.auxiliary import FewKnownNumbers
 from tallystick.attacks.label_inference.few_numbers import FewNumbers
 from tallystick.attacks.label_inference.first_steps import FirstSteps
 from tallystick.attacks.label_inference.numbers import NumberMetrics, evaluate_on_numbers
-from tallystick.attacks.label_inference.registry import LABEL_INFERENCE_ATTACKS
 from tallystick.attacks.view import StepView, View
 from tallystick.errors import ConfigError, DataError
 

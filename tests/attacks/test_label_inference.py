@@ -11,7 +11,7 @@ from scipy.stats import norm
 from tiny import short_trainings
 from torch.nn.functional import cosine_similarity
 
-from tallystick.attacks.energies import DirectionEnergies
+from tallystick.attacks.label_inference.attack_table import LABEL_INFERENCE_ATTACKS
 from tallystick.attacks.label_inference.auxiliary import ClassOrder, FewLabels, LabelsPerBatch, ShareOfLabels
 from tallystick.attacks.label_inference.averaged import OverEpochs
 from tallystick.attacks.label_inference.clusters import ClusterAttack
@@ -24,10 +24,10 @@ from tallystick.attacks.label_inference.fine_tuned import FineTunedCompletion
 from tallystick.attacks.label_inference.norm import NormAttack
 from tallystick.attacks.label_inference.paired import PairedEnergy
 from tallystick.attacks.label_inference.probe import Probe
-from tallystick.attacks.label_inference.registry import LABEL_INFERENCE_ATTACKS
 from tallystick.attacks.label_inference.spectral import SpectralAttack, spectral_scores
 from tallystick.attacks.label_inference.unflipped import UnflippedAttack
 from tallystick.attacks.scoring import AttackEvaluator, AttackMetrics, Bootstrap
+from tallystick.attacks.second_moments import DirectionEnergies
 from tallystick.attacks.view import Scores, StepView, View
 from tallystick.errors import ConfigError, DataError
 

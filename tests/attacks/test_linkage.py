@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
+from tallystick.attacks.linkage.attack_table import LINKAGE_ATTACKS
 from tallystick.attacks.linkage.cells import Cells, NearestKeys
 from tallystick.attacks.linkage.evaluate import evaluate_linkage, locate, measure_located
 from tallystick.attacks.linkage.geometry import FilterGeometry
 from tallystick.attacks.linkage.greedy import Greedy
-from tallystick.attacks.linkage.registry import LINKAGE_ATTACKS
 from tallystick.attacks.linkage.trilateration import Trilateration
 from tallystick.attacks.linkage.view import DistanceModel, FeaturePartyView, FiltersView, LabelPartyView, Located, RanksView
 from tallystick.errors import ConfigError

@@ -8,11 +8,11 @@ from numpy.linalg import inv
 from planted import ROWS, generator, labels, planted_view
 from scipy.linalg import sqrtm
 
-from tallystick.attacks.energies import RecentWhitening
+from tallystick.attacks.label_inference.attack_table import LABEL_INFERENCE_ATTACKS
 from tallystick.attacks.label_inference.evaluate import evaluate_label_inference
-from tallystick.attacks.label_inference.registry import LABEL_INFERENCE_ATTACKS
 from tallystick.attacks.row_sums import RowSums
 from tallystick.attacks.scoring import AttackEvaluator, AttackMetrics
+from tallystick.attacks.second_moments import RecentWhitening
 from tallystick.attacks.view import View
 
 TRUTH = labels()

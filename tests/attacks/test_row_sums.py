@@ -6,9 +6,9 @@ import pytest
 import torch
 from planted import labels, planted_view
 
+from tallystick.attacks.label_inference.attack_table import LABEL_INFERENCE_ATTACKS
 from tallystick.attacks.label_inference.evaluate import evaluate_label_inference
 from tallystick.attacks.label_inference.observations import observations
-from tallystick.attacks.label_inference.registry import LABEL_INFERENCE_ATTACKS
 from tallystick.attacks.matrix import rescaled
 from tallystick.attacks.row_sums import RowSums, chosen_rows, epochs_in_words, most_looks, spread_over
 from tallystick.errors import DataError

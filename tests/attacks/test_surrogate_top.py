@@ -9,8 +9,8 @@ from planted import WIDTH, generator, labels, planted_view
 from torch.distributions import Normal
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from tallystick.attacks.label_inference.attack_table import LABEL_INFERENCE_ATTACKS
 from tallystick.attacks.label_inference.evaluate import LabelInferenceEvaluation, evaluate_label_inference
-from tallystick.attacks.label_inference.registry import LABEL_INFERENCE_ATTACKS
 from tallystick.attacks.label_inference.surrogate_top import SurrogateTop, _Fitting, _Surrogate
 from tallystick.attacks.scoring import AttackEvaluator, AttackMetrics
 from tallystick.attacks.view import StepView, View

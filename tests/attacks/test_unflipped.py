@@ -6,9 +6,9 @@ import pytest
 import torch
 from planted import generator
 
+from tallystick.attacks.label_inference.attack_table import LABEL_INFERENCE_ATTACKS
 from tallystick.attacks.label_inference.auxiliary import NoLabels
 from tallystick.attacks.label_inference.evaluate import evaluate_label_inference
-from tallystick.attacks.label_inference.registry import LABEL_INFERENCE_ATTACKS
 from tallystick.attacks.label_inference.unflipped import UnflippedAttack
 from tallystick.attacks.scoring import AttackEvaluator, rank_auc
 from tallystick.attacks.view import Scores, StepView, View

@@ -10,14 +10,14 @@ import pytest
 import torch
 from defense_rows import DEFENSE_ROWS
 
+from tallystick.attacks.label_inference.attack_table import LABEL_INFERENCE_ATTACKS
 from tallystick.attacks.label_inference.evaluate import evaluate_label_inference
-from tallystick.attacks.label_inference.registry import LABEL_INFERENCE_ATTACKS
 from tallystick.attacks.view import StepView, View
 from tallystick.config.contract import Contract, parse_contract
 from tallystick.defenses.chain import Defenses, chain
+from tallystick.defenses.defense_table import DEFENSES
+from tallystick.defenses.known_attacks import READ_BY
 from tallystick.defenses.noise import NoiseStream
-from tallystick.defenses.read_by import READ_BY
-from tallystick.defenses.registry import DEFENSES
 from tallystick.disclosure.protection import defense_lines
 
 ROWS, BATCH, EPOCHS, WIDTH, INSIDE = 2000, 250, 8, 16, 3

@@ -15,11 +15,11 @@ from tallystick.alignment.outcome import Alignment, Candidates
 from tallystick.alignment.randomness import SecureRandom
 from tallystick.alignment.similar_keys import SimilarKeys
 from tallystick.alignment.similarity_noise import fit, noisy_similarities, scale_of
-from tallystick.artifacts.folder import RunFolder
 from tallystick.audit.linkage import LinkedSide, audit_linkage
 from tallystick.audit.locating import located_by_helper
 from tallystick.config.contract import parse_contract
 from tallystick.network.channel import no_progress
+from tallystick.run_folder.folder import RunFolder
 
 BANK, SHOP, K = "bank", "shop", 6
 PLACES = [{"name": name, "unit": "degree", "low": 0.0, "high": 1.0} for name in ("lon", "lat")]

@@ -19,14 +19,14 @@ from tallystick.cli.app import app
 from tallystick.config.compute import ComputeConfig
 from tallystick.config.contract import load_contract, parse_contract
 from tallystick.config.party import load_party
-from tallystick.data.lazy import LazyTable
-from tallystick.defense_trials import runs
-from tallystick.defense_trials.partner import SimulatedPartner
-from tallystick.defense_trials.trials import candidate_trials, estimate, parse_sweep
-from tallystick.defenses.registry import DEFENSES
+from tallystick.defenses.defense_table import DEFENSES
 from tallystick.errors import ComputeError, ConfigError, Diverged
 from tallystick.results import read_result
 from tallystick.simulation import simulate
+from tallystick.tables.lazy_table import LazyTable
+from tallystick.trials import runs
+from tallystick.trials.partner import SimulatedPartner
+from tallystick.trials.trials import candidate_trials, estimate, parse_sweep
 
 PARTIES = ("bank", "shop")
 

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tallystick import __version__
-from tallystick.alignment.registry import LINKAGES
+from tallystick.alignment.linkages import LINKAGES
 from tallystick.check import check_party_file
 from tallystick.cli import setup
 from tallystick.cli.app import app

@@ -10,9 +10,9 @@ from tallystick.config.contract import parse_contract
 from tallystick.config.party import parse_party
 from tallystick.config.party_checks import check_party
 from tallystick.config.sections import SplitConfig
-from tallystick.data.split import TEST, VALIDATION, folds_by_hash, split_by_hash
 from tallystick.disclosure.table import disclosure_lines
 from tallystick.errors import ConfigError
+from tallystick.tables.split import TEST, VALIDATION, folds_by_hash, split_by_hash
 
 PARTIES = ("bank", "shop")
 REFUSED = {

@@ -9,9 +9,9 @@ from defense_rows import DEFENSE_ROWS
 
 from tallystick.config.contract import Contract, parse_contract
 from tallystick.defenses.chain import NO_DEFENSE, chain
+from tallystick.defenses.defense_table import DEFENSES
 from tallystick.defenses.distance_correlation import DistanceCorrelation
 from tallystick.defenses.noise import NoiseStream
-from tallystick.defenses.registry import DEFENSES
 from tallystick.errors import ConfigError
 
 ENTRIES = {method: keys[0] for method, keys in DEFENSE_ROWS.items()}

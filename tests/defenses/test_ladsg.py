@@ -9,16 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tallystick.artifacts.folder import RunFolder
 from tallystick.config.contract import Contract, parse_contract
-from tallystick.data.features import Features
-from tallystick.data.target import LabelCoder
 from tallystick.dataset.dataset import Labels
 from tallystick.dataset.intersection import IntersectionDataset
 from tallystick.defenses.ladsg import Ladsg, SimilarGradients
 from tallystick.errors import ConfigError, DataError
 from tallystick.evaluation.boosting import cross_fitted
 from tallystick.job.phases.defense import RunDefense
+from tallystick.run_folder.folder import RunFolder
+from tallystick.tables.features import Features
+from tallystick.tables.target import LabelCoder
 
 ANY = torch.Generator()
 

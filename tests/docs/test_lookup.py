@@ -6,15 +6,15 @@ from types import ModuleType
 
 import pytest
 
-from tallystick.alignment.registry import LINKAGES
-from tallystick.attacks.feature_inference.registry import FEATURE_INFERENCE_ATTACKS
-from tallystick.attacks.label_inference.registry import LABEL_INFERENCE_ATTACKS
-from tallystick.attacks.linkage.registry import LINKAGE_ATTACKS
+from tallystick.alignment.linkages import LINKAGES
+from tallystick.attacks.feature_inference.attack_table import FEATURE_INFERENCE_ATTACKS
+from tallystick.attacks.label_inference.attack_table import LABEL_INFERENCE_ATTACKS
+from tallystick.attacks.linkage.attack_table import LINKAGE_ATTACKS
 from tallystick.attacks.linkage.texts import TEXT_ATTACKS
 from tallystick.config.unaligned import METHODS as UNALIGNED_METHODS
-from tallystick.evaluation.private.registry import MECHANISMS
-from tallystick.imputation.registry import FEATURE_IMPUTERS, LABEL_IMPUTERS
-from tallystick.models.similarity.registry import MERGES
+from tallystick.evaluation.private.release_table import MECHANISMS
+from tallystick.imputation.imputer_table import FEATURE_IMPUTERS, LABEL_IMPUTERS
+from tallystick.models.similarity.merge_table import MERGES
 
 DOCS = Path(__file__).parents[2] / "docs"
 

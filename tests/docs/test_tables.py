@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from tallystick.attacks.membership.registry import MEMBERSHIP_ATTACKS
-from tallystick.defenses.read_by import READ_BY
-from tallystick.defenses.registry import DEFENSES
+from tallystick.attacks.membership.attack_table import MEMBERSHIP_ATTACKS
+from tallystick.defenses.defense_table import DEFENSES
+from tallystick.defenses.known_attacks import READ_BY
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from tallystick.data.features import Features
 from tallystick.evaluation.boosting import Boosted
+from tallystick.tables.features import Features
 
 pytest.importorskip("sklearn")
 ROWS = 400

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from sklearn import metrics as oracle
 
-from tallystick.data.groups import MISSING, MOST_GROUPS, OTHERS, groups_of
 from tallystick.errors import DataError
 from tallystick.evaluation.decisions import ScoredRows, Subgroups, by_group, decide
 from tallystick.metrics import UndefinedMetric, auc, sigmoid
+from tallystick.tables.groups import MISSING, MOST_GROUPS, OTHERS, groups_of
 
 CLOSE = pytest.approx
 

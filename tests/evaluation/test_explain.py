@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from tallystick.data.features import Features
 from tallystick.evaluation import explain as explaining
 from tallystick.evaluation.explain import Game, Row, explain
 from tallystick.evaluation.importance import ColumnPlace
+from tallystick.tables.features import Features
 
 GAME = Game(
     columns=[

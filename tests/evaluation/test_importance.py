@@ -8,14 +8,12 @@ import polars as pl
 import pytest
 import torch
 
+from tallystick.attacks.feature_inference.attack_table import FEATURE_INFERENCE_ATTACKS
 from tallystick.attacks.feature_inference.evaluate import evaluate_feature_inference
-from tallystick.attacks.feature_inference.registry import FEATURE_INFERENCE_ATTACKS
 from tallystick.attacks.feature_inference.view import ColumnValues, SentEmbeddings
 from tallystick.config.party import FeatureColumns
 from tallystick.config.sections import NetworkModel
-from tallystick.cut.messages import CutEmbedding
-from tallystick.data.encoder import Encoder
-from tallystick.data.features import Features
+from tallystick.cut.cut_messages import CutEmbedding
 from tallystick.errors import ProtocolError
 from tallystick.evaluation.importance import (
     MAX_COLUMNS,
@@ -35,6 +33,8 @@ from tallystick.metrics import auc
 from tallystick.models.build import build_bottom, build_label_model
 from tallystick.models.split import CentralizedModel
 from tallystick.network.channel import memory_channels
+from tallystick.tables.encoder import Encoder
+from tallystick.tables.features import Features
 
 ROWS, HOW = 300, {"repeats": 3, "batch_size": 64}
 

@@ -11,13 +11,13 @@ from tiny import columns, contract_values, tables
 from typer.testing import CliRunner
 
 from tallystick import simulate
-from tallystick.artifacts.folder import RunFolder
 from tallystick.cli.app import app
-from tallystick.data.encoder import Encoder
 from tallystick.errors import ConfigError, DamagedFile, DataError
 from tallystick.export.card import card_of
 from tallystick.export.half import half_of
 from tallystick.export.write import CARD, ENCODER, INPUTS, ONNX, WEIGHTS, write_half
+from tallystick.run_folder.folder import RunFolder
+from tallystick.tables.encoder import Encoder
 
 PARTIES = ("bank", "shop")
 

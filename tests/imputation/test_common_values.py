@@ -10,12 +10,12 @@ from sklearn.metrics import roc_auc_score
 
 from tallystick.attacks.membership.cells import UniqueCells
 from tallystick.attacks.view import StepView, View
-from tallystick.data.categories import UNSEEN
-from tallystick.data.common_values import BINS, LEAST_CODES, LEAST_ROWS, Blur, CommonValues
-from tallystick.data.features import Features
 from tallystick.dataset.imputed import ImputingSource
 from tallystick.imputation.draws import Draws
 from tallystick.imputation.spliced_features import SplicedFeatures
+from tallystick.tables.categories import UNSEEN
+from tallystick.tables.common_values import BINS, LEAST_CODES, LEAST_ROWS, Blur, CommonValues
+from tallystick.tables.features import Features
 
 ROWS = 1600
 

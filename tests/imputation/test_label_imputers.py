@@ -9,11 +9,17 @@ from sklearn.neighbors import KNeighborsClassifier
 from tallystick.errors import ConfigError
 from tallystick.imputation.draws import Draws
 from tallystick.imputation.imputer import LabelBatch
+from tallystick.imputation.imputer_table import (
+    FEATURE_STRATEGIES,
+    LABEL_IMPUTERS,
+    LABEL_STRATEGIES,
+    feature_strategy,
+    label_strategy,
+)
 from tallystick.imputation.majority_labels import MajorityLabels
 from tallystick.imputation.neighbor_labels import NeighborLabels
 from tallystick.imputation.random_positive_labels import RandomPositiveLabels
 from tallystick.imputation.random_predicted_labels import RandomPredictedLabels
-from tallystick.imputation.registry import FEATURE_STRATEGIES, LABEL_IMPUTERS, LABEL_STRATEGIES, feature_strategy, label_strategy
 
 
 def batch_of(rows: int, *, seed: int = 1, present: float = 0.5, positive_rate: float = 0.25) -> LabelBatch:

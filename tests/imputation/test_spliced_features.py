@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from tallystick.data.common_values import BINS
-from tallystick.data.features import Features
 from tallystick.dataset.imputed import ImputingSource
 from tallystick.errors import ConfigError, DataError
 from tallystick.imputation.draws import Draws
 from tallystick.imputation.spliced_features import LARGEST_SHARE, SplicedFeatures, dependence_tree
+from tallystick.tables.common_values import BINS
+from tallystick.tables.features import Features
 
 ROWS, COUNT = 2000, 3000
 

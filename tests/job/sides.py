@@ -15,12 +15,12 @@ from tallystick.job.versions import Versions, listed
 from tallystick.network.addresses import free_port
 from tallystick.network.channel import MemoryChannel, memory_channels
 from tallystick.network.messages import encode
-from tallystick.online import label_party as online_label_party
-from tallystick.online import side as online_side
-from tallystick.online import switching
-from tallystick.online.feature_party import serve_feature_party
-from tallystick.online.label_party import serve_label_party
-from tallystick.online.side import ServingSide
+from tallystick.serving import label_party as online_label_party
+from tallystick.serving import side as online_side
+from tallystick.serving import version_switch
+from tallystick.serving.feature_party import serve_feature_party
+from tallystick.serving.label_party import serve_label_party
+from tallystick.serving.side import ServingSide
 from tallystick.watcher import Silent
 
 PARTIES = ("bank", "shop")
@@ -38,7 +38,7 @@ class Sides:
         self.job.change("bank", weight="weight", serving=self.options)
         self.patch, self.sent, self.told, self.heard = patch, [], [], []
         self.called, self.errors, self.left = set(), {}, set()
-        patch.setattr(switching, "LOOK_S", 0.1)
+        patch.setattr(version_switch, "LOOK_S", 0.1)
         for module in (process, job_predict, online_side):
             patch.setattr(module, "with_sessions", self.with_sessions)
         patch.setattr(online_label_party, "answer_clients", self.until_ticked)

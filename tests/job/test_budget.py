@@ -11,8 +11,6 @@ from sides import Sides
 from tiny import columns, contract_values, tables
 from typer.testing import CliRunner
 
-from tallystick.artifacts.folder import RunFolder
-from tallystick.artifacts.ledger import known_ledger
 from tallystick.check import check_party_file
 from tallystick.cli.app import app
 from tallystick.config.contract import parse_contract
@@ -26,6 +24,8 @@ from tallystick.job.phases.defense import RunDefense
 from tallystick.job.phases.release import release_auc
 from tallystick.privacy.events import PureDP
 from tallystick.privacy.ledger import BudgetExceeded, Cap, Ledger
+from tallystick.run_folder.folder import RunFolder
+from tallystick.run_folder.ledger import known_ledger
 
 PARTIES = ("bank", "shop")
 LABEL_DP = {"method": "label-dp", "epsilon": 1.0}

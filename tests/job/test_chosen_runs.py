@@ -8,9 +8,9 @@ import pytest
 from tiny import error_of, files_of, of_each
 
 from tallystick import predict
-from tallystick.data import records
 from tallystick.errors import ConfigError, DamagedFile, PeerStopped, TallystickError
 from tallystick.job.process import run_process
+from tallystick.tables import records
 from tallystick.watcher import Silent
 
 PARTIES = ("bank", "shop")

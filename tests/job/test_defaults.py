@@ -4,8 +4,8 @@ import pytest
 import similar
 import tiny
 
-from tallystick.data import encoder
 from tallystick.simulation import simulate
+from tallystick.tables import encoder
 
 PARTIES = ("bank", "shop")
 DEFAULTS = {"model": {}, "training": {"epochs": 12}, "evaluation": {"bootstrap": 0, "own_columns_boosting": False}}

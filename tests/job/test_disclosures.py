@@ -21,11 +21,11 @@ from tallystick.disclosure.serving import SERVING
 from tallystick.disclosure.table import DISCLOSURES, disclosure_lines
 from tallystick.network.channel import MemoryChannel
 from tallystick.network.messages import Message
-from tallystick.online import feature_party_asks
-from tallystick.online import label_party as online_label_party
-from tallystick.online.feature_party import serve_feature_party
-from tallystick.online.feature_party_asks import serve_feature_party_that_asks, serve_label_party_that_answers
-from tallystick.online.label_party import serve_label_party
+from tallystick.serving import feature_party_asks
+from tallystick.serving import label_party as online_label_party
+from tallystick.serving.feature_party import serve_feature_party
+from tallystick.serving.feature_party_asks import serve_feature_party_that_asks, serve_label_party_that_answers
+from tallystick.serving.label_party import serve_label_party
 from tallystick.simulation import simulate
 from tallystick.watcher import Silent
 

@@ -6,19 +6,19 @@ import pytest
 import torch
 from tiny import columns, contract_values, tables
 
-from tallystick.artifacts.embedding_charge import EmbeddingCharge, Sent, count_anew, evaluation_ahead, sent_by, training_ahead
-from tallystick.artifacts.folder import RunFolder
-from tallystick.artifacts.ledger import create_ledger
 from tallystick.check import check_party_file
 from tallystick.config.contract import parse_contract
 from tallystick.config.party import parse_party
-from tallystick.cut.messages import CutEmbedding
+from tallystick.cut.cut_messages import CutEmbedding
 from tallystick.defenses.gaussian_embeddings import GaussianEmbeddings
 from tallystick.errors import StorageError
 from tallystick.network.channel import MemoryChannel
 from tallystick.privacy.events import UnsentGaussianDP
 from tallystick.privacy.ledger import BudgetExceeded, Ledger
 from tallystick.results import read_result
+from tallystick.run_folder.embedding_charge import EmbeddingCharge, Sent, count_anew, evaluation_ahead, sent_by, training_ahead
+from tallystick.run_folder.folder import RunFolder
+from tallystick.run_folder.ledger import create_ledger
 from tallystick.simulation import simulate
 
 PARTIES = ("bank", "shop")

@@ -11,8 +11,6 @@ from tiny import OnDisk, contract_values, files_of, lay_out
 from typer.testing import CliRunner
 
 from tallystick import predict
-from tallystick.artifacts.answers import AnsweredRow, AnswerLog, read_answers
-from tallystick.artifacts.folder import RunFolder
 from tallystick.cli.app import app
 from tallystick.config.contract import load_contract
 from tallystick.config.party import load_party
@@ -20,6 +18,8 @@ from tallystick.config.serving import AnswersConfig
 from tallystick.encryption import MAGIC, FolderKey
 from tallystick.errors import ConfigError, DamagedFile
 from tallystick.job.process import run_process
+from tallystick.run_folder.answer_journal import AnsweredRow, AnswerLog, read_answers
+from tallystick.run_folder.folder import RunFolder
 from tallystick.storage import Origin, write_json
 
 KEYS = {name: bytes([number] * 32).hex() for number, name in enumerate(PARTIES)}

@@ -10,14 +10,9 @@ import torch
 from safetensors.torch import load_file
 from tiny import columns, contract_values, weights
 
-from tallystick.artifacts.folder import RunFolder
-from tallystick.artifacts.trained import Architecture
 from tallystick.check import check_party_file
 from tallystick.config.contract import parse_contract
 from tallystick.config.party import parse_party
-from tallystick.data.encoder import Encoder
-from tallystick.data.split import TEST, TRAINING, split_by_hash
-from tallystick.data.target import LabelCoder
 from tallystick.errors import ConfigError, IdError
 from tallystick.job.phases import align
 from tallystick.models.build import build_bottom
@@ -25,8 +20,13 @@ from tallystick.models.split import CentralizedModel
 from tallystick.privacy.events import NotPrivate
 from tallystick.privacy.ledger import Ledger
 from tallystick.report.page import to_html
+from tallystick.run_folder.folder import RunFolder
+from tallystick.run_folder.trained import Architecture
 from tallystick.simulation import Silent, simulate
-from tallystick.training.joined import train_joined
+from tallystick.tables.encoder import Encoder
+from tallystick.tables.split import TEST, TRAINING, split_by_hash
+from tallystick.tables.target import LabelCoder
+from tallystick.training.centralized import train_joined
 from tallystick.training.objective import Supervised
 from tallystick.training.plan import Schedule
 

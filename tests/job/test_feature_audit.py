@@ -9,13 +9,9 @@ import polars as pl
 import pytest
 from tiny import columns, contract_values, seed_system, tables, weights
 
-from tallystick.artifacts.embedding_charge import EmbeddingCharge, Sent
-from tallystick.artifacts.folder import RunFolder
-from tallystick.artifacts.found_folders import contract_of
-from tallystick.artifacts.ledger import create_ledger
 from tallystick.attacks.feature_inference import evaluate
 from tallystick.audit import columns as feature_audit
-from tallystick.audit.recorded import audit_recorded
+from tallystick.audit.finished_run import audit_recorded
 from tallystick.config.contract import parse_contract
 from tallystick.config.party import parse_party
 from tallystick.defenses.gaussian_embeddings import GaussianEmbeddings
@@ -24,6 +20,10 @@ from tallystick.privacy.events import NotPrivate
 from tallystick.privacy.ledger import Ledger
 from tallystick.report.leaks import column_promise, feature_headline, leak_headline, leak_lines
 from tallystick.results import MeanRebuilt, RowGroup, read_result
+from tallystick.run_folder.embedding_charge import EmbeddingCharge, Sent
+from tallystick.run_folder.folder import RunFolder
+from tallystick.run_folder.ledger import create_ledger
+from tallystick.run_folder.listing import contract_of
 from tallystick.simulation import simulate
 from tallystick.storage import Origin
 from tallystick.training.checkpoint import read_tensors, write_tensors

@@ -8,17 +8,17 @@ from safetensors.torch import load_file
 from sklearn.metrics import roc_auc_score
 from tiny import columns, contract_values, tables
 
-from tallystick.artifacts.folder import RunFolder
-from tallystick.artifacts.row_recorder import RowStore
 from tallystick.config.contract import parse_contract
 from tallystick.config.party import parse_party
-from tallystick.data.features import FeatureShape
-from tallystick.data.keys import keys_of
-from tallystick.data.split import TEST, TRAINING, VALIDATION, split_by_hash
 from tallystick.errors import ConfigError, DataError
 from tallystick.export.half import half_of
 from tallystick.models.tabular import TabularBottom
+from tallystick.run_folder.folder import RunFolder
+from tallystick.run_folder.row_recorder import RowStore
 from tallystick.simulation import simulate
+from tallystick.tables.features import FeatureShape
+from tallystick.tables.keys import keys_of
+from tallystick.tables.split import TEST, TRAINING, VALIDATION, split_by_hash
 from tallystick.watcher import Silent
 
 PARTIES = ("bank", "shop")

@@ -14,10 +14,10 @@ import tallystick
 from tallystick import __version__
 from tallystick.alignment.exchange import Chunk, Size, receive_list, receive_size
 from tallystick.config.contract import parse_contract
-from tallystick.cut.messages import CutEmbedding, CutGradient, receive_embedding, receive_gradient
+from tallystick.cut.cut_messages import CutEmbedding, CutGradient, receive_embedding, receive_gradient
 from tallystick.dataset.intersection import SplitParts, receive_parts
 from tallystick.errors import ContractMismatch, ProtocolError
-from tallystick.evaluation.messages import Finished, receive_finished
+from tallystick.evaluation.evaluation_messages import Finished, receive_finished
 from tallystick.evaluation.private.protocol import NoisyScoreRows, PublicBins, PublicResult, client, noisy_scores_server
 from tallystick.evaluation.private.ranks import TwoStatistics
 from tallystick.evaluation.private.scores import NoisyScores
@@ -26,10 +26,10 @@ from tallystick.network.channel import memory_channels
 from tallystick.network.messages import MEBIBYTE, Array, Bulk
 from tallystick.privacy.masks import Join, Term, exchange_keys, receive_sum
 from tallystick.privacy.noise import SecureNoise
-from tallystick.serving.answering import receive_way
-from tallystick.serving.messages import WayOfAsking
-from tallystick.serving.predict import UnionScores, receive_scores_message
-from tallystick.training.messages import CutWidth, ValidationDecision, receive_decision, receive_width
+from tallystick.scoring.answering import receive_way
+from tallystick.scoring.predict import UnionScores, receive_scores_message
+from tallystick.scoring.scoring_messages import WayOfAsking
+from tallystick.training.training_messages import CutWidth, ValidationDecision, receive_decision, receive_width
 
 NAN, INF = math.nan, math.inf
 RUN_ID, OTHER_RUN = "0123456789abcdef", "fedcba9876543210"
@@ -266,14 +266,14 @@ ELSEWHERE = {
     "TagsCommitment": "alignment/test_psi_malicious.py",
     "ProgrammedTable": "alignment/switching/test_parts.py",
     "ProgrammedStore": "alignment/switching/test_parts.py",
-    "RowQuestion": "serving/test_asking.py",
-    "RowAnswer": "serving/test_asking.py",
-    "ScoreQuestion": "serving/test_asked_scores.py",
-    "ScoreAnswer": "serving/test_asked_scores.py",
-    "AlignmentKept": "serving/test_meeting.py",
-    "AlignmentNext": "serving/test_meeting.py",
-    "VersionsWanted": "online/test_version_messages.py",
-    "VersionsHeld": "online/test_version_messages.py",
+    "RowQuestion": "scoring/test_asking.py",
+    "RowAnswer": "scoring/test_asking.py",
+    "ScoreQuestion": "scoring/test_asked_scores.py",
+    "ScoreAnswer": "scoring/test_asked_scores.py",
+    "AlignmentKept": "scoring/test_alignment_reuse.py",
+    "AlignmentNext": "scoring/test_alignment_reuse.py",
+    "VersionsWanted": "serving/test_version_messages.py",
+    "VersionsHeld": "serving/test_version_messages.py",
 }
 
 

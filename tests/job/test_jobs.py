@@ -8,9 +8,9 @@ import polars as pl
 import pytest
 from tiny import contract_values, lay_out, tables
 
-from tallystick.artifacts.folder import RunFolder
 from tallystick.config.contract import load_contract
 from tallystick.config.party import load_party
+from tallystick.run_folder.folder import RunFolder
 
 PARTIES = ("bank", "shop")
 

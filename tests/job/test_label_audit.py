@@ -9,21 +9,21 @@ import pytest
 import torch
 from tiny import columns, contract_values, few_column_attacks, seed_system, tables, weights
 
-from tallystick.artifacts.folder import RunFolder
 from tallystick.audit import run as audit
-from tallystick.audit.known_start import KnownStart
+from tallystick.audit.finished_run import audit_recorded
+from tallystick.audit.known_initial_weights import KnownStart
 from tallystick.audit.labels import audit_labels
-from tallystick.audit.recorded import audit_recorded
 from tallystick.config.contract import parse_contract
-from tallystick.data.features import FeatureShape
 from tallystick.disclosure.protection import defense_lines
 from tallystick.errors import ConfigError
 from tallystick.job.phases.defense import key_stream
 from tallystick.models.build import build_label_model
 from tallystick.privacy.ledger import BudgetExceeded, Ledger
 from tallystick.results import read_result
+from tallystick.run_folder.folder import RunFolder
 from tallystick.simulation import simulate
 from tallystick.storage import Origin
+from tallystick.tables.features import FeatureShape
 from tallystick.training.checkpoint import read_tensors, write_tensors
 from tallystick.watcher import Silent
 

@@ -15,18 +15,18 @@ from tiny import columns, contract_values, seed_system, tables
 
 from tallystick.config.contract import parse_contract
 from tallystick.config.unaligned import UnalignedConfig
-from tallystick.data.target import LabelCoder
 from tallystick.dataset.intersection import check_classes
 from tallystick.defenses.gaussian_labels import GRID
 from tallystick.defenses.label_dp import other_words
 from tallystick.errors import DataError, TallystickError
-from tallystick.evaluation.messages import Finished
+from tallystick.evaluation.evaluation_messages import Finished
 from tallystick.job import run
 from tallystick.job.phases import defense, evaluate
 from tallystick.network.channel import MemoryChannel
 from tallystick.network.messages import encode
 from tallystick.privacy.ledger import Ledger
 from tallystick.simulation import simulate
+from tallystick.tables.target import LabelCoder
 
 PARTIES = ("bank", "shop")
 ROWS = 160

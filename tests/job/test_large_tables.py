@@ -4,10 +4,10 @@ import pytest
 from tiny import columns, contract_values, seed_system, tables, weights
 
 from tallystick import simulation
-from tallystick.data import columns as training_columns
-from tallystick.data import records
-from tallystick.data.lazy import store
 from tallystick.simulation import simulate
+from tallystick.tables import columns as training_columns
+from tallystick.tables import records
+from tallystick.tables.lazy_table import store
 
 PARTIES = ("bank", "shop")
 
@@ -31,7 +31,7 @@ def test_wherever_rows_lie_a_run_has_the_same_bits(tmp_path, monkeypatch, method
         patch.setattr(records, "PIECE_BYTES", 1)
         patch.setattr(records, "LEAST_ROWS", 100)
         mapped = records.mapped
-        patch.setattr("tallystick.data.encoder.mapped", lambda *args, **more: written.append(1) or mapped(*args, **more))
+        patch.setattr("tallystick.tables.encoder.mapped", lambda *args, **more: written.append(1) or mapped(*args, **more))
         in_files, models = _run(tmp_path / "files", monkeypatch, alignment__method=method)
     assert len(written) >= len(PARTIES)
     assert set(models) == {*PARTIES}

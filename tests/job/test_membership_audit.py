@@ -6,13 +6,13 @@ import pytest
 import torch
 from tiny import columns, contract_values, tables
 
-from tallystick.artifacts.recorder import Recorder, ViewStore
 from tallystick.attacks.view import StepView
 from tallystick.audit.membership import audit_membership
 from tallystick.audit.recording import AuditedRun, recording_plan
 from tallystick.config.contract import parse_contract
 from tallystick.report.page import to_html
 from tallystick.results import merge
+from tallystick.run_folder.recorder import Recorder, ViewStore
 from tallystick.simulation import simulate
 from tallystick.storage import Origin
 from tallystick.training.plan import Schedule

@@ -12,14 +12,10 @@ from msgspec.structs import replace
 from test_label_flip import files_of
 from tiny import columns, contract_values, seed_system, tables, weights
 
-from tallystick.artifacts.folder import RunFolder
-from tallystick.artifacts.ledger import create_ledger
-from tallystick.artifacts.trained import Architecture
 from tallystick.audit.labels import unattacked
 from tallystick.config.contract import parse_contract
 from tallystick.config.party import parse_party
-from tallystick.cut.messages import CutEmbedding, CutGradient
-from tallystick.data.keys import keys_of
+from tallystick.cut.cut_messages import CutEmbedding, CutGradient
 from tallystick.disclosure.table import disclosure_lines
 from tallystick.errors import ConfigError, DataError, TallystickError
 from tallystick.job.handshake import Agreement, Greeting
@@ -30,7 +26,11 @@ from tallystick.job.run import run_party
 from tallystick.network.channel import MemoryChannel, memory_channels
 from tallystick.network.messages import decode, encode
 from tallystick.report.leaks import NOTHING_SENT, leak_headline, leak_lines
+from tallystick.run_folder.folder import RunFolder
+from tallystick.run_folder.ledger import create_ledger
+from tallystick.run_folder.trained import Architecture
 from tallystick.simulation import simulate
+from tallystick.tables.keys import keys_of
 from tallystick.watcher import Silent
 
 PARTIES = ("bank", "shop")

@@ -5,11 +5,11 @@ import pytest
 from sides import PARTIES, Sides
 from tiny import files_of, tables
 
-from tallystick.artifacts.folder import RunFolder
-from tallystick.artifacts.ledger import known_ledger
-from tallystick.data.split import TEST, folds_by_hash, split_by_hash
 from tallystick.job.promotion import count_decision, decide_promotion, decide_without_figures
 from tallystick.report.compare import read_run
+from tallystick.run_folder.folder import RunFolder
+from tallystick.run_folder.ledger import known_ledger
+from tallystick.tables.split import TEST, folds_by_hash, split_by_hash
 
 CLASSES, NUMBERS = (tables(PARTIES, rows=360, target=target) for target in ("binary", "regression"))
 FEW = {**NUMBERS, "shop": NUMBERS["shop"][:80]}

@@ -7,11 +7,11 @@ import pytest
 import torch
 from tiny import columns, contract_values, tables
 
-from tallystick.artifacts.folder import RunFolder
-from tallystick.artifacts.found_folders import contract_of
 from tallystick.audit.columns import audit_features, load_columns, save_columns
 from tallystick.audit.labels import audit_labels, load_labels, save_labels
 from tallystick.report.leaks import feature_headline, leak_headline
+from tallystick.run_folder.folder import RunFolder
+from tallystick.run_folder.listing import contract_of
 from tallystick.simulation import simulate
 from tallystick.watcher import Silent
 

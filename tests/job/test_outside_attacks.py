@@ -21,7 +21,7 @@ import sys
 
 import torch
 
-from tallystick.attacks.label_inference.registry import LabelInferenceAttack
+from tallystick.attacks.label_inference.attack_table import LabelInferenceAttack
 from tallystick.attacks.view import Scores
 
 def longest(view, *, generator):

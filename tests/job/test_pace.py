@@ -6,16 +6,16 @@ import pytest
 import tiny
 from tiny import columns, contract_values, tables
 
-from tallystick.artifacts.folder import RunFolder
 from tallystick.config.contract import parse_contract
 from tallystick.config.sections import TrainingSettings
 from tallystick.errors import DamagedFile, ProtocolError
-from tallystick.job.phases import pace
+from tallystick.job.phases import batches_in_flight
 from tallystick.network.channel import memory_channels
-from tallystick.network.line import LineProbe, MeasuredLine, measure_line
+from tallystick.network.line_speed import LineProbe, MeasuredLine, measure_line
+from tallystick.run_folder.folder import RunFolder
 from tallystick.simulation import simulate
-from tallystick.training.messages import Pace
 from tallystick.training.plan import fitting_staleness, most_batches_per_message, rows_validated
+from tallystick.training.training_messages import Pace
 
 PARTIES = ("bank", "shop", "club")
 
@@ -57,7 +57,7 @@ def far(tmp_path_factory):
         return MeasuredLine(round_trip_s=away[channel.peer], bytes_per_s=1e7)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pace, "measure_line", measured)
+        patch.setattr(batches_in_flight, "measure_line", measured)
         return run(tmp_path_factory.mktemp("far"), mode="auto", batch_size=8)
 
 
@@ -71,7 +71,7 @@ def test_the_farthest_partner_decides_for_all_and_the_run_is_that_of_its_pace(fa
 
 
 def test_partners_beside_each_other_train_without_loss(tmp_path, monkeypatch):
-    monkeypatch.setattr("tallystick.job.phases.pace.measure_line", near)
+    monkeypatch.setattr("tallystick.job.phases.batches_in_flight.measure_line", near)
     result, folders = run(tmp_path / "auto", mode="auto")
     assert [folder.noted("pace") for folder in folders.values()] == [{"staleness": 0}] * 3
     expected, _ = run(tmp_path / "synchronous")
@@ -119,20 +119,20 @@ PROBES = [LineProbe(data=b"")] * 5
 )
 def test_a_pace_out_of_turn_or_out_of_range_is_refused(far, said):
     with pytest.raises(ProtocolError):
-        pace.paced_feature_party(*parts(far[1]["shop"], answered(said)), goes_on=False)
+        batches_in_flight.paced_feature_party(*parts(far[1]["shop"], answered(said)), goes_on=False)
 
 
 def test_a_run_that_goes_on_keeps_its_pace(far):
     shop = far[1]["shop"]
-    settled = pace.paced_feature_party(*parts(shop, answered([Pace(staleness=7)])), goes_on=True)
+    settled = batches_in_flight.paced_feature_party(*parts(shop, answered([Pace(staleness=7)])), goes_on=True)
     assert (settled.mode, settled.staleness) == ("pipelined", 7)
     with pytest.raises(ProtocolError, match="bank goes on with 8 batches in flight; the run began with 7"):
-        pace.paced_feature_party(*parts(shop, answered([Pace(staleness=8)])), goes_on=True)
+        batches_in_flight.paced_feature_party(*parts(shop, answered([Pace(staleness=8)])), goes_on=True)
 
 
 def test_the_label_party_of_a_run_that_goes_on_tells_its_pace_and_measures_nothing(far):
     ours, theirs = memory_channels("bank", "shop", timeout_s=5)
-    settled = pace.paced_label_party(*parts(far[1]["bank"], ours), goes_on=True)
+    settled = batches_in_flight.paced_label_party(*parts(far[1]["bank"], ours), goes_on=True)
     assert (settled.mode, settled.staleness) == ("pipelined", 7)
     assert theirs.receive(Pace) == Pace(staleness=7)
 
@@ -140,7 +140,7 @@ def test_the_label_party_of_a_run_that_goes_on_tells_its_pace_and_measures_nothi
 def test_a_pace_that_is_lost_is_not_made_up(far, tmp_path):
     empty = RunFolder.new(tmp_path, parse_contract(contract_values(PARTIES)), "shop", key=None)
     with pytest.raises(DamagedFile, match=r"pace\.json"):
-        pace.paced_feature_party(*parts(empty, answered([Pace(staleness=7)])), goes_on=True)
+        batches_in_flight.paced_feature_party(*parts(empty, answered([Pace(staleness=7)])), goes_on=True)
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_a_pace_that_is_lost_is_not_made_up(far, tmp_path):
     ],
 )
 def test_check_says_what_a_long_line_means_for_training(changes, round_trip_s, expected):
-    note = pace.pace_note(TrainingSettings(batch_size=64, **changes), 100_000, round_trip_s=round_trip_s)
+    note = batches_in_flight.pace_note(TrainingSettings(batch_size=64, **changes), 100_000, round_trip_s=round_trip_s)
     assert (note is None) == (expected is None)
     assert note is None or note.startswith(expected)
 

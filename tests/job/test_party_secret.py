@@ -10,16 +10,16 @@ from tiny import columns, contract_values, tables, weights
 
 from tallystick.alignment.ids import Ids
 from tallystick.alignment.similar_keys import SimilarKeys
-from tallystick.artifacts.secret import noise_secret, row_noise_secret
 from tallystick.config.contract import parse_contract
 from tallystick.config.party import parse_party
-from tallystick.data.encoder import Encoder
-from tallystick.data.keys import Keys
 from tallystick.dataset.own_rows import OwnRows
 from tallystick.errors import DamagedFile
 from tallystick.privacy.events import GaussianDP
 from tallystick.privacy.ledger import Ledger
+from tallystick.run_folder.noise_secret import noise_secret, row_noise_secret
 from tallystick.simulation import simulate
+from tallystick.tables.encoder import Encoder
+from tallystick.tables.keys import Keys
 
 PARTIES = ("bank", "shop")
 NOISE = {"method": "gaussian-embeddings", "epsilon": 2.0, "delta": 1e-6, "clip": 1.0}

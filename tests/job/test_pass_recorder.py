@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from tallystick.artifacts.pass_recorder import CONTRAST, PassRecorder, PassStores
 from tallystick.errors import DataError
+from tallystick.run_folder.pass_recorder import CONTRAST, PassRecorder, PassStores
 from tallystick.storage import Origin
 
 

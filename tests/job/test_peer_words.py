@@ -34,7 +34,7 @@ from tallystick.network.endpoint import Endpoint
 from tallystick.network.messages import BODY_LENGTH, MEBIBYTE, WIRE_VERSION, Stopped
 from tallystick.network.session import REFUSAL, Refusal, first_frame, open_hello
 from tallystick.privacy.ledger import BudgetExceeded
-from tallystick.training.messages import CutWidth
+from tallystick.training.training_messages import CutWidth
 from tallystick.watcher import Silent
 
 NASTY = "\x1b[2K\x1b[1A\rall is well\n\x1b]0;title\x07\u202e\x9b31m\x00\ud800"

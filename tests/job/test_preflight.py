@@ -11,14 +11,11 @@ from tiny import columns, contract_values, error_of, tables
 from typer.testing import CliRunner
 
 from tallystick.alignment import encoding
-from tallystick.artifacts.ledger import create_ledger
 from tallystick.check import check_party_file
 from tallystick.cli.app import app
 from tallystick.config.contract import load_contract, parse_contract
 from tallystick.config.party import load_party, parse_party
 from tallystick.config.sections import SplitConfig
-from tallystick.data.keys import read_keys
-from tallystick.data.split import TRAINING, VALIDATION, split_by_hash, split_positions
 from tallystick.errors import (
     ConfigError,
     ContractMismatch,
@@ -33,9 +30,12 @@ from tallystick.job.phases import defense
 from tallystick.job.phases.align import low_match, max_rows, require_match_rate
 from tallystick.job.preflight import require
 from tallystick.job.process import run_process, way_on
-from tallystick.job.room import Room
+from tallystick.job.resource_estimate import Room
 from tallystick.privacy.ledger import BudgetExceeded
+from tallystick.run_folder.ledger import create_ledger
 from tallystick.simulation import simulate
+from tallystick.tables.keys import read_keys
+from tallystick.tables.split import TRAINING, VALIDATION, split_by_hash, split_positions
 from tallystick.watcher import Silent
 
 PARTIES = ("bank", "shop")
@@ -467,16 +467,16 @@ def test_what_the_machine_cannot_give(lay_out_job):
 def test_a_table_that_is_too_large_for_this_machine(lay_out_job, monkeypatch):
     job = lay_out_job(PARTIES, rows=200)
     room = f"table: its 190 rows take some {'{}'} of memory in a run, and 1 MiB are free; use a machine with more"
-    monkeypatch.setattr("tallystick.job.room.memory_of_process", lambda: 2**19)
-    monkeypatch.setattr("tallystick.job.room.free_memory", lambda: 2**19)
+    monkeypatch.setattr("tallystick.job.resource_estimate.memory_of_process", lambda: 2**19)
+    monkeypatch.setattr("tallystick.job.resource_estimate.free_memory", lambda: 2**19)
     assert room.format("600 MiB") in both_say(job)
-    monkeypatch.setattr("tallystick.job.room.free_memory", lambda: 2**40)
-    monkeypatch.setattr("tallystick.data.records.IN_MEMORY_BYTES", 0)
+    monkeypatch.setattr("tallystick.job.resource_estimate.free_memory", lambda: 2**40)
+    monkeypatch.setattr("tallystick.tables.records.IN_MEMORY_BYTES", 0)
     for free, is_memory, words in ((2**40, False, "in a file under /place"), (2**40, True, "which lies in memory itself")):
-        monkeypatch.setattr("tallystick.job.room.temporary_folder", lambda: (Path("/place"), free, is_memory))  # noqa: B023
+        monkeypatch.setattr("tallystick.job.resource_estimate.temporary_folder", lambda: (Path("/place"), free, is_memory))  # noqa: B023
         home = job.home("bank")
         assert words in check_party_file(home / "party.yaml", home / "contract.yaml")["room"]
-    monkeypatch.setattr("tallystick.job.room.temporary_folder", lambda: (Path("/place"), 5, False))
+    monkeypatch.setattr("tallystick.job.resource_estimate.temporary_folder", lambda: (Path("/place"), 5, False))
     contract, own = load_contract(job.home("bank") / "contract.yaml"), load_party(job.home("bank") / "party.yaml")
     with pytest.raises(StorageError, match="/place: 190 encoded rows take 1 MiB there in a run, and 1 MiB are free; make room"):
         run_process(contract, own, watcher=Silent())

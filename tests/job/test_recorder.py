@@ -5,8 +5,8 @@ from itertools import pairwise
 import pytest
 import torch
 
-from tallystick.artifacts.recorder import MAX_VIEW_BYTES, Recorder, RecordingPlan, ViewStore
 from tallystick.errors import ConfigError, DataError
+from tallystick.run_folder.recorder import MAX_VIEW_BYTES, Recorder, RecordingPlan, ViewStore
 from tallystick.storage import Origin
 from tallystick.training.plan import Schedule
 

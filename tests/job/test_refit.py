@@ -8,13 +8,13 @@ import similar
 import torch
 from tiny import PATIENCE_S, columns, contract_values, lay_out, tables
 
-from tallystick.artifacts.folder import RunFolder
-from tallystick.artifacts.row_recorder import RowStore
 from tallystick.config.contract import parse_contract
 from tallystick.config.refit import refit_problems, refits
 from tallystick.dataset import intersection
 from tallystick.disclosure.table import disclosure_lines
 from tallystick.errors import ConfigError
+from tallystick.run_folder.folder import RunFolder
+from tallystick.run_folder.row_recorder import RowStore
 from tallystick.simulation import simulate
 from tallystick.training.checkpoint import read_tensors
 

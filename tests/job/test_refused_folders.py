@@ -9,11 +9,11 @@ import stat
 import pytest
 from typer.testing import CliRunner
 
-from tallystick.artifacts.folder import RunFolder
-from tallystick.artifacts.found_folders import FORMAT
 from tallystick.cli.app import app
 from tallystick.config.contract import load_contract
 from tallystick.errors import ConfigError
+from tallystick.run_folder.folder import RunFolder
+from tallystick.run_folder.listing import FORMAT
 from tallystick.storage import new_whole_folder
 
 

@@ -5,11 +5,11 @@ import pytest
 from tiny import columns, contract_values, tables
 
 from tallystick.config.contract import parse_contract
-from tallystick.data.keys import read_keys
-from tallystick.data.split import TEST, split_by_hash
 from tallystick.privacy.ledger import Ledger
 from tallystick.results import read_result
 from tallystick.simulation import simulate
+from tallystick.tables.keys import read_keys
+from tallystick.tables.split import TEST, split_by_hash
 
 PARTIES = ("bank", "shop")
 

@@ -6,11 +6,11 @@ import polars as pl
 import pytest
 from tiny import columns, contract_values, error_of, tables, weights
 
-from tallystick.artifacts.folder import RunFolder
 from tallystick.errors import DataError
 from tallystick.job.watchers import Silent
 from tallystick.privacy.ledger import Ledger
 from tallystick.results import read_result
+from tallystick.run_folder.folder import RunFolder
 from tallystick.simulation import simulate
 
 PARTIES = ("bank", "shop")

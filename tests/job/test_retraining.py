@@ -11,16 +11,16 @@ import torch
 from safetensors.torch import load_file
 from tiny import columns, contract_values, error_of, tables
 
-from tallystick.artifacts.folder import RunFolder
-from tallystick.artifacts.starting_point import FILE, put_starting_weights
 from tallystick.config.contract import parse_contract
 from tallystick.config.party import parse_party
-from tallystick.data.categories import UNSEEN
 from tallystick.errors import ConfigError, DataError, LabelError, TallystickError
 from tallystick.job.handshake import ResumeState, shake_hands, shake_hands_label_party
-from tallystick.job.starting import run_to_start_from
+from tallystick.job.start_from import run_to_start_from
 from tallystick.network.channel import memory_channels
+from tallystick.run_folder.folder import RunFolder
+from tallystick.run_folder.initial_weights import FILE, put_starting_weights
 from tallystick.simulation import simulate
+from tallystick.tables.categories import UNSEEN
 from tallystick.watcher import Silent
 
 PARTIES = ("bank", "shop")

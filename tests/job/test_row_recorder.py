@@ -5,9 +5,9 @@ import stat
 import pytest
 import torch
 
-from tallystick.artifacts.row_recorder import MOST_BYTES, MOST_ROWS, RowRecorder, RowStore
 from tallystick.attacks.row_sums import RowSums, most_looks
 from tallystick.errors import DataError
+from tallystick.run_folder.row_recorder import MOST_BYTES, MOST_ROWS, RowRecorder, RowStore
 from tallystick.storage import Origin
 from tallystick.training.checkpoint import read_tensors, write_tensors
 from tallystick.training.plan import Schedule

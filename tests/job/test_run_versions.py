@@ -23,13 +23,13 @@ from tallystick.errors import ConfigError
 from tallystick.job.handshake import Agreement, Greeting, PromotedHalf, ResumeState, shake_hands
 from tallystick.job.process import run_process
 from tallystick.job.promotion import decide_promotion
-from tallystick.job.runs import complete_ids
+from tallystick.job.run_selection import complete_ids
 from tallystick.job.versions import Versions, listed
 from tallystick.network.channel import memory_channels
-from tallystick.online.side import ServingSide
 from tallystick.privacy.events import PureDP
 from tallystick.privacy.ledger import Ledger
 from tallystick.report.compare import read_run
+from tallystick.serving.side import ServingSide
 from tallystick.watcher import Silent
 
 PARTIES = ("bank", "shop")

@@ -7,9 +7,9 @@ from tiny import columns, contract_values, tables, weights
 
 from tallystick.config.contract import parse_contract
 from tallystick.config.party import parse_party
-from tallystick.data.encoder import Encoder
-from tallystick.defense_trials.partner import SimulatedPartner
 from tallystick.simulation import Silent, simulate
+from tallystick.tables.encoder import Encoder
+from tallystick.trials.partner import SimulatedPartner
 
 PARTIES = ("bank", "shop")
 SEQUENCE = {"length": 4, "target": "shown"}

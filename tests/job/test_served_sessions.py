@@ -8,7 +8,7 @@ from tiny import files_of, of_each, tables
 
 from tallystick.errors import PeerError, TallystickError
 from tallystick.network.channel import memory_channels
-from tallystick.online.side import ServingSide
+from tallystick.serving.side import ServingSide
 from tallystick.watcher import Silent
 
 GIVEN = tables(PARTIES, rows=160)
@@ -43,9 +43,9 @@ def test_a_partner_that_brings_another_list_each_time_is_answered_so_often_a_day
     sides = Sides(tmp_path, monkeypatch, GIVEN)
     sides.tables(GIVEN)
     assert sides.run() is None
-    monkeypatch.setattr("tallystick.online.side.MOST_ALIGNMENTS", 3)
+    monkeypatch.setattr("tallystick.serving.side.MOST_ALIGNMENTS", 3)
     now = iter(range(0, 10**9, 1000))
-    monkeypatch.setattr("tallystick.online.side.time", SimpleNamespace(monotonic=lambda: float(next(now))))
+    monkeypatch.setattr("tallystick.serving.side.time", SimpleNamespace(monotonic=lambda: float(next(now))))
     bank = ServingSide.of(*files_of(sides.job, "bank"), table=None, run=None, watcher=Silent())
 
     def met(frame):

@@ -9,11 +9,11 @@ from tiny import columns, contract_values, tables
 from typer.testing import CliRunner
 
 from tallystick.attacks.feature_inference.view import SentEmbeddings
+from tallystick.attacks.label_inference.attack_table import LABEL_INFERENCE_ATTACKS
 from tallystick.attacks.label_inference.evaluate import evaluate_label_inference
-from tallystick.attacks.label_inference.registry import LABEL_INFERENCE_ATTACKS
 from tallystick.attacks.several_runs import pooled_runs
 from tallystick.attacks.view import StepView, View
-from tallystick.audit.recorded import audit_recorded
+from tallystick.audit.finished_run import audit_recorded
 from tallystick.cli.app import app
 from tallystick.errors import ConfigError, DataError
 from tallystick.simulation import simulate

@@ -10,14 +10,10 @@ import yaml
 from tiny import contract_values, free_port, lay_out, seed_system
 
 from tallystick.alignment.outcome import Alignment, Candidates, SimilarityScale
-from tallystick.artifacts.folder import RunFolder
-from tallystick.artifacts.ledger import create_ledger
 from tallystick.check import check_party_file
 from tallystick.config.contract import parse_contract
 from tallystick.config.party import parse_party
 from tallystick.config.party_checks import check_party
-from tallystick.data.frame import as_frame
-from tallystick.data.keys import fingerprint, read_keys
 from tallystick.demo.homes import move_in
 from tallystick.errors import ConfigError, DataError, IdError, PeerLost
 from tallystick.job.job import Job
@@ -27,7 +23,11 @@ from tallystick.job.phases.audit import audit_links
 from tallystick.privacy.events import PureDP
 from tallystick.privacy.ledger import BudgetExceeded, Ledger
 from tallystick.report.page import to_html
+from tallystick.run_folder.folder import RunFolder
+from tallystick.run_folder.ledger import create_ledger
 from tallystick.simulation import simulate
+from tallystick.tables.frame import as_frame
+from tallystick.tables.keys import fingerprint, read_keys
 from tallystick.watcher import Silent
 
 PLACES = [

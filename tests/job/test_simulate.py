@@ -18,12 +18,12 @@ from tiny import PATIENCE_S, columns, contract_values, tables, weights
 
 from tallystick.cli.jobs import key_figures, show_headline
 from tallystick.config.contract import parse_contract
-from tallystick.data import encoder
-from tallystick.data.split import TEST, split_by_hash
 from tallystick.errors import ConfigError, DataError, IdError, LabelError
 from tallystick.job.phases import evaluate
 from tallystick.report.page import to_html
 from tallystick.simulation import simulate
+from tallystick.tables import encoder
+from tallystick.tables.split import TEST, split_by_hash
 
 PARTIES = ("bank", "shop")
 

@@ -10,24 +10,24 @@ import torch
 from tiny import columns, contract_values, tables
 
 from tallystick.alignment.outcome import Alignment
-from tallystick.artifacts.folder import RunFolder
-from tallystick.artifacts.trained import Architecture
 from tallystick.config.contract import parse_contract
 from tallystick.config.party import parse_party
 from tallystick.config.unaligned import UnalignedConfig
-from tallystick.data.features import FeatureShape
-from tallystick.data.keys import read_keys
 from tallystick.dataset.own_rows import OwnRows
 from tallystick.dataset.union import UnionDataset
 from tallystick.errors import ConfigError, DamagedFile
 from tallystick.job.phases.defense import RunDefense
-from tallystick.job.phases.starts import start_of
+from tallystick.job.phases.initial_seed import start_of
 from tallystick.models.build import BranchParts, build_bottom
 from tallystick.privacy.ledger import Ledger
 from tallystick.privacy.randomness import generator_of
+from tallystick.run_folder.folder import RunFolder
+from tallystick.run_folder.trained import Architecture
 from tallystick.simulation import simulate
+from tallystick.tables.features import FeatureShape
+from tallystick.tables.keys import read_keys
 from tallystick.training.unaligned.method import OwnPart
-from tallystick.training.unaligned.registry import method_of
+from tallystick.training.unaligned.method_table import method_of
 from tallystick.watcher import Silent
 
 PARTIES = ("bank", "shop")

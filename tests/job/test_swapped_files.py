@@ -10,9 +10,9 @@ import pytest
 import torch
 from tiny import columns, contract_values, few_column_attacks, tables
 
-from tallystick.artifacts.folder import RunFolder
 from tallystick.config.contract import parse_contract
 from tallystick.errors import DamagedFile
+from tallystick.run_folder.folder import RunFolder
 from tallystick.simulation import simulate
 from tallystick.training.checkpoint import read_tensors
 from tallystick.watcher import Silent

@@ -9,12 +9,12 @@ from types import SimpleNamespace
 import pytest
 from tiny import contract_values
 
-from tallystick.artifacts.folder import RunFolder
 from tallystick.config.contract import parse_contract
 from tallystick.config.party import parse_party
 from tallystick.config.party_checks import check_party
 from tallystick.errors import ConfigError
 from tallystick.job.phases.workers import compare_workers
+from tallystick.run_folder.folder import RunFolder
 
 PARTIES = ("bank", "shop")
 CHANGES = {

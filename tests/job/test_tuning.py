@@ -13,7 +13,6 @@ import yaml
 from engines import InThisProcess
 from tiny import contract_values, error_of, tables
 
-from tallystick.artifacts.folder import RunFolder
 from tallystick.check import check_party_file
 from tallystick.config.compute import ComputeConfig
 from tallystick.config.contract import load_contract, parse_contract
@@ -26,6 +25,7 @@ from tallystick.job.phases.tuning import NOTE, NextTrial, TuningTerms, _check_te
 from tallystick.job.tune import run_tuning
 from tallystick.network.channel import memory_channels
 from tallystick.privacy.ledger import BudgetExceeded, Ledger
+from tallystick.run_folder.folder import RunFolder
 from tallystick.watcher import Silent
 
 optuna = pytest.importorskip("optuna")

@@ -12,14 +12,9 @@ import torch
 from safetensors.torch import load_file
 from tiny import columns, contract_values, tables, weights
 
-from tallystick.artifacts import local_scores
-from tallystick.artifacts.folder import RunFolder
-from tallystick.artifacts.local_scores import calibrated_alone
-from tallystick.artifacts.trained import Architecture, TrainedLabelParty
 from tallystick.cli.watch import JsonLines
 from tallystick.config.contract import parse_contract
 from tallystick.config.unaligned import METHODS as DECLARED
-from tallystick.data.split import TRAINING, split_by_hash
 from tallystick.dataset.own_rows import Before, own_folds_of
 from tallystick.errors import ConfigError, DataError, category_of
 from tallystick.job.phases import own_columns as own_training
@@ -27,11 +22,16 @@ from tallystick.job.phases import train
 from tallystick.metrics import auc
 from tallystick.privacy.events import PureDP
 from tallystick.privacy.ledger import Ledger
+from tallystick.run_folder import local_scores
+from tallystick.run_folder.folder import RunFolder
+from tallystick.run_folder.local_scores import calibrated_alone
+from tallystick.run_folder.trained import Architecture, TrainedLabelParty
 from tallystick.simulation import Silent, simulate
+from tallystick.tables.split import TRAINING, split_by_hash
 from tallystick.training.calibration import fit_line
 from tallystick.training.label_party import train_label_party
 from tallystick.training.unaligned.method import UnalignedMethod
-from tallystick.training.unaligned.registry import class_of
+from tallystick.training.unaligned.method_table import class_of
 
 PARTIES = ("bank", "shop")
 ROWS, PARTNERS = 900, 400

@@ -10,28 +10,28 @@ import torch
 from tiny import columns, contract_values, seed_system, tables, weights
 
 from tallystick.alignment.outcome import Alignment
-from tallystick.artifacts.folder import RunFolder
 from tallystick.attacks.view import StepView
 from tallystick.audit.membership import MEMBERSHIP_EPOCHS, audit_membership
 from tallystick.config.contract import parse_contract
 from tallystick.config.party import parse_party
 from tallystick.cut.forward import no_columns
-from tallystick.data.features import Features
-from tallystick.data.keys import read_keys
+from tallystick.dataset.drawn_labels import SettlingRule
 from tallystick.dataset.imputed import ImputedFeatures, ImputingBottom, ImputingObjective
 from tallystick.dataset.own_rows import OwnRows
-from tallystick.dataset.settled import SettlingRule
 from tallystick.dataset.union import Imputation, UnionDataset
 from tallystick.errors import ConfigError, DamagedFile
 from tallystick.imputation.draws import Draws
 from tallystick.imputation.random_features import RandomFeatures
 from tallystick.imputation.sampling_features import SamplingFeatures
 from tallystick.imputation.settled_labels import SettledLabels
-from tallystick.job.phases.settling import settling
+from tallystick.job.phases.drawn_labels import settling
 from tallystick.models.split import LabelModel
 from tallystick.models.tabular import TabularTop
 from tallystick.results import read_result
+from tallystick.run_folder.folder import RunFolder
 from tallystick.simulation import simulate
+from tallystick.tables.features import Features
+from tallystick.tables.keys import read_keys
 from tallystick.training.calibration import NO_CALIBRATION
 from tallystick.training.plan import Schedule
 from tallystick.training.run import TrainingRun

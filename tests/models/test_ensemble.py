@@ -8,10 +8,10 @@ from torch.nn import functional
 from tallystick.attacks.label_inference.enumeration import agreement
 from tallystick.config.sections import NetworkModel
 from tallystick.cut.forward import no_columns
-from tallystick.data.features import Features, FeatureShape
 from tallystick.models.build import build_label_model, top_at_start
 from tallystick.models.ensemble import EnsembleTop
 from tallystick.models.tabular import TabularTop
+from tallystick.tables.features import Features, FeatureShape
 from tallystick.training.objective import Supervised, mean_cross_entropy
 
 WIDTH, ROWS, MEMBERS = 12, 64, 3

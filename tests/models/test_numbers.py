@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from tallystick.data.features import Features, FeatureShape
 from tallystick.models.numbers import Periodic, PiecewiseLinear, embed_numbers
 from tallystick.models.tabular import Columns, TabularBottom, embedding_widths
+from tallystick.tables.features import Features, FeatureShape
 
 EDGES = ((-1.0, 0.0, 0.5, 2.0), (), (0.0, 3.0))
 SHAPE = FeatureShape(numeric=3, cardinalities=(5,), numbers="piecewise-linear", edges=EDGES)

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from tallystick.data.features import Features, FeatureShape, SequenceShape
 from tallystick.models.build import seeded
 from tallystick.models.sequences import SequencePooling
 from tallystick.models.tabular import Columns, TabularBottom
+from tallystick.tables.features import Features, FeatureShape, SequenceShape
 
 CODES_BL = torch.tensor([[3, 2, 2, 4], [1, 5, 0, 0], [4, 0, 0, 0], [0, 3, 0, 5]])
 

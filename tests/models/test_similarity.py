@@ -7,18 +7,18 @@ import numpy as np
 import pytest
 import torch
 
-from tallystick.artifacts.trained import Architecture
 from tallystick.config.contract import parse_contract
 from tallystick.config.merge import MergeConfig
 from tallystick.config.sections import NetworkModel, TargetConfig
-from tallystick.data.features import FeatureShape
-from tallystick.data.linked import CandidateLinks, LinkedFeatures
 from tallystick.errors import ConfigError
 from tallystick.models.build import build_bottom, build_label_model
 from tallystick.models.dropout import Dropout
 from tallystick.models.similarity.gates import SMALLEST, LearntWeight, ascending
+from tallystick.models.similarity.merge_table import MERGES
 from tallystick.models.similarity.merges import AttentionMerge, AverageMerge, CNNMerge
-from tallystick.models.similarity.registry import MERGES
+from tallystick.run_folder.trained import Architecture
+from tallystick.tables.features import FeatureShape
+from tallystick.tables.linked_columns import CandidateLinks, LinkedFeatures
 
 PUBLISHED = MergeConfig(
     method="cnn", width=10, activation="sigmoid", own_columns=False, similarity_input=False, top=(), channels=8, kernel=7

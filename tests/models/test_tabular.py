@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from tallystick.data.features import Features, FeatureShape
 from tallystick.models.tabular import Columns, Wide
+from tallystick.tables.features import Features, FeatureShape
 
 
 @settings(max_examples=50, deadline=None)

@@ -8,10 +8,10 @@ import pytest
 from msgspec.structs import replace
 from scipy.stats import chi2_contingency, ks_2samp
 
-from tallystick.artifacts.profile import POINTS, CategoricalProfile, numeric_profile, profile_of
 from tallystick.config.party import EncodingConfig, FeatureColumns
-from tallystick.data.encoder import Encoder
 from tallystick.monitoring.drift import LEVEL, categorical_drift, judged, numeric_drift, population_stability
+from tallystick.run_folder.profile import POINTS, CategoricalProfile, numeric_profile, profile_of
+from tallystick.tables.encoder import Encoder
 
 COLUMNS = 40
 

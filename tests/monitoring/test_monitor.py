@@ -9,10 +9,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from sklearn.metrics import roc_auc_score
 from typer.testing import CliRunner
 
-from tallystick.artifacts.folder import RunFolder
-from tallystick.artifacts.profile import kept_profile
 from tallystick.cli.app import app
 from tallystick.cli.monitor import EXIT_DRIFTED
+from tallystick.run_folder.folder import RunFolder
+from tallystick.run_folder.profile import kept_profile
 
 PARTIES = ("bank", "shop")
 

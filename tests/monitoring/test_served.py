@@ -12,13 +12,13 @@ from sklearn.metrics import roc_auc_score
 from tiny import tables
 from typer.testing import CliRunner
 
-from tallystick.artifacts.answers import AnsweredRow, AnswerLog, kept_columns, read_answers, serving_secret
-from tallystick.artifacts.folder import RunFolder
-from tallystick.artifacts.trained import kept_encoder
 from tallystick.cli.app import app
 from tallystick.config.serving import AnswersConfig
 from tallystick.errors import DamagedFile
 from tallystick.monitoring.served import ServedLook, monitor_served
+from tallystick.run_folder.answer_journal import AnsweredRow, AnswerLog, kept_columns, read_answers, serving_secret
+from tallystick.run_folder.folder import RunFolder
+from tallystick.run_folder.trained import kept_encoder
 from tallystick.storage import Origin
 
 SECRET = bytes(range(32))

@@ -98,7 +98,7 @@ def test_prometheus_asks_a_service_for_what_it_offers():
     host, _, port = target.partition(":")
     assert f"{port}:{port}" in services[host]["ports"]
     assert set(services[host]["networks"]) & set(services["prometheus"]["networks"])
-    offered = (ROOT / "src/tallystick/online/http.py").read_text()
+    offered = (ROOT / "src/tallystick/serving/http.py").read_text()
     assert f'("{scrape["metrics_path"]}", scores.metrics, "GET")' in offered
     mounted = {volume.split(":")[1] for volume in services["prometheus"]["volumes"]}
     named = {scrape["tls_config"]["ca_file"], scrape["authorization"]["credentials_file"], "/etc/prometheus/prometheus.yml"}

@@ -11,7 +11,7 @@ from tallystick.evaluation.measure import MetricValue
 from tallystick.report import to_html
 from tallystick.report.formats import number
 from tallystick.report.leaks import most_auc, promise
-from tallystick.report.words import headline
+from tallystick.report.summary import headline
 from tallystick.results import (
     AttackResult,
     Audit,

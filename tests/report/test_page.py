@@ -17,9 +17,9 @@ from tallystick.errors import DataError, StorageError
 from tallystick.report import Result, render, to_html
 from tallystick.report.formats import duration, number, size
 from tallystick.report.leaks import by_strength, leak_headline, leak_lines, next_steps
+from tallystick.report.summary import dropout_line, headline, too_good
 from tallystick.report.templating import with_code
 from tallystick.report.trials import LETTER, LINE, outdone, place_labels, strongest, sweep_plots
-from tallystick.report.words import dropout_line, headline, too_good
 from tallystick.results import AttackResult, Audit, EpochRecord, Estimate, Leak, Learnt, PartyInfo, Sweep, TrainingSummary
 
 

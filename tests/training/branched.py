@@ -4,11 +4,11 @@ import torch
 
 from tallystick.config.sections import NetworkModel
 from tallystick.config.unaligned import UnalignedConfig
-from tallystick.data.features import Features, FeatureShape
 from tallystick.models.build import BranchParts
+from tallystick.tables.features import Features, FeatureShape
 from tallystick.training.plan import Batch
 from tallystick.training.step import LabelLearner, absent_cuts, label_step
-from tallystick.training.unaligned.registry import method_of
+from tallystick.training.unaligned.method_table import method_of
 from tallystick.training.updates import Updates
 
 CUT, CODES = 2, 5

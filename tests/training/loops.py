@@ -8,11 +8,11 @@ import torch
 
 from tallystick.config.sections import NetworkModel, TrainingConfig
 from tallystick.cut.forward import no_columns
-from tallystick.data.features import Features, FeatureShape, SequenceShape
 from tallystick.errors import PeerStopped
 from tallystick.models.folds import build_folded_bottom, build_folded_label_model
 from tallystick.models.split import CentralizedModel
 from tallystick.network.channel import memory_channels
+from tallystick.tables.features import Features, FeatureShape, SequenceShape
 from tallystick.training.checkpoint import CheckpointStore
 from tallystick.training.feature_party import train_feature_party
 from tallystick.training.folds import FoldedObjective

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq, minimize_scalar
 from scipy.special import expit
 
-from tallystick.artifacts.local_scores import calibrated_alone, logits_alone
-from tallystick.data.features import Features
-from tallystick.data.target import LabelCoder
 from tallystick.dataset.dataset import Labels, UnalignedRows
 from tallystick.dataset.intersection import IntersectionDataset
 from tallystick.errors import ConfigError, DataError
 from tallystick.metrics import ace, ace_statistic
 from tallystick.models.branches import BranchedModel
+from tallystick.run_folder.local_scores import calibrated_alone, logits_alone
+from tallystick.tables.features import Features
+from tallystick.tables.target import LabelCoder
 from tallystick.training.calibration import LOGIT_LIMIT, NO_CALIBRATION, Calibration, LogitLine, LogitShift, fit_line
 
 UNIONS = [

@@ -11,7 +11,7 @@ from loops import Setting, assert_same_bits, training, weights_of
 
 from tallystick.config.sections import CompressionName
 from tallystick.cut.compression import COMPRESSIONS
-from tallystick.cut.messages import CutEmbedding, receive_embedding, send_embedding
+from tallystick.cut.cut_messages import CutEmbedding, receive_embedding, send_embedding
 from tallystick.errors import Diverged, ProtocolError
 from tallystick.network.channel import memory_channels
 from tallystick.network.messages import Array, MalformedMessage

@@ -11,12 +11,12 @@ from tallystick.models.build import build_bottom, build_label_model
 from tallystick.models.folds import FoldedLabelModel
 from tallystick.models.split import CentralizedModel
 from tallystick.network.channel import memory_channels
+from tallystick.training.centralized import train_joined
 from tallystick.training.checkpoint import CheckpointStore
 from tallystick.training.folds import FoldedObjective, untaught, validation_losses
-from tallystick.training.in_process import SplitNetwork
-from tallystick.training.joined import train_joined
-from tallystick.training.messages import CutWidth, receive_width
 from tallystick.training.objective import Supervised
+from tallystick.training.single_process import SplitNetwork
+from tallystick.training.training_messages import CutWidth, receive_width
 
 OPTIMIZERS = {"adam": {"optimizer": "adam"}, "sgd": {"optimizer": "sgd", "learning_rate": 0.1}}
 KINDS = ("binary", "multiclass", "regression")

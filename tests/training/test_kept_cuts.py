@@ -5,8 +5,8 @@ import torch
 from loops import ROWS, Setting, training, weights_of, weights_of_joined
 
 from tallystick.cut.forward import KeptCuts
+from tallystick.training.centralized import train_joined
 from tallystick.training.checkpoint import CheckpointStore
-from tallystick.training.joined import train_joined
 from tallystick.training.label_party import KeptPeer, train_label_party
 from tallystick.training.run import TrainingRun
 

@@ -13,14 +13,14 @@ from test_resume import Unplugged, Until
 from test_step import in_process
 
 from tallystick.config.merge import MergeConfig
-from tallystick.data.linked import distinct_candidates
 from tallystick.dataset.similarity import AllCandidates, CandidateSource, DistinctCandidates, LinkedSource, no_features
 from tallystick.defenses.chain import chain
-from tallystick.defenses.registry import DEFENSES
+from tallystick.defenses.defense_table import DEFENSES
 from tallystick.models.build import build_bottom, build_label_model
+from tallystick.tables.linked_columns import distinct_candidates
+from tallystick.training.centralized import train_joined
 from tallystick.training.checkpoint import CheckpointStore
-from tallystick.training.defended import CutDefense
-from tallystick.training.joined import train_joined
+from tallystick.training.label_defense import CutDefense
 
 CANDIDATES = {"club": 3, "shop": 5}
 PUBLISHED = {"width": 4, "activation": "sigmoid", "own_columns": False, "similarity_input": False, "top": ()}

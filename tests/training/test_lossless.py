@@ -4,7 +4,7 @@ import pytest
 import torch
 from loops import Setting, assert_same_bits, training, weights_of, weights_of_joined
 
-from tallystick.training.joined import train_joined
+from tallystick.training.centralized import train_joined
 
 SETTINGS = {
     "binary": Setting(),

@@ -7,14 +7,14 @@ from test_resume import AVERAGED, Unplugged, Until
 
 from tallystick.config.sections import NetworkModel
 from tallystick.config.unaligned import UnalignedConfig
-from tallystick.data.features import Features, FeatureShape
 from tallystick.models.branches import FromLocal, SharedBottom
 from tallystick.models.build import BranchParts, build_bottom
 from tallystick.models.normalization import BatchNorm, statistics_of
+from tallystick.tables.features import Features, FeatureShape
 from tallystick.training.checkpoint import CheckpointStore
 from tallystick.training.objective import Supervised
 from tallystick.training.plan import Batch
-from tallystick.training.unaligned.registry import method_of
+from tallystick.training.unaligned.method_table import method_of
 from tallystick.training.unaligned.warm_start import WarmStart
 from tallystick.training.updates import Updates, decay_at
 

@@ -5,7 +5,7 @@ import torch
 from loops import Setting, assert_same_bits, training, weights_of
 from safetensors.torch import load_file
 
-from tallystick.cut.messages import CutEmbedding, CutGradient, all_finite
+from tallystick.cut.cut_messages import CutEmbedding, CutGradient, all_finite
 from tallystick.errors import Diverged, ProtocolError
 from tallystick.network.messages import Array
 from tallystick.training.checkpoint import CheckpointStore

@@ -9,9 +9,9 @@ import torch
 from loops import Setting, assert_same_bits, telling, training
 from torch import nn
 
-from tallystick.data.features import Features, FeatureShape
 from tallystick.models.tabular import Columns
 from tallystick.network.channel import memory_channels
+from tallystick.tables.features import Features, FeatureShape
 from tallystick.training import parallel_embedding as tables
 from tallystick.training.checkpoint import CheckpointStore
 from tallystick.training.feature_party import train_feature_party

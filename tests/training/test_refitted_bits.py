@@ -5,8 +5,8 @@ import torch
 from loops import Setting, assert_same_bits, training, weights_of, weights_of_joined
 from test_resume import Unplugged, Until
 
+from tallystick.training.centralized import train_joined
 from tallystick.training.checkpoint import CheckpointStore
-from tallystick.training.joined import train_joined
 from tallystick.training.objective import Supervised
 from tallystick.training.plan import Schedule
 

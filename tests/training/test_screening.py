@@ -13,9 +13,9 @@ from test_step import in_process
 from test_workers import trained
 
 from tallystick.config.party import EncodingConfig, FeatureColumns
-from tallystick.data.encoder import MANY_COLUMNS, Encoder
-from tallystick.data.features import Features, FeatureShape
 from tallystick.models.tabular import Columns, TabularBottom
+from tallystick.tables.encoder import MANY_COLUMNS, Encoder
+from tallystick.tables.features import Features, FeatureShape
 from tallystick.training.checkpoint import CheckpointStore
 from tallystick.training.objective import Supervised
 from tallystick.training.screening import BINS, SHADOWS, ColumnFigures, Screening, open_columns

@@ -7,18 +7,18 @@ import pytest
 import torch
 from defense_rows import DEFENSE_ROWS
 from loops import ROWS, SHAPES, Setting, assert_same_bits, features, training, weights_of
-from test_defended import cut_defense, defenses
+from test_label_defense import cut_defense, defenses
 
-from tallystick.cut.messages import CutEmbedding, CutGradient
+from tallystick.cut.cut_messages import CutEmbedding, CutGradient
 from tallystick.dataset.imputed import ImputingBottom, ImputingObjective, ImputingSource
-from tallystick.defenses.registry import DEFENSES
+from tallystick.defenses.defense_table import DEFENSES
 from tallystick.imputation.draws import Draws
+from tallystick.imputation.imputer_table import FEATURE_IMPUTERS, LABEL_IMPUTERS
 from tallystick.imputation.majority_labels import MajorityLabels
-from tallystick.imputation.registry import FEATURE_IMPUTERS, LABEL_IMPUTERS
 from tallystick.imputation.sampling_features import SamplingFeatures
 from tallystick.models.build import build_bottom
 from tallystick.training.calibration import Calibration, LogitShift
-from tallystick.training.in_process import SplitNetwork
+from tallystick.training.single_process import SplitNetwork
 
 CUT_DEFENSES = {
     "none": [],

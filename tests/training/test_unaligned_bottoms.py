@@ -12,18 +12,18 @@ from torch.nn.functional import logsigmoid
 
 from tallystick.config.sections import NetworkModel
 from tallystick.config.unaligned import METHODS, UnalignedConfig, unaligned_problems
-from tallystick.data.categories import MISSING
-from tallystick.data.features import Features, FeatureShape
 from tallystick.metrics import auc
 from tallystick.models.build import BranchParts, build_bottom
 from tallystick.models.split import OwnColumnsModel
+from tallystick.tables.categories import MISSING
+from tallystick.tables.features import Features, FeatureShape
 from tallystick.training.checkpoint import CheckpointStore
-from tallystick.training.in_process import SplitNetwork
 from tallystick.training.objective import Supervised
 from tallystick.training.plan import Schedule
+from tallystick.training.single_process import SplitNetwork
 from tallystick.training.unaligned import self_supervision
 from tallystick.training.unaligned.method import OwnPart
-from tallystick.training.unaligned.registry import method_of
+from tallystick.training.unaligned.method_table import method_of
 from tallystick.training.unaligned.schedule import rows_ratio, scheduled
 
 ROWS = 200

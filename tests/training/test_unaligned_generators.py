@@ -7,7 +7,7 @@ import torch
 from branched import CODES, CUT, a_batch, model_of, own_columns, step_rule
 from torch.nn.functional import binary_cross_entropy_with_logits as entropy
 
-from tallystick.data.features import Features
+from tallystick.tables.features import Features
 from tallystick.training.objective import Supervised
 from tallystick.training.unaligned.diffu_at import SCHEDULE
 from tallystick.training.unaligned.fedcvt import KEPT, AlignedRows

@@ -20,7 +20,7 @@ from tallystick.imputation.gaussian_features import GaussianFeatures
 from tallystick.models.split import LabelModel
 from tallystick.models.tabular import Columns, one_by_one
 from tallystick.training.checkpoint import CheckpointStore
-from tallystick.training.defended import CutDefense
+from tallystick.training.label_defense import CutDefense
 from tallystick.training.plan import batches_per_message, staleness_of
 from tallystick.training.updates import Updates
 from tallystick.training.workers import cluster, own_machine

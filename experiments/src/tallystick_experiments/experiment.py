@@ -2,8 +2,8 @@
 
 Shapes: B rows of a batch, D cut width, N training rows, T test rows.
 
-The steps, the batches and the defences are those of a job (training/in_process.py, training/defended.py); seeds stand where a
-job draws from the operating system.
+The steps, the batches and the defences are those of a job (training/single_process.py, training/label_defense.py); seeds stand
+where a job draws from the operating system.
 """
 
 import math
@@ -15,23 +15,23 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from tallystick.attacks.label_inference.attack_table import LABEL_INFERENCE_ATTACKS
 from tallystick.attacks.label_inference.evaluate import evaluate_label_inference
-from tallystick.attacks.label_inference.registry import LABEL_INFERENCE_ATTACKS
 from tallystick.attacks.row_sums import RowSums
 from tallystick.attacks.scoring import AttackEvaluator
 from tallystick.attacks.view import StepView, View
 from tallystick.config.sections import TrainingConfig
 from tallystick.cut.forward import FeatureSource
-from tallystick.data.features import PackedFeatures
 from tallystick.defenses.chain import NO_DEFENSE, Defenses
 from tallystick.errors import ConfigError
 from tallystick.metrics import auc_statistic
 from tallystick.models.folds import networks_in
 from tallystick.models.split import LabelModel
-from tallystick.training.defended import CutDefense
-from tallystick.training.in_process import CrossedStep, SplitNetwork
+from tallystick.tables.features import PackedFeatures
+from tallystick.training.label_defense import CutDefense
 from tallystick.training.objective import Supervised
 from tallystick.training.plan import Schedule
+from tallystick.training.single_process import CrossedStep, SplitNetwork
 from tallystick_experiments.catalogue.table import SplitData
 from tallystick_experiments.stats import evenly
 

@@ -20,8 +20,6 @@ import torch
 from scipy.stats import beta, norm
 from typer import Option
 
-from tallystick.artifacts.folder import RunFolder
-from tallystick.artifacts.found_folders import contract_of
 from tallystick.attacks.scoring import AttackEvaluator, Bootstrap
 from tallystick.attacks.view import Scores
 from tallystick.audit.columns import Truth, audit_features, load_columns, save_columns
@@ -29,6 +27,8 @@ from tallystick.audit.labels import KeptLabels, audit_labels, load_labels, save_
 from tallystick.compute.threads import limited_threads
 from tallystick.config.contract import Contract, parse_contract
 from tallystick.report.leaks import feature_headline, leak_headline
+from tallystick.run_folder.folder import RunFolder
+from tallystick.run_folder.listing import contract_of
 from tallystick.simulation import simulate
 from tallystick.watcher import Silent
 from tallystick_experiments.grid import NOWHERE, Keeping, Latest, run_cases

@@ -10,9 +10,9 @@ from typing import Annotated, Any
 import polars as pl
 from typer import Option
 
-from tallystick.data.flights import CARRIER_FEATURES, KEY, LABEL, WEATHER_FEATURES, write_flights
 from tallystick.errors import ConfigError
 from tallystick.simulation import simulate
+from tallystick.tables.flights import CARRIER_FEATURES, KEY, LABEL, WEATHER_FEATURES, write_flights
 from tallystick.watcher import Silent
 from tallystick_experiments.command import seeds_option
 from tallystick_experiments.grid import NOWHERE, Keeping, grid, run_cases

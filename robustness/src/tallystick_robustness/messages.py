@@ -11,7 +11,7 @@ import numpy as np
 from tallystick.errors import TallystickError
 from tallystick.network.messages import Array, MalformedMessage, Message, Stopped, decode, encode
 from tallystick.network.session import Hello, Refusal
-from tallystick.serving.predict import UnionScores
+from tallystick.scoring.predict import UnionScores
 from tallystick_robustness import memory
 from tallystick_robustness.mutate import Due, due, spoil_message
 from tallystick_robustness.outcome import (

@@ -13,20 +13,18 @@ import numpy as np
 import polars as pl
 
 from tallystick.alignment.exchange import MAX_ROWS
+from tallystick.alignment.linkages import LINKAGES, AlignmentInput, HelperInput
 from tallystick.alignment.outcome import SimilarityScale
 from tallystick.alignment.pairwise import LocalOptions
 from tallystick.alignment.randomness import SecureRandom
-from tallystick.alignment.registry import LINKAGES, AlignmentInput, HelperInput
 from tallystick.alignment.similar_keys import SimilarKeys
 from tallystick.alignment.terms import SimilarityConfig
-from tallystick.artifacts.folder import RunFolder
 from tallystick.config.contract import parse_contract
 from tallystick.config.party import parse_party
-from tallystick.data.keys import keys_of
 from tallystick.errors import TallystickError
 from tallystick.evaluation.private.bins import Population
 from tallystick.evaluation.private.protocol import client, noisy_scores_client, noisy_scores_server, server
-from tallystick.evaluation.private.registry import counting
+from tallystick.evaluation.private.release_table import counting
 from tallystick.evaluation.private.scores import NoisyScores
 from tallystick.job.handshake import ResumeState, shake_hands, shake_hands_label_party
 from tallystick.job.job import ALL_PHASES, Job
@@ -36,6 +34,8 @@ from tallystick.network.channel import Channel, MemoryChannel
 from tallystick.privacy.ledger import Ledger
 from tallystick.privacy.masks import MaskedTerms, exchange_keys, receive_sum
 from tallystick.privacy.noise import SecureNoise
+from tallystick.run_folder.folder import RunFolder
+from tallystick.tables.keys import keys_of
 from tallystick.watcher import Silent
 from tallystick_robustness.fixture_job import FEATURE, HELPER, LABEL, LEDGER, PARTIES, Values, contract, party_values, tables
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tallystick.network.channel import Channel
-from tallystick.network.line import MeasuredLine, answer_probes, measure_line
+from tallystick.network.line_speed import MeasuredLine, answer_probes, measure_line
 from tallystick.network.messages import Message
 
 Taken = Literal["diffie-hellman", "oblivious-transfer"]

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from tallystick.attacks.energies import HALVES, DirectionEnergies, RecentWhitening
 from tallystick.attacks.matrix import rescaled
+from tallystick.attacks.second_moments import HALVES, DirectionEnergies, RecentWhitening
 from tallystick.attacks.view import Received, StepView, View
 from tallystick.errors import DataError
 

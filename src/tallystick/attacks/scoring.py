@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor, from_numpy
 
-from tallystick.attacks.clustered import FEW_GROUPS, GroupInfluence, half_width
+from tallystick.attacks.clustered_intervals import FEW_GROUPS, GroupInfluence, half_width
 from tallystick.attacks.matrix import two_means_cut
 from tallystick.attacks.view import Scores
 from tallystick.errors import ConfigError, DataError

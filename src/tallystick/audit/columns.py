@@ -17,12 +17,7 @@ from msgspec.structs import replace
 from torch import Tensor
 
 from tallystick import results
-from tallystick.artifacts.embedding_charge import embeddings_epsilon, noise_on_embeddings, serves_others
-from tallystick.artifacts.folder import RunFolder
-from tallystick.artifacts.pass_recorder import PASSES, PassStores
-from tallystick.artifacts.row_recorder import RowStore
-from tallystick.artifacts.starting_point import StartingPoint
-from tallystick.artifacts.trained import kept_encoder
+from tallystick.attacks.feature_inference.attack_table import FEATURE_INFERENCE_ATTACKS, FeatureInferenceAttack
 from tallystick.attacks.feature_inference.evaluate import (
     KNOWN,
     MOST_ROWS,
@@ -33,23 +28,28 @@ from tallystick.attacks.feature_inference.evaluate import (
     Told,
     draws_of_known,
 )
-from tallystick.attacks.feature_inference.registry import FEATURE_INFERENCE_ATTACKS, FeatureInferenceAttack
 from tallystick.attacks.feature_inference.tasks import leaks_on
 from tallystick.attacks.feature_inference.view import ColumnValues, FirstBatch, SentEmbeddings
 from tallystick.attacks.row_sums import RowSums, epochs_in_words
-from tallystick.audit.known_start import first_batch
+from tallystick.audit.known_initial_weights import first_batch
 from tallystick.audit.other_run import OtherRun, runs_in_words
 from tallystick.compute.task import Engine
 from tallystick.config.contract import Contract
 from tallystick.config.party import FeatureColumns
 from tallystick.cut.forward import Part
-from tallystick.data.encoder import Encoder, feature_columns
 from tallystick.dataset.dataset import Dataset
 from tallystick.dataset.own_rows import OwnRows
 from tallystick.disclosure.protection import defense_lines
 from tallystick.disclosure.training import start_lines
 from tallystick.errors import DataError, FeatureError, StorageError
 from tallystick.evaluation.importance import column_places
+from tallystick.run_folder.embedding_charge import embeddings_epsilon, noise_on_embeddings, serves_others
+from tallystick.run_folder.folder import RunFolder
+from tallystick.run_folder.initial_weights import StartingPoint
+from tallystick.run_folder.pass_recorder import PASSES, PassStores
+from tallystick.run_folder.row_recorder import RowStore
+from tallystick.run_folder.trained import kept_encoder
+from tallystick.tables.encoder import Encoder, feature_columns
 from tallystick.training.checkpoint import read_tensors, write_tensors
 from tallystick.watcher import Watcher
 

@@ -14,29 +14,29 @@ import torch
 from torch import Tensor
 
 from tallystick import results
-from tallystick.artifacts.folder import RunFolder
-from tallystick.artifacts.recorder import ViewStore
-from tallystick.artifacts.row_recorder import RowStore
-from tallystick.artifacts.trained import epochs_trained
+from tallystick.attacks.label_inference.attack_table import LABEL_INFERENCE_ATTACKS, LabelInferenceAttack
 from tallystick.attacks.label_inference.auxiliary import ClassOrder, FewKnownNumbers, FewLabels, NoLabels
 from tallystick.attacks.label_inference.averaged import OverEpochs
 from tallystick.attacks.label_inference.evaluate import LabelInferenceEvaluation
 from tallystick.attacks.label_inference.numbers import NumberMetrics, evaluate_on_numbers
 from tallystick.attacks.label_inference.outside import outside_attacks
 from tallystick.attacks.label_inference.paired import PairedEnergy
-from tallystick.attacks.label_inference.registry import LABEL_INFERENCE_ATTACKS, LabelInferenceAttack
 from tallystick.attacks.matrix import UNSOLVED
 from tallystick.attacks.row_sums import RowSums, chosen_rows, epochs_in_words
 from tallystick.attacks.scoring import AttackEvaluator, AttackMetrics
 from tallystick.attacks.several_runs import pooled_runs
 from tallystick.attacks.view import Received, StepView, View
-from tallystick.audit.known_start import KnownStart
+from tallystick.audit.known_initial_weights import KnownStart
 from tallystick.audit.other_run import OtherRun, runs_in_words
 from tallystick.config.contract import Contract
 from tallystick.defenses.label_dp import LabelDP
 from tallystick.disclosure.protection import defense_lines
 from tallystick.disclosure.training import start_lines
 from tallystick.errors import DataError, StorageError
+from tallystick.run_folder.folder import RunFolder
+from tallystick.run_folder.recorder import ViewStore
+from tallystick.run_folder.row_recorder import RowStore
+from tallystick.run_folder.trained import epochs_trained
 from tallystick.training.checkpoint import read_tensors, write_tensors
 from tallystick.watcher import Watcher
 

@@ -21,7 +21,6 @@ from tallystick.alignment.outcome import Alignment, Candidates
 from tallystick.alignment.similar_keys import SimilarKeys
 from tallystick.alignment.similarity import seen_by_helper
 from tallystick.alignment.terms import SimilarityConfig
-from tallystick.artifacts.folder import RunFolder
 from tallystick.attacks.findings import NamedKeys
 from tallystick.attacks.linkage.view import Located
 from tallystick.audit.locating import (
@@ -43,6 +42,7 @@ from tallystick.audit.naming import (
 from tallystick.config.contract import Contract
 from tallystick.msgspec_threads import prepared
 from tallystick.network.channel import Progress
+from tallystick.run_folder.folder import RunFolder
 
 NOTE = "linkage"
 BINS = 20

@@ -19,7 +19,6 @@ from tallystick.alignment.nearest import PAD, Floats, Integers, euclidean, rank_
 from tallystick.alignment.outcome import Candidates, SimilarityScale
 from tallystick.alignment.similar_keys import SimilarKeys
 from tallystick.alignment.terms import SimilarityConfig
-from tallystick.artifacts.folder import RunFolder
 from tallystick.attacks.findings import LocatedKeys
 from tallystick.attacks.linkage.cells import Cells
 from tallystick.attacks.linkage.evaluate import locate, measure_located
@@ -35,6 +34,7 @@ from tallystick.attacks.linkage.view import (
 )
 from tallystick.config.contract import Contract
 from tallystick.network.channel import Progress, no_progress
+from tallystick.run_folder.folder import RunFolder
 
 KNOWN = 10
 """Keys that a helper knows of those that a filter-geometry attack places."""

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from torch import Tensor
 
 from tallystick import results
+from tallystick.attacks.membership.attack_table import MEMBERSHIP_ATTACKS
 from tallystick.attacks.membership.cells import UniqueCells
 from tallystick.attacks.membership.evaluate import MembershipLeaks, evaluate_membership
-from tallystick.attacks.membership.registry import MEMBERSHIP_ATTACKS
 from tallystick.attacks.scoring import AttackMetrics
 from tallystick.attacks.view import Received, StepView
 

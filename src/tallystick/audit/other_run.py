@@ -10,10 +10,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from tallystick.artifacts.folder import RunFolder
-from tallystick.artifacts.found_folders import contract_of
 from tallystick.config.contract import Contract
 from tallystick.errors import ConfigError
+from tallystick.run_folder.folder import RunFolder
+from tallystick.run_folder.listing import contract_of
 
 
 @dataclass(frozen=True, kw_only=True)

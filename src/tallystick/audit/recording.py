@@ -28,17 +28,17 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from tallystick.artifacts.folder import RunFolder
-from tallystick.artifacts.pass_recorder import PassRecorder, PassStores
-from tallystick.artifacts.recorder import ROWS_PER_EPOCH, Recorder, RecordingPlan, ViewStore
-from tallystick.artifacts.row_recorder import QUICK_ROWS, Observers, RowRecorder, RowStore
 from tallystick.attacks.label_inference.first_steps import LEAST_STEPS
-from tallystick.audit.known_start import KnownStart
+from tallystick.audit.known_initial_weights import KnownStart
 from tallystick.audit.labels import BATCH_ROWS, save_labels, sums_of
 from tallystick.audit.membership import LATER_EPOCHS, MEMBERSHIP_EPOCHS
 from tallystick.config.contract import Contract
 from tallystick.cut.forward import Part
 from tallystick.dataset.dataset import Dataset
+from tallystick.run_folder.folder import RunFolder
+from tallystick.run_folder.pass_recorder import PassRecorder, PassStores
+from tallystick.run_folder.recorder import ROWS_PER_EPOCH, Recorder, RecordingPlan, ViewStore
+from tallystick.run_folder.row_recorder import QUICK_ROWS, Observers, RowRecorder, RowStore
 from tallystick.training.plan import Schedule
 from tallystick.training.step import CutObserver
 

@@ -10,12 +10,9 @@ import msgspec
 from torch import Tensor
 
 from tallystick import results
-from tallystick.artifacts.folder import RunFolder
-from tallystick.artifacts.pass_recorder import PASSES
-from tallystick.artifacts.recorder import ViewStore
 from tallystick.attacks.view import Received
 from tallystick.audit.columns import audit_features, own_columns, save_columns
-from tallystick.audit.known_start import first_positions
+from tallystick.audit.known_initial_weights import first_positions
 from tallystick.audit.labels import AUXILIARY_LABELS, audit_labels, sums_of, unattacked
 from tallystick.audit.membership import audit_membership
 from tallystick.audit.recording import GRADIENTS, AuditedRun, pass_stores
@@ -23,6 +20,9 @@ from tallystick.audit.told_columns import NUMBERS, SIMILAR, audit_told_columns
 from tallystick.cut.forward import Part
 from tallystick.dataset.own_rows import OwnRows
 from tallystick.msgspec_threads import prepared
+from tallystick.run_folder.folder import RunFolder
+from tallystick.run_folder.pass_recorder import PASSES
+from tallystick.run_folder.recorder import ViewStore
 from tallystick.watcher import Watcher
 
 _NOTE = "audit"

@@ -19,10 +19,8 @@ from torch import Tensor
 from torch.nn.functional import one_hot, pad
 
 from tallystick import results
-from tallystick.artifacts.folder import RunFolder
-from tallystick.artifacts.recorder import ViewStore
+from tallystick.attacks.feature_inference.attack_table import FEATURE_INFERENCE_ATTACKS
 from tallystick.attacks.feature_inference.evaluate import AttackPlan, FeatureLeaks, PlannedAttack
-from tallystick.attacks.feature_inference.registry import FEATURE_INFERENCE_ATTACKS
 from tallystick.attacks.feature_inference.view import ColumnValues, SentEmbeddings
 from tallystick.attacks.matrix import principal_components, top_direction, two_means_cut
 from tallystick.attacks.row_sums import chosen_rows
@@ -32,6 +30,8 @@ from tallystick.audit.labels import load_labels, sums_of
 from tallystick.audit.recording import GRADIENTS, gradient_sums
 from tallystick.config.contract import Contract
 from tallystick.errors import DataError
+from tallystick.run_folder.folder import RunFolder
+from tallystick.run_folder.recorder import ViewStore
 from tallystick.watcher import Watcher
 
 TOLD_ROWS = 2_000  # attacked, at most

@@ -75,14 +75,14 @@ def audit(
             options = _Options(split=split, share=share, sweep=sweep, seeds=seeds, rows=rows, minutes=minutes)
             _tried(target, party, options, watcher_of(progress), as_json=as_json)
 
-    loads = (*LIBRARIES, "tallystick.defense_trials.trials", "tallystick.audit.recorded")
+    loads = (*LIBRARIES, "tallystick.trials.trials", "tallystick.audit.finished_run")
     guarded(work, as_json=as_json, loads=loads, interrupted="interrupted; nothing was written")
 
 
 def _tried(target: Path, party: Path, options: "_Options", watcher: "Watcher", *, as_json: bool) -> None:
     """Try a contract with defences on the label party's own data, and keep what was over where that is interrupted."""
     from tallystick.config.party import load_party
-    from tallystick.defense_trials.trials import EngineLost, Interrupted
+    from tallystick.trials.trials import EngineLost, Interrupted
 
     runs = load_party(party).runs
     try:
@@ -119,7 +119,7 @@ class _Told:
 
 
 def _recorded(folder: Path, told: _Told, watcher: "Watcher", *, as_json: bool) -> None:
-    from tallystick.audit.recorded import audit_recorded
+    from tallystick.audit.finished_run import audit_recorded
     from tallystick.cli.leakage import feature_values, leakage_values, show_features, show_leakage, show_told, told_values
     from tallystick.report.compare import read_run
     from tallystick.report.leaks import promise
@@ -167,9 +167,9 @@ def _sweep(contract: Path, party: Path, options: _Options, *, watcher: "Watcher"
     from tallystick.config.contract import load_contract
     from tallystick.config.party import load_party
     from tallystick.config.party_checks import check_party
-    from tallystick.data.table import read_party_table
-    from tallystick.defense_trials.partner import SimulatedPartner
-    from tallystick.defense_trials.trials import parse_sweep, sweep_defenses
+    from tallystick.tables.table import read_party_table
+    from tallystick.trials.partner import SimulatedPartner
+    from tallystick.trials.trials import parse_sweep, sweep_defenses
 
     if options.split is not None and options.share is not None:
         raise ConfigError("--split, --share: give one of the two")

@@ -61,11 +61,11 @@ def compare(
 
 
 def _decide(old: Path, new: Path, party_file: Path) -> "Decision":
-    from tallystick.artifacts.folder import RunFolder
-    from tallystick.artifacts.found_folders import contract_of
     from tallystick.config.party import load_party
     from tallystick.job.promotion import count_decision, decide_promotion, decide_without_figures
     from tallystick.report.compare import read_run
+    from tallystick.run_folder.folder import RunFolder
+    from tallystick.run_folder.listing import contract_of
 
     party = load_party(party_file)
     folders = [RunFolder.open(path.parent if path.name == "result.json" else path, key=party.run_key) for path in (old, new)]

@@ -18,10 +18,10 @@ def decrypt(
     """Make a copy of a run folder whose files are not encrypted, for audit, compare and export, and to look at its report."""
 
     def work() -> None:
-        from tallystick.artifacts.folder import RunFolder
-        from tallystick.artifacts.found_folders import contract_of
         from tallystick.config.party import load_party
         from tallystick.errors import ConfigError
+        from tallystick.run_folder.folder import RunFolder
+        from tallystick.run_folder.listing import contract_of
 
         contract_of(run)
         folder = RunFolder.open(run, key=load_party(party).run_key)
@@ -33,4 +33,4 @@ def decrypt(
             folder.copy_plain(to)
         finish({"folder": str(to), "report": str(to / "report.html")}, as_json=as_json)
 
-    guarded(work, as_json=as_json, loads=("torch", "tallystick.artifacts.folder"))
+    guarded(work, as_json=as_json, loads=("torch", "tallystick.run_folder.folder"))

@@ -18,9 +18,9 @@ def export(
     """Write this party's half of a trained network as ONNX and safetensors, with its encoder and a card. Nothing is sent."""
 
     def work() -> None:
-        from tallystick.artifacts.folder import RunFolder
-        from tallystick.artifacts.found_folders import contract_of
         from tallystick.export.write import write_half
+        from tallystick.run_folder.folder import RunFolder
+        from tallystick.run_folder.listing import contract_of
 
         contract_of(run)
         files = write_half(RunFolder.open(run), to, onnx=onnx)

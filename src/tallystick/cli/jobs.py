@@ -11,8 +11,8 @@ from tallystick.cli.options import ContractPath, JsonFlag, PartyPath, RunName, S
 from tallystick.cli.output import LIBRARIES, finish, guarded
 
 if TYPE_CHECKING:
-    from tallystick.artifacts.folder import RunFolder
     from tallystick.results import Result
+    from tallystick.run_folder.folder import RunFolder
 
 LOADS = (*LIBRARIES, "tallystick.job.process", "tallystick.job.predict", "tallystick.cli.watch", "tallystick.cli.leakage")
 _INTERRUPTED = "interrupted; the peers that had joined were told"
@@ -151,9 +151,9 @@ def _run(
     phases: tuple[str, ...] | None = None,
 ) -> None:
     def work() -> None:
-        from tallystick.artifacts.starting_point import StartingPoint
         from tallystick.job.job import ALL_PHASES
         from tallystick.job.process import run_process
+        from tallystick.run_folder.initial_weights import StartingPoint
 
         agreed, own, watcher = read_files(contract, party, progress)
         again = f"tallystick {command} {shlex.quote(str(contract))} --party {shlex.quote(str(party))}"
@@ -225,7 +225,7 @@ def _show(console: Console, result: "Result", folder: "RunFolder") -> None:
 def show_headline(console: Console, result: "Result") -> None:
     """Print what joining brought, in one line per metric, and what it was paid with."""
     from tallystick.report.leaks import leak_lines
-    from tallystick.report.words import too_good
+    from tallystick.report.summary import too_good
     from tallystick.results import metric_in_words
 
     if result.sections.privacy is not None:

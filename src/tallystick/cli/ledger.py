@@ -29,10 +29,10 @@ def ledger(
     """Show what left this party without a guarantee, every private release, what these add up to, and what the cap leaves."""
 
     def work() -> None:
-        from tallystick.artifacts.ledger import create_ledger, known_ledger
         from tallystick.config.party import load_party
         from tallystick.errors import ConfigError, StorageError
         from tallystick.report.ledger import render_ledger
+        from tallystick.run_folder.ledger import create_ledger, known_ledger
 
         own = load_party(party)
         path = own.privacy.ledger
@@ -52,7 +52,7 @@ def ledger(
             export["page"] = str(render_ledger(export, html))
         finish(export, as_json=as_json, show=lambda console: _show(console, export, path))
 
-    guarded(work, as_json=as_json, loads=("tallystick.artifacts.ledger", "tallystick.report.ledger"))
+    guarded(work, as_json=as_json, loads=("tallystick.run_folder.ledger", "tallystick.report.ledger"))
 
 
 def _show(console: Console, found: "ExportedLedger", path: Path) -> None:

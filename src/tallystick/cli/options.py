@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tallystick.alignment.registry import LINKAGES
+from tallystick.alignment.linkages import LINKAGES
 
 if TYPE_CHECKING:
     from tallystick.config.contract import Contract

@@ -7,7 +7,7 @@ import typer
 from tallystick.cli.options import ContractPath, JsonFlag, PartyPath, RunName, Style, StyleFlag, read_files
 from tallystick.cli.output import LIBRARIES, finish, guarded
 
-ONLINE = tuple(f"tallystick.online.{name}" for name in ("feature_party", "feature_party_asks", "label_party"))
+ONLINE = tuple(f"tallystick.serving.{name}" for name in ("feature_party", "feature_party_asks", "label_party"))
 LOADS = (*LIBRARIES, *ONLINE, "tallystick.cli.watch")
 
 
@@ -26,10 +26,10 @@ def serve(
     def work() -> None:
         from tallystick.config.party_checks import check_party
         from tallystick.job.log import SERVING_LOG, RunLog
-        from tallystick.online.feature_party import serve_feature_party
-        from tallystick.online.feature_party_asks import serve_feature_party_that_asks, serve_label_party_that_answers
-        from tallystick.online.home import ServingHome
-        from tallystick.online.label_party import serve_label_party
+        from tallystick.serving.feature_party import serve_feature_party
+        from tallystick.serving.feature_party_asks import serve_feature_party_that_asks, serve_label_party_that_answers
+        from tallystick.serving.label_party import serve_label_party
+        from tallystick.serving.serving_folder import ServingHome
 
         agreed, own, watcher = read_files(contract, party, progress)
         check_party(agreed, own)

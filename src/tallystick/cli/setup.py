@@ -75,8 +75,8 @@ def init(
             written["ledger"] = str(_create_ledger(paths["party"]))
         finish({**written, **({"columns": columns} if columns else {})}, as_json=as_json)
 
-    ledger = ("tallystick.artifacts.ledger",) if role == "label" else ()
-    looks = ("polars", "tallystick.data.guesses") if table is not None else ()
+    ledger = ("tallystick.run_folder.ledger",) if role == "label" else ()
+    looks = ("polars", "tallystick.tables.column_guesses") if table is not None else ()
     guarded(work, as_json=as_json, loads=("tallystick.config.templates", *ledger, *looks))
 
 
@@ -85,12 +85,12 @@ def _with_columns(asked: "Asked") -> tuple["Asked", list[str]]:
     if asked.table is None:
         return asked, []
     from tallystick.config.table import TableConfig
-    from tallystick.data.guesses import guess_columns
-    from tallystick.data.profile import samples_of
-    from tallystick.data.table import read_table
-    from tallystick.data.text import number_like, number_like_warning
     from tallystick.errors import DataError
     from tallystick.reading import validate
+    from tallystick.tables.column_guesses import guess_columns
+    from tallystick.tables.profile import samples_of
+    from tallystick.tables.table import read_table
+    from tallystick.tables.text import number_like, number_like_warning
 
     try:
         frame = read_table(validate(TableConfig, {"path": str(asked.table.absolute())}, source="--table"))
@@ -107,8 +107,8 @@ def _with_columns(asked: "Asked") -> tuple["Asked", list[str]]:
 
 def _create_ledger(path: Path) -> Path:
     """Make the ledger that a fresh party file names, and write its identity there."""
-    from tallystick.artifacts.ledger import create_ledger
     from tallystick.config.party import load_party
+    from tallystick.run_folder.ledger import create_ledger
 
     ledger = create_ledger(load_party(path))
     text = path.read_text()

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import Field, PrivateAttr, model_validator
 
-from tallystick.alignment.registry import LINKAGES, Linkage
+from tallystick.alignment.linkages import LINKAGES, Linkage
 from tallystick.config.defense import DefenseEntry, defense_problems
 from tallystick.config.folds import folds, folds_problems, own_folds
 from tallystick.config.gradients import no_gradient_problems, still

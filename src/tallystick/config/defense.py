@@ -1,4 +1,4 @@
-"""The contract's defences: an entry per row of defenses/registry.py, with the keys that the defence itself states."""
+"""The contract's defences: an entry per row of defenses/defense_table.py, with the keys that the defence itself states."""
 
 from collections.abc import Sequence
 from dataclasses import MISSING, fields
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, Union, get
 from pydantic import Field, create_model, model_validator
 from pydantic.fields import FieldInfo
 
-from tallystick.alignment.registry import Linkage
+from tallystick.alignment.linkages import Linkage
 from tallystick.defenses.defense import Defense
-from tallystick.defenses.registry import DEFENSES
+from tallystick.defenses.defense_table import DEFENSES
 from tallystick.errors import ConfigError
 from tallystick.reading import Model, Problems
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from tallystick.defenses.defense import Defense
 from tallystick.imputation.imputer import Imputer, When
-from tallystick.imputation.registry import FEATURE_STRATEGIES, LABEL_STRATEGIES, SUFFIXES, label_strategy
+from tallystick.imputation.imputer_table import FEATURE_STRATEGIES, LABEL_STRATEGIES, SUFFIXES, label_strategy
 
 if TYPE_CHECKING:
     LabelStrategy: TypeAlias = str

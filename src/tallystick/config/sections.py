@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field
 
-from tallystick.alignment.registry import LINKAGES
+from tallystick.alignment.linkages import LINKAGES
 from tallystick.alignment.terms import SimilarityConfig
 from tallystick.config.gradients import WIDE_CUT
 from tallystick.config.imputation import (

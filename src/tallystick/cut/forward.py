@@ -7,10 +7,10 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor, nn
 
-from tallystick.cut.messages import receive_embedding, send_embedding
-from tallystick.data.features import Features
+from tallystick.cut.cut_messages import receive_embedding, send_embedding
 from tallystick.models.split import LabelModel
 from tallystick.network.channel import Channel
+from tallystick.tables.features import Features
 
 FeatureSource = Callable[[Tensor], Features]
 """Gives a party's features for a batch of aligned positions; where rows may be absent, it is what imputes them."""

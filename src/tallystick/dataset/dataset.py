@@ -22,11 +22,11 @@ from torch import Tensor, nn
 from tallystick.config.folds import folds_notes
 from tallystick.config.sections import TrainingConfig, TrainingSettings
 from tallystick.cut.forward import Announce, FeatureSource, a_row_each, ignore_rows, no_columns
-from tallystick.data.encoder import Encoder
-from tallystick.data.features import Features
-from tallystick.data.target import LabelCoder
 from tallystick.privacy.randomness import Seed
 from tallystick.reading import shown
+from tallystick.tables.encoder import Encoder
+from tallystick.tables.features import Features
+from tallystick.tables.target import LabelCoder
 from tallystick.training.calibration import NO_CALIBRATION, Calibration
 from tallystick.training.checkpoint import TrainingState
 from tallystick.training.folds import Folds, untaught

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from tallystick.data.common_values import Blur, CommonValues
-from tallystick.data.features import FeatureRows, Features
 from tallystick.imputation.draws import Draws
 from tallystick.imputation.imputer import FeatureImputer, LabelBatch, LabelImputer
 from tallystick.imputation.moments import MovingMoments
+from tallystick.tables.common_values import Blur, CommonValues
+from tallystick.tables.features import FeatureRows, Features
 from tallystick.training.calibration import Calibration
 from tallystick.training.objective import mean_cross_entropy
 from tallystick.training.plan import no_positions

@@ -12,9 +12,6 @@ from tallystick.config.contract import Contract
 from tallystick.config.sections import SplitConfig, TrainingConfig
 from tallystick.config.unaligned import UnalignedConfig
 from tallystick.cut.forward import ignore_rows
-from tallystick.data.encoder import Encoder
-from tallystick.data.split import TEST, TRAINING, VALIDATION, parts_of_other_times, split_by_hash, split_by_time
-from tallystick.data.target import LabelCoder
 from tallystick.dataset.dataset import Dataset, Labels, UnalignedRows
 from tallystick.dataset.own_rows import OwnRows, Parts, fitted_positions, folds_of, own_folds_of, positions
 from tallystick.errors import DataError, ProtocolError, SharedDataError
@@ -22,10 +19,13 @@ from tallystick.network.channel import Channel
 from tallystick.network.messages import MAX_MESSAGE_BYTES, Array, MalformedMessage, Message
 from tallystick.privacy.randomness import Seed
 from tallystick.reading import shown
+from tallystick.tables.encoder import Encoder
+from tallystick.tables.split import TEST, TRAINING, VALIDATION, parts_of_other_times, split_by_hash, split_by_time
+from tallystick.tables.target import LabelCoder
 from tallystick.training.objective import Objective, Supervised
 from tallystick.training.plan import Schedule
 from tallystick.training.unaligned.method import UnalignedMethod
-from tallystick.training.unaligned.registry import method_of
+from tallystick.training.unaligned.method_table import method_of
 from tallystick.training.unaligned.schedule import rows_ratio, scheduled
 
 

@@ -16,15 +16,15 @@ from torch import Tensor
 from tallystick.alignment.outcome import Alignment, Candidates
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
-from tallystick.data.encoder import Encoder
-from tallystick.data.extension import extended
-from tallystick.data.features import Numbers, PackedFeatures
-from tallystick.data.keys import Keys, who_of
-from tallystick.data.lazy import Frame
-from tallystick.data.split import TEST, TRAINING, VALIDATION, folds_by_hash
-from tallystick.data.table import require_column
-from tallystick.data.target import LabelCoder, encode_weights
 from tallystick.errors import DataError, FeatureError, LabelError, SharedDataError
+from tallystick.tables.encoder import Encoder
+from tallystick.tables.extension import extended
+from tallystick.tables.features import Numbers, PackedFeatures
+from tallystick.tables.keys import Keys, who_of
+from tallystick.tables.lazy_table import Frame
+from tallystick.tables.split import TEST, TRAINING, VALIDATION, folds_by_hash
+from tallystick.tables.table import require_column
+from tallystick.tables.target import LabelCoder, encode_weights
 from tallystick.training.folds import Folds
 
 Parts = NDArray[np.uint8]

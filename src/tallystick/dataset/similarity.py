@@ -18,15 +18,15 @@ from tallystick.alignment.outcome import Candidates
 from tallystick.config.contract import Contract
 from tallystick.config.sections import SplitConfig
 from tallystick.cut.forward import FeatureSource
-from tallystick.data.encoder import Encoder
-from tallystick.data.features import FeatureRows, Features
-from tallystick.data.linked import CandidateLinks, LinkedFeatures, distinct_candidates
-from tallystick.data.split import ids_by_position, split_positions
 from tallystick.dataset.dataset import Dataset, Labels
 from tallystick.dataset.intersection import IntersectionDataset, parts_by_time
 from tallystick.dataset.own_rows import OwnRows, Parts, fitted_positions, own_folds_of, positions
 from tallystick.errors import DataError
 from tallystick.network.channel import Channel
+from tallystick.tables.encoder import Encoder
+from tallystick.tables.features import FeatureRows, Features
+from tallystick.tables.linked_columns import CandidateLinks, LinkedFeatures, distinct_candidates
+from tallystick.tables.split import ids_by_position, split_positions
 from tallystick.training.objective import Objective, Supervised
 
 

@@ -13,20 +13,20 @@ from torch import Tensor, nn
 
 from tallystick.config.contract import Contract
 from tallystick.config.sections import TrainingConfig, UnionConfig
-from tallystick.data.common_values import CommonValues
-from tallystick.data.encoder import Encoder
-from tallystick.data.features import FeatureRows, PackedFeatures
-from tallystick.data.split import split_by_hash
 from tallystick.dataset.dataset import Dataset, Labels
 from tallystick.dataset.imputed import ImputingBottom, ImputingObjective, ImputingSource
 from tallystick.dataset.intersection import IntersectionDataset
 from tallystick.dataset.own_rows import OwnRows, positions
 from tallystick.imputation.draws import Draws, Redraw
 from tallystick.imputation.imputer import FeatureImputer, LabelImputer
-from tallystick.imputation.registry import feature_strategy, label_strategy
+from tallystick.imputation.imputer_table import feature_strategy, label_strategy
 from tallystick.imputation.sampling_features import SamplingFeatures
 from tallystick.network.channel import Channel
 from tallystick.privacy.randomness import secret_generator
+from tallystick.tables.common_values import CommonValues
+from tallystick.tables.encoder import Encoder
+from tallystick.tables.features import FeatureRows, PackedFeatures
+from tallystick.tables.split import split_by_hash
 from tallystick.training.calibration import NO_CALIBRATION, Calibration, LogitLine, LogitShift
 from tallystick.training.checkpoint import TrainingState
 from tallystick.training.objective import Objective

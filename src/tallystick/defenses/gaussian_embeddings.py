@@ -12,7 +12,7 @@ from torch import Tensor
 from tallystick.defenses.checks import check_defense_epsilon, check_embeddings, check_positive
 from tallystick.defenses.defense import Defense, Epsilon, Fraction, Guarantee, Stage, Strength
 from tallystick.defenses.noise import Randomness, RowNoise, bits
-from tallystick.defenses.passing import passing
+from tallystick.defenses.straight_through import passing
 from tallystick.privacy.events import GaussianDP, total_epsilon
 from tallystick.privacy.exact import check_exact_delta
 from tallystick.privacy.gaussian import gaussian_multiplier

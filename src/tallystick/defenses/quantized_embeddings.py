@@ -12,7 +12,7 @@ from torch import Tensor
 from tallystick.defenses.checks import check_embeddings, check_positive
 from tallystick.defenses.defense import Defense, Guarantee, Stage, Strength
 from tallystick.defenses.noise import Randomness, RowNoise
-from tallystick.defenses.passing import passing
+from tallystick.defenses.straight_through import passing
 from tallystick.errors import ConfigError
 
 MOST_LEVELS = 65_536

@@ -16,9 +16,16 @@ from datetime import datetime
 from pathlib import Path
 from typing import IO, Any
 
-from tallystick.alignment.registry import LINKAGES
+from tallystick.alignment.linkages import LINKAGES
 from tallystick.config.party import FeatureColumns
-from tallystick.data.flights import (
+from tallystick.demo.homes import write_job
+from tallystick.errors import ConfigError, TallystickError
+from tallystick.network.addresses import free_port
+from tallystick.report.compare import read_run
+from tallystick.report.page import render
+from tallystick.results import Result, merge
+from tallystick.storage import Origin, write_json
+from tallystick.tables.flights import (
     CARRIER_FEATURES,
     KEY,
     LABEL,
@@ -29,13 +36,6 @@ from tallystick.data.flights import (
     write_departures,
     write_flights,
 )
-from tallystick.demo.homes import write_job
-from tallystick.errors import ConfigError, TallystickError
-from tallystick.network.addresses import free_port
-from tallystick.report.compare import read_run
-from tallystick.report.page import render
-from tallystick.results import Result, merge
-from tallystick.storage import Origin, write_json
 
 CARRIER, WEATHER, HELPER = "carrier", "weather", "helper"
 OnEvent = Callable[[str, dict[str, Any]], None]

@@ -7,9 +7,9 @@ from typing import Any
 
 import yaml
 
-from tallystick.artifacts.ledger import create_ledger
 from tallystick.config.party import load_party
 from tallystick.network.certificates import write_test_certificates
+from tallystick.run_folder.ledger import create_ledger
 
 
 def move_in(root: Path, names: Sequence[str]) -> dict[str, Path]:

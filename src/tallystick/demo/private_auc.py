@@ -12,19 +12,19 @@ from typing import Any
 
 import polars as pl
 
-from tallystick.data.flights import LABEL, late_flights
 from tallystick.demo.localhost import PartyContext, PartyProcesses, Peers
 from tallystick.errors import ConfigError
 from tallystick.evaluation.private.bins import Population
 from tallystick.evaluation.private.mechanism import CountingMechanism
 from tallystick.evaluation.private.protocol import client, server
-from tallystick.evaluation.private.registry import COUNTING, counting
 from tallystick.evaluation.private.release import ASSUMED_AUC, ASSUMED_POSITIVE_RATE
+from tallystick.evaluation.private.release_table import COUNTING, counting
 from tallystick.metrics import auc
 from tallystick.network.session import Limits
 from tallystick.privacy.ledger import Cap, Ledger
 from tallystick.privacy.noise import SecureNoise
 from tallystick.storage import write_bytes
+from tallystick.tables.flights import LABEL, late_flights
 
 SERVER, DATASET = "server", "flights"
 SCORES, LEDGER = "scores.parquet", "ledger.sqlite"

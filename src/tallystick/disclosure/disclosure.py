@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from tallystick.alignment.outcome import Alignment
 from tallystick.alignment.psu_helper import HelperOutcome
 from tallystick.config.contract import Contract
-from tallystick.evaluation.messages import Finished
+from tallystick.evaluation.evaluation_messages import Finished
 from tallystick.results import Learnt
 from tallystick.training.checkpoint import TrainingState
 

@@ -3,7 +3,7 @@
 from typing import Literal
 
 from tallystick.config.contract import Contract
-from tallystick.defenses.read_by import READ_BY
+from tallystick.defenses.known_attacks import READ_BY
 
 UNPROTECTED = "no formal guarantee"
 

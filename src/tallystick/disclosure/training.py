@@ -4,7 +4,7 @@ from tallystick.config.contract import Contract
 from tallystick.config.sections import FULL, LEAST_FOLDED
 from tallystick.disclosure.disclosure import Disclosure, RunFacts, parties_of
 from tallystick.disclosure.protection import UNPROTECTED, protection
-from tallystick.imputation.registry import label_strategy
+from tallystick.imputation.imputer_table import label_strategy
 from tallystick.results import Learnt
 
 

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
-from tallystick.data.features import Features
 from tallystick.errors import DataError
+from tallystick.tables.features import Features
 
 MOST_CODES = (
     255  # of a categorical column that scikit-learn takes as such; beyond, codes count as numbers: the frequent come first

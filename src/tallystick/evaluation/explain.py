@@ -19,8 +19,8 @@ from math import factorial
 import torch
 from torch import Tensor
 
-from tallystick.data.features import Features
 from tallystick.evaluation.importance import ColumnPlace
+from tallystick.tables.features import Features
 
 EXACT_PLAYERS = 10
 ORDERS = 200  # drawn beyond that, at least one for each reference row, and as many backwards

@@ -24,14 +24,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from tallystick.cut.cut_messages import receive_embedding
 from tallystick.cut.forward import SCORED_AT_A_TIME, send_embeddings, unwatched
-from tallystick.cut.messages import receive_embedding
-from tallystick.data.encoder import Encoder
-from tallystick.data.features import Features
 from tallystick.errors import ProtocolError
 from tallystick.models.split import LabelModel
 from tallystick.network.channel import Channel, Progress, no_progress
 from tallystick.network.messages import Message
+from tallystick.tables.encoder import Encoder
+from tallystick.tables.features import Features
 
 MAX_COLUMNS = 1000  # more are not measured: each takes a pass over all rows per repeat
 

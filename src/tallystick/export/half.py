@@ -16,18 +16,18 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from tallystick.artifacts.folder import RunFolder
-from tallystick.artifacts.found_folders import contract_of
-from tallystick.artifacts.trained import Architecture, TrainedLabelParty, kept_encoder, kept_folds
 from tallystick.config.contract import Contract
-from tallystick.data.encoder import Encoder
-from tallystick.data.features import Features
 from tallystick.errors import ConfigError, DataError
 from tallystick.evaluation.importance import column_places
 from tallystick.models.build import width_of
 from tallystick.models.folds import build_folded_bottom
 from tallystick.models.numbers import PiecewiseLinear
+from tallystick.run_folder.folder import RunFolder
+from tallystick.run_folder.listing import contract_of
+from tallystick.run_folder.trained import Architecture, TrainedLabelParty, kept_encoder, kept_folds
 from tallystick.storage import Origin, check_sealed, write_bytes
+from tallystick.tables.encoder import Encoder
+from tallystick.tables.features import Features
 from tallystick.training.calibration import Calibration
 from tallystick.training.checkpoint import load_weights, read_tensors
 

@@ -3,11 +3,11 @@
 import json
 from pathlib import Path
 
-from tallystick.artifacts.folder import RunFolder
 from tallystick.errors import ConfigError
 from tallystick.export.card import card_of
 from tallystick.export.half import columns_json, half_of, onnx_of, safetensors_of
 from tallystick.results import read_result
+from tallystick.run_folder.folder import RunFolder
 from tallystick.storage import write_bytes, written_folder
 
 ONNX, WEIGHTS, INPUTS, ENCODER, CARD = "model.onnx", "model.safetensors", "inputs.json", "encoder.json", "README.md"

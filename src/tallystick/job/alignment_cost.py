@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from tallystick.alignment.choice import sooner
 from tallystick.alignment.exchange import MAX_ROWS
 from tallystick.alignment.ids import Ids
+from tallystick.alignment.linkages import AlignmentInput
 from tallystick.alignment.pairwise import LocalOptions
 from tallystick.alignment.randomness import SecureRandom
-from tallystick.alignment.registry import AlignmentInput
 from tallystick.config.contract import Contract
 from tallystick.network.channel import memory_channels
-from tallystick.network.line import MeasuredLine
+from tallystick.network.line_speed import MeasuredLine
 
 MANY_IDS = 50_000
 """Below, an alignment is over before anybody asks."""

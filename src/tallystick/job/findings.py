@@ -8,13 +8,13 @@ from torch import nn
 from tallystick.alignment.outcome import Alignment
 from tallystick.alignment.psu_helper import HelperOutcome
 from tallystick.audit.run import Audited
-from tallystick.data.keys import KeyReport
 from tallystick.dataset.dataset import Dataset
 from tallystick.evaluation.decisions import Decisions, Grouping
+from tallystick.evaluation.evaluation_messages import Finished
 from tallystick.evaluation.measure import Comparison
-from tallystick.evaluation.messages import Finished
 from tallystick.job.phases.search import TrialRecord
 from tallystick.results import ImportanceSummary, LinkageSummary, Shared
+from tallystick.tables.keys import KeyReport
 from tallystick.training.checkpoint import TrainingState
 
 

@@ -9,17 +9,17 @@ import torch
 from threadpoolctl import threadpool_limits
 from torch import nn
 
-from tallystick.artifacts.folder import RunFolder
-from tallystick.artifacts.secret import row_noise_secret
-from tallystick.artifacts.trained import Architecture
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
-from tallystick.data.keys import Keys
-from tallystick.data.lazy import Frame
 from tallystick.errors import ConfigError
 from tallystick.job.log import Logbook
 from tallystick.machine import refuse_after_fork
 from tallystick.network.channel import Channel
+from tallystick.run_folder.folder import RunFolder
+from tallystick.run_folder.noise_secret import row_noise_secret
+from tallystick.run_folder.trained import Architecture
+from tallystick.tables.keys import Keys
+from tallystick.tables.lazy_table import Frame
 
 ALL_PHASES = ("alignment", "training", "evaluation")
 

@@ -5,20 +5,20 @@ from pathlib import Path
 
 import polars as pl
 
-from tallystick.artifacts.folder import RunFolder
-from tallystick.artifacts.trained import kept_encoder
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
 from tallystick.config.party_checks import check_party
 from tallystick.config.table import TableConfig
-from tallystick.data.keys import key_of, keys_of
-from tallystick.data.repeats import with_summaries
-from tallystick.data.table import read_rows, read_table, require_column
 from tallystick.errors import ConfigError, DataError
-from tallystick.job.runs import chosen_run
+from tallystick.job.run_selection import chosen_run
 from tallystick.job.versions import Versions
 from tallystick.monitoring.monitor import KEY, LABEL, Every, Look
 from tallystick.monitoring.served import ServedLook
+from tallystick.run_folder.folder import RunFolder
+from tallystick.run_folder.trained import kept_encoder
+from tallystick.tables.keys import key_of, keys_of
+from tallystick.tables.repeats import with_summaries
+from tallystick.tables.table import read_rows, read_table, require_column
 
 
 def look_of(

@@ -14,36 +14,36 @@ import torch
 from tallystick import __version__
 from tallystick.alignment.outcome import Alignment
 from tallystick.alignment.pairwise import LocalOptions
-from tallystick.artifacts.embedding_charge import EmbeddingCharge
-from tallystick.artifacts.folder import RunFolder
-from tallystick.artifacts.ledger import enter_exact
-from tallystick.artifacts.secret import row_noise_secret
-from tallystick.artifacts.trained import Architecture, TrainedFeatureParty, TrainedLabelParty, kept_encoder
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
 from tallystick.config.party_checks import check_party
 from tallystick.cut.forward import tiled_batches
-from tallystick.data.encoder import Encoder
-from tallystick.data.keys import KeyReport, Keys
-from tallystick.data.lazy import Frame
-from tallystick.data.repeats import with_summaries
-from tallystick.data.table import read_rows
 from tallystick.dataset.dataset import Dataset
+from tallystick.dataset.datasets import dataset_of
 from tallystick.dataset.own_rows import OwnRows
-from tallystick.dataset.registry import dataset_of
 from tallystick.errors import ConfigError, DataError
 from tallystick.job.handshake import Agreement, PromotedHalf, ResumeState, shake_hands, shake_hands_label_party
 from tallystick.job.log import RunLog
-from tallystick.job.output import ROW, RUN, SCORED_BY, SIMILARITY, check_columns, check_output, write_scores
 from tallystick.job.phases.align import align, help_align, with_noise
+from tallystick.job.prediction_output import ROW, RUN, SCORED_BY, SIMILARITY, check_columns, check_output, write_scores
 from tallystick.job.preflight import require_to_predict
 from tallystick.job.process import with_sessions
-from tallystick.job.runs import chosen_run, named_run, offered
+from tallystick.job.run_selection import chosen_run, named_run, offered
 from tallystick.job.versions import Versions
 from tallystick.network.channel import Channel
 from tallystick.privacy.randomness import SEED_BITS
-from tallystick.serving.explain import Watched, as_table, check_explained, explanations
-from tallystick.serving.predict import predict_alone, predict_feature_party, predict_label_party, receive_scores, send_scores
+from tallystick.run_folder.embedding_charge import EmbeddingCharge
+from tallystick.run_folder.folder import RunFolder
+from tallystick.run_folder.ledger import enter_exact
+from tallystick.run_folder.noise_secret import row_noise_secret
+from tallystick.run_folder.trained import Architecture, TrainedFeatureParty, TrainedLabelParty, kept_encoder
+from tallystick.scoring.explain import Watched, as_table, check_explained, explanations
+from tallystick.scoring.predict import predict_alone, predict_feature_party, predict_label_party, receive_scores, send_scores
+from tallystick.tables.encoder import Encoder
+from tallystick.tables.keys import KeyReport, Keys
+from tallystick.tables.lazy_table import Frame
+from tallystick.tables.repeats import with_summaries
+from tallystick.tables.table import read_rows
 from tallystick.watcher import Watcher
 
 COMMAND = "predict"
@@ -88,7 +88,7 @@ def predict(
         watcher: shown progress.
         run: the run whose model scores: its id, or its folder's name or path; if left out, the newest that all parties promoted,
             or, where none of them promoted any, the latest complete one.
-        explained: a CSV or Parquet file for what moved the first scores of the table (``serving/explain.py``); none if left out.
+        explained: a CSV or Parquet file for what moved the first scores of the table (``scoring/explain.py``); none if left out.
         most_explained: how many scores.
 
     Gives how many own rows have a score, how many not, and why, and which run's model scored.

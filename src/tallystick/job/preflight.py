@@ -19,25 +19,10 @@ from torch import Tensor
 from tallystick.alignment.encoding import check_filters
 from tallystick.alignment.exchange import check_ids
 from tallystick.alignment.key_noise import check_radius
-from tallystick.artifacts.embedding_charge import noise_on_embeddings
-from tallystick.artifacts.folder import RunFolder
-from tallystick.artifacts.starting_point import StartingPoint
-from tallystick.artifacts.trained import Architecture
 from tallystick.config.contract import Contract
 from tallystick.config.folds import folds_notes
 from tallystick.config.party import PartyFile
 from tallystick.config.party_checks import check_party
-from tallystick.data.encoder import Encoder
-from tallystick.data.features import FeatureShape
-from tallystick.data.groups import check_subgroups
-from tallystick.data.keys import Keys, fingerprint, keys_of
-from tallystick.data.lazy import Frame
-from tallystick.data.repeats import with_summaries
-from tallystick.data.rows import machine_memory
-from tallystick.data.sequences import check_separators
-from tallystick.data.split import TEST, TRAINING, VALIDATION, split_by_hash, split_by_time, split_positions
-from tallystick.data.table import read_party_table, require_column
-from tallystick.data.target import LabelCoder, encode_weights
 from tallystick.dataset.intersection import check_classes, check_unaligned
 from tallystick.dataset.own_rows import Before, extended_encoder, known_labels
 from tallystick.defenses.gaussian import GaussianGradients
@@ -49,7 +34,7 @@ from tallystick.job.loggers.facts import loggers_of
 from tallystick.job.phases.align import max_rows
 from tallystick.job.phases.budget import Ahead, check_budget
 from tallystick.job.phases.defense import check_teacher
-from tallystick.job.room import WORTH_SAYING, Room, least_room, room_of
+from tallystick.job.resource_estimate import WORTH_SAYING, Room, least_room, room_of
 from tallystick.models.build import (
     TRIED_ROWS,
     build_bottom,
@@ -65,6 +50,21 @@ from tallystick.network.messages import MEBIBYTE
 from tallystick.network.proxy import Proxy, checked_proxy
 from tallystick.privacy.ledger import Outlook
 from tallystick.reading import shown
+from tallystick.run_folder.embedding_charge import noise_on_embeddings
+from tallystick.run_folder.folder import RunFolder
+from tallystick.run_folder.initial_weights import StartingPoint
+from tallystick.run_folder.trained import Architecture
+from tallystick.tables.encoder import Encoder
+from tallystick.tables.features import FeatureShape
+from tallystick.tables.groups import check_subgroups
+from tallystick.tables.keys import Keys, fingerprint, keys_of
+from tallystick.tables.lazy_table import Frame
+from tallystick.tables.repeats import with_summaries
+from tallystick.tables.rows import machine_memory
+from tallystick.tables.sequences import check_separators
+from tallystick.tables.split import TEST, TRAINING, VALIDATION, split_by_hash, split_by_time, split_positions
+from tallystick.tables.table import read_party_table, require_column
+from tallystick.tables.target import LabelCoder, encode_weights
 from tallystick.training.plan import most_batches_per_message
 
 T = TypeVar("T")

@@ -8,13 +8,9 @@ from functools import partial
 from typing import TypeVar
 
 from tallystick import __version__
-from tallystick.artifacts.folder import RunFolder
-from tallystick.artifacts.starting_point import keep_starting_point, starting_point
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
 from tallystick.config.party_checks import dialled
-from tallystick.data.keys import Keys
-from tallystick.data.lazy import Frame
 from tallystick.dataset.own_rows import OwnRows
 from tallystick.errors import (
     ConfigError,
@@ -36,13 +32,17 @@ from tallystick.job.phases.defense import check_charged_labels
 from tallystick.job.phases.tuning import allowed_keys, open_trials, trials_left
 from tallystick.job.preflight import identity_of, proxy_of, require
 from tallystick.job.run import run_party
-from tallystick.job.starting import run_to_start_from
+from tallystick.job.start_from import run_to_start_from
 from tallystick.network.channel import Channel
 from tallystick.network.endpoint import Endpoint
 from tallystick.network.messages import MEBIBYTE
 from tallystick.network.session import Limits
 from tallystick.privacy.ledger import BudgetExceeded
 from tallystick.results import Result
+from tallystick.run_folder.folder import RunFolder
+from tallystick.run_folder.initial_weights import keep_starting_point, starting_point
+from tallystick.tables.keys import Keys
+from tallystick.tables.lazy_table import Frame
 from tallystick.watcher import Watcher
 
 T = TypeVar("T")

@@ -14,9 +14,6 @@ from typing import Any
 import numpy as np
 import yaml
 
-from tallystick.artifacts.folder import RunFolder
-from tallystick.artifacts.found_folders import contract_of
-from tallystick.artifacts.ledger import LABELS, charged, enter_exact
 from tallystick.config.contract import Contract, parse_contract
 from tallystick.config.party import PartyFile
 from tallystick.defenses.label_dp import respond
@@ -24,6 +21,9 @@ from tallystick.errors import ConfigError
 from tallystick.metrics import METRICS
 from tallystick.privacy.events import PureDP
 from tallystick.results import Result
+from tallystick.run_folder.folder import RunFolder
+from tallystick.run_folder.ledger import LABELS, charged, enter_exact
+from tallystick.run_folder.listing import contract_of
 
 DECISION = "decision"
 

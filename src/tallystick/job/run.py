@@ -13,10 +13,6 @@ from functools import partial
 
 import msgspec
 
-from tallystick.artifacts.kept_buckets import forget_buckets
-from tallystick.artifacts.starting_point import StartingPoint
-from tallystick.data.groups import check_subgroups
-from tallystick.data.keys import Keys
 from tallystick.errors import ConfigError
 from tallystick.job.findings import Evaluated, RunFindings
 from tallystick.job.handshake import Agreement, ResumeState, shake_hands, shake_hands_label_party
@@ -24,7 +20,7 @@ from tallystick.job.job import Job, fitting_threads, use_threads
 from tallystick.job.phases.align import align_or_keep, help_align, kept_alignment, linked_job, match_notes
 from tallystick.job.phases.audit import audit_links, audit_training
 from tallystick.job.phases.evaluate import evaluate, take_part
-from tallystick.job.phases.once import receive_once
+from tallystick.job.phases.no_gradients import receive_once
 from tallystick.job.phases.report import write_report
 from tallystick.job.phases.train import (
     embed_as_feature_party,
@@ -39,6 +35,10 @@ from tallystick.job.phases.train import (
 from tallystick.job.phases.tuning import finished_trials, tune_as_feature_party, tune_as_label_party
 from tallystick.job.preflight import check_kept
 from tallystick.results import Result
+from tallystick.run_folder.initial_weights import StartingPoint
+from tallystick.run_folder.kept_buckets import forget_buckets
+from tallystick.tables.groups import check_subgroups
+from tallystick.tables.keys import Keys
 
 
 def run_party(job: Job) -> Result:

@@ -3,13 +3,9 @@
 from contextlib import ExitStack
 
 from tallystick import __version__
-from tallystick.artifacts.folder import RunFolder
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
 from tallystick.config.party_checks import check_party
-from tallystick.data.keys import keys_of
-from tallystick.data.repeats import with_summaries
-from tallystick.data.table import read_party_table
 from tallystick.errors import ConfigError
 from tallystick.job.findings import RunFindings
 from tallystick.job.job import Job, fitting_threads, use_threads
@@ -20,6 +16,10 @@ from tallystick.job.phases.tuning import allowed_keys
 from tallystick.job.phases.tuning_alone import tune_alone
 from tallystick.job.process import run_process
 from tallystick.results import Result
+from tallystick.run_folder.folder import RunFolder
+from tallystick.tables.keys import keys_of
+from tallystick.tables.repeats import with_summaries
+from tallystick.tables.table import read_party_table
 from tallystick.watcher import Watcher
 
 USE, USE_ALONE = "tune", "tune-alone"

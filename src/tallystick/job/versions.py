@@ -25,16 +25,16 @@ from pathlib import Path
 
 import msgspec
 
-from tallystick.artifacts.folder import RunFolder
-from tallystick.artifacts.ledger import enter_exact
-from tallystick.artifacts.starting_point import StartingPoint
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
 from tallystick.errors import ConfigError, PeerError, StorageError, advice
 from tallystick.job.handshake import PromotedHalf
 from tallystick.job.promotion import was_decided
-from tallystick.job.runs import named_run, require_complete, require_trained
+from tallystick.job.run_selection import named_run, require_complete, require_trained
 from tallystick.results import read_result
+from tallystick.run_folder.folder import RunFolder
+from tallystick.run_folder.initial_weights import StartingPoint
+from tallystick.run_folder.ledger import enter_exact
 from tallystick.storage import locked, read_own, write_bytes
 
 _FOLDER = "promoted"

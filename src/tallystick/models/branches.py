@@ -8,10 +8,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from tallystick.data.features import Features
 from tallystick.models.dropout import Dropout
 from tallystick.models.normalization import norms_like
 from tallystick.models.split import LabelModel, OwnColumnsModel
+from tallystick.tables.features import Features
 
 
 class BranchedModel(LabelModel, ABC):

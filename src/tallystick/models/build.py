@@ -13,13 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from tallystick.config.sections import NetworkModel
-from tallystick.data.features import Features, FeatureShape
 from tallystick.errors import ConfigError
 from tallystick.models.ensemble import EnsembleTop
 from tallystick.models.similarity.model import LinkModel, SimilarityLabelModel
 from tallystick.models.split import LabelModel, OwnColumnsModel
 from tallystick.models.tabular import TabularBottom, TabularTop, Wide
 from tallystick.privacy.randomness import Seed, generator_of
+from tallystick.tables.features import Features, FeatureShape
 
 T = TypeVar("T")
 

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from tallystick.config.sections import NetworkModel
-from tallystick.data.features import Features, FeatureShape
 from tallystick.models.build import build_bottom, build_label_model, width_of
 from tallystick.models.split import LabelModel
 from tallystick.privacy.randomness import Seed
+from tallystick.tables.features import Features, FeatureShape
 
 
 class FoldedBottom(nn.Module):

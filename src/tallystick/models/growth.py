@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from tallystick.data.categories import UNSEEN
 from tallystick.models.tabular import EmbeddingTable
+from tallystick.tables.categories import UNSEEN
 
 
 def grown(module: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from tallystick.data.features import FeatureShape
+from tallystick.tables.features import FeatureShape
 
 _WIDTH = 12
 FREQUENCIES, SCALE = 24, 0.3

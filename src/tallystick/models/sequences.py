@@ -6,8 +6,8 @@ Shapes: B batch, L items of a row, E embedding width, A width of the activation 
 import torch
 from torch import Tensor, nn
 
-from tallystick.data.categories import MISSING
-from tallystick.data.features import SequenceShape
+from tallystick.tables.categories import MISSING
+from tallystick.tables.features import SequenceShape
 
 _UNIT = 16
 

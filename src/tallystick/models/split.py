@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor, nn
 
-from tallystick.data.features import Features
+from tallystick.tables.features import Features
 
 
 class LabelModel(nn.Module):

@@ -10,10 +10,10 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor, nn
 
-from tallystick.data.features import Features, FeatureShape
 from tallystick.models.normalization import BatchNorm, through
 from tallystick.models.numbers import embed_numbers
 from tallystick.models.sequences import SequencePooling
+from tallystick.tables.features import Features, FeatureShape
 
 WIDEST = 16
 """Of a categorical's embedding, where the contract leaves its width open (docs/results/boosting.md)."""

@@ -10,9 +10,9 @@ import polars as pl
 from numpy.typing import NDArray
 from scipy.stats import chi2_contingency, ks_2samp
 
-from tallystick.artifacts.profile import CategoricalProfile, NumericProfile
-from tallystick.data.text import as_text
 from tallystick.results.monitoring import Drift, DriftState
+from tallystick.run_folder.profile import CategoricalProfile, NumericProfile
+from tallystick.tables.text import as_text
 
 BINS = 10  # of a numeric column, by the deciles of the training rows
 LEVEL = 0.001  # chance that any of the columns of one look is called shifted where none is

@@ -9,23 +9,23 @@ from typing import Literal
 import numpy as np
 import polars as pl
 
-from tallystick.artifacts.folder import RunFolder
-from tallystick.artifacts.profile import kept_profile, numeric_profile
-from tallystick.artifacts.trained import kept_encoder
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
-from tallystick.data.columns import numbers_of
-from tallystick.data.keys import Keys, key_of
-from tallystick.data.lazy import Frame
-from tallystick.data.table import require_column
-from tallystick.data.target import LabelCoder
-from tallystick.data.text import as_text
-from tallystick.data.times import ordered_times
 from tallystick.errors import ConfigError
 from tallystick.metrics import UndefinedMetric, ace, auc
 from tallystick.monitoring.drift import LEVEL, categorical_drift, judged, numeric_drift
 from tallystick.results.monitoring import Drift, Monitoring, Period
+from tallystick.run_folder.folder import RunFolder
+from tallystick.run_folder.profile import kept_profile, numeric_profile
+from tallystick.run_folder.trained import kept_encoder
 from tallystick.storage import read_own
+from tallystick.tables.columns import numbers_of
+from tallystick.tables.keys import Keys, key_of
+from tallystick.tables.lazy_table import Frame
+from tallystick.tables.table import require_column
+from tallystick.tables.target import LabelCoder
+from tallystick.tables.text import as_text
+from tallystick.tables.times import ordered_times
 
 Every = Literal["day", "week", "month", "all"]
 

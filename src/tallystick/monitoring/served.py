@@ -9,17 +9,17 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from tallystick.artifacts.answers import AnsweredRow, KeptAnswer, read_answers, row_digest, serving_secret, short
-from tallystick.artifacts.folder import RunFolder
-from tallystick.artifacts.profile import CategoricalProfile, NumericProfile, kept_profile
-from tallystick.artifacts.trained import kept_encoder
 from tallystick.config.contract import Contract
-from tallystick.data.categories import MISSING, UNSEEN, CategoricalColumn
-from tallystick.data.encoder import Encoder, NumericColumn
 from tallystick.errors import ConfigError
 from tallystick.monitoring.drift import LEVEL, categorical_drift, judged, numeric_drift
 from tallystick.monitoring.monitor import KEY, LABEL, SCORE, SCORED_BY, TIME, Every, period_names, periods_of, scores_drift
 from tallystick.results.monitoring import Drift, Latency, Monitoring, Period, ServedPeriod
+from tallystick.run_folder.answer_journal import AnsweredRow, KeptAnswer, read_answers, row_digest, serving_secret, short
+from tallystick.run_folder.folder import RunFolder
+from tallystick.run_folder.profile import CategoricalProfile, NumericProfile, kept_profile
+from tallystick.run_folder.trained import kept_encoder
+from tallystick.tables.categories import MISSING, UNSEEN, CategoricalColumn
+from tallystick.tables.encoder import Encoder, NumericColumn
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 
 from scipy.special import ndtri, stdtrit
 
-from tallystick.attacks.label_inference.registry import LABEL_INFERENCE_ATTACKS
-from tallystick.attacks.linkage.registry import LINKAGE_ATTACKS
+from tallystick.attacks.label_inference.attack_table import LABEL_INFERENCE_ATTACKS
+from tallystick.attacks.linkage.attack_table import LINKAGE_ATTACKS
 from tallystick.attacks.linkage.texts import TEXT_ATTACKS
 from tallystick.report.formats import number, quantity
-from tallystick.report.words import party_names
+from tallystick.report.summary import party_names
 from tallystick.results import (
     AttackResult,
     Audit,

@@ -13,9 +13,9 @@ from typing import Any
 from tallystick.evaluation.decisions import Decisions
 from tallystick.evaluation.measure import Comparison, MetricValue
 from tallystick.metrics import METRICS
-from tallystick.report import charts, leaks, trials, words
+from tallystick.report import charts, leaks, summary, trials
+from tallystick.report.summary import headline, party_names, verdict
 from tallystick.report.templating import render_template, script_json, write_page
-from tallystick.report.words import headline, party_names, verdict
 from tallystick.results import ColumnFall, ImportanceSummary, Result, read_result
 
 
@@ -60,7 +60,7 @@ def to_html(result: Result | dict[str, Any]) -> str:
         strongest=trials.strongest,
         outdone=trials.outdone,
         leaks=leaks,
-        words=words,
+        words=summary,
     )
 
 

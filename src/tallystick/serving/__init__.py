@@ -1,1 +1,1 @@
-"""Serving: a trained split network scores new ids with both sides online."""
+"""Scores online: sessions that stand, and HTTP at the label party. What crosses between the sides is in ``serving``."""

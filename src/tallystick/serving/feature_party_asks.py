@@ -1,306 +1,194 @@
-"""Scores that the feature party asks for (FLORIST, appendix D): it sends embeddings, and the label party sends scores back.
+"""Scores that the feature party asks for, online: it has the clients, and the label party answers it alone."""
 
-Two cases. By way ``embedding`` a row's embedding crosses, and nothing that says which row it is: for a label party without
-columns of its own. By way ``agreed-batch`` the row hides in a batch of positions that both sides cut alike, for all of which the
-feature party sends embeddings and gets scores.
+from collections.abc import Callable
 
-Shapes: B rows whose scores are wanted, M rows of a batch, N aligned positions, D cut width.
-"""
-
-import math
-import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from tallystick.alignment.randomness import SecureRandom
-from tallystick.cut.forward import FeatureSource
-from tallystick.cut.messages import all_finite
-from tallystick.data.features import Features
-from tallystick.errors import ProtocolError
+from tallystick.alignment.outcome import Alignment
+from tallystick.config.contract import Contract
+from tallystick.config.party import PartyFile
+from tallystick.config.serving import Way
+from tallystick.dataset.dataset import Dataset
+from tallystick.dataset.imputed import ImputedFeatures
+from tallystick.dataset.intersection import IntersectionDataset
+from tallystick.dataset.union import Imputation, UnionDataset
+from tallystick.disclosure.serving import serving_lines
+from tallystick.errors import ConfigError
+from tallystick.job.handshake import shake_hands, shake_hands_label_party
+from tallystick.models.build import width_of
 from tallystick.network.channel import Channel
-from tallystick.network.messages import Array, MalformedMessage
-from tallystick.serving.answering import OPEN, Gate, embedded
-from tallystick.serving.asking import Answered, checked_answer, picked
-from tallystick.serving.messages import ABSENT, HERE, MOST_ASKED, OVER_BUDGET, ScoreAnswer, ScoreQuestion, Unanswered
-from tallystick.serving.scoring import Columns, Scorer
-from tallystick.serving.windows import windows
-
-SCORE = "score"
-
-
-@dataclass(frozen=True, kw_only=True)
-class AgreedBatches:
-    """The batches of an alignment, which both sides cut alike: no row is in two.
-
-    Nobody chooses them. A row is in the same batch whenever it is asked for, under every text of a contract, and while it stays
-    aligned its batch changes only by rows that come or go (``windows.py``), if its name stays: on a union, a new alignment gives
-    all rows other places.
-
-    Args:
-        members: the positions of each batch, ascending.
-        batch_N: which batch each position is in.
-        names_N: what budgets know a position by.
-    """
-
-    members: Sequence[NDArray[np.int64]]
-    batch_N: NDArray[np.int64]
-    names_N: Sequence[bytes]
-
-    @classmethod
-    def of(cls, names_N: Sequence[bytes], *, size: int) -> "AgreedBatches":
-        """Cut batches of at least ``size`` rows by names that both sides have; raises DataError for fewer rows in all.
-
-        The hash has no key. Were it the contract's, another text of it would cut other batches, and a row that was asked for
-        under both would stand in both, mostly alone.
-        """
-        members = [np.sort(window) for window in windows(names_N, size=size, key=b"")]
-        batch_N = np.empty(len(names_N), dtype=np.int64)
-        for number, position_M in enumerate(members):
-            batch_N[position_M] = number
-        return cls(members=members, batch_N=batch_N, names_N=names_N)
+from tallystick.run_folder.ledger import enter_exact, refuse_exact
+from tallystick.run_folder.trained import TrainedFeatureParty, TrainedLabelParty
+from tallystick.scoring.answering import receive_way
+from tallystick.scoring.asking import Asking, longest_wait_s
+from tallystick.scoring.batching import Batcher
+from tallystick.scoring.feature_party_asks import (
+    AgreedBatches,
+    AskByAgreedBatch,
+    AskByEmbedding,
+    AskedLabelParty,
+    BatchedRows,
+    ScoresAsTheyCame,
+    all_embedded,
+    answer_with_scores,
+)
+from tallystick.scoring.scoring import Scorer
+from tallystick.scoring.scoring_messages import WayOfAsking
+from tallystick.serving.aligned_rows import aligned_rows, names_of, own_places
+from tallystick.serving.asking_side import answer_clients
+from tallystick.serving.side import OpenRun, ServingSide, Stop
+from tallystick.tables.features import Features
+from tallystick.watcher import Watcher
 
 
-# The feature party
-
-
-@dataclass(kw_only=True)
-class AskedLabelParty:
-    """The label party, as its feature party asks it.
-
-    Args:
-        channel: to it.
-        run: whose model is to score.
-        probabilities: whether a score is one, and so from 0 to 1.
-        within_s: how long each answer is waited for; None is for ever.
-    """
-
-    channel: Channel
-    run: str
-    probabilities: bool
-    within_s: float | None = None
-    number: int = field(default=0, init=False)
-
-    @property
-    def channels(self) -> Sequence[Channel]:
-        """Of all who are asked: one."""
-        return (self.channel,)
-
-    def ask(self, questions: Sequence[tuple[int | None, Tensor]]) -> list[Answered]:
-        """Ask for scores of embeddings (B, D), of a batch or of none; all questions are sent before an answer is awaited."""
-        first, began = self.number, time.monotonic()
-        for batch, cut_BD in questions:
-            self.channel.send(ScoreQuestion(number=self.number, run=self.run, batch=batch, values=Array.lend(cut_BD)))
-            self.number += 1
-        answers = [self.channel.receive(ScoreAnswer, within_s=self.within_s) for _ in questions]
-        waited_s = time.monotonic() - began
-        return [
-            replace(self._answered(answer, number=first + place, asked=len(questions[place][1])), waited_s=waited_s)
-            for place, answer in enumerate(answers)
-        ]
-
-    def probe(self) -> None:
-        """Ask for nothing, to see whether the label party answers."""
-        self.ask([(None, torch.empty(0, 0))])
-
-    def leave(self) -> None:
-        """Say that there are no more questions."""
-        self.channel.send(ScoreQuestion(number=self.number, values=Array.of(torch.empty(0, 0)), last=True))
-
-    def _answered(self, answer: ScoreAnswer, *, number: int, asked: int) -> Answered:
-        state_B, score_E1 = checked_answer(self.channel.peer, answer, number=number, asked=asked, width=1)
-        wrong = "its state is none of a score's" if bool((state_B == ABSENT).any()) else ""
-        if self.probabilities and not bool(((score_E1 >= 0) & (score_E1 <= 1)).all()):
-            wrong = "a score is no number from 0 to 1"
-        if wrong:
-            raise ProtocolError(self.channel.peer, f"{self.channel.peer}: ScoreAnswer: {wrong}; it was not used")
-        return Answered(state_B=state_B, cuts_ED=[score_E1])
-
-
-@dataclass(frozen=True, kw_only=True)
-class AskByEmbedding:
-    """The embeddings of the wanted rows cross in a random order, and nothing else of them.
-
-    Threat model: an honest-but-curious label party. No formal guarantee: a row that was embedded before, in training, evaluation,
-    a prediction or an earlier request, has the embedding that it had or one close to it, and so can be known again.
-
-    Args:
-        label_party: who is asked.
-        bottom: this party's model, in evaluation mode.
-        width: D.
-    """
-
-    label_party: AskedLabelParty
-    bottom: nn.Module
-    width: int
-
-    def __call__(self, keys_B: Sequence[bytes], own_B: Features | None) -> Answered:
-        """Ask for the rows with these columns."""
-        assert own_B is not None, "a feature party has columns"
-        order_B = SecureRandom().permutation(len(keys_B))
-        cut_BD = embedded(self.bottom, own_B, width=self.width)[torch.from_numpy(order_B)]
-        (answered,) = self.label_party.ask([(None, cut_BD)])
-        found = picked(np.arange(len(order_B)), answered.state_B, answered.cuts_ED, np.argsort(order_B))
-        return replace(found, waited_s=answered.waited_s)
-
-
-@torch.inference_mode()
-def all_embedded(bottom: nn.Module, source: FeatureSource, *, rows: int, width: int) -> Tensor:
-    """The cut embeddings of all positions (N, D), in one order: so what stands in for absent rows is drawn alike each time."""
-    parts = [embedded(bottom, source(index_B), width=width) for index_B in torch.split(torch.arange(rows), MOST_ASKED)]
-    return torch.cat([torch.empty(0, width), *parts])
-
-
-@dataclass(frozen=True, kw_only=True)
-class AskByAgreedBatch:
-    """The embeddings of whole agreed batches cross, whichever row of one is wanted.
-
-    Rows are as they were when the sides met. So a batch crosses once while the sessions stand, with the same bits whichever row
-    is wanted, and its scores are kept: to want one of its rows again crosses nothing.
-
-    Threat model: an honest-but-curious label party. No formal guarantee: it learns which batch holds a wanted row, and what else
-    is known of these rows can tell which one it was.
-
-    Args:
-        label_party: who is asked.
-        cut_ND: the embeddings of this party's rows at all positions, or of what stands in for a row that it lacks.
-        batches: the agreed ones.
-        places: position of each own key.
-    """
-
-    label_party: AskedLabelParty
-    cut_ND: Tensor
-    batches: AgreedBatches
-    places: Mapping[bytes, int]
-    kept: dict[int, Answered] = field(default_factory=dict, init=False)
-
-    def __call__(self, keys_B: Sequence[bytes], own_B: Features | None) -> Answered:  # noqa: ARG002
-        """Ask for the batches that hold these keys, but for those whose scores are here, and keep what is wanted of them."""
-        for channel in self.label_party.channels:
-            channel.check()  # where all scores are kept, nothing else would tell that the session has ended
-        place_B = np.array([self.places.get(key, -1) for key in keys_B], dtype=np.int64)
-        wanted = sorted(set(self.batches.batch_N[place_B[place_B >= 0]].tolist()))
-        new = [batch for batch in wanted if batch not in self.kept]
-        questions = [(batch, self.cut_ND[torch.from_numpy(self.batches.members[batch])]) for batch in new]
-        came = dict(zip(new, self.label_party.ask(questions), strict=True))
-        self.kept.update({batch: answer for batch, answer in came.items() if answer.is_here.all()})
-        answers = [came[batch] if batch in came else self.kept[batch] for batch in wanted]
-        together = _put_together([self.batches.members[batch] for batch in wanted], answers, place_B)
-        return replace(together, waited_s=max((answer.waited_s for answer in came.values()), default=0.0))
-
-
-def _put_together(members: Sequence[NDArray[np.int64]], answers: Sequence[Answered], place_B: NDArray[np.int64]) -> Answered:
-    """Of what came for some batches that of the wanted positions; -1 is none."""
-    if not answers:
-        return Answered(state_B=np.full(len(place_B), ABSENT, dtype=np.uint8), cuts_ED=[torch.empty(0, 1)])
-    position_M = np.concatenate(members)
-    score_M = torch.full((len(position_M), 1), torch.nan)
-    state_M = np.concatenate([answer.state_B for answer in answers])
-    score_M[torch.from_numpy(state_M == HERE)] = torch.cat([answer.cuts_ED[0] for answer in answers])
-    order_M = np.argsort(position_M)
-    state_M = state_M[order_M]
-    values_E1 = score_M[torch.from_numpy(order_M)][torch.from_numpy(state_M == HERE)]
-    return picked(position_M[order_M], state_M, [values_E1], place_B)
-
-
-class ScoresAsTheyCame:
-    """The Scorer of a feature party: the numbers that it was answered are scores already, and it has no labels to score by."""
-
-    names = (SCORE,)
-    alone = None
-
-    def joint(self, scores_B1: Sequence[Tensor], own_B: Features | None) -> Columns:  # noqa: ARG002
-        """The scores."""
-        return {SCORE: scores_B1[0][:, 0].numpy()}
-
-
-# The label party
-
-
-@dataclass(frozen=True, kw_only=True)
-class BatchedRows:
-    """What the label party scores agreed batches with: its columns at their positions, or what stands in for a row it lacks."""
-
-    source: FeatureSource
-    batches: AgreedBatches
-
-
-def answer_with_scores(
-    channel: Channel, scorers: Mapping[str, Scorer], *, width: int, rows: BatchedRows | None, gate: Gate = OPEN
+def serve_feature_party_that_asks(
+    contract: Contract, party: PartyFile, *, table: str | None, run: str | None, watcher: Watcher
 ) -> None:
-    """Answer one ScoreQuestion after the other with scores until the feature party says that there are no more.
+    """Answer clients until the operator ends it, with scores that the label party is asked for.
 
-    Threat model: an honest-but-curious feature party; no formal guarantee. It learns the score of each row that it embeds, which
-    estimates the row's label as well as the model does, of all rows of a batch; on a union also scores of rows that only the
-    label party has, by position. With embeddings of its own choice it learns the top model, and by a position what the label
-    party's columns do to that row's score. Not protected: all of it. The contract's budgets bound how much in a day.
-
-    Args:
-        channel: to the feature party.
-        scorers: of each run that is served.
-        width: D.
-        rows: by way ``agreed-batch``; None by way ``embedding``.
-        gate: budgets and the journal.
-
-    Raises ProtocolError for a question that was not agreed on, PeerLost and PeerStopped.
+    Raises ConfigError or DataError before anybody is called if model, table or options are not usable, and ConfigError where
+    the extra ``serve`` is not installed.
     """
-    while True:
-        question = channel.receive(ScoreQuestion, within_s=math.inf)
-        if question.last:
-            return
-        cut_BD = _asked(question, channel.peer, rows, width)
-        scorer = scorers.get(question.run)
-        if not len(cut_BD) or scorer is None:
-            refusal: Unanswered = "run" if len(cut_BD) else ""
-            nothing = Array.of(np.empty(0, dtype=np.uint8)), Array.of(torch.empty(0, 1))
-            channel.send(ScoreAnswer(number=question.number, state=nothing[0], values=nothing[1], refusal=refusal))
-            continue
-        is_allowed_B = gate.allowed(_names(question, cut_BD, rows), run=question.run)
-        state_B = np.where(is_allowed_B, HERE, OVER_BUDGET).astype(np.uint8)
-        index_E = torch.from_numpy(np.flatnonzero(is_allowed_B))
-        score_E = np.empty(0, dtype=np.float32)
-        if len(index_E):
-            own_E = rows.source(_members(question, rows)[index_E]) if rows is not None else None
-            score_E = scorer.joint([cut_BD.index_select(0, index_E)], own_E)[SCORE]
-            if not np.isfinite(score_E).all():
-                raise ProtocolError(channel.peer, f"{channel.peer}: ScoreQuestion: its embeddings give no finite score")
-        answer = ScoreAnswer(number=question.number, state=Array.lend(state_B), values=Array.of(score_E.reshape(-1, 1)))
-        channel.send(answer)
-
-
-def _asked(question: ScoreQuestion, peer: str, rows: BatchedRows | None, width: int) -> Tensor:
-    """The embeddings of a question; raises ProtocolError for one that was not agreed on."""
-    shape = question.values.shape
-    if shape == (0, 0):
-        return torch.empty(0, width)
-    what = f"{peer}: ScoreQuestion"
-    if (question.batch is None) != (rows is None):
-        raise ProtocolError(peer, f"{what} asks by another way than both sides agreed on")
-    if rows is not None and question.batch is not None and question.batch >= len(rows.batches.members):
-        raise ProtocolError(peer, f"{what} is of batch {question.batch}, and there are {len(rows.batches.members)}")
-    asked = len(_members(question, rows)) if rows is not None else next(iter(shape), 0)
-    if rows is None and asked > MOST_ASKED:
-        raise ProtocolError(peer, f"{what} has {asked} rows; at most {MOST_ASKED} are taken")
     try:
-        cut_BD = question.values.tensor(asked, width, dtype=torch.float32)
-    except MalformedMessage as error:
-        raise ProtocolError(peer, f"{what}: {error}") from None
-    if not all_finite(cut_BD):
-        raise ProtocolError(peer, f"{what}: a cut embedding is not finite; it was not used")
-    return cut_BD
+        from tallystick.serving.http import ScoreServer, application, run_server
+        from tallystick.serving.metrics import Metrics
+        from tallystick.serving.served_runs import ServedRun, ServedRuns
+    except ImportError as error:
+        raise ConfigError(f"serve: {error.name} is not installed; run: pip install 'tallystick[serve]'") from None
+    side = ServingSide.of(contract, party, table=table, run=run, watcher=watcher)
+    options, metrics, stopped = party.serving, Metrics(), Stop()
+    way: Way = options.way or side.serving.ways[0]
+    batcher = Batcher(
+        gate=side.gate(crosses=way == "embedding"),
+        patience_s=options.deadline_ms / 1000,
+        most_waiting=options.max_waiting,
+        gather_s=options.gather_ms / 1000,
+        observe=metrics.observe_batch,
+        say=watcher.say,
+    )
+    opened = side.open(side.first.run_id, anew=False)
+    run_id, served = opened.run_id, ServedRuns(ServedRun.of(side, opened, ScoresAsTheyCame()))
+
+    def work(channels: dict[str, Channel], _leave: Callable[[], None]) -> None:
+        channel = channels[contract.label_party]
+        state = side.resume_state(side.promotion_of(run_id))
+        side.agreed(shake_hands(contract, state, channel, note=watcher.say), channel.peer, expected=run_id)
+        channel.send(WayOfAsking(way=way))
+        label_party = AskedLabelParty(
+            channel=channel,
+            run=run_id,
+            probabilities=contract.target.type == "binary",
+            within_s=longest_wait_s(options.deadline_ms / 1000, contract.network.deadline_s),
+        )
+        asking = _asking(side, way, channels, label_party, opened)
+        watcher.say(f"serving run {run_id}, asking {channel.peer} by {way}")
+        batcher.serve({run_id: asking}, label_party, stopped.is_set)
+        label_party.leave()
+
+    server = run_server(application(ScoreServer(options, batcher, served, metrics, say=watcher.say)), options)
+    try:
+        with side.home.locked():
+            answer_clients(side, server, work, stopped=stopped)
+    finally:
+        served.now.current.close()
 
 
-def _members(question: ScoreQuestion, rows: BatchedRows) -> Tensor:
-    assert question.batch is not None, "it was looked at"
-    return torch.from_numpy(rows.batches.members[question.batch])
+def serve_label_party_that_answers(
+    contract: Contract, party: PartyFile, *, table: str | None, run: str | None, watcher: Watcher
+) -> None:
+    """Answer the feature party's questions with scores until the operator ends it.
+
+    Raises ConfigError or DataError before anybody is called if model or table is not usable, or the contract allows no serving.
+    """
+    if not contract.hides_labels:
+        refuse_exact(party, ["scores"], what="serving")
+    side = ServingSide.of(contract, party, table=table, run=run, watcher=watcher)
+    gate, feature_party, opened = side.gate(), contract.feature_parties[0], side.open(side.first.run_id, anew=False)
+    scorer = Scorer.of(TrainedLabelParty.load(opened.folder, side.architecture))
+    # By an embedding alone the own columns of a row cannot be found.
+    ways = [way for way in side.serving.ways if way != "embedding" or scorer.trained.encoder is None]
+    if not ways:
+        raise ConfigError(
+            f"serving.ways: embedding is for a label party without columns of its own, and {party.party} has some; agree on "
+            "agreed-batch"
+        )
+
+    def work(channels: dict[str, Channel], _leave: Callable[[], None]) -> None:
+        channel = channels[feature_party]
+        named = {feature_party: channel}
+        state = side.resume_state(side.promotion_of(opened.run_id))
+        side.agreed(shake_hands_label_party(contract, state, named, note=watcher.say), feature_party, expected=opened.run_id)
+        way = receive_way(channel, ways)
+        rows = _batched_rows(side, channels, opened) if way == "agreed-batch" else None
+        watcher.say(f"serving run {opened.run_id} to {feature_party}, who asks by {way}")
+        answer_with_scores(channel, {opened.run_id: scorer}, width=scorer.trained.widths[0], rows=rows, gate=gate)
+
+    for line in serving_lines(contract):
+        watcher.say(line)
+    try:
+        with side.home.locked():
+            if not contract.hides_labels:
+                enter_exact(
+                    party,
+                    opened.folder,
+                    "scores",
+                    what=f"serving with {opened.folder.path.name}: scores, sent to {feature_party}",
+                )
+            side.in_rounds(work, stopped=Stop())
+    finally:
+        opened.store.close()
 
 
-def _names(question: ScoreQuestion, cut_BD: Tensor, rows: BatchedRows | None) -> Sequence[bytes]:
-    """What budgets and the journal know the rows by: their names, or their embeddings where nothing else is known of them."""
-    if rows is None:
-        return [row.numpy().tobytes() for row in cut_BD]
-    return [rows.batches.names_N[position] for position in _members(question, rows).tolist()]
+def _agreed_batches(side: ServingSide, alignment: Alignment) -> AgreedBatches:
+    return AgreedBatches.of(names_of(side, alignment), size=side.serving.window)
+
+
+def _batched_rows(side: ServingSide, channels: dict[str, Channel], opened: OpenRun) -> BatchedRows:
+    alignment = side.align(channels, opened.ids)
+    dataset = aligned_rows(side, alignment, opened.encoder)
+    return BatchedRows(source=dataset.features_at, batches=_agreed_batches(side, alignment))
+
+
+def _asking(side: ServingSide, way: Way, channels: dict[str, Channel], label_party: AskedLabelParty, opened: OpenRun) -> Asking:
+    """The agreed way of asking, over these sessions."""
+    if way == "embedding":
+        bottom = _bottom(side, opened, _present_rows(side, opened))
+        return AskByEmbedding(label_party=label_party, bottom=_OfPresentRows(bottom), width=width_of(bottom))
+    alignment = side.align(channels, opened.ids)
+    dataset = aligned_rows(side, alignment, opened.encoder)
+    bottom = _bottom(side, opened, dataset)
+    cut_ND = all_embedded(bottom, dataset.features_at, rows=len(alignment), width=width_of(bottom))
+    return AskByAgreedBatch(
+        label_party=label_party, cut_ND=cut_ND, batches=_agreed_batches(side, alignment), places=own_places(side, alignment)
+    )
+
+
+def _bottom(side: ServingSide, opened: OpenRun, dataset: Dataset) -> nn.Module:
+    return TrainedFeatureParty.load(opened.folder, side.architecture, dataset).bottom.eval()
+
+
+def _present_rows(side: ServingSide, opened: OpenRun) -> Dataset:
+    """A dataset of no position, for a bottom model that is given rows of its own party alone."""
+    if not side.contract.linkage.imputes:
+        return IntersectionDataset(encoder=opened.encoder, source=None)
+    nobody = torch.empty(0, dtype=torch.int64)
+    imputation = Imputation.of(side.contract.union, nobody, is_label=False, seed=0)
+    return UnionDataset(encoder=opened.encoder, source=None, imputation=imputation)
+
+
+class _OfPresentRows(nn.Module):
+    """A bottom model of a union or another one, given rows that this party has."""
+
+    def __init__(self, bottom: nn.Module) -> None:
+        super().__init__()
+        self.bottom = bottom
+
+    def forward(self, features: Features) -> Tensor:
+        """Their cut embeddings."""
+        present_B = torch.ones(len(features), dtype=torch.bool)
+        rows = ImputedFeatures(
+            numeric_NF=features.numeric_NF, categorical_NG=features.categorical_NG, who_N=features.who_N, present_B=present_B
+        )
+        cut_BD: Tensor = self.bottom(rows)
+        return cut_BD

@@ -10,21 +10,21 @@ import torch
 from torch import Tensor, nn
 
 from tallystick.config.sections import TrainingConfig
+from tallystick.cut.cut_messages import receive_gradient, send_embedding
 from tallystick.cut.forward import FeatureSource, Part, PassObserver, Sending, Watch, send_embeddings, uncounted, unwatched
-from tallystick.cut.messages import receive_gradient, send_embedding
-from tallystick.data.features import Features
 from tallystick.models.folds import networks_in
 from tallystick.network.channel import Channel
+from tallystick.tables.features import Features
 from tallystick.training.checkpoint import TrainingState
 from tallystick.training.finite import refuse_lost_weights
-from tallystick.training.kept_weights import weights_kept
-from tallystick.training.messages import receive_decision
 from tallystick.training.parallel_embedding import parallel_embedding_lookup
 from tallystick.training.plan import Batch, commits, staleness_of
 from tallystick.training.run import TrainingRun
 from tallystick.training.screening import ColumnScreen, FoldedScreen, feature_screen
 from tallystick.training.step import CutObserver, apply, embed
+from tallystick.training.training_messages import receive_decision
 from tallystick.training.updates import Updates
+from tallystick.training.weight_stash import weights_kept
 
 
 def train_feature_party(

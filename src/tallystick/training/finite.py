@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from tallystick.cut.messages import all_finite
+from tallystick.cut.cut_messages import all_finite
 from tallystick.errors import Diverged
 from tallystick.training.updates import Updates
 

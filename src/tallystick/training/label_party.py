@@ -9,17 +9,16 @@ import torch
 from torch import Tensor
 
 from tallystick.config.sections import CompressionName
+from tallystick.cut.cut_messages import receive_embedding, send_gradient
 from tallystick.cut.forward import CutRows, Cuts, FeatureSource, KeptCuts, crossing, logits_over, side_by_side
-from tallystick.cut.messages import receive_embedding, send_gradient
 from tallystick.errors import Diverged
 from tallystick.models.folds import networks_in
 from tallystick.models.split import LabelModel
 from tallystick.network.channel import Channel
 from tallystick.training.checkpoint import TrainingState
-from tallystick.training.defended import CutDefense
 from tallystick.training.finite import refuse_lost_loss, refuse_lost_weights
 from tallystick.training.folds import ValidationLosses, validation_losses
-from tallystick.training.messages import ValidationDecision
+from tallystick.training.label_defense import CutDefense
 from tallystick.training.objective import Objective
 from tallystick.training.parallel_embedding import parallel_embedding_lookup
 from tallystick.training.plan import Batch, commits
@@ -27,6 +26,7 @@ from tallystick.training.run import TrainingRun
 from tallystick.training.screening import screen_own_columns
 from tallystick.training.step import CutObserver, LabelLearner, absent_cuts, label_step
 from tallystick.training.step_rule import PLAIN, StepRule
+from tallystick.training.training_messages import ValidationDecision
 
 
 @dataclass(frozen=True, kw_only=True)

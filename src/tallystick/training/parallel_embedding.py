@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from tallystick.data.features import Features
 from tallystick.models.tabular import Columns, one_by_one
+from tallystick.tables.features import Features
 
 WORTH_LOOKUPS = 100_000
 """Lookups of a batch, rows times tables, below which the threads' meeting costs more than it saves."""

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tallystick.config.sections import TrainingConfig
 from tallystick.cut.forward import SCORED_AT_A_TIME, TILE, CutRows, a_row_each
-from tallystick.training.messages import MOST_IN_FLIGHT
+from tallystick.training.training_messages import MOST_IN_FLIGHT
 
 GROUPED_ROWS = 4096
 """Most rows of a message that holds several batches."""

@@ -23,10 +23,10 @@ import torch
 from torch import Tensor, nn
 
 from tallystick.cut.forward import FeatureSource
-from tallystick.data.features import Features
 from tallystick.models.folds import FoldedBottom, FoldedLabelModel
 from tallystick.models.tabular import Columns, screened_columns
 from tallystick.privacy.randomness import Seed, generator_of
+from tallystick.tables.features import Features
 from tallystick.training.folds import FoldedObjective
 from tallystick.training.objective import Objective, Supervised
 from tallystick.training.plan import Batch, Schedule

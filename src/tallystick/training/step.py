@@ -15,10 +15,10 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from tallystick.data.features import Features
 from tallystick.errors import ConfigError
 from tallystick.models.split import LabelModel
-from tallystick.training.defended import CutDefense
+from tallystick.tables.features import Features
+from tallystick.training.label_defense import CutDefense
 from tallystick.training.objective import Objective
 from tallystick.training.plan import Batch
 from tallystick.training.step_rule import PLAIN, StepRule

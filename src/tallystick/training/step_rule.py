@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor
 
 from tallystick.cut.forward import FeatureSource
-from tallystick.data.features import Features
 from tallystick.models.split import LabelModel
+from tallystick.tables.features import Features
 from tallystick.training.objective import Objective
 from tallystick.training.plan import Batch
 

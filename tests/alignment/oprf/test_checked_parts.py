@@ -253,7 +253,7 @@ def test_a_cheater_has_hardly_more_room_than_the_ids_that_it_announced():
             most = psi_malicious.most_ids(ids, others)
             assert (
                 ids < most <= (ids + 50 if ids <= 4096 else 1.36 * ids)
-            )  # as alignment/registry.py says, and alignment.security
+            )  # as alignment/linkages.py says, and alignment.security
     assert [psi_malicious.most_ids(ids, 10**6) for ids in (3, 10, 1000)] == [44, 51, 1050]
     assert psi_malicious.most_ids(10**5, 10**6) == pytest.approx(1.31 * 10**5, rel=0.01)
     assert psi_malicious.most_ids(10**6, 10**6) == pytest.approx(1.31 * 10**6, rel=0.01)

@@ -17,7 +17,7 @@ from tallystick.evaluation.private.bins import Population, ScoreBins, auc_of_cou
 from tallystick.evaluation.private.histogram import LabelHistogram, RecordHistogram
 from tallystick.evaluation.private.mechanism import simulate_mechanism
 from tallystick.evaluation.private.ranks import RANK_UNITS, RandomisedResponse, TwoStatistics, auc_of_rank_sum
-from tallystick.evaluation.private.registry import COUNTING, MECHANISMS, counting
+from tallystick.evaluation.private.release_table import COUNTING, MECHANISMS, counting
 from tallystick.evaluation.private.scores import NoisyScores, top_k_attack
 from tallystick.evaluation.private.thresholds import ThresholdCounts
 from tallystick.privacy.events import GaussianDP, NotPrivate, PureDP, total_epsilon

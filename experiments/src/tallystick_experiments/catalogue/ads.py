@@ -12,8 +12,8 @@ import numpy as np
 import polars as pl
 
 from tallystick.config.party import EncodingConfig, FeatureColumns, SequenceConfig
-from tallystick.data.lazy import LazyTable, sample, store, unpacked
 from tallystick.errors import DataError
+from tallystick.tables.lazy_table import LazyTable, sample, store, unpacked
 from tallystick_experiments.catalogue.clicks import (
     CRITEO_CATEGORICAL,
     CRITEO_NUMERIC,

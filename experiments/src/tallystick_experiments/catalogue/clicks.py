@@ -10,9 +10,9 @@ import polars as pl
 from msgspec.structs import replace as replace_fields
 
 from tallystick.config.party import EncodingConfig, FeatureColumns
-from tallystick.data.encoder import Encoder
-from tallystick.data.lazy import LazyTable, is_gzipped, sample, store, unpacked
 from tallystick.errors import DataError
+from tallystick.tables.encoder import Encoder
+from tallystick.tables.lazy_table import LazyTable, is_gzipped, sample, store, unpacked
 from tallystick_experiments.catalogue.table import SplitData, TwoPartyTable, encode_split, split_columns
 
 CRITEO_NUMERIC = tuple(f"I{i}" for i in range(1, 14))

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from tallystick.config.party import FeatureColumns
 from tallystick.config.sections import SplitConfig
-from tallystick.data.flights import CARRIER_FEATURES, KEY, LABEL, WEATHER_FEATURES, write_flights
-from tallystick.data.split import TEST, TRAINING, VALIDATION, split_by_time
 from tallystick.errors import DataError
+from tallystick.tables.flights import CARRIER_FEATURES, KEY, LABEL, WEATHER_FEATURES, write_flights
+from tallystick.tables.split import TEST, TRAINING, VALIDATION, split_by_time
 from tallystick_experiments.catalogue.clicks import read_clicks
 from tallystick_experiments.catalogue.held_out import HELD_OUT
 from tallystick_experiments.catalogue.table import column_names, split_columns

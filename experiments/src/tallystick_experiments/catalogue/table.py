@@ -14,10 +14,10 @@ from torch import Tensor
 
 from tallystick.config.party import EncodingConfig, FeatureColumns, SequenceConfig
 from tallystick.cut.forward import FeatureSource, no_columns
-from tallystick.data.encoder import Encoder
-from tallystick.data.features import FeatureShape, PackedFeatures
-from tallystick.data.lazy import LazyTable
 from tallystick.errors import DataError
+from tallystick.tables.encoder import Encoder
+from tallystick.tables.features import FeatureShape, PackedFeatures
+from tallystick.tables.lazy_table import LazyTable
 
 Numbers = NDArray[np.int64]
 

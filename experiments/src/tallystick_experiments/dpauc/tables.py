@@ -36,8 +36,8 @@ from tallystick.evaluation.private.bins import (
 )
 from tallystick.evaluation.private.histogram import FINE_BINS
 from tallystick.evaluation.private.mechanism import CountingMechanism, simulate_mechanism
-from tallystick.evaluation.private.registry import COUNTING, counting
 from tallystick.evaluation.private.release import release_private_auc
+from tallystick.evaluation.private.release_table import COUNTING, counting
 from tallystick.evaluation.private.scores import NoisyScores, top_k_attack
 from tallystick.evaluation.private.thresholds import ThresholdCounts
 from tallystick.network.channel import Progress, no_progress

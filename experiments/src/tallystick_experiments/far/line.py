@@ -18,13 +18,13 @@ from typer import Option
 
 from tallystick.config.sections import CompressionName, TrainingConfig
 from tallystick.cut.compression import COMPRESSIONS
-from tallystick.data.features import FeatureShape
 from tallystick.demo.localhost import FEATURE, PAIR, PartyContext, run_parties
 from tallystick.errors import ConfigError
 from tallystick.network.channel import Progress, no_progress
-from tallystick.network.line import answer_probes, measure_line
+from tallystick.network.line_speed import answer_probes, measure_line
 from tallystick.network.messages import Message
 from tallystick.storage import scratch_folder
+from tallystick.tables.features import FeatureShape
 from tallystick.training.plan import fitting_staleness
 from tallystick_experiments.command import several
 from tallystick_experiments.experiment import PLAIN_ADAM

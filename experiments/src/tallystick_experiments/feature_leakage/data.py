@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from tallystick.attacks.feature_inference.view import ColumnValues
-from tallystick.data.encoder import Encoder
-from tallystick.data.features import Features
+from tallystick.tables.encoder import Encoder
+from tallystick.tables.features import Features
 from tallystick_experiments.catalogue.ads import encode_ads
 from tallystick_experiments.catalogue.table import SplitData, TwoPartyTable
 

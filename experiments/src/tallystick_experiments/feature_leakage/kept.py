@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tallystick.artifacts.row_recorder import most_rows
+from tallystick.attacks.feature_inference.attack_table import FEATURE_INFERENCE_ATTACKS
 from tallystick.attacks.feature_inference.evaluate import (
     FeatureLeaks,
     Told,
@@ -18,7 +18,6 @@ from tallystick.attacks.feature_inference.evaluate import (
     draws_of_known,
     evaluate_feature_inference,
 )
-from tallystick.attacks.feature_inference.registry import FEATURE_INFERENCE_ATTACKS
 from tallystick.attacks.feature_inference.view import ColumnValues, SentEmbeddings
 from tallystick.attacks.row_sums import RowSums, chosen_rows
 from tallystick.attacks.view import Received
@@ -27,7 +26,8 @@ from tallystick.defenses.chain import NO_DEFENSE, embedding_chain
 from tallystick.defenses.defense import Defense
 from tallystick.defenses.gaussian_embeddings import GaussianEmbeddings
 from tallystick.models.build import build_bottom, build_label_model, width_of
-from tallystick.training.defended_bottom import DefendedBottom
+from tallystick.run_folder.row_recorder import most_rows
+from tallystick.training.feature_defense import DefendedBottom
 from tallystick_experiments.catalogue.table import TwoPartyTable
 from tallystick_experiments.experiment import Experiment, TrainingPlan, summed_epoch
 from tallystick_experiments.feature_leakage.data import split_and_encode

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 from typer import Option
 
+from tallystick.attacks.feature_inference.attack_table import FEATURE_INFERENCE_ATTACKS
 from tallystick.attacks.feature_inference.evaluate import evaluate_feature_inference
-from tallystick.attacks.feature_inference.registry import FEATURE_INFERENCE_ATTACKS
 from tallystick.attacks.feature_inference.view import FeatureView, SentEmbeddings
 from tallystick.attacks.row_sums import RowSums
 from tallystick.defenses.chain import NO_DEFENSE
@@ -27,7 +27,7 @@ from tallystick.errors import DataError
 from tallystick.models.build import seeded
 from tallystick.models.split import LabelModel
 from tallystick.models.tabular import TabularBottom, TabularTop
-from tallystick.training.in_process import CrossedStep
+from tallystick.training.single_process import CrossedStep
 from tallystick_experiments.catalogue.ads import read_pair
 from tallystick_experiments.command import several
 from tallystick_experiments.experiment import Experiment, TrainingPlan, summed_epoch

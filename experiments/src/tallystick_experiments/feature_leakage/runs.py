@@ -10,9 +10,8 @@ from typing import Any
 
 import torch
 
-from tallystick.artifacts.pass_recorder import PASS_ROWS
+from tallystick.attacks.feature_inference.attack_table import FEATURE_INFERENCE_ATTACKS
 from tallystick.attacks.feature_inference.evaluate import KNOWN, MOST_ROWS, FeatureLeaks, evaluate_feature_inference
-from tallystick.attacks.feature_inference.registry import FEATURE_INFERENCE_ATTACKS
 from tallystick.attacks.feature_inference.view import ColumnValues, SentEmbeddings
 from tallystick.attacks.findings import RebuiltColumn
 from tallystick.attacks.row_sums import RowSums, chosen_rows
@@ -23,7 +22,8 @@ from tallystick.defenses.defense import Defense
 from tallystick.models.build import seeded
 from tallystick.models.split import LabelModel
 from tallystick.models.tabular import TabularBottom, TabularTop
-from tallystick.training.defended_bottom import DefendedBottom
+from tallystick.run_folder.pass_recorder import PASS_ROWS
+from tallystick.training.feature_defense import DefendedBottom
 from tallystick_experiments.catalogue.table import SplitData
 from tallystick_experiments.experiment import Experiment, TrainingPlan, summed_epoch
 from tallystick_experiments.feature_leakage.data import as_numbers

@@ -22,7 +22,7 @@ from torch import Tensor
 from tallystick.attacks.view import StepView
 from tallystick.defenses.chain import chain
 from tallystick.defenses.defense import Defense
-from tallystick.defenses.registry import DEFENSES
+from tallystick.defenses.defense_table import DEFENSES
 from tallystick.errors import ConfigError
 from tallystick.models.build import seeded
 from tallystick.models.split import LabelModel

@@ -1,7 +1,7 @@
 """FedAds' Table 3: what rows are worth that only the label party has, method by method, beside the paper's numbers.
 
-Section 5.1. Every network is trained by the steps and methods of a job (training/in_process.py, training/unaligned/). All methods
-of a seed see the same rows, start from the same weights where they have the same modules, and are stopped by the same validation
+Section 5.1. The steps and methods of a job (training/single_process.py, training/unaligned/) train every network. All methods of
+a seed see the same rows, start from the same weights where they have the same modules, and are stopped by the same validation
 rows, which are looked at several times an epoch: VanillaVFL is at its best after a few hundred steps, and one that is looked at
 once an epoch loses more than the methods differ by.
 """
@@ -21,20 +21,20 @@ from torch import Tensor, nn
 from tallystick.config.sections import NetworkModel, TrainingConfig
 from tallystick.config.unaligned import UnalignedConfig
 from tallystick.cut.forward import FeatureSource
-from tallystick.data.features import Features
 from tallystick.errors import ConfigError
 from tallystick.metrics import ace, auc
 from tallystick.models.branches import BranchedModel
 from tallystick.models.build import BranchParts, build_bottom, width_of
 from tallystick.models.split import LabelModel
+from tallystick.tables.features import Features
 from tallystick.training.calibration import fit_line
 from tallystick.training.checkpoint import CheckpointStore
-from tallystick.training.in_process import SplitNetwork
 from tallystick.training.objective import Objective, Supervised
 from tallystick.training.plan import Batch, Schedule
+from tallystick.training.single_process import SplitNetwork
 from tallystick.training.step_rule import PLAIN, StepRule
 from tallystick.training.unaligned.method import OwnPart, UnalignedMethod
-from tallystick.training.unaligned.registry import method_of
+from tallystick.training.unaligned.method_table import method_of
 from tallystick.training.unaligned.schedule import rows_ratio, scheduled
 from tallystick_experiments.catalogue.ads import USER, read_by_kind
 from tallystick_experiments.catalogue.table import TwoPartyTable

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tallystick.config.party import EncodingConfig
-from tallystick.data.features import FeatureShape, PackedFeatures
 from tallystick.errors import ConfigError, DataError
+from tallystick.tables.features import FeatureShape, PackedFeatures
 from tallystick_experiments.catalogue.table import TwoPartyTable
 
 MIN_COUNT = 4

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from tallystick.models.similarity.merges import CNNMerge
 from tallystick.models.similarity.model import LinkModel, SimilarityLabelModel
-from tallystick.training.in_process import SplitNetwork
+from tallystick.training.single_process import SplitNetwork
 
 STEPS = 32  # of the integral
 

@@ -19,16 +19,16 @@ from torch import Tensor
 from tallystick.alignment.nearest import nearest
 from tallystick.config.merge import MergeConfig
 from tallystick.config.sections import NetworkModel, TargetConfig, TrainingConfig, TrainingSettings
-from tallystick.data.encoder import Encoder
-from tallystick.data.features import Features, Numbers
-from tallystick.data.target import LabelCoder, classes_of
 from tallystick.dataset.similarity import CandidateSource, DistinctCandidates, LinkedSource
 from tallystick.errors import ConfigError
 from tallystick.models.build import build_bottom, build_label_model, width_of
 from tallystick.models.similarity.model import learnt_weights
-from tallystick.training.in_process import SplitNetwork
+from tallystick.tables.encoder import Encoder
+from tallystick.tables.features import Features, Numbers
+from tallystick.tables.target import LabelCoder, classes_of
 from tallystick.training.objective import Supervised
 from tallystick.training.plan import Schedule
+from tallystick.training.single_process import SplitNetwork
 from tallystick_experiments.catalogue.pairs import Pair
 from tallystick_experiments.experiment import best_logits
 from tallystick_experiments.fedsim.inside import looked_into

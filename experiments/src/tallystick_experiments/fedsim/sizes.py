@@ -10,8 +10,8 @@ from itertools import product
 
 from tallystick.config.merge import MergeConfig
 from tallystick.config.sections import NetworkModel
-from tallystick.data.features import FeatureShape
 from tallystick.models.build import build_bottom, build_label_model, width_of
+from tallystick.tables.features import FeatureShape
 from tallystick_experiments.fedsim import paper
 from tallystick_experiments.fedsim.methods import METHODS
 from tallystick_experiments.stats import Row

@@ -11,7 +11,7 @@ from typer import Option
 
 from tallystick.errors import ConfigError
 from tallystick.metrics import auc_statistic
-from tallystick.training.in_process import CrossedStep
+from tallystick.training.single_process import CrossedStep
 from tallystick_experiments.catalogue.clicks import encode_clicks, read_clicks
 from tallystick_experiments.command import seeds_option, several
 from tallystick_experiments.florist.runs import BOTH, PAPERS, FloristSetting, Membership, Trained

@@ -17,7 +17,7 @@ from tallystick.attacks.membership.evaluate import evaluate_membership
 from tallystick.attacks.membership.identical import IdenticalEmbeddings
 from tallystick.attacks.view import StepView
 from tallystick.config.sections import TrainingConfig
-from tallystick.dataset.settled import SettlingRule
+from tallystick.dataset.drawn_labels import SettlingRule
 from tallystick.dataset.union import Imputation
 from tallystick.defenses.chain import EmbeddingDefenses
 from tallystick.defenses.gaussian_embeddings import GaussianEmbeddings
@@ -30,9 +30,9 @@ from tallystick.models.build import seeded
 from tallystick.models.split import LabelModel
 from tallystick.models.tabular import TabularBottom, TabularTop
 from tallystick.training.calibration import NO_CALIBRATION, Calibration, LogitShift
-from tallystick.training.defended_bottom import DefendedBottom
-from tallystick.training.in_process import CrossedStep, SplitNetwork
+from tallystick.training.feature_defense import DefendedBottom
 from tallystick.training.plan import Schedule, no_positions
+from tallystick.training.single_process import CrossedStep, SplitNetwork
 from tallystick.training.step_rule import PLAIN
 from tallystick_experiments.catalogue.table import SplitData
 from tallystick_experiments.experiment import KEPT_ROWS, PASS, PLAIN_ADAM

@@ -19,8 +19,8 @@ from tallystick.defenses.gaussian_embeddings import GaussianEmbeddings
 from tallystick.errors import ConfigError
 from tallystick.imputation.gaussian_features import GaussianFeatures
 from tallystick.imputation.imputer import When
+from tallystick.imputation.imputer_table import FEATURE_STRATEGIES, LABEL_STRATEGIES, feature_strategy, label_strategy
 from tallystick.imputation.random_predicted_labels import RandomPredictedLabels
-from tallystick.imputation.registry import FEATURE_STRATEGIES, LABEL_STRATEGIES, feature_strategy, label_strategy
 from tallystick.imputation.spliced_features import SplicedFeatures
 from tallystick.training.calibration import Calibration, LogitShift
 from tallystick_experiments.catalogue.clicks import encode_clicks, give_columns, read_clicks

@@ -17,14 +17,14 @@ from typer import Option
 
 from tallystick.config.contract import Contract, parse_contract
 from tallystick.config.party import parse_party
-from tallystick.data.lazy import LazyTable
-from tallystick.defense_trials.partner import SimulatedPartner
-from tallystick.defense_trials.trials import Candidate, candidate_trials
-from tallystick.defenses.registry import DEFENSES
+from tallystick.defenses.defense_table import DEFENSES
 from tallystick.errors import ConfigError, DataError
 from tallystick.metrics import METRICS
 from tallystick.results import AttackResult, CutReads, Result, above_guess
 from tallystick.simulation import simulate
+from tallystick.tables.lazy_table import LazyTable
+from tallystick.trials.partner import SimulatedPartner
+from tallystick.trials.trials import Candidate, candidate_trials
 from tallystick.watcher import Silent
 from tallystick_experiments.catalogue.public import MOST_ROWS, PublicTable, load_table
 from tallystick_experiments.command import several

@@ -15,21 +15,21 @@ import polars as pl
 import torch
 from typer import Option
 
-from tallystick.artifacts.recorder import RecordingPlan
-from tallystick.artifacts.row_recorder import most_rows
+from tallystick.attacks.label_inference.attack_table import LABEL_INFERENCE_ATTACKS
 from tallystick.attacks.label_inference.auxiliary import FewLabels, TheseLabels
 from tallystick.attacks.label_inference.evaluate import LabelInferenceEvaluation
 from tallystick.attacks.label_inference.observations import known_rows
-from tallystick.attacks.label_inference.registry import LABEL_INFERENCE_ATTACKS
 from tallystick.attacks.row_sums import RowSums, chosen_rows
 from tallystick.attacks.view import StepView, View, renumbered
 from tallystick.audit.recording import LABEL_EPOCHS, recording_plan
 from tallystick.config.party import FeatureColumns
-from tallystick.data.lazy import LazyTable
 from tallystick.defenses.chain import NO_DEFENSE, Defenses, chain
 from tallystick.defenses.marvell import Marvell
 from tallystick.errors import ConfigError
 from tallystick.results import read_result
+from tallystick.run_folder.recorder import RecordingPlan
+from tallystick.run_folder.row_recorder import most_rows
+from tallystick.tables.lazy_table import LazyTable
 from tallystick_experiments.catalogue.ads import read_pair
 from tallystick_experiments.catalogue.clicks import CRITEO_CATEGORICAL, CRITEO_NUMERIC
 from tallystick_experiments.catalogue.table import TwoPartyTable, split_columns

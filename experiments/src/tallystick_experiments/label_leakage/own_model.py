@@ -7,22 +7,22 @@ import secrets
 from dataclasses import replace
 from pathlib import Path
 
-from tallystick.artifacts.folder import RunFolder
-from tallystick.artifacts.row_recorder import RowStore
-from tallystick.artifacts.trained import Architecture, TrainedFeatureParty, kept_encoder
+from tallystick.attacks.label_inference.attack_table import LABEL_INFERENCE_ATTACKS
 from tallystick.attacks.label_inference.auxiliary import FewLabels
 from tallystick.attacks.label_inference.evaluate import LabelInferenceEvaluation
-from tallystick.attacks.label_inference.registry import LABEL_INFERENCE_ATTACKS
 from tallystick.audit.labels import AUXILIARY_LABELS, attack_result, load_labels
 from tallystick.config.contract import Contract
 from tallystick.config.party import parse_party
-from tallystick.data.keys import read_keys
+from tallystick.dataset.datasets import dataset_of
 from tallystick.dataset.own_rows import OwnRows
-from tallystick.dataset.registry import dataset_of
-from tallystick.defense_trials.partner import SimulatedPartner
 from tallystick.errors import DataError
 from tallystick.privacy.randomness import SEED_BITS
 from tallystick.results import AttackResult
+from tallystick.run_folder.folder import RunFolder
+from tallystick.run_folder.row_recorder import RowStore
+from tallystick.run_folder.trained import Architecture, TrainedFeatureParty, kept_encoder
+from tallystick.tables.keys import read_keys
+from tallystick.trials.partner import SimulatedPartner
 from tallystick_experiments.label_leakage.runs import EmbedsRows
 
 

@@ -14,17 +14,17 @@ import polars as pl
 import torch
 from torch import Tensor, nn
 
-from tallystick.attacks.label_inference.registry import LABEL_INFERENCE_ATTACKS
+from tallystick.attacks.label_inference.attack_table import LABEL_INFERENCE_ATTACKS
 from tallystick.attacks.label_inference.spectral import spectral_scores
 from tallystick.attacks.scoring import symmetric_auc
 from tallystick.attacks.view import StepView
-from tallystick.data.features import Features
 from tallystick.defenses.chain import chain
 from tallystick.defenses.defense import Defense
 from tallystick.errors import ConfigError
 from tallystick.models.build import seeded
 from tallystick.models.split import LabelModel
 from tallystick.models.tabular import TabularBottom, TabularTop
+from tallystick.tables.features import Features
 from tallystick_experiments.catalogue.table import SplitData, TwoPartyTable
 from tallystick_experiments.experiment import Epoch, Experiment, TrainingPlan, attack_figures
 from tallystick_experiments.stats import evenly

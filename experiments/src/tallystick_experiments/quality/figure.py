@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from tallystick import metrics
 from tallystick.config.sections import TargetConfig
-from tallystick.data.target import LabelCoder
+from tallystick.tables.target import LabelCoder
 from tallystick_experiments.catalogue.public import PublicTable
 
 Ints = NDArray[np.int64]

@@ -18,20 +18,20 @@ from tallystick.config.gradients import still
 from tallystick.config.party import EncodingConfig, FeatureColumns
 from tallystick.config.sections import NetworkModel, TrainingConfig, TrainingSettings
 from tallystick.cut.forward import KeptCuts, logits_over
-from tallystick.data.encoder import Encoder
-from tallystick.data.target import LabelCoder
 from tallystick.errors import DataError
 from tallystick.models.build import width_of
 from tallystick.models.folds import build_folded_bottom, build_folded_label_model
 from tallystick.storage import scratch_folder
+from tallystick.tables.encoder import Encoder
+from tallystick.tables.target import LabelCoder
 from tallystick.training.checkpoint import CheckpointStore
 from tallystick.training.folds import FoldedObjective
-from tallystick.training.in_process import SplitNetwork
 from tallystick.training.label_party import KeptPeer, train_label_party
 from tallystick.training.objective import Objective, Supervised
 from tallystick.training.plan import Schedule
 from tallystick.training.run import TrainingRun
 from tallystick.training.screening import Screening
+from tallystick.training.single_process import SplitNetwork
 from tallystick_experiments.catalogue.public import PublicTable
 from tallystick_experiments.experiment import best_logits
 from tallystick_experiments.quality.figure import Figure, Ints, QualityMethod, coder_of, test_figure

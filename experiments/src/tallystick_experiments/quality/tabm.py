@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tallystick.data.encoder import Encoder
 from tallystick.errors import ConfigError, DataError
+from tallystick.tables.encoder import Encoder
 from tallystick_experiments.catalogue.public import PublicTable
 from tallystick_experiments.quality.figure import Figure, Ints, coder_of, test_figure
 

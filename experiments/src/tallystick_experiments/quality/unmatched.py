@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from tallystick.artifacts.folder import RunFolder
-from tallystick.artifacts.trained import Architecture, TrainedLabelParty
 from tallystick.config.contract import parse_contract
 from tallystick.models.branches import BranchedModel
+from tallystick.run_folder.folder import RunFolder
+from tallystick.run_folder.trained import Architecture, TrainedLabelParty
 from tallystick.simulation import simulate
 from tallystick.storage import scratch_folder
 from tallystick.watcher import Silent

@@ -25,19 +25,19 @@ import polars as pl
 from typer import Option
 
 from tallystick.alignment.group import hash_to_group, multiply
+from tallystick.alignment.linkages import LINKAGES
 from tallystick.alignment.outcome import Alignment
 from tallystick.alignment.pairwise import LOCAL
 from tallystick.alignment.psi import FEW_IDS
 from tallystick.alignment.randomness import SecureRandom
-from tallystick.alignment.registry import LINKAGES
-from tallystick.artifacts.folder import RunFolder
 from tallystick.config.contract import Contract, parse_contract
 from tallystick.config.table import TableConfig
-from tallystick.data.keys import fingerprint, read_keys
-from tallystick.data.table import read_table
 from tallystick.demo.localhost import FEATURE, LABEL, PAIR, PartyContext, Peers, run_parties
 from tallystick.errors import ConfigError, TallystickError
 from tallystick.job.phases.align import align, help_align
+from tallystick.run_folder.folder import RunFolder
+from tallystick.tables.keys import fingerprint, read_keys
+from tallystick.tables.table import read_table
 from tallystick_experiments.command import several
 from tallystick_experiments.resident import memory_mib
 from tallystick_experiments.speed import secretflow

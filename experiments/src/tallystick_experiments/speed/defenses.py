@@ -23,14 +23,14 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from typer import Option
 
 from tallystick.config.sections import TargetConfig
-from tallystick.data.features import FeatureShape
 from tallystick.defenses.chain import Defenses, EmbeddingDefenses, chain, embedding_chain
+from tallystick.defenses.defense_table import DEFENSES
 from tallystick.defenses.distance_correlation import squared_distance_correlation
 from tallystick.defenses.noise import NoiseStream
-from tallystick.defenses.registry import DEFENSES
 from tallystick.errors import TallystickError
 from tallystick.models.build import seeded
 from tallystick.models.tabular import TabularBottom, TabularTop
+from tallystick.tables.features import FeatureShape
 from tallystick_experiments.resident import RESET_PEAK, memory_mib
 from tallystick_experiments.speed.training import drawn_features
 

@@ -11,14 +11,14 @@ from torch import Tensor, nn
 from typer import Option
 
 from tallystick.config.sections import NetworkModel, TrainingConfig, TrainingSettings
-from tallystick.data.features import FeatureShape
 from tallystick.demo.localhost import FEATURE, LABEL, PAIR, PartyContext, run_parties
 from tallystick.models.build import build_bottom, build_label_model
 from tallystick.models.split import CentralizedModel, LabelModel
 from tallystick.storage import Origin
+from tallystick.tables.features import FeatureShape
+from tallystick.training.centralized import train_joined
 from tallystick.training.checkpoint import CheckpointStore, read_tensors, write_tensors
 from tallystick.training.feature_party import train_feature_party
-from tallystick.training.joined import train_joined
 from tallystick.training.label_party import FeaturePeer, train_label_party
 from tallystick.training.objective import Supervised
 from tallystick.training.plan import Schedule

@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 from typer import Option
 
-from tallystick.alignment.registry import LINKAGES
+from tallystick.alignment.linkages import LINKAGES
 from tallystick.demo.homes import write_job
 from tallystick.errors import ConfigError, TallystickError
 from tallystick.network.addresses import free_port

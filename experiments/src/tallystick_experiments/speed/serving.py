@@ -18,19 +18,19 @@ import numpy as np
 import torch
 from typer import Option
 
-from tallystick.artifacts.folder import RunFolder
-from tallystick.artifacts.trained import Architecture, TrainedFeatureParty, TrainedLabelParty, kept_encoder
 from tallystick.config.contract import Contract, load_contract
 from tallystick.config.party import load_party
-from tallystick.data.keys import keys_of
-from tallystick.data.table import read_party_table
 from tallystick.dataset.intersection import IntersectionDataset
 from tallystick.errors import ConfigError
 from tallystick.network.addresses import free_port
 from tallystick.network.channel import Progress, no_progress
-from tallystick.serving.answering import embedded
-from tallystick.serving.scoring import Scorer
-from tallystick.serving.stores.table import Snapshot
+from tallystick.run_folder.folder import RunFolder
+from tallystick.run_folder.trained import Architecture, TrainedFeatureParty, TrainedLabelParty, kept_encoder
+from tallystick.scoring.answering import embedded
+from tallystick.scoring.scoring import Scorer
+from tallystick.scoring.stores.table import Snapshot
+from tallystick.tables.keys import keys_of
+from tallystick.tables.table import read_party_table
 from tallystick_experiments.command import several
 from tallystick_experiments.page import ExperimentResult
 from tallystick_experiments.speed import serving_far, serving_faults, serving_flood, serving_memory

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tallystick.demo.localhost import FEATURE, LABEL, PAIR, PartyContext, run_parties
-from tallystick.network.line import LineProbe, ProbeAnswer
+from tallystick.network.line_speed import LineProbe, ProbeAnswer
 from tallystick.storage import scratch_folder
 
 TRIPS = 500

@@ -22,19 +22,11 @@ from typer import Option
 
 from tallystick.alignment.ids import Ids
 from tallystick.alignment.outcome import Alignment
-from tallystick.artifacts.folder import RunFolder
-from tallystick.artifacts.ledger import create_ledger
-from tallystick.artifacts.trained import keep_encoders
 from tallystick.config.contract import Contract, parse_contract
 from tallystick.config.party import PartyFile, parse_party
-from tallystick.data.encoder import Encoder
-from tallystick.data.features import PackedFeatures
-from tallystick.data.keys import KeyReport, Keys
-from tallystick.data.lazy import Frame
-from tallystick.data.table import read_party_table
 from tallystick.dataset.dataset import Dataset
+from tallystick.dataset.datasets import dataset_of
 from tallystick.dataset.own_rows import OwnRows
-from tallystick.dataset.registry import dataset_of
 from tallystick.demo.localhost import FEATURE, LABEL, PAIR, PartyContext, run_parties
 from tallystick.job.handshake import Agreement
 from tallystick.job.job import Job, use_threads
@@ -44,6 +36,14 @@ from tallystick.job.phases.train import train_as_feature_party, train_as_label_p
 from tallystick.network.channel import Channel
 from tallystick.network.messages import Message
 from tallystick.network.session import Limits
+from tallystick.run_folder.folder import RunFolder
+from tallystick.run_folder.ledger import create_ledger
+from tallystick.run_folder.trained import keep_encoders
+from tallystick.tables.encoder import Encoder
+from tallystick.tables.features import PackedFeatures
+from tallystick.tables.keys import KeyReport, Keys
+from tallystick.tables.lazy_table import Frame
+from tallystick.tables.table import read_party_table
 from tallystick.watcher import Silent
 from tallystick_experiments.resident import RESET_PEAK, status_bytes
 from tallystick_experiments.speed.memory import GENERATED_ROWS, OWN_CATEGORICAL, OWN_NUMERIC, CriteoLike

@@ -24,7 +24,6 @@ from torch.nn import functional
 
 from tallystick.config.sections import TrainingConfig
 from tallystick.cut.forward import no_columns, receive_logits, send_embeddings
-from tallystick.data.features import Features, FeatureShape
 from tallystick.demo.localhost import FEATURE, LABEL, PAIR, PartyContext, run_parties
 from tallystick.errors import ConfigError
 from tallystick.metrics import auc
@@ -33,9 +32,10 @@ from tallystick.models.split import CentralizedModel, LabelModel
 from tallystick.models.tabular import Columns, TabularBottom, TabularTop
 from tallystick.network.channel import Channel, Progress, no_progress
 from tallystick.network.messages import Message
+from tallystick.tables.features import Features, FeatureShape
+from tallystick.training.centralized import train_joined
 from tallystick.training.checkpoint import CheckpointStore
 from tallystick.training.feature_party import train_feature_party
-from tallystick.training.joined import train_joined
 from tallystick.training.label_party import FeaturePeer, train_label_party
 from tallystick.training.objective import Supervised
 from tallystick.training.plan import Schedule

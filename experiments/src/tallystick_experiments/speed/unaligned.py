@@ -21,18 +21,18 @@ from torch import Tensor, nn
 from tallystick.config.sections import NetworkModel, TrainingConfig, TrainingSettings
 from tallystick.config.unaligned import METHODS, UnalignedConfig
 from tallystick.cut.forward import FeatureSource
-from tallystick.data.bins import bin_edges
-from tallystick.data.features import Features, FeatureShape
 from tallystick.demo.localhost import FEATURE, LABEL, PAIR, PartyContext, run_parties
 from tallystick.errors import ConfigError
 from tallystick.models.build import BranchParts, build_bottom, width_of
 from tallystick.models.split import LabelModel
 from tallystick.network.channel import Channel
+from tallystick.tables.bins import bin_edges
+from tallystick.tables.features import Features, FeatureShape
 from tallystick.training.checkpoint import CheckpointStore
 from tallystick.training.plan import Schedule, no_positions
 from tallystick.training.step_rule import PLAIN
 from tallystick.training.unaligned.method import OwnPart, UnalignedMethod
-from tallystick.training.unaligned.registry import method_of
+from tallystick.training.unaligned.method_table import method_of
 from tallystick.training.unaligned.schedule import rows_ratio, scheduled
 from tallystick_experiments.speed.training import SCENARIOS, Clock, SpeedData, SpeedScenario, Turn, train_feature, train_label
 

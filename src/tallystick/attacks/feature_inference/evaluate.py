@@ -16,9 +16,9 @@ import torch
 from scipy.special import ndtri
 from torch import Tensor
 
+from tallystick.attacks.feature_inference.attack_table import FEATURE_INFERENCE_ATTACKS, FeatureInferenceAttack
 from tallystick.attacks.feature_inference.contrast import upward
 from tallystick.attacks.feature_inference.marginals import marginals_of
-from tallystick.attacks.feature_inference.registry import FEATURE_INFERENCE_ATTACKS, FeatureInferenceAttack
 from tallystick.attacks.feature_inference.simulator import LEAST_PEOPLE
 from tallystick.attacks.feature_inference.view import ColumnValues, FeatureView, FirstBatch, Reconstruction, SentEmbeddings
 from tallystick.attacks.findings import RebuiltColumn

@@ -6,8 +6,8 @@ import msgspec
 from safetensors.torch import load, save
 from torch import Tensor
 
+from tallystick.attacks.feature_inference.attack_table import FEATURE_INFERENCE_ATTACKS
 from tallystick.attacks.feature_inference.evaluate import AttackPlan, FeatureLeaks, PlannedAttack
-from tallystick.attacks.feature_inference.registry import FEATURE_INFERENCE_ATTACKS
 from tallystick.attacks.feature_inference.view import ColumnValues, Reconstruction, SentEmbeddings
 from tallystick.compute.task import Engine, TaskFunction, Work
 

@@ -9,9 +9,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from tallystick.attacks.energies import HALVES, DirectionEnergies
 from tallystick.attacks.label_inference.observations import binary_only, matrices, whole_run
 from tallystick.attacks.matrix import two_means_cut
+from tallystick.attacks.second_moments import HALVES, DirectionEnergies
 from tallystick.attacks.view import Scores, View
 from tallystick.errors import DataError
 

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tallystick.attacks.label_inference.attack_table import LABEL_INFERENCE_ATTACKS, LabelInferenceAttack
 from tallystick.attacks.label_inference.auxiliary import FewLabels, LabelsPerBatch
 from tallystick.attacks.label_inference.fine_tuned import OfRows
-from tallystick.attacks.label_inference.registry import LABEL_INFERENCE_ATTACKS, LabelInferenceAttack
 from tallystick.attacks.scoring import AttackEvaluator, AttackMetrics, Bootstrap
 from tallystick.attacks.view import Received, View, renumbered
 from tallystick.errors import ConfigError, DataError

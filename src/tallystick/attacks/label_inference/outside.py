@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
+from tallystick.attacks.label_inference.attack_table import LABEL_INFERENCE_ATTACKS, LabelInferenceAttack
 from tallystick.attacks.label_inference.outside_worker import KNOWN, answered_scores, points, unframed, view_message
-from tallystick.attacks.label_inference.registry import LABEL_INFERENCE_ATTACKS, LabelInferenceAttack
 from tallystick.attacks.view import Scores, View
 from tallystick.errors import DataError
 

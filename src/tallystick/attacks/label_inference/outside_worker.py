@@ -17,6 +17,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from tallystick.attacks.label_inference.attack_table import LabelInferenceAttack
 from tallystick.attacks.label_inference.auxiliary import (
     ClassOrder,
     FewLabels,
@@ -24,7 +25,6 @@ from tallystick.attacks.label_inference.auxiliary import (
     NoLabels,
     ShareOfLabels,
 )
-from tallystick.attacks.label_inference.registry import LabelInferenceAttack
 from tallystick.attacks.view import Received, Scores, StepView, View
 
 GROUP = "tallystick.label_attacks"

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tallystick.attacks.energies import whitening
 from tallystick.attacks.label_inference.observations import binary_only, matrices, whole_run
 from tallystick.attacks.matrix import centred, two_means_cut
+from tallystick.attacks.second_moments import whitening
 from tallystick.attacks.view import Scores, View
 from tallystick.errors import DataError
 

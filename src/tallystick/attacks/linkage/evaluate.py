@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tallystick.attacks.findings import LocatedKeys
-from tallystick.attacks.linkage.registry import LINKAGE_ATTACKS, LinkageAttackRow
+from tallystick.attacks.linkage.attack_table import LINKAGE_ATTACKS, LinkageAttackRow
 from tallystick.attacks.linkage.view import Floats, LinkageView, Located
 
 

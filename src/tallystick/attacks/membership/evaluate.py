@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tallystick.attacks.membership.attack_table import MEMBERSHIP_ATTACKS
 from tallystick.attacks.membership.needs import Needs
-from tallystick.attacks.membership.registry import MEMBERSHIP_ATTACKS
 from tallystick.attacks.scoring import AttackEvaluator, AttackMetrics, Bootstrap
 from tallystick.attacks.view import Attack, Received, StepView, View, renumbered
 from tallystick.errors import DataError

@@ -8,7 +8,7 @@ from importlib.resources import files
 from pathlib import Path
 from string import Template
 
-from tallystick.alignment.registry import LINKAGES, Linkage
+from tallystick.alignment.linkages import LINKAGES, Linkage
 from tallystick.errors import ConfigError
 from tallystick.reading import PARTY_NAME, Role, shown
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tallystick.errors import ConfigError, DataError, ProtocolError
-from tallystick.evaluation.messages import check_auc
+from tallystick.evaluation.evaluation_messages import check_auc
 from tallystick.evaluation.private.bins import (
     MOST_ROWS,
     Population,

@@ -12,7 +12,7 @@ from tallystick.errors import ConfigError
 from tallystick.evaluation.private.aggregation import SecureSum
 from tallystick.evaluation.private.bins import Population, check_both_classes, check_scores
 from tallystick.evaluation.private.mechanism import CountingMechanism
-from tallystick.evaluation.private.registry import COUNTING
+from tallystick.evaluation.private.release_table import COUNTING
 from tallystick.evaluation.private.result import PrivateAuc, estimate_auc
 from tallystick.privacy.events import Unit
 from tallystick.privacy.ledger import Ledger

@@ -6,24 +6,24 @@ from functools import partial
 
 from tallystick.alignment.exchange import MAX_ROWS, usual_max_rows
 from tallystick.alignment.key_noise import key_event, noisy_keys
+from tallystick.alignment.linkages import AlignmentInput, HelperInput
 from tallystick.alignment.outcome import Alignment
 from tallystick.alignment.pairwise import LocalOptions
 from tallystick.alignment.psu_helper import HelperOutcome
 from tallystick.alignment.randomness import SecureRandom, random_of
-from tallystick.alignment.registry import AlignmentInput, HelperInput
 from tallystick.alignment.repeats import ROWS_OF_AN_ID, USUAL_ROWS, repeat_feature_party, repeat_label_party
-from tallystick.artifacts.embedding_charge import count_anew
-from tallystick.artifacts.folder import REPEATS, Draw, RunFolder, fresh_secret
-from tallystick.artifacts.kept_buckets import KeptBuckets
-from tallystick.artifacts.ledger import KEYS, charged, data_set
-from tallystick.artifacts.secret import noise_secret
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
 from tallystick.config.sections import MAX_IDS
-from tallystick.data.keys import Keys, fingerprint, spelling_hints
 from tallystick.errors import DataError, IdError
 from tallystick.job.job import Job
 from tallystick.network.channel import Channel
+from tallystick.run_folder.embedding_charge import count_anew
+from tallystick.run_folder.folder import REPEATS, Draw, RunFolder, fresh_secret
+from tallystick.run_folder.kept_buckets import KeptBuckets
+from tallystick.run_folder.ledger import KEYS, charged, data_set
+from tallystick.run_folder.noise_secret import noise_secret
+from tallystick.tables.keys import Keys, fingerprint, spelling_hints
 
 LOW_MATCH = 0.5
 

@@ -5,7 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tallystick.alignment.key_noise import key_event
-from tallystick.artifacts.embedding_charge import (
+from tallystick.config.contract import Contract
+from tallystick.config.party import ExactUse, PartyFile
+from tallystick.job.phases.defense import training_charged
+from tallystick.job.phases.release import RELEASE_NOTE, exact_figures, release_event
+from tallystick.privacy.events import Event
+from tallystick.privacy.ledger import BudgetExceeded, Outlook, outlook
+from tallystick.run_folder.embedding_charge import (
     Sent,
     evaluation_ahead,
     noise_on_embeddings,
@@ -13,15 +19,9 @@ from tallystick.artifacts.embedding_charge import (
     serves_others,
     training_ahead,
 )
-from tallystick.artifacts.folder import NOISY_KEYS, RunFolder
-from tallystick.artifacts.ledger import EMBEDDINGS, KEYS, LABELS, data_set, known_budget, known_ledger, refuse_exact
-from tallystick.config.contract import Contract
-from tallystick.config.party import ExactUse, PartyFile
-from tallystick.data.keys import Keys
-from tallystick.job.phases.defense import training_charged
-from tallystick.job.phases.release import RELEASE_NOTE, exact_figures, release_event
-from tallystick.privacy.events import Event
-from tallystick.privacy.ledger import BudgetExceeded, Outlook, outlook
+from tallystick.run_folder.folder import NOISY_KEYS, RunFolder
+from tallystick.run_folder.ledger import EMBEDDINGS, KEYS, LABELS, data_set, known_budget, known_ledger, refuse_exact
+from tallystick.tables.keys import Keys
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,8 +12,6 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from torch import Tensor
 
-from tallystick.artifacts.folder import RunFolder
-from tallystick.artifacts.ledger import LABELS, charged, enter_exact
 from tallystick.config.contract import Contract
 from tallystick.config.party import ExactUse, PartyFile
 from tallystick.dataset.dataset import Dataset
@@ -23,7 +21,9 @@ from tallystick.errors import ConfigError, DataError
 from tallystick.evaluation.boosting import can_boost, cross_fitted
 from tallystick.job.phases.release import exact_labels
 from tallystick.privacy.events import NotPrivate
-from tallystick.training.defended import CutDefense
+from tallystick.run_folder.folder import RunFolder
+from tallystick.run_folder.ledger import LABELS, charged, enter_exact
+from tallystick.training.label_defense import CutDefense
 from tallystick.training.run import TrainingRun
 
 _NOTE = "defense"

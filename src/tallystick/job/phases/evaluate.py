@@ -13,21 +13,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tallystick.artifacts.embedding_charge import EmbeddingCharge, evaluation_ahead
-from tallystick.artifacts.local_scores import final_logits, logits_alone
-from tallystick.artifacts.trained import TrainedFeatureParty, TrainedLabelParty, before_refit
 from tallystick.audit.recording import pass_recorder
 from tallystick.config.sections import PrivateRelease
 from tallystick.cut.forward import SCORED_AT_A_TIME, Cuts, KeptCuts, crossing, logits_over, send_embeddings, unwatched
-from tallystick.data.encoder import Encoder
-from tallystick.data.groups import groups_of
 from tallystick.dataset.dataset import Dataset, Labels
 from tallystick.dataset.own_rows import OwnRows
 from tallystick.evaluation.boosting import MOST_ROWS, Boosted, can_boost
 from tallystick.evaluation.decisions import Decisions, Grouping, ScoredRows, Subgroups, by_group, decide
+from tallystick.evaluation.evaluation_messages import Finished, receive_finished
 from tallystick.evaluation.importance import sampled_rows
 from tallystick.evaluation.measure import Comparison, compare_models
-from tallystick.evaluation.messages import Finished, receive_finished
 from tallystick.evaluation.private.result import NothingReleased
 from tallystick.evaluation.sharing import send_shared
 from tallystick.job.findings import Evaluated
@@ -39,6 +34,11 @@ from tallystick.job.phases.release import RELEASE_NOTE, enter_shared, finished, 
 from tallystick.metrics import UndefinedMetric, sigmoid
 from tallystick.models.build import width_of
 from tallystick.msgspec_threads import prepared
+from tallystick.run_folder.embedding_charge import EmbeddingCharge, evaluation_ahead
+from tallystick.run_folder.local_scores import final_logits, logits_alone
+from tallystick.run_folder.trained import TrainedFeatureParty, TrainedLabelParty, before_refit
+from tallystick.tables.encoder import Encoder
+from tallystick.tables.groups import groups_of
 from tallystick.training.checkpoint import TrainingState
 from tallystick.training.screening import Screening
 

@@ -13,8 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from tallystick import metrics, results
-from tallystick.artifacts.pass_recorder import PassRecorder
-from tallystick.artifacts.trained import TrainedLabelParty
 from tallystick.cut.forward import KeptCuts, Sending, send_embeddings
 from tallystick.dataset.dataset import Dataset, Labels
 from tallystick.evaluation.importance import (
@@ -33,6 +31,8 @@ from tallystick.evaluation.sharing import receive_shared
 from tallystick.job.job import Job
 from tallystick.network.channel import Channel
 from tallystick.privacy.randomness import SEED_BITS, secret_generator
+from tallystick.run_folder.pass_recorder import PassRecorder
+from tallystick.run_folder.trained import TrainedLabelParty
 
 
 @dataclass(frozen=True, kw_only=True)

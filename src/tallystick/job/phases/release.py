@@ -9,17 +9,17 @@ import torch
 from torch import Tensor
 
 from tallystick import results
-from tallystick.artifacts.folder import RunFolder
-from tallystick.artifacts.ledger import LABELS, charged, refuse_exact
 from tallystick.config.contract import Contract
 from tallystick.config.party import ExactUse, PartyFile, PrivacyConfig
 from tallystick.config.sections import PrivateRelease
 from tallystick.disclosure.evaluation import shared_with_feature_parties
-from tallystick.evaluation.messages import Finished
+from tallystick.evaluation.evaluation_messages import Finished
 from tallystick.evaluation.private.release import release_private_auc
 from tallystick.evaluation.private.result import NothingReleased, PrivateAuc
 from tallystick.privacy.events import Event, PureDP
 from tallystick.privacy.ledger import USUAL_DELTA, Ledger
+from tallystick.run_folder.folder import RunFolder
+from tallystick.run_folder.ledger import LABELS, charged, refuse_exact
 
 RELEASE_NOTE = "release"
 SHARED_NOTE = "shared"

@@ -13,7 +13,6 @@ from torch import nn
 from tallystick import __version__, results
 from tallystick.alignment.group import SODIUM
 from tallystick.alignment.outcome import Alignment
-from tallystick.artifacts.embedding_charge import embeddings_cost, noise_on_embeddings
 from tallystick.audit.columns import with_releases
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
@@ -36,6 +35,7 @@ from tallystick.models.split import LabelModel
 from tallystick.reading import redacted
 from tallystick.report.page import to_html
 from tallystick.report.templating import write_page
+from tallystick.run_folder.embedding_charge import embeddings_cost, noise_on_embeddings
 from tallystick.training.checkpoint import TrainingState
 
 

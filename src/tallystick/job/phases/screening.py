@@ -5,12 +5,12 @@ Shapes: C columns.
 
 from torch import Tensor, nn
 
-from tallystick.artifacts.starting_point import StartingPoint
-from tallystick.data.encoder import Encoder
 from tallystick.dataset.dataset import Dataset
 from tallystick.job.job import Job
-from tallystick.job.phases.starts import start_of
+from tallystick.job.phases.initial_seed import start_of
 from tallystick.models.tabular import Columns
+from tallystick.run_folder.initial_weights import StartingPoint
+from tallystick.tables.encoder import Encoder
 from tallystick.training.screening import Screening
 
 _NAMED = 20

@@ -10,35 +10,28 @@ import torch
 from numpy.typing import NDArray
 
 from tallystick.alignment.outcome import Alignment
-from tallystick.artifacts.embedding_charge import EmbeddingCharge, evaluation_ahead, training_ahead
-from tallystick.artifacts.local_scores import calibrated_alone
-from tallystick.artifacts.profile import keep_profile, profile_of
-from tallystick.artifacts.starting_point import StartingPoint, put_starting_weights
-from tallystick.artifacts.trained import TrainedFeatureParty, TrainedLabelParty, before_refit, keep_before_refit, keep_encoders
 from tallystick.audit.recording import pass_recorder, recorders
 from tallystick.config.contract import Contract
 from tallystick.config.party import ExactUse
 from tallystick.config.sections import TrainingConfig
 from tallystick.cut.forward import KeptCuts
-from tallystick.data.keys import Keys
-from tallystick.data.telling import telling
 from tallystick.dataset.dataset import Dataset
+from tallystick.dataset.datasets import dataset_of
 from tallystick.dataset.intersection import check_classes
 from tallystick.dataset.own_rows import OwnRows
-from tallystick.dataset.registry import dataset_of
 from tallystick.errors import LabelError
+from tallystick.evaluation.evaluation_messages import Finished
 from tallystick.evaluation.importance import column_places
-from tallystick.evaluation.messages import Finished
 from tallystick.job.handshake import Agreement
 from tallystick.job.job import Job
 from tallystick.job.phases.audit import audited_side
+from tallystick.job.phases.batches_in_flight import paced_feature_party, paced_label_party
 from tallystick.job.phases.defense import RunDefense
-from tallystick.job.phases.once import send_once
+from tallystick.job.phases.drawn_labels import settling
+from tallystick.job.phases.initial_seed import start_of
+from tallystick.job.phases.no_gradients import send_once
 from tallystick.job.phases.own_columns import train_own_columns
-from tallystick.job.phases.pace import paced_feature_party, paced_label_party
 from tallystick.job.phases.screening import own_screening, screening_of
-from tallystick.job.phases.settling import settling
-from tallystick.job.phases.starts import start_of
 from tallystick.job.phases.workers import feature_workers, label_workers
 from tallystick.models.branches import BranchedModel
 from tallystick.models.build import build_bottom, try_bottom, try_top, width_of
@@ -46,14 +39,21 @@ from tallystick.models.split import LabelModel
 from tallystick.network.channel import Channel
 from tallystick.network.messages import MEBIBYTE
 from tallystick.privacy.randomness import Seed
+from tallystick.run_folder.embedding_charge import EmbeddingCharge, evaluation_ahead, training_ahead
+from tallystick.run_folder.initial_weights import StartingPoint, put_starting_weights
+from tallystick.run_folder.local_scores import calibrated_alone
+from tallystick.run_folder.profile import keep_profile, profile_of
+from tallystick.run_folder.trained import TrainedFeatureParty, TrainedLabelParty, before_refit, keep_before_refit, keep_encoders
+from tallystick.tables.keys import Keys
+from tallystick.tables.target_leakage import telling
 from tallystick.training.calibration import LogitLine
 from tallystick.training.checkpoint import TrainingState
 from tallystick.training.feature_party import train_feature_party
 from tallystick.training.label_party import FeaturePeer, KeptPeer, Peer, train_label_party
-from tallystick.training.messages import MAX_CUT_WIDTH, CutWidth, receive_width
 from tallystick.training.plan import Schedule, batches_per_message, rows_validated
 from tallystick.training.refit import train_and_refit
 from tallystick.training.run import TrainingRun
+from tallystick.training.training_messages import MAX_CUT_WIDTH, CutWidth, receive_width
 from tallystick.training.unaligned.method import OwnPart
 
 

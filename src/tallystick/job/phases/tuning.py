@@ -15,12 +15,9 @@ import msgspec
 import yaml
 
 from tallystick.alignment.outcome import Alignment
-from tallystick.artifacts.embedding_charge import sent_by
-from tallystick.artifacts.folder import TRIAL, RunFolder
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
 from tallystick.config.tuning import TunedKey
-from tallystick.data.keys import Keys
 from tallystick.errors import ConfigError, ProtocolError
 from tallystick.job.handshake import Agreement, ResumeState, shake_hands, shake_hands_label_party
 from tallystick.job.job import Job
@@ -30,7 +27,10 @@ from tallystick.job.phases.train import encode_rows, own_rows, train_as_feature_
 from tallystick.msgspec_threads import prepared
 from tallystick.network.channel import Channel
 from tallystick.network.messages import Message
+from tallystick.run_folder.embedding_charge import sent_by
+from tallystick.run_folder.folder import TRIAL, RunFolder
 from tallystick.storage import write_bytes
+from tallystick.tables.keys import Keys
 
 NOTE = "tuning"
 TUNED = "tuned-contract.yaml"

@@ -14,14 +14,11 @@ import numpy as np
 import polars as pl
 
 from tallystick.alignment.outcome import Alignment
-from tallystick.artifacts.trained import Architecture
 from tallystick.compute.task import Engine, TaskFunction, Work
 from tallystick.config.contract import Contract, parse_contract
 from tallystick.config.party import PartyFile, parse_party
 from tallystick.config.tuning import ONLY_TOGETHER
 from tallystick.config.unaligned import UnalignedConfig
-from tallystick.data.keys import Keys, keys_of
-from tallystick.data.lazy import Frame
 from tallystick.dataset.intersection import IntersectionDataset
 from tallystick.dataset.own_rows import OwnRows
 from tallystick.errors import ConfigError
@@ -30,7 +27,10 @@ from tallystick.job.phases.defense import RunDefense
 from tallystick.job.phases.search import TrialRecord
 from tallystick.job.phases.tuning import allowed_keys, keep_best, most_trials, say_left_out, search, trial_of
 from tallystick.network.channel import Progress, no_progress
+from tallystick.run_folder.trained import Architecture
 from tallystick.storage import scratch_folder
+from tallystick.tables.keys import Keys, keys_of
+from tallystick.tables.lazy_table import Frame
 from tallystick.training.checkpoint import CheckpointStore
 from tallystick.training.label_party import train_label_party
 from tallystick.training.run import TrainingRun

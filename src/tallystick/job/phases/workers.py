@@ -6,15 +6,15 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import nn
 
-from tallystick.artifacts.folder import WORKERS
-from tallystick.data.features import FeatureShape
 from tallystick.dataset.dataset import Dataset
 from tallystick.dataset.imputed import ImputingBottom
 from tallystick.errors import ConfigError
 from tallystick.job.job import Job
 from tallystick.models.folds import FoldedBottom, FoldedLabelModel
 from tallystick.models.split import LabelModel
-from tallystick.training.defended_bottom import DefendedBottom
+from tallystick.run_folder.folder import WORKERS
+from tallystick.tables.features import FeatureShape
+from tallystick.training.feature_defense import DefendedBottom
 from tallystick.training.plan import batches_per_message, staleness_of
 from tallystick.training.run import TrainingRun
 from tallystick.training.workers.plan import WorkerPlan

@@ -3,7 +3,7 @@
 Shapes: B batch, R distinct candidates that cross, K candidates of a row, D cut width, E width of the own embedding, L width of a
 link's output.
 
-    cut_RD -> cut_BKD            each link's candidate                        data/linked.py
+    cut_RD -> cut_BKD            each link's candidate                        tables/linked_columns.py
     own_BE, cut_BKD -> o_BKL     aggregator: a link's output                  LinkModel
     s_BK -> w_BK                 weight gate                                  gates.py
     sorted by s_BK               sort gate                                    gates.py
@@ -19,12 +19,12 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from tallystick.config.merge import MergeConfig
-from tallystick.data.features import Features
-from tallystick.data.linked import CandidateLinks, LinkedFeatures
 from tallystick.models.branches import BranchedModel
 from tallystick.models.similarity.gates import LearntWeight, ascending
-from tallystick.models.similarity.registry import ACTIVATIONS, MERGES, WEIGHTS
+from tallystick.models.similarity.merge_table import ACTIVATIONS, MERGES, WEIGHTS
 from tallystick.models.split import LabelModel
+from tallystick.tables.features import Features
+from tallystick.tables.linked_columns import CandidateLinks, LinkedFeatures
 
 
 class LinkModel(nn.Module):

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from tallystick.data.features import Features
 from tallystick.models.branches import Averaged, BranchedModel, FromLocal, SharedBottom
 from tallystick.models.build import BranchParts, width_of
 from tallystick.models.split import LabelModel
+from tallystick.tables.features import Features
 from tallystick.training.objective import Objective
 from tallystick.training.plan import Batch
 from tallystick.training.unaligned.method import LocalBatches, OwnPart

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from tallystick.cut.forward import FeatureSource
-from tallystick.data.features import Features
 from tallystick.models.branches import Synthesizing
 from tallystick.models.build import BranchParts, seeded
 from tallystick.models.split import LabelModel
+from tallystick.tables.features import Features
 from tallystick.training.objective import Objective
 from tallystick.training.unaligned.diffusion import Denoiser, NoiseSchedule
 from tallystick.training.unaligned.synthesis import HIDDEN, Conditioned, Synthesis, embedded_rows, fit_network, targets_at

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from tallystick.cut.forward import FeatureSource
-from tallystick.data.features import Features
 from tallystick.models.branches import Synthesizing
 from tallystick.models.build import BranchParts
 from tallystick.models.split import LabelModel
+from tallystick.tables.features import Features
 from tallystick.training.objective import Objective
 from tallystick.training.unaligned.synthesis import Synthesis, named_group
 

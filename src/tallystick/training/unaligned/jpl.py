@@ -7,11 +7,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, mse_loss
 
-from tallystick.data.features import Features
 from tallystick.models.branches import BranchedModel, Synthesizing
 from tallystick.models.build import BranchParts, seeded, width_of
 from tallystick.models.split import LabelModel
 from tallystick.models.tabular import mlp
+from tallystick.tables.features import Features
 from tallystick.training.objective import Objective
 from tallystick.training.plan import Batch
 from tallystick.training.unaligned.method import LocalBatches

@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from tallystick.config.sections import TrainingConfig
 from tallystick.config.unaligned import UnalignedConfig
 from tallystick.cut.forward import FeatureSource
-from tallystick.data.features import Features
 from tallystick.models.branches import BranchedModel
 from tallystick.models.build import BranchParts
 from tallystick.models.split import LabelModel
 from tallystick.network.channel import Progress, no_progress
 from tallystick.privacy.randomness import Seed
+from tallystick.tables.features import Features
 from tallystick.training.checkpoint import CheckpointStore
 from tallystick.training.label_party import train_label_party
 from tallystick.training.objective import Objective

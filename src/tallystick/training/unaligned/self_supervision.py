@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, cross_entropy, normalize
 
 from tallystick.config.unaligned import UnalignedConfig
-from tallystick.data.categories import MISSING
-from tallystick.data.features import Features
 from tallystick.models.build import seeded, width_of
 from tallystick.privacy.randomness import generator_of
+from tallystick.tables.categories import MISSING
+from tallystick.tables.features import Features
 from tallystick.training.optimizers import Adam
 from tallystick.training.unaligned.method import OwnPart
 

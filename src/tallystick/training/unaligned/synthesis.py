@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from tallystick.cut.forward import FeatureSource
-from tallystick.data.features import Features
 from tallystick.errors import ConfigError
 from tallystick.models.branches import BranchedModel, Synthesizing
 from tallystick.models.build import BranchParts, width_of
 from tallystick.models.split import LabelModel
 from tallystick.privacy.randomness import Seed, generator_of
+from tallystick.tables.features import Features
 from tallystick.training.objective import Objective
 from tallystick.training.optimizers import Adam
 from tallystick.training.plan import Batch

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from tallystick.cut.forward import FeatureSource
-from tallystick.data.features import Features
 from tallystick.models.branches import BranchedModel, FromLocal
 from tallystick.models.build import BranchParts, seeded
 from tallystick.models.dropout import Dropout
 from tallystick.models.split import LabelModel
 from tallystick.models.tabular import TabularTop
+from tallystick.tables.features import Features
 from tallystick.training.objective import Objective, Supervised
 from tallystick.training.plan import Batch
 from tallystick.training.unaligned.method import OwnPart, UnalignedMethod

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from tallystick.config.sections import NetworkModel, TrainingConfig
-from tallystick.data.features import FeatureShape
 from tallystick.models.build import build_bottom, build_label_model, width_of
 from tallystick.models.tabular import Columns, screened_columns
 from tallystick.msgspec_threads import prepared
+from tallystick.tables.features import FeatureShape
 from tallystick.training.optimizers import kept_of_a_weight
 
 GATES = "weight/gates"

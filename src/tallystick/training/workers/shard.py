@@ -16,12 +16,12 @@ from itertools import accumulate
 import torch
 from torch import Tensor, nn
 
-from tallystick.data.features import Features
 from tallystick.models.split import LabelModel
 from tallystick.models.tabular import Columns, screened_columns
-from tallystick.training.kept_weights import weights_kept
+from tallystick.tables.features import Features
 from tallystick.training.optimizers import Optimizer, kept_of_a_weight, optimizer_over
 from tallystick.training.step import take_back
+from tallystick.training.weight_stash import weights_kept
 from tallystick.training.workers.plan import ALIGNED, GATES, WorkerPlan, columns_of, tables_and_others
 
 

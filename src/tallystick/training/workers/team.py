@@ -18,10 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from tallystick.compute.ray_cluster import RayEngine
-from tallystick.data.features import Features
 from tallystick.errors import Diverged
 from tallystick.models.split import LabelModel
 from tallystick.models.tabular import screened_columns
+from tallystick.tables.features import Features
 from tallystick.training.workers.cluster import Cluster
 from tallystick.training.workers.crew import Crew
 from tallystick.training.workers.own_machine import OwnMachine

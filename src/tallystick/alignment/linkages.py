@@ -1,0 +1,294 @@
+"""Ways of linking rows by the contract's names: a row each, and nobody else compares the names.
+
+A row says what a contract's checks ask of it, its roles, and what it promises. The contract's ``alignment.method`` is made of
+these names (config/contract.py), and ``dataset/datasets.py`` chooses by the facts what training reads. The protocols are loaded
+when they run: who writes a contract needs none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tallystick.alignment.outcome import Alignment, SimilarityScale
+    from tallystick.alignment.pairwise import LocalOptions
+    from tallystick.alignment.psi import Protocol, Security
+    from tallystick.alignment.psu_helper import HelperOutcome
+    from tallystick.alignment.randomness import SecureRandom
+    from tallystick.alignment.similar_keys import SimilarKeys
+    from tallystick.alignment.terms import SimilarityConfig
+    from tallystick.network.channel import Channel
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlignmentInput:
+    """Inputs that a party brings to an alignment.
+
+    Args:
+        ids: its unique ids.
+        peers: the feature parties for the label party, the label party for a feature party.
+        rng: of keys, shuffles and dummies.
+        max_rows: most ids to accept from a peer, and to have.
+        name: of the party.
+        similar: its keys, where rows are linked by similarity.
+        terms: what the contract says of similarity.
+        scales: how an earlier run scaled similarities, by feature party, for new rows.
+        helper: to the helper, if there is one.
+        several: whether there are several feature parties.
+        protocol: how an intersection finds common ids, or a union names its members.
+        dummies: most made-up ids to blur the sizes.
+        local: threads, who is told, and where finished buckets are kept.
+    """
+
+    ids: Sequence[bytes]
+    peers: Sequence[Channel]
+    rng: SecureRandom
+    max_rows: int
+    local: LocalOptions
+    name: str = ""
+    similar: SimilarKeys | None = None
+    terms: SimilarityConfig | None = None
+    scales: Mapping[str, SimilarityScale] = field(default_factory=dict)
+    helper: Channel | None = None
+    several: bool = False
+    protocol: Protocol = "auto"
+    dummies: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class HelperInput:
+    """Inputs that a helper brings to an alignment: channels to the parties, the contract's terms, and randomness."""
+
+    label: Channel
+    features: Sequence[Channel]
+    rng: SecureRandom
+    max_rows: int
+    terms: SimilarityConfig | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Linkage:
+    """One way of linking rows.
+
+    Args:
+        what: which rows it gives, in words.
+        label_party: the label party's role in the alignment.
+        feature_party: a feature party's role.
+        helper_party: the role of a third party without rows, where one takes part.
+        several: there may be more than one feature party.
+        imputes: a position may lack a party's row, and synthetic labels or features stand in for it.
+        protocols: ``alignment.protocol`` says how it is done.
+        similar: keys are compared by similarity, and a position has several candidate rows of a feature party.
+        guarantee: what the alignment rests on.
+        deviation: what a peer gains that does not follow the protocol (docs/results/deviations.md).
+        deviation_of_several: the same where there are several feature parties, if it differs.
+        against_cheaters: what it is where the contract says ``alignment.security: malicious``, if there is that.
+    """
+
+    what: str
+    label_party: Callable[[AlignmentInput], Alignment]
+    feature_party: Callable[[AlignmentInput], Alignment]
+    helper_party: Callable[[HelperInput], HelperOutcome] | None = None
+    several: bool
+    imputes: bool
+    protocols: bool = False
+    similar: bool = False
+    guarantee: str
+    deviation: str
+    deviation_of_several: str | None = None
+    against_cheaters: Linkage | None = None
+
+    @property
+    def helper(self) -> bool:
+        """Tell whether a third party without rows takes part."""
+        return self.helper_party is not None
+
+    @property
+    def shares_scores(self) -> bool:
+        """Tell whether the label party sends back a score for every position, so that it does not learn whose is wanted."""
+        return self.imputes
+
+
+def _intersect_label(given: AlignmentInput, *, security: Security = "semi-honest") -> Alignment:
+    from tallystick.alignment.psi import intersect_label_party
+
+    return intersect_label_party(
+        given.ids,
+        given.peers,
+        rng=given.rng,
+        protocol=given.protocol,
+        security=security,
+        max_rows=given.max_rows,
+        local=given.local,
+    )
+
+
+def _intersect_feature(given: AlignmentInput, *, security: Security = "semi-honest") -> Alignment:
+    from tallystick.alignment.psi import intersect_feature_party
+
+    return intersect_feature_party(
+        given.ids,
+        given.peers[0],
+        rng=given.rng,
+        protocol=given.protocol,
+        security=security,
+        one_of_several=given.several,
+        max_rows=given.max_rows,
+        local=given.local,
+    )
+
+
+def _unite_label(given: AlignmentInput) -> Alignment:
+    from tallystick.alignment.psu import union_label_party
+
+    return _unite(union_label_party, given)
+
+
+def _unite_feature(given: AlignmentInput) -> Alignment:
+    from tallystick.alignment.psu import union_feature_party
+
+    return _unite(union_feature_party, given)
+
+
+def _unite(role: Callable[..., Alignment], given: AlignmentInput) -> Alignment:
+    return role(
+        given.ids,
+        given.peers[0],
+        rng=given.rng,
+        protocol=given.protocol,
+        dummies=given.dummies,
+        max_rows=given.max_rows,
+        threads=given.local.threads,
+        progress=given.local.progress,
+    )
+
+
+def _unite_with_helper(given: AlignmentInput) -> Alignment:
+    from tallystick.alignment.psu_helper import union_with_helper_party
+
+    assert given.helper is not None, "the contract names a helper"
+    return union_with_helper_party(
+        given.ids, given.peers[0], given.helper, rng=given.rng, dummies=given.dummies, max_rows=given.max_rows
+    )
+
+
+def _help_unite(given: HelperInput) -> HelperOutcome:
+    from tallystick.alignment.psu_helper import union_helper
+
+    return union_helper(given.label, given.features[0], rng=given.rng, max_rows=given.max_rows)
+
+
+def _link_label(given: AlignmentInput) -> Alignment:
+    from tallystick.alignment.similarity import link_label_party
+
+    assert given.helper is not None, "the contract names a helper"
+    assert given.similar is not None, "keys were read as the contract says"
+    assert given.terms is not None, "the contract has terms"
+    return link_label_party(
+        given.similar,
+        given.peers,
+        given.helper,
+        terms=given.terms,
+        rng=given.rng,
+        scales=given.scales,
+        max_rows=given.max_rows,
+    )
+
+
+def _link_feature(given: AlignmentInput) -> Alignment:
+    from tallystick.alignment.similarity import link_feature_party
+
+    assert given.helper is not None, "the contract names a helper"
+    assert given.similar is not None, "keys were read as the contract says"
+    assert given.terms is not None, "the contract has terms"
+    return link_feature_party(
+        given.similar,
+        given.peers[0],
+        given.helper,
+        name=given.name,
+        terms=given.terms,
+        rng=given.rng,
+        max_rows=given.max_rows,
+    )
+
+
+def _help_link(given: HelperInput) -> HelperOutcome:
+    from tallystick.alignment.similarity import link_helper
+
+    assert given.terms is not None, "the contract has terms"
+    return link_helper(given.label, given.features, terms=given.terms, rng=given.rng, max_rows=given.max_rows)
+
+
+_MORE = ", and of these 50 more than it says, or 1.36 times as many if it says more than 4,096"
+"""A test holds these figures against ``psi_malicious.most_ids`` for all sizes."""
+
+_INTERSECTION_AGAINST_CHEATERS = Linkage(
+    what="rows that all parties have",
+    label_party=partial(_intersect_label, security="malicious"),
+    feature_party=partial(_intersect_feature, security="malicious"),
+    several=True,
+    imputes=False,
+    protocols=True,
+    guarantee="peers that deviate, by a protocol that nobody outside has reviewed; computational Diffie-Hellman on ristretto255, "
+    "AES-128 and BLAKE2b",
+    deviation=f"may bring ids that it does not hold{_MORE}, and end the run; it cannot add, move or leave out matches of the ids "
+    "that it brought",
+    deviation_of_several=f"may bring ids that it does not hold{_MORE}, and end the run; the label party may leave out matches, "
+    "and cannot add or move any",
+)
+
+LINKAGES: Mapping[str, Linkage] = MappingProxyType(
+    {
+        "intersection": Linkage(
+            what="rows that all parties have",
+            label_party=_intersect_label,
+            feature_party=_intersect_feature,
+            several=True,
+            imputes=False,
+            protocols=True,
+            guarantee="honest-but-curious peers; Diffie-Hellman on ristretto255, and for more than a few ids AES-128 and BLAKE2b",
+            deviation="may ask for ids that it does not hold (by oblivious transfer a feature party three for one), "
+            "and put a match that it has on another row; it cannot add matches",
+            deviation_of_several="may ask for ids that it does not hold (by oblivious transfer a feature party three for "
+            "one); by Diffie-Hellman the label party may claim single rows that do not match",
+            against_cheaters=_INTERSECTION_AGAINST_CHEATERS,
+        ),
+        "union": Linkage(
+            what="every row that any of two has",
+            label_party=_unite_label,
+            feature_party=_unite_feature,
+            several=False,
+            imputes=True,
+            protocols=True,
+            guarantee="honest-but-curious peers; decisional Diffie-Hellman on ristretto255, or for more than a few ids "
+            "computational Diffie-Hellman, AES-128 as an ideal cipher and BLAKE2b",
+            deviation="learns which ids are common, unnoticed; choose it only for peers that a contract in law binds",
+        ),
+        "union-with-helper": Linkage(
+            what="the same by way of a helper",
+            label_party=_unite_with_helper,
+            feature_party=_unite_with_helper,
+            helper_party=_help_unite,
+            several=False,
+            imputes=True,
+            guarantee="a helper that colludes with nobody; keyed BLAKE2b",
+            deviation="may ask for ids that it does not hold; with the helper it learns all that it can guess",
+        ),
+        "similarity": Linkage(
+            what="rows linked by similar keys, by way of a helper",
+            label_party=_link_label,
+            feature_party=_link_feature,
+            helper_party=_help_link,
+            several=True,
+            imputes=False,
+            similar=True,
+            guarantee="honest-but-curious parties and a helper that colludes with nobody; no formal guarantee for similarities",
+            deviation="may place keys of its own where it likes and so ask what lies there; with the helper it learns all keys",
+        ),
+    }
+)
+"""The contract's alignment.method to what it does."""

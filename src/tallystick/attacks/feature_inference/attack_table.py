@@ -1,0 +1,168 @@
+"""The feature inference attacks by name: an attack is a file here and a row in this table."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from tallystick.attacks.feature_inference.bootstrap import BootstrapInversion
+from tallystick.attacks.feature_inference.contrast import ShuffledColumnsAttack
+from tallystick.attacks.feature_inference.course import CourseAttack
+from tallystick.attacks.feature_inference.kernel import KernelRidge
+from tallystick.attacks.feature_inference.known_initial_weights import KnownStartAttack
+from tallystick.attacks.feature_inference.marginals import MarginalMatching
+from tallystick.attacks.feature_inference.network import InversionNetwork
+from tallystick.attacks.feature_inference.simulator import SimulatorDecoding
+from tallystick.attacks.feature_inference.surrogate import SurrogateInversion
+from tallystick.attacks.feature_inference.view import FeatureAttack
+from tallystick.attacks.feature_inference.weighted_mean import WeightedMean
+
+BENT = (0.3, 1.0, 3.0)
+AVERAGED: tuple[FeatureAttack, ...] = (
+    KernelRidge(reads="mean"),
+    KernelRidge(reads="mean", bandwidths=BENT),
+    CourseAttack(),
+    SurrogateInversion(),
+    BootstrapInversion(),
+)
+"""What ``weighted-mean`` averages: attacks that err differently."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureInferenceAttack:
+    """One row of the table.
+
+    Args:
+        attack: rebuilds columns.
+        description: what it does, in a line.
+        own_columns: reads the label party's own columns, so a feature party cannot measure it at home; a simulation can.
+        from_shuffled: reads embeddings with columns shuffled (``FeatureView.contrast_NCD``), with and without known rows.
+        quick: a moment's work: what an audit runs that nobody asked for.
+        from_start: knows no row, but the bottom model as it was before training (``FeatureView.first``).
+        from_marginals: knows no row, but how each column is distributed (``FeatureView.marginals``).
+        from_others: knows no row, but other people's, who are not among the rows (``FeatureView.others``).
+    """
+
+    attack: FeatureAttack
+    description: str
+    own_columns: bool = False
+    from_start: bool = False
+    from_marginals: bool = False
+    from_others: bool = False
+    from_shuffled: bool = False
+    quick: bool = False
+
+    @property
+    def several_looks(self) -> bool:
+        """Whether it does nothing that another of the table does not, where a row crossed once."""
+        if isinstance(self.attack, KernelRidge):
+            return self.attack.reads in ("mean", "looks")
+        return isinstance(self.attack, (CourseAttack, WeightedMean))
+
+    @property
+    def knows_no_row(self) -> bool:
+        """Whether it does without the columns of any row that was sent."""
+        return self.from_start or self.from_marginals or self.from_others
+
+
+FEATURE_INFERENCE_ATTACKS: Mapping[str, FeatureInferenceAttack] = MappingProxyType(
+    {
+        "known-start": FeatureInferenceAttack(
+            attack=KnownStartAttack(),
+            description="solves the first batch by the bottom model that the contract's seed gives, and learns the rest by it",
+            from_start=True,
+        ),
+        "marginals": FeatureInferenceAttack(
+            attack=MarginalMatching(),
+            description="finds the directions of the mean embeddings along which rows are distributed as each column is",
+            from_marginals=True,
+        ),
+        "marginals-course": FeatureInferenceAttack(
+            attack=MarginalMatching(reads="course"),
+            description="as marginals, in what embeddings of several epochs vary in, aligned by when each was sent",
+            from_marginals=True,
+        ),
+        "simulator": FeatureInferenceAttack(
+            attack=SimulatorDecoding(),
+            description="teaches a simulated bottom model by other people's rows, of which none was sent, and inverts it",
+            from_others=True,
+        ),
+        "shuffled-columns": FeatureInferenceAttack(
+            attack=ShuffledColumnsAttack(),
+            description="takes from each embedding what it was with a column shuffled, on average: what is left is that column's",
+            from_shuffled=True,
+            quick=True,
+        ),
+        "ridge": FeatureInferenceAttack(
+            attack=KernelRidge(),
+            description="a straight line from a row's last embedding to each column",
+            quick=True,
+        ),
+        "ridge-mean": FeatureInferenceAttack(
+            attack=KernelRidge(reads="mean"),
+            description="as ridge, from the row's mean embedding over the training, in which fresh noise averages out",
+            quick=True,
+        ),
+        "kernel": FeatureInferenceAttack(
+            attack=KernelRidge(bandwidths=BENT),
+            description="a smooth curve from a row's last embedding to each column",
+            quick=True,
+        ),
+        "kernel-mean": FeatureInferenceAttack(
+            attack=KernelRidge(reads="mean", bandwidths=BENT),
+            description="as kernel, from the row's mean embedding",
+            quick=True,
+        ),
+        "ridge-looks": FeatureInferenceAttack(
+            attack=KernelRidge(reads="looks"), description="as ridge, from the row's embeddings of several epochs side by side"
+        ),
+        "kernel-looks": FeatureInferenceAttack(
+            attack=KernelRidge(reads="looks", bandwidths=BENT),
+            description="as kernel, from the row's embeddings of several epochs side by side",
+        ),
+        "course": FeatureInferenceAttack(
+            attack=CourseAttack(),
+            description="smooth curves from what the row's embeddings of several epochs vary in, aligned by when each was sent",
+            quick=True,
+        ),
+        "network": FeatureInferenceAttack(
+            attack=InversionNetwork(), description="a small network from all of a row's embeddings and their mean to all columns"
+        ),
+        "surrogate": FeatureInferenceAttack(
+            attack=SurrogateInversion(),
+            description="learns a stand-in for the bottom model and inverts it, from the row's mean embedding",
+        ),
+        "bootstrap": FeatureInferenceAttack(
+            attack=BootstrapInversion(),
+            description="learns how known rows are embedded, embeds made-up rows so, and learns the way back from these",
+        ),
+        "weighted-mean": FeatureInferenceAttack(
+            attack=WeightedMean(parts=AVERAGED),
+            description="averages other attacks' guesses, each weighed by how well it guesses known rows that it is not shown",
+        ),
+        "ridge-own-columns": FeatureInferenceAttack(
+            attack=KernelRidge(reads="looks", own_columns=True),
+            description="as ridge-looks, and from the label party's own columns",
+            own_columns=True,
+        ),
+        "kernel-own-columns": FeatureInferenceAttack(
+            attack=KernelRidge(reads="looks", bandwidths=BENT, own_columns=True),
+            description="as kernel-looks, and from the label party's own columns",
+            own_columns=True,
+        ),
+        "kernel-mean-own-columns": FeatureInferenceAttack(
+            attack=KernelRidge(reads="mean", bandwidths=BENT, own_columns=True),
+            description="as kernel-mean, and from the label party's own columns",
+            own_columns=True,
+        ),
+        "network-own-columns": FeatureInferenceAttack(
+            attack=InversionNetwork(own_columns=True),
+            description="as network, and from the label party's own columns",
+            own_columns=True,
+        ),
+        "surrogate-own-columns": FeatureInferenceAttack(
+            attack=SurrogateInversion(own_columns=True),
+            description="as surrogate, from what the label party's own columns lead to expect",
+            own_columns=True,
+        ),
+    }
+)

@@ -1,0 +1,82 @@
+"""A run that is over, attacked again from what its folder recorded."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tallystick.attacks.feature_inference.evaluate import KNOWN
+from tallystick.audit.columns import COLUMNS, audit_features, file_of, load_columns
+from tallystick.audit.labels import audit_labels
+from tallystick.audit.other_run import OtherRun
+from tallystick.audit.recording import GRADIENTS
+from tallystick.audit.run import Audited, audited_before, keep_audited
+from tallystick.audit.told_columns import audit_told_columns
+from tallystick.errors import ConfigError
+from tallystick.report.page import to_html
+from tallystick.report.templating import write_page
+from tallystick.results import read_result
+from tallystick.run_folder.folder import RunFolder
+from tallystick.run_folder.listing import contract_of
+from tallystick.watcher import Watcher
+
+
+def audit_recorded(
+    path: Path,
+    *,
+    watcher: Watcher,
+    auxiliary_labels: int = 40,
+    known_rows: Sequence[int] = KNOWN,
+    also: Sequence[Path] = (),
+    seed: int = 0,
+) -> Audited:
+    """Attack again what a run folder recorded, and put what was found into the run's report, if it has one.
+
+    In the label party's folder for labels, in a feature party's for its columns: each has the truth of its own side alone.
+    Nothing is sent. What was there before is replaced once the attacks are over. A run that was not finished has no report yet:
+    what was recorded so far is attacked, and once the run goes on and ends it audits itself.
+
+    Args:
+        path: a run folder whose contract has an audit.
+        watcher: shown the progress.
+        auxiliary_labels: labels that few-label attacks are told, at least one per class.
+        known_rows: numbers of rows whose columns attacks on features are told.
+        also: this party's folders of other runs on the same rows, which are attacked together with this one, too.
+        seed: of the told labels and rows, of attacks that draw, and of the intervals.
+
+    Raises ConfigError if this is no run folder, or ``known_rows`` are all there are, DataError if its view is empty, damaged or
+    of another contract or run.
+    """
+    contract = contract_of(path)
+    folder = RunFolder.open(path)
+    folder.require(contract)
+    others = [OtherRun.of(each, folder, contract) for each in also]
+    with folder.locked():
+        if (folder.views / COLUMNS).exists():
+            rows = len(load_columns(folder, contract)[0].rows_R)
+            if all(known >= rows for known in known_rows):  # nothing could be measured, and would stand in the place of what was
+                raise ConfigError(f"--known-rows {min(known_rows)}: {rows} rows were recorded, and some must be left to judge by")
+            features = audit_features(folder, contract, watcher=watcher, known=known_rows, also=others, seed=seed)
+            told = audit_told_columns(folder, contract, role="feature", watcher=watcher, seed=seed)
+            found = Audited(features=features, told=told)
+        else:
+            leakage = audit_labels(folder, contract, watcher=watcher, auxiliary_labels=auxiliary_labels, also=others, seed=seed)
+            kept = (folder.views / file_of(GRADIENTS)).exists()
+            told = audit_told_columns(folder, contract, role="label", watcher=watcher, seed=seed) if kept else []
+            found = Audited(leakage=leakage, told=told)
+        _replace(folder, found)
+        return found
+
+
+def _replace(folder: RunFolder, found: Audited) -> None:
+    """Put what was found in the place of the audit before."""
+    new: dict[str, Any] = {name: value for name in found.__struct_fields__ if (value := getattr(found, name)) is not None}
+    if (before := audited_before(folder)) is not None:
+        keep_audited(folder, msgspec.structs.replace(before, **new))
+    if folder.result.exists():
+        new |= {"features": [found.features]} if found.features is not None else {}
+        result = read_result(folder.read_json(folder.result))
+        result = msgspec.structs.replace(result, sections=msgspec.structs.replace(result.sections, **new))
+        folder.write(folder.result, result.to_json())
+        write_page(to_html(result), folder.report, origin=folder.origin)

@@ -1,0 +1,75 @@
+"""The file of a prediction's scores: what it may be and hold, before anybody is called, and how it is written."""
+
+import io
+from pathlib import Path
+
+import polars as pl
+
+from tallystick.config.contract import Contract
+from tallystick.config.party import PartyFile
+from tallystick.errors import ConfigError
+from tallystick.storage import written
+from tallystick.tables.lazy_table import Frame
+
+RUN = "run_id"
+"""Column of the predictions: the run whose model scored, by the id that all its parties know."""
+ROW = "row"
+"""Column of the predictions, where keys need not be unique: the row's number in the table, from 0."""
+SCORED_BY = "scored_by"
+"""Column of the predictions, where rows without a partner's row have a score too: the joint model, or own columns."""
+SIMILARITY = "similarity"
+"""Column of the predictions, where rows are linked by similarity: that of the most similar row."""
+_FORMULA = r"^[=+\-@\t\r\n\x{FF1D}\x{FF0B}\x{FF0D}\x{FF20}]"  # the last four are the wide forms of the first
+_NUMBER = r"^[+\-][0-9][0-9 .,()/\-]*$"  # telephone numbers too: a spreadsheet may add them up, and does nothing else
+
+
+def check_output(contract: Contract, party: PartyFile, output: Path | None) -> None:
+    """Refuse a file for the scores that cannot take them, or a side that gets none; raises ConfigError."""
+    gets_scores = contract.role_of(party.party) == "label" or contract.linkage.shares_scores
+    if gets_scores and (output is None or output.suffix not in (".csv", ".parquet")):
+        raise ConfigError(
+            f"output{' is missing' if output is None else f' = {output}'}: name a .csv or .parquet file for the scores (--output)"
+        )
+    if output is not None and not gets_scores:
+        raise ConfigError(f"output = {output}: the scores of an intersection stay with {contract.label_party}; leave it out")
+    if output is not None and output.exists():
+        raise ConfigError(f"output = {output}: exists already; name another file or remove it")
+    if output is not None and not output.absolute().parent.is_dir():
+        raise ConfigError(f"output = {output}: there is no folder {output.absolute().parent}; make it first")
+
+
+def check_columns(contract: Contract, party: PartyFile, frame: Frame, output: Path) -> None:
+    """Refuse key columns that the scores cannot stand beside, and in a CSV file keys that a spreadsheet would run.
+
+    A CSV file has no way to say that ``=1+1`` is text, and a quote in front of it would be another key for whoever joins by it.
+    """
+    columns = list(party.keys.values())
+    for name in columns:
+        if name in (RUN, ROW, SCORED_BY, SIMILARITY, "score") or (
+            contract.target.type == "multiclass" and name.startswith("score_")
+        ):
+            raise ConfigError(f"keys: column {name!r} has a name that the file of scores needs itself; rename it in the table")
+    if output.suffix != ".csv":
+        return
+    for name in columns:
+        column = frame.select([name]).to_series()
+        texts = column.cast(pl.String) if column.dtype in (pl.String, pl.Categorical, pl.Enum) else pl.Series([], dtype=pl.String)
+        values = pl.concat([pl.Series([name]), texts.alias("")])
+        odd = values.str.contains(_FORMULA) & ~values.str.contains(_NUMBER)
+        if count := int(odd.sum()):
+            first = values.filter(odd)[0]
+            raise ConfigError(
+                f"output = {output}: {count} of {len(values)} keys in column {name!r} begin as a formula does in a spreadsheet, "
+                f"which would run it ({first[:40]!r} is the first); name a .parquet file, which holds every key as it is"
+            )
+
+
+def write_scores(scores: pl.DataFrame, output: Path) -> None:
+    """Write the scores whole or not at all, for this user alone: they tell of persons. Raises StorageError."""
+    content = io.BytesIO()  # an error of the disk then is Python's own, with its number, and not what Polars makes of it
+    if output.suffix == ".csv":
+        scores.write_csv(content)
+    else:
+        scores.write_parquet(content)
+    with written(output, private=True, shared=True) as file:
+        file.write(content.getbuffer())

@@ -1,0 +1,111 @@
+"""Choose the run that a prediction takes its model from: the latest complete one, or the one that is named."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from tallystick.config.contract import Contract
+from tallystick.config.party import PartyFile
+from tallystick.errors import ConfigError, StorageError
+from tallystick.job.handshake import PromotedHalf, ResumeState
+from tallystick.run_folder.folder import RunFolder
+
+_MOST_TOLD = 20  # complete runs that peers hear of
+
+
+def chosen_run(contract: Contract, party: PartyFile, name: str | None, *, say: Callable[[str], None]) -> RunFolder:
+    """Return the run of that id, folder name or path; without one the latest complete one, saying which it passes over.
+
+    Raises ConfigError if there is none, or it holds no trained model, and StorageError for a damaged one. Without gradients the
+    label party does not pass over a run whose training failed or goes on: that it took an older one would tell the others so.
+    """
+    folder = _latest_complete(contract, party, say) if name is None else named_run(contract, party, name)
+    require_trained(folder, contract)
+    return folder
+
+
+def require_trained(folder: RunFolder, contract: Contract) -> None:
+    """Raise ConfigError if the run holds no trained model."""
+    if folder.trained:
+        return
+    if folder.complete(contract):
+        raise ConfigError(
+            f"{folder.path} has all embeddings and no trained model: training at home has not ended, or failed, which no other "
+            "party was told; wait for it, go on with it by `tallystick run --resume` on all sides, or name another run with "
+            "--run on all sides"
+        )
+    raise ConfigError(
+        f"{folder.path} holds no trained model: its training was not finished; go on with it by `tallystick run --resume` on "
+        "all sides, or name another run"
+    )
+
+
+def require_complete(folder: RunFolder, contract: Contract) -> None:
+    """Raise ConfigError if the run is not one that other parties may be told of."""
+    if not folder.complete(contract):
+        require_trained(folder, contract)
+
+
+def offered(
+    contract: Contract, party: PartyFile, *, command: str, run_id: str, promoted: tuple[PromotedHalf, ...], chosen: bool
+) -> ResumeState:
+    """Return what this side says in the handshake about trained models: the complete runs that it has, ``run_id`` first."""
+    return ResumeState(
+        command=command,
+        resume=True,
+        run_id=run_id,
+        trained=True,
+        complete=tuple(dict.fromkeys((run_id, *complete_ids(contract, party)))),
+        promoted=promoted,
+        chosen=chosen,
+    )
+
+
+def complete_ids(contract: Contract, party: PartyFile) -> list[str]:
+    """Ids of this party's newest complete runs of the contract, the newest first; damaged ones cannot be chosen."""
+    run_ids: list[str] = []
+    for folder in RunFolder.all(party.runs, contract, party.party, unusable=False, key=party.run_key):
+        try:
+            if folder.complete(contract) and (run_id := folder.run_id):
+                run_ids.append(run_id)
+        except StorageError:
+            continue
+        if len(run_ids) == _MOST_TOLD:
+            break
+    return run_ids
+
+
+def _latest_complete(contract: Contract, party: PartyFile, say: Callable[[str], None]) -> RunFolder:
+    latest = RunFolder.latest(party.runs, contract, party.party, key=party.run_key)
+    runs = RunFolder.all(party.runs, contract, party.party, key=party.run_key)
+    folder_used = next((folder for folder in runs if folder.complete(contract)), latest)
+    if folder_used != latest:
+        say(f"{latest.path.name} was not finished: predicting with the latest complete run, {folder_used.path.name}")
+    return folder_used
+
+
+def named_run(contract: Contract, party: PartyFile, name: str, *, option: str = "--run") -> RunFolder:
+    """Return the run of that id, folder name or path; raises ConfigError that names the option if there is none."""
+    if (at_hand := run_at(party, name, option=option)) is not None:
+        at_hand.require(contract)
+        return at_hand
+    for folder in RunFolder.all(party.runs, contract, party.party, unusable=False, key=party.run_key):
+        with suppress(StorageError):
+            if folder.run_id == name:
+                return folder
+    complete = ", ".join(complete_ids(contract, party)) or "none"
+    raise ConfigError(
+        f"{option} {name}: there is no such run of contract {contract.name} ({contract.hash[:8]}) in {party.runs}; give the id "
+        f"of a complete run ({complete}), or the name or path of its folder"
+    )
+
+
+def run_at(party: PartyFile, name: str, *, option: str) -> RunFolder | None:
+    """Return the run with this path or folder name; raises ConfigError that names the option for another party's."""
+    path = next((path for path in (Path(name), party.runs / name) if (path / "contract.json").is_file()), None)
+    if path is None:
+        return None
+    folder = RunFolder.open(path, key=party.run_key)
+    if folder.origin.party != party.party:
+        raise ConfigError(f"{option} {name}: is a run of {folder.origin.party}; give one of {party.party}, under {party.runs}")
+    return folder

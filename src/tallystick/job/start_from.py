@@ -1,0 +1,105 @@
+"""`--start-from`: which finished run a new one begins at, and whether its network is the contract's."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+from tallystick.config.contract import Contract
+from tallystick.config.party import PartyFile
+from tallystick.config.sections import LEAST_FOLDED
+from tallystick.errors import ConfigError, StorageError
+from tallystick.job.run_selection import run_at
+from tallystick.reading import shown
+from tallystick.run_folder.folder import RunFolder
+from tallystick.run_folder.listing import contract_of
+from tallystick.run_folder.trained import kept_folds
+
+_SCRATCH = "start from scratch, without --start-from on all sides"
+
+
+def run_to_start_from(contract: Contract, party: PartyFile, name: str) -> RunFolder:
+    """Return the finished run of that id, folder name or path: of this contract, or of another whose network is the same.
+
+    Raises ConfigError if there is none, or this contract cannot go on from it; StorageError for a damaged one.
+    """
+    if contract.role_of(party.party) == "helper":
+        raise ConfigError(f"--start-from {name}: {party.party} is a helper, which keeps nothing of a run; leave it out here")
+    folder = _found(party, name)
+    if not folder.trained:
+        raise ConfigError(f"--start-from {name}: {folder.path} holds no trained model; finish it, or {_SCRATCH}")
+    folder.check(trained=True)
+    for damage in folder.damage():
+        raise damage
+    _require_same_network(contract, contract_of(folder.path), name)
+    _require_folds(contract, kept_folds(folder), name)
+    return folder
+
+
+def _found(party: PartyFile, name: str) -> RunFolder:
+    if (at_hand := run_at(party, name, option="--start-from")) is not None:
+        return at_hand
+    for folder in _all(party):
+        with suppress(StorageError):
+            if folder.run_id == name:
+                return folder
+    raise ConfigError(
+        f"--start-from {name}: there is no such run in {party.runs}; give the id of a finished run, which all sides have, or "
+        f"{_SCRATCH}"
+    )
+
+
+def _all(party: PartyFile) -> Iterator[RunFolder]:
+    """All runs of this party, of whatever contract, that this version can read."""
+    for path in sorted(party.runs.glob("*/contract.json")):
+        with suppress(ConfigError, StorageError):
+            folder = RunFolder.open(path.parent, key=party.run_key)
+            if folder.origin.party == party.party:
+                yield folder
+
+
+def _require_same_network(contract: Contract, earlier: Contract, name: str) -> None:
+    """Raise ConfigError where what makes the network is another, or where going on would undo what the contract promises."""
+    where = f"--start-from {name}"
+    if contract.linkage.imputes:
+        raise ConfigError(
+            f"{where}: on a union a row's embedding stays and a stand-in's changes from one run to the next, so the others could "
+            f"tell which is which; {_SCRATCH}"
+        )
+    network, earlier_network = _network(contract), _network(earlier)
+    if differ := [key for key in network if network[key] != earlier_network[key]]:
+        key = differ[0]
+        raise ConfigError(
+            f"{where}: its contract has {key} = {shown(earlier_network[key])}, this one {shown(network[key])}: the networks "
+            f"differ; put it back, or {_SCRATCH}"
+        )
+    if contract.defense and contract.defense != earlier.defense:
+        raise ConfigError(
+            f"{where}: the run was trained with other defences; what its weights tell without this contract's would be in all "
+            f"that is sent; {_SCRATCH}"
+        )
+
+
+def _require_folds(contract: Contract, kept: int, name: str) -> None:
+    """Raise ConfigError where the contract cannot go on with as many networks side by side as the run has."""
+    setting = contract.training.folds
+    without = contract.without_unaligned() if contract.unaligned.facts.dispensable else contract
+    if setting == kept or (setting == "auto" and (kept == 1 or without.folds(LEAST_FOLDED) > 1)):
+        return
+    raise ConfigError(
+        f"--start-from {name}: its model is of {kept} networks side by side, this contract's training.folds = {setting} of "
+        f"{contract.folds(LEAST_FOLDED)}; put training.folds = {kept}, or {_SCRATCH}"
+    )
+
+
+def _network(contract: Contract) -> dict[str, Any]:
+    """Return what of a contract makes the network and the meaning of its inputs and outputs, by key."""
+    network: dict[str, Any] = {"parties": {name: party.role for name, party in sorted(contract.parties.items())}}
+    for section in ("target", "model", "unaligned"):
+        values = getattr(contract, section).model_dump(mode="json")
+        network |= {f"{section}.{key}": value for key, value in values.items()}
+    del network["model.embedding_scale"]  # of embeddings before training: here they begin at the run's
+    network["training.gradients"] = contract.training.gradients
+    network["alignment.method"] = contract.alignment.method
+    terms = contract.alignment.similarity
+    network["alignment.similarity"] = terms.model_dump(mode="json") if terms is not None else None
+    return network

@@ -1,1 +1,0 @@
-"""Scores online: sessions that stand, and HTTP at the label party. What crosses between the sides is in ``serving``."""

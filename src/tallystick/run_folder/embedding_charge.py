@@ -1,0 +1,218 @@
+"""Count what a feature party's noisy embeddings cost: one count of what was sent, for the ledger, the audit and the report.
+
+A row is of one part of the split, so the most that any row was sent is the most of the parts. The count is noted in the run
+folder before the rows leave: what a crash kept here is counted all the same. It counts training, with phases before it and what
+a resumed run sent again, validation, test and predictions. Columns are not measured beside noise.
+"""
+
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from tallystick.config.contract import Contract
+from tallystick.config.party import PartyFile
+from tallystick.config.sections import TrainingConfig
+from tallystick.cut.forward import Part
+from tallystick.defenses.gaussian_embeddings import GaussianEmbeddings
+from tallystick.disclosure.training import draws_labels_first
+from tallystick.msgspec_threads import prepared
+from tallystick.privacy.events import UnsentGaussianDP
+from tallystick.run_folder.folder import RunFolder
+from tallystick.run_folder.ledger import EMBEDDINGS, charged, data_set
+from tallystick.run_folder.noise_secret import noise_secret
+from tallystick.training.checkpoint import TrainingState
+from tallystick.training.plan import Schedule, no_positions
+from tallystick.training.unaligned.schedule import scheduled
+
+_NOTE = "embeddings-sent"
+
+
+class Sent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Counts of how often any one row of each part was sent by a run's model.
+
+    Args:
+        training, validation, test: parts of the split.
+        prediction: of rows that may be any of these.
+        earlier: of any row, before the run was aligned anew.
+        charged: releases of a row that the ledger was charged for.
+    """
+
+    training: int = 0
+    validation: int = 0
+    test: int = 0
+    prediction: int = 0
+    earlier: int = 0
+    charged: int = 0
+
+    @property
+    def most(self) -> int:
+        """The most that any row was."""
+        return self.earlier + max(self.training, self.validation, self.test) + self.prediction
+
+    def and_then(self, more: "Sent") -> "Sent":
+        """Return this count plus another one; what was charged stays."""
+        return Sent(
+            training=self.training + more.training,
+            validation=self.validation + more.validation,
+            test=self.test + more.test,
+            prediction=self.prediction + more.prediction,
+            earlier=self.earlier + more.earlier,
+            charged=self.charged,
+        )
+
+
+def sent_by(folder: RunFolder) -> Sent:
+    """Return what a run sent so far."""
+    return msgspec.convert(folder.noted(_NOTE), prepared(Sent))
+
+
+def count_anew(folder: RunFolder) -> None:
+    """Keep the count where rows are about to change their parts."""
+    count = sent_by(folder)
+    if count.most:
+        folder.note(_NOTE, msgspec.to_builtins(Sent(earlier=count.most, charged=count.charged)))
+
+
+def training_ahead(
+    contract: Contract, training: TrainingConfig, schedule: Schedule | None = None, *, begun: TrainingState | None = None
+) -> Sent:
+    """Bound what training sends from ``begun`` on; this needs ``schedule``, the first training's."""
+    if not contract.sends_gradients:
+        return Sent(training=1, validation=1 if contract.split.validation else 0)
+    if schedule is None:
+        nothing = Schedule(train_N=no_positions(), validation_N=no_positions(), batch_size=1, seed=0)
+        schedule = scheduled(nothing, contract.unaligned, no_positions())
+        if draws_labels_first(contract):
+            schedule = replace(schedule, embeds_before=0)
+    begun = begun or TrainingState()
+    if begun.refit_epochs:
+        passes_left = begun.first_epochs + begun.refit_epochs - begun.epoch
+        return Sent(training=passes_left, validation=passes_left)
+    step, refit = begun.step, training.epochs if contract.refits else 0
+    epochs = schedule.epochs_before + training.epochs - begun.epoch
+    embeds = schedule.embeds_before is not None and (not step or step <= schedule.steps_before(schedule.embeds_before))
+    usual = min(epochs, training.epochs)
+    validated = epochs - usual + usual * contract.validations(training) + refit
+    return Sent(training=epochs + embeds + refit, validation=validated if contract.split.validation else 0)
+
+
+def evaluation_ahead(contract: Contract) -> Sent:
+    """Return what evaluation sends."""
+    validation = 0
+    if contract.measures_columns and contract.sends_gradients:  # else training's embeddings of these rows are kept
+        validation = 1
+    return Sent(validation=validation, test=1 if contract.split.test else 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbeddingCharge:
+    """A feature party's ledger as its noisy embeddings charge it, in a data set of their own; without noise it does nothing.
+
+    The guarantee is given the bottom model's weights, which learn from all rows, so it is apart from what holds without a
+    condition. The most that a run may send is charged before it sends anything, so a cap ends it there; what turned out not to
+    be sent, as where training was stopped early, is taken back at its end. Where a row may serve for others, on a union,
+    linked by similarity or with several rows of the label party for it, nothing bounds how often it is sent, and the entry is
+    one of what is not private, once per run.
+
+    Args:
+        noise: the contract's, if it has any.
+        bounded: whether a row is sent for itself alone.
+        party: whose ledger it is.
+        folder: the run's, which keeps the count.
+        what: of which run, for the ledger.
+    """
+
+    noise: GaussianEmbeddings | None
+    bounded: bool
+    party: PartyFile
+    folder: RunFolder
+    what: str
+
+    @classmethod
+    def of(cls, contract: Contract, party: PartyFile, folder: RunFolder, *, what: str) -> "EmbeddingCharge":
+        """As the contract says."""
+        noise, bounded = noise_on_embeddings(contract), not serves_others(contract)
+        return cls(noise=noise, bounded=bounded, party=party, folder=folder, what=what)
+
+    def reserve(self, ahead: Sent) -> None:
+        """Charge for what may be sent beyond what was, unless it is charged for; raises BudgetExceeded over the cap."""
+        self._charge(sent_by(self.folder).and_then(ahead).most)
+
+    def __call__(self, part: Part, times: int = 1) -> None:
+        """Count, and charge what was not reserved, before each row of a part is sent so often; raises BudgetExceeded."""
+        if self.noise is None:
+            return
+        count = sent_by(self.folder).and_then(Sent(**{part: times}))
+        self._charge(count.most)
+        self._note(msgspec.structs.replace(count, charged=sent_by(self.folder).charged))
+
+    def refitting(self, part: Part, times: int = 1) -> None:  # noqa: ARG002
+        """Count a pass of a refit, which takes the validation rows along with the training rows."""
+        self("training", times)
+        self("validation", times)
+
+    def settle(self) -> None:
+        """Take back what was charged for and not sent."""
+        count = sent_by(self.folder)
+        never = count.charged - count.most
+        if self.noise is None or never <= 0:
+            return
+        # Killed after this, too much stays charged, never too little.
+        self._note(msgspec.structs.replace(count, charged=count.most))
+        if not self.bounded:
+            return
+        event = UnsentGaussianDP(noise_multiplier=self.noise.multiplier, releases=never, unit="record")
+        with charged(self.party, self.folder, EMBEDDINGS) as ledger:
+            ledger.take_back(data_set(self.party, EMBEDDINGS), event, what=f"{self.what}: {never} of them were not sent")
+
+    def _charge(self, most: int) -> None:
+        count = sent_by(self.folder)
+        if self.noise is None or most <= count.charged:
+            return
+        noise_secret(self.party)  # which must be known before anything is charged that counts on it
+        name, more = data_set(self.party, EMBEDDINGS), most - count.charged
+        with charged(self.party, self.folder, EMBEDDINGS) as ledger:
+            if self.bounded:
+                purpose = f"{self.what}: embeddings of each row, up to {more}, given the bottom model's weights at each"
+                ledger.spend(name, self.noise.event(more), what=purpose)
+            elif not count.charged:
+                ledger.enter_not_private(name, what=f"{self.what}: noisy embeddings, each row's any number of times")
+        self._note(msgspec.structs.replace(count, charged=most))  # killed before this, it is charged again
+
+    def _note(self, sent: Sent) -> None:
+        self.folder.note(_NOTE, msgspec.to_builtins(sent))
+
+
+def embeddings_epsilon(contract: Contract, folder: RunFolder) -> tuple[float | None, float, int]:
+    """Return what all embeddings of a row that a run sent cost together, given the weights at each; its delta; their number."""
+    noise, most = noise_on_embeddings(contract), sent_by(folder).most
+    if noise is None or serves_others(contract) or not most:
+        return None, 0.0, most
+    return noise.over(most), noise.delta, most
+
+
+def embeddings_cost(contract: Contract, folder: RunFolder) -> str:
+    """Say the same; empty if no noise was sent."""
+    if noise_on_embeddings(contract) is None or not sent_by(folder).most:
+        return ""
+    epsilon, delta, most = embeddings_epsilon(contract, folder)
+    if epsilon is None:
+        return "noisy embeddings: not bounded, for a row's may be sent any number of times"
+    times = "1 release" if most == 1 else f"{most} releases"
+    return f"noisy embeddings: ε = {epsilon:.3g} (δ = {delta:g}) for {times} of a row, given the bottom model's weights at each"
+
+
+def noise_on_embeddings(contract: Contract) -> GaussianEmbeddings | None:
+    """Return the contract's defence of embeddings that a ledger counts; there is at most one."""
+    defenses = [each for each in contract.embedding_defenses().embeddings if isinstance(each, GaussianEmbeddings)]
+    assert len(defenses) <= 1, "a contract names each defence once"
+    return defenses[0] if defenses else None
+
+
+def serves_others(contract: Contract) -> bool:
+    """Tell whether a feature party's row may be sent several times in an epoch.
+
+    On a union, linked by similarity, and where the label party may have several rows for it.
+    """
+    linkage = contract.linkage
+    return linkage.imputes or linkage.similar or contract.alignment.duplicates == "all"

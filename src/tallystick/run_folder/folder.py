@@ -1,0 +1,509 @@
+"""The run folder: what a run leaves on a party's own disk, and what a resumed run starts from."""
+
+import hashlib
+import json
+import secrets
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import astuple, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+
+import msgspec
+import numpy as np
+import torch
+
+from tallystick.alignment.outcome import Alignment, Candidates, SimilarityScale
+from tallystick.config.contract import Contract
+from tallystick.encryption import FolderKey
+from tallystick.errors import ConfigError, DamagedFile, StorageError, printable
+from tallystick.msgspec_threads import prepared
+from tallystick.privacy.randomness import SEED_BITS
+from tallystick.run_folder.line_file import LINES, read_lines
+from tallystick.run_folder.listing import (
+    ANEW,
+    FORMAT,
+    folders_of,
+    of_another_text,
+    require_format,
+    run_prefix,
+)
+from tallystick.storage import (
+    LOCK,
+    ORIGIN,
+    PARTIAL,
+    Origin,
+    check_sealed,
+    locked,
+    make_folder,
+    new_folder,
+    read_json,
+    read_own,
+    remove,
+    write_bytes,
+    write_json,
+    write_own,
+    written_folder,
+)
+from tallystick.training.checkpoint import CheckpointStore, read_tensors, write_tensors
+
+ARRIVED = "arrived"
+IMPUTATION = "imputation"
+START = "start"
+REPEATS = "order of an id's rows"
+DRAWN = "drawn"
+SETTLED = "settled"
+PACE = "pace"
+WORKERS = "workers"
+NOISY_KEYS = "noisy-keys.safetensors"
+TRIAL = "trial-"
+_NEVER_ENCRYPTED = ("contract.json", "format", "run.log", "run.log.1", "tuned-contract.yaml")
+"""Files that lie open beside encrypted ones, with ORIGIN and LOCK."""
+_RESUME = "`tallystick run` with --resume on all sides makes it again from the last good checkpoint"
+_HELPS = {
+    "origin": "no file of this folder can be known for this run's without it: " + ANEW,
+    "alignment": "no step can be taken up without it: " + ANEW + " (with `align`, `train` and `evaluate`: begin with `align`)",
+    "defense": "the secret in it is lost, and labels or noise drawn anew would be another release: " + ANEW,
+    "imputation": "the seed in it is lost, and other rows would be imputed: " + ANEW,
+    "settled": "the labels in it, that were imputed before training, are lost, and others would be drawn: " + ANEW,
+    "workers": "the number of workers that training began with is lost: " + ANEW,
+    "pace": "the number of batches in flight is lost, and other steps would be taken: " + ANEW,
+    "start": "the secret in it is lost, and training would start from other weights: " + ANEW,
+    "starting-point": "the weights in it are lost, and training would start from others: " + ANEW,
+    "release": "remove it to have the AUC released, and charged for, once more, or " + ANEW,
+    "ledger": "remove it if privacy.ledger is the ledger that this run was charged to",
+    "audit": "remove it and resume to have the audit made again, or " + ANEW,
+}
+"""What helps when a file is damaged, by the stem of its name; the others are made again by a resumed run."""
+
+
+T = TypeVar("T")
+Draw: TypeAlias = Callable[[str], bytes]
+"""Gives 32 secret bytes for a use."""
+
+
+def digest_of(secret: bytes) -> str:
+    """Return a secret's name, from which nothing of the secret follows."""
+    return hashlib.blake2b(secret, digest_size=16, person=b"tallystick drawn").hexdigest()
+
+
+def fresh_secret(use: str) -> bytes:  # noqa: ARG001
+    """Draw bytes from the operating system, other ones at each call: a Draw."""
+    return secrets.token_bytes(32)
+
+
+class SavedCandidates(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts about candidates that are kept beside their arrays."""
+
+    rows: int
+    scale: tuple[float, float, float] | None = None
+
+
+class SavedAlignment(msgspec.Struct, frozen=True, kw_only=True):
+    """An alignment's facts, beside its rows."""
+
+    run_id: str
+    table: str
+    method: str
+    sizes: dict[str, int]
+    learnt: list[str]
+    multiplications: int
+    candidates: dict[str, SavedCandidates] = {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFolder:
+    """Paths of one run: alignment, checkpoints, model and encoders, result and report.
+
+    Args:
+        path: of the folder.
+        origin: what its files say that they are of.
+        draw: where secrets come from that the folder then keeps: the operating system, or in a simulation a number.
+    """
+
+    path: Path
+    origin: Origin
+    draw: Draw = field(default=fresh_secret, repr=False, compare=False)
+
+    @classmethod
+    def new(cls, runs: Path, contract: Contract, party: str, *, use: str = "", key: FolderKey | None) -> "RunFolder":
+        """Make the folder of a party's fresh run, or of another ``use`` of the contract; earlier ones of the same one stay.
+
+        With a ``key`` its files are encrypted. Nobody leaves it out by accident: None has to be said.
+        """
+        path = new_folder(runs, run_prefix(contract, use), number=len(folders_of(runs, contract, use)) + 1)
+        write_bytes(path / "format", f"{FORMAT}\n".encode())
+        origin = Origin.create(path, party=party, contract=contract.hash, key=key)
+        write_bytes(path / "contract.json", contract.canonical_json().encode())  # its hash, which the origin has, is its digest
+        return cls(path=path, origin=origin)
+
+    @classmethod
+    def open(cls, path: Path, *, key: FolderKey | None = None) -> "RunFolder":
+        """Take a run folder as it is.
+
+        Raises ConfigError for one of another version or with another key, DamagedFile for one that is nobody's.
+        """
+        require_format(path)
+        return cls(path=path, origin=_advised(partial(Origin.of, path, key=key), path / ORIGIN))
+
+    @classmethod
+    def latest(cls, runs: Path, contract: Contract, party: str, *, use: str = "", key: FolderKey | None = None) -> "RunFolder":
+        """Find a party's last run, or other ``use``, of this contract; raises ConfigError if there is none."""
+        folder = next(cls.all(runs, contract, party, use=use, key=key), None)
+        if folder is not None:
+            return folder
+        raise ConfigError(
+            f"no {f'{use} ' if use else ''}run of contract {contract.name} ({contract.hash[:8]}) in {runs}"
+            f"{of_another_text(runs, contract)}; "
+            f"begin one with {f'`tallystick {use}`' if use else '`tallystick run` or `tallystick align`'}, without --resume"
+        )
+
+    @classmethod
+    def all(
+        cls,
+        runs: Path,
+        contract: Contract,
+        party: str,
+        *,
+        use: str = "",
+        unusable: bool = True,
+        key: FolderKey | None = None,
+    ) -> Iterator["RunFolder"]:
+        """Yield a party's runs of this contract, the last one first, each looked at when it is asked for.
+
+        Raises at one that is ``unusable``, as RunFolder.open does, or passes over it.
+        """
+        for path in reversed(folders_of(runs, contract, use)):
+            if not ((path / "contract.json").exists() or (path / "alignment.safetensors").exists()):
+                continue  # killed while it was made
+            try:
+                folder = cls.open(path, key=key)
+                folder.require(contract)
+            except (ConfigError, StorageError):
+                if unusable:
+                    raise
+                continue
+            if folder.origin.party == party:  # several parties may keep their runs in one place
+                yield folder
+
+    @property
+    def run_id(self) -> str:
+        """The run's id, which all its parties know; empty before they are aligned."""
+        path = self.path / "alignment.safetensors"
+        if not path.exists():
+            return ""
+        _, metadata = _advised(partial(read_tensors, path, origin=self.origin, only_metadata=True), path)
+        return msgspec.json.decode(metadata["alignment"], type=prepared(SavedAlignment)).run_id
+
+    def require(self, contract: Contract) -> None:
+        """Raise DamagedFile if this is a run of another contract than its name says."""
+        if self.origin.contract != contract.hash:
+            why = f"it is of contract {printable(self.origin.contract[:8])}; expected {contract.hash[:8]}"
+            raise DamagedFile(self.path / ORIGIN, why, "give the folder back the name that it had")
+
+    @property
+    def result(self) -> Path:
+        """This party's result as JSON."""
+        return self.path / "result.json"
+
+    @property
+    def report(self) -> Path:
+        """This party's report."""
+        return self.path / "report.html"
+
+    @property
+    def encoder(self) -> Path:
+        """The fitted encoder of this party's columns."""
+        return self.path / "encoder.json"
+
+    @property
+    def label_coder(self) -> Path:
+        """The label party's coding of labels."""
+        return self.path / "label.json"
+
+    @property
+    def model(self) -> Path:
+        """This party's trained part of the network."""
+        return self.path / "model.safetensors"
+
+    @property
+    def model_before_refit(self) -> Path:
+        """The model that the validation rows chose, where training began anew with them."""
+        return self.path / "model-before-refit.safetensors"
+
+    @property
+    def views(self) -> Path:
+        """Return what crossed the cut, as recorded for an audit: a folder per peer."""
+        return self.path / "view"
+
+    @property
+    def scores(self) -> Path:
+        """The label party's test rows: the joint model's score beside the label."""
+        return self.path / "scores.parquet"
+
+    @property
+    def trained(self) -> bool:
+        """Tell whether training has ended."""
+        return self.model.exists()
+
+    def complete(self, contract: Contract) -> bool:
+        """Tell whether other parties are told of this run as one that can be used.
+
+        It is one whose training has ended. Without gradients that depends on labels at the label party: there it is a run whose
+        embeddings have arrived, whatever became of its training.
+        """
+        at_home = self.origin.party == contract.label_party and not contract.sends_gradients
+        return self.trained or (at_home and bool(self.noted(ARRIVED)))
+
+    def locked(self) -> AbstractContextManager[None]:
+        """Hold this folder for this process alone; raises ConfigError if another one works in it."""
+        return locked(self.path)
+
+    def check(self, *, trained: bool = False) -> None:
+        """Read what is about to be needed, before anybody is told of the run; raises DamagedFile with what helps.
+
+        ``trained``: the model with all that belongs to it, too. A resumed training can do without: it has checkpoints.
+        """
+        self.load_alignment()
+        for name in self.noted(DRAWN):
+            self.secret(name)
+        if trained and self.trained:
+            coders = [path for path in (self.encoder, self.label_coder) if path.exists()]
+            for path in (*self._of_model(), *coders):
+                _advised(partial(check_sealed, path, origin=self.origin), path)
+
+    def damage(self) -> list[DamagedFile]:
+        """List what is wrong with a model that was trained: nothing, if it can be used."""
+        damaged = []
+        for path in self._of_model() if self.trained else ():
+            try:
+                check_sealed(path, origin=self.origin)
+            except DamagedFile as error:
+                damaged.append(error)
+        return damaged
+
+    def _of_model(self) -> list[Path]:
+        before = [self.model_before_refit] if self.model_before_refit.exists() else []
+        return [self.model, self.path / "training.json", *before]
+
+    def steps(self) -> tuple[list[int], list[DamagedFile]]:
+        """List the steps that training can go on from, oldest first, and the damage of the others' files.
+
+        A refit goes on beside the model before it, which training alone can make again.
+        """
+        store = self.store()
+        steps, damaged = store.intact()
+        if refits := [step for step in steps if store.state(step).refit_epochs]:
+            try:
+                check_sealed(self.model_before_refit, origin=self.origin)
+            except DamagedFile as error:
+                return [step for step in steps if step not in refits], [*damaged, error]
+        return steps, damaged
+
+    def trial(self, number: int) -> "RunFolder":
+        """Return the folder of one trial of a search, made if it is not there.
+
+        All trials start from the same secret weights: a peer sees the same rows through one first model, not through many. On a
+        union the same stand-ins go with them: in the first step of each trial real rows look alike, and so must the others.
+        """
+        path = self.path / f"{TRIAL}{number}"
+        make_folder(path)
+        same: dict[str, Draw] = {
+            START: lambda _: self.start_secret(),
+            IMPUTATION: lambda _: self.secret_seed().to_bytes(SEED_BITS // 8, "big"),
+        }
+        return replace(self, path=path, draw=lambda use: same.get(use, self.draw)(use))
+
+    def store(self, name: str = "checkpoints") -> CheckpointStore:
+        """Checkpoints of the joint training, or of another one by its name."""
+        return CheckpointStore(self.path / name, origin=self.origin)
+
+    def save_alignment(self, alignment: Alignment, *, run_id: str, table: str) -> None:
+        """Keep an alignment; ``table`` is the fingerprint of the ids that it is about."""
+        saved = SavedAlignment(
+            run_id=run_id,
+            table=table,
+            method=alignment.method,
+            sizes=alignment.sizes,
+            learnt=alignment.learnt,
+            multiplications=alignment.multiplications,
+            candidates={
+                name: SavedCandidates(rows=c.rows, scale=astuple(c.scale) if c.scale is not None else None)
+                for name, c in alignment.candidates.items()
+            },
+        )
+        tensors = {"rows": torch.from_numpy(alignment.rows_N.copy())}
+        if alignment.uids_N16 is not None:
+            tensors["uids"] = torch.from_numpy(alignment.uids_N16.copy())
+        for name, found in alignment.candidates.items():
+            tensors[f"{name} numbers"] = torch.from_numpy(found.numbers_NK.astype(np.int32))
+            if found.own_rows is not None:
+                tensors[f"{name} own rows"] = torch.from_numpy(found.own_rows.copy())
+            if found.similarity_NK is not None:
+                tensors[f"{name} similarities"] = torch.from_numpy(found.similarity_NK.copy())
+        path = self.path / "alignment.safetensors"
+        write_tensors(path, tensors, {"alignment": msgspec.json.encode(saved).decode()}, origin=self.origin)
+
+    def load_alignment(self) -> tuple[SavedAlignment, Alignment] | None:
+        """Load the kept alignment, or None if the run was not that far."""
+        path = self.path / "alignment.safetensors"
+        if not path.exists():
+            return None
+        tensors, metadata = _advised(partial(read_tensors, path, origin=self.origin), path)
+        saved = msgspec.json.decode(metadata["alignment"], type=prepared(SavedAlignment))
+        uids = tensors.get("uids")
+        alignment = Alignment(
+            method=saved.method,
+            rows_N=tensors["rows"].numpy().astype(np.int64),
+            sizes=saved.sizes,
+            learnt=saved.learnt,
+            uids_N16=uids.numpy() if uids is not None else None,
+            candidates={name: _candidates(name, facts, tensors) for name, facts in saved.candidates.items()},
+            multiplications=saved.multiplications,
+        )
+        return saved, alignment
+
+    def save_noisy_keys(self, numbers_RD: np.ndarray[Any, np.dtype[np.float64]], *, of: str) -> None:
+        """Keep keys with the noise that was charged for; ``of`` is a digest of the true keys and of the terms."""
+        tensors = {"numbers": torch.from_numpy(numbers_RD.copy())}
+        write_tensors(self.path / NOISY_KEYS, tensors, {"of": of}, origin=self.origin, private=True)
+
+    def load_noisy_keys(self, *, of: str) -> np.ndarray[Any, np.dtype[np.float64]] | None:
+        """Keys with noise that was drawn for the same keys before, if any: to draw it anew would tell more of them."""
+        path = self.path / NOISY_KEYS
+        if not path.exists():
+            return None
+        tensors, metadata = _advised(partial(read_tensors, path, origin=self.origin), path)
+        return np.asarray(tensors["numbers"].numpy(), dtype=np.float64) if metadata.get("of") == of else None
+
+    def forget_training(self) -> None:
+        """Drop what hung on an alignment that is about to be made again."""
+        stale = [
+            self.path / "alignment.safetensors",
+            self.model,
+            self.model_before_refit,
+            *(self.path / "checkpoints").glob("*.safetensors"),
+        ]
+        # Positions change: label flips kept by position would be drawn anew, which is a release of its own.
+        stale += [self.path / f"{name}.json" for name in ("defense", "audit", "release", "linkage", ARRIVED)]
+        if digests := self.noted(DRAWN):
+            self.note(DRAWN, {name: digest for name, digest in digests.items() if (self.path / f"{name}.json") not in stale})
+        for path in stale:
+            remove(path)
+        self.forget_views()
+
+    def forget_views(self) -> None:
+        """Drop what was recorded of the cut."""
+        shutil.rmtree(self.views, ignore_errors=True)
+
+    def make_views(self) -> None:
+        """Make the folder of the views."""
+        make_folder(self.views)
+
+    def note(self, name: str, facts: dict[str, object], *, private: bool = False) -> None:
+        """Keep facts of a phase for a later step or a resumed run; ``private`` ones hold a secret."""
+        write_json(self.path / f"{name}.json", json.dumps(facts).encode(), origin=self.origin, private=private)
+
+    def noted(self, name: str) -> dict[str, object]:
+        """Facts kept under a name; empty if there are none. Raises DamagedFile with what helps."""
+        path = self.path / f"{name}.json"
+        if not path.exists():
+            return {}
+        facts: dict[str, object] = json.loads(self.read_json(path))
+        return facts
+
+    def required(self, name: str) -> dict[str, object]:
+        """Facts that a run cannot go on without; raises DamagedFile with what helps."""
+        if facts := self.noted(name):
+            return facts
+        raise DamagedFile(self.path / f"{name}.json", "it is missing", _HELPS[name])
+
+    def secret_seed(self) -> int:
+        """Draw the seed of what this party imputes on a union, or take the one of the run that goes on; it stays secret."""
+        seed_before = self.noted(IMPUTATION).get("seed")
+        if seed_before is None and self.store().steps():
+            raise DamagedFile(self.path / f"{IMPUTATION}.json", "it is missing", _HELPS[IMPUTATION])
+        seed = seed_before if isinstance(seed_before, int) else int.from_bytes(self.draw(IMPUTATION)[: SEED_BITS // 8], "big")
+        self.note(IMPUTATION, {"seed": seed}, private=True)
+        return seed
+
+    def start_secret(self) -> bytes:
+        """Draw what this party's starting weights follow from, or take that of the run that goes on; it stays secret."""
+        return self.secret(START)
+
+    def secret(self, name: str) -> bytes:
+        """Draw 32 secret bytes, kept under a name, or take those of the run that goes on.
+
+        The run knows by a digest what it drew: a secret that is gone is not drawn anew, and another is not taken for it. Raises
+        DamagedFile with what helps.
+        """
+        path, noted, digests = self.path / f"{name}.json", self.noted(name), self.noted(DRAWN)
+        secret_before = noted.get("secret")
+        if not isinstance(secret_before, str) and (name in digests or self.store().steps()):
+            raise DamagedFile(path, "it is missing", _HELPS[name])
+        secret = bytes.fromhex(secret_before) if isinstance(secret_before, str) else self.draw(name)
+        if not secret_before:
+            self.note(name, {**noted, "secret": secret.hex()}, private=True)
+        if name not in digests:
+            self.note(DRAWN, {**digests, name: digest_of(secret)})
+        elif digests[name] != digest_of(secret):
+            raise DamagedFile(path, "it holds another secret than this run began with", _HELPS[name])
+        return secret
+
+    def write(self, path: Path, text: str) -> None:
+        """Write one of this folder's JSON files, sealed."""
+        write_json(path, text.encode(), origin=self.origin)
+
+    def write_output(self, path: Path, content: bytes) -> None:
+        """Write one of this folder's files that people look at; it carries no seal."""
+        write_own(path, content, origin=self.origin, private=True)
+
+    def copy_plain(self, to: Path) -> None:
+        """Make a copy whose files are not encrypted, or none.
+
+        Raises DamagedFile for a file that cannot be decrypted, or is not encrypted and none of those that never are.
+        """
+        with written_folder(to) as new:
+            for path in sorted(self.path.rglob("*")):
+                copy = new / path.relative_to(self.path)
+                if path.is_dir():
+                    make_folder(copy)
+                elif path.name == ORIGIN:
+                    plain = replace(self.origin, folder=new, key=None)
+                    facts = {"run": plain.run, "party": plain.party, "contract": plain.contract}
+                    write_json(copy, json.dumps(facts).encode(), origin=plain)
+                elif path.suffix == LINES:
+                    write_bytes(copy, *(line + b"\n" for line in read_lines(path, origin=self.origin)), private=True)
+                elif path.name != LOCK and not path.name.endswith(PARTIAL):
+                    never = path.parent == self.path and path.name in _NEVER_ENCRYPTED
+                    write_bytes(copy, path.read_bytes() if never else read_own(path, origin=self.origin), private=True)
+
+    def read_json(self, path: Path) -> bytes:
+        """Read one of this folder's JSON files; raises DamagedFile with what helps."""
+        return _advised(partial(read_json, path, origin=self.origin), path)
+
+    @staticmethod
+    def advised(path: Path, read: Callable[[], T]) -> T:
+        """Do what reads this file; its damage is told with what helps."""
+        return _advised(read, path)
+
+
+def _candidates(name: str, facts: SavedCandidates, tensors: Mapping[str, torch.Tensor]) -> Candidates:
+    own_rows, similarities = tensors.get(f"{name} own rows"), tensors.get(f"{name} similarities")
+    return Candidates(
+        numbers_NK=tensors[f"{name} numbers"].numpy().astype(np.int64),
+        rows=facts.rows,
+        own_rows=own_rows.numpy() if own_rows is not None else None,
+        similarity_NK=similarities.numpy() if similarities is not None else None,
+        scale=SimilarityScale(mean=facts.scale[0], deviation=facts.scale[1], sigma=facts.scale[2]) if facts.scale else None,
+    )
+
+
+def _advised(read: Callable[[], T], path: Path) -> T:
+    """Do what reads a file; its damage is told with what helps."""
+    try:
+        return read()
+    except DamagedFile as error:
+        raise DamagedFile(path, error.why, _HELPS.get(path.stem, _RESUME)) from None

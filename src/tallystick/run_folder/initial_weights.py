@@ -1,0 +1,137 @@
+"""Keep what a run starts from that does not start from scratch: weights, encoder and label coder of a finished run.
+
+A run keeps its own copy: it is resumed to the same bits whatever becomes of the earlier run's folder. The optimizer's state is
+not among it. Its moments belong to the last step's weights, while a finished run leaves the best epoch's averages; they end where
+the learning rate has fallen to its least; and new categories have none. A new optimizer finds its moments in some hundred steps.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+from torch import Tensor, nn
+
+from tallystick.dataset.own_rows import Before
+from tallystick.errors import DataError
+from tallystick.models.growth import grown
+from tallystick.msgspec_threads import prepared
+from tallystick.run_folder.folder import RunFolder
+from tallystick.run_folder.trained import kept_encoder, kept_folds, kept_own_folds
+from tallystick.tables.encoder import Encoder
+from tallystick.tables.target import LabelCoder
+from tallystick.training.checkpoint import put_weights, read_tensors, write_tensors
+
+FILE = "starting-point.safetensors"
+
+
+class _Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts that are kept beside the weights; encoder and label coder as their own JSON."""
+
+    run_id: str
+    contract: str
+    encoder: str | None
+    labels: str | None
+    folds: int = 1
+    own_folds: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartingPoint:
+    """An earlier run as a new one starts from it.
+
+    Args:
+        run_id: the earlier run's id, which all its parties know.
+        contract: hash of its contract.
+        encoder: of this party's columns; None for a label party without any.
+        coder: of labels, at the label party.
+        folds: how many networks stand side by side in its model.
+        own_folds: how many of own columns alone.
+    """
+
+    run_id: str
+    contract: str
+    encoder: Encoder | None
+    coder: LabelCoder | None
+    folds: int = 1
+    own_folds: int = 1
+
+    @classmethod
+    def of(cls, folder: RunFolder) -> "StartingPoint | None":
+        """Return what the run of this folder starts from; None if it starts from scratch. Raises DamagedFile."""
+        path = folder.path / FILE
+        if not path.exists():
+            return None
+        _, metadata = folder.advised(path, lambda: read_tensors(path, origin=folder.origin, only_metadata=True))
+        facts = msgspec.json.decode(metadata["facts"], type=prepared(_Facts))
+        return cls(
+            run_id=facts.run_id,
+            contract=facts.contract,
+            encoder=Encoder.from_json(facts.encoder) if facts.encoder is not None else None,
+            coder=LabelCoder.from_json(facts.labels) if facts.labels is not None else None,
+            folds=facts.folds,
+            own_folds=facts.own_folds,
+        )
+
+    def before(self, *, grows: bool) -> Before:
+        """Return what the encoding of a new run's rows goes on from."""
+        return Before(encoder=self.encoder, coder=self.coder, grows=grows, folds=self.folds, own_folds=self.own_folds)
+
+
+def finished_run(folder: RunFolder) -> StartingPoint:
+    """Return a finished run, to start another from; raises DamagedFile."""
+    coder = LabelCoder.from_json(folder.read_json(folder.label_coder)) if folder.label_coder.exists() else None
+    return StartingPoint(
+        run_id=folder.run_id,
+        contract=folder.origin.contract,
+        encoder=kept_encoder(folder),
+        coder=coder,
+        folds=kept_folds(folder),
+        own_folds=kept_own_folds(folder),
+    )
+
+
+def starting_point(folder: RunFolder | None, earlier: RunFolder | None) -> StartingPoint | None:
+    """Return what a run starts from: what its folder kept, if it goes on, or the earlier run; None if it starts from scratch."""
+    point = StartingPoint.of(folder) if folder is not None else None
+    return finished_run(earlier) if point is None and earlier is not None else point
+
+
+def keep_starting_point(earlier: RunFolder, folder: RunFolder) -> None:
+    """Copy what a new run starts from into its own folder, whole or not at all."""
+    point = finished_run(earlier)
+    weights, _ = earlier.advised(earlier.model, lambda: read_tensors(earlier.model, origin=earlier.origin))
+    facts = _Facts(
+        run_id=point.run_id,
+        contract=point.contract,
+        encoder=point.encoder.to_json() if point.encoder is not None else None,
+        labels=point.coder.to_json() if point.coder is not None else None,
+        folds=point.folds,
+        own_folds=point.own_folds,
+    )
+    write_tensors(folder.path / FILE, weights, {"facts": msgspec.json.encode(facts).decode()}, origin=folder.origin)
+
+
+def put_starting_weights(folder: RunFolder, module: nn.Module) -> None:
+    """Put the weights that the run of this folder starts from into its module; none where it starts from scratch.
+
+    Raises DataError where the module is another than theirs, apart from new categories.
+    """
+    path = folder.path / FILE
+    if not path.exists():
+        return
+    weights, metadata = folder.advised(path, lambda: read_tensors(path, origin=folder.origin))
+    try:
+        put_weights(module, grown(module, weights), source=path)
+    except DataError:
+        run_id = msgspec.json.decode(metadata["facts"], type=prepared(_Facts)).run_id
+        raise DataError(
+            f"run {run_id} is of another network than the contract, the columns and the other parties' cut widths give now "
+            f"(these parts differ: {', '.join(_differing(module, weights))}): nothing can start from it; start a new run on all "
+            "sides, without --start-from"
+        ) from None
+
+
+def _differing(module: nn.Module, weights: Mapping[str, Tensor]) -> list[str]:
+    """Top-level parts whose weights only one of the two networks has, or has in another shape."""
+    shapes = [{name: each.shape for name, each in found.items()} for found in (module.state_dict(), grown(module, weights))]
+    return sorted({name.partition(".")[0] for name, _ in shapes[0].items() ^ shapes[1].items()})

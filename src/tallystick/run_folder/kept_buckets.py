@@ -1,0 +1,105 @@
+"""Finished buckets of an alignment in the run folder, so that a killed party goes on after the last.
+
+Each is a sealed file, whole or not at all (``tallystick.storage``). It says which alignment it is of, so a bucket of another
+one, a damaged one or one in another's place is named, and done again.
+"""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from tallystick.alignment.buckets import Arrays, BucketStore
+from tallystick.errors import DamagedFile
+from tallystick.run_folder.folder import RunFolder
+from tallystick.storage import Origin, make_folder, read_json, remove, write_json
+from tallystick.training.checkpoint import read_tensors, write_tensors
+
+BUCKETS = "buckets"
+
+
+class KeptBuckets(BucketStore):
+    """This party's buckets with one peer.
+
+    Args:
+        folder: of the run.
+        peer: whose name the files begin with.
+        say: told in a line of what is kept and of no use.
+    """
+
+    def __init__(self, folder: RunFolder, peer: str, *, say: Callable[[str], None]) -> None:
+        self._folder, self._peer, self._say = folder.path / BUCKETS, peer, say
+        self._origin: Origin = folder.origin
+
+    def note(self) -> bytes:
+        """Return the last note; empty if there is none, or if it cannot be read, which is said."""
+        path = self._note_path
+        if not path.exists():
+            return b""
+        try:
+            return bytes.fromhex(json.loads(read_json(path, origin=self._origin))["note"])
+        except DamagedFile as error:
+            self._say(f"{error}; no kept bucket can be used without it")
+            return b""
+
+    def write_note(self, note: bytes) -> None:
+        """Note this in place of what was noted; it is secret, for it holds the key of the buckets."""
+        make_folder(self._folder)
+        write_json(self._note_path, json.dumps({"note": note.hex()}).encode(), origin=self._origin, private=True)
+
+    def done(self, alignment: str) -> int:
+        """Count the buckets of an alignment, from the first, that are kept and intact; say which is not, if one is not."""
+        numbers = self._numbers()
+        for bucket in range(len(numbers)):
+            path = self._path(bucket)
+            try:
+                _, facts = read_tensors(path, origin=self._origin, only_metadata=True)
+                if facts.get("alignment") != alignment:
+                    raise DamagedFile(path, "it is a bucket of another alignment")
+            except DamagedFile as error:
+                again = sum(number >= bucket for number in numbers)
+                self._say(f"{error}; this bucket, and {again - (bucket in numbers)} kept ones after it, are done again")
+                return bucket
+        return len(numbers)
+
+    def put(self, alignment: str, bucket: int, arrays: Arrays) -> None:
+        """Keep what a bucket came to; raises StorageError."""
+        make_folder(self._folder)
+        tensors = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
+        write_tensors(self._path(bucket), tensors, {"alignment": alignment}, origin=self._origin, private=True)
+
+    def get(self, bucket: int) -> Arrays:
+        """Give what a bucket came to; raises DamagedFile."""
+        tensors, _ = read_tensors(self._path(bucket), origin=self._origin)
+        return {name: tensor.numpy() for name, tensor in tensors.items()}
+
+    def drop(self, first: int) -> None:
+        """Forget all buckets from the first."""
+        for bucket in self._numbers():
+            if bucket >= first:
+                remove(self._path(bucket))
+
+    @property
+    def _note_path(self) -> Path:
+        return self._folder / f"{self._peer}.json"
+
+    def _path(self, bucket: int) -> Path:
+        return self._folder / f"{self._peer}-{bucket}.safetensors"
+
+    def _numbers(self) -> list[int]:
+        names = (path.stem.rpartition("-") for path in self._folder.glob("*.safetensors"))
+        return sorted(int(number) for peer, _, number in names if peer == self._peer and number.isdecimal())
+
+
+def forget_buckets(folder: RunFolder, *, notes: bool = True) -> None:
+    """Drop all buckets, once every party has the alignment, and ``notes``.
+
+    Where peers may cheat the notes stay: with them a side refuses to align anew with one that knows the common ids.
+    """
+    for path in (folder.path / BUCKETS).glob("*.safetensors"):
+        remove(path)
+    if notes:
+        shutil.rmtree(folder.path / BUCKETS, ignore_errors=True)

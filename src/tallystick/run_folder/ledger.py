@@ -1,0 +1,158 @@
+"""The label party's privacy ledger: the one that its party file states and its run folders were charged to."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from tallystick.config.party import EXACT_USES, ExactUse, PartyFile
+from tallystick.errors import ConfigError, StorageError
+from tallystick.evaluation.private.result import NothingReleased
+from tallystick.msgspec_threads import prepared
+from tallystick.privacy.events import Entered
+from tallystick.privacy.ledger import BudgetExceeded, Cap, Ledger
+from tallystick.run_folder.folder import TRIAL, RunFolder
+
+LEDGER_NOTE = "ledger"
+LABELS, KEYS, EMBEDDINGS = "", "-keys", "-embeddings"
+"""What a party's budgets add to ``privacy.dataset`` in the ledger: each is of something else, and so has a sum of its own."""
+_LOST = (
+    "Nothing was spent and nothing may be released from its data sets: restore the ledger as it was after the last release, or "
+    "treat their budget as used up and create a new ledger for new data sets"
+)
+
+
+class LedgerNote(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts that a run folder knows about the ledger that its run was charged to."""
+
+    party: str
+    dataset: str
+    identity: str
+    entries: int  # and the hash that its chain had come to
+    chain: str
+
+
+def known_ledger(party: PartyFile) -> Ledger:
+    """Return the party's ledger: the one that its party file states and its run folders were charged to. Makes none.
+
+    Raises ConfigError if there never was one, StorageError if it is gone, damaged, another one or an older copy of itself.
+    """
+    budget = party.privacy
+    notes = {path: note for path, note in _ledger_notes(party).items() if _of_budget(note, party)}
+    if not budget.ledger.exists():
+        if budget.identity is None and not notes:
+            whose = "" if party.label else "; a feature party needs one where its columns or keys get noise"
+            raise ConfigError(
+                f"privacy.ledger = {budget.ledger}: there is no ledger; `tallystick ledger PARTY.yaml --create` makes it, once, "
+                f"for all jobs on these rows{whose}"
+            )
+        knows = "privacy.identity in the party file" if budget.identity is not None else str(next(iter(notes)))
+        raise StorageError(
+            f"the privacy ledger {budget.ledger} is gone: {knows} knows of it. Does privacy.ledger name the right file? {_LOST}"
+        )
+    ledger = Ledger(budget.ledger, party=party.party)
+    if budget.identity not in (None, ledger.identity):
+        raise StorageError(
+            f"the privacy ledger {budget.ledger} is {ledger.identity}, not privacy.identity = {budget.identity}. {_LOST}"
+        )
+    for path, note in notes.items():
+        if note.identity != ledger.identity:
+            raise StorageError(
+                f"the privacy ledger {budget.ledger} is {ledger.identity}, but {path} says that a run on data set "
+                f"{note.dataset!r} was charged to {note.identity}. {_LOST}"
+            )
+        if not ledger.holds(note.entries, note.chain):
+            raise StorageError(
+                f"the privacy ledger {budget.ledger} is an older copy of itself: {path} knows of its entry {note.entries}, "
+                f"which it lacks. {_LOST}"
+            )
+    return ledger
+
+
+def create_ledger(party: PartyFile) -> Ledger:
+    """Make the party's ledger, once; raises ConfigError if there is one, StorageError if there was one."""
+    try:
+        known_ledger(party)
+    except ConfigError:
+        return Ledger.create(party.privacy.ledger, party=party.party)
+    raise ConfigError(f"{party.privacy.ledger} exists already; a ledger is created once and then kept")
+
+
+def data_set(party: PartyFile, of: str) -> str:
+    """Return the ledger's data set of a party's labels, linking keys or embeddings."""
+    return f"{party.privacy.dataset}{of}"
+
+
+@contextmanager
+def charged(party: PartyFile, folder: RunFolder, of: str) -> Iterator[Ledger]:
+    """Yield the party's ledger, to be charged within for labels, linking keys or embeddings, with the cap that its file states.
+
+    The cap holds for each of the three by itself. The run folder knows the ledger before and after.
+    """
+    ledger, budget = known_ledger(party), party.privacy
+    if budget.cap is not None and ledger.cap(data_set(party, of)) != (cap := Cap(epsilon=budget.cap, delta=budget.delta)):
+        ledger.set_cap(data_set(party, of), cap)
+
+    def note() -> None:
+        entries, chain = ledger.head()
+        ledger_note = LedgerNote(
+            party=party.party, dataset=budget.dataset, identity=ledger.identity, entries=entries, chain=chain
+        )
+        folder.note(LEDGER_NOTE, msgspec.to_builtins(ledger_note))
+
+    note()
+    try:
+        yield ledger
+    except NothingReleased:  # it is spent all the same
+        note()
+        raise
+    note()
+
+
+def known_budget(party: PartyFile, of: str) -> tuple[list[Entered], Cap | None]:
+    """Return what the party's ledger holds of labels, keys or embeddings, and the cap; makes and writes to no ledger."""
+    budget, ledger = party.privacy, known_ledger(party)
+    cap = Cap(epsilon=budget.cap, delta=budget.delta) if budget.cap is not None else None
+    name = data_set(party, of)
+    return [entry.event for entry in ledger.entries(name)], cap or ledger.cap(name)
+
+
+def refuse_exact(party: PartyFile, uses: Sequence[ExactUse], *, what: str) -> None:
+    """Refuse to send what depends on exact labels under a cap, unless the party file allows it by name; raises BudgetExceeded.
+
+    It has no DP event, so no sum that the cap bounds can hold it.
+    """
+    refused = [use for use in uses if use not in party.privacy.allow]
+    if not refused or (party.privacy.cap is None and not party.privacy.ledger.exists()):
+        return
+    _, cap = known_budget(party, LABELS)
+    if cap is not None:
+        exact_uses = "; ".join(f"{use} ({EXACT_USES[use]})" for use in refused)
+        raise BudgetExceeded(
+            f"privacy.cap = {cap.epsilon:.6g}: {what} would send what depends on exact labels and has no epsilon to count: "
+            f"{exact_uses}; leave it out or defend labels with an epsilon (a new contract), or allow it by name in the party "
+            f"file: privacy.allow: [{', '.join([*party.privacy.allow, *refused])}]"
+        )
+
+
+def enter_exact(party: PartyFile, folder: RunFolder, use: ExactUse, *, what: str) -> None:
+    """Enter what depends on exact labels as not private before it is sent; raises BudgetExceeded as refuse_exact does."""
+    refuse_exact(party, [use], what=what)
+    with charged(party, folder, LABELS) as ledger:
+        ledger.enter_not_private(party.privacy.dataset, what=what)
+
+
+def _ledger_notes(party: PartyFile) -> dict[Path, LedgerNote]:
+    """Read what every run folder, and every trial of a search, knows about the ledger that it was charged to."""
+    notes = {}
+    for place, above in ((f"*/{LEDGER_NOTE}.json", 0), (f"*/{TRIAL}*/{LEDGER_NOTE}.json", 1)):
+        for path in sorted(party.runs.glob(place)):
+            folder = replace(RunFolder.open(path.parents[above], key=party.run_key), path=path.parent)
+            notes[path] = msgspec.convert(folder.noted(LEDGER_NOTE), prepared(LedgerNote))
+    return notes
+
+
+def _of_budget(note: LedgerNote, party: PartyFile) -> bool:
+    return (note.party, note.dataset) == (party.party, party.privacy.dataset)

@@ -1,0 +1,92 @@
+"""The distribution of a party's own columns in training: what later rows are compared with. It stays in the run folder.
+
+Shapes: N rows.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from tallystick.errors import DataError
+from tallystick.run_folder.folder import RunFolder
+from tallystick.tables.categories import count_values
+from tallystick.tables.columns import TrainingColumns
+from tallystick.tables.encoder import Encoder
+from tallystick.tables.lazy_table import Frame
+
+POINTS = 2_000  # of a numeric column: its values, or as many evenly spaced quantiles of them
+CATEGORIES = 200  # of a categorical column that are counted by name
+_NAME = "profile"
+
+
+class NumericProfile(msgspec.Struct, frozen=True, kw_only=True):
+    """A numeric column: of how many rows, how many cells were missing, and its sorted values or quantiles."""
+
+    name: str
+    rows: int
+    missing: int
+    points: tuple[float, ...]
+
+
+class CategoricalProfile(msgspec.Struct, frozen=True, kw_only=True):
+    """A categorical column: how many cells were missing, the most frequent values with their counts, and all others."""
+
+    name: str
+    missing: int
+    counts: tuple[tuple[str, int], ...]
+    others: int
+
+
+class TrainingProfile(msgspec.Struct, frozen=True, kw_only=True):
+    """The columns of so many rows."""
+
+    rows: int
+    numeric: tuple[NumericProfile, ...] = ()
+    categorical: tuple[CategoricalProfile, ...] = ()
+
+
+def profile_of(frame: Frame, encoder: Encoder, rows: NDArray[np.int64]) -> TrainingProfile:
+    """Profile the encoder's columns in these rows; sequences are left out."""
+    columns = TrainingColumns(encoder.fitted(frame), rows)
+    return TrainingProfile(
+        rows=len(rows),
+        numeric=tuple(numeric_profile(column.name, columns.numbers(column.name)) for column in encoder.numeric),
+        categorical=tuple(_categorical(column.name, columns.cells(column.name)) for column in encoder.categorical),
+    )
+
+
+def numeric_profile(name: str, values_N: NDArray[np.float64]) -> NumericProfile:
+    """Of numbers, NaN for missing."""
+    numbers_N = values_N[~np.isnan(values_N)]
+    numbers_N.sort()
+    if len(numbers_N) > POINTS:
+        numbers_N = numbers_N[np.linspace(0, len(numbers_N) - 1, POINTS).round().astype(np.int64)]
+    return NumericProfile(name=name, rows=len(values_N), missing=int(np.isnan(values_N).sum()), points=tuple(numbers_N.tolist()))
+
+
+def _categorical(name: str, cells: Iterable[pl.Series]) -> CategoricalProfile:
+    counts = count_values(cells).sort(["len", "text"], descending=[True, False])
+    common = counts.drop_nulls("text")
+    own_codes = common.head(CATEGORIES)
+    return CategoricalProfile(
+        name=name,
+        missing=int(counts.filter(pl.col("text").is_null()).get_column("len").sum()),
+        counts=tuple(zip(own_codes.get_column("text").to_list(), own_codes.get_column("len").to_list(), strict=True)),
+        others=int(common.get_column("len").sum()) - int(own_codes.get_column("len").sum()),
+    )
+
+
+def keep_profile(folder: RunFolder, profile: TrainingProfile) -> None:
+    """Leave it in the run folder, sealed."""
+    folder.write(folder.path / f"{_NAME}.json", msgspec.json.encode(profile).decode())
+
+
+def kept_profile(folder: RunFolder) -> TrainingProfile:
+    """Read it back; raises DataError for a run that has none."""
+    path = folder.path / f"{_NAME}.json"
+    if not path.exists():
+        raise DataError(f"{folder.path} keeps no distribution of its training rows (it has no column): monitor another run")
+    return msgspec.json.decode(folder.read_json(path), type=TrainingProfile)

@@ -1,0 +1,1 @@
+"""Serving: a trained split network scores new ids with both sides online."""

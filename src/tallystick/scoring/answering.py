@@ -1,0 +1,213 @@
+"""A feature party that serves: it answers the label party's questions with cut embeddings.
+
+Shapes: B rows asked for, E of them that have a row, D cut width.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor, nn
+
+from tallystick.cut.cut_messages import all_finite
+from tallystick.cut.forward import FeatureSource, whole_tiles
+from tallystick.errors import ProtocolError, StoreError
+from tallystick.models.build import width_of
+from tallystick.network.channel import Channel
+from tallystick.network.messages import Array
+from tallystick.scoring.scoring_messages import OVER_BUDGET, RowAnswer, RowQuestion, Unanswered, WayOfAsking
+from tallystick.scoring.stores.store import Found, KeyedRows
+from tallystick.tables.features import Features
+
+
+def receive_way(channel: Channel, allowed: Sequence[str]) -> str:
+    """Hear how the other party is going to ask; raises ProtocolError for a way that the contract does not allow."""
+    way = channel.receive(WayOfAsking).way
+    if way not in allowed:
+        raise ProtocolError(
+            channel.peer, f"{channel.peer} asks by {way[:20]!r}, which the contract does not allow: {', '.join(allowed)}"
+        )
+    return way
+
+
+class Finder(Protocol):
+    """Finds the rows of a question in the agreed way."""
+
+    def names(self, question: RowQuestion, peer: str) -> Sequence[bytes]:
+        """Return what tells each row that is asked for from others; raises ProtocolError for a question of another way."""
+        ...
+
+    def find(self, names_B: Sequence[bytes]) -> Found:
+        """Look rows up; raises StoreError."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class FindByKey:
+    """Rows by the key that crosses."""
+
+    store: KeyedRows
+
+    def names(self, question: RowQuestion, peer: str) -> Sequence[bytes]:
+        """Return the keys."""
+        if question.positions:
+            raise ProtocolError(peer, f"{peer} asks by position where both sides agreed on keys")
+        return question.keys
+
+    def find(self, names_B: Sequence[bytes]) -> Found:
+        """Look the keys up."""
+        return self.store.find(names_B)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FindByPosition:
+    """Rows by their place in the alignment: their present columns, from the store."""
+
+    store: KeyedRows
+    key_at: Sequence[bytes]
+
+    def names(self, question: RowQuestion, peer: str) -> Sequence[bytes]:
+        """Return the keys at these positions."""
+        check_positions(question, peer, len(self.key_at))
+        return [self.key_at[position] for position in question.positions]
+
+    def find(self, names_B: Sequence[bytes]) -> Found:
+        """Look the keys up."""
+        return self.store.find(names_B)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FindInUnion:
+    """Rows of a union by their place, and what stands in for those that this side lacks, as in a prediction."""
+
+    source: FeatureSource
+    rows: int
+
+    def names(self, question: RowQuestion, peer: str) -> Sequence[bytes]:
+        """Return the positions."""
+        check_positions(question, peer, self.rows)
+        return [b"%d" % position for position in question.positions]
+
+    def find(self, names_B: Sequence[bytes]) -> Found:
+        """Give what stands at these positions: always something."""
+        index_B = torch.tensor([int(name) for name in names_B], dtype=torch.int64)
+        return Found(is_found_B=np.ones(len(names_B), dtype=np.bool_), features_E=self.source(index_B))
+
+
+def check_positions(question: RowQuestion, peer: str, rows: int) -> None:
+    """Refuse keys, and positions that there are not."""
+    if question.keys:
+        raise ProtocolError(peer, f"{peer} asks by key where both sides agreed on positions")
+    if question.positions and max(question.positions) >= rows:
+        raise ProtocolError(peer, f"{peer} asks for position {max(question.positions)} of {rows}")
+
+
+class Gate(Protocol):
+    """Budgets and the journal of one side."""
+
+    def allowed(self, names_B: Sequence[bytes], *, run: str) -> NDArray[np.bool_]:
+        """Count rows that are asked of a run, and say which of them may be answered."""
+        ...
+
+
+class Open:
+    """The gate where nothing is counted."""
+
+    def allowed(self, names_B: Sequence[bytes], *, run: str) -> NDArray[np.bool_]:  # noqa: ARG002
+        """All."""
+        return np.ones(len(names_B), dtype=np.bool_)
+
+
+OPEN = Open()
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AnsweringRun:
+    """A run that a feature party has loaded.
+
+    Args:
+        bottom: its bottom model, in evaluation mode.
+        finder: looks rows up in the agreed way, as this run's encoder reads them.
+    """
+
+    bottom: nn.Module
+    finder: Finder
+
+
+class Runs(Protocol):
+    """The runs of which questions are answered; which these are may change between two questions."""
+
+    def __getitem__(self, run_id: str) -> AnsweringRun:
+        """Return the run of this id; raises KeyError for any that is not answered."""
+        ...
+
+
+def answer_questions(channel: Channel, runs: Runs, *, gate: Gate = OPEN, agree: Callable[[Channel], None] | None = None) -> None:
+    """RowAnswer one question after the other until the label party says that there are no more.
+
+    Threat model: an honest-but-curious label party; no formal guarantee protects the cut embeddings beyond the contract's
+    defences. This side learns which rows are asked for, and when, as the way of asking tells (``disclosure.serving_lines``).
+
+    Args:
+        channel: to the label party.
+        runs: those that are answered.
+        gate: budgets and the journal.
+        agree: goes on where the label party wants to talk about versions; without it that was not agreed on.
+
+    Raises ProtocolError for a question that was not agreed on, PeerLost and PeerStopped.
+    """
+    while True:
+        question = channel.receive(RowQuestion, within_s=math.inf)
+        if question.last:
+            return
+        if question.versions and agree is not None:
+            agree(channel)
+            continue
+        try:
+            run = runs[question.run]
+        except KeyError:
+            channel.send(_answer(question, [], torch.empty(0, 0), refusal="run"))
+            continue
+        channel.send(_answered(question, run, gate, channel.peer))
+
+
+def _answered(question: RowQuestion, run: AnsweringRun, gate: Gate, peer: str) -> RowAnswer:
+    width = width_of(run.bottom)
+    names_B = run.finder.names(question, peer)
+    if not names_B:
+        return _answer(question, [], torch.empty(0, width))
+    is_allowed_B = gate.allowed(names_B, run=question.run)
+    try:
+        rows_found = run.finder.find([name for name, allowed in zip(names_B, is_allowed_B, strict=True) if allowed])
+        assert rows_found.features_E is not None, "a feature party has columns"
+        values_ED = embedded(run.bottom, rows_found.features_E, width=width)
+    except StoreError:
+        return _answer(question, [], torch.empty(0, width), refusal="store")
+    state_B = np.full(len(names_B), OVER_BUDGET, dtype=np.uint8)
+    state_B[is_allowed_B] = rows_found.is_found_B  # HERE or ABSENT
+    return _answer(question, state_B, values_ED)
+
+
+def _answer(question: RowQuestion, state_B: ArrayLike, values_ED: Tensor, *, refusal: Unanswered = "") -> RowAnswer:
+    return RowAnswer(
+        number=question.number,
+        state=Array.lend(np.asarray(state_B, dtype=np.uint8)),
+        values=Array.lend(values_ED),
+        refusal=refusal,
+    )
+
+
+@torch.inference_mode()
+def embedded(bottom: nn.Module, features_E: Features, *, width: int) -> Tensor:
+    """Compute the cut embeddings of some rows, each with the bits that it has in a prediction."""
+    rows = len(features_E)
+    if not rows:
+        return torch.empty(0, width)
+    cut_ED: Tensor = bottom(features_E.rows(whole_tiles(torch.arange(rows))))[:rows]
+    if not all_finite(cut_ED):
+        raise StoreError("a cut embedding is not finite and was not sent; look for extreme values among the columns")
+    return cut_ED

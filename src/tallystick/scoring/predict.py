@@ -1,0 +1,109 @@
+"""Prediction in batches, per role, by a trained party and a dataset of rows to score. Shapes: N linked positions, C classes."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import polars as pl
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from tallystick.cut.forward import Cuts, receive_logits, send_embeddings, whole_tiles
+from tallystick.dataset.dataset import Dataset
+from tallystick.errors import ProtocolError
+from tallystick.network.channel import Channel
+from tallystick.network.messages import MAX_MESSAGE_BYTES, Array, MalformedMessage, Message
+from tallystick.run_folder.local_scores import final_logits, logits_alone
+from tallystick.run_folder.trained import TrainedFeatureParty, TrainedLabelParty
+from tallystick.tables.target import LabelCoder
+
+SCORES_A_MESSAGE = 1 << 20
+
+
+class UnionScores(Message, frozen=True):
+    """Label party to feature party, on a union: a score for every position, so that it does not learn whose is wanted."""
+
+    limit = MAX_MESSAGE_BYTES
+    scores: Array
+
+
+def predict_feature_party(trained: TrainedFeatureParty, dataset: Dataset, batches: Sequence[Tensor], channel: Channel) -> None:
+    """Embed this party's rows at the linked positions and stream the embeddings.
+
+    Threat model: an honest-but-curious label party; no formal guarantee protects the cut embeddings that it sees.
+    """
+    send_embeddings(trained.bottom, dataset.features_at, batches, channel)
+
+
+def predict_label_party(
+    trained: TrainedLabelParty,
+    dataset: Dataset,
+    batches: Sequence[Tensor],
+    channels: Sequence[Channel],
+    *,
+    rows: int,
+    watching: Callable[[int, Cuts], Cuts] | None = None,
+) -> pl.DataFrame:
+    """Score the linked rows: a ``score`` column (probability of the positive class, or the value), or one per class.
+
+    They are the first ``rows`` positions of the batches (``tiled_batches``).
+
+    The feature parties learn which of their rows are scored, not the scores.
+    """
+    logits = receive_logits(
+        trained.model, dataset.features_at, batches, channels, trained.widths, cut_rows=dataset.cut_rows, watching=watching
+    )
+    index_N = torch.cat(list(batches)) if batches else torch.empty(0, dtype=torch.int64)
+    return scores_of(trained.coder, final_logits(trained, dataset, logits, index_N)[:rows])
+
+
+def predict_alone(trained: TrainedLabelParty, dataset: Dataset) -> pl.DataFrame:
+    """Score the label party's rows without a partner's row by its own columns, calibrated as the joint scores are.
+
+    Nothing crosses, and nobody learns which rows these are.
+    """
+    assert trained.alone is not None, "the contract's method scores such rows"
+    return scores_of(trained.coder, trained.alone(logits_alone(trained.model, dataset, dataset.unaligned.test_N)))
+
+
+def scores_of(coder: LabelCoder, logits: Tensor) -> pl.DataFrame:
+    """Return what outputs mean: a ``score`` column, or one per class."""
+    return pl.DataFrame(score_columns(coder, logits))
+
+
+def score_columns(coder: LabelCoder, logits: Tensor) -> dict[str, NDArray[np.float32]]:
+    """Return the same, as arrays by column."""
+    rows = len(logits)
+    whole = logits[whole_tiles(torch.arange(rows))]
+    if coder.type == "multiclass":
+        shares_NC = torch.softmax(whole, dim=1)[:rows].numpy()
+        return {f"score_{name}": shares_NC[:, c] for c, name in enumerate(coder.classes)}
+    values = torch.sigmoid(whole) if coder.type == "binary" else whole * coder.deviation + coder.mean
+    return {"score": values[:rows].numpy()}
+
+
+def send_scores(scores: pl.DataFrame, channel: Channel) -> None:
+    """Send a score for every position back."""
+    values_N = scores.get_column("score").to_numpy()
+    for start in range(0, len(values_N), SCORES_A_MESSAGE):
+        channel.send(UnionScores(scores=Array.of(values_N[start : start + SCORES_A_MESSAGE])))
+
+
+def receive_scores(channel: Channel, rows: int) -> pl.DataFrame:
+    """Receive the scores of all positions."""
+    parts = [receive_scores_message(channel, min(SCORES_A_MESSAGE, rows - start)) for start in range(0, rows, SCORES_A_MESSAGE)]
+    return pl.DataFrame({"score": torch.cat(parts).numpy()})
+
+
+def receive_scores_message(channel: Channel, rows: int) -> Tensor:
+    """Receive the next scores; raises ProtocolError for another number of them, another type, or no probabilities."""
+    try:
+        scores_B = channel.receive(UnionScores).scores.tensor(rows, dtype=torch.float32)
+    except MalformedMessage as error:
+        raise ProtocolError(channel.peer, f"{channel.peer}: UnionScores: {error}") from None
+    wrong_B = ~((scores_B >= 0) & (scores_B <= 1))  # NaN is neither
+    if bool(wrong_B.any()):
+        raise ProtocolError(
+            channel.peer, f"{channel.peer}: UnionScores: {int(wrong_B.sum())} of {rows} scores are no numbers from 0 to 1"
+        )
+    return scores_B

@@ -1,0 +1,58 @@
+"""The boundary around a store: whatever is asked and however it fails, serving goes on, and the log says why. Shapes: B keys."""
+
+import threading
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from tallystick.errors import StoreError
+from tallystick.scoring.scoring_messages import key_problem
+from tallystick.scoring.stores.store import Found, KeyedRows
+
+
+class Boundary:
+    """A store of which every failure is a StoreError, and is said once, until an answer comes again.
+
+    A key that is no text, holds a NUL or is too long has no row, and the store is not asked for it: it would refuse the others'
+    rows with it.
+
+    Args:
+        store: what stands behind.
+        say: is told.
+    """
+
+    def __init__(self, store: KeyedRows, *, say: Callable[[str], None]) -> None:
+        self._store, self._say, self._said, self._lock = store, say, "", threading.Lock()
+        self.blocks = store.blocks
+
+    def find(self, keys: Sequence[bytes]) -> Found:
+        """Look keys up; raises StoreError, whatever the store raises."""
+        is_key_B = np.array([not key_problem(key) for key in keys], dtype=np.bool_)
+        try:
+            rows_found = self._store.find([key for key, is_key in zip(keys, is_key_B, strict=True) if is_key])
+        except StoreError as error:
+            self._tell(str(error))
+            raise
+        except BaseException as error:
+            # Polars' panics are no Exception; what asks for the end passes.
+            if isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit):
+                raise
+            text = f"the store of rows failed unexpectedly ({type(error).__name__}); look at what it holds"
+            self._tell(text)
+            raise StoreError(text) from None
+        if self._said:
+            self._tell("")
+        is_found_B = np.zeros(len(keys), dtype=np.bool_)
+        is_found_B[is_key_B] = rows_found.is_found_B
+        return Found(is_found_B=is_found_B, features_E=rows_found.features_E)
+
+    def close(self) -> None:
+        """Let go of the store."""
+        self._store.close()
+
+    def _tell(self, text: str) -> None:
+        with self._lock:
+            if text == self._said:
+                return
+            self._said = text
+        self._say(f"{text}; its rows have no scores until it does" if text else "the store of rows answers again")

@@ -1,0 +1,33 @@
+"""Define what every store of rows gives: the encoded columns of the keys that it has. Shapes: B keys, E found ones."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tallystick.tables.features import Features
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """Rows that a store has for keys: which keys have one, and the columns of these in their order; None without columns."""
+
+    is_found_B: NDArray[np.bool_]
+    features_E: Features | None
+
+
+class KeyedRows(Protocol):
+    """Rows by key. Several threads may ask."""
+
+    blocks: bool
+    """Whether to find a row takes a call to somewhere else."""
+
+    def find(self, keys: Sequence[bytes]) -> Found:
+        """Look the keys up, as the contract normalises them; raises StoreError where that cannot be done."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what the store holds."""
+        ...

@@ -1,0 +1,112 @@
+"""A table held in memory, encoded once, and read again when it has changed. Shapes: B keys, R rows that take part."""
+
+import hashlib
+import threading
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from tallystick.errors import TallystickError, category_of
+from tallystick.scoring.stores.store import Found
+from tallystick.tables.encoder import Encoder
+from tallystick.tables.features import PackedFeatures
+from tallystick.tables.keys import Keys, who_of
+from tallystick.tables.lazy_table import Frame
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """A table as it was at one time: the place of each key that names one row, and the rows' columns."""
+
+    places: dict[bytes, int]
+    packed: PackedFeatures | None
+
+    @classmethod
+    def of(cls, frame: Frame, keys: Keys, encoder: Encoder | None, *, noisy: bool = False) -> "Snapshot":
+        """Encode the rows that take part; ``noisy`` where each has noise of its own. A key of several rows names none."""
+        is_single_U = np.bincount(keys.id_R, minlength=len(keys.ids)) == 1
+        place_U = np.zeros(len(keys.ids), dtype=np.int64)
+        place_U[keys.id_R] = np.arange(len(keys.id_R))
+        places = {key: int(place_U[number]) for number, key in enumerate(keys.ids) if is_single_U[number]}
+        if encoder is None:
+            return cls(places=places, packed=None)
+        packed = encoder.encode(frame[keys.rows_R])
+        if noisy:
+            who_R = torch.from_numpy(who_of(keys.ids_of(np.arange(len(keys.id_R)))))
+            packed = replace(packed, who_M=who_R)
+        return cls(places=places, packed=packed)
+
+    def digest(self) -> str:
+        """Digest these rows: their columns, and which row each is."""
+        assert self.packed is not None
+        digest = hashlib.blake2b(self.packed.records_MR.numpy().reshape(-1).data, digest_size=16)
+        if self.packed.who_M is not None:
+            digest.update(self.packed.who_M.numpy().tobytes())
+        return digest.hexdigest()
+
+    def find(self, keys: Sequence[bytes]) -> Found:
+        """Look keys up."""
+        places = [self.places.get(key, -1) for key in keys]
+        place_B = np.array(places, dtype=np.int64)
+        is_found_B = place_B >= 0
+        features_E = self.packed.rows(torch.from_numpy(place_B[is_found_B])) if self.packed is not None else None
+        return Found(is_found_B=is_found_B, features_E=features_E)
+
+
+class TableStore:
+    """The rows of the party file's table.
+
+    Args:
+        first: the table as it was read at the start.
+        read: reads it again.
+        signature: what differs once it has changed.
+        refresh_s: seconds between looks.
+        say: told of a table that could not be read again, whose former rows then stay in use.
+    """
+
+    blocks = False
+
+    def __init__(
+        self,
+        first: Snapshot,
+        *,
+        read: Callable[[], Snapshot],
+        signature: Callable[[], Hashable],
+        refresh_s: float,
+        say: Callable[[str], None],
+    ) -> None:
+        self._now, self._read, self._signature, self._say = first, read, signature, say
+        self._refresh_s = refresh_s
+        self._seen = signature()
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="tallystick-table", daemon=True)
+        self._thread.start()
+
+    def find(self, keys: Sequence[bytes]) -> Found:
+        """Look keys up."""
+        return self._now.find(keys)
+
+    def close(self) -> None:
+        """Look no more."""
+        self._closed.set()
+
+    def _watch(self) -> None:
+        while not self._closed.wait(self._refresh_s):
+            self.refresh()
+
+    def refresh(self) -> None:
+        """Read the table again if it has changed."""
+        try:
+            signature_now = self._signature()
+            if signature_now == self._seen:
+                return
+            self._now, self._seen = self._read(), signature_now
+            self._say("the table has changed and was read again")
+        except TallystickError as error:
+            self._say(f"the table has changed and cannot be read ({category_of(error)}); rows are found in the former one")
+        except OSError as error:  # a file went away between two looks at it
+            self._say(f"the table cannot be looked at ({error.strerror}); rows are found in the former one")
+        except Exception as error:  # whatever it is, the next look may find a table that can be read
+            self._say(f"the table has changed and cannot be read ({category_of(error)}); rows are found in the former one")

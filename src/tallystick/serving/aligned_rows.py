@@ -1,0 +1,47 @@
+"""A side's rows at the positions of an alignment, as they were when it began to serve, and what stands in for those it lacks."""
+
+import hashlib
+from collections.abc import Sequence
+
+from tallystick.alignment.outcome import Alignment
+from tallystick.dataset.dataset import Dataset
+from tallystick.dataset.datasets import dataset_of
+from tallystick.dataset.own_rows import OwnRows
+from tallystick.privacy.randomness import SEED_BITS
+from tallystick.serving.side import ServingSide
+from tallystick.tables.encoder import Encoder
+
+
+def aligned_rows(side: ServingSide, alignment: Alignment, encoder: Encoder | None) -> Dataset:
+    """Encode them by a run's encoder.
+
+    Stand-ins follow from the side's secret and the alignment: whoever sees them in two sessions sees nothing change. Were they
+    drawn anew, what changed would be known as made up.
+    """
+    own = OwnRows(party=side.party, is_label=side.is_label, frame=side.frame, keys=side.keys, alignment=alignment)
+    seed = _seed_of_stand_ins(side.home.secret(), alignment)
+    return dataset_of(side.contract.linkage).to_score(side.contract, own, encoder, secret_seed=lambda: seed)
+
+
+def names_of(side: ServingSide, alignment: Alignment) -> Sequence[bytes]:
+    """Return what both sides, and budgets, know each position by: the key, on a union the position itself.
+
+    Universal ids would do for the batches. But a new alignment draws new ones, and whoever brings another key gets one: by these
+    names each would begin the day's budgets anew. By own keys it would show, once a budget is used up, whose rows they are.
+    """
+    if alignment.uids_N16 is None:
+        return list(side.keys.ids_of(alignment.rows_N))
+    return [b"%d" % position for position in range(len(alignment))]
+
+
+def own_places(side: ServingSide, alignment: Alignment) -> dict[bytes, int]:
+    """Return the position of each own key that has one."""
+    own_N = alignment.rows_N >= 0
+    return dict(zip(side.keys.ids_of(alignment.rows_N[own_N]), own_N.nonzero()[0].tolist(), strict=True))
+
+
+def _seed_of_stand_ins(secret: bytes, alignment: Alignment) -> int:
+    """None stands in on an intersection, whose rows have no universal ids."""
+    uids = alignment.uids_N16.tobytes() if alignment.uids_N16 is not None else b""
+    digest = hashlib.blake2b(uids, key=secret[:64], digest_size=SEED_BITS // 8, person=b"serve stand-ins")
+    return int.from_bytes(digest.digest(), "big")

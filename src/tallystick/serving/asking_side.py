@@ -1,0 +1,61 @@
+"""Whoever has the clients answers them over HTTP, and asks the other side in a thread of its own."""
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from tallystick.disclosure.serving import serving_lines
+from tallystick.job.process import Work
+from tallystick.serving.side import ServingSide, Stop
+
+if TYPE_CHECKING:
+    import uvicorn
+
+LEAVE_S = 2.0
+"""Seconds for a round to end by itself once the server has: it says farewell to the partners."""
+END_S = 5.0
+"""Seconds for it to end after it was interrupted."""
+
+
+def answer_clients(side: ServingSide, server: "uvicorn.Server", work: Work[None], *, stopped: Stop) -> None:
+    """Answer clients until the operator ends it; ``work`` is done in each session with the other side.
+
+    The end takes 12 seconds at most: 5 for answers under way, 2 for a farewell, 5 for whatever has to be interrupted.
+
+    Raises what ends the work for good.
+    """
+    failed: list[BaseException] = []
+
+    def keep_up() -> None:
+        try:
+            side.in_rounds(work, stopped=stopped)
+        except BaseException as error:  # said by the main thread
+            failed.append(error)
+            server.should_exit = True
+
+    for line in serving_lines(side.contract):
+        side.watcher.say(line)
+    # A daemon: what cannot be interrupted, such as a table that is being encoded, does not keep the process.
+    thread = threading.Thread(target=keep_up, name="tallystick-partners", daemon=True)
+    try:
+        thread.start()
+        side.watcher.say(f"clients are answered on {side.party.serving.listen}")
+        server.run()
+    except KeyboardInterrupt:
+        pass  # the server has ended well
+    finally:
+        stopped.set()
+        _joined(thread, LEAVE_S)
+        if thread.is_alive():
+            stopped.interrupt()
+            _joined(thread, END_S)
+            if thread.is_alive():
+                side.watcher.say(f"what was being computed for the partners did not end within {END_S:g} s, and is given up")
+    if failed and not isinstance(failed[0], KeyboardInterrupt):
+        raise failed[0]
+
+
+def _joined(thread: threading.Thread, seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while thread.is_alive() and time.monotonic() < until:
+        thread.join(0.1)

@@ -1,0 +1,399 @@
+"""HTTP at the label party: scores for its clients, each with an answer within its deadline."""
+
+import asyncio
+import io
+import logging
+import ssl
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import polars as pl
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from tallystick.config.serving import ServingOptions
+from tallystick.errors import StorageError, StoreError
+from tallystick.job.prediction_output import SCORED_BY
+from tallystick.run_folder.answer_journal import AnsweredRow, kept_columns
+from tallystick.scoring.batching import MOST_ROWS, Batcher, Outcome, Times, Wanted, Why
+from tallystick.serving.connections import bounded_protocol
+from tallystick.serving.metrics import Metrics
+from tallystick.serving.openapi import PAGE, openapi
+from tallystick.serving.problem_details import Problem
+from tallystick.serving.rate_limits import Rate, Tokens
+from tallystick.serving.requests import ARROW, JSON, RowsAsked, ScoreRequest, decoded
+from tallystick.serving.served_runs import ServedRun, ServedRuns
+from tallystick.serving.shadow import Shadow
+from tallystick.tables.features import Features
+
+JOINT, ALONE = "joint model", "own columns"
+BODY_S = 5.0
+KEEP_ALIVE_S = 75
+"""As long as load balancers keep a connection: one that is closed just as its next request comes costs a client that request."""
+DEADLINE, RUN = "x-deadline-ms", "x-run-id"
+MARGIN = 0.15
+"""Share of a request's deadline that is kept for a score by own columns."""
+
+_PROBLEMS: dict[Why, Problem] = {
+    "unknown": Problem(status=404, detail="no row here has this key; bring its own columns, or check the key"),
+    "absent": Problem(status=404, detail="a partner has no row with this key, and the contract scores none by own columns alone"),
+    "budget": Problem.later(
+        429, "this row was asked for as often as the contract allows in a day; come again tomorrow", after_s=3600
+    ),
+    "store": Problem.later(503, "the rows here cannot be looked up now; whoever runs this server finds the reason in its log"),
+    "away": Problem.later(503, "the partners do not answer in time, and no row is scored here by own columns alone; come again"),
+}
+
+
+@dataclass(kw_only=True)
+class _Rows:
+    """The rows of one request, as they are scored."""
+
+    why_B: list[Why]
+    scores: dict[str, list[float]]
+    scored_by: list[str | None]
+    times: Times | None
+
+
+class ScoreServer:
+    """POST /v1/score and what stands around it; ``shadow`` takes in what was answered, for a candidate to score it, too."""
+
+    def __init__(
+        self,
+        options: ServingOptions,
+        batcher: Batcher,
+        runs: ServedRuns,
+        metrics: Metrics,
+        *,
+        say: Callable[[str], None],
+        shadow: Shadow | None = None,
+    ) -> None:
+        self._say, self._said, self._shadow = say, "", shadow
+        self._options, self._batcher, self._runs, self._metrics = options, batcher, runs, metrics
+        self._tokens = Tokens(options.token_file, say=say) if options.token_file is not None else None
+        self._rate = Rate(options.requests_per_second)
+
+    async def score(self, request: Request) -> Response:
+        """Score the rows of a request."""
+        began = time.monotonic()
+        try:
+            response = await self._score(request, began)
+        except Problem as problem:
+            response = problem.response()
+        self._metrics.requests.labels(str(response.status_code)).inc()
+        self._metrics.seconds.observe(time.monotonic() - began)
+        return response
+
+    async def _score(self, request: Request, began: float) -> Response:
+        self._allow(request)
+        self._rate.check()
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind not in (JSON, ARROW):
+            raise Problem(status=415, detail=f"content-type: must be {JSON} or {ARROW}")
+        until = began + _deadline_ms(request, self._options) / 1000
+        body = await _body(request, most=self._options.max_body_kib << 10)
+        payload = decoded(body) if kind == JSON else body
+        with self._runs.using(_run_wanted(request, payload)) as run:
+            score_request = run.reader.json(payload) if isinstance(payload, ScoreRequest) else run.reader.arrow(payload)
+            if self._batcher.full:
+                raise Problem.later(503, "more rows wait than serving.max_waiting; come again after Retry-After")
+            rows = await self._rows(run, score_request, until - MARGIN * (until - began), until)
+            for by in rows.scored_by:
+                self._metrics.rows.labels(by or "none", run.run_id).inc()
+            await self._keep(run, score_request, rows, began, until)
+            if self._shadow is not None and run is self._runs.now.current:
+                _offer(self._shadow, self._runs.now.candidate, score_request, rows)
+            if not any(rows.scored_by):
+                raise _PROBLEMS[rows.why_B[0]]
+            return _as_json(run, rows) if kind == JSON else _as_arrow(run, rows)
+
+    async def _rows(self, run: ServedRun, asked: RowsAsked, joint_until: float, until: float) -> _Rows:
+        """Joint scores for as many rows as there are by then; the others by own columns, where the contract has that."""
+        parts = await self._outcomes(run, asked, joint_until)
+        why_B = [why for part in parts for why in part.why_B]
+        names = run.scorer.names
+        scores = {name: [value for part in parts for value in _values(part, name)] for name in names}
+        scored_by: list[str | None] = [JOINT if why == "joint" else None for why in why_B]
+        own_places = [place for place, why in enumerate(why_B) if why not in ("joint", "unknown")]
+        if own_places and (score_alone := run.scorer.alone) is not None:
+            own, places = await _own(run, asked, own_places, until)
+            if own is not None:
+                for name, values in score_alone(own).items():
+                    for place, value in zip(places, values.tolist(), strict=True):
+                        scores[name][place], scored_by[place] = value, ALONE
+        times = max((part.times for part in parts if part.times is not None), key=lambda each: each.ended, default=None)
+        return _Rows(why_B=why_B, scores=scores, scored_by=scored_by, times=times)
+
+    async def _outcomes(self, run: ServedRun, asked: RowsAsked, until: float) -> list[Outcome]:
+        loop = asyncio.get_running_loop()
+        futures: list[asyncio.Future[Outcome]] = []
+        sizes: list[int] = []
+        for start in range(0, len(asked.keys), MOST_ROWS):
+            keys = asked.keys[start : start + MOST_ROWS]
+            own = asked.own if asked.own is None or len(asked.keys) <= MOST_ROWS else _part(asked.own, start, len(keys))
+            future: asyncio.Future[Outcome] = loop.create_future()
+            self._batcher.want(Wanted(run=run, keys=keys, own=own, until=until, done=_told(loop, future)))
+            futures.append(future)
+            sizes.append(len(keys))
+        timer = loop.call_later(max(until - time.monotonic(), 0), _time_out, futures, sizes)
+        try:
+            return [await future for future in futures]
+        finally:
+            timer.cancel()
+
+    async def _keep(self, run: ServedRun, asked: RowsAsked, rows: _Rows, began: float, until: float) -> None:
+        """Write down what is answered; a disk that takes no more costs no client its answer, and is counted."""
+        if (answers := run.answers) is None or not answers.takes():
+            return
+        columns: dict[int, tuple[tuple[float, ...], tuple[int, ...]]] = {}
+        if answers.samples():
+            own, places = await _own(run, asked, list(range(len(asked.keys))), until)
+            columns = {place: kept_columns(own, at) for at, place in enumerate(places)} if own is not None else {}
+        answered_rows = []
+        for place, (key, why, by) in enumerate(zip(asked.keys, rows.why_B, rows.scored_by, strict=True)):
+            scores = [rows.scores[name][place] for name in run.scorer.names] if by is not None else []
+            numbers, codes = columns.get(place, (None, None))
+            row = answers.digest(key)
+            answered_rows.append(AnsweredRow(row=row, why=why, by=by, scores=tuple(scores), numbers=numbers, codes=codes))
+        try:
+            answers.keep(answered_rows, _milliseconds(began, rows.times))
+        except StorageError as error:
+            self._metrics.lost.inc()
+            if str(error) != self._said:
+                self._said = str(error)
+                self._say(f"{error}; clients have their answers, which are not kept")
+
+    def _allow(self, request: Request) -> None:
+        if self._tokens is not None:
+            self._tokens.check(request.headers.get("authorization"))
+
+    # Around it
+
+    async def healthy(self, request: Request) -> Response:  # noqa: ARG002
+        """Answer whether the process answers."""
+        return Response("ok\n", media_type="text/plain")
+
+    async def ready(self, request: Request) -> Response:  # noqa: ARG002
+        """Answer whether the partners answer; by own columns alone a server is ready too, if the contract has that."""
+        if self._batcher.ready or self._runs.now.current.scorer.alone is not None:
+            return Response("ready\n" if self._batcher.ready else "ready, by own columns alone\n", media_type="text/plain")
+        return Problem.later(503, "the partners are not here; scores follow when they are").response()
+
+    async def metrics(self, request: Request) -> Response:
+        """Prometheus' page."""
+        try:
+            self._allow(request)
+        except Problem as problem:
+            return problem.response()
+        self._metrics.ready.set(self._batcher.ready)
+        self._metrics.show(self._runs.now)
+        return Response(self._metrics.text(), media_type="text/plain; version=0.0.4")
+
+    async def document(self, request: Request) -> Response:  # noqa: ARG002
+        """Answer the OpenAPI document."""
+        return Response(msgspec.json.encode(openapi(self._runs.now)), media_type=JSON)
+
+    async def runs(self, request: Request) -> Response:
+        """Answer which runs are served, and which wait for whom."""
+        try:
+            self._allow(request)
+        except Problem as problem:
+            return problem.response()
+        return Response(msgspec.json.encode(self._runs.now.facts()), media_type=JSON)
+
+    async def page(self, request: Request) -> Response:  # noqa: ARG002
+        """Answer a page for people."""
+        return Response(PAGE, media_type="text/html")
+
+
+def application(scores: ScoreServer) -> Starlette:
+    """Build the ASGI application."""
+    routes: list[tuple[str, Callable[[Request], Awaitable[Response]], str]] = [
+        ("/v1/score", scores.score, "POST"),
+        ("/v1/runs", scores.runs, "GET"),
+        ("/healthz", scores.healthy, "GET"),
+        ("/readyz", scores.ready, "GET"),
+        ("/metrics", scores.metrics, "GET"),
+        ("/openapi.json", scores.document, "GET"),
+        ("/", scores.page, "GET"),
+    ]
+    app = Starlette(
+        routes=[Route(path, endpoint, methods=[method]) for path, endpoint, method in routes],
+        exception_handlers={404: _no_such_page, 405: _no_such_page, 500: _failed},
+    )
+    app.router.redirect_slashes = False  # it would send clients to whatever Host they, or somebody before them, named
+    return app
+
+
+def run_server(app: Starlette, options: ServingOptions) -> uvicorn.Server:
+    """Build a server for it, with no log of its own: what a request asks for is nobody else's matter."""
+    assert options.listen is not None
+    host, _, port = options.listen.rpartition(":")
+    tls: dict[str, Any] = {}
+    if options.tls is not None:
+        tls = {"ssl_certfile": str(options.tls.certificate), "ssl_keyfile": str(options.tls.key)}
+        if options.tls.client_ca is not None:
+            tls |= {"ssl_ca_certs": str(options.tls.client_ca), "ssl_cert_reqs": int(ssl.CERT_REQUIRED)}
+    config = uvicorn.Config(
+        app,
+        host=host.strip("[]"),
+        port=int(port),
+        log_config=None,
+        log_level=logging.ERROR,  # no warnings: a request that is none is worth no line, and strangers send many
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        lifespan="off",
+        timeout_graceful_shutdown=5,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        http=bounded_protocol(),
+        **tls,
+    )
+    if options.tls is not None:
+        config.load()
+        assert config.ssl is not None
+        config.ssl.minimum_version = ssl.TLSVersion.TLSv1_3  # 1.2 has ciphers with CBC, and no client of today needs it
+    return uvicorn.Server(config)
+
+
+async def _own(run: ServedRun, asked: RowsAsked, places: list[int], until: float) -> tuple[Features | None, list[int]]:
+    """Own columns of some rows, and which rows these are: those whose columns are known by then."""
+    if asked.own is not None:
+        return _picked(asked.own, places), places
+    keys = [asked.keys[place] for place in places]
+    try:
+        if run.store.blocks:
+            rows_found = await asyncio.wait_for(asyncio.to_thread(run.store.find, keys), max(until - time.monotonic(), 0))
+        else:
+            rows_found = run.store.find(keys)
+    except (StoreError, TimeoutError):
+        return None, []
+    known_places = [place for place, is_found in zip(places, rows_found.is_found_B, strict=True) if is_found]
+    return (rows_found.features_E, known_places) if known_places else (None, [])
+
+
+def _as_json(run: ServedRun, rows: _Rows) -> Response:
+    scored = [
+        {**{name: values[place] for name, values in rows.scores.items()}, SCORED_BY: by}
+        if by is not None
+        else {"problem": _PROBLEMS[rows.why_B[place]].facts}
+        for place, by in enumerate(rows.scored_by)
+    ]
+    return Response(msgspec.json.encode({"run_id": run.run_id, "scores": scored}), media_type=JSON)
+
+
+def _as_arrow(run: ServedRun, rows: _Rows) -> Response:
+    details = [None if by else _PROBLEMS[why].detail for by, why in zip(rows.scored_by, rows.why_B, strict=True)]
+    columns = [pl.Series(name, values, dtype=pl.Float32).fill_nan(None) for name, values in rows.scores.items()]
+    columns += [pl.Series(SCORED_BY, rows.scored_by, dtype=pl.String), pl.Series("problem", details, dtype=pl.String)]
+    stream = io.BytesIO()
+    pl.DataFrame(columns).write_ipc_stream(stream)
+    return Response(stream.getvalue(), media_type=ARROW, headers={RUN: run.run_id})
+
+
+async def _no_such_page(request: Request, error: Exception) -> Response:  # noqa: ARG001
+    status = getattr(error, "status_code", 404)
+    return Problem(status=status, detail="scores are at POST /v1/score; /openapi.json says more").response()
+
+
+async def _failed(request: Request, error: Exception) -> Response:  # noqa: ARG001
+    return Problem(status=500, detail=f"this failed unexpectedly ({type(error).__name__}); tell who runs this server").response()
+
+
+async def _body(request: Request, *, most: int) -> bytes:
+    # What more is sent is not read.
+    closes = {"Connection": "close"}
+    detail = f"the body is over {most >> 10} KiB (serving.max_body_kib); ask in several requests"
+    too_large = Problem(status=413, detail=detail, headers=closes)
+    length = request.headers.get("content-length", "0")
+    if length.isdecimal() and (len(length) > 18 or int(length) > most):
+        raise too_large
+    parts, size = [], 0
+    try:
+        async with asyncio.timeout(BODY_S):
+            async for part in request.stream():
+                parts.append(part)
+                size += len(part)
+                if size > most:
+                    raise too_large
+    except TimeoutError:
+        detail = f"the body did not come within {BODY_S:g} s; send it at once"
+        raise Problem(status=408, detail=detail, headers=closes) from None
+    except ClientDisconnect:
+        raise Problem(status=400, detail="the body was cut short") from None
+    return b"".join(parts)
+
+
+def _offer(shadow: Shadow, candidate: ServedRun | None, asked: RowsAsked, rows: _Rows) -> None:
+    """Give the rows with joint scores to a candidate."""
+    if candidate is None:
+        return
+    places = [place for place, by in enumerate(rows.scored_by) if by == JOINT]
+    scores = {name: [values[place] for place in places] for name, values in rows.scores.items()}
+    columns = asked.columns[places] if asked.columns is not None else None
+    shadow.offer(candidate, [asked.keys[place] for place in places], columns, scores)
+
+
+def _run_wanted(request: Request, sent: ScoreRequest | bytes) -> str | None:
+    """Return the run that a request names, in its JSON or in a header."""
+    run_id = sent.run_id if isinstance(sent, ScoreRequest) else None
+    return run_id if run_id is not None else request.headers.get(RUN)
+
+
+def _deadline_ms(request: Request, options: ServingOptions) -> float:
+    header = request.headers.get(DEADLINE)
+    if header is None:
+        return options.deadline_ms
+    if not header.isdecimal() or len(header) > 5 or not 1 <= int(header) <= 60_000:
+        raise Problem(status=400, detail=f"{DEADLINE}: must be a whole number of milliseconds from 1 to 60000")
+    return float(header)
+
+
+def _told(loop: asyncio.AbstractEventLoop, future: "asyncio.Future[Outcome]") -> Callable[[Outcome], None]:
+    def tell(outcome: Outcome) -> None:
+        try:
+            loop.call_soon_threadsafe(_settle, future, outcome)
+        except RuntimeError:
+            return  # the server has ended, and nobody waits
+
+    return tell
+
+
+def _settle(future: "asyncio.Future[Outcome]", outcome: Outcome) -> None:
+    if not future.done():
+        future.set_result(outcome)
+
+
+def _time_out(futures: "list[asyncio.Future[Outcome]]", sizes: list[int]) -> None:
+    for future, rows in zip(futures, sizes, strict=True):
+        _settle(future, Outcome.without(rows, "away"))
+
+
+def _milliseconds(began: float, times: Times | None) -> dict[str, float]:
+    """By part: until now, and of the slowest batch the wait for it, the partners' time and all the rest of it."""
+    parts = {"all": time.monotonic() - began}
+    if times is not None:
+        scoring = times.ended - times.began - times.asked_s
+        parts |= {"waiting": max(times.began - began, 0.0), "partners": times.asked_s, "scoring": scoring}
+    return {name: 1000 * seconds for name, seconds in parts.items()}
+
+
+def _values(outcome: Outcome, name: str) -> list[float]:
+    column = outcome.scores.get(name)
+    return column.tolist() if column is not None else [float("nan")] * len(outcome.why_B)
+
+
+def _part(features: Features, start: int, rows: int) -> Features:
+    return _picked(features, range(start, start + rows))
+
+
+def _picked(features: Features, places: "range | list[int]") -> Features:
+    import torch
+
+    return features.rows(torch.tensor(list(places), dtype=torch.int64))

@@ -1,0 +1,219 @@
+"""Read what a client asks: rows by their keys, with own columns beside these or without, as JSON or as an Arrow stream.
+
+Everything that comes is foreign: an error names the row and the column, and never a value.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import msgspec
+import polars as pl
+import polars.selectors as cs
+
+from tallystick.config.contract import Contract
+from tallystick.config.party import PartyFile
+from tallystick.errors import DataError, FeatureError
+from tallystick.scoring.scoring_messages import key_problem
+from tallystick.scoring.stores.cells import columns_read, typed_column
+from tallystick.serving.arrow_stream import read_stream
+from tallystick.serving.problem_details import Problem
+from tallystick.tables.encoder import Encoder
+from tallystick.tables.features import Features
+from tallystick.tables.keys import key_of
+from tallystick.tables.lazy_table import Frame
+from tallystick.tables.plain_keys import plain_key
+
+JSON, ARROW = "application/json", "application/vnd.apache.arrow.stream"
+FEW_ROWS = 64
+"""Rows for which a table takes longer than row by row."""
+
+Cell = str | int | float | bool | None | list[str | int | float | None]
+
+
+class ScoreRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The JSON that is taken: rows of columns, and the run whose model is to score if it matters."""
+
+    rows: list[dict[str, Cell]]
+    run_id: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowsAsked:
+    """Rows that are to be scored: their normalised keys, and where the client brings them their own columns, read and as sent."""
+
+    keys: list[bytes]
+    own: Features | None
+    columns: pl.DataFrame | None = None
+
+
+_DECODER = msgspec.json.Decoder(ScoreRequest)
+
+
+def decoded(body: bytes) -> ScoreRequest:
+    """Read JSON; raises Problem."""
+    try:
+        return _DECODER.decode(body)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise Problem(
+            status=400, detail=f"the body is not the JSON that is taken here: {_reason(error)}; see /openapi.json"
+        ) from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reader:
+    """Reads requests by the columns of this party's own table.
+
+    Args:
+        contract, party: whose keys.
+        encoder: of the own columns; None where there are none.
+        schema: the own table's types.
+        most_rows: of a request.
+        keys_only: why a request may bring no column but the key; empty where it may.
+    """
+
+    contract: Contract
+    party: PartyFile
+    encoder: Encoder | None
+    schema: Mapping[str, pl.DataType]
+    most_rows: int
+    keys_only: str = ""
+
+    @classmethod
+    def of(cls, contract: Contract, party: PartyFile, encoder: Encoder | None, frame: Frame) -> "Reader":
+        """For a party's table."""
+        return cls(
+            contract=contract,
+            party=party,
+            encoder=encoder,
+            schema=dict(frame.schema) | (encoder.types if encoder is not None else {}),
+            most_rows=party.serving.max_rows,
+            keys_only=_keys_only(contract, party),
+        )
+
+    @cached_property
+    def key_columns(self) -> list[str]:
+        """Columns of the key, by this party's names."""
+        return [self.party.keys[key.name] for key in self.contract.alignment.keys]
+
+    @cached_property
+    def own_columns(self) -> list[str]:
+        """Columns that the own part of the network reads."""
+        return columns_read(self.encoder)
+
+    @property
+    def columns(self) -> list[str]:
+        """Columns that a request may bring."""
+        return self.key_columns if self.keys_only else [*self.key_columns, *self.own_columns]
+
+    def json(self, request: ScoreRequest) -> RowsAsked:
+        """Read the rows of a request; raises Problem."""
+        self._check_count(len(request.rows))
+        names = request.rows[0].keys()
+        for number, row in enumerate(request.rows):
+            if row.keys() != names:
+                raise Problem(status=422, detail=f"rows[{number}]: has other columns than rows[0]; give every row the same ones")
+        self._check_names(names)
+        columns = {name: [row[name] for row in request.rows] for name in names}
+        own = pl.DataFrame([self._column(name, columns[name]) for name in self.own_columns]) if self._brings_own(names) else None
+        return self._asked({name: columns[name] for name in self.key_columns}, own)
+
+    def arrow(self, body: bytes) -> RowsAsked:
+        """Read an Arrow IPC stream; raises Problem."""
+        frame = read_stream(body, most_rows=self.most_rows, most_bytes=self.party.serving.max_body_kib << 10)
+        self._check_count(frame.height)
+        self._check_names(frame.columns)
+        own = frame.select(cs.by_name(*self.own_columns)) if self._brings_own(frame.columns) else None
+        return self._asked({name: frame.get_column(name).to_list() for name in self.key_columns}, own)
+
+    def _check_count(self, rows: int) -> None:
+        if not rows:
+            raise Problem(status=422, detail="rows: is empty; ask for at least one row")
+        if rows > self.most_rows:
+            raise Problem(status=413, detail=f"rows: are {rows}, and {self.most_rows} are taken at once; ask in several requests")
+
+    def _check_names(self, names: Iterable[str]) -> None:
+        present, keys, own = set(names), set(self.key_columns), set(self.own_columns)
+        if missing := sorted(keys - present):
+            raise Problem(status=422, detail=f"column {missing[0]!r} is missing; every row needs its key")
+        brought = present - keys
+        if brought and self.keys_only:
+            raise Problem(status=422, detail=f"there is another column than the key; bring the key alone: {self.keys_only}")
+        if brought - own:
+            known_names = ", ".join(sorted(self.columns))
+            raise Problem(status=422, detail=f"there is a column that is not known here; known are {known_names}")
+        if brought and (missing := sorted(own - present)):
+            raise Problem(
+                status=422,
+                detail=f"column {missing[0]!r} is missing; give all own columns (null where one is not known), or the key alone "
+                "to have them looked up",
+            )
+
+    def _brings_own(self, names: Collection[str]) -> bool:
+        return self.encoder is not None and len(names) > len(set(self.key_columns))
+
+    def _asked(self, key_columns: Mapping[str, Sequence[Cell]], frame: pl.DataFrame | None) -> RowsAsked:
+        keys = self._keys(key_columns)
+        if self.encoder is None or frame is None:
+            return RowsAsked(keys=keys, own=None)
+        try:
+            return RowsAsked(keys=keys, own=self.encoder.encode(frame).unpacked(), columns=frame)
+        except DataError as error:
+            raise Problem(status=422, detail=f"the own columns cannot be read: {_without_values(error)}") from None
+
+    def _keys(self, columns: Mapping[str, Sequence[Cell]]) -> list[bytes]:
+        keys = self._plain_keys(columns) or self._keys_by_table(columns)
+        for number, key in enumerate(keys):
+            if problem := key_problem(key):
+                raise Problem(status=422, detail=f"rows[{number}]: {problem}; send the key as the table has it")
+        return keys
+
+    def _plain_keys(self, columns: Mapping[str, Sequence[Cell]]) -> list[bytes] | None:
+        """Return the keys of a few rows without a table, which most requests spend their time with; None if one needs it."""
+        if any(len(cells) > FEW_ROWS for cells in columns.values()):
+            return None
+        for name, cells in columns.items():
+            kind = self.schema.get(name, pl.String())
+            plain = str if isinstance(kind, pl.String | pl.Categorical | pl.Enum) else int if kind.is_numeric() else None
+            if any(type(cell) is not plain for cell in cells):
+                return None
+        steps = [key.normalise for key in self.contract.alignment.keys]
+        keys = [plain_key(cells, steps) for cells in zip(*(columns[name] for name in self.key_columns), strict=True)]
+        present_keys = [key for key in keys if key is not None]
+        return present_keys if len(present_keys) == len(keys) else None
+
+    def _keys_by_table(self, columns: Mapping[str, Sequence[Cell]]) -> list[bytes]:
+        frame = pl.DataFrame([self._column(name, cells) for name, cells in columns.items()])
+        key = key_of(frame, columns=self.party.keys, alignment=self.contract.alignment)
+        if key.null_count():
+            raise Problem(
+                status=422, detail=f"rows[{key.is_null().arg_max()}]: its key is null or empty; every row needs its key"
+            )
+        return [text.encode() for text in key.to_list()]
+
+    def _column(self, name: str, cells: Sequence[Cell]) -> pl.Series:
+        try:
+            return typed_column(name, cells, self.schema.get(name, pl.String()))
+        except FeatureError as error:
+            raise Problem(status=422, detail=str(error)) from None
+
+
+def _keys_only(contract: Contract, party: PartyFile) -> str:
+    """Why no request may bring own columns, if a feature party is asked for its rows' scores."""
+    if contract.serving is None or not contract.serving.feature_party_asks:
+        return ""
+    if (party.serving.way or contract.serving.ways[0]) == "agreed-batch":
+        return "other columns than the table's would show which row of a batch is asked for"
+    return "noise is charged for the table's rows alone" if contract.embedding_defenses().noisy else ""
+
+
+def _reason(error: Exception) -> str:
+    """Say what is wrong with JSON, without a word of it: msgspec names types and places, and fields that it does not know."""
+    if not isinstance(error, msgspec.ValidationError):
+        return "it is malformed or nested too deeply"
+    before, unknown, _ = str(error).partition("unknown field")
+    return f"{before}a field that is not known" if unknown else str(error)
+
+
+def _without_values(error: DataError) -> str:
+    return str(error).partition(";")[0]

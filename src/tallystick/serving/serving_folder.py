@@ -1,0 +1,68 @@
+"""Keep what a party has of serving a contract, whichever of its runs is served: a secret, a journal, and a lock."""
+
+import json
+import secrets
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from tallystick.config.contract import Contract
+from tallystick.config.party import PartyFile
+from tallystick.encryption import FolderKey
+from tallystick.scoring.answering import OPEN, Gate
+from tallystick.scoring.journal import Journal
+from tallystick.storage import Origin, is_encrypted, locked, make_folder, read_json, write_json
+
+_FOLDER = "serving"
+SECRET_BYTES = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServingHome:
+    """A folder beside the run folders.
+
+    All versions share it: budgets count what was asked of any of them, and a row stands in the same window with each.
+
+    Args:
+        path: of the folder.
+        key: what the secret is encrypted with; None where run folders are not encrypted.
+    """
+
+    path: Path
+    key: FolderKey | None = field(repr=False)
+
+    @classmethod
+    def of(cls, contract: Contract, party: PartyFile) -> "ServingHome":
+        """Open the folder of this party under this contract, made if it is not there; raises StorageError."""
+        path = party.runs / _FOLDER / contract.name / party.party
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(path)
+        return cls(path=path, key=party.run_key)
+
+    @property
+    def origin(self) -> Origin:
+        """Return the owner of its files."""
+        return Origin(folder=self.path, key=self.key)
+
+    def locked(self) -> AbstractContextManager[None]:
+        """Hold it for this process alone; raises ConfigError where another one serves this contract for this party already."""
+        return locked(self.path, doing="serves this contract for this party already")
+
+    def secret(self) -> bytes:
+        """32 bytes that windows and the journal's digests follow from; raises DamagedFile."""
+        path = self.path / "secret.json"
+        origin = Origin(folder=self.path, only="secret of serving", key=self.key)
+        if self.key is not None and _FOLDER in self.key.clear and path.exists() and not is_encrypted(path):
+            origin = replace(origin, key=None)  # drawn before the party file named a key
+        elif not path.exists():
+            content = json.dumps({"secret": secrets.token_bytes(SECRET_BYTES).hex()})
+            write_json(path, content.encode(), origin=origin, private=True)
+        return bytes.fromhex(json.loads(read_json(path, origin=origin))["secret"])
+
+    def gate(self, *, a_day: int | None, a_day_per_row: int | None, journal: bool) -> Gate:
+        """Build the journal, and budgets that follow from it."""
+        if not journal and a_day is None and a_day_per_row is None:
+            return OPEN
+        return Journal(
+            origin=Origin(folder=self.path, key=self.key), secret=self.secret(), a_day=a_day, a_day_per_row=a_day_per_row
+        )

@@ -1,0 +1,418 @@
+"""What a side that serves is made of, whatever its role: its runs, its rows, and sessions that are made again when they end."""
+
+import gc
+import secrets
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import polars as pl
+
+from tallystick.alignment.outcome import Alignment
+from tallystick.alignment.pairwise import LocalOptions
+from tallystick.config.contract import Contract
+from tallystick.config.party import PartyFile
+from tallystick.config.party_checks import check_party
+from tallystick.config.serving import MOST_ALIGNMENTS, Postgres, Redis, ServingConfig, Way
+from tallystick.config.table import TableConfig
+from tallystick.errors import ConfigError, DataError, PeerError, StorageError, TallystickError
+from tallystick.job.handshake import Agreement, PromotedHalf, ResumeState
+from tallystick.job.job import use_threads
+from tallystick.job.phases.align import align
+from tallystick.job.preflight import require_to_predict
+from tallystick.job.process import Work, with_sessions
+from tallystick.job.run_selection import chosen_run, named_run, offered
+from tallystick.job.versions import Versions
+from tallystick.network.channel import Channel
+from tallystick.network.endpoint import Endpoint
+from tallystick.run_folder.answer_journal import SERVING, AnswerLog, serving_secret
+from tallystick.run_folder.embedding_charge import EmbeddingCharge, noise_on_embeddings
+from tallystick.run_folder.folder import RunFolder
+from tallystick.run_folder.noise_secret import row_noise_secret
+from tallystick.run_folder.trained import Architecture, kept_encoder
+from tallystick.scoring.alignment_reuse import meet_feature_party, meet_label_party
+from tallystick.scoring.answering import Gate
+from tallystick.scoring.stores.boundary import Boundary
+from tallystick.scoring.stores.postgres import PostgresStore
+from tallystick.scoring.stores.redis import RedisStore
+from tallystick.scoring.stores.store import KeyedRows
+from tallystick.scoring.stores.table import Snapshot, TableStore
+from tallystick.serving.kept_alignment import KeptAlignment
+from tallystick.serving.serving_folder import ServingHome
+from tallystick.tables.encoder import Encoder
+from tallystick.tables.keys import Keys, fingerprint, keys_of
+from tallystick.tables.lazy_table import Frame
+from tallystick.tables.repeats import with_summaries
+from tallystick.tables.table import read_rows
+from tallystick.watcher import Watcher
+
+R = TypeVar("R")
+COMMAND = "serve"
+AGAIN_S = 0.5
+_DAY_S = 86_400.0
+
+
+class Stop(threading.Event):
+    """Set where serving is to end, and no new round begins; ``interrupt`` ends what still waits for a partner, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._network: Endpoint | None = None
+        self._interrupted = False
+
+    def interrupt(self) -> None:
+        """End the present round wherever it waits."""
+        self.set()
+        self._interrupted = True
+        if (network := self._network) is not None:
+            network.interrupt()
+
+    def reaches(self, network: Endpoint) -> None:
+        """Take the endpoint of a round that begins."""
+        self._network = network
+        if self._interrupted:
+            network.interrupt()
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class OpenRun:
+    """A run as this side has it: its folder, the encoder of its columns, and the rows that it finds by key.
+
+    Args:
+        run_id: of the run.
+        folder: this party's.
+        ids: the most that a party had when it was trained.
+        encoder: of the own columns; None where there are none.
+        store: rows by key, as this encoder reads them.
+    """
+
+    run_id: str
+    folder: RunFolder
+    ids: int
+    encoder: Encoder | None
+    store: KeyedRows
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServingSide:
+    """One side that serves, whichever run: its files, and the rows as they were at the start.
+
+    Args:
+        contract, party: what it serves by.
+        serving: the contract's section of it.
+        first: the run to begin with: the chosen one, else the newest promotion, else the latest complete one.
+        chosen: whether the run was named: then no promotion is followed.
+        versions: this party's promotions.
+        home: what it keeps of serving.
+        source: where the rows come from.
+        frame, keys: the rows.
+        watcher: is told.
+        aligned_at: when the latest new alignments began, by the monotonic clock.
+    """
+
+    contract: Contract
+    party: PartyFile
+    serving: ServingConfig
+    first: RunFolder
+    chosen: bool
+    versions: Versions
+    home: ServingHome
+    source: TableConfig
+    frame: Frame
+    keys: Keys
+    watcher: Watcher
+    aligned_at: deque[float] = field(default_factory=lambda: deque(maxlen=MOST_ALIGNMENTS), init=False)
+
+    @classmethod
+    def of(cls, contract: Contract, party: PartyFile, *, table: str | None, run: str | None, watcher: Watcher) -> "ServingSide":
+        """Read and check all that this side can check alone; raises ConfigError or DataError."""
+        if contract.serving is None:
+            raise ConfigError(
+                "serving: the contract allows no serving; agree on a section serving with the ways of asking, "
+                "and train under that contract"
+            )
+        check_party(contract, party)
+        check_serving(contract, party)
+        source = party.table_at(table)
+        versions = Versions(contract=contract, party=party)
+        promoted = versions.halves()[:1] if run is None else ()
+        if promoted:
+            versions.require_usable()
+        folder = chosen_run(contract, party, promoted[0].run_id if promoted else run, say=watcher.say)
+        candidate = versions.candidate() if run is None and not promoted else None
+        if candidate is not None and candidate.run_id == folder.run_id:
+            raise ConfigError(
+                f"run {folder.run_id} is a candidate here and answers nobody, and no run is promoted; promote the one that is to "
+                "be in use on all sides, or name one with --run"
+            )
+        encoder = kept_encoder(folder)
+        frame = _read(source, contract, party, encoder)
+        return cls(
+            contract=contract,
+            party=party,
+            serving=contract.serving,
+            first=folder,
+            chosen=run is not None,
+            versions=versions,
+            home=ServingHome.of(contract, party),
+            source=source,
+            frame=frame,
+            # Sorted: a partner that meets this side again sees whether its keys changed, and nothing of the table's order.
+            keys=require_to_predict(contract, party, frame, encoder, folder=folder, charges=False).sorted(),
+            watcher=watcher,
+        )
+
+    @property
+    def is_label(self) -> bool:
+        """Whether this is the label party."""
+        return self.party.party == self.contract.label_party
+
+    @property
+    def architecture(self) -> Architecture:
+        """How this party's part of the network is put together."""
+        return Architecture.of(self.contract, self.party.party, secret=row_noise_secret(self.contract, self.party))
+
+    @property
+    def follows(self) -> bool:
+        """Whether promotions that are made while it serves are followed.
+
+        Without gradients the label party keeps to those that it began with: when it goes over to a run, and whether, would tell
+        when the run's training ended at home, and whether.
+        """
+        return not self.chosen and (self.contract.sends_gradients or not self.is_label)
+
+    def resume_state(self, promoted: tuple[PromotedHalf, ...]) -> ResumeState:
+        """What this side says in the handshake: that it serves, what it promoted, and which complete runs it has."""
+        run_id = promoted[0].run_id if promoted else self.first.run_id
+        return offered(self.contract, self.party, command=COMMAND, run_id=run_id, promoted=promoted, chosen=self.chosen)
+
+    def promotion_of(self, run_id: str) -> tuple[PromotedHalf, ...]:
+        """This run, if it is promoted: for a side that follows no promotion while it stands."""
+        return () if self.chosen else tuple(half for half in self.versions.halves() if half.run_id == run_id)
+
+    def agreed(self, agreement: Agreement, peer: str, *, expected: str | None = None) -> str:
+        """The id of the run to begin with.
+
+        Raises PeerError for another one than is ``expected``, or where a half of it has changed since all promoted it.
+        """
+        if agreement.align or expected not in (None, agreement.run_id):
+            raise PeerError(peer, "the peers' models are of other runs; all must serve the same run's model")
+        if agreement.version:
+            self.versions.agree(agreement.run_id, agreement.version, peer)
+        return agreement.run_id
+
+    def gate(self, *, crosses: bool = True) -> Gate:
+        """This side's journal, and the contract's budgets where a row that is asked for ``crosses``."""
+        return self.home.gate(
+            a_day=self.serving.questions_a_day if crosses else None,
+            a_day_per_row=self.serving.questions_a_day_per_row if crosses else None,
+            journal=self.party.serving.journal,
+        )
+
+    def load_agreed(self, load: Callable[[str], R], run_id: str) -> R:
+        """Load the run that the handshake settled; what it lacks may be put right while serving goes on, so StorageError."""
+        try:
+            return load(run_id)
+        except (ConfigError, DataError) as error:
+            raise StorageError(f"run {run_id} cannot be served: {error}") from None
+
+    def answers(self, run: OpenRun) -> AnswerLog | None:
+        """Where what a run answered is kept; None where the party file keeps nothing."""
+        config = self.party.serving.answers
+        if config is None:
+            return None
+        return AnswerLog(origin=run.folder.origin, secret=serving_secret(run.folder), config=config)
+
+    def open(self, run_id: str, *, anew: bool = True) -> OpenRun:
+        """Read a run's folder, and the rows for its encoder: ``anew``, or as they were at the start, for the first run.
+
+        Raises ConfigError, DataError or StorageError where it is not usable, BudgetExceeded where noise on its rows cannot be
+        charged.
+        """
+        folder = named_run(self.contract, self.party, run_id, option="run") if anew else self.first
+        folder.check(trained=True)
+        kept = folder.load_alignment()
+        if kept is None or not folder.trained:
+            raise DataError(f"{folder.path} holds no trained model; it does not look like a finished run")
+        encoder = kept_encoder(folder)
+        frame = _read(self.source, self.contract, self.party, encoder) if anew else self.frame
+        return OpenRun(
+            run_id=run_id,
+            folder=folder,
+            ids=max(kept[1].sizes.values()),
+            encoder=encoder,
+            store=Boundary(self._store(folder, encoder, frame), say=self.watcher.say),
+        )
+
+    def _store(self, folder: RunFolder, encoder: Encoder | None, frame: Frame) -> KeyedRows:
+        """Where rows are found by key; raises ConfigError, and BudgetExceeded where noise on these rows was to be charged."""
+        noisy = not self.is_label and self.contract.embedding_defenses().noisy
+        config = self.party.serving.store
+        if config is not None and noisy:
+            raise ConfigError(
+                "serving.store: rows that may change at any time cannot be charged to the ledger for their noise "
+                "(gaussian-embeddings); leave it out, and serve the table"
+            )
+        if isinstance(config, Redis):
+            return RedisStore(config, encoder, _types(self.frame, encoder))
+        if isinstance(config, Postgres):
+            text = (*self.party.text_columns, *(encoder.text_columns if encoder is not None else ()))
+            return PostgresStore(config, encoder, _types(self.frame, encoder), text=text)
+
+        def snapshot_of(frame: Frame) -> Snapshot:
+            keys = keys_of(frame, self.party, self.contract.alignment)
+            snapshot = Snapshot.of(frame, keys, encoder, noisy=noisy)
+            self._charge(snapshot, folder)
+            return snapshot
+
+        return TableStore(
+            snapshot_of(frame),
+            read=lambda: snapshot_of(_read(self.source, self.contract, self.party, encoder)),
+            signature=partial(signature, self.source),
+            refresh_s=self.party.serving.refresh_s,
+            say=self.watcher.say,
+        )
+
+    def _charge(self, snapshot: Snapshot, folder: RunFolder) -> None:
+        """Charge one release of each row's noisy embedding, once for a table: the same rows get the same noise ever after."""
+        if self.is_label or noise_on_embeddings(self.contract) is None:
+            return
+        facts, digest = folder.noted(SERVING), snapshot.digest()
+        charged = facts.get("charged", [])
+        assert isinstance(charged, list)
+        if digest not in charged:
+            what = f"serving with {folder.path.name}"
+            EmbeddingCharge.of(self.contract, self.party, folder, what=what)("prediction")
+            folder.note(SERVING, {**facts, "charged": [*charged, digest]}, private=True)
+
+    def align(self, channels: dict[str, Channel], ids: int) -> Alignment:
+        """The alignment of before, where all sides have kept it for their present keys; else a new one, as for a prediction.
+
+        Its rows are the same whichever run scores them. A peer may bring twice as many as ``ids``.
+
+        Raises PeerError where there were MOST_ALIGNMENTS new ones already: sessions are made again with nobody looking on, and
+        whoever brought another list each time would learn which of any number of ids this side has.
+        """
+        keys = f"{self.contract.hash} {fingerprint(self.keys)}"
+        kept = KeptAlignment(folder=self.home.path, origin=self.home.origin, keys=keys, say=self.watcher.say)
+        found = kept.load()
+        known = found[0] if found is not None else ""
+        if self.is_label:
+            peers = [channels[name] for name in self.contract.feature_parties]
+            name, again = meet_label_party(known, peers, draw=secrets.token_bytes)
+        else:
+            name, again = meet_feature_party(known, channels[self.contract.label_party])
+        if again and found is not None:
+            return found[1]
+        self._count_alignment(next(iter(channels)))
+        options = LocalOptions(threads=self.party.threads)
+        alignment = align(self.contract, self.party.party, self.keys, channels, local=options, expected=2 * ids)
+        kept.save(name, alignment)
+        return alignment
+
+    def _count_alignment(self, peer: str) -> None:
+        now = time.monotonic()
+        if len(self.aligned_at) == MOST_ALIGNMENTS and now - self.aligned_at[0] < _DAY_S:
+            raise PeerError(
+                peer,
+                f"the sides have aligned anew {MOST_ALIGNMENTS} times in a day, and whoever serves does so no more by itself: "
+                "see whose keys change so often, then start `tallystick serve` again",
+            )
+        self.aligned_at.append(now)
+
+    def in_rounds(self, work: Work[None], *, stopped: Stop) -> None:
+        """Do the work over fresh sessions, again and again: a partner that goes away comes back to a new round.
+
+        Tables that do not go together end it in the first round alone: after that a partner has brought another one, and may
+        bring the former back.
+        """
+        use_threads(self.party.threads or 1)
+        # What stands by now stays. To go through it for garbage takes a tenth of a second, in which nobody is answered.
+        gc.collect()
+        gc.freeze()
+        contract = self.contract.model_copy(update={"network": self.contract.network.model_copy(update={"wait_s": _FOR_EVER_S})})
+        said = ""
+        for_good: tuple[type[TallystickError], ...] = (ConfigError, DataError)
+        while not stopped.is_set():
+            try:
+                with_sessions(contract, self.party, work, watcher=self.watcher, opened=stopped.reaches)
+            except TallystickError as error:
+                if isinstance(error, for_good):
+                    raise
+                if str(error) != said:
+                    said = str(error)
+                    self.watcher.say(f"{error}; serving goes on, and the sessions are made again")
+            except Exception as error:  # a defect of ours, which a partner may have found
+                where = traceback.extract_tb(error.__traceback__)[-1]
+                text = f"a session failed unexpectedly ({type(error).__name__} in {Path(where.filename).name}:{where.lineno})"
+                if text != said:
+                    said = text
+                    self.watcher.say(f"{text}; serving goes on, and the sessions are made again")
+            for_good = (ConfigError,)
+            stopped.wait(AGAIN_S)
+
+
+_FOR_EVER_S = 604_800.0
+
+
+def _read(source: TableConfig, contract: Contract, party: PartyFile, encoder: Encoder | None) -> Frame:
+    return with_summaries(read_rows(source, party, trained=encoder), party, contract.alignment)
+
+
+def _types(frame: Frame, encoder: Encoder | None) -> dict[str, pl.DataType]:
+    """The types of a table's columns, and of those that the model reads what they were in training."""
+    return dict(frame.schema) | (encoder.types if encoder is not None else {})
+
+
+_OF_ANY_SIDE = {"store", "refresh_s", "journal"}
+"""Options of a side that has no clients."""
+
+
+def check_serving(contract: Contract, party: PartyFile) -> None:
+    """Check that a party file's serving section fits its role; raises ConfigError with one line per problem."""
+    options, is_label = party.serving, party.party == contract.label_party
+    assert contract.serving is not None
+    problems = []
+    asks = is_label is not contract.serving.feature_party_asks
+    who = contract.feature_parties[0] if contract.serving.feature_party_asks else contract.label_party
+    if asks and options.listen is None:
+        problems.append(f'serving.listen: is missing; {who} answers clients there, for example on "127.0.0.1:8443"')
+    if not asks:
+        given = options.model_fields_set - _OF_ANY_SIDE
+        problems += [
+            f"serving.{name}: by {' and '.join(contract.serving.ways)} only {who} answers clients; leave it out"
+            for name in sorted(given)
+        ]
+    if options.store is not None and _reads_the_table(contract, options.way or contract.serving.ways[0], is_label=is_label):
+        problems.append(
+            f"serving.store: by {' or '.join(contract.serving.ways)} rows of {party.party} are those of its table when serving "
+            "begins; leave it out"
+        )
+    if options.way is not None and options.way not in contract.serving.ways:
+        problems.append(f"serving.way = {options.way}: the contract allows {', '.join(contract.serving.ways)}")
+    if problems:
+        raise ConfigError("\n".join(f"party file: {problem}" for problem in problems))
+
+
+def _reads_the_table(contract: Contract, way: Way, *, is_label: bool) -> bool:
+    """Whether a side's rows are found by their positions alone, as they were at the start."""
+    assert contract.serving is not None
+    if contract.serving.feature_party_asks:
+        return is_label or way == "agreed-batch"
+    return contract.linkage.imputes and not is_label
+
+
+def signature(source: TableConfig) -> Hashable:
+    """What differs once a table's files have changed; what a query or an object store gives is read again at every look."""
+    if not isinstance(source.path, Path):
+        return object()
+    anchor = Path(source.path.anchor)
+    paths = sorted(source.path.iterdir() if source.path.is_dir() else anchor.glob(str(source.path.relative_to(anchor))))
+    stats = ((path, path.stat()) for path in paths)
+    return tuple((str(path), stat.st_mtime_ns, stat.st_size, stat.st_ino) for path, stat in stats)

@@ -1,0 +1,240 @@
+"""Switch a label party from one version to another while it serves.
+
+Each side looks at its promotions for itself. Every LOOK_S, by a clock that no request touches, the label party tells the partners
+which runs it wants loaded, each with the hash of all halves, and hears what they promoted and what they have loaded. The newest
+run that all promoted is loaded beside the one in use. Once it is on all sides, requests that come from then on are for it. What
+came before is answered by the run that it came for. So no batch is of two runs, and nothing has to happen at one moment on all
+sides.
+
+- At most three runs are loaded: the one in use, the promoted one before it, and a candidate. While a switch is under way, the
+  next one takes the place of the one before.
+- A request may name one of the first two: ``run_id`` beside ``rows``, or the header ``x-run-id`` with Arrow. Another id is a 404.
+  A run that waits for a side, or a candidate, is a 409. Both say which runs are served.
+- A feature party that takes a run back answers for it 30 seconds more, so that the label party can go over to the one before.
+- The alignment and the windows are the same for all runs. By ``ahead``, the new run's embeddings cross in pieces before it
+  scores.
+- All this has a thread of its own, which waits for no batch: when its messages leave, what is in them, and the order of runs in
+  them follow from when the session began and what is promoted and loaded. By ``ahead``, where a request crosses nothing, they are
+  all that a partner sees.
+- A run of another contract text is no version. With ``--run``, and where the feature party asks, a side keeps the run that it
+  began with.
+
+Threat model: honest-but-curious parties. Not protected: a partner can say that a run is loaded, and answer with another one's
+embeddings; nothing in an embedding shows whose it is.
+"""
+
+import math
+import threading
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+
+from tallystick.errors import PeerError, printable
+from tallystick.job.handshake import PromotedHalf, common_versions
+from tallystick.job.versions import Versions
+from tallystick.network.channel import Channel
+from tallystick.scoring.asking import AskAhead, Asking, Refused
+from tallystick.scoring.scoring_messages import RowQuestion
+from tallystick.serving.loaded_runs import AGAIN_S, LOOK_S, MOST_LOADED, LoadedRuns
+from tallystick.serving.served_runs import RunsNow, ServedRun, ServedRuns
+from tallystick.serving.serving_messages import VersionsHeld, VersionsWanted, WantedRun
+
+Building = Generator[None, None, Asking]
+"""Makes a way of asking, a step between two batches; raises Refused."""
+
+
+@dataclass(kw_only=True)
+class Switching:
+    """The label party's part in a session.
+
+    Args:
+        party: this party's name.
+        channels: to the partners, by name.
+        versions: this party's promotions.
+        runs: those that are loaded.
+        served: what requests see.
+        begun: the run that the handshake settled, and its version.
+        building: begins a way of asking for a run's rows.
+        turn: gives what is held while partners are told, and answer: batches speak over the same channels.
+        say: is told.
+        within_s: how long a partner's list is waited for; None is for ever.
+    """
+
+    party: str
+    channels: Mapping[str, Channel]
+    versions: Versions
+    runs: LoadedRuns[ServedRun]
+    served: ServedRuns
+    begun: WantedRun
+    building: Callable[[ServedRun], Building]
+    turn: Callable[[], AbstractContextManager[object]]
+    say: Callable[[str], None]
+    within_s: float | None = None
+    askings: dict[str, Asking] = field(default_factory=dict, init=False)
+    _wanted: tuple[WantedRun, ...] = field(init=False)
+    _being_built: dict[str, Building] = field(default_factory=dict, init=False)
+    _unusable: dict[str, float] = field(default_factory=dict, init=False)
+    _said: dict[str, str] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self._wanted = (self.begun,)
+
+    def begin(self, run: ServedRun) -> None:
+        """Have the settled run asked, all of its building at once."""
+        building = self.building(run)
+        while self._step(run.run_id, building):
+            pass
+        self._use(run)
+
+    def keep_up(
+        self, over: threading.Event, *, now: Callable[[], float] = time.monotonic, wait: Callable[[float], object] | None = None
+    ) -> None:
+        """Look at versions every LOOK_S from now on until it is ``over``, and build what is to be built between two looks.
+
+        Looks that fall into a longer one, or into a step of building, are left out. ``wait`` waits so many seconds, or until it
+        is over.
+        """
+        began, looks = now(), 0
+        while not over.is_set():
+            ahead_s = began + looks * LOOK_S - now()
+            if ahead_s > 0 and not self._being_built:
+                (wait or over.wait)(ahead_s)
+                continue
+            if ahead_s <= 0:
+                self._look()
+                looks += 1
+            else:
+                run_id, building = next(iter(self._being_built.items()))
+                if not self._tried_step(run_id, building):
+                    del self._being_built[run_id]
+                    self._look()
+            looks = max(looks, math.floor((now() - began) / LOOK_S) + 1)
+
+    def _look(self) -> None:
+        versions_held = self._exchange()
+        own = self.runs.promoted
+        lists = {self.party: own.halves, **{name: each.promoted for name, each in versions_held.items()}}
+        common = {
+            run_id: version for run_id, version in common_versions(own.halves, lists).items() if self._agree(run_id, version)
+        }
+        candidate = self._candidate(versions_held)
+        in_use, target = self._switch(next(iter(common), None))
+        version_of_run = {each.run_id: each.version for each in (self.begun, *self._wanted)} | common | candidate
+        order = dict.fromkeys([in_use, target, *candidate, *list(common)[:2]])
+        ids = [run_id for run_id in order if run_id in version_of_run][:MOST_LOADED]
+        waited_for = [run.run_id for run in self.runs.loaded if run.users.any]  # at home; a partner hears of it at the next look
+        for run_id in [run_id for run_id in self.askings if run_id not in (*ids, *waited_for)]:
+            del self.askings[run_id]
+        self._stand(list(common)[:2], candidate, self._missing(lists))
+        self._wanted = tuple(WantedRun(run_id=run_id, version=version_of_run[run_id]) for run_id in ids)
+        self.runs.want(ids)
+        self._build([run_id for run_id in ids if all(run_id in each.loaded for each in versions_held.values())])
+        for name, each in versions_held.items():
+            for run_id in each.failed:
+                self._tell(f"{name} {run_id}", f"{name} cannot load run {run_id}; its log says why")
+
+    def _switch(self, newest: str | None) -> tuple[str, str]:
+        """Go over to the newest run of all if it can be asked; gives the run in use, and the one to be."""
+        in_use = self.served.now.current.run_id
+        if newest is not None and newest != in_use and newest in self.askings:
+            self._use(self.runs[newest])
+            in_use = newest
+        return in_use, newest or in_use
+
+    def _exchange(self) -> dict[str, VersionsHeld]:
+        with self.turn():
+            for channel in self.channels.values():
+                channel.send(RowQuestion(number=0, versions=True))
+                channel.send(VersionsWanted(runs=self._wanted))
+            return {name: channel.receive(VersionsHeld, within_s=self.within_s) for name, channel in self.channels.items()}
+
+    def _agree(self, run_id: str, version: str) -> bool:
+        """Keep the version of a run; False where it is another than it was before."""
+        if any(each.run_id == run_id and each.version == version for each in self._wanted):
+            return True
+        try:
+            self.versions.agree(run_id, version, next(iter(self.channels)))
+        except PeerError as error:
+            self._tell(run_id, str(error))
+            return False
+        return True
+
+    def _candidate(self, held: Mapping[str, VersionsHeld]) -> dict[str, str]:
+        """Return the run to be scored beside and its version, once all have named it; else nothing."""
+        own = self.runs.promoted.candidate
+        if own is None:
+            return {}
+        lists = {self.party: (own,)}
+        lists.update({name: (each.candidate,) for name, each in held.items() if each.candidate is not None})
+        if len(lists) <= len(held):
+            lacking = " and ".join(name for name in held if name not in lists)
+            self._tell("candidate", f"run {own.run_id} is a candidate here, and not yet of {lacking}")
+            return {}
+        common_runs = common_versions((own,), lists)
+        if not common_runs:
+            self._tell("candidate", f"run {own.run_id} is a candidate here, and another one elsewhere; name one on all sides")
+        return {run_id: version for run_id, version in common_runs.items() if self._agree(run_id, version)}
+
+    def _build(self, run_ids: Sequence[str]) -> None:
+        """Begin a way of asking for runs that all sides have loaded."""
+        loaded, now = {run.run_id: run for run in self.runs.loaded}, time.monotonic()
+        for run_id in run_ids:
+            is_new = run_id not in self.askings and run_id not in self._being_built
+            if is_new and run_id in loaded and now >= self._unusable.get(run_id, now):
+                self._being_built[run_id] = self.building(loaded[run_id])
+        for run_id in [run_id for run_id in self._being_built if run_id not in run_ids]:
+            del self._being_built[run_id]
+
+    def _tried_step(self, run_id: str, building: Building) -> bool:
+        why = ""
+        try:
+            goes_on = self._step(run_id, building)
+        except Refused as error:
+            goes_on, why = False, str(error)
+        asking = self.askings.get(run_id)
+        if isinstance(asking, AskAhead) and asking.is_over_budget:
+            del self.askings[run_id]
+            why = "the budget of the day does not allow all of its rows"
+        if why:
+            self._unusable[run_id] = time.monotonic() + AGAIN_S
+            self._tell(run_id, f"run {run_id} cannot be asked: {why}; versions stay as they are")
+        return goes_on
+
+    def _step(self, run_id: str, building: Building) -> bool:
+        """Do one step; False once it is done."""
+        try:
+            next(building)
+        except StopIteration as end:
+            self.askings[run_id] = end.value
+            return False
+        return True
+
+    def _use(self, run: ServedRun) -> None:
+        before = self.served.now.current
+        self.served.now = RunsNow(current=run, missing=self.served.now.missing)
+        if before is not run:
+            self.say(f"run {run.run_id} scores from now on, in place of run {before.run_id}")
+
+    def _stand(self, answered: Sequence[str], candidate: Mapping[str, str], missing: Mapping[str, tuple[str, ...]]) -> None:
+        loaded = {run.run_id: run for run in self.runs.loaded if run.run_id in self.askings}
+        current = self.served.now.current
+        before = next((loaded[run_id] for run_id in answered if run_id in loaded and run_id != current.run_id), None)
+        beside = next((loaded[run_id] for run_id in candidate if run_id in loaded and run_id != current.run_id), None)
+        self.served.now = RunsNow(current=current, before=before, candidate=beside, missing=missing)
+        for run_id, parties in missing.items():
+            self._tell(
+                run_id, f"run {run_id} waits until {' and '.join(parties)} has promoted it; run {current.run_id} stays in use"
+            )
+
+    def _missing(self, lists: Mapping[str, Sequence[PromotedHalf]]) -> dict[str, tuple[str, ...]]:
+        """Each party's newest promotion, where it waits, and whoever has not promoted it."""
+        ids = {name: [half.run_id for half in halves] for name, halves in lists.items()}
+        newest = dict.fromkeys(found[0] for found in ids.values() if found)
+        lacking = {run_id: tuple(name for name, found in ids.items() if run_id not in found) for run_id in newest}
+        return {run_id: names for run_id, names in lacking.items() if names}
+
+    def _tell(self, about: str, text: str) -> None:
+        if self._said.get(about) != text:
+            self._said[about] = text
+            self.say(printable(text))

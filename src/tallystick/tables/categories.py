@@ -1,0 +1,106 @@
+"""Categories: which of a column's values get a code of their own, by the training rows, and the codes of cells.
+
+Code 0 is missing. Code 1 is every category that is unseen in training, rarer than ``encoding.min_count``, or beyond
+``encoding.max_categories``. Codes from 2 are the categories by falling frequency. Values are compared as text, spelt as keys are.
+A column keeps having new values if at least one training row in a hundred has a value that no other has (Good 1953). There
+``min_count: auto`` asks for more rows, because a network learns categories of a few rows by heart.
+
+Shapes: N rows.
+"""
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from tallystick.config.party import EncodingConfig
+from tallystick.tables.column_formats import Form
+from tallystick.tables.text import as_text
+
+MISSING, UNSEEN, FIRST_CATEGORY = 0, 1, 2
+UNSEEN_SHARE = 0.01  # encoding.min_count = auto asks more rows of a category where so many new rows would have an unseen one
+ENCODED_AT_A_TIME = 2**18  # rows whose cells are spelt out at a time
+
+
+class CategoricalColumn(msgspec.Struct, frozen=True, kw_only=True):
+    """One categorical column: 0 missing, 1 unseen or rare, 2 + k the k-th most frequent category of the training rows."""
+
+    name: str
+    categories: tuple[str, ...]
+    min_count: int = 1  # training rows that each of them has
+    form: Form = "text"
+    built_for: int | None = None  # categories when the network was built, where later trainings brought more
+
+    @property
+    def tables(self) -> tuple[int, int]:
+        """Return how many codes there are, and how many the network was built for."""
+        return FIRST_CATEGORY + len(self.categories), FIRST_CATEGORY + (self.built_for or len(self.categories))
+
+    def encode(self, column: pl.Series) -> NDArray[np.int64]:
+        """Give each cell's code."""
+        return codes_of(column, self.categories)
+
+
+def codes_of(column: pl.Series, categories: tuple[str, ...]) -> NDArray[np.int64]:
+    """Give each cell's code among these categories."""
+    known_values = pl.Series(categories, dtype=pl.String)
+    codes = pl.int_range(FIRST_CATEGORY, FIRST_CATEGORY + len(known_values), eager=True)
+    text = as_text(column)
+    code_N = text.replace_strict(known_values, codes, default=UNSEEN, return_dtype=pl.Int64)
+    return code_N.set(text.is_null(), MISSING).to_numpy()
+
+
+def count_values(columns: Iterable[pl.Series]) -> pl.DataFrame:
+    """Count each value of these columns together, missing cells too: ``text`` and ``len``."""
+    parts = [
+        pl.DataFrame({"text": as_text(part)}).group_by("text").len() for column in columns for part in cells_at_a_time(column)
+    ]
+    return pl.concat(parts).group_by("text").agg(pl.col("len").sum())
+
+
+def kept_categories(counts: pl.DataFrame, encoding: EncodingConfig, *, cells: int) -> tuple[tuple[str, ...], int]:
+    """Choose the values that get a code of their own, by falling frequency, and how often each must occur among the ``cells``."""
+    least = encoding.min_count
+    if least == "auto":
+        least = _fitting_count(counts.get_column("len"), cells)
+    common = (
+        counts.drop_nulls("text")
+        .filter(pl.col("len") >= least)
+        .sort(["len", "text"], descending=[True, False])
+        .head(encoding.max_categories)
+    )
+    return tuple(common.get_column("text").to_list()), least
+
+
+def fit_categorical(
+    name: str, cells: Iterable[pl.Series], encoding: EncodingConfig, *, rows: int, form: Form = "text"
+) -> CategoricalColumn | None:
+    """Fit on the cells of so many training rows, in any order; None for a column that is constant there."""
+    counts = count_values(cells)
+    if counts.height == 1:
+        return None
+    categories, least = kept_categories(counts, encoding, cells=rows)
+    return CategoricalColumn(name=name, categories=categories, min_count=least, form=form)
+
+
+def _fitting_count(counts: pl.Series, rows: int) -> int:
+    """Choose by size, and by whether new values keep coming.
+
+    Never one row: the code of rare and unseen categories is trained by the rare ones. Where a row in a hundred would bring a
+    category that was never seen (Good, 1953: as many as stand in one training row alone), the seen ones are learnt by heart, and
+    so more rows are asked of a code.
+    """
+    is_open = (counts == 1).sum() >= UNSEEN_SHARE * rows
+    return min(max(rows // 1000, 4), 20) if is_open else usual_count(rows)
+
+
+def usual_count(rows: int) -> int:
+    """Return how many rows ``min_count: auto`` asks of a category, in a column that does not keep having new values."""
+    return min(max(rows // 5000, 4), 10)
+
+
+def cells_at_a_time(column: pl.Series) -> Iterator[pl.Series]:
+    """Yield a column in parts of as many cells as are written out at once."""
+    return (column[start : start + ENCODED_AT_A_TIME] for start in range(0, max(len(column), 1), ENCODED_AT_A_TIME))

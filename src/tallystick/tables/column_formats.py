@@ -1,0 +1,151 @@
+"""Forms: how a feature column's cells were read in training. Every later table's cells are brought into this form, or refused."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
+
+import polars as pl
+
+from tallystick.errors import FeatureError
+from tallystick.tables.text import as_text, rows_listed
+from tallystick.tables.times import iso_moments
+
+Form = Literal["number", "boolean", "text", "date", "moment", "zoned", "time", "duration"]
+
+WORDS: Mapping[str, str] = {
+    "number": "numbers",
+    "boolean": "true and false",
+    "text": "text",
+    "date": "dates",
+    "moment": "time stamps without a zone",
+    "zoned": "time stamps with a zone",
+    "time": "times of day",
+    "duration": "durations",
+}
+TYPES: Mapping[Form, pl.DataType] = {
+    "number": pl.Float64(),
+    "boolean": pl.Boolean(),
+    "text": pl.String(),
+    "date": pl.Date(),
+    "moment": pl.Datetime("us"),
+    "zoned": pl.Datetime("us", "UTC"),
+    "time": pl.Time(),
+    "duration": pl.Duration("us"),
+}
+"""A type of each form, for cells that come without one."""
+
+
+def form_of(kind: pl.DataType, *, use: Literal["numeric", "categorical"]) -> Form:
+    """Say which form a column of this type has; text that is listed as numeric is read as numbers."""
+    if kind in (pl.String, pl.Categorical, pl.Enum, pl.Null):
+        return "number" if use == "numeric" else "text"
+    if isinstance(kind, pl.Datetime):
+        return "moment" if kind.time_zone is None else "zoned"
+    other_forms: dict[pl.DataType, Form] = {pl.Boolean(): "boolean", pl.Date(): "date", pl.Time(): "time"}
+    return other_forms.get(kind, "duration" if isinstance(kind, pl.Duration) else "number")
+
+
+def has_form(kind: pl.DataType, form: Form) -> bool:
+    """Tell whether a column of this type is already in this form."""
+    return not kind.is_nested() and kind not in (pl.Binary, pl.Object) and form_of(kind, use="categorical") == form
+
+
+def as_form(column: pl.Series, form: Form, *, categories: Sequence[str] = ()) -> pl.Series:
+    """Give a column in the form that it had in training.
+
+    Args:
+        column: cells of a later table.
+        form: how the training read them.
+        categories: of a column of text, which tell whether cells of another type spell them as they were spelt.
+
+    Raises FeatureError, naming the column, what was trained and what is found, for cells that do not fit.
+    """
+    kind = column.dtype
+    if has_form(kind, form) and kind != pl.Null:
+        return column
+    if column.null_count() == len(column):
+        return pl.Series(column.name, [None] * len(column), dtype=TYPES[form])
+    if kind.is_nested() or kind in (pl.Binary, pl.Object):
+        raise _refusal(column, form, f"cells of type {kind}")
+    if form == "text":
+        return _as_spelt(column, categories)
+    form_here = form_of(kind, use="categorical")
+    if form_here == "text":
+        text = column.cast(pl.String).str.strip_chars()
+        text = text.set(text == "", None)
+        converted = _FROM_TEXT[form](text) if form in _FROM_TEXT else None
+        wrong = text.is_not_null() if converted is None else converted.is_null() & text.is_not_null()
+        if converted is None or wrong.any():
+            what = f"text that is none in {rows_listed(wrong)} of {len(column)} rows"
+            raise _refusal(column, form, what, hint=" (see table.decimal, if it is the sign before a fraction)")
+        return converted.alias(column.name)
+    if (form_here, form) == ("boolean", "number"):
+        return column.cast(pl.Int64)
+    if (form_here, form) == ("number", "boolean") and column.drop_nulls().is_in([0, 1]).all():
+        return column.cast(pl.Boolean)
+    if (form_here, form) == ("date", "moment"):
+        return column.cast(TYPES["moment"])
+    if (form_here, form) == ("moment", "date"):
+        if (column.dt.truncate("1d") == column).all():
+            return column.cast(pl.Date)
+        raise _refusal(column, form, "time stamps with a time of day")
+    raise _refusal(column, form, WORDS[form_here])
+
+
+def _refusal(column: pl.Series, form: Form, found: str, *, hint: str = "") -> FeatureError:
+    return FeatureError(
+        f"column {column.name!r}: the model was trained on {WORDS[form]}, and this table has {found}{hint}; bring the column "
+        "as it was in training, or train anew"
+    )
+
+
+def _as_spelt(column: pl.Series, categories: Sequence[str]) -> pl.Series:
+    """Spell typed cells as text, where a category that this type could hold is spelt in this way too.
+
+    A postcode 01067 that comes as the number 1067 would be an unseen category.
+    """
+    form_here = form_of(column.dtype, use="categorical")
+    known_values = pl.Series(categories, dtype=pl.String)
+    read = (
+        _FROM_TEXT[form_here](known_values)
+        if form_here in _FROM_TEXT
+        else known_values.clear().extend_constant(None, len(known_values))
+    )
+    spelt = as_text(read.filter(read.is_not_null()))
+    if (spelt != known_values.filter(read.is_not_null())).any():
+        raise _refusal(column, "text", f"{WORDS[form_here]}, which do not keep how it was written (such as zeros in front)")
+    return as_text(column)
+
+
+def _numbers(text: pl.Series) -> pl.Series:
+    if text.drop_nulls().str.contains(r"^[+-]?[0-9]{1,18}$").all():
+        return text.cast(pl.Int64)
+    numbers = text.cast(pl.Float64, strict=False)
+    return numbers.set(~numbers.is_finite().fill_null(True), None)
+
+
+def _booleans(text: pl.Series) -> pl.Series:
+    return text.str.to_lowercase().replace_strict({"true": True, "false": False}, default=None, return_dtype=pl.Boolean)
+
+
+def _moments(text: pl.Series, *, zoned: bool) -> pl.Series:
+    moments, is_zoned = iso_moments(text)
+    return moments.set(is_zoned != zoned, None).cast(TYPES["zoned" if zoned else "moment"])
+
+
+def _dates(text: pl.Series) -> pl.Series:
+    moments = _moments(text, zoned=False)
+    return moments.set((moments.dt.truncate("1d") != moments).fill_null(False), None).cast(pl.Date)
+
+
+def _times(text: pl.Series) -> pl.Series:
+    return text.str.replace(r"^(\d{2}:\d{2})$", "$1:00").str.to_time("%H:%M:%S%.f", strict=False)
+
+
+_FROM_TEXT: Mapping[Form, Callable[[pl.Series], pl.Series]] = {
+    "number": _numbers,
+    "boolean": _booleans,
+    "date": _dates,
+    "moment": lambda text: _moments(text, zoned=False),
+    "zoned": lambda text: _moments(text, zoned=True),
+    "time": _times,
+}

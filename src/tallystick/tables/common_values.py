@@ -1,0 +1,129 @@
+"""Values that no row has for itself: numbers drawn within narrow bins, rare codes pooled.
+
+Shapes: N rows it is fitted on, B rows of a batch, F numeric columns, G columns of codes, T bins of a column, C codes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from tallystick.tables.categories import UNSEEN
+from tallystick.tables.features import Features
+
+BINS = 128  # of a numeric column, or fewer
+LEAST_ROWS = 8  # of a bin
+LEAST_CODES = 10  # rows that have a code that stays
+
+
+class NumberBins(msgspec.Struct, frozen=True, kw_only=True):
+    """Bins of one numeric column: bin t begins at ``starts[t]``, and its numbers are drawn from ``lows[t]`` to ``highs[t]``.
+
+    A number that enough rows have is a bin of its own, from itself to itself. Numbers below the first bin belong to it.
+    """
+
+    starts: tuple[float, ...]
+    lows: tuple[float, ...]
+    highs: tuple[float, ...]
+
+
+class CommonValues(msgspec.Struct, frozen=True, kw_only=True):
+    """Common values: they replace in a party's encoded columns all that stands in a few rows only; fitted on its rows.
+
+    Made-up rows that copy cells of real ones are told by them: a number that one row has is no copied one. So real rows and
+    made-up rows alike get a number drawn within the bin of theirs (a hundred and twenty-eighth of the rows, and at least 8; a
+    number that so many rows have stays as it is, and where fewer rows lie between two such numbers they get one of them), and a
+    code that fewer than 10 rows have becomes that of unseen ones. No formal guarantee: what several columns say together stays
+    what it is.
+    """
+
+    numbers: tuple[NumberBins, ...]
+    codes: tuple[tuple[int, ...], ...]  # of each column what each code becomes; the last entry is for all later codes
+
+    @classmethod
+    def fit(cls, features: Features) -> "CommonValues":
+        """Fit on the party's own rows."""
+        return cls(
+            numbers=tuple(_bins(value_N) for value_N in features.numeric_NF.cpu().numpy().T),
+            codes=tuple(_kept(code_N) for code_N in features.categorical_NG.cpu().numpy().T),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Blur:
+    """Common values for batches. ``offset_F`` sets the columns apart, where a row has one number for all of them."""
+
+    starts_FT: Tensor
+    lows_FT: Tensor
+    highs_FT: Tensor
+    offset_F: Tensor
+    code_C: Tensor  # what each code becomes, column after column
+    first_G: Tensor  # where a column's codes begin there
+    last_G: Tensor
+
+    @classmethod
+    def of(cls, values: CommonValues, *, generator: torch.Generator) -> "Blur":
+        """Prepare them; ``generator`` draws the columns' offsets."""
+        sizes = torch.tensor([len(codes) for codes in values.codes], dtype=torch.int64)
+        first_G = torch.cumsum(sizes, dim=0) - sizes
+        return cls(
+            starts_FT=_padded([bins.starts for bins in values.numbers], torch.inf),
+            lows_FT=_padded([bins.lows for bins in values.numbers], 0.0),
+            highs_FT=_padded([bins.highs for bins in values.numbers], 0.0),
+            offset_F=torch.rand(len(values.numbers), generator=generator),
+            code_C=torch.tensor([code for codes in values.codes for code in codes], dtype=torch.int64),
+            first_G=first_G,
+            last_G=first_G + sizes - 1,
+        )
+
+    def __call__(self, rows: Features, uniform_B: Tensor) -> Features:
+        """Return these rows with common values; each row's number in [0, 1) says where in its bins it stands."""
+        device = rows.numeric_NF.device
+        at_FB = rows.numeric_NF.cpu().T.contiguous()
+        bin_FB = (torch.searchsorted(self.starts_FT, at_FB, right=True) - 1).clamp(min=0)
+        low_FB, high_FB = self.lows_FT.gather(1, bin_FB), self.highs_FT.gather(1, bin_FB)
+        numeric_BF = (low_FB + (high_FB - low_FB) * ((uniform_B + self.offset_F[:, None]) % 1)).T.contiguous()
+        codes_BG = self.code_C[torch.minimum(rows.categorical_NG.cpu() + self.first_G, self.last_G)]
+        return replace(rows, numeric_NF=numeric_BF.to(device), categorical_NG=codes_BG.to(device))
+
+
+def _bins(value_N: NDArray[np.float32]) -> NumberBins:
+    least = max(LEAST_ROWS, len(value_N) // BINS)
+    value_V, count_V = np.unique(value_N, return_counts=True)
+    heavy_V = count_V >= least
+    before_V = np.append(0, np.cumsum(count_V))  # rows below each value, and all of them
+    begins: list[int] = []
+    first = 0
+    for heavy in (*np.flatnonzero(heavy_V).tolist(), len(value_V)):
+        while before_V[heavy] - before_V[first] >= least:
+            begins.append(first)
+            first = int(np.searchsorted(before_V, before_V[first] + least))
+        begins.append(heavy)  # what is left below it begins no bin, so it belongs to the one before
+        first = heavy + 1
+    begins_T = np.array(begins[:-1] or [0])
+    starts_T, heavy_T = value_V[begins_T], heavy_V[begins_T]
+    lows_T, highs_T = starts_T, np.append(starts_T[1:], value_V[-1])
+    highs_T[heavy_T] = starts_T[heavy_T]
+    return NumberBins(starts=tuple(starts_T.tolist()), lows=tuple(lows_T.tolist()), highs=tuple(highs_T.tolist()))
+
+
+def _kept(code_N: NDArray[np.int64]) -> tuple[int, ...]:
+    count_C = np.bincount(code_N, minlength=UNSEEN + 1)
+    rare_C = count_C < LEAST_CODES
+    rare_C[UNSEEN] = False
+    pooled = int(count_C[rare_C].sum()) + int(count_C[UNSEEN])
+    other = UNSEEN if pooled >= LEAST_CODES else int(count_C.argmax())
+    kept_C = np.where(rare_C, other, np.arange(len(count_C)))
+    kept_C[UNSEEN] = other
+    return (*kept_C.tolist(), other)
+
+
+def _padded(values: Sequence[tuple[float, ...]], fill: float) -> Tensor:
+    padded_FT = torch.full((len(values), max((len(each) for each in values), default=1)), fill)
+    for row_T, each in zip(padded_FT, values, strict=True):
+        row_T[: len(each)] = torch.tensor(each)
+    return padded_FT

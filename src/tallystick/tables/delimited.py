@@ -1,0 +1,504 @@
+"""Delimited text, CSV and TSV: what the files leave open is detected where it is certain, and asked for where it is not.
+
+Open are the separator, the encoding, whether 1,234 is a thousand or a little more than one, and what stands for a missing cell.
+"""
+
+import codecs
+import csv
+import gzip
+import io
+import itertools
+import os
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO, Literal, TextIO, TypeVar, cast
+
+import polars as pl
+import polars.selectors as cs
+
+from tallystick.config.table import TableConfig
+from tallystick.errors import DataError
+from tallystick.storage import scratch_folder
+from tallystick.tables.lazy_table import COPIED_BYTES, LazyTable, is_gzipped, room_for, store
+from tallystick.tables.rows import refuse_rows_beyond
+
+NULL_WORDS = ("NA", "NaN", "nan", "null", "NULL")
+"""What stands for a missing cell in every column, unless the party file names other words."""
+MARKS = (
+    *NULL_WORDS, *("?", "??", "-", "--", "---", ".", "..", "*", "N/A", "n/a", "#N/A", "#NA", "n.a.", "N.A.", "na", "n.d."),
+    *("None", "none", "NONE", "Null", "NAN", "Nan", "<NA>", "NaT", "nil", "#NULL!", "#DIV/0!", "#VALUE!", "#REF!", "#NAME?"),
+    *("#NUM!", "\\N", "(null)", "<null>", "missing", "Missing", "unknown", "Unknown", "\u2013", "\u2014", "k.A."),
+)  # fmt: skip
+"""What stands for a missing cell in a column whose other cells are numbers, dates, or true and false."""
+UNNAMED = re.compile(r"Unnamed: \d+(_level_\d+)?")  # what pandas calls a column without a name
+SEPARATOR_LINE = re.compile(r'"?sep=(.)"?[\r\n]*')  # Excel's, before the header
+SEPARATORS = (",", ";", "\t", "|")
+UTF_8 = "utf-8-sig"  # with or without its mark
+SAMPLE_LINES = 50
+SAMPLE_CELLS = 1000
+MOST_CHARACTERS = 1 << 22  # of a header, or of one of the lines that are looked at first
+
+_EXPONENT = r"([eE][+-]?\d+)?"
+NUMBERS = {
+    ",": rf"^\s*[+-]?(\d+|\d{{1,3}}(\.\d{{3}})+)(,\d+)?{_EXPONENT}\s*$",  # 1.234,5
+    ".": rf"^\s*[+-]?(\d+|\d{{1,3}}(,\d{{3}})+)(\.\d+)?{_EXPONENT}\s*$",  # 1,234.5
+}
+WHOLE = r"^\s*[+-]?\d{1,18}\s*$"
+BOOLEAN = r"^\s*(?i:true|false)\s*$"
+THOUSANDS = r"^\s*[+-]?[1-9]\d{0,2}(\.\d{3})?\s*$"  # 410 or 8.505
+DAY = r"^\d{4}-\d{2}-\d{2}$"
+MOMENT = r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(:\d{2}(\.\d{1,9})?)?"
+ZONE = r"(Z|[+-]\d{2}(:?\d{2})?)$"
+WHOLE_NUMBERS = "whole"
+READINGS = {
+    **NUMBERS, WHOLE_NUMBERS: WHOLE, "boolean": BOOLEAN, "day": DAY, "moment": MOMENT + "$", "zoned": MOMENT + ZONE,
+}  # fmt: skip
+"""What a column can be read as, by a pattern that all of its known cells fit."""
+PARTED = "(\\d)['\u2019 \u00a0\u2009\u202f](\\d{3})"
+LISTED = 5  # columns that a note lists
+Spelt = TypeVar("Spelt", pl.Series, pl.Expr)
+TOO_LONG = re.compile(r"could not parse .* as dtype `i(?:64|128)` at column .*\(column number (\d+)\)", re.DOTALL)
+"""What Polars says of a whole number beyond its integer types, which it had chosen by the look of the cells."""
+
+
+def read_delimited(paths: Sequence[Path], form: TableConfig, *, text: Collection[str]) -> LazyTable:
+    """Read files of the same columns as one table, with the rows in the files' order.
+
+    Args:
+        paths: at least one file, plain or gzipped.
+        form: separator, encoding and decimal sign where the party file names them.
+        text: columns that are kept as they are written.
+
+    Raises DataError, naming the file, for columns that are named twice or differ from file to file, for text in another encoding,
+    and for numbers with commas that may be read in two ways.
+    """
+    separator = form.separator or _separator(paths[0], form.encoding)
+    for path in paths:
+        _check_header(path, form.encoding, separator, first=paths[0])
+    marked = set(form.missing_in)  # read as text, for a mark may look like a number
+    with scratch_folder() as folder:
+        plain = [_Plain.of(path, form, separator, folder / str(number)) for number, path in enumerate(paths)]
+        if form.missing is not None:
+            marked |= set(plain[0].names)
+        as_read = set(text) | marked & set(plain[0].names)
+        table, mixed = _read_all(plain, separator, as_read, folder)
+        looks = {name: _looked(table.get_column(name), form) for name, kind in table.schema.items() if kind == pl.String}
+        cells = {name: look for name, look in looks.items() if name not in text}
+        decimal_sign = form.decimal or _decimal(table, cells, set(text), plain, separator, folder)
+        if decimal_sign == "," and (pointed := {name for name, kind in table.schema.items() if kind.is_float()} - as_read):
+            table, _ = _read_all(plain, separator, as_read | mixed | pointed, folder)
+            looks |= {name: _looked(table.get_column(name), form) for name in pointed}
+            cells |= {name: looks[name] for name in pointed}
+            _refuse_points(cells, pointed, paths[0])
+    decimal, typed = decimal_sign or ".", []
+    numbers, words = dict[str, tuple[str, ...]](), dict[str, tuple[str, ...]]()
+    for name, kind in table.schema.items():
+        look = looks.get(name)
+        if kind.is_float() and table.get_column(name).is_nan().any():
+            typed.append(cs.by_name(name).as_expr().fill_nan(None))
+        if look is None:
+            continue
+        if name in cells and (typed_column := _typed(table.get_column(name), look, decimal)) is not None:
+            typed.append(typed_column)
+            numbers |= {name: look.marks} if look.marks else {}
+        elif look.words:
+            typed.append(_without(cs.by_name(name).as_expr(), look.words))
+            words |= {name: look.words}
+    table = LazyTable(table.source.with_columns(typed), held=table.held, decimal=decimal_sign)
+    return _without_counts(replace(table, notes=_marks_notes(numbers, words, form)), plain[0], paths[0])
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Look:
+    """Kinds of value that the cells of a text column can be read as, and the words among them that mark a missing cell."""
+
+    readings: frozenset[str]
+    marks: tuple[str, ...]  # if it is read as something else than text
+    words: tuple[str, ...]  # if it stays text
+    has_comma: bool = False
+    has_point: bool = False
+
+
+def _looked(column: pl.Series, form: TableConfig) -> _Look:
+    marks_of_column = form.missing_in.get(column.name, form.missing)
+    stripped = column.str.strip_chars()
+    words = _among(stripped, NULL_WORDS if marks_of_column is None else marks_of_column)
+    marks = (*(marks_of_column or ()), *MARKS)
+    cells = stripped.head(SAMPLE_CELLS)
+    readings = [name for name, pattern in READINGS.items() if _matches(_plain_text(_unmarked(cells, marks)), pattern)]
+    if not readings and (len(column) <= SAMPLE_CELLS or len(_unmarked(cells, marks))):
+        return _Look(readings=frozenset(), marks=(), words=words)
+    cells = _plain_text(_unmarked(stripped, marks))
+    fitting = frozenset(name for name in (readings or READINGS) if _matches(cells, READINGS[name]))
+    return _Look(
+        readings=fitting,
+        marks=_among(stripped, marks) if fitting else (),
+        words=words,
+        has_comma=bool(fitting) and bool(cells.str.contains(",", literal=True).any()),
+        has_point=bool(fitting) and bool(cells.str.contains(".", literal=True).any()),
+    )
+
+
+def _among(cells: pl.Series, words: Sequence[str]) -> tuple[str, ...]:
+    """Those of the words that are among the cells."""
+    return tuple(sorted(set(cells.filter(cells.is_in(pl.Series(words, dtype=pl.String).implode())).unique().to_list())))
+
+
+def _unmarked(cells: pl.Series, marks: Sequence[str]) -> pl.Series:
+    values = cells.drop_nulls()
+    return values.filter(~values.is_in(pl.Series([*marks, ""], dtype=pl.String).implode()))
+
+
+def _without(text: pl.Expr, words: Sequence[str]) -> pl.Expr:
+    return pl.when(~text.str.strip_chars().is_in(list(words))).then(text)
+
+
+def _plain_text(cells: Spelt) -> Spelt:
+    """Cells with the minus sign of a keyboard, and without apostrophes or spaces between thousands."""
+    plain = cells.str.replace("^[\u2212\u2013]", "-").str.replace_all(PARTED, "$1$2")
+    return plain.str.replace_all(PARTED, "$1$2")  # of 1'234'567 the first pass leaves one
+
+
+def _marks_notes(numbers: dict[str, tuple[str, ...]], words: dict[str, tuple[str, ...]], form: TableConfig) -> tuple[str, ...]:
+    notes = []
+    if numbers:
+        notes.append(f"cells that count as missing: {_listed(numbers)} (table.missing names more such words)")
+    if words and form.missing is None:
+        first = next(iter(words))
+        notes.append(
+            f"text cells that count as missing: {_listed(words)}; where one is a value, list the words for a missing "
+            f"cell of its column, such as table.missing_in: {{{first}: []}}"
+        )
+    return tuple(notes)
+
+
+def _listed(columns: dict[str, tuple[str, ...]]) -> str:
+    few = [f"{', '.join(map(repr, words))} in column {name!r}" for name, words in itertools.islice(columns.items(), LISTED)]
+    return "; ".join(few) + (f"; and in {len(columns) - LISTED} more columns" if len(columns) > LISTED else "")
+
+
+def _without_counts(table: LazyTable, plain: "_Plain", path: Path) -> LazyTable:
+    """Leave out columns without a name that hold nothing or only count rows; raises DataError for others of them."""
+    left_out = {}
+    for name in table.columns:
+        if name not in plain.unnamed and not UNNAMED.fullmatch(name):
+            continue
+        cells = table.get_column(name)
+        if cells.null_count() == len(cells):
+            left_out[name] = "is empty"
+        elif _counts(cells):
+            left_out[name] = "only counts rows"
+        elif name in plain.unnamed:
+            raise DataError(f"{path}: {name} of the header has no name, and holds values; name it there, or remove it")
+    if not left_out:
+        return table
+    notes = tuple(
+        f"{name if name in plain.unnamed else f'column {name!r}'} {why} and was left out" for name, why in left_out.items()
+    )
+    source = table.source.drop(*(cs.by_name(name) for name in left_out))
+    return replace(table, source=source, block=type(table.block)(), notes=(*table.notes, *notes))
+
+
+def _counts(cells: pl.Series) -> bool:
+    """Tell whether cells are row numbers: whole, each once, and in order or without a gap."""
+    if not cells.dtype.is_integer() or cells.null_count() or cells.n_unique() < len(cells):
+        return False
+    return bool(cells.is_sorted()) or int(cells.max()) - int(cells.min()) + 1 == len(cells)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Plain:
+    """A file's text as Polars reads it a piece at a time: in UTF-8 and not packed."""
+
+    path: Path
+    text: Path  # itself, or a temporary copy
+    codec: str
+    names: list[str]  # of the columns
+    unnamed: frozenset[str]  # names of those that have none, made up by their place
+
+    @classmethod
+    def of(cls, path: Path, form: TableConfig, separator: str, copy: Path) -> "_Plain":
+        codec, header = _codec(path, form.encoding), _header(path, form.encoding, separator)
+        names, unnamed = _with_names(header)
+        plain = partial(cls, path=path, codec=codec, names=names, unnamed=frozenset(unnamed))
+        with _open(path, form.encoding) as words:
+            is_plain = _separator_line(words) is None
+            head = words.read(COPIED_BYTES)
+            breaks_by_return = "\r" in head and "\n" not in head
+        if codec == UTF_8 and is_plain and not is_gzipped(path) and not breaks_by_return:
+            with path.open("rb") as file:
+                file.seek(-1, os.SEEK_END)
+                _refuse_nul(file.read(1) == b"\0", path)
+            return plain(text=path)
+        with room_for(copy), copy.open("w", encoding="utf-8", newline="") as file, _open(path, form.encoding) as words:
+            _separator_line(words)
+            lines = 0
+            while piece := words.read(COPIED_BYTES):
+                piece = piece.replace("\r", "\n") if breaks_by_return else piece
+                lines += piece.count("\n")
+                refuse_rows_beyond(lines - 1, form, source=path, has="unpacks into at least")
+                _refuse_nul("\0" in piece, path)
+                file.write(piece)
+        return plain(text=copy)
+
+    def scan(self, separator: str, text: Collection[str], long: Collection[str] = ()) -> pl.LazyFrame:
+        return pl.scan_csv(
+            self.text,
+            separator=separator,
+            infer_schema_length=None,
+            null_values=[""],
+            schema_overrides=dict.fromkeys(long, pl.Float64) | dict.fromkeys(text, pl.String),
+            glob=False,
+            new_columns=self.names if self.unnamed else None,
+        )
+
+    def read(self, separator: str, text: Collection[str], folder: Path | None, long: tuple[str, ...] = ()) -> LazyTable:
+        """Read it; whole numbers with more digits than any integer type holds (columns ``long``) become floating point."""
+        scanned = self.scan(separator, text, long)
+        try:
+            return store(scanned, folder)
+        except pl.exceptions.PolarsError as error:
+            if (match := TOO_LONG.search(str(error))) is not None:
+                column = scanned.collect_schema().names()[int(match[1]) - 1]
+                return self.read(separator, text, folder, (*long, column))
+            if "utf-8" in str(error).lower() or "utf8" in str(error).lower():
+                raise _other_encoding(self.path, self.codec) from None
+            raise
+
+
+def _refuse_nul(is_there: bool, path: Path) -> None:
+    if is_there:
+        raise DataError(f"{path}: holds NUL bytes, as a file has whose writing was cut off, or one in UTF-16; write it again")
+
+
+def _with_names(header: Sequence[str]) -> tuple[list[str], set[str]]:
+    """Give columns without a name one by their place; gives the names, and those that are made up."""
+    names = [name if name.strip() else f"column {place}" for place, name in enumerate(header, 1)]
+    return names, {made for made, name in zip(names, header, strict=True) if made != name}
+
+
+def _read_all(files: Sequence[_Plain], separator: str, text: set[str], folder: Path) -> tuple[LazyTable, set[str]]:
+    """Read all files as one table; gives the columns too that became text because they are text in one of the files.
+
+    A column that is text in one file is text in all: a number made text again would have lost its spelling.
+    """
+    if len(files) == 1:
+        return files[0].read(separator, text, None), set()
+    tables = [file.read(separator, text, folder) for file in files]
+    if mixed := _mixed(tables) - text:
+        tables = [file.read(separator, text | mixed, folder) for file in files]
+    return store(_joined(tables)), mixed
+
+
+def _mixed(tables: Sequence[LazyTable]) -> set[str]:
+    """Columns that hold text in one file and something else in another."""
+    kinds: dict[str, set[bool]] = {}
+    for table in tables:
+        for name, kind in table.schema.items():
+            if table.get_column(name).null_count() < table.height:
+                kinds.setdefault(name, set()).add(kind == pl.String)
+    return {name for name, found in kinds.items() if len(found) == 2}
+
+
+def _joined(tables: Sequence[LazyTable]) -> pl.LazyFrame:
+    """One below the other, in the first's columns; a column without a value, which is read as text, takes the others' type."""
+    parts = []
+    for table in tables:
+        empty = [name for name in table.columns if table.get_column(name).null_count() == table.height]
+        part = table.source.with_columns([cs.by_name(name).cast(pl.Null) for name in empty])
+        parts.append(part.select([cs.by_name(name) for name in tables[0].columns]))
+    return pl.concat(parts, how="vertical_relaxed")
+
+
+def _codec(path: Path, encoding: str | None) -> str:
+    """Return the codec's name: the one asked for, or UTF-8, or UTF-16 if a byte-order mark says so."""
+    if encoding is not None:
+        name = codecs.lookup(encoding).name
+        return UTF_8 if name == "utf-8" else name
+    with _binary(path) as stream:
+        mark = stream.read(2)
+    return "utf-16" if mark in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else UTF_8
+
+
+def _binary(path: Path) -> BinaryIO:
+    return cast(BinaryIO, gzip.open(path)) if is_gzipped(path) else path.open("rb")
+
+
+@contextmanager
+def _open(path: Path, encoding: str | None) -> Iterator[TextIO]:
+    """Read a file as text; raises DataError, with what to write into the party file, where it is in another encoding."""
+    codec = _codec(path, encoding)
+    try:
+        with _binary(path) as raw, io.TextIOWrapper(raw, encoding=codec, newline="") as stream:
+            yield stream
+    except UnicodeError:
+        raise _other_encoding(path, codec) from None
+
+
+def _separator_line(stream: TextIO) -> str | None:
+    """Read Excel's line that names the separator, where the file begins with one; gives the separator."""
+    match = SEPARATOR_LINE.fullmatch(stream.readline(10))
+    if match is None:
+        stream.seek(0)
+    return match[1] if match is not None else None
+
+
+def _other_encoding(path: Path, codec: str) -> DataError:
+    name = "utf-8" if codec == UTF_8 else codec
+    return DataError(
+        f"{path}: is not {name} text; name its encoding under table in the party file, such as `encoding: windows-1252`"
+    )
+
+
+def _check_header(path: Path, encoding: str | None, separator: str, *, first: Path) -> None:
+    """Refuse a name that stands twice, and other columns than the first file's."""
+    names, _ = _with_names(_header(path, encoding, separator))
+    if twice := sorted(name for name, times in Counter(names).items() if times > 1):
+        raise DataError(f"{path}: column {', '.join(map(repr, twice))} stands in the header more than once; rename or remove one")
+    if path != first and set(names) != (names_here := set(_with_names(_header(first, encoding, separator))[0])):
+        other = ", ".join(map(repr, sorted(set(names) ^ names_here)))
+        raise DataError(f"{path}: has other columns than {first}: {other} in only one of them; the files of one table must agree")
+
+
+def _header(path: Path, encoding: str | None, separator: str) -> list[str]:
+    with _open(path, encoding) as stream:
+        _separator_line(stream)
+        try:
+            names = next(csv.reader(_lines(stream, path), delimiter=separator), [])
+        except csv.Error as error:
+            raise DataError(f"{path}: its header cannot be read: {error}") from None
+    if not names:
+        raise DataError(f"{path}: is empty")
+    return names
+
+
+def _lines(stream: TextIO, path: Path) -> Iterator[str]:
+    """Yield the first lines, up to the length of a table's line: a few packed kilobytes may hold one that fills the memory."""
+    while line := stream.readline(MOST_CHARACTERS):
+        if len(line) == MOST_CHARACTERS and not line.endswith(("\n", "\r")):
+            raise DataError(f"{path}: has a line of more than {MOST_CHARACTERS:,} characters; it is no table with a row a line")
+        yield line
+
+
+def _separator(path: Path, encoding: str | None) -> str:
+    """Find the separator that cuts the first lines into equally many cells; that of the file's ending comes first."""
+    usual = "\t" if ".tsv" in path.name.lower() else ","
+    with _open(path, encoding) as stream:
+        if (stated := _separator_line(stream)) is not None:
+            return stated
+        lines = list(itertools.islice(_lines(stream, path), SAMPLE_LINES))
+    widths = {}
+    for separator in (usual, *SEPARATORS):
+        try:
+            rows = [row for row in csv.reader(lines, delimiter=separator, strict=False) if row]
+        except csv.Error:
+            continue
+        # The last row may be cut off inside quotes.
+        if rows and {len(row) for row in (rows[:-1] or rows)} == {len(rows[0])}:
+            widths[separator] = len(rows[0])
+    if widths.get(usual, 0) > 1:
+        return usual
+    best = max(widths, key=lambda separator: widths[separator], default=usual)
+    return best if widths.get(best, 0) > 1 else usual
+
+
+def _matches(column: pl.Series, pattern: str) -> bool:
+    """Tell whether there is a value and all values match; a few cells are looked at first."""
+    values = column.drop_nulls()
+    return len(values) > 0 and bool(values.head(SAMPLE_CELLS).str.contains(pattern).all() and values.str.contains(pattern).all())
+
+
+def _decimal(
+    table: LazyTable, cells: Mapping[str, _Look], text: set[str], files: Sequence[_Plain], separator: str, folder: Path
+) -> Literal[",", "."] | None:
+    """Say which sign stands before a fraction, by the columns that can be read in one way only; None where none tells.
+
+    Raises DataError where columns contradict each other, and where those with a sign may be read in two ways.
+    """
+    path = files[0].path
+    comma = {name for name, look in cells.items() if "," in look.readings and look.has_comma | look.has_point}
+    point = {name for name, look in cells.items() if "." in look.readings and look.has_comma | look.has_point}
+    thousands = {name for name in comma & point if not cells[name].has_comma}
+    comma, point = comma - thousands, point - thousands
+    for name, kind in table.schema.items():
+        if kind.is_float():
+            column = table.get_column(name)
+            thousands |= {name} if _thousands(column) else set()
+            point |= {name} if not (column % 1 == 0).all() else set()
+    certain_comma, either, certain_point = comma - point, comma & point, point - comma - thousands
+    if certain_comma and certain_point:
+        problem = f"{min(certain_comma)!r} has decimal commas and column {min(certain_point)!r} decimal points"
+    elif either and not certain_comma and not certain_point:
+        problem = f"{min(either)!r} has commas that may be decimal signs or part thousands"
+    elif certain_comma or certain_point:
+        return "," if certain_comma else "."
+    else:
+        mixing, is_point = _mixing(thousands, text, files, separator, folder)
+        if is_point or not mixing:
+            return "." if is_point else None
+        problem = f"{min(mixing)!r} has numbers such as 8.505 beside ones such as 410; the points may part thousands"
+    raise DataError(f'{path}: column {problem}; say which under table in the party file: `decimal: ","` or `decimal: "."`')
+
+
+def _mixing(names: set[str], text: set[str], files: Sequence[_Plain], separator: str, folder: Path) -> tuple[set[str], bool]:
+    """Give the columns in which some numbers have three digits behind a point and others have no point.
+
+    Tells too whether some number has another count of digits there, so that the point is the decimal sign.
+    """
+    if not names:
+        return set(), False
+    table, _ = _read_all(files, separator, text | names, folder)
+    mixing, is_point = set(), False
+    for name in names:
+        cells = _unmarked(table.get_column(name).str.strip_chars(), MARKS)
+        pointed = cells.str.contains(".", literal=True)
+        is_point |= not _matches(cells, THOUSANDS)
+        if pointed.any() and not pointed.all():
+            mixing.add(name)
+    return mixing, is_point
+
+
+def _thousands(column: pl.Series) -> bool:
+    """Tell whether numbers with a point, such as 1.250, may be whole: all lie in 1 to 999 with at most three decimals."""
+    values = column.drop_nulls().abs()
+    return bool(values.is_between(1, 1000, closed="left").all() and ((values * 1000).round() / 1000 == values).all())
+
+
+def _refuse_points(cells: Mapping[str, _Look], names: Collection[str], path: Path) -> None:
+    for name in sorted(names):
+        if cells[name].readings and "," not in cells[name].readings:
+            raise DataError(f'{path}: column {name!r} has decimal points, but the decimal sign is ","; check table.decimal')
+
+
+def _typed(column: pl.Series, look: _Look, decimal: str) -> pl.Expr | None:
+    """Give numbers as numbers, ISO dates as dates, moments as moments, true and false as such; None for others."""
+    text = _without(cs.by_name(column.name).as_expr(), (*look.marks, "")).str.strip_chars()
+    if decimal in look.readings:
+        plain = _plain_text(text).str.replace_all("." if decimal == "," else ",", "", literal=True)
+        kind = pl.Int64 if WHOLE_NUMBERS in look.readings else pl.Float64
+        return plain.str.replace(",", ".", literal=True).cast(kind)
+    reading = None
+    if "boolean" in look.readings:
+        reading = text.str.to_lowercase() == "true"
+    elif "day" in look.readings:
+        reading = text.str.to_date("%Y-%m-%d", strict=False)
+    elif "moment" in look.readings:
+        reading = _moments(text).str.to_datetime("%Y-%m-%dT%H:%M:%S%.f", time_unit="us", strict=False)
+    elif "zoned" in look.readings:
+        zoned = _moments(text).str.replace("Z$", "+0000").str.replace(r"([+-]\d{2}):?(\d{2})?$", "$1$2")
+        zoned = zoned.str.replace(r"([+-]\d{2})$", "${1}00")
+        reading = zoned.str.to_datetime("%Y-%m-%dT%H:%M:%S%.f%z", time_unit="us", time_zone="UTC", strict=False)
+    # 2023-02-30 is no date: such a column stays text.
+    if reading is None or column.to_frame().select(reading.is_null() & text.is_not_null()).to_series().any():
+        return None
+    return reading
+
+
+def _moments(text: pl.Expr) -> pl.Expr:
+    """With a T in the middle and with seconds."""
+    return text.str.replace(" ", "T", literal=True).str.replace(r"^(.{13}:\d{2})($|[Z+-])", "${1}:00$2")

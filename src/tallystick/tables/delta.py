@@ -1,0 +1,126 @@
+"""Delta tables: the files that their log says belong to a version, read with the checks of every Parquet file.
+
+The log is read by the library ``deltalake``, the rows by Arrow. What a table needs that Arrow does not have (deletion vectors,
+mapped columns) is refused.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tallystick.config.table import StoreConfig, TableConfig
+from tallystick.errors import DataError
+from tallystick.tables.lazy_table import LazyTable, store_batches
+from tallystick.tables.parquet import announced_rows, pieces_of
+from tallystick.tables.rows import refuse_rows_beyond
+from tallystick.tables.stores import CONNECT_S, REQUEST_S, Store, StoredFile
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+LOG = "_delta_log"
+
+
+def is_delta(place: Path | Store) -> bool:
+    """Tell whether a folder holds a Delta table: then some of its files do not belong to it, and some columns are in none of
+    them.
+    """
+    return (place / LOG).is_dir() if isinstance(place, Path) else place.holds(LOG)
+
+
+def read_delta(place: Path | Store, table: TableConfig, *, reason: Any) -> LazyTable:
+    """Read a version of a Delta table, the latest unless ``table.version`` names one.
+
+    Raises DataError where the library is not installed, or the table is damaged, needs what is not read here, or is too large.
+    """
+    try:
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError
+    except ImportError:
+        raise DataError(
+            f"{_named(place)}: is a Delta table, whose reader is not installed; run: pip install 'tallystick[delta]'"
+        ) from None
+    try:
+        delta = DeltaTable(_named(place), version=table.version, storage_options=_options(place, table.store))
+        if delta.metadata().configuration.get("delta.columnMapping.mode", "none") != "none":
+            raise DataError(f"{place}: maps its columns to other names, which is not read; write it without column mapping")
+        dataset = delta.to_pyarrow_dataset(filesystem=_files(place))
+        files = [(_file(place, fragment), _partition(fragment, delta)) for fragment in dataset.get_fragments()]
+    except (DeltaError, OSError) as error:
+        raise DataError(f"{_named(place)}: cannot be read as a Delta table: {reason(error)}") from None
+    rows = sum(announced_rows(file, reason=reason) for file, _ in files)
+    refuse_rows_beyond(rows, table, source=_named(place), has="announces")
+    return store_batches(dataset.schema, _rows(files, dataset.schema, table, reason))
+
+
+def _rows(
+    files: list[tuple[Path | StoredFile, dict[str, Any]]], schema: "pa.Schema", table: TableConfig, reason: Any
+) -> "Iterator[pa.RecordBatch]":
+    for file, partition in files:
+        with pieces_of(file, table, reason=reason) as (_, pieces):
+            for piece in pieces:
+                yield _completed(piece, schema, partition)
+
+
+def _completed(piece: "pa.RecordBatch", schema: "pa.Schema", partition: dict[str, Any]) -> "pa.RecordBatch":
+    """In the table's columns: those of the partition stand in no file, and those that are new in no older one."""
+    import pyarrow as pa
+
+    columns = []
+    for field in schema:
+        if field.name in piece.schema.names:
+            columns.append(piece.column(field.name).cast(field.type))
+        else:
+            columns.append(pa.repeat(pa.scalar(partition.get(field.name), type=field.type), len(piece)))
+    return pa.record_batch(columns, schema=schema)
+
+
+def _partition(fragment: Any, found: Any) -> dict[str, Any]:
+    """Values that all rows of a file have; a column of the partition that is absent here has none."""
+    from pyarrow.dataset import get_partition_keys
+
+    keys = get_partition_keys(fragment.partition_expression)
+    return {name: keys[name] for name in found.metadata().partition_columns if name in keys}
+
+
+def _file(place: Path | Store, fragment: Any) -> Path | StoredFile:
+    if isinstance(place, Path):
+        file = (place / str(fragment.path)).resolve()
+        if not file.is_relative_to(place.resolve()):
+            raise DataError(f"{place}: its log names {file}, which is not in its folder; copy the table with its files")
+        return file
+    return StoredFile(f"{place.address.rstrip('/')}/{fragment.path}", f"{place.key}/{fragment.path}", place.files)
+
+
+def _files(place: Path | Store) -> Any:
+    from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
+
+    if isinstance(place, Path):
+        return SubTreeFileSystem(str(place), LocalFileSystem())
+    return SubTreeFileSystem(place.key, place.files)
+
+
+def _named(place: Path | Store) -> str:
+    return str(place) if isinstance(place, Path) else place.address
+
+
+def _options(place: Path | Store, config: StoreConfig) -> dict[str, str] | None:
+    """Return what the library's own S3 client must know."""
+    if isinstance(place, Path):
+        return None
+    if not place.address.startswith("s3://"):
+        raise DataError(f"{place.address}: is a Delta table; such tables are read from folders and s3:// only")
+    options = {
+        "AWS_ENDPOINT_URL": config.endpoint,
+        "AWS_REGION": config.region,
+        "AWS_ACCESS_KEY_ID": config.secret("access_key"),
+        "AWS_SECRET_ACCESS_KEY": config.secret("secret_key"),
+        "AWS_SESSION_TOKEN": config.secret("session_token"),
+        "AWS_SKIP_SIGNATURE": "true" if config.anonymous else None,
+        "AWS_ALLOW_HTTP": "true" if (config.endpoint or "").startswith("http://") else None,
+        "connect_timeout": f"{CONNECT_S}s",
+        "timeout": f"{REQUEST_S}s",
+        "max_retries": "3",
+        "retry_timeout": f"{REQUEST_S}s",
+    }
+    return {name: value for name, value in options.items() if value is not None}

@@ -1,0 +1,468 @@
+"""The encoder: columns of a table become standardised numbers and category codes, as fitted on a party's training rows.
+
+Shapes: N rows, F numeric outputs, G categorical outputs.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Literal
+
+import msgspec
+import numpy as np
+import polars as pl
+import torch
+from numpy.typing import NDArray
+
+from tallystick.config.party import EncodingConfig, FeatureColumns, PartyFile, SequenceConfig
+from tallystick.errors import DataError, FeatureError
+from tallystick.tables.bins import bin_edges
+from tallystick.tables.categories import ENCODED_AT_A_TIME, CategoricalColumn, fit_categorical, usual_count
+from tallystick.tables.column_formats import TYPES, Form, as_form, form_of, has_form
+from tallystick.tables.columns import Floats, TrainingColumns, numbers_of
+from tallystick.tables.common_values import CommonValues
+from tallystick.tables.features import FeatureShape, Numbers, PackedFeatures, Packing
+from tallystick.tables.lazy_table import Frame, LazyTable, in_order, slices_of
+from tallystick.tables.records import fits_memory, mapped, rows_of_a_piece
+from tallystick.tables.sequences import SequenceColumn, fit_sequence
+from tallystick.tables.table import require_column, require_named
+from tallystick.tables.text import as_text, number_like, number_like_warning
+
+RANK_KNOTS = 1000
+MANY_COLUMNS = 40  # encoding.screening = auto: encoded columns from which some may be closed
+ENOUGH_ROWS = 400  # model.numeric = auto: training rows from which numbers get an embedding (docs/results/boosting.md)
+SKEWED = 1.0  # encoding.numeric = auto ranks columns of a larger absolute skewness
+
+
+class NumericColumn(msgspec.Struct, frozen=True, kw_only=True):
+    """One numeric column: transform, then standardise; missing becomes 0 (the mean) and, if it is known, an indicator.
+
+    Beyond what training rows had a number counts as the nearest that they had: what a network says there is made up, and one
+    absurd cell would get an absurd score.
+    """
+
+    name: str
+    transform: Literal["standard", "log", "rank"]
+    mean: float
+    deviation: float
+    low: float  # of the training rows, standardised
+    high: float
+    indicator: bool  # training rows had missing values
+    form: Form = "number"
+    knots: tuple[float, ...] = ()  # rank: values, ascending
+    scores: tuple[float, ...] = ()  # rank: their normal scores
+    edges: tuple[float, ...] = ()  # of its bins, in units of what encode gives; none for a plain number
+
+    def encode(self, values_N: Floats) -> Floats:
+        """Standardise numbers; NaN becomes 0."""
+        transformed_N = transformed(values_N, self.transform, self.knots, self.scores)
+        with np.errstate(over="ignore"):
+            scaled_N = np.clip((transformed_N - self.mean) / self.deviation, self.low, self.high)
+        return np.where(np.isnan(values_N), 0.0, scaled_N)
+
+
+class Encoder(msgspec.Struct, frozen=True, kw_only=True):
+    """A party's fitted columns. It holds categories and statistics of its rows: it stays with the party, beside its model."""
+
+    numeric: tuple[NumericColumn, ...]
+    categorical: tuple[CategoricalColumn, ...]
+    sequences: tuple[SequenceColumn, ...] = ()
+    notes: tuple[str, ...] = ()  # columns left out, and why; what auto chose
+    numbers: Numbers = "plain"
+    screened: bool = False  # columns that say nothing may be closed: training/screening.py
+    common: CommonValues | None = None  # of a party that makes rows up; ``encode`` gives the values as they are
+    rows: int = 0  # training rows that it was fitted on; 0 in an encoder from before this was kept
+    decimal: Literal[",", "."] | None = None  # sign of the files that it was fitted on; None where none of their numbers told
+
+    @classmethod
+    def fit(
+        cls,
+        frame: Frame,
+        features: FeatureColumns,
+        rows: NDArray[np.int64],
+        *,
+        encoding: EncodingConfig | None = None,
+        numbers: Literal["auto"] | Numbers = "plain",
+        sequences: Mapping[str, SequenceConfig] | None = None,
+        screens: bool = False,
+    ) -> "Encoder":
+        """Fit on the training rows ``rows`` of ``frame``; columns that are constant there are left out with a note.
+
+        ``numbers`` says how the bottom model shall take numbers; ``auto`` goes by the number of rows. ``sequences`` are columns
+        of lists, and how each is read. ``screens`` says that the training can screen columns, where ``encoding`` allows it.
+
+        Raises DataError for an absent column, infinite numbers, text in a numeric column, lists that cannot be read, or no
+        training rows.
+        """
+        if len(rows) == 0:
+            raise FeatureError("there are no training rows to fit the encoder on; check the split and the alignment")
+        encoding = encoding or EncodingConfig()
+        for name in (*features.numeric, *features.categorical):
+            require_named(frame, name, use="feature")
+        # Read one by one, and checked on all rows: an infinite number is not first met in an epoch's validation.
+        columns = TrainingColumns(frame, rows)
+        numeric = {
+            name: _fit_numeric(name, columns.numbers(name), encoding.numeric, form_of(frame.schema[name], use="numeric"))
+            for name in features.numeric
+        }
+        categorical = {
+            name: fit_categorical(
+                name,
+                columns.cells(name),
+                encoding,
+                rows=len(rows),
+                form=form_of(frame.schema[name], use="categorical"),
+            )
+            for name in features.categorical
+        }
+        notes = tuple(_left_out(frame, name, rows) for name, fitted in [*numeric.items(), *categorical.items()] if fitted is None)
+        notes += _chosen_notes(encoding, numeric, categorical, rows=len(rows))
+        listed = [fit_sequence(frame, name, config, rows, encoding) for name, config in (sequences or {}).items()]
+        notes += tuple(note for _, note in listed)
+        used_numeric = tuple(column for column in numeric.values() if column is not None)
+        numeric_method = _fitting_numbers(len(rows)) if numbers == "auto" else numbers
+        if numeric_method != "plain":
+            used_numeric = tuple(_binned(column, columns.numbers(column.name)) for column in used_numeric)
+        if numbers == "auto" and used_numeric:
+            notes += (f"model.numeric = auto: {_said(numeric_method, used_numeric)}, by the {len(rows):,} rows it is fitted on",)
+        used_categorical = tuple(column for column in categorical.values() if column is not None)
+        encoded = sum(1 + column.indicator for column in used_numeric) + len(used_categorical)
+        screened = screens and encoding.screening == "auto" and encoded >= MANY_COLUMNS
+        if screened:
+            notes += (f"encoding.screening = auto: of {encoded} columns, those that say nothing may be closed in training",)
+        return cls(
+            numeric=used_numeric,
+            categorical=used_categorical,
+            screened=screened,
+            sequences=tuple(sequence for sequence, _ in listed if sequence is not None),
+            notes=notes,
+            numbers=numeric_method,
+            rows=len(rows),
+            decimal=frame.decimal if isinstance(frame, LazyTable) else None,
+        )
+
+    @classmethod
+    def of_party(
+        cls,
+        frame: Frame,
+        party: PartyFile,
+        rows: NDArray[np.int64],
+        *,
+        numbers: Literal["auto"] | Numbers,
+        screens: bool = False,
+    ) -> "Encoder | None":
+        """Fit a party's columns as its file says; None where it has none that is of use."""
+        columns = feature_columns(frame, party)
+        if not (columns.numeric or columns.categorical or party.sequences):
+            return None
+        looked = () if party.features is not None else columns.categorical
+        of_table = frame.notes if isinstance(frame, LazyTable) else ()
+        of_table += tuple(number_like_warning(name) for name in looked if number_like(frame.get_column(name)))
+        encoder = cls.fit(
+            frame, columns, rows, encoding=party.encoding, numbers=numbers, sequences=party.sequences, screens=screens
+        )
+        encoder = msgspec.structs.replace(encoder, notes=(*of_table, *encoder.notes))
+        return encoder if encoder.feature_shape.tables or encoder.numeric else None
+
+    @property
+    def feature_shape(self) -> FeatureShape:
+        """Shape of what encode gives."""
+        return FeatureShape(
+            numeric=len(self.numeric_names),
+            cardinalities=tuple(column.tables[0] for column in self.categorical),
+            built_for=tuple(column.tables[1] for column in self.categorical) if self._has_grown else (),
+            numbers=self.numbers,
+            edges=tuple(column.edges for column in self.numeric) if self.numbers != "plain" else (),
+            sequences=tuple(column.shape for column in self.sequences),
+            screened=self.screened,
+            rows=self.rows,
+        )
+
+    @property
+    def _has_grown(self) -> bool:
+        return any(column.built_for is not None for column in self.categorical)
+
+    @property
+    def numeric_names(self) -> tuple[str, ...]:
+        """Names of the F numeric outputs: the columns, then their missing-indicators."""
+        return tuple(column.name for column in self.numeric) + tuple(
+            f"{column.name} is missing" for column in self.numeric if column.indicator
+        )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the encoded columns, other than sequences: the numeric outputs, then the categorical ones."""
+        return self.numeric_names + tuple(column.name for column in self.categorical)
+
+    @property
+    def packing(self) -> Packing:
+        """Return where each column stands in an encoded row."""
+        return Packing(
+            numbers=len(self.numeric),
+            indicators=sum(column.indicator for column in self.numeric),
+            cardinalities=self.feature_shape.codes,
+        )
+
+    @property
+    def types(self) -> dict[str, pl.DataType]:
+        """A type in which each of its columns, other than sequences, has the form that it had in training."""
+        return {column.name: TYPES[column.form] for column in self._columns}
+
+    @property
+    def _columns(self) -> tuple[NumericColumn | CategoricalColumn, ...]:
+        return (*self.numeric, *self.categorical)
+
+    @property
+    def text_columns(self) -> tuple[str, ...]:
+        """Columns that were text in training: a file's cells are kept as they are written."""
+        return tuple(column.name for column in self.categorical if column.form == "text")
+
+    def fitted(self, frame: Frame) -> Frame:
+        """Give a table with its columns in the forms that they had in training.
+
+        Raises FeatureError for a column that is absent, or that does not fit.
+        """
+        changed: dict[str, pl.Series] = {}
+        whole = replace(frame, rows=None) if isinstance(frame, LazyTable) else frame
+        for column in self._columns:
+            require_named(frame, column.name, use="feature")
+            kind = frame.schema[column.name]
+            if has_form(kind, column.form):
+                continue
+            categories = column.categories if isinstance(column, CategoricalColumn) else ()
+            changed[column.name] = as_form(whole.get_column(column.name), column.form, categories=categories)
+        if not changed:
+            return frame
+        if isinstance(frame, pl.DataFrame):
+            return frame.with_columns(**changed)
+        assert isinstance(whole, LazyTable)
+        untouched = [name for name in whole.columns if name not in changed]
+        beside = whole.beside(untouched, pl.DataFrame(list(changed.values())))
+        return beside if frame.rows is None else beside[frame.rows]
+
+    def encode(self, frame: Frame) -> PackedFeatures:
+        """Encode rows, a column at a time; where they are too many for memory, some rows at a time, into a file.
+
+        Raises DataError for an absent column or infinite numbers, StorageError where the disk is full.
+        """
+        packing, frame = self.packing, self.fitted(frame)
+        if fits_memory(frame.height, packing.row_bytes):
+            return PackedFeatures(records_MR=torch.from_numpy(self._records(frame, packing)), packing=packing)
+        ordered, place_M = in_order(frame)
+        pieces = slices_of(ordered, rows_of_a_piece(packing.row_bytes))
+        file = mapped((self._records(piece, packing) for piece in pieces), row_bytes=packing.row_bytes)
+        return PackedFeatures(
+            records_MR=torch.from_numpy(file.records_NR),
+            packing=packing,
+            file=file,
+            place_M=torch.from_numpy(place_M) if place_M is not None else None,
+        )
+
+    def check(self, frame: Frame) -> None:
+        """Refuse what encode would, without encoding anything."""
+        frame = self.fitted(frame)
+        for column in self.numeric:
+            numbers_of(frame, column.name)
+        for categorical in self.categorical:
+            as_text(require_column(frame, categorical.name, use="feature").head(0))
+        for sequence in self.sequences:
+            for _ in sequence.encode(frame):
+                pass
+
+    def _records(self, frame: Frame, packing: Packing) -> NDArray[np.uint8]:
+        """Packed rows, in the order of the frame's."""
+        records_NR = np.empty((frame.height, packing.row_bytes), dtype=np.uint8)
+        chunks = [slice(start, start + ENCODED_AT_A_TIME) for start in range(0, frame.height, ENCODED_AT_A_TIME)]
+        indicator = 0
+        for index, column in enumerate(self.numeric):
+            values_N = numbers_of(frame, column.name)
+            for chunk in chunks:
+                packing.write_number(records_NR[chunk], index, column.encode(values_N[chunk]))
+            if column.indicator:
+                packing.write_indicator(records_NR, indicator, np.isnan(values_N))
+                indicator += 1
+        for index, categorical in enumerate(self.categorical):
+            cells = require_column(frame, categorical.name, use="feature")
+            for chunk in chunks:
+                packing.write_codes(records_NR[chunk], index, categorical.encode(cells[chunk]))
+        place = len(self.categorical)
+        for sequence in self.sequences:
+            for chunk, codes_NL in sequence.encode(frame):
+                for index, codes_N in enumerate(codes_NL.T):
+                    packing.write_codes(records_NR[chunk], place + index, codes_N)
+            place += sequence.shape.columns
+        return records_NR
+
+    def to_json(self) -> str:
+        """Write as JSON; numbers read back exactly."""
+        return msgspec.json.encode(self).decode()
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> "Encoder":
+        """Read back what to_json wrote; raises DataError if it is something else."""
+        try:
+            return msgspec.json.decode(text, type=cls)
+        except msgspec.DecodeError as error:
+            raise DataError(f"a saved encoder is not readable: {error}") from None
+
+
+def feature_columns(frame: Frame, party: PartyFile) -> FeatureColumns:
+    """Say which columns are features: those that the party file lists, or every other column by its type.
+
+    ``features: auto`` reads numbers, booleans, dates and times as numeric and text as categorical; key, label, weight and
+    time columns, sequences and those under ``drop`` are left out. Raises DataError for an absent column, or one of lists that is
+    not named as a sequence, or a type that is neither.
+    """
+    if party.features is not None:
+        for name in party.features.numeric + party.features.categorical:
+            require_named(frame, name, use="feature")
+            _refuse_lists(name, frame.schema[name], instead="list it under sequences instead")
+        return party.features
+    for name in party.drop:
+        require_named(frame, name, use="drop")
+    used_otherwise = {*party.keys.values(), *party.drop, *party.sequences, party.label, party.weight, party.time}
+    numeric, categorical = [], []
+    for name, kind in frame.schema.items():
+        if name in used_otherwise:
+            continue
+        if kind.is_numeric() or kind.is_temporal() or kind == pl.Boolean:
+            numeric.append(name)
+        elif kind in (pl.String, pl.Categorical, pl.Enum, pl.Null):
+            categorical.append(name)
+        else:
+            _refuse_lists(name, kind, instead="name it under sequences, or list it under drop")
+            raise FeatureError(
+                f"column {name!r} has type {kind}, which features: auto cannot read; list it under drop or convert it"
+            )
+    return FeatureColumns(numeric=tuple(numeric), categorical=tuple(categorical))
+
+
+def _refuse_lists(name: str, kind: pl.DataType, *, instead: str) -> None:
+    if isinstance(kind, pl.List | pl.Array):
+        raise FeatureError(f"column {name!r} holds lists (type {kind}), which are neither numbers nor categories; {instead}")
+
+
+def _chosen_notes(
+    encoding: EncodingConfig,
+    numeric: Mapping[str, NumericColumn | None],
+    categorical: Mapping[str, CategoricalColumn | None],
+    *,
+    rows: int,
+) -> tuple[str, ...]:
+    """Say what ``auto`` came to in the encoding."""
+    notes: tuple[str, ...] = ()
+    ranked = sum(column is not None and column.transform == "rank" for column in numeric.values())
+    if encoding.numeric == "auto" and ranked:
+        what = "is skewed and was ranked" if ranked == 1 else "are skewed and were ranked"
+        notes += (f"encoding.numeric = auto: {ranked} of {len(numeric)} numeric columns {what}",)
+    pooled = [column for column in categorical.values() if column is not None and column.min_count > usual_count(rows)]
+    if encoding.min_count == "auto" and pooled:
+        notes += (
+            f"encoding.min_count = auto: {len(pooled)} of {len(categorical)} categorical columns "
+            f"{'keeps' if len(pooled) == 1 else 'keep'} having new values, so categories of fewer than {pooled[0].min_count} "
+            "rows share a code",
+        )
+    return notes
+
+
+def transformed(values_N: Floats, transform: str, knots: tuple[float, ...], scores: tuple[float, ...]) -> Floats:
+    """Numbers before they are standardised."""
+    if transform == "log":
+        size_N = np.abs(values_N)
+        np.log1p(size_N, out=size_N)
+        return np.multiply(np.sign(values_N), size_N, out=size_N)
+    if transform == "rank":
+        return np.interp(values_N, knots, scores)
+    return values_N
+
+
+def _fit_numeric(
+    name: str, values_N: Floats, asked: Literal["auto", "standard", "log", "rank"], form: Form
+) -> NumericColumn | None:
+    rows = len(values_N)
+    values = values_N[~np.isnan(values_N)]
+    missing = len(values) < rows
+    del values_N  # of a large table a column is much
+    if len(values) == 0 or (values.min() == values.max() and not missing):
+        return None
+    transform = _fitting_transform(values) if asked == "auto" else asked
+    knots, scores = _normal_scores(values) if transform == "rank" else ((), ())
+    with np.errstate(over="ignore", invalid="ignore"):
+        known_T = transformed(values, transform, knots, scores)
+        mean, deviation = float(known_T.mean()), float(known_T.std())
+    if not np.isfinite([mean, deviation]).all():
+        raise FeatureError(
+            f"numeric column {name!r}: its numbers are too large to standardise; use encoding.numeric = log or rank"
+        )
+    deviation = deviation or 1.0  # a constant with missing values keeps its indicator; its value carries nothing
+    return NumericColumn(
+        name=name,
+        transform=transform,
+        mean=mean,
+        deviation=deviation,
+        low=float((known_T.min() - mean) / deviation),
+        high=float((known_T.max() - mean) / deviation),
+        indicator=missing,
+        form=form,
+        knots=knots,
+        scores=scores,
+    )
+
+
+def _left_out(frame: Frame, name: str, rows: NDArray[np.int64]) -> str:
+    """Say why a column is none of the fitted ones: it has one value, or values that are one number in 64-bit floating point."""
+    cells = require_column(frame, name, use="feature")
+    if not cells.dtype.is_numeric() or cells.gather(rows).drop_nulls().n_unique() <= 1:
+        return f"column {name!r} is constant on the training rows and was left out"
+    return (
+        f"column {name!r}: its numbers differ only beyond the 15 to 17 digits that floating point keeps, and it was left out; "
+        "list it under categorical, or subtract what they have in common"
+    )
+
+
+def _fitting_numbers(rows: int) -> Numbers:
+    """Choose by size: with few rows an embedding learns what is not there."""
+    return "piecewise-linear" if rows >= ENOUGH_ROWS else "plain"
+
+
+def _binned(column: NumericColumn, values_N: Floats) -> NumericColumn:
+    """Give a column the edges of its bins, computed on what a model sees: numbers in float32."""
+    values = values_N[~np.isnan(values_N)]
+    del values_N
+    encoded = np.empty(len(values), dtype=np.float32)
+    for start in range(0, len(values), ENCODED_AT_A_TIME):
+        chunk = slice(start, start + ENCODED_AT_A_TIME)
+        encoded[chunk] = column.encode(values[chunk])
+    return msgspec.structs.replace(column, edges=bin_edges(encoded))
+
+
+def _said(chosen: Numbers, columns: tuple[NumericColumn, ...]) -> str:
+    if chosen == "plain":
+        return "numeric columns stay plain numbers"
+    bins = [len(column.edges) - 1 for column in columns if column.edges]
+    if not bins:
+        return "nothing to bin"
+    each = f"{min(bins)}" if min(bins) == max(bins) else f"{min(bins)} to {max(bins)}"
+    columns_get = "1 numeric column gets" if len(bins) == 1 else f"{len(bins)} numeric columns get"
+    return f"{columns_get} {chosen} embeddings of {each} bins"
+
+
+def _fitting_transform(known: Floats) -> Literal["standard", "rank"]:
+    """Choose by shape: ranks where a few values lie so far out that they would set the scale of all others."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        centred = known - known.mean()
+        deviation = np.sqrt(np.mean(centred**2))
+        skewness = np.mean((centred / deviation) ** 3) if deviation > 0 else 0.0
+    # A column whose variance overflows has such values, whatever its skewness.
+    return "standard" if np.isfinite(deviation) and abs(skewness) <= SKEWED else "rank"
+
+
+def _normal_scores(known: Floats) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Map values to the normal quantiles of their mid-ranks, at no more than RANK_KNOTS of them."""
+    values, counts = np.unique(known, return_counts=True)
+    middle = (np.cumsum(counts) - counts / 2) / len(known)
+    scores = torch.special.ndtri(torch.from_numpy(middle)).numpy()
+    if len(values) > RANK_KNOTS:
+        # Evenly spaced in score, so that the tails keep their shape.
+        picked = np.unique(np.searchsorted(scores, np.linspace(scores[0], scores[-1], RANK_KNOTS)).clip(max=len(values) - 1))
+        values, scores = values[picked], scores[picked]
+    return tuple(values.tolist()), tuple(scores.tolist())

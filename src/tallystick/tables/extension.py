@@ -1,0 +1,130 @@
+"""An earlier run's encoder for the rows of a new training: what it knows stays as it is, and what is new is added.
+
+Shapes: N rows.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from tallystick.config.party import EncodingConfig, PartyFile
+from tallystick.errors import FeatureError
+from tallystick.tables.categories import CategoricalColumn, count_values, kept_categories
+from tallystick.tables.columns import Floats, numbers_of
+from tallystick.tables.encoder import Encoder, NumericColumn, feature_columns, transformed
+from tallystick.tables.lazy_table import Frame
+from tallystick.tables.sequences import SequenceColumn, fit_sequence
+from tallystick.tables.table import require_column
+
+_LEFT_OUT = "is left out: the network of the run to start from has no input for it"
+_AGAIN = "start from scratch, without --start-from"
+
+
+def extended(before: Encoder, frame: Frame, party: PartyFile, rows: NDArray[np.int64], *, grows: bool = True) -> Encoder:
+    """Extend an earlier run's encoder to the training rows ``rows`` of ``frame``.
+
+    - A number is transformed and scaled as before. What counts as beyond the training rows moves out to the new rows' extremes.
+      A ranked column keeps its ranks, so there it stays where it was.
+    - A category keeps its code. Categories that are new, and as frequent as ``encoding`` asks of one, get codes behind these.
+      Without ``grows`` they keep sharing the code of unseen ones.
+    - Columns that are new are left out with a note, and so is the fact that a number is missing where none was before: the
+      network has no input for them.
+
+    Raises FeatureError for a column that is gone or has become of another kind, and whatever ``Encoder.fit`` does of cells.
+    """
+    frame = before.fitted(frame)
+    notes = _same_columns(before, frame, party)
+    numeric = tuple(_widened(column, numbers_of(frame, column.name)[rows]) for column in before.numeric)
+    notes += [
+        f"column {column.name!r}: some numbers are missing now, and none were in the run that this one starts from; they count "
+        "as its mean"
+        for column in numeric
+        if not column.indicator and np.isnan(numbers_of(frame, column.name)[rows]).any()
+    ]
+    categorical, sequences = before.categorical, before.sequences
+    if grows:
+        categorical = tuple(_with_new_categories(column, frame, rows, party.encoding) for column in before.categorical)
+        sequences = tuple(_with_new_items(sequence, frame, party, rows) for sequence in before.sequences)
+    for name, then, now in _counts(before, categorical, sequences):
+        if now > then:
+            notes.append(f"column {name!r}: {now - then:,} new categories beside {then:,} that keep their codes")
+    return msgspec.structs.replace(before, numeric=numeric, categorical=categorical, sequences=sequences, notes=tuple(notes))
+
+
+def _same_columns(before: Encoder, frame: Frame, party: PartyFile) -> list[str]:
+    """Refuse columns that are gone; give a note of each that is new."""
+    now = feature_columns(frame, party)
+    notes = []
+    for kind, earlier, found in (
+        ("numeric", [column.name for column in before.numeric], now.numeric),
+        ("categorical", [column.name for column in before.categorical], now.categorical),
+    ):
+        if lost := [name for name in earlier if name not in found]:
+            raise FeatureError(
+                f"column {lost[0]!r} is a {kind} input of the run to start from, and is no {kind} feature now; bring it back, "
+                f"or {_AGAIN}"
+            )
+        notes += [f"column {name!r} {_LEFT_OUT}" for name in found if name not in earlier]
+    for sequence in before.sequences:
+        config = party.sequences.get(sequence.name)
+        if config is None or (config.length, config.separator, config.target) != (
+            sequence.length,
+            sequence.separator,
+            sequence.target,
+        ):
+            raise FeatureError(
+                f"sequences.{sequence.name}: the run to start from read it otherwise; put length, separator and target back as "
+                f"they were, or {_AGAIN}"
+            )
+    earlier = [sequence.name for sequence in before.sequences]
+    return notes + [f"sequence {name!r} {_LEFT_OUT}" for name in party.sequences if name not in earlier]
+
+
+def _widened(column: NumericColumn, values_N: Floats) -> NumericColumn:
+    """Widen a column's extremes to include these numbers."""
+    values = values_N[~np.isnan(values_N)]
+    if not len(values):
+        return column
+    with np.errstate(over="ignore", invalid="ignore"):
+        scaled = (transformed(values, column.transform, column.knots, column.scores) - column.mean) / column.deviation
+    if not np.isfinite(scaled).all():
+        raise FeatureError(f"numeric column {column.name!r}: its numbers are too large to standardise; {_AGAIN}")
+    return msgspec.structs.replace(column, low=min(column.low, float(scaled.min())), high=max(column.high, float(scaled.max())))
+
+
+def _with_new_categories(
+    column: CategoricalColumn, frame: Frame, rows: NDArray[np.int64], encoding: EncodingConfig
+) -> CategoricalColumn:
+    counts = count_values([require_column(frame, column.name, use="feature").gather(rows)])
+    categories, least = kept_categories(counts, encoding, cells=len(rows))
+    grown = _grown(column.categories, categories, most=encoding.max_categories)
+    if grown == column.categories:
+        return column
+    built_for = column.built_for or len(column.categories)
+    return msgspec.structs.replace(column, categories=grown, min_count=min(column.min_count, least), built_for=built_for)
+
+
+def _with_new_items(sequence: SequenceColumn, frame: Frame, party: PartyFile, rows: NDArray[np.int64]) -> SequenceColumn:
+    sequence_now, _ = fit_sequence(frame, sequence.name, party.sequences[sequence.name], rows, party.encoding)
+    grown = _grown(sequence.items, sequence_now.items if sequence_now is not None else (), most=party.encoding.max_categories)
+    if grown == sequence.items:
+        return sequence
+    return msgspec.structs.replace(sequence, items=grown, built_for=sequence.built_for or len(sequence.items))
+
+
+def _grown(known: tuple[str, ...], found: Sequence[str], *, most: int) -> tuple[str, ...]:
+    """Join the known categories and the new ones by falling frequency, at most ``most`` together."""
+    there = set(known)
+    return known + tuple(name for name in found if name not in there)[: max(most - len(known), 0)]
+
+
+def _counts(
+    before: Encoder, categorical: Sequence[CategoricalColumn], sequences: Sequence[SequenceColumn]
+) -> list[tuple[str, int, int]]:
+    """Of each column of codes its name, and how many it had and has."""
+    counts = [
+        (then.name, len(then.categories), len(now.categories)) for then, now in zip(before.categorical, categorical, strict=True)
+    ]
+    return counts + [(then.name, len(then.items), len(now.items)) for then, now in zip(before.sequences, sequences, strict=True)]

@@ -1,0 +1,260 @@
+"""Features: a party's encoded columns, ready for a bottom model.
+
+Shapes: N rows, B rows of a batch, F numeric columns, G categorical columns, R bytes of a packed row.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from tallystick.tables.records import RowFile
+
+Numbers = Literal["plain", "piecewise-linear", "periodic"]
+"""How a bottom model takes numeric columns: as they are, or with an embedding of each beside them."""
+
+NUMBER_BYTES = 4
+CODE_TYPES = (torch.uint8, torch.int16, torch.int32)  # the smallest that holds all codes of a column is taken
+
+
+@dataclass(frozen=True, kw_only=True)
+class SequenceShape:
+    """Shape of a sequence, as a model must know it: so many columns of codes, all of one table.
+
+    Args:
+        codes: how many there are; 0 pads.
+        length: L, the most items of a row.
+        has_target: whether the code of the target item stands in front of them.
+        built_for: how many codes there were when the network was built; 0 for as many as now.
+    """
+
+    codes: int
+    length: int
+    has_target: bool
+    built_for: int = 0
+
+    @property
+    def columns(self) -> int:
+        """Columns of codes that it takes."""
+        return self.length + self.has_target
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureShape:
+    """Shape of a party's encoded columns, as a model must know it: how many are numeric, and how many codes each categorical one
+    has.
+
+    Args:
+        numeric: F.
+        cardinalities: codes of each categorical column.
+        numbers: how the built-in bottom embeds the numeric columns.
+        edges: of each numeric column the edges of its bins, ascending, in the units of the encoded numbers; none for one that
+            stays a plain number. For ``periodic`` only whether there are any counts.
+        sequences: whose codes stand after those of the categorical columns, one sequence after the other.
+        built_for: codes of each categorical column when the network was built, by which the width of its embedding goes where
+            later trainings brought more; none for as many as now.
+        screened: whether columns that say nothing may be closed, other than sequences (``training/screening.py``).
+        rows: training rows that the columns were fitted on; 0 where nobody says.
+    """
+
+    numeric: int
+    cardinalities: tuple[int, ...]
+    numbers: Numbers = "plain"
+    edges: tuple[tuple[float, ...], ...] = ()
+    sequences: tuple[SequenceShape, ...] = ()
+    built_for: tuple[int, ...] = ()
+    screened: bool = False
+    rows: int = 0
+
+    @property
+    def codes(self) -> tuple[int, ...]:
+        """Return how many codes each column of codes has, those of sequences too."""
+        return self.cardinalities + tuple(each.codes for each in self.sequences for _ in range(each.columns))
+
+    @property
+    def tables(self) -> tuple[int, ...]:
+        """Return how many codes each embedding table has: one table per categorical column, then one per sequence."""
+        return self.cardinalities + tuple(each.codes for each in self.sequences)
+
+    @property
+    def tables_built_for(self) -> tuple[int, ...]:
+        """By how many codes the width of each embedding table goes: those that there were when the network was built."""
+        return (self.built_for or self.cardinalities) + tuple(each.built_for or each.codes for each in self.sequences)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Features:
+    """Encoded rows as a model takes them: standardised numbers and category codes, and which rows they are.
+
+    A model reads columns alone. ``who_N`` is for noise that is each row's own: a number that tells a row from others with the
+    same columns, wherever it is among them.
+    """
+
+    numeric_NF: Tensor  # float32
+    categorical_NG: Tensor  # int64, column g in [0, codes[g]) of the FeatureShape: sequences come last
+    who_N: Tensor | None = None  # int64; None where no batch was picked: then its place tells a row
+
+    def __len__(self) -> int:
+        return self.numeric_NF.shape[0]
+
+    def rows(self, index_B: Tensor) -> "Features":
+        """Pick rows, in the order of the index."""
+        return Features(
+            numeric_NF=self.numeric_NF.index_select(0, index_B),
+            categorical_NG=self.categorical_NG.index_select(0, index_B),
+            who_N=index_B if self.who_N is None else self.who_N.index_select(0, index_B),
+        )
+
+    @classmethod
+    def stacked(cls, parts: "Sequence[Features]") -> "Features":
+        """Stack the rows of all parts; either all of them know who their rows are, or none does."""
+        if len(parts) == 1:
+            return parts[0]
+        whose = [part.who_N for part in parts if part.who_N is not None]
+        return cls(
+            numeric_NF=torch.cat([part.numeric_NF for part in parts]),
+            categorical_NG=torch.cat([part.categorical_NG for part in parts]),
+            who_N=torch.cat(whose) if len(whose) == len(parts) else None,
+        )
+
+    def crossing(self, cuts_ND: Sequence[Tensor], index_B: Tensor) -> list[Tensor]:
+        """Of the feature parties' cut embeddings that go with these rows, those that go with the picked ones."""
+        return [cut_ND.index_select(0, index_B) for cut_ND in cuts_ND]
+
+    def to(self, device: torch.device) -> "Features":
+        """Move to a device."""
+        who_N = None if self.who_N is None else self.who_N.to(device)
+        return Features(numeric_NF=self.numeric_NF.to(device), categorical_NG=self.categorical_NG.to(device), who_N=who_N)
+
+
+class FeatureRows(Protocol):
+    """Encoded rows that batches are taken from, packed or not."""
+
+    def __len__(self) -> int: ...
+
+    def rows(self, index_B: Tensor) -> Features:
+        """Pick rows, in the order of the index."""
+        ...
+
+
+class Packing:
+    """Places of the columns in a packed row: numbers of four bytes, indicators of one, codes in as few as hold them.
+
+    Args:
+        numbers: columns of numbers.
+        indicators: columns of 0 and 1, which are numeric ones too, after the others.
+        cardinalities: how many codes each categorical column has.
+    """
+
+    def __init__(self, *, numbers: int, indicators: int, cardinalities: tuple[int, ...]) -> None:
+        self.numbers, self.indicators = numbers, indicators
+        kinds = [next(kind for kind in CODE_TYPES if size <= torch.iinfo(kind).max + 1) for size in cardinalities]
+        self.places = {kind: [place for place, its in enumerate(kinds) if its == kind] for kind in CODE_TYPES}
+        self.starts: list[int] = [0] * len(kinds)
+        end = self._codes_start = NUMBER_BYTES * numbers + indicators
+        for kind, places in self.places.items():
+            for place in places:
+                self.starts[place] = end
+                end += kind.itemsize
+        self.kinds, self.row_bytes = kinds, end
+
+    def write_number(self, records_NR: NDArray[np.uint8], column: int, values_N: NDArray[np.float64]) -> None:
+        """Put a column of numbers in its place, rounded to float32."""
+        start = NUMBER_BYTES * column
+        records_NR[:, start : start + NUMBER_BYTES] = _bytes_of(values_N.astype(np.float32))
+
+    def write_indicator(self, records_NR: NDArray[np.uint8], column: int, is_N: NDArray[np.bool_]) -> None:
+        """Put a column of indicators in its place."""
+        records_NR[:, NUMBER_BYTES * self.numbers + column] = is_N
+
+    def write_codes(self, records_NR: NDArray[np.uint8], column: int, codes_N: NDArray[np.int64]) -> None:
+        """Put a column of codes in its place."""
+        kind = self.kinds[column]
+        start, of_numpy = self.starts[column], str(kind).removeprefix("torch.")
+        records_NR[:, start : start + kind.itemsize] = _bytes_of(codes_N.astype(of_numpy))
+
+    def unpack(self, records_BR: Tensor) -> Features:
+        """Unpack rows into what a model takes."""
+        end = NUMBER_BYTES * self.numbers
+        numeric_BF = _viewed(records_BR, 0, end, torch.float32)
+        if self.indicators:
+            indicators_BI = records_BR[:, end : end + self.indicators].to(torch.float32)
+            numeric_BF = torch.cat((numeric_BF, indicators_BI), dim=1)
+        codes_BG = torch.empty(len(records_BR), len(self.kinds), dtype=torch.int64, device=records_BR.device)
+        start = self._codes_start
+        for kind, places in self.places.items():
+            if places:
+                end = start + kind.itemsize * len(places)
+                codes_BG[:, places] = _viewed(records_BR, start, end, kind).to(torch.int64)
+                start = end
+        return Features(numeric_NF=numeric_BF, categorical_NG=codes_BG)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackedFeatures:
+    """Encoded rows as a party keeps them, in a third to a half of the bytes that a model takes them in.
+
+    Args:
+        records_MR: the packed rows (M, R), bytes, in memory or in a file that is mapped into it.
+        packing: what stands where in one.
+        place_M: where each of the M rows stands among the records, whose order and number may be others; its own if left out.
+        rows_N: which of them these N rows are, in this order; all of them if left out.
+        who_M: a number for each packed row that tells it from others, in another table too; its place if left out.
+        file: of the records, where they lie in one.
+    """
+
+    records_MR: Tensor
+    packing: Packing
+    rows_N: Tensor | None = None
+    who_M: Tensor | None = None
+    place_M: Tensor | None = None
+    file: RowFile | None = None
+
+    def __len__(self) -> int:
+        return len(next(each for each in (self.rows_N, self.place_M, self.records_MR) if each is not None))
+
+    def rows(self, index_B: Tensor) -> Features:
+        """Pick rows, in the order of the index, unpacked."""
+        row_B, place_B = self._places(index_B)
+        who_B = row_B if self.who_M is None else self.who_M.index_select(0, row_B)
+        if self.file is not None:
+            self.file.require(place_B.numpy())
+        return replace(self.packing.unpack(self.records_MR.index_select(0, place_B)), who_N=who_B)
+
+    def announce(self, index_B: Tensor) -> None:
+        """Say that these rows are picked soon, so that they are read from a file meanwhile."""
+        if self.file is not None:
+            self.file.announce(self._places(index_B)[1].numpy())
+
+    def _places(self, index_B: Tensor) -> tuple[Tensor, Tensor]:
+        """Split positions into the rows' numbers among the M and their places among the records."""
+        row_B = index_B if self.rows_N is None else self.rows_N.index_select(0, index_B)
+        return row_B, row_B if self.place_M is None else self.place_M.index_select(0, row_B)
+
+    def picked(self, index_N: Tensor) -> "PackedFeatures":
+        """Select rows without unpacking or copying them."""
+        return replace(self, rows_N=index_N if self.rows_N is None else self.rows_N.index_select(0, index_N))
+
+    def unpacked(self) -> Features:
+        """All rows at once."""
+        return self.rows(torch.arange(len(self), device=self.records_MR.device))
+
+    def to(self, device: torch.device) -> "PackedFeatures":
+        """Move to a device."""
+        rows_N, who_M, place_M = (each if each is None else each.to(device) for each in (self.rows_N, self.who_M, self.place_M))
+        file = self.file if device.type == "cpu" else None
+        return replace(self, records_MR=self.records_MR.to(device), rows_N=rows_N, who_M=who_M, place_M=place_M, file=file)
+
+
+def _bytes_of(values_N: NDArray[np.generic]) -> NDArray[np.uint8]:
+    return np.ascontiguousarray(values_N).view(np.uint8).reshape(len(values_N), values_N.itemsize)
+
+
+def _viewed(records_BR: Tensor, start: int, end: int, kind: torch.dtype) -> Tensor:
+    part_B = records_BR[:, start:end]
+    # A copy is aligned as its type wants it; a part of the records may not be.
+    return part_B.clone(memory_format=torch.contiguous_format).view(kind) if end > start else part_B.to(kind)

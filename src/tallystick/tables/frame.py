@@ -1,0 +1,46 @@
+"""A table of whatever library as a Polars frame."""
+
+from typing import Any
+
+import polars as pl
+
+from tallystick.errors import DataError
+from tallystick.tables.arrow import as_polars
+from tallystick.tables.table import UNNAMED_INDEX, require_unique
+
+
+def as_frame(table: Any, *, source: str) -> pl.DataFrame:
+    """Give a table as a Polars frame: of Polars, pandas, PyArrow, DuckDB, or whatever else speaks Arrow's PyCapsule interface.
+
+    A named pandas index is a column; an unnamed one is left out. Raises DataError, naming the source, for anything else, for
+    column names that stand twice, and for columns that hold several types.
+    """
+    if isinstance(table, pl.DataFrame):
+        return _without_index(table)
+    if isinstance(table, pl.LazyFrame) or not hasattr(table, "__arrow_c_stream__"):
+        raise DataError(
+            f"{source}: the table is a {type(table).__name__}; give a DataFrame of Polars or pandas (2.2 or newer), "
+            "a PyArrow table, or another with __arrow_c_stream__; collect a lazy one"
+        )
+    import pyarrow as pa
+
+    require_unique([name for name in getattr(table, "columns", ()) if isinstance(name, str)], source=source)
+    try:
+        # Arrow would leave out a pandas index that only counts, its name or not.
+        if index_names := [name for name in getattr(getattr(table, "index", None), "names", ()) if name is not None]:
+            table = table.reset_index(level=index_names)
+        arrow = pa.table(table)
+    except (pa.ArrowException, ValueError, TypeError) as error:
+        # The first part of Arrow's message quotes a cell, the last names the column.
+        reason = error.args[-1] if len(error.args) > 1 else type(error).__name__
+        raise DataError(f"{source}: the table cannot be read as columns of one type each: {reason}") from None
+    require_unique(arrow.column_names, source=source)
+    try:
+        return _without_index(as_polars(arrow))
+    except DataError as error:
+        raise DataError(f"{source}: {error}") from None
+
+
+def _without_index(frame: pl.DataFrame) -> pl.DataFrame:
+    names = [name for name in frame.columns if not name.startswith(UNNAMED_INDEX)]
+    return frame if len(names) == frame.width else frame.select(names)

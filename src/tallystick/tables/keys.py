@@ -1,0 +1,364 @@
+"""Keys: the ids by which rows are matched, spelt the same way by every party.
+
+Shapes: N rows of the table, R of them that take part, U ids.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from itertools import chain
+from struct import Struct
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from tallystick.alignment.ids import Ids
+from tallystick.alignment.linkages import LINKAGES
+from tallystick.alignment.similar_keys import SimilarKeys
+from tallystick.config.party import PartyFile, RepeatsConfig
+from tallystick.config.sections import AlignmentConfig
+from tallystick.errors import DataError, IdError
+from tallystick.reading import Step
+from tallystick.tables.lazy_table import Frame
+from tallystick.tables.normalise import join, normalise
+from tallystick.tables.similar_keys import read_similar_keys
+from tallystick.tables.table import require_column
+from tallystick.tables.text import rows_listed
+from tallystick.tables.times import ordered_times
+
+SHAPES, SHAPE_WIDTH = 3, 40  # shapes of keys that a hint shows, and their characters
+FEW = 0.5  # of the values: where the commonest shapes are fewer, lengths are left out of them
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyReport:
+    """Counts of rows with and without a usable key."""
+
+    rows: int
+    null_rows: int  # a key column is null, or empty after normalising
+    duplicated_keys: int  # keys that stand in more than one row
+    duplicate_rows: int  # rows left out because another row has their key
+    used: int  # rows that take part
+    repeats: str = ""  # in words: what becomes of rows that have one key
+    doubtful: tuple[str, ...] = ()  # in words: key columns whose values look like numbers that were rounded
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give plain values for JSON."""
+        return asdict(self)
+
+    def notes(self) -> list[str]:
+        """Say in words which rows do not take part."""
+        lines = []
+        if self.null_rows:
+            lines.append(f"{self.null_rows} of {self.rows} rows have no key")
+        if self.duplicated_keys:
+            left_out = f"{self.duplicate_rows} of {self.rows} rows are left out" if self.duplicate_rows else "no row is left out"
+            lines.append(f"{self.duplicated_keys} keys stand in more than one row; {left_out}: {self.repeats}")
+        return [*lines, *self.doubtful]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Keys:
+    """Unique ids, in the order in which the table first has them, the rows that take part, and the id of each.
+
+    Similar keys name no row: then an id is the row's number in the table, and tells the others nothing.
+    """
+
+    ids: Ids  # U
+    rows_R: NDArray[np.int64]  # of the table, in its order unless they were sorted
+    id_R: NDArray[np.int64]  # which of the ids is each row's; several rows may have one (alignment.duplicates = all)
+    report: KeyReport
+    similar: SimilarKeys | None = None
+
+    def ids_of(self, rows_M: NDArray[np.int64]) -> Ids:
+        """Return the ids of these of the R rows."""
+        return self.ids.gather(self.id_R[rows_M])
+
+    def sorted(self) -> "Keys":
+        """Give the same rows in the order of their ids, which does not depend on the table's."""
+        ids, place_U = self.ids.sorted()
+        rank_U = np.empty_like(place_U)
+        rank_U[place_U] = np.arange(len(place_U))
+        order_R = np.argsort(rank_U[self.id_R], kind="stable")
+        return replace(self, ids=ids, rows_R=self.rows_R[order_R], id_R=rank_U[self.id_R][order_R])
+
+
+def who_of(names: Iterable[bytes]) -> NDArray[np.int64]:
+    """Return a number for each row that tells it from others, in another table too: for noise that is a row's own."""
+    hashes = bytearray()  # joined from a list they would take six times as much
+    for name in names:
+        hashes += hashlib.blake2b(name, digest_size=8).digest()
+    return (np.frombuffer(hashes, dtype="<u8").astype(np.uint64) >> np.uint64(1)).astype(np.int64)
+
+
+def fingerprint(keys: Keys) -> str:
+    """Digest a table's ids in their order: a kept alignment is of use only for the same table."""
+    digest = hashlib.blake2b(digest_size=16)
+    length = Struct(">I").pack
+    for piece in keys.ids.pieces():
+        digest.update(b"".join(chain.from_iterable(zip(map(length, map(len, piece)), piece, strict=True))))
+    if len(keys.rows_R) > len(keys.ids):
+        digest.update(keys.id_R.astype("<i8").tobytes())
+    if keys.similar is not None:
+        digest.update(keys.similar.digest())
+    return digest.hexdigest()
+
+
+def read_keys(
+    frame: Frame,
+    *,
+    columns: Mapping[str, str],
+    alignment: AlignmentConfig,
+    repeats: RepeatsConfig | None = None,
+    is_label: bool = True,
+) -> Keys:
+    """Normalise a table's keys and settle its nulls and duplicates as the contract and the party file say.
+
+    Args:
+        frame: N rows.
+        columns: contract's key name to own column.
+        alignment: the key columns in order with their steps, and the rules for nulls and duplicates.
+        repeats: what the party file says of rows with one key; it goes before the contract's rule.
+        is_label: whether this is the label party, the only one whose rows may all take part.
+
+    Raises DataError for an absent column, and IdError for more rows than ``max_rows``, for keys that are all null, for duplicates
+    that leave nothing, and for any null or duplicate where the rule is ``error``. Rows are named by number, never by content.
+    """
+    if alignment.max_rows is not None and frame.height > alignment.max_rows:
+        raise IdError(f"the table has {frame.height} rows, over alignment.max_rows = {alignment.max_rows} of the contract")
+    if alignment.similarity is not None:
+        return _similar_keys(frame, columns, alignment)
+    key = key_of(frame, columns=columns, alignment=alignment)
+    names = ", ".join(columns[each.name] for each in alignment.keys)
+    null_rows = key.null_count()
+    if null_rows == frame.height:
+        raise IdError(f"key ({names}): all {frame.height} rows are null or empty; check the column and the normalise steps")
+    if null_rows and alignment.nulls == "error":
+        raise IdError(
+            f"key ({names}): null or empty in {rows_listed(key.is_null())} rows; the contract's alignment.nulls is error"
+        )
+    table = pl.DataFrame({"key": key, "row": pl.int_range(frame.height, eager=True)}).drop_nulls("key")
+    distinct = table.get_column("key").n_unique() == table.height  # as most often: spares two tables of all keys
+    duplicated = 0 if distinct else table.group_by("key").len().filter(pl.col("len") > 1).height
+    if repeats is not None:
+        kept_rows, words = _latest(frame, table, repeats), repeats.words
+    else:
+        if duplicated:
+            _check_repeats(f"key ({names}): {duplicated} keys stand in more than one row", key, alignment, is_label=is_label)
+        kept_rows, words = table if distinct else _by_rule(table, alignment), _said_of_rule(alignment, is_label=is_label)
+    if not kept_rows.height:
+        raise IdError(
+            f"key ({names}): every key stands in more than one row, and alignment.duplicates = drop leaves out all of them; "
+            "use a key that names a row, or duplicates: all"
+        )
+    report = KeyReport(
+        rows=frame.height,
+        null_rows=null_rows,
+        duplicated_keys=duplicated,
+        duplicate_rows=table.height - kept_rows.height,
+        used=kept_rows.height,
+        repeats=words if duplicated else "",
+        doubtful=_doubtful(frame, columns, alignment),
+    )
+    ids, id_R = _numbered(kept_rows.get_column("key"), distinct=distinct)
+    rows_R = kept_rows.get_column("row").cast(pl.Int64).to_numpy()
+    return Keys(ids=Ids(ids.cast(pl.Binary), distinct=True), rows_R=rows_R, id_R=id_R, report=report)
+
+
+def _doubtful(frame: Frame, columns: Mapping[str, str], alignment: AlignmentConfig) -> tuple[str, ...]:
+    """Say which key columns have values with a fraction or an exponent, which an id seldom has."""
+    lines = []
+    for key in alignment.keys:
+        column = require_column(frame, columns[key.name], use="key")
+        if column.dtype.is_float() or isinstance(column.dtype, pl.Decimal):
+            odd = column.cast(pl.Float64)
+            odd = odd.is_finite() & (odd != odd.round())
+        elif column.dtype == pl.String:
+            odd = column.str.contains(r"^\s*[+-]?[0-9]+(?:[.,][0-9]+)?[eE][+-]?[0-9]+\s*$")
+        else:
+            continue
+        if odd.fill_null(False).any():
+            lines.append(
+                f"key column {columns[key.name]!r}: a fraction or an exponent in {rows_listed(odd)} rows, as where a program "
+                "took "
+                "ids for numbers and rounded them; compare them with the source"
+            )
+    return tuple(lines)
+
+
+def keys_of(frame: Frame, party: PartyFile, alignment: AlignmentConfig) -> Keys:
+    """Read a party's keys as read_keys does; errors name the party. The party that names a label is the label party."""
+    is_label = party.label is not None
+    try:
+        return read_keys(frame, columns=party.keys, alignment=alignment, repeats=party.repeats, is_label=is_label)
+    except DataError as error:
+        raise type(error)(f"party {party.party}: {error}") from None
+
+
+def key_of(frame: Frame, *, columns: Mapping[str, str], alignment: AlignmentConfig) -> pl.Series:
+    """Give the key of each row as text, null where a row has none.
+
+    Raises DataError for an absent column, IdError for floats so large that two ids may have become one.
+    """
+    parts = []
+    for key in alignment.keys:
+        column = require_column(frame, columns[key.name], use="key")
+        _require_exact(column)
+        parts.append(normalise(column, key.normalise))
+    return join(parts)
+
+
+def _require_exact(column: pl.Series) -> None:
+    """Refuse floats from which on not every whole number has a float of its own: their ids would match other people's."""
+    if not column.dtype.is_float():
+        return
+    digits = 24 if column.dtype == pl.Float32 else 11 if column.dtype == pl.Float16 else 53
+    beyond = column.is_finite() & (column.abs() >= 2.0**digits)
+    if beyond.fill_null(False).any():
+        raise IdError(
+            f"key column {column.name!r} holds floats, and {rows_listed(beyond)} rows have ids of 2^{digits} = {2**digits} or "
+            "more: "
+            f"from there on {column.dtype} no longer tells neighbouring whole numbers apart, so ids may have merged already; "
+            "read "
+            "the column as whole numbers or as text (in pandas: dtype 'Int64' or str, which keep a missing id too)"
+        )
+
+
+def latest_last(frame: Frame, table: pl.DataFrame, repeats: RepeatsConfig) -> pl.DataFrame:
+    """Sort the rows of ``table``, which has their numbers, so that later ones come last; raises DataError."""
+    if repeats.latest is None:
+        return table
+    times = ordered_times(require_column(frame, repeats.latest, use="repeats.latest"), use="repeats.latest")
+    return table.with_columns(time=times.gather(table.get_column("row"))).sort("time", "row", nulls_last=False).drop("time")
+
+
+def _similar_keys(frame: Frame, columns: Mapping[str, str], alignment: AlignmentConfig) -> Keys:
+    assert alignment.similarity is not None
+    similar, rows_R = read_similar_keys(frame, columns=columns, terms=alignment.similarity, nulls=alignment.nulls)
+    report = KeyReport(
+        rows=frame.height, null_rows=frame.height - len(rows_R), duplicated_keys=0, duplicate_rows=0, used=len(rows_R)
+    )
+    ids = Ids.of([b"row %d" % row for row in rows_R])
+    return Keys(ids=ids, rows_R=rows_R, id_R=np.arange(len(ids)), report=report, similar=similar)
+
+
+def _latest(frame: Frame, table: pl.DataFrame, repeats: RepeatsConfig) -> pl.DataFrame:
+    return latest_last(frame, table, repeats).unique("key", keep="last").sort("row")
+
+
+def _numbered(key: pl.Series, *, distinct: bool) -> tuple[pl.Series, NDArray[np.int64]]:
+    """Return the distinct keys in their order, and which of them each row has."""
+    if distinct:
+        return key, np.arange(len(key))
+    keys = key.to_frame("key").unique(maintain_order=True).with_row_index("id")
+    id_R = key.to_frame("key").join(keys, on="key", how="left", maintain_order="left").get_column("id")
+    return keys.get_column("key"), id_R.cast(pl.Int64).to_numpy()
+
+
+def _by_rule(table: pl.DataFrame, alignment: AlignmentConfig) -> pl.DataFrame:
+    if alignment.duplicates == "all":
+        return table
+    return table.unique("key", keep="first" if alignment.duplicates == "first" else "none", maintain_order=True)
+
+
+def _check_repeats(what: str, key: pl.Series, alignment: AlignmentConfig, *, is_label: bool) -> None:
+    """Refuse keys that repeat where they may not; raises IdError."""
+    if alignment.duplicates == "error":
+        repeated = rows_listed(key.is_duplicated() & key.is_not_null())
+        raise IdError(f"{what}: {repeated} rows; the contract's alignment.duplicates is error")
+    if alignment.duplicates == "all" and not is_label:
+        raise IdError(
+            f"{what}; with alignment.duplicates = all the label party's rows alone may: say under repeats in the party file "
+            "which row of a key counts, such as repeats: {latest: COLUMN}"
+        )
+
+
+def _said_of_rule(alignment: AlignmentConfig, *, is_label: bool) -> str:
+    rule = f"alignment.duplicates = {alignment.duplicates}"
+    if alignment.duplicates == "all":
+        return f"each takes the other side's row of its key ({rule})"
+    counts = "the first row of a key counts" if alignment.duplicates == "first" else "none of a key's rows counts"
+    takes_all = is_label and not LINKAGES[alignment.method].imputes
+    instead = "agree on alignment.duplicates: all to use every row" if takes_all else "say under repeats which one is to count"
+    return f"{counts} ({rule}); {instead}"
+
+
+def spelling_hints(frame: Frame, *, columns: Mapping[str, str], alignment: AlignmentConfig) -> list[str]:
+    """Say what may keep a side's keys from matching those of another, which spells them in its own way.
+
+    One line for each key and each step that the contract does not take and that would change some of the values, one for zeros
+    in front, which another side's table may have lost, or this one's, and one for what most values look like, which people of
+    both sides can compare. Shares and shapes only, for this party's own eyes; no value is shown.
+    """
+    lines = []
+    for key in alignment.keys:
+        column = require_column(frame, columns[key.name], use="key")
+        text = normalise(column, key.normalise).drop_nulls()
+        if not len(text):
+            continue
+        key_name = f"key {key.name!r}"
+        for step in _likely(text):
+            changed = _share(normalise(text, [step]).fill_null("") != text)
+            if step not in key.normalise and changed:
+                lines.append(f"{key_name}: `{step}` would change {changed:.1%} of this side's values ({_SHAPES[step]})")
+        if column.dtype.is_numeric():
+            lines.append(f"{key_name}: it is a column of numbers here, so zeros in front that the other side may have are gone")
+        elif zeros := _share(text.str.contains(r"^0[0-9]")):
+            lines.append(f"{key_name}: {zeros:.1%} of this side's values begin with a zero, which a column of numbers loses")
+        lines.append(f"{key_name}: this side's values look like {_common_shapes(text)}; compare that with the other side's")
+    return lines
+
+
+def _common_shapes(text: pl.Series) -> str:
+    """Describe what most values look like, with shares: 9 for a digit, A and a for letters, ? for what cannot be seen.
+
+    Where values of many lengths have few in common, a run of digits or letters is one of any length, such as ``9…``.
+    """
+    shapes = text
+    for characters, mask in ((r"\p{N}", "9"), (r"\p{Lu}", "A"), (r"[\p{L}\p{M}--A]", "a"), (r"[[\p{C}\p{Z}]--[ ]]", "?")):
+        shapes = shapes.str.replace_all(characters, mask)
+    if (common := _most_common(shapes)).get_column("share").sum() < FEW:
+        for mask in "9Aa":
+            shapes = shapes.str.replace_all(f"{mask}{{2,}}", f"{mask}…")
+        common = _most_common(shapes)
+    return ", ".join(f"`{_short_shape(shape)}` ({share:.1%})" for shape, share in common.iter_rows())
+
+
+def _most_common(shapes: pl.Series) -> pl.DataFrame:
+    counts = shapes.alias("shape").value_counts(name="share", normalize=True)
+    return counts.sort("share", "shape", descending=[True, False]).head(SHAPES)
+
+
+def _short_shape(shape: str) -> str:
+    """With the length of a long run in its place, such as 9{11}."""
+    short = re.sub(r"([9Aa])\1{5,}", lambda run: f"{run[1]}{{{len(run[0])}}}", shape)
+    return short if len(short) <= SHAPE_WIDTH else f"{short[:SHAPE_WIDTH]}…"
+
+
+_SHAPES: dict[Step, str] = {
+    "trim": "spaces at the ends",
+    "lower": "capital letters",
+    "nfkc": "letters that have several codes",
+    "email": "e-mail addresses with capitals or spaces",
+    "phone": "telephone numbers with spaces, signs or 00 in front",
+    "digits": "digits with spaces or signs between",
+}
+
+
+def _likely(text: pl.Series) -> list[Step]:
+    """List the steps that fit what these values look like."""
+    if _share(text.str.contains(r"^[^@]+@[^@]+$")) > 0.5:
+        return ["email"]
+    digits = text.str.count_matches("[0-9]")
+    mostly_digits = (digits >= 6) & (digits * 2 > text.str.len_chars()) & ~text.str.contains(r"\p{L}")
+    if _share(mostly_digits) > 0.5:
+        international = _share(text.str.contains(r"^\s*(\+|00)|\(0\)")) > 0.05
+        return ["trim", "phone" if international else "digits"]
+    return ["trim", "lower", "nfkc"]
+
+
+def _share(mask: pl.Series) -> float:
+    return int(mask.sum()) / max(len(mask), 1)

@@ -1,0 +1,278 @@
+"""A table that is not held in memory: its columns are read when they are asked for, one of a large table at a time.
+
+What is read from files, of whatever kind, is first copied to a compressed temporary file, a piece at a time. So a table is what
+it was when the job began, whoever writes to its files meanwhile, and all that is held of a large one is the column at hand. Of a
+wide one some neighbours are read together: to ask for one column takes a look at the names of all.
+"""
+
+import gzip
+import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Literal, TypeAlias, cast
+
+import numpy as np
+import polars as pl
+import polars.selectors as cs
+from numpy.typing import NDArray
+
+from tallystick.errors import StorageError
+from tallystick.tables.arrow import as_polars
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ROWS_IN_A_GROUP = 2**17  # of the file; what is decoded at a time
+COPIED_BYTES = 2**20  # at a time
+CELLS_HELD = 2**22  # of neighbouring columns that are read together; a column of more cells is read alone
+GZIP = b"\x1f\x8b"
+_FULL = ("os error 28", "No space left", "os error 27", "File too large", "os error 122", "quota exceeded")
+SELF = Path("/proc/self/fd")  # Linux: names for open files, also for those whose own name is gone
+
+
+class _Held:
+    """A file that is closed once nothing holds it any more."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.file = file
+        weakref.finalize(self, file.close)
+
+
+class _Block:
+    """The columns that were read last."""
+
+    def __init__(self) -> None:
+        self.columns: dict[str, pl.Series] = {}
+
+
+@dataclass(frozen=True)
+class LazyTable:
+    """Rows of a table, in some order: ``get_column`` reads one of its columns, and indexing picks rows without reading any.
+
+    Args:
+        source: the columns, in memory or in a file.
+        rows: which of the source's rows these are; all of them if left out.
+        held: what the source reads from, kept open as long as the table is in use.
+        block: columns of the source that were read last.
+        decimal: the sign before a fraction in the files, where some of their numbers told.
+        notes: what reading came to that a person should know.
+    """
+
+    source: pl.LazyFrame
+    rows: NDArray[np.int64] | NDArray[np.int32] | None = None
+    held: "_Held | None" = None
+    block: _Block = field(default_factory=_Block, repr=False, compare=False)
+    decimal: Literal[",", "."] | None = None
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, frame: pl.DataFrame) -> "LazyTable":
+        """Wrap rows that stay in memory."""
+        return cls(frame.lazy())
+
+    @cached_property
+    def schema(self) -> pl.Schema:
+        """Column names and types."""
+        return self.source.collect_schema()
+
+    @cached_property
+    def height(self) -> int:
+        """Count of rows."""
+        return len(self.rows) if self.rows is not None else self._source_height
+
+    @cached_property
+    def _source_height(self) -> int:
+        return int(self.source.select(pl.len()).collect().item())
+
+    @property
+    def columns(self) -> list[str]:
+        """Column names."""
+        return self.schema.names()
+
+    @property
+    def width(self) -> int:
+        """Count of columns."""
+        return len(self.columns)
+
+    def get_column(self, name: str) -> pl.Series:
+        """Read a column; raises Polars' ColumnNotFoundError."""
+        column = self.block.columns.get(name)
+        if column is None:
+            self.block.columns = read = self._neighbours(name)
+            column = read[name]
+        return column if self.rows is None else column.gather(self.rows)
+
+    def _neighbours(self, name: str) -> dict[str, pl.Series]:
+        """Read the column and those behind it, as many as may be held."""
+        names = self.columns
+        if name not in names:
+            raise pl.exceptions.ColumnNotFoundError(name)
+        first, many = names.index(name), max(1, CELLS_HELD // max(1, self._source_height))
+        read = self.source.select(cs.by_name(*names[first : first + many])).collect()
+        return {column.name: column for column in read}
+
+    def __getitem__(self, rows: "NDArray[np.int64] | NDArray[np.int32] | pl.Series") -> "LazyTable":
+        """Select the rows of these numbers, in this order."""
+        picked = rows.to_numpy() if isinstance(rows, pl.Series) else rows
+        if len(picked) > CELLS_HELD and picked.max() < 2**31:
+            picked = picked.astype(np.int32)
+        return replace(self, rows=picked if self.rows is None else self.rows[picked])
+
+    def select(self, names: Iterable[str]) -> pl.DataFrame:
+        """Read some columns."""
+        return pl.DataFrame([self.get_column(name) for name in names])
+
+    def beside(self, names: Iterable[str], columns: pl.DataFrame) -> "LazyTable":
+        """Select some of the columns, and put beside them others that stay in memory."""
+        assert self.rows is None, "a table as it was read"
+        source = pl.concat([self.source.select(cs.by_name(*names)), columns.lazy()], how="horizontal")
+        return LazyTable(source, held=self.held, decimal=self.decimal, notes=self.notes)
+
+    def collect(self) -> pl.DataFrame:
+        """Read all of it."""
+        return self.select(self.columns)
+
+
+Frame: TypeAlias = pl.DataFrame | LazyTable
+"""A table in memory or one that is read by column: what reads columns takes either."""
+
+
+def in_order(frame: Frame) -> tuple[Frame, "NDArray[np.int32] | None"]:
+    """Return the distinct rows in the order in which they lie, and where each of the frame's rows is among them.
+
+    None where the frame has them so. Rows in another order could be read by column only, each column whole.
+    """
+    if not isinstance(frame, LazyTable) or frame.rows is None or bool((np.diff(frame.rows) > 0).all()):
+        return frame, None
+    whole = replace(frame, rows=None)
+    is_taken = np.zeros(whole.height, dtype=bool)
+    is_taken[frame.rows] = True
+    place = (np.cumsum(is_taken, dtype=np.int32) - 1)[frame.rows]
+    return (whole if is_taken.all() else whole[np.flatnonzero(is_taken)]), place
+
+
+def slices_of(frame: Frame, rows: int) -> Iterator[Frame]:
+    """Yield a frame, whose rows are in the order in which they lie, in parts of at most ``rows`` rows."""
+    if isinstance(frame, pl.DataFrame):
+        yield from frame.iter_slices(rows)
+        return
+    whole = replace(frame, rows=None)
+    for start in range(0, whole.height, rows):
+        piece = LazyTable(whole.source.slice(start, rows), held=frame.held)
+        if frame.rows is not None:
+            first, last = np.searchsorted(frame.rows, [start, start + rows])
+            piece = piece[frame.rows[first:last] - start]
+        if piece.height:
+            yield piece
+
+
+def store(source: pl.LazyFrame, folder: Path | None = None) -> LazyTable:
+    """Read a source piece by piece into a file, and give it as a table.
+
+    The file is one that only this process can find and that is gone with it, however it ends; where the system has no such files,
+    one that only its owner may read. With a ``folder`` it lies there, for as long as the folder does.
+
+    Raises StorageError where the disk is full, and what Polars raises for a source that cannot be read.
+    """
+    place = folder or Path(tempfile.gettempdir())
+    with room_for(place):
+        hold, path = (None, _part(folder)) if folder is not None else _own_file()
+        source.sink_parquet(path, compression="zstd", compression_level=1, row_group_size=ROWS_IN_A_GROUP)
+    return LazyTable(pl.scan_parquet(path, glob=False), held=hold)
+
+
+def store_batches(schema: "pa.Schema", batches: "Iterable[pa.RecordBatch]") -> LazyTable:
+    """Copy Arrow's batches into a file as store() does, and give it as a table, in the types that Polars has for them.
+
+    Raises StorageError where the disk is full, and whatever reading a batch raises.
+    """
+    from pyarrow.parquet import ParquetWriter
+
+    hold, path = _own_file()
+    pieces = (_as_polars(rows) for rows in _tables(schema, batches))
+    first = next(pieces)
+    with (
+        room_for(Path(tempfile.gettempdir())),
+        ParquetWriter(path, first.schema, compression="zstd", compression_level=1) as file,
+    ):
+        for piece in pieces:
+            file.write_table(piece)
+    return LazyTable(pl.scan_parquet(path, glob=False), held=hold)
+
+
+def _tables(schema: "pa.Schema", batches: "Iterable[pa.RecordBatch]") -> "Iterator[pa.Table]":
+    """Yield a table without rows, which gives the types, and then a table per batch."""
+    import pyarrow as pa
+
+    yield pa.Table.from_batches([], schema=schema)  # its empty_table() would load pandas where that is installed
+    for batch in batches:
+        yield pa.Table.from_batches([batch])
+
+
+def _as_polars(rows: "pa.Table") -> "pa.Table":
+    return as_polars(rows.replace_schema_metadata(None)).to_arrow(compat_level=pl.CompatLevel.oldest())
+
+
+def sample(source: pl.LazyFrame, most: int | None, *, seed: int) -> tuple[pl.LazyFrame, int]:
+    """Draw ``most`` rows at random, which keep their order, or take all where there are no more; gives their count too."""
+    rows = int(source.select(pl.len()).collect(engine="streaming").item())
+    if most is None or rows <= most:
+        return source, rows
+    row_numbers = np.sort(np.random.default_rng(seed).choice(rows, size=most, replace=False, shuffle=False))
+    name = "row number"
+    numbered = source.with_row_index(name).filter(pl.col(name).is_in(pl.Series(row_numbers, dtype=pl.UInt32).implode()))
+    return numbered.drop(name), most
+
+
+@contextmanager
+def unpacked(path: Path) -> Iterator[str]:
+    """Within this block a file that can be read a piece at a time: this one or, where it is gzipped, a temporary copy."""
+    if not is_gzipped(path):
+        yield str(path)
+        return
+    with room_for(Path(tempfile.gettempdir())):
+        hold, copy = _own_file()
+        with gzip.open(path) as packed:
+            shutil.copyfileobj(packed, hold.file, COPIED_BYTES)
+        hold.file.flush()
+    yield copy
+
+
+def is_gzipped(path: Path) -> bool:
+    """Tell whether a file begins as gzip files do, whatever its name is."""
+    with path.open("rb") as file:
+        return file.read(len(GZIP)) == GZIP
+
+
+@contextmanager
+def room_for(path: Path) -> Iterator[None]:
+    """Turn a full disk, while a copy of a table is made there, into a StorageError that says what to do."""
+    try:
+        yield
+    except (OSError, pl.exceptions.PolarsError) as error:
+        if any(words in str(error) for words in _FULL):
+            raise StorageError(
+                f"{path}: there is no room for a copy of the table; make some, or name a folder with more by setting TMPDIR"
+            ) from None
+        raise
+
+
+def _own_file() -> tuple[_Held, str]:
+    """Open a temporary file and return the path to read and write it by: a nameless file if the system allows it."""
+    if SELF.is_dir():
+        file = tempfile.TemporaryFile()  # noqa: SIM115
+        return _Held(file), str(SELF / str(file.fileno()))
+    handle = tempfile.NamedTemporaryFile(prefix="tallystick-")  # noqa: SIM115
+    return _Held(cast(IO[bytes], handle)), handle.name
+
+
+def _part(folder: Path) -> str:
+    handle, path = tempfile.mkstemp(dir=folder)
+    os.close(handle)
+    return path

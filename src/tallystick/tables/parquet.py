@@ -1,0 +1,191 @@
+"""Parquet files, copied a piece at a time: some kilobytes of one can unpack into any number of rows, values or characters.
+
+Text that stands in a file's dictionary once may stand in every row of the table. So it is read as the dictionary has it, its
+length is counted row by row, and only what has room is written out.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tallystick.config.table import TableConfig
+from tallystick.errors import DataError
+from tallystick.tables import rows as limits
+from tallystick.tables.lazy_table import ROWS_IN_A_GROUP, LazyTable, store_batches
+from tallystick.tables.rows import refuse_rows_beyond
+from tallystick.tables.stores import TableFile, opened
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyarrow.parquet import ColumnChunkMetaData, FileMetaData, ParquetFile
+
+TEXT_AT_A_TIME = 2**27  # bytes of it that are written out before they are stored
+SHARE_OF_A_COLUMN = 4  # a column that takes more than so manyth of the machine's memory could not be used
+NOT_AS_DICTIONARY = {"DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY"}  # encodings that Arrow cannot read as a dictionary
+PREFIXED = "DELTA_BYTE_ARRAY"  # each value may repeat any part of the one before it
+
+
+def announced_rows(path: TableFile, *, reason: Callable[[Exception], str]) -> int:
+    """Return the row count that a file's footer states."""
+    with _open(path, reason=reason) as file:
+        return int(file.metadata.num_rows)
+
+
+def read_parquet(path: TableFile, table: TableConfig, *, reason: Callable[[Exception], str]) -> LazyTable:
+    """Copy a file's rows.
+
+    Args:
+        path: the file.
+        table: how many rows it may have.
+        reason: gives an error's words without what must not be shown.
+
+    Raises DataError for a file that is damaged, has too many rows, or unpacks into more than this machine can hold.
+    """
+    with pieces_of(path, table, reason=reason) as (schema, pieces):
+        return store_batches(schema, pieces)
+
+
+@contextmanager
+def pieces_of(
+    path: TableFile, table: TableConfig, *, reason: Callable[[Exception], str]
+) -> "Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]":
+    """Within this block a file's schema, and its rows in batches of some text each, checked as ``read_parquet`` says."""
+    with _open(path, reason=reason) as file:
+        schema, metadata = _without_views(file.schema_arrow), file.metadata
+        _refuse_large_chunks(metadata, path)
+    with _open(path, reason=reason, read_dictionary=_as_dictionaries(metadata)) as file:
+        yield schema, _pieces(file, schema, table, path)
+
+
+@contextmanager
+def _open(path: TableFile, *, reason: Callable[[Exception], str], **options: Any) -> "Iterator[ParquetFile]":
+    """Open a file for Arrow's own reader: one flipped bit can make the one of Polars end the whole process."""
+    import pyarrow as pa
+    from pyarrow.parquet import ParquetFile
+
+    try:
+        with opened(path) as source, ParquetFile(source, **options) as file:
+            yield file
+    except (pa.ArrowException, MemoryError, UnicodeError, KeyError) as error:  # the last: a name that the footer has only once
+        raise DataError(f"{path}: cannot be read: {reason(error)}") from None
+
+
+def _chunks(metadata: "FileMetaData", group: int | None = None) -> "Iterator[ColumnChunkMetaData]":
+    for number in range(metadata.num_row_groups) if group is None else (group,):
+        for column in range(metadata.num_columns):
+            yield metadata.row_group(number).column(column)
+
+
+def _refuse_large_chunks(metadata: "FileMetaData", path: TableFile) -> None:
+    """Refuse what the footer itself says of values and bytes; neither follows from the rows where a cell is a list."""
+    values: dict[str, int] = {}
+    for chunk in _chunks(metadata):
+        name, wide = chunk.path_in_schema, chunk.total_uncompressed_size
+        values[name] = values.get(name, 0) + chunk.num_values
+        if max(wide, 8 * values[name]) > _room():
+            what = f"{wide:,} bytes in one piece" if wide > _room() else f"{values[name]:,} values"
+            raise _too_large(path, name, f"announces {what}")
+
+
+def _room() -> int:
+    """Bytes that one column may take."""
+    return limits.machine_memory() // SHARE_OF_A_COLUMN
+
+
+def _too_large(path: TableFile, name: str, what: str) -> DataError:
+    return DataError(
+        f"{path}: column {name!r} {what}, over the {_room():,} bytes that a column may take, a quarter of this machine's memory; "
+        "leave it out of the file, or use a machine with more memory"
+    )
+
+
+def _as_dictionaries(metadata: "FileMetaData") -> list[str]:
+    """Columns of text and bytes, but for those that Arrow cannot read in this form."""
+    chunks = list(_chunks(metadata))
+    unfit = {chunk.path_in_schema for chunk in chunks if NOT_AS_DICTIONARY & set(chunk.encodings)}
+    return sorted({chunk.path_in_schema for chunk in chunks if chunk.physical_type == "BYTE_ARRAY"} - unfit)
+
+
+def _pieces(file: "ParquetFile", schema: "pa.Schema", table: TableConfig, path: TableFile) -> "Iterator[pa.RecordBatch]":
+    """All rows in the types of ``schema``, in batches of some text each."""
+    seen_rows, rows = _Seen(path), 0
+    for group in range(file.num_row_groups):
+        waiting: list[pa.RecordBatch] = []
+        text = 0
+        for batch in file.iter_batches(batch_size=_rows_at_a_time(file.metadata, group), row_groups=[group]):
+            refuse_rows_beyond(rows := rows + len(batch), table, source=path, has="announces fewer rows and holds at least")
+            batch.validate(full=True)
+            seen_rows.count(batch)
+            for piece, more in _halved(batch, path):
+                if waiting and (sum(map(len, waiting)) + len(piece) > ROWS_IN_A_GROUP or text + more > TEXT_AT_A_TIME):
+                    yield from _together(waiting)
+                    waiting, text = [], 0
+                waiting.append(piece.cast(schema))
+                text += more
+        yield from _together(waiting)
+
+
+def _without_views(schema: "pa.Schema") -> "pa.Schema":
+    """Return the schema with text and bytes in the types that a dictionary unpacks into."""
+    import pyarrow as pa
+
+    plain = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
+    return pa.schema([field.with_type(plain.get(field.type, field.type)) for field in schema])
+
+
+def _rows_at_a_time(metadata: "FileMetaData", group: int) -> int:
+    """As many as hold a piece's text, were each as long as all of the column, where every value may repeat the last."""
+    wide = [int(chunk.total_uncompressed_size) for chunk in _chunks(metadata, group) if PREFIXED in chunk.encodings]
+    return max(1, min(ROWS_IN_A_GROUP, TEXT_AT_A_TIME // max([1, *wide])))
+
+
+@dataclass
+class _Seen:
+    """Bytes of text by column, over all batches of a file."""
+
+    path: TableFile
+    text: dict[str, int] = field(default_factory=dict)
+
+    def count(self, batch: "pa.RecordBatch") -> None:
+        """Refuse a batch with which a column would take more than it may."""
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            self.text[name] = self.text.get(name, 0) + _text_of(column)
+            if self.text[name] > _room():
+                raise _too_large(self.path, name, f"unpacks into at least {self.text[name]:,} bytes")
+
+
+def _halved(batch: "pa.RecordBatch", path: TableFile) -> "Iterator[tuple[pa.RecordBatch, int]]":
+    """Halve the batch until its parts fit in memory with their text written out; yield each with its bytes."""
+    text = sum(map(_text_of, batch.columns))
+    if text <= TEXT_AT_A_TIME:
+        yield batch, text
+    elif len(batch) == 1:
+        raise DataError(f"{path}: a row holds more than {TEXT_AT_A_TIME:,} bytes; leave out the column that does")
+    else:
+        half = len(batch) // 2
+        yield from _halved(batch.slice(0, half), path)
+        yield from _halved(batch.slice(half), path)
+
+
+def _text_of(column: Any) -> int:
+    """Bytes of a column's text once each of its values stands for itself; numbers take what the footer tells."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if pa.types.is_dictionary(column.type):
+        lengths = pc.take(pc.binary_length(column.dictionary), column.indices)
+        return int(pc.sum(lengths).as_py() or 0)
+    if pa.types.is_nested(column.type) and not pa.types.is_map(column.type):
+        parts = column.flatten()
+        return sum(map(_text_of, parts if isinstance(parts, list) else [parts]))
+    if pa.types.is_string(column.type) or pa.types.is_binary(column.type) or pa.types.is_large_string(column.type):
+        return int(column.nbytes)
+    return 0
+
+
+def _together(batches: "list[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+    import pyarrow as pa
+
+    if batches:
+        yield from pa.Table.from_batches(batches).combine_chunks().to_batches()

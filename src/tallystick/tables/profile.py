@@ -1,0 +1,201 @@
+"""The profile of a table: what `tallystick check` shows a party of its own rows before anything is sent.
+
+A profile holds statistics of private rows. It stays on the party's machine.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import polars as pl
+
+from tallystick.config.contract import Contract
+from tallystick.config.party import PartyFile
+from tallystick.config.sections import AlignmentConfig, KeyColumn
+from tallystick.errors import ConfigError
+from tallystick.tables.encoder import feature_columns
+from tallystick.tables.keys import KeyReport, keys_of
+from tallystick.tables.lazy_table import Frame, LazyTable
+from tallystick.tables.table import require_column
+from tallystick.tables.target import classes_of
+from tallystick.tables.target_leakage import telling
+from tallystick.tables.text import as_text, number_like, number_like_warning
+
+MOSTLY_MISSING = 0.9
+DAY_FIRST = r"^\s*\d{1,2}[./]\d{1,2}[./](\d{2}|\d{4})\s*$"
+FEWEST_DIGITS, MOST_DIGITS = 4, 18  # of keys that may have lost zeros in front; of those that fit 64 bits
+SHOWN_CLASSES = 20
+SAMPLES, SAMPLED, WIDEST = 3, 1000, 20  # cells that are shown of a column, among its first ones, of so many characters
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnProfile:
+    """One column at a glance; minimum and maximum are for numbers and times."""
+
+    name: str
+    type: str
+    use: str  # key, label, weight, time, numeric, categorical, sequence or unused
+    missing_share: float
+    distinct: int
+    minimum: str | None
+    maximum: str | None
+    samples: tuple[str, ...] = ()  # different cells as they are read
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """A table at a glance."""
+
+    rows: int
+    keys: KeyReport
+    columns: tuple[ColumnProfile, ...]
+    label_balance: dict[str, float] | None  # class -> share; None for a feature party or a label with many values
+    positive_class: str | None  # of a binary label: the one whose probability a score is
+    warnings: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give plain values for JSON."""
+        return asdict(self)
+
+
+def profile(frame: Frame, party: PartyFile, contract: Contract | None = None) -> Profile:
+    """Look at a party's table as the job would: keys, types, missing values, label balance, and what looks wrong.
+
+    Without a contract, keys are compared as they are written. Raises ConfigError for a party file without keys, DataError for
+    absent columns and unusable keys.
+    """
+    if not party.keys:
+        raise ConfigError(f"keys: the party file of {party.party} names no key column; say which one each key of the contract is")
+    keys = keys_of(frame, party, contract.alignment if contract else keys_as_written(party))
+    uses = _uses(frame, party)
+    columns = tuple(_column(frame.get_column(name), uses.get(name, "unused")) for name in frame.columns)
+    label = require_column(frame, party.label, use="label") if party.label is not None else None
+    return Profile(
+        rows=frame.height,
+        keys=keys.report,
+        columns=columns,
+        label_balance=_balance(label) if label is not None else None,
+        positive_class=_positive_class(label, contract) if label is not None else None,
+        warnings=tuple(_warnings(frame, columns, keys.report, label, is_auto=party.features is None)),
+    )
+
+
+def keys_as_written(party: PartyFile) -> AlignmentConfig:
+    """Return how keys are compared if no contract says it."""
+    return AlignmentConfig(keys=tuple(KeyColumn(name=name) for name in party.keys))
+
+
+def _uses(frame: Frame, party: PartyFile) -> dict[str, str]:
+    features = feature_columns(frame, party)
+    use_of = dict.fromkeys(features.numeric, "numeric") | dict.fromkeys(features.categorical, "categorical")
+    use_of |= dict.fromkeys(party.sequences, "sequence")
+    own = {party.label: "label", party.weight: "weight", party.time: "time"}
+    return use_of | dict.fromkeys(party.keys.values(), "key") | {name: use for name, use in own.items() if name is not None}
+
+
+def _column(column: pl.Series, use: str) -> ColumnProfile:
+    missing = column.null_count() + (int(column.is_nan().sum()) if column.dtype.is_float() else 0)
+    ordered = column.dtype.is_numeric() or column.dtype.is_temporal()
+    lowest, highest = (column.min(), column.max()) if ordered else (None, None)
+    return ColumnProfile(
+        name=column.name,
+        type=str(column.dtype),
+        use=use,
+        missing_share=missing / max(len(column), 1),
+        distinct=column.drop_nulls().n_unique() if not column.dtype.is_nested() else 0,
+        minimum=_shown(lowest),
+        maximum=_shown(highest),
+        samples=samples_of(column),
+    )
+
+
+def samples_of(column: pl.Series) -> tuple[str, ...]:
+    """Return the first few different cells, as they are read; none for a column of lists."""
+    if column.dtype.is_nested():
+        return ()
+    few = column.head(SAMPLED).drop_nulls().unique(maintain_order=True).head(SAMPLES)
+    return tuple(text if len(text := str(_shown(cell))) <= WIDEST else f"{text[:WIDEST]}..." for cell in few.to_list())
+
+
+def _shown(value: object) -> str | None:
+    """Six digits of a fraction are enough for a glance; the whole part is never rounded."""
+    if isinstance(value, float) and abs(value) < 1e6:
+        value = float(f"{value:.6g}")
+    return None if value is None else str(value)
+
+
+def _balance(label: pl.Series) -> dict[str, float] | None:
+    text = as_text(label).drop_nulls()
+    if not 0 < text.n_unique() <= SHOWN_CLASSES:
+        return None
+    counts = text.value_counts(sort=True, normalize=True, name="share")
+    return dict(sorted(zip(counts.get_column(label.name).to_list(), counts.get_column("share").to_list(), strict=True)))
+
+
+def _positive_class(label: pl.Series, contract: Contract | None) -> str | None:
+    if contract is None or contract.target.type != "binary":
+        return None
+    classes = classes_of(label)
+    return classes[1] if len(classes) == 2 else None
+
+
+def _warnings(
+    frame: Frame, columns: Sequence[ColumnProfile], keys: KeyReport, label: pl.Series | None, *, is_auto: bool
+) -> list[str]:
+    lines = keys.notes() + list(frame.notes if isinstance(frame, LazyTable) else ())
+    for column in columns:
+        if column.use == "key" and (share := lost_zeros(frame.get_column(column.name))):
+            lines.append(
+                f"key column {column.name!r}: {share:.1%} of the values have fewer digits than the others; if the other side "
+                "writes zeros in front, this side has lost them: bring the column as text, from where it still has them"
+            )
+        if column.use not in ("numeric", "categorical"):
+            continue
+        values = frame.get_column(column.name)
+        if column.missing_share >= MOSTLY_MISSING:
+            lines.append(f"column {column.name!r} is missing in {column.missing_share:.0%} of rows")
+        if column.distinct <= 1 and column.missing_share in (0, 1):
+            lines.append(f"column {column.name!r} is constant; it will be left out")
+        if values.dtype.is_float() and (infinite := int(values.is_infinite().sum())):
+            lines.append(f"column {column.name!r} has {infinite} infinite numbers; make them null or clip them")
+        if column.use == "categorical" and _days_first(values):
+            lines.append(
+                f"column {column.name!r} holds dates such as 31.12.2020, and each is taken as a category; name how they are "
+                'written in the party file, such as `dates: {since: "%d.%m.%Y"}`, to have them as dates'
+            )
+        if column.use == "categorical" and is_auto and number_like(values):
+            lines.append(number_like_warning(column.name))
+        if column.use == "categorical" and frame.height > 1 and column.distinct == frame.height:
+            lines.append(f"column {column.name!r} has a category of its own in every row; it identifies rows and cannot help")
+        if label is not None and (how := telling(values, label)) is not None:
+            lines.append(f"column {column.name!r} {how}; is it known before the label is? (leakage)")
+    if label is not None and label.dtype.is_float() and (infinite := int(label.is_infinite().sum())):
+        lines.append(f"label column {label.name!r} has {infinite} infinite numbers")
+    return lines
+
+
+def lost_zeros(keys: pl.Series) -> float:
+    """Share of keys of digits alone that are shorter than the longest; 0 where nothing hints that zeros in front were lost.
+
+    A hint, for no table shows what it lacks: most have the greatest length, a tenth or so is shorter, as with numbers of a fixed
+    length that were read as numbers. Row numbers, which leave no gaps, are none, nor are numbers that end well before they would
+    need one more digit: of codes of a fixed length some begin with a nine.
+    """
+    text = as_text(keys).drop_nulls()
+    if not len(text) or not text.str.contains("^[1-9][0-9]*$").all():
+        return 0.0
+    length = text.str.len_chars()
+    longest = int(length.to_numpy().max())
+    shorter = float((length < longest).sum()) / len(text)
+    dense = False
+    if longest <= MOST_DIGITS:
+        numbers = text.cast(pl.Int64).to_numpy()
+        dense = numbers.max() - numbers.min() + 1 < 2 * len(numbers)
+    ends_early = not text.filter(length == longest).str.starts_with("9").any()
+    return 0.0 if dense or ends_early or longest < FEWEST_DIGITS or shorter > 0.5 else shorter
+
+
+def _days_first(values: pl.Series) -> bool:
+    """Tell whether all that is not missing looks like 31.12.2020 or 31/12/20: no ISO date, so it stays text."""
+    texts = values.drop_nulls()
+    return values.dtype == pl.String and len(texts) > 0 and bool(texts.str.contains(DAY_FIRST).all())

@@ -1,0 +1,79 @@
+"""Packed rows in memory or, where they are many, in a file that is mapped into it: then only what batches read of it is there.
+
+The file lies where the copy of the table does. Only this process can find it, it has no name, and it is gone with the process,
+however that ends. So an encrypted run folder holds nothing of it. Its content is not encrypted, as that of the copy is not.
+
+Shapes: N rows, R bytes of a packed row.
+"""
+
+import mmap
+import tempfile
+from collections import deque
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tallystick.tables.lazy_table import room_for
+
+IN_MEMORY_BYTES = 2**28  # of packed rows; more lie in a file
+PIECE_BYTES = 2**26  # of packed rows that are made at a time
+ANNOUNCED = 16  # batches that are read ahead, at most, of those whose rows are not yet asked for
+LEAST_ROWS = 2**15  # of a piece: a column of a file is read in no smaller ones without reading much of it again
+
+
+def fits_memory(rows: int, row_bytes: int) -> bool:
+    """Tell whether so many packed rows stay in memory."""
+    return rows * row_bytes <= IN_MEMORY_BYTES
+
+
+def rows_of_a_piece(row_bytes: int) -> int:
+    """Return how many rows are packed at a time."""
+    return max(LEAST_ROWS, PIECE_BYTES // max(1, row_bytes))
+
+
+class RowFile:
+    """Packed rows in a file without a name, of which batches read some here and some there.
+
+    The system reads ahead as of a file that is read from end to end, megabytes for each row. Here it is told not to, but which
+    rows a batch will read: it then reads their pages all at once.
+
+    Args:
+        pages: the file, mapped.
+        row_bytes: of a packed row.
+    """
+
+    def __init__(self, pages: mmap.mmap, *, row_bytes: int) -> None:
+        pages.madvise(mmap.MADV_RANDOM)
+        self.records_NR = np.frombuffer(pages, dtype=np.uint8).reshape(-1, row_bytes)
+        self._pages, self._row_bytes = pages, row_bytes
+        self._announced: deque[NDArray[np.integer]] = deque(maxlen=ANNOUNCED)
+
+    def announce(self, place_B: NDArray[np.integer]) -> None:
+        """Let the system read these rows; they are asked for soon."""
+        self._read(place_B)
+        self._announced.append(place_B)
+
+    def require(self, place_B: NDArray[np.integer]) -> None:
+        """Load rows that are asked for now, unless they were announced."""
+        if not any(np.array_equal(place_B, each) for each in self._announced):
+            self._read(place_B)
+
+    def _read(self, place_B: NDArray[np.integer]) -> None:
+        first_B = place_B.astype(np.int64) * self._row_bytes
+        page_P = np.unique(np.concatenate([first_B, first_B + self._row_bytes - 1]) // mmap.PAGESIZE)
+        for page in page_P.tolist():
+            self._pages.madvise(mmap.MADV_WILLNEED, page * mmap.PAGESIZE, mmap.PAGESIZE)
+
+
+def mapped(pieces: Iterable[NDArray[np.uint8]], *, row_bytes: int) -> RowFile:
+    """Write pieces of packed rows (N, R) to a file, one after the other, and map it.
+
+    Raises StorageError where the disk is full, and whatever making a piece raises.
+    """
+    with room_for(Path(tempfile.gettempdir())), tempfile.TemporaryFile(prefix="tallystick-") as file:
+        for piece_NR in pieces:
+            file.write(np.ascontiguousarray(piece_NR).data)
+        file.flush()
+        return RowFile(mmap.mmap(file.fileno(), 0), row_bytes=row_bytes)

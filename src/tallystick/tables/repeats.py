@@ -1,0 +1,80 @@
+"""Columns that sum up all rows of one key, where the party file asks for them. Shapes: N rows of the table."""
+
+from collections.abc import Callable, Collection, Mapping
+
+import polars as pl
+
+from tallystick.config.party import PartyFile, Statistic
+from tallystick.config.sections import AlignmentConfig
+from tallystick.errors import DataError
+from tallystick.tables.keys import key_of, latest_last
+from tallystick.tables.lazy_table import Frame
+from tallystick.tables.table import require_column
+
+_MADE: Mapping[Statistic, Callable[[pl.Expr], pl.Expr]] = {
+    "mean": pl.Expr.mean,
+    "median": pl.Expr.median,
+    "sum": pl.Expr.sum,
+    "min": pl.Expr.min,
+    "max": pl.Expr.max,
+    "std": pl.Expr.std,
+    "count": pl.Expr.count,
+    "distinct": lambda column: column.drop_nulls().n_unique(),
+    "first": lambda column: column.drop_nulls().first(),
+    "last": lambda column: column.drop_nulls().last(),
+}
+_OF_NUMBERS = ("mean", "median", "sum", "std")
+
+
+def with_summaries(frame: Frame, party: PartyFile, alignment: AlignmentConfig) -> Frame:
+    """Give the table with every row's columns under ``repeats.aggregate`` and ``count`` made of all rows of its key.
+
+    Rows and their order stay; which one of a key counts is read_keys' matter. Rows without a key have
+    nulls there. Raises DataError for an absent column, numbers asked of one that has none, and a name that is taken.
+    """
+    repeats = party.repeats
+    if repeats is None or not (repeats.aggregate or repeats.count):
+        return frame
+    key = key_of(frame, columns=party.keys, alignment=alignment)
+    numbered = pl.DataFrame({"key": key, "row": pl.int_range(frame.height, eager=True)}).drop_nulls("key")
+    rows = latest_last(frame, numbered, repeats)
+    pairs = [(column, each) for column, statistics in repeats.aggregate.items() for each in statistics]
+    summaries: dict[str, pl.Series] = {}
+    for column, statistic in pairs:
+        name = column if len(repeats.aggregate[column]) == 1 else f"{column}_{statistic}"
+        _require_free(name, frame, summaries, replaced=repeats.aggregate)
+        summaries[name] = _spread(_made_of(_values(frame, column, statistic), rows, statistic), key, name)
+    if repeats.count is not None:
+        _require_free(repeats.count, frame, summaries)
+        summaries[repeats.count] = _spread(rows.group_by("key").agg(pl.len().alias("value")), key, repeats.count)
+    columns = pl.DataFrame(list(summaries.values()))
+    untouched = [name for name in frame.columns if name not in repeats.aggregate]
+    if isinstance(frame, pl.DataFrame):
+        return frame.select(untouched).hstack(columns)
+    return frame.beside(untouched, columns)
+
+
+def _values(frame: Frame, column: str, statistic: Statistic) -> pl.Series:
+    values = require_column(frame, column, use="repeats.aggregate")
+    if statistic in _OF_NUMBERS and not (values.dtype.is_numeric() or values.dtype == pl.Boolean):
+        raise DataError(
+            f"repeats.aggregate.{column}: {statistic} is for numbers, and the column has type {values.dtype}; "
+            "take min, max, count, distinct, first or last"
+        )
+    return values
+
+
+def _made_of(values: pl.Series, rows: pl.DataFrame, statistic: Statistic) -> pl.DataFrame:
+    """Compute a value for each key from its rows in their order."""
+    table = rows.select("key", value=values.gather(rows.get_column("row")))
+    return table.group_by("key", maintain_order=True).agg(_MADE[statistic](pl.col("value")))
+
+
+def _spread(of_key: pl.DataFrame, key: pl.Series, name: str) -> pl.Series:
+    """Give every row the value of its key."""
+    return key.to_frame("key").join(of_key, on="key", how="left", maintain_order="left").get_column("value").alias(name)
+
+
+def _require_free(name: str, frame: Frame, made: Mapping[str, pl.Series], *, replaced: Collection[str] = ()) -> None:
+    if name in made or (name in frame.columns and name not in replaced):
+        raise DataError(f"repeats: would make a column {name!r}, which the table has already; rename that one")

@@ -1,0 +1,285 @@
+"""Tables: a party's rows, from CSV, TSV or Parquet files, here or in an object store, from a Delta table, or from a query that
+DuckDB or PostgreSQL runs."""
+
+import re
+import zlib
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal, Protocol
+from urllib.parse import unquote, urlsplit
+
+import polars as pl
+import polars.selectors as cs
+
+from tallystick.config.party import PartyFile
+from tallystick.config.table import TABLE_SUFFIXES, TableConfig
+from tallystick.errors import DataError
+from tallystick.reading import did_you_mean, redacted
+from tallystick.storage import refuse_pipe, scratch_folder
+from tallystick.tables.arrow import as_polars
+from tallystick.tables.delimited import read_delimited
+from tallystick.tables.delta import is_delta, read_delta
+from tallystick.tables.lazy_table import Frame, LazyTable, store
+from tallystick.tables.parquet import announced_rows, read_parquet
+from tallystick.tables.postgres import postgres_errors, read_postgres, with_password
+from tallystick.tables.rows import refuse_rows_beyond
+from tallystick.tables.stores import Store, StoredFile, TableFile, copied
+from tallystick.tables.times import with_dates
+
+UNNAMED_INDEX = "__index_level_"  # what Arrow calls a pandas index that has no name
+
+
+class TrainedForms(Protocol):
+    """Forms in which the training read a party's columns: what an encoder keeps of them."""
+
+    @property
+    def text_columns(self) -> Collection[str]:
+        """Columns that were text."""
+        ...
+
+    @property
+    def decimal(self) -> Literal[",", "."] | None:
+        """The files' sign before a fraction; None where nothing told."""
+        ...
+
+
+def read_party_table(party: PartyFile, *, trained: TrainedForms | None = None) -> LazyTable:
+    """Read a party's table, with its key columns kept as they are written; see read_rows."""
+    if party.table is None:
+        raise DataError(f"party {party.party}: its party file names no table")
+    frame = read_rows(party.table, party, trained=trained)
+    for use, column in [*(("key", name) for name in party.keys.values()), ("label", party.label), ("weight", party.weight)]:
+        if column is not None:
+            require_named(frame, column, use=use)
+    return frame
+
+
+def read_rows(source: TableConfig, party: PartyFile, *, trained: TrainedForms | None) -> LazyTable:
+    """Read a table of a party, with keys and categories as they are written; see read_table.
+
+    Args:
+        source: where the rows are.
+        party: whose columns they have.
+        trained: how a training has read these columns, where there was one: a file's text and numbers are read in the same way.
+    """
+    text, made_of = set(party.text_columns), party.repeats.aggregate if party.repeats is not None else {}
+    if trained is not None:
+        text_columns = set(trained.text_columns)
+        text |= text_columns
+        text |= {column for column, statistics in made_of.items() if text_columns & {f"{column}_{each}" for each in statistics}}
+        if source.path is not None and source.decimal is None and trained.decimal is not None:
+            source = source.model_copy(update={"decimal": trained.decimal})
+    frame = with_dates(read_table(source, text=text), party.dates)
+    assert isinstance(frame, LazyTable)
+    return frame
+
+
+def read_table(table: TableConfig, *, text: Collection[str] = ()) -> LazyTable:
+    """Read a table: of files a copy whose columns are read one at a time, of a query the rows, which stay in memory.
+
+    Args:
+        table: where the rows are.
+        text: columns that a CSV or TSV keeps as text instead of guessing a type, so that a key 00123 stays 00123.
+
+    Raises DataError, naming the file or the database (never its password), if it is absent, unreadable or without rows.
+    """
+    if table.path is not None:
+        source, frame = str(table.path), _read_files(table.path, table, text)
+    else:
+        source, frame = _database_name(table), LazyTable.of(_query(table, text))
+    if frame.width == 0 or frame.height == 0:
+        raise DataError(f"{source}: has no rows; a party needs at least one")
+    refuse_rows_beyond(frame.height, table, source=source)
+    if index := [name for name in frame.columns if name.startswith(UNNAMED_INDEX)]:
+        note = "the index of pandas has no name and was left out"
+        source_columns = frame.source.drop(*(cs.by_name(name) for name in index))
+        return LazyTable(source_columns, held=frame.held, decimal=frame.decimal, notes=(*frame.notes, note))
+    return frame
+
+
+def require_column(frame: Frame, column: str, *, use: str) -> pl.Series:
+    """Give a column; raises DataError naming the closest column if it is absent."""
+    require_named(frame, column, use=use)
+    return frame.get_column(column)
+
+
+def require_named(frame: Frame, column: str, *, use: str) -> None:
+    """Raise DataError naming the closest column if there is none of this name; reads nothing."""
+    if column not in frame.schema:
+        raise DataError(f"{use} column {column!r} is not in the table; {did_you_mean(column, frame.columns)}")
+
+
+def require_unique(names: Sequence[str], *, source: str) -> None:
+    """Raise DataError, naming the source, for a column name that stands there more than once."""
+    if twice := sorted(name for name, times in Counter(names).items() if times > 1):
+        raise DataError(f"{source}: more than one column is called {', '.join(map(repr, twice))}; rename or remove one")
+
+
+def _read_files(path: Path | str, table: TableConfig, text: Collection[str]) -> LazyTable:
+    place = path if isinstance(path, Path) else Store.at(path, table.store)
+    if is_delta(place):
+        return read_delta(place, table, reason=_reason)
+    if table.version is not None:
+        raise DataError(f"{path}: is no Delta table, and table.version goes with one only; leave it out")
+    files: Sequence[TableFile] = _files(place) if isinstance(place, Path) else _stored(place)
+    ending = _ending(files[0])
+    for file in files:
+        if _ending(file) != ending:
+            raise DataError(f"{path}: holds {files[0].name} and {file.name}; the files of one table must be of one kind")
+    try:
+        if ending != ".parquet":
+            with _local(files, table) as paths:
+                return read_delimited(paths, table, text=text)
+        refuse_rows_beyond(sum(announced_rows(file, reason=_reason) for file in files), table, source=path, has="announces")
+        tables = [read_parquet(file, table, reason=_reason) for file in files]
+        return tables[0] if len(tables) == 1 else store(_joined(files, [table.source for table in tables]))
+    except pl.exceptions.NoDataError:
+        raise DataError(f"{path}: is empty") from None
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path}: cannot be read: {_reason(error)}") from None
+
+
+def _stored(place: Store) -> list[StoredFile]:
+    """List a store's files of the kinds that a table can have."""
+    files = [file for file in place.listed() if not file.name.startswith((".", "_")) and _ending(file)]
+    if not files:
+        raise DataError(f"{place.address}: holds no file that ends in {', '.join(TABLE_SUFFIXES)}; an Iceberg table is not read")
+    return files
+
+
+@contextmanager
+def _local(files: Sequence[TableFile], table: TableConfig) -> Iterator[list[Path]]:
+    """Within this block local files of the same content; what is said of a copy is said of the file in the store."""
+    stored = [file for file in files if isinstance(file, StoredFile)]
+    if not stored:
+        yield [file for file in files if isinstance(file, Path)]
+        return
+    with scratch_folder() as folder:
+        copies = {copied(file, folder, table): file for file in stored}
+        try:
+            yield list(copies)
+        except DataError as error:
+            text = str(error)
+            for copy, file in copies.items():
+                text = text.replace(str(copy), str(file))
+            raise DataError(text) from None
+
+
+def _files(path: Path) -> list[Path]:
+    """List a path's files by name: the file itself, those of a folder, or those that fit a pattern such as part-*.parquet."""
+    refuse_pipe(path)
+    if path.is_file():
+        return [path]
+    if path.is_dir():
+        _refuse_iceberg(path)
+        files = [each for each in path.iterdir() if not each.name.startswith((".", "_")) and _ending(each)]
+        if not files:
+            raise DataError(f"{path}: the folder holds no file that ends in {', '.join(TABLE_SUFFIXES)}")
+    else:
+        anchor = Path(path.anchor)
+        files = [each for each in anchor.glob(str(path.relative_to(anchor))) if each.is_file() and _ending(each)]
+        if not files and any(sign in str(path) for sign in "*?["):
+            raise DataError(f"{path}: no file fits this pattern; check table.path, or the option that names it")
+        if not files:
+            raise DataError(f"{path}: there is no such file; check table.path, or the option that names it")
+    return sorted(files)
+
+
+def _refuse_iceberg(folder: Path) -> None:
+    """Refuse an Iceberg table's folder, and its data files without the table: some of these may be of rows that were deleted."""
+    for place in (folder, folder.parent):
+        if any((place / "metadata").glob("*.metadata.json")):
+            raise DataError(
+                f"{folder}: is {'of ' if place != folder else ''}an Iceberg table, which is not read here; have its engine "
+                "export it as Parquet, or DuckDB: "
+                "INSTALL iceberg; LOAD iceberg; COPY (FROM iceberg_scan('...')) TO 'rows.parquet'"
+            )
+
+
+def _ending(path: TableFile) -> str | None:
+    """Return a file's kind by its name; None for any other name."""
+    return next(
+        (ending for ending in (".csv", ".tsv", ".parquet") if path.name.lower().removesuffix(".gz").endswith(ending)), None
+    )
+
+
+def _joined(paths: Sequence[TableFile], parts: Sequence[pl.LazyFrame]) -> pl.LazyFrame:
+    """Parquet files of the same columns as one table; numbers of several widths take the widest."""
+    schemas = [part.collect_schema() for part in parts]
+    first = schemas[0]
+    for path, schema in zip(paths, schemas, strict=True):
+        if odd := set(schema) ^ set(first):
+            other = ", ".join(map(repr, sorted(odd)))
+            raise DataError(f"{path}: has other columns than {paths[0]}: {other} in only one; the files of one table must agree")
+        for name, kind in schema.items():
+            alike = kind == first[name] or (kind.is_numeric() and first[name].is_numeric()) or pl.Null in (kind, first[name])
+            if not alike:
+                raise DataError(f"{path}: column {name!r} has type {kind}, and {first[name]} in {paths[0]}; convert one of them")
+    ordered = [part.select([cs.by_name(name) for name in first]) for part in parts]
+    return pl.concat(ordered, how="vertical_relaxed")
+
+
+def _query(table: TableConfig, text: Collection[str]) -> pl.DataFrame:
+    assert table.query is not None, "a table without a path has a query"
+    if table.database is not None and not table.database.get_secret_value().startswith("duckdb:"):
+        return _query_postgres(_with_password(table), table.query, _database_name(table), text)
+    import duckdb
+
+    rest = table.database.get_secret_value().removeprefix("duckdb:") if table.database is not None else ":memory:"
+    name = _database_name(table)
+    file = table.folder / Path(rest).expanduser() if rest != ":memory:" else None
+    if file is not None and not file.is_file():
+        raise DataError(f"{name}: there is no such database file; check table.database in the party file")
+    try:
+        with duckdb.connect(":memory:" if file is None else str(file), read_only=file is not None) as connection:
+            connection.execute("SET file_search_path = $folder", {"folder": str(table.folder)})
+            relation = connection.sql(table.query)
+            require_unique(relation.columns, source=name)
+            return as_polars(relation.to_arrow_table())
+    except DataError as error:
+        raise DataError(f"{name}: {error}") from None
+    except duckdb.Error as error:
+        raise DataError(f"{name}: the query failed: {_reason(error)}") from None
+    except AttributeError:
+        # DuckDB answers None to a statement that yields no rows, such as CREATE.
+        raise DataError(f"{name}: the query gives no table; start it with SELECT") from None
+
+
+def _with_password(table: TableConfig) -> str:
+    """Return the database's address, with the password in it if the party file says where that is."""
+    assert table.database is not None, "a query on a server has an address"
+    url = table.database.get_secret_value()
+    return url if table.password is None else with_password(url, table.password.read("table.password"))
+
+
+def _query_postgres(url: str, query: str, name: str, text: Collection[str]) -> pl.DataFrame:
+    try:
+        names, columns = read_postgres(url, query, text=text)
+    except postgres_errors() as error:
+        what = "cannot be reached" if type(error).__name__ == "OperationalError" else "the query failed"
+        raise DataError(f"{name}: {what}: {_reason(error, secret=url)}") from None
+    require_unique(names, source=name)
+    return pl.DataFrame(columns)
+
+
+def _database_name(table: TableConfig) -> str:
+    return redacted(table.database.get_secret_value()) if table.database is not None else "table.query"
+
+
+def _reason(error: Exception, *, secret: str = "") -> str:
+    """First line of an error, without the password and without quoted cells."""
+    lines = str(error).strip().splitlines() or [""]
+    text = redacted(lines[0])
+    password = _password(secret)
+    for word in {secret, password, unquote(password)} - {""}:
+        text = text.replace(word, "***")
+    return f"{type(error).__name__}: {re.sub(r'`[^`]*`', '`...`', text)[:300]}"
+
+
+def _password(url: str) -> str:
+    try:
+        return urlsplit(url).password or ""
+    except ValueError:
+        return ""

@@ -1,0 +1,168 @@
+"""Labels and sample weights as tensors. Rows are named in errors by number, never by content.
+
+- ``binary``: exactly two values. The larger is the positive class, whose probability a score is: 1 of 0 and 1, "yes" of "no" and
+  "yes", but "nein" of "ja" and "nein". ``check`` names it.
+- ``multiclass``: exactly ``target.classes`` values, sorted: numbers by value, text by code point.
+- ``regression``: standardised with the training rows' mean and deviation. Results are in the label's own unit again. Infinite
+  labels are an error.
+- A missing label is an error, and so is a label that is constant on the training rows.
+- Weights must be finite, not negative, and not all zero. They count in training and in all metrics, and the report says so.
+
+Shapes: N rows.
+"""
+
+import math
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+import polars as pl
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from tallystick.config.sections import TargetConfig
+from tallystick.errors import DataError, LabelError
+from tallystick.msgspec_threads import prepared
+from tallystick.tables.categories import cells_at_a_time
+from tallystick.tables.text import as_number, as_text, rows_listed
+
+_USUAL_WEIGHT = 32
+"""Weights between 2^-32 and 2^32 are taken as they are."""
+
+
+def classes_of(column: pl.Series) -> tuple[str, ...]:
+    """Return the distinct labels as text, sorted (numbers by value, text by code point); the last of two is positive."""
+    return tuple(as_text(column.drop_nulls().unique().sort()).unique(maintain_order=True).to_list())
+
+
+class LabelCoder(msgspec.Struct, frozen=True, kw_only=True):
+    """Coding of a label column into a tensor, saved beside the model."""
+
+    type: Literal["binary", "multiclass", "regression"]
+    classes: tuple[str, ...] = ()  # class c is classes[c]; for binary, classes[1] is the positive one
+    mean: float = 0.0  # regression: label = mean + deviation * encoded
+    deviation: float = 1.0
+
+    @classmethod
+    def fit(
+        cls, column: pl.Series, target: TargetConfig, training_rows: NDArray[np.int64], *, hidden: bool = False
+    ) -> "LabelCoder":
+        """Fit on a whole label column; mean and deviation come from the training rows alone.
+
+        Where labels are ``hidden``, no error hangs on which rows are for training: whether the run goes on is seen by others.
+
+        Classes are sorted (numbers by value, text by code point): 0 and 1, false and true, or "no" and "yes" need no mapping.
+        Raises DataError for null or NaN labels, infinite ones in regression, a constant label, or another count of classes
+        than the target has.
+        """
+        _refuse_missing(column)
+        if target.type == "regression":
+            return _fit_regression(column, training_rows, hidden=hidden)
+        values = classes_of(column)
+        if len(values) != target.classes:
+            raise LabelError(
+                f"label column {column.name!r} has {len(values)} distinct value{'s' if len(values) != 1 else ''}; "
+                f"target.type = {target.type} needs exactly {target.classes}"
+            )
+        if not hidden and as_text(column.gather(training_rows).unique()).n_unique() < 2:
+            raise LabelError(f"label column {column.name!r} is constant on the training rows; there is nothing to learn")
+        return cls(type=target.type, classes=values)
+
+    def encode(self, column: pl.Series) -> Tensor:
+        """Encode labels: float32 0/1 for binary, int64 class numbers for multiclass, standardised float32 for regression.
+
+        Raises DataError for missing labels and for values that were not there at fitting.
+        """
+        _refuse_missing(column)
+        if self.type == "regression":
+            values = torch.from_numpy(_finite(column).to_numpy().copy())
+            return ((values - self.mean) / self.deviation).to(torch.float32)
+        labels = torch.empty(len(column), dtype=torch.float32 if self.type == "binary" else torch.int64)
+        first = 0
+        for piece in cells_at_a_time(column):
+            codes = self._codes(piece)
+            if codes.null_count():
+                unknown = self._codes(column).is_null()
+                raise LabelError(f"label column {column.name!r}: values never seen before in {rows_listed(unknown)} rows")
+            labels[first : first + len(piece)].numpy()[:] = codes.to_numpy()
+            first += len(piece)
+        return labels
+
+    def _codes(self, column: pl.Series) -> pl.Series:
+        """Each label's class, null for one that was not there at fitting."""
+        return as_text(column).replace_strict(self.classes, list(range(len(self.classes))), default=None, return_dtype=pl.Int64)
+
+    def in_units(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Convert encoded labels or outputs to the label's own units: regression is learnt standardised, classes stay as they
+        are.
+        """
+        return values.astype(np.float64) * self.deviation + self.mean if self.type == "regression" else values
+
+    def to_json(self) -> str:
+        """Write as JSON."""
+        return msgspec.json.encode(self).decode()
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> "LabelCoder":
+        """Read back what to_json wrote; raises DataError if it is something else."""
+        try:
+            return msgspec.json.decode(text, type=prepared(cls))
+        except msgspec.DecodeError as error:
+            raise DataError(f"a saved label coder is not readable: {error}") from None
+
+
+def encode_weights(column: pl.Series) -> Tensor:
+    """Give sample weights as float32 (N,); raises DataError unless all are finite and none is negative, and some are positive."""
+    weights = as_number(column)
+    wrong = weights.is_null() | ~weights.is_finite().fill_null(False) | (weights < 0).fill_null(False)
+    if wrong.any():
+        raise LabelError(f"weight column {column.name!r}: missing, negative or infinite in {rows_listed(wrong)} rows")
+    if not (weights > 0).any():
+        raise LabelError(f"weight column {column.name!r}: every weight is 0; at least one must be above")
+    # Only ratios count. A power of two changes no bit of them, and keeps sums of very large or very small weights in float32.
+    _, exponent = math.frexp(float(weights.max()))  # type: ignore[arg-type]
+    shift = -exponent if abs(exponent) > _USUAL_WEIGHT else 0
+    return torch.from_numpy(np.ldexp(weights.to_numpy(), shift)).to(torch.float32)
+
+
+def _refuse_missing(column: pl.Series) -> None:
+    missing = column.is_null()
+    if column.dtype.is_float():
+        missing = missing | column.is_nan().fill_null(False)
+    if missing.any():
+        raise LabelError(
+            f"label column {column.name!r}: missing (null or NaN) in {rows_listed(missing)} rows; leave them out of the table"
+        )
+
+
+def _finite(column: pl.Series) -> pl.Series:
+    numbers = as_number(column)
+    infinite = numbers.is_infinite()
+    if infinite.any():
+        raise LabelError(f"label column {column.name!r}: infinite in {rows_listed(infinite)} rows")
+    return numbers
+
+
+def _fit_regression(column: pl.Series, training_rows: NDArray[np.int64], *, hidden: bool) -> LabelCoder:
+    labels_R = _finite(column).to_numpy()
+    training_T = labels_R[training_rows]
+    mean, deviation = _scale(training_T)
+    # Numbers whose squares can be added up can be so in any part of them: the whole column is judged for every choice of rows.
+    judged_J = labels_R if hidden else training_T
+    if not np.isfinite(_scale(judged_J)).all():
+        raise LabelError(f"label column {column.name!r}: its numbers are too large to standardise; rescale it")
+    if _is_constant(judged_J):
+        where = "" if hidden else " on the training rows"
+        raise LabelError(f"label column {column.name!r} is constant{where}; there is nothing to learn")
+    return LabelCoder(type="regression", mean=mean, deviation=1.0 if _is_constant(training_T) else deviation)
+
+
+def _scale(labels: NDArray[Any]) -> tuple[float, float]:
+    with np.errstate(over="ignore", invalid="ignore"):
+        return float(labels.mean()), float(labels.std())
+
+
+def _is_constant(labels: NDArray[Any]) -> bool:
+    """Tell whether numbers differ by no more than the last bits of the largest one."""
+    return len(labels) == 0 or float(np.ptp(labels)) <= 8 * float(np.finfo(np.float64).eps) * float(np.abs(labels).max())

@@ -1,0 +1,68 @@
+"""Columns that tell the label alone: most often they were written after it was known, and no model will have them in time.
+
+What is found hangs on exact labels: it is for the label party's own terminal and report.
+"""
+
+import numpy as np
+import polars as pl
+
+from tallystick.tables.text import as_text
+
+CORRELATION, PURE, TELLING_AUC = 0.999, 0.999, 0.99
+MOST_ROWS = 4_000_000  # that are looked at
+FEWEST = 10  # rows of each class, below which an AUC of a column may be chance
+
+
+def telling(values: pl.Series, label: pl.Series) -> str | None:
+    """Say how a column tells the label: as a number, by its order, by few values or by where it is missing; None if not at all.
+
+    Args:
+        values: of one column, in the order of the rows; of very many rows some are drawn, the same for each column.
+        label: of the same rows.
+    """
+    if len(values) > MOST_ROWS:
+        sample = np.sort(np.random.default_rng(len(values)).integers(len(values), size=MOST_ROWS))
+        values, label = values.gather(sample), label.gather(sample)
+    if values.dtype.is_float():
+        values = values.fill_nan(None)
+    absent = values.is_null()
+    if absent.any() and _determines(absent, label):
+        return "is missing for one kind of label and there for another"
+    pair = pl.DataFrame({"value": values, "label": label}).drop_nulls()
+    if pair.height < 3 or pair.get_column("label").n_unique() < 2:
+        return None
+    values_known, truth = pair.get_column("value"), pair.get_column("label")
+    if values_known.dtype.is_numeric() and truth.dtype.is_numeric():
+        correlation = pair.select(pl.corr(pl.col("value").cast(pl.Float64), pl.col("label").cast(pl.Float64))).item()
+        if correlation is not None and abs(correlation) > CORRELATION:
+            return "all but equals the label"
+    if _determines(values_known, truth):
+        return "all but equals the label"
+    ordered = values_known.dtype.is_numeric() or values_known.dtype.is_temporal()
+    if ordered and (auc := _auc(values_known, truth)) is not None and auc >= TELLING_AUC:
+        return f"tells the label alone, with AUC {auc:.4f}"
+    return None
+
+
+def _determines(values: pl.Series, label: pl.Series) -> bool:
+    """Tell whether there are few values, and 99.9 % of the rows have a value that goes with one label only."""
+    pair = pl.DataFrame({"value": values, "label": label}).drop_nulls()
+    groups = pair.group_by("value").agg(pl.len(), pl.col("label").n_unique().alias("labels"))
+    if pair.height < 3 or groups.height > max(2, pair.height // 10) or pair.get_column("label").n_unique() < 2:
+        return False
+    pure = groups.filter(pl.col("labels") == 1).get_column("len").sum()
+    return bool(pure >= PURE * pair.height)
+
+
+def _auc(values: pl.Series, label: pl.Series) -> float | None:
+    """Area under the ROC curve of one column for a label of two values, whichever way round; ties count half (Mann-Whitney)."""
+    text = as_text(label)
+    if text.n_unique() != 2:
+        return None
+    is_first = (text == text[0]).to_numpy()
+    first, second = int(is_first.sum()), int((~is_first).sum())
+    if min(first, second) < FEWEST:
+        return None
+    ranks = values.to_physical().rank().to_numpy()
+    auc = (float(ranks[is_first].sum()) - first * (first + 1) / 2) / (first * second)
+    return max(auc, 1 - auc)

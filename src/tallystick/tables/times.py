@@ -1,0 +1,91 @@
+"""Times that rows are ordered by: one function for a split by time, the latest row of a key, and the periods of monitoring."""
+
+from collections.abc import Mapping
+
+import polars as pl
+
+from tallystick.errors import DataError
+from tallystick.reading import did_you_mean
+from tallystick.tables.lazy_table import Frame, LazyTable
+from tallystick.tables.text import rows_listed
+
+ISO = (
+    r"^\s*(?P<day>\d{4}-\d{2}-\d{2})"
+    r"(?:[T ](?P<time>\d{2}:\d{2})(?::(?P<second>\d{2})(?:[.,](?P<fraction>\d{1,6})\d*)?)?\s*(?P<zone>Z|[+-]\d{2}:?\d{2})?)?\s*$"
+)
+"""A date, or a date and time with or without a zone, as ISO 8601 and RFC 3339 write them."""
+
+
+def ordered_times(column: pl.Series, *, use: str) -> pl.Series:
+    """Give a column as values in whose order times come: dates, time stamps and numbers as they are, ISO text as time stamps.
+
+    Text is never compared as text: ``31.12.2023`` would come after ``05.03.2024``. Nulls stay null.
+
+    Raises DataError, naming the use, the column and rows by number, for text that is no ISO date or time, for text of which some
+    cells have a zone and others do not, and for types without an order.
+    """
+    kind = column.dtype
+    if kind in (pl.String, pl.Categorical, pl.Enum):
+        return _of_text(column.cast(pl.String), use=use)
+    if not (kind.is_temporal() or kind.is_numeric() or kind == pl.Null):
+        raise DataError(f"{use} column {column.name!r} has type {kind}; give dates, time stamps, numbers or ISO text")
+    return column
+
+
+def with_dates(frame: Frame, formats: Mapping[str, str]) -> Frame:
+    """Read columns of text as dates, or as time stamps where their format has hours; raises DataError, naming rows, for others.
+
+    A column that holds dates already stays as it is.
+    """
+    dated = {}
+    for name, words in formats.items():
+        if name not in frame.schema:
+            raise DataError(f"dates.{name}: is not in the table; {did_you_mean(name, frame.columns)}")
+        column = frame.get_column(name)
+        if column.dtype.is_temporal():
+            continue
+        text = column.cast(pl.String).str.strip_chars()
+        text = text.set(text == "", None)
+        has_clock = "%H" in words or "%I" in words or "%T" in words
+        read = text.str.to_datetime(words, time_unit="us", strict=False) if has_clock else text.str.to_date(words, strict=False)
+        wrong = read.is_null() & text.is_not_null()
+        if wrong.any():
+            raise DataError(f"dates.{name} = {words!r}: cells are written otherwise in {rows_listed(wrong)} rows")
+        dated[name] = read
+    if not dated:
+        return frame
+    if isinstance(frame, LazyTable):
+        return frame.beside([name for name in frame.columns if name not in dated], pl.DataFrame(list(dated.values())))
+    return frame.with_columns(**dated)
+
+
+def iso_moments(text: pl.Series) -> tuple[pl.Series, pl.Series]:
+    """Read ISO text as microseconds since 1970, of UTC where a cell has a zone; null where it is no such text.
+
+    Gives which cells have a zone, too: null where the first one is.
+    """
+    part = text.str.extract_groups(ISO).struct.unnest()
+    clock = part["day"] + " " + part["time"].fill_null("00:00") + ":" + part["second"].fill_null("00")
+    times = clock.str.to_datetime("%Y-%m-%d %H:%M:%S", time_unit="us", strict=False).cast(pl.Int64)
+    fraction = part["fraction"].str.pad_end(6, "0").cast(pl.Int64).fill_null(0)
+    zone = part["zone"].fill_null("")
+    hours, minutes = zone.str.extract(r"^[+-](\d{2})").cast(pl.Int64), zone.str.extract(r"(\d{2})$").cast(pl.Int64)
+    sign = zone.str.starts_with("-").cast(pl.Int64) * -2 + 1
+    offset = (sign * (hours * 60 + minutes)).fill_null(0)
+    return times + fraction - offset * 60_000_000, (zone != "").set(times.is_null(), None)
+
+
+def _of_text(text: pl.Series, *, use: str) -> pl.Series:
+    column_name = f"{use} column {text.name!r}"
+    times, is_zoned = iso_moments(text)
+    wrong = times.is_null() & text.is_not_null() & (text.str.strip_chars() != "")
+    if wrong.any():
+        raise DataError(
+            f"{column_name}: text that is no ISO date or time in {rows_listed(wrong)} rows, so their order in time is not known; "
+            "write dates such as 2024-01-31 or 2024-01-31T13:00:00Z, or name how they are written under dates in the party file"
+        )
+    if is_zoned.any() and not is_zoned.all():
+        raise DataError(
+            f"{column_name}: some cells have a time zone and others have none; write a zone in all of them, or in none"
+        )
+    return times.cast(pl.Datetime("us")).alias(text.name)

@@ -1,0 +1,76 @@
+"""Apply a feature party's defences wherever rows are embedded: a bottom model around its bottom model.
+
+Shapes: B batch, D cut width.
+
+All that leaves a feature party is its bottom's output, in training, for validation, in evaluation, for importance and for
+predictions; so a defence around the bottom is on wherever an embedding crosses, and no loop knows of it.
+"""
+
+import secrets
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tallystick.defenses.chain import EmbeddingDefenses
+from tallystick.defenses.noise import RowNoise
+from tallystick.defenses.quantized_embeddings import QuantizedEmbeddings
+from tallystick.models.build import width_of
+from tallystick.models.tabular import reopening
+from tallystick.tables.features import Features
+
+SECRET_BYTES = 32
+
+
+class DefendedBottom(nn.Module):
+    """A bottom model whose cut embeddings are defended before anybody sees them.
+
+    A penalty's gradient is added on the backward pass, to the cut gradient that came back. Noise comes from the party's secret,
+    from which row it is and from its embedding (``RowNoise``): a row that is sent again, beside whatever others, in a resumed or
+    another run and in predictions, has the same noise as long as its embedding, rounded to the noise's grid, is the same.
+
+    Threat model: an honest-but-curious label party. Guarantee: that of ``defenses``, if any. Not protected: whether a row's
+    embedding is the one that was sent before, for equal stays equal. A bottom model in floating point gives a row
+    slightly different embeddings in batches of different sizes; where that crosses the grid, the row has another draw.
+
+    Args:
+        bottom: the model; on a union the one that imputes.
+        defenses: what the contract asks for.
+        secret: 32 random bytes, the same for all runs of the party; drawn from the operating system if left out.
+    """
+
+    def __init__(self, bottom: nn.Module, defenses: EmbeddingDefenses, *, secret: bytes | None = None) -> None:
+        super().__init__()
+        self.bottom = bottom
+        self.width = width_of(bottom)
+        if any(isinstance(each, QuantizedEmbeddings) for each in defenses.embeddings):
+            reopening(bottom)
+        self._defenses = defenses
+        self._secret = secret or secrets.token_bytes(SECRET_BYTES)
+
+    def forward(self, features: Features) -> Tensor:
+        """Compute the cut embeddings (B, D) that are sent."""
+        cut_BD: Tensor = self.bottom(features)
+        if self.training and cut_BD.requires_grad:
+            penalty = self._defenses.penalty(cut_BD, features.numeric_NF, features.categorical_NG)
+            if penalty is not None and penalty.requires_grad:
+                cut_BD = _WithPenalty.apply(cut_BD, penalty)  # type: ignore[no-untyped-call]
+        if not self._defenses.embeddings:
+            return cut_BD
+        who_B = np.arange(len(cut_BD)) if features.who_N is None else features.who_N.cpu().numpy()
+        return self._defenses.defend(cut_BD, RowNoise(secret=self._secret, who_B=who_B))
+
+
+class _WithPenalty(torch.autograd.Function):
+    """Passes embeddings on, and on the way back sends a gradient of 1 into the penalty beside."""
+
+    @staticmethod
+    def forward(ctx: Any, cut_BD: Tensor, penalty: Tensor) -> Tensor:
+        ctx.penalty = penalty.dtype, penalty.device
+        return cut_BD.view_as(cut_BD)
+
+    @staticmethod
+    def backward(ctx: Any, *grad: Tensor) -> tuple[Tensor, Tensor]:
+        dtype, device = ctx.penalty
+        return grad[0], torch.ones((), dtype=dtype, device=device)

@@ -1,0 +1,196 @@
+"""Connections whose heads are slow, large or never come are closed; others are answered as before, one request after another."""
+
+import asyncio
+import contextlib
+import http.client
+import socket
+import threading
+import time
+
+import pytest
+import uvicorn
+from tiny import within
+
+from tallystick.network.addresses import free_port
+from tallystick.serving import connections
+from tallystick.serving.connections import bounded_protocol
+
+MOST = 20
+REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\n"
+
+
+SLOW = b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n"
+LARGE = 64 << 20
+_slow, _server = [], []
+
+
+async def app(scope, receive, send):
+    while (await receive()).get("more_body"):
+        pass
+    if scope["path"] == "/slow":
+        _slow.append(scope)
+        await asyncio.sleep(60)
+    if scope["path"] == "/large":
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % LARGE)]})
+        for _ in range(64):
+            await send({"type": "http.response.body", "body": bytes(LARGE // 64), "more_body": True})
+        return
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+    await send({"type": "http.response.body", "body": b"ok"})
+
+
+@pytest.fixture(scope="module")
+def port():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(connections, "HEAD_S", 0.5)
+        patch.setattr(connections, "UNREAD_S", 0.5)
+        port = free_port()
+        config = uvicorn.Config(app, host="127.0.0.1", port=port, http=bounded_protocol(MOST), log_config=None, lifespan="off")
+        server = uvicorn.Server(config)
+        _server.append(server)
+        thread = threading.Thread(target=server.run)
+        thread.start()
+        while not server.started:
+            time.sleep(0.01)
+        yield port
+        server.should_exit = server.force_exit = True
+        thread.join(20)
+
+
+@pytest.fixture
+def slow():
+    """The slow requests that have come."""
+    _slow.clear()
+    return _slow
+
+
+def is_open(link):
+    """Whether a connection stands on which nothing comes."""
+    link.settimeout(0.5)
+    try:
+        return link.recv(1, socket.MSG_PEEK) != b""
+    except TimeoutError:
+        return True
+    except ConnectionError:
+        return False
+
+
+def closed_after(link):
+    """Seconds until the server closes."""
+    began = time.monotonic()
+    link.settimeout(20)
+    with contextlib.suppress(ConnectionError):
+        assert link.recv(1) == b""
+    return time.monotonic() - began
+
+
+@pytest.mark.parametrize("begun", [b"", b"G", REQUEST, REQUEST + b"X-A: "])
+def test_a_head_that_does_not_come_closes_the_connection(port, begun):
+    with socket.create_connection(("127.0.0.1", port)) as link:
+        link.sendall(begun)
+        assert 0.2 < closed_after(link) < 15
+
+
+def test_a_second_request_has_its_own_time_and_a_slow_one_is_closed(port):
+    link = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    for _ in range(3):  # longer in all than one head may take
+        link.request("GET", "/")
+        assert link.getresponse().read() == b"ok"
+        first = link.sock
+        time.sleep(0.3)
+    assert link.sock is first
+    first.sendall(REQUEST)
+    assert closed_after(first) < 15
+    link.close()
+
+
+@pytest.mark.parametrize("line", [b"X-A: " + b"a" * 9_000_000, b"X: y\r\n" * 1_500_000])
+def test_a_head_that_is_too_large_closes_the_connection_before_all_is_read(port, line):
+    def sent_and_answered(link):
+        link.sendall(REQUEST + line)
+        link.recv(1)
+
+    with socket.create_connection(("127.0.0.1", port)) as link, pytest.raises(ConnectionError):
+        sent_and_answered(link)
+
+
+def test_a_body_may_be_larger_and_slower_than_a_head(port):
+    link = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    for _ in range(2):
+        link.putrequest("POST", "/")
+        link.putheader("Content-Length", "1000000")
+        link.endheaders()
+        link.send(b"x" * 500_000)
+        time.sleep(0.7)
+        link.send(b"x" * 500_000)
+        assert link.getresponse().read() == b"ok"
+    link.close()
+
+
+def test_who_has_said_nothing_for_longest_makes_room_where_connections_are_too_many(port):
+    links = [socket.create_connection(("127.0.0.1", port)) for _ in range(3 * MOST)]
+    try:
+        link = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        link.request("GET", "/")
+        assert link.getresponse().read() == b"ok"
+        link.close()
+        assert all(closed_after(each) < 15 for each in links)
+    finally:
+        for each in links:
+            each.close()
+
+
+def test_empty_lines_after_a_request_do_not_hold_a_connection(port):
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as link:
+        link.sendall(REQUEST + b"\r\n")
+        assert link.recv(1000).endswith(b"ok")
+        began = time.monotonic()
+        with contextlib.suppress(ConnectionError):
+            while time.monotonic() < began + 15:
+                link.sendall(b"\r\n")
+                time.sleep(0.02)
+        assert time.monotonic() < began + 15
+
+
+def held(port, count, sent):
+    """Connections that send all this and read nothing."""
+    links = [socket.create_connection(("127.0.0.1", port)) for _ in range(count)]
+    for link in links:
+        link.settimeout(0.2)
+        with contextlib.suppress(OSError):
+            link.sendall(sent)
+    return links
+
+
+def test_requests_behind_one_another_are_few(port):
+    """Requests of one piece of bytes are all parsed before any is answered."""
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as link:
+        link.sendall((REQUEST + b"\r\n") * 8)
+        came = b""
+        while came.count(b"ok") < 8:
+            came += link.recv(10_000)
+    with socket.create_connection(("127.0.0.1", port)) as link:
+        link.sendall((REQUEST + b"\r\n") * 500)
+        assert closed_after(link) < 15
+
+
+def test_connections_that_are_being_answered_count_and_make_room_too(port, slow):
+    links = held(port, 3 * MOST, SLOW)
+    try:
+        assert within(20, lambda: len(slow) >= MOST)
+        link = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        link.request("GET", "/")
+        assert link.getresponse().read() == b"ok"
+        assert sum(is_open(each) for each in links) < MOST
+        link.close()
+    finally:
+        for each in links:
+            each.close()
+
+
+def test_an_answer_that_is_not_read_closes_the_connection(port):
+    with socket.create_connection(("127.0.0.1", port)) as link:
+        link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        link.sendall(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert within(20, lambda: len(_server[0].server_state.connections) > 0)
+        assert within(20, lambda: not _server[0].server_state.connections)

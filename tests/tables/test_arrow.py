@@ -1,0 +1,94 @@
+"""Every reader takes Arrow's types as Polars has them, or refuses the column by name."""
+
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from pathlib import Path
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tallystick.config.table import TableConfig
+from tallystick.errors import DataError
+from tallystick.reading import validate
+from tallystick.serving.arrow_stream import read_stream
+from tallystick.serving.problem_details import Problem
+from tallystick.tables.arrow import as_polars
+from tallystick.tables.frame import as_frame
+from tallystick.tables.table import read_table
+
+NOON = datetime(2024, 1, 3, 12, tzinfo=UTC)
+
+
+def offset(zone: str) -> pa.Array:
+    return pa.array([NOON, None], pa.timestamp("us", tz=zone))
+
+
+TAKEN = {
+    "offset": (offset("+05:30"), [NOON, None]),
+    "negative offset": (offset("-08:00"), [NOON, None]),
+    "view": (pa.array(["01067", None], pa.string_view()), ["01067", None]),
+    "decimal of 256 bits": (pa.array([Decimal("1.10"), None], pa.decimal256(50, 2)), [Decimal("1.10"), None]),
+    "half": (pa.array([1.5, None], pa.float16()), [1.5, None]),
+    "run ends": (pa.compute.run_end_encode(pa.array([5, 5])), [5, 5]),
+    "true and false in bytes": (pa.array([1, None], pa.int8()).cast(pa.bool8()), [True, None]),
+    "day": (pa.array([date(2024, 1, 3), None]), [date(2024, 1, 3), None]),
+    "time": (pa.array([time(1, 2), None]), [time(1, 2), None]),
+    "duration": (pa.array([timedelta(hours=1), None]), [timedelta(hours=1), None]),
+}
+REFUSED = {
+    "interval": pa.array([pa.MonthDayNano([1, 2, 3]), None], pa.month_day_nano_interval()),
+    "long decimal": pa.array([Decimal(10) ** 60, None], pa.decimal256(70, 0)),
+}
+
+
+def by_frame(column: pa.Array, _: Path) -> pl.Series:
+    return as_frame(pa.table({"x": column}), source="bank").get_column("x")
+
+
+def by_parquet(column: pa.Array, folder: Path) -> pl.Series:
+    try:
+        pq.write_table(pa.table({"x": column}), folder / "t.parquet")
+    except pa.ArrowNotImplementedError:
+        pytest.skip("Parquet has no such type")
+    return read_table(TableConfig(path=folder / "t.parquet")).get_column("x")
+
+
+def by_stream(column: pa.Array, _: Path) -> pl.Series:
+    sink = pa.BufferOutputStream()
+    table = pa.table({"x": column})
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
+    return read_stream(sink.getvalue().to_pybytes(), most_rows=10, most_bytes=1 << 20).get_column("x")
+
+
+WAYS = {"frame": by_frame, "parquet": by_parquet, "stream": by_stream}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kind", TAKEN)
+def test_types_are_taken_alike_by_every_reader(tmp_path, kind, way):
+    column, wanted = TAKEN[kind]
+    if (kind, way) == ("run ends", "stream"):
+        pytest.skip("a stream's body is refused where it is not written plainly")
+    assert WAYS[way](column, tmp_path).to_list() == wanted
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_has_no_like_is_refused_by_name(tmp_path, kind, way):
+    with pytest.raises((DataError, Problem)) as refusal:
+        WAYS[way](REFUSED[kind], tmp_path)
+    assert "column 'x' has Arrow type" in str(getattr(refusal.value, "detail", refusal.value))
+
+
+def test_an_interval_of_duckdb_is_refused_by_name(tmp_path):
+    query = {"query": "SELECT 1 AS id, INTERVAL 3 DAY AS x"}
+    with pytest.raises(DataError, match="column 'x' has Arrow type month_day_nano_interval"):
+        read_table(validate(TableConfig, query, source="table", context={"folder": tmp_path}))
+
+
+def test_a_table_without_rows_keeps_its_columns():
+    table = pa.table({"x": pa.array([], pa.timestamp("us", tz="+05:30")), "y": pa.array([], pa.int8())})
+    assert as_polars(table).schema == {"x": pl.Datetime("us", "UTC"), "y": pl.Int8()}

@@ -1,0 +1,278 @@
+"""CSV as people write it: separators, encodings, dates, decimal commas, and tables in several files."""
+
+import gzip
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tallystick.config.party import parse_party
+from tallystick.config.table import TableConfig
+from tallystick.errors import ConfigError, DataError
+from tallystick.tables.delimited import NUMBERS, read_delimited
+from tallystick.tables.table import read_table
+
+
+def read(folder: Path, content: str | bytes | None, *, text: tuple[str, ...] = (), **keys: Any) -> pl.DataFrame:
+    keys = {"path": "t.csv"} | keys
+    if content is not None:
+        (folder / keys["path"]).write_bytes(content.encode() if isinstance(content, str) else content)
+    table = parse_party({"party": "p", "table": keys}, folder=folder).table
+    assert table is not None
+    return read_table(table, text=text).collect()
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
+@pytest.mark.parametrize("name", ["t.csv", "t.tsv", "t.csv.gz"])
+def test_separators_are_found(tmp_path: Path, separator: str, name: str) -> None:
+    lines = 'id,a,note\n007,1,"x, y; z"\n8,2,"two\nlines|"\n'.replace(",", separator).replace(f"x{separator} ", "x, ").encode()
+    found = read(tmp_path, gzip.compress(lines) if name.endswith(".gz") else lines, path=name, text=("id",))
+    assert found.rows() == [("007", 1, "x, y; z"), ("8", 2, "two\nlines|")]
+
+
+def test_the_ending_decides_where_two_separators_fit_and_the_party_file_decides_always(tmp_path: Path) -> None:
+    lines = "a;b,c\n1;2,3\n4;5,6\n"
+    assert read(tmp_path, lines).columns == ["a;b", "c"]
+    assert read(tmp_path, lines, separator=";").columns == ["a", "b,c"]
+    with pytest.raises(ConfigError, match=r'table.separator = ";;": must be one ASCII character, such as ";"'):
+        read(tmp_path, lines, separator=";;")
+
+
+@pytest.mark.parametrize("codec", ["utf-8", "utf-8-sig", "utf-16"])
+def test_encodings_that_are_certain_need_no_key(tmp_path: Path, codec: str) -> None:
+    assert read(tmp_path, "id,größe\n1,Müller\n".encode(codec)).to_dicts() == [{"id": 1, "größe": "Müller"}]
+
+
+@pytest.mark.parametrize("content", ["id,name\n1,Müller\n", "id,größe\n1,2\n", "id,name\n" + "1,abc\n" * 20_000 + "1,Müller\n"])
+@pytest.mark.parametrize("name", ["t.csv", "t.csv.gz"])
+def test_other_encodings_are_named_and_the_error_says_how(tmp_path: Path, content: str, name: str) -> None:
+    raw = content.encode("windows-1252")
+    raw = gzip.compress(raw, 1) if name.endswith(".gz") else raw
+    with pytest.raises(DataError, match=r"is not utf-8 text; name its encoding .* such as `encoding: windows-1252`"):
+        read(tmp_path, raw, path=name)
+    found = read(tmp_path, raw, path=name, encoding="windows-1252")
+    assert ",".join(map(str, found.row(-1))) == content.splitlines()[-1]
+    assert found.columns == content.splitlines()[0].split(",")
+    with pytest.raises(DataError, match="is not utf-16 text"):
+        read(tmp_path, raw, path=name, encoding="utf-16")
+    with pytest.raises(ConfigError, match=r'table.encoding = "latin99": must be the name of a text encoding'):
+        read(tmp_path, raw, path=name, encoding="latin99")
+
+
+def test_iso_dates_are_dates_and_what_is_no_date_stays_text(tmp_path: Path) -> None:
+    lines = (
+        "key,day,moment,zoned,wrong,german\n"
+        "2024-01-01,2024-02-29,2024-02-29 13:05,2024-02-29T13:05:00Z,2024-02-30,29.02.2024\n"
+        "2024-01-02,,2024-02-29T13:05:01.5,2024-02-29 13:05+02,2024-02-28,01.03.2024\n"
+    )
+    found = read(tmp_path, lines, text=("key",))
+    assert found.row(0)[:2] == ("2024-01-01", date(2024, 2, 29))
+    assert found["moment"].to_list() == [datetime(2024, 2, 29, 13, 5), datetime(2024, 2, 29, 13, 5, 1, 500_000)]
+    assert found["zoned"].to_list() == [datetime(2024, 2, 29, 13, 5, tzinfo=UTC), datetime(2024, 2, 29, 11, 5, tzinfo=UTC)]
+    assert found["day"][1] is None
+    assert found.schema["wrong"] == found.schema["german"] == pl.String
+
+
+@pytest.mark.parametrize(
+    ("lines", "numbers"),
+    [
+        ("x;n\n1,5;1.250\n2,25;3.500\n", [(1.5, 1250.0), (2.25, 3500.0)]),
+        ("x;n\n-1,5;1.234.567\n1,5e3;12\n", [(-1.5, 1234567.0), (1500.0, 12.0)]),
+        ('x,n\n"1,234.5",1\n"12",2\n', [(1234.5, 1), (12.0, 2)]),
+        ('x,n\n"1,5",\n,2\n', [(1.5, None), (None, 2)]),
+        ('x,n\n"1,500",0.5\n"2,500",1.5\n', [(1500.0, 0.5), (2500.0, 1.5)]),
+    ],
+)
+def test_decimal_commas_that_are_certain_need_no_key(tmp_path: Path, lines: str, numbers: list[tuple[float, ...]]) -> None:
+    assert read(tmp_path, lines).rows() == numbers
+
+
+def test_decimal_commas_that_are_not_certain_are_asked_for(tmp_path: Path) -> None:
+    lines = "x;y\n1,234;a\n5,678;b\n"
+    with pytest.raises(DataError, match=r"column 'x' has commas that may be decimal signs or part thousands; say which"):
+        read(tmp_path, lines)
+    assert read(tmp_path, lines, decimal=",")["x"].to_list() == [1.234, 5.678]
+    assert read(tmp_path, lines, decimal=".")["x"].to_list() == [1234, 5678]
+    mixed = "x;y\n1,5;0.5\n2,5;0.25\n"
+    with pytest.raises(DataError, match="column 'x' has decimal commas and column 'y' decimal points; say which"):
+        read(tmp_path, mixed)
+    with pytest.raises(DataError, match="column 'y' has decimal points, but the decimal sign is"):
+        read(tmp_path, mixed, decimal=",")
+    assert read(tmp_path, mixed, decimal=".").rows() == [("1,5", 0.5), ("2,5", 0.25)]
+    # A key is text whatever it looks like.
+    assert read(tmp_path, lines, text=("x",))["x"].to_list() == ["1,234", "5,678"]
+
+
+@given(st.lists(st.floats(-1e9, 1e9).map(lambda number: round(number, 2)), min_size=1), st.sampled_from([",", "."]))
+def test_numbers_of_both_kinds_read_back(tmp_path_factory: pytest.TempPathFactory, numbers: list[float], decimal: str) -> None:
+    spelt = [f"{number:,.2f}" for number in numbers]
+    if decimal == ",":
+        spelt = [text.translate(str.maketrans(",.", ".,")) for text in spelt]
+    assert pl.Series(spelt).str.contains(NUMBERS[decimal]).all()
+    path = tmp_path_factory.mktemp("numbers") / "t.csv"
+    path.write_text("x;y\n" + "".join(f"{text};a\n" for text in spelt))
+    table = parse_party({"party": "p", "table": {"path": str(path), "decimal": decimal}}, folder=path.parent).table
+    assert table is not None
+    assert read_delimited([path], table, text=()).get_column("x").to_list() == pytest.approx(numbers, abs=1e-9)
+
+
+def test_a_column_that_stands_twice_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"t\.csv: column 'a' stands in the header more than once"):
+        read(tmp_path, "id,a,a\n1,2,3\n")
+    with pytest.raises(DataError, match="more than one column is called 'a'"):
+        read(tmp_path, None, path=None, query="select 1 as a, 2 as a")
+
+
+@pytest.mark.parametrize("path", ["parts", "parts/*.csv", "parts/p-?.csv"])
+def test_a_folder_or_a_pattern_is_one_table(tmp_path: Path, path: str) -> None:
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "p-2.csv").write_text("code,x,id,n\n7,1.5,3,4\n")
+    (tmp_path / "parts" / "p-1.csv").write_text("id,x,code,n\n1,1,abc,\n2,2,007,\n")
+    (tmp_path / "parts" / "_SUCCESS").touch()
+    found = read(tmp_path, None, path=path)
+    # A column that is text in one file keeps its spelling in the other; one without values takes the other's type.
+    assert found.rows() == [(1, 1.0, "abc", None), (2, 2.0, "007", None), (3, 1.5, "7", 4)]
+
+
+def test_files_that_do_not_fit_together(tmp_path: Path) -> None:
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    with pytest.raises(DataError, match="the folder holds no file that ends in"):
+        read(tmp_path, None, path="parts")
+    with pytest.raises(DataError, match="no file fits this pattern"):
+        read(tmp_path, None, path="parts/*.csv")
+    (folder / "1.csv").write_text("id,x\n1,2\n")
+    (folder / "2.csv").write_text("id,y\n1,2\n")
+    with pytest.raises(DataError, match=r"2\.csv: has other columns than .*1\.csv: 'x', 'y' in only one"):
+        read(tmp_path, None, path="parts")
+    pl.DataFrame({"id": [1]}).write_parquet(folder / "1.parquet")
+    with pytest.raises(DataError, match=r"holds 1\.csv and 1\.parquet; the files of one table must be of one kind"):
+        read(tmp_path, None, path="parts")
+
+
+def test_parquet_files_as_one_table(tmp_path: Path) -> None:
+    for name, frame in {
+        "1": pl.DataFrame({"id": ["b"], "x": [1]}),
+        "2": pl.DataFrame({"x": [1.5], "id": ["a"]}),
+    }.items():
+        frame.write_parquet(tmp_path / f"{name}.parquet")
+    assert read(tmp_path, None, path="*.parquet").rows() == [("b", 1.0), ("a", 1.5)]
+    pl.DataFrame({"id": ["c"], "x": ["2"]}).write_parquet(tmp_path / "3.parquet")
+    with pytest.raises(DataError, match=r"3\.parquet: column 'x' has type String, and Int64 in .*1\.parquet"):
+        read(tmp_path, None, path="*.parquet")
+    pl.DataFrame({"id": ["c"]}).write_parquet(tmp_path / "3.parquet")
+    with pytest.raises(DataError, match=r"3\.parquet: has other columns than .*1\.parquet: 'x' in only one"):
+        read(tmp_path, None, path="*.parquet")
+
+
+def test_keys_of_csv_files_go_with_files_only(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"table\.separator: goes with path only"):
+        read(tmp_path, None, path=None, query="select 1", separator=";")
+
+
+def test_whole_numbers_of_more_digits_than_integers_hold_are_numbers(tmp_path: Path) -> None:
+    first, second = 12345678901234567890123, "9" * 300
+    found = read(tmp_path, f"id,a,b,c\n1,{first},1,{second}\n2,5,2,3\n")
+    assert found.rows() == [(1, first, 1, float(second)), (2, 5, 2, 3.0)]
+
+
+@pytest.mark.parametrize("mark", ["?", "-", "n/a", "N/A", "#N/A", "None", ".", "NA", "nan", "NULL", " "])
+def test_common_marks_of_a_missing_number_are_known_and_said(tmp_path, mark):
+    table = TableConfig(path=tmp_path / "t.csv")
+    (tmp_path / "t.csv").write_text(f"id,a,b\nx,1.5,2\ny,{mark},{mark}\nz,-2.5,3\n")
+    frame = read_table(table)
+    assert frame.get_column("a").to_list() == [1.5, None, -2.5]
+    assert frame.get_column("b").to_list() == [2, None, 3]
+    assert frame.get_column("b").dtype == pl.Int64
+    assert [mark.strip() in note and "'b'" in note for note in frame.notes] == ([True] if mark.strip() else [])
+
+
+@pytest.mark.parametrize(
+    ("spelt", "number"),
+    [
+        ("1'234.5", 1234.5),
+        ("1\u2019234'567.5", 1234567.5),
+        ("1\u00a0234.5", 1234.5),
+        ("\u22123.2", -3.2),
+        ("1 234", 1234),
+        ("\u00a07.5 ", 7.5),
+    ],
+)
+def test_numbers_are_read_whatever_parts_their_thousands(tmp_path, spelt, number):
+    (tmp_path / "t.csv").write_text(f"id,a\nx,0.25\ny,{spelt}\n", encoding="utf-8")
+    assert read_table(TableConfig(path=tmp_path / "t.csv")).get_column("a").to_list() == [0.25, number]
+
+
+def test_words_for_a_missing_cell_are_named_for_all_columns_or_for_one(tmp_path):
+    (tmp_path / "t.csv").write_text("id,country,income\n1,NA,-999\n2,DE,5\n3,-999,7\n")
+    place = tmp_path / "t.csv"
+    frame = read_table(TableConfig(path=place))
+    assert frame.get_column("country").to_list() == [None, "DE", "-999"]
+    assert "'NA' in column 'country'" in frame.notes[0]
+    assert "table.missing_in: {country: []}" in frame.notes[0]
+    frame = read_table(TableConfig(path=place, missing_in={"country": [], "income": ["-999"]}))
+    assert frame.get_column("country").to_list() == ["NA", "DE", "-999"]
+    assert frame.get_column("income").to_list() == [None, 5, 7]
+    frame = read_table(TableConfig(path=place, missing=["-999"]))
+    assert frame.get_column("country").to_list() == ["NA", "DE", None]
+    assert frame.get_column("income").to_list() == [None, 5, 7]
+
+
+def test_points_that_may_part_thousands_are_asked_about(tmp_path):
+    place = tmp_path / "t.csv"
+    place.write_text("id;amount\n1;8.505\n2;410\n3;?\n")
+    with pytest.raises(DataError, match=r"column 'amount' has numbers such as 8\.505 beside ones such as 410"):
+        read_table(TableConfig(path=place))
+    for sign, wanted in ((",", [8505, 410, None]), (".", [8.505, 410, None])):
+        assert read_table(TableConfig(path=place, decimal=sign)).get_column("amount").to_list() == wanted
+    place.write_text("id;amount;share\n1;8.505;0,5\n2;410;2\n")
+    assert read_table(TableConfig(path=place)).get_column("amount").to_list() == [8505, 410]
+    place.write_text("id;amount;share\n1;8.505;1.5\n2;410;2\n")
+    assert read_table(TableConfig(path=place)).get_column("amount").to_list() == [8.505, 410]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (",id,a\n0,x,1.5\n1,y,2.5\n", "column 1 only counts rows and was left out"),
+        (",id,a\n3,x,1.5\n7,y,2.5\n", "column 1 only counts rows and was left out"),
+        (",id,a\n1,x,1.5\n0,y,2.5\n", "column 1 only counts rows and was left out"),
+        ("Unnamed: 0,id,a\n0,x,1.5\n1,y,2.5\n", "column 'Unnamed: 0' only counts rows and was left out"),
+        ("id,a,\nx,1.5,\ny,2.5,\n", "column 3 is empty and was left out"),
+        ("id,a,,\nx,1.5,,\ny,2.5,,\n", "column 4 is empty and was left out"),
+        ("sep=;\nid;a\nx;1,5\ny;2,5\n", None),
+        ('"sep=;"\r\nid;a\r\nx;1,5\r\ny;2,5\r\n', None),
+        ("id,a\rx,1.5\ry,2.5\r", None),
+    ],
+)
+@pytest.mark.parametrize("packed", [False, True])
+def test_what_programs_write_around_a_table_is_no_column_of_it(tmp_path, text, said, packed):
+    raw = text.encode()
+    (tmp_path / "t.csv").write_bytes(gzip.compress(raw) if packed else raw)  # also under a wrong name
+    frame = read_table(TableConfig(path=tmp_path / "t.csv"))
+    assert frame.collect().to_dict(as_series=False) == {"id": ["x", "y"], "a": [1.5, 2.5]}
+    assert (said in frame.notes) if said else frame.notes == ()
+
+
+@pytest.mark.parametrize(
+    ("raw", "words"),
+    [
+        (b",id,a\nred,x,1\nblue,y,2\n", "column 1 of the header has no name, and holds values"),
+        (b",id,a\n9,x,1\n2,y,2\n", "column 1 of the header has no name, and holds values"),
+        (b"id,a\nx,1\ny,2\n\0\0\0\0", "holds NUL bytes"),
+        (gzip.compress(b"id,a\nx,1\ny,2\n\0\0", mtime=0), "holds NUL bytes"),
+    ],
+)
+def test_what_is_no_table_is_refused_by_name(tmp_path, raw, words):
+    (tmp_path / "t.csv").write_bytes(raw)
+    with pytest.raises(DataError, match=words):
+        read_table(TableConfig(path=tmp_path / "t.csv"))
+
+
+def test_whole_numbers_beyond_every_integer_type_become_floats_beside_marks(tmp_path):
+    (tmp_path / "t.csv").write_text("id,a\nx,18446744073709551616\ny,?\n")
+    assert read_table(TableConfig(path=tmp_path / "t.csv")).get_column("a").to_list() == [2.0**64, None]

@@ -1,0 +1,199 @@
+"""Later tables are read as the training's was: the same encoded values, or a refusal that names the column."""
+
+from datetime import UTC, date, datetime, time
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from tallystick.config.party import FeatureColumns, parse_party
+from tallystick.errors import DataError, FeatureError
+from tallystick.tables.column_formats import as_form
+from tallystick.tables.encoder import Encoder
+from tallystick.tables.extension import extended
+from tallystick.tables.profile import profile
+from tallystick.tables.table import read_party_table, read_rows
+
+
+def csv(path: Path, name: str, cells: list[str], *, separator: str = ",") -> Path:
+    path.write_text(f"id{separator}{name}\n" + "".join(f"{row}{separator}{cell}\n" for row, cell in enumerate(cells)))
+    return path
+
+
+def party_of(table: Path, **values):
+    """A party file whose table is this file."""
+    return parse_party({"party": "a", "table": {"path": str(table)}, "keys": {"id": "id"}, **values}, folder=table.parent)
+
+
+def encoded(encoder: Encoder, frame) -> list[list[float]]:
+    features = encoder.encode(frame).unpacked()
+    return np.concatenate([features.numeric_NF.numpy(), features.categorical_NG.numpy()], axis=1).tolist()
+
+
+DAYS = [f"2024-01-{day:02}" for day in range(1, 16)]
+LATER = {
+    "postcodes": (["01234"] * 5 + ["02345"] * 5 + ["K1A"] * 5, ["01234", "02345"], ["01234", "02345"]),
+    "codes with E": (["12E4"] * 5 + ["13E4"] * 5 + ["AB12"] * 5, ["12E4", "13E4"], ["12E4", "13E4"]),
+    "versions": (["1.10"] * 5 + ["1.1"] * 5 + ["2.0b"] * 5, ["1.10", "1.1"], ["1.10", "1.1"]),
+    "midnights": (DAYS, ["2024-01-03 00:00:00", "2024-01-12 00:00:00"], ["2024-01-03", "2024-01-12"]),
+    "days of moments": ([f"{day} 12:00" for day in DAYS], ["2024-01-03", "2024-01-12"], ["2024-01-03 00:00", "2024-01-12 00:00"]),
+    "moments as text": (
+        ["2024-01-01 13:05"] * 5 + ["2024-01-02 13:05"] * 5 + ["never"] * 5,
+        ["2024-01-01 13:05"],
+        ["2024-01-01 13:05"],
+    ),
+    "no value": (["1.5", "2.5", "3.5"] * 5, ["", ""], ["", ""]),
+}
+
+
+@pytest.mark.parametrize("kind", LATER)
+def test_a_later_file_is_read_as_the_training_file_was(tmp_path, kind):
+    trained, cells, same = LATER[kind]
+    party = party_of(csv(tmp_path / "train.csv", "x", trained))
+    frame = read_party_table(party)
+    encoder = Encoder.of_party(frame, party, np.arange(frame.height), numbers="plain")
+    later = read_rows(party.table_at(csv(tmp_path / "later.csv", "x", cells)), party, trained=encoder)
+    whole = encoded(encoder, frame)
+    wanted = [whole[trained.index(cell)] for cell in same] if set(same) <= set(trained) else None
+    if wanted is None:
+        alike = csv(tmp_path / "alike.csv", "x", [*same, *trained])
+        wanted = encoded(encoder, read_rows(party.table_at(alike), party, trained=encoder))[: len(same)]
+    assert encoded(encoder, later) == wanted
+    encoder.check(later)
+
+
+def test_a_later_file_keeps_the_decimal_sign_of_the_training(tmp_path):
+    amounts = ["1.250,50", "900,00", "2.500,00", "15.000,00", "750,25"] * 3
+    party = party_of(csv(tmp_path / "train.csv", "x", amounts, separator=";"))
+    frame = read_party_table(party)
+    encoder = Encoder.of_party(frame, party, np.arange(frame.height), numbers="plain")
+    assert encoder.decimal == ","
+    later = csv(tmp_path / "later.csv", "x", ["1.250", "2.500"], separator=";")
+    assert read_rows(party.table_at(later), party, trained=encoder).get_column("x").to_list() == [1250, 2500]
+
+
+NOON, ZONED = datetime(2024, 1, 3, 12), datetime(2024, 1, 3, 12, tzinfo=UTC)
+REFUSED = {
+    "a time of day where days were": (
+        [date(2024, 1, 1), date(2024, 1, 2)],
+        [NOON, NOON],
+        "trained on dates, and this table has time stamps with a time of day",
+    ),
+    "a zone where none was": (
+        [datetime(2024, 1, 1, 1), NOON],
+        [ZONED, ZONED],
+        "trained on time stamps without a zone, and this table has time stamps with",
+    ),
+    "no zone where one was": (
+        [ZONED, datetime(2024, 1, 4, tzinfo=UTC)],
+        [NOON, NOON],
+        "trained on time stamps with a zone, and this table has time stamps without",
+    ),
+    "a time stamp where a number was": ([1.0, 2.5], [NOON, NOON], "trained on numbers, and this table has time stamps"),
+    "a number where a date was": (
+        [date(2024, 1, 1), date(2024, 1, 2)],
+        [19_000, 19_001],
+        "trained on dates, and this table has numbers",
+    ),
+    "a time of day where a number was": ([1.0, 2.5], [time(1), time(2)], "trained on numbers, and this table has times"),
+    "text where a number was": ([1.0, 2.5], ["1.0", "?"], "trained on numbers, and this table has text that is none in 1 (row 1"),
+    "a number where a postcode was": (
+        ["01067", "01069"],
+        [1067, 1069],
+        "trained on text, and this table has numbers, which do not keep",
+    ),
+    "two where true and false were": ([True, False], [1, 2], "trained on true and false, and this table has numbers"),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+@pytest.mark.parametrize("way", ["score", "check", "start from"])
+def test_what_does_not_fit_is_refused_by_name(kind, way):
+    trained, cells, words = REFUSED[kind]
+    frame, later = pl.DataFrame({"id": [1, 2], "x": trained}), pl.DataFrame({"id": [1, 2], "x": cells})
+    party = parse_party(
+        {"party": "a", "table": {"path": "x.csv"}, "keys": {"id": "id"}, "encoding": {"min_count": 1}}, folder=Path()
+    )
+    encoder = Encoder.of_party(frame, party, np.arange(2), numbers="plain")
+    tried = {
+        "score": encoder.encode,
+        "check": encoder.check,
+        "start from": lambda table: extended(encoder, table, party, np.arange(2)),
+    }
+    with pytest.raises(FeatureError, match="column 'x'") as refusal:
+        tried[way](later)
+    assert words in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("form", "cells", "wanted"),
+    [
+        ("number", [True, False], [1, 0]),
+        ("boolean", [1, 0, None], [True, False, None]),
+        ("boolean", ["True", "FALSE"], [True, False]),
+        ("date", [datetime(2024, 1, 3)], [date(2024, 1, 3)]),
+        ("date", ["2024-01-03", "2024-01-04 00:00:00", " "], [date(2024, 1, 3), date(2024, 1, 4), None]),
+        ("moment", [date(2024, 1, 3)], [datetime(2024, 1, 3)]),
+        ("moment", ["2024-01-03T12:00:00.250"], [datetime(2024, 1, 3, 12, 0, 0, 250_000)]),
+        ("zoned", ["2024-01-03T12:00+09:00", "2024-01-03 12:00:00Z"], [datetime(2024, 1, 3, 3, tzinfo=UTC), ZONED]),
+        ("time", ["12:30", "01:02:03.5"], [time(12, 30), time(1, 2, 3, 500_000)]),
+        ("number", ["12345678901", " 2"], [12345678901, 2]),
+        ("number", [None, None], [None, None]),
+        ("text", [1.0, 2.5, None], ["1", "2.5", None]),
+        ("text", [date(2024, 1, 3)], ["2024-01-03"]),
+    ],
+)
+def test_cells_of_another_type_that_say_the_same_are_taken(form, cells, wanted):
+    assert as_form(pl.Series("x", cells), form).to_list() == wanted
+
+
+def test_a_run_that_starts_from_another_reads_days_as_days():
+    days = [date(2024, 1, day) for day in range(1, 11)]
+    frame = pl.DataFrame({"id": range(10), "since": days})
+    party = parse_party({"party": "a", "table": {"path": "x.csv"}, "keys": {"id": "id"}}, folder=Path())
+    encoder = Encoder.of_party(frame, party, np.arange(10), numbers="plain")
+    later = frame.with_columns(since=pl.col("since").cast(pl.Datetime("us")))
+    assert encoded(extended(encoder, later, party, np.arange(10)), later) == encoded(encoder, frame)
+
+
+@pytest.mark.parametrize(
+    "cells", [[f"{n / 8}%" for n in range(40)], [f"€ {n}.50" for n in range(40)], ["<0.01"] * 2 + [f"{n / 8}" for n in range(40)]]
+)
+def test_text_that_looks_like_numbers_is_said_with_the_mend(tmp_path, cells):
+    party = party_of(csv(tmp_path / "t.csv", "x", cells))
+    frame = read_party_table(party)
+    said = "column 'x': most of its different cells look like numbers"
+    encoder = Encoder.of_party(frame, party, np.arange(frame.height), numbers="plain")
+    assert any(note.startswith(said) for note in encoder.notes)
+    assert any(line.startswith(said) for line in profile(frame, party).warnings)
+    listed = party.model_copy(update={"features": FeatureColumns(categorical=("x",))})
+    assert not any(line.startswith(said) for line in profile(frame, listed).warnings)
+
+
+def test_check_shows_three_cells_of_each_column(tmp_path):
+    party = party_of(csv(tmp_path / "t.csv", "x", ["1.5", "1.5", "2", "3", "4"]))
+    (_, column) = profile(read_party_table(party), party).columns
+    assert column.samples == ("1.5", "2.0", "3.0")
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_dates_are_read_as_the_party_file_says_they_are_written(tmp_path, ending):
+    frame = pl.DataFrame({"id": ["a", "b", "c"], "since": ["31.12.2023", "05.03.2024", None]})
+    frame.write_csv(tmp_path / "t.csv")
+    frame.write_parquet(tmp_path / "t.parquet")
+    values = {"party": "a", "table": {"path": f"t.{ending}"}, "keys": {"id": "id"}, "dates": {"since": "%d.%m.%Y"}}
+    read = read_party_table(parse_party(values, folder=tmp_path)).get_column("since")
+    assert read.to_list() == [date(2023, 12, 31), date(2024, 3, 5), None]
+    with pytest.raises(DataError, match=r"dates.since = '%m.%d.%Y': cells are written otherwise in 1 \(row 0"):
+        read_party_table(parse_party({**values, "dates": {"since": "%m.%d.%Y"}}, folder=tmp_path))
+    with pytest.raises(DataError, match=r"dates\.sinse: is not in the table"):
+        read_party_table(parse_party({**values, "dates": {"sinse": "%d.%m.%Y"}}, folder=tmp_path))
+
+
+def test_an_index_of_pandas_without_a_name_is_no_column_of_a_file_either(tmp_path):
+    pl.DataFrame({"id": ["a", "b"], "x": [1.0, 2.0], "__index_level_0__": [7, 3]}).write_parquet(tmp_path / "t.parquet")
+    party = parse_party({"party": "a", "table": {"path": "t.parquet"}, "keys": {"id": "id"}}, folder=tmp_path)
+    frame = read_party_table(party)
+    assert frame.columns == ["id", "x"]
+    assert frame.notes == ("the index of pandas has no name and was left out",)

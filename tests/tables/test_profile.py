@@ -1,0 +1,155 @@
+"""The profile: what a party is shown of its own table."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from tallystick.config.contract import parse_contract
+from tallystick.config.party import parse_party
+from tallystick.errors import DataError
+from tallystick.tables.profile import profile
+
+FRAME = pl.DataFrame(
+    {
+        "id": ["a", "A ", "b", None, "c", "d"],
+        "x": [1.0, None, 3.0, float("nan"), float("inf"), 2.0],
+        "name": ["p", "q", "r", "s", "t", "u"],
+        "leak": [10, 20, 20, 10, 10, 20],
+        "fixed": ["z"] * 6,
+        "empty": pl.Series([None] * 6, dtype=pl.Float64),
+        "y": [0, 1, 1, 0, 0, 1],
+    }
+)
+CONTRACT = parse_contract(
+    {
+        "name": "job",
+        "parties": {"p": {"role": "label"}, "q": {"role": "feature"}},
+        "alignment": {"keys": [{"name": "k", "normalise": ["trim", "lower"]}]},
+    }
+)
+
+
+def party(**more: Any) -> Any:
+    return parse_party({"party": "p", "table": {"path": "t.csv"}, "keys": {"k": "id"}, "label": "y"} | more, folder=Path())
+
+
+def test_counts_types_and_balance() -> None:
+    found = profile(FRAME, party(), CONTRACT)
+    assert (found.rows, found.keys.null_rows, found.keys.duplicated_keys, found.keys.used) == (6, 1, 1, 4)
+    assert profile(FRAME, party()).keys.duplicated_keys == 0, "without a contract nothing is normalised"
+    columns = {column.name: column for column in found.columns}
+    assert {name: column.use for name, column in columns.items()} == {
+        "id": "key",
+        "x": "numeric",
+        "name": "categorical",
+        "leak": "numeric",
+        "fixed": "categorical",
+        "empty": "numeric",
+        "y": "label",
+    }
+    assert columns["x"].missing_share == pytest.approx(2 / 6)
+    assert (columns["leak"].minimum, columns["leak"].maximum, columns["leak"].distinct) == ("10", "20", 2)
+    assert found.label_balance == {"0": 0.5, "1": 0.5}
+    assert found.positive_class == "1"
+    assert json.loads(json.dumps(found.to_dict()))["keys"]["rows"] == 6
+
+
+def test_the_positive_class_of_words_is_the_one_that_the_scores_are_of() -> None:
+    words = FRAME.with_columns(y=pl.Series(["nein", "ja", "ja", "nein", "nein", "ja"]))
+    assert profile(words, party(), CONTRACT).positive_class == "nein"
+    assert profile(words, party()).positive_class is None, "without a contract the target is unknown"
+    assert profile(FRAME.with_columns(y=pl.Series(range(6))), party(), CONTRACT).positive_class is None
+
+
+def test_warnings_name_what_looks_wrong() -> None:
+    warnings = profile(FRAME, party(), CONTRACT).warnings
+    assert warnings == (
+        "1 of 6 rows have no key",
+        "1 keys stand in more than one row; 1 of 6 rows are left out: the first row of a key counts "
+        "(alignment.duplicates = first); agree on alignment.duplicates: all to use every row",
+        "column 'x' has 1 infinite numbers; make them null or clip them",
+        "column 'name' has a category of its own in every row; it identifies rows and cannot help",
+        "column 'leak' all but equals the label; is it known before the label is? (leakage)",
+        "column 'fixed' is constant; it will be left out",
+        "column 'empty' is missing in 100% of rows",
+        "column 'empty' is constant; it will be left out",
+    )
+
+
+def test_a_clean_table_has_no_warnings() -> None:
+    rows = 60
+    frame = pl.DataFrame(
+        {
+            "id": range(rows),
+            "x": [row % 7 for row in range(rows)],
+            "c": ["ab"[row % 2] for row in range(rows)],
+            "y": [row % 3 == 0 for row in range(rows)],
+        }
+    )
+    assert profile(frame, party(), CONTRACT).warnings == ()
+
+
+def test_a_feature_party_has_no_balance() -> None:
+    found = profile(FRAME.drop("y"), party(label=None), CONTRACT)
+    assert found.label_balance is None
+    assert not any("leakage" in warning for warning in found.warnings)
+
+
+def test_a_regression_label_has_no_balance_but_shows_leaks() -> None:
+    frame = pl.DataFrame({"id": range(50), "twice": [2.0 * row for row in range(50)], "y": [row + 0.5 for row in range(50)]})
+    found = profile(frame, party(), CONTRACT)
+    assert found.label_balance is None
+    assert any("'twice' all but equals the label" in warning for warning in found.warnings)
+
+
+def test_unusable_table() -> None:
+    with pytest.raises(DataError, match="label column 'why' is not in the table"):
+        profile(FRAME, party(label="why"), CONTRACT)
+
+
+@pytest.mark.parametrize(
+    ("keys", "share"),
+    [
+        ([1_067, *range(10_115, 99_000, 9_000)], 1 / 11),  # codes of five digits, one of which began with a zero
+        (["1067", *map(str, range(10_115, 99_000, 9_000))], 1 / 11),
+        (["01067", *map(str, range(10_115, 99_000, 9_000))], 0.0),
+        (list(range(1, 2_000)), 0.0),  # row numbers
+        (list(range(10_115, 99_000, 9_000)), 0.0),
+        ([7, 45, 123, 77_777], 0.0),  # no length that most have
+        (["1067", "x10115", "20115"], 0.0),
+        (list(range(100, 25_000, 700)), 0.0),  # whole numbers up to 25,000
+        ([1_067, 10**17 + 1, *range(10**17, 10**18, 10**17)], 1 / 11),
+    ],
+)
+def test_keys_that_may_have_lost_zeros_in_front(keys: list[Any], share: float) -> None:
+    frame = pl.DataFrame({"id": keys, "x": range(len(keys)), "y": [row % 3 == 0 for row in range(len(keys))]})
+    found = [warning for warning in profile(frame, party(), CONTRACT).warnings if "fewer digits" in warning]
+    assert [warning.split(" of the values")[0] for warning in found] == ([f"key column 'id': {share:.1%}"] if share else [])
+
+
+@pytest.mark.parametrize(
+    ("values", "warned"),
+    [
+        (["31.12.2020", "1.2.20", None], True),
+        (["31/12/2020", "01/02/2021", "x"], False),
+        (["31/12/2020", "01/02/2021", "3/4/22"], True),
+        (["1.2.3.4", "31.12.2020", "1.1.20"], False),
+        ([None, "a", "b"], False),
+    ],
+)
+def test_dates_that_are_taken_as_categories(values: list[str | None], warned: bool) -> None:
+    frame = pl.DataFrame({"id": ["a", "b", "c"], "born": values, "y": [0, 1, 1]})
+    warnings = profile(frame, party(), CONTRACT).warnings
+    assert any("'born' holds dates such as 31.12.2020" in warning for warning in warnings) == warned
+
+
+def test_bounds_are_short_and_their_whole_part_is_exact() -> None:
+    frame = FRAME.with_columns(
+        x=pl.Series([11.0421688043128, 2.5, 3.0, 20240131.25, 4.0, 5.0]), leak=pl.Series([-1 / 3] * 5 + [0.5])
+    )
+    columns = {column.name: column for column in profile(frame, party(), CONTRACT).columns}
+    assert (columns["x"].minimum, columns["x"].maximum) == ("2.5", "20240131.25")
+    assert (columns["leak"].minimum, columns["leak"].maximum) == ("-0.333333", "0.5")

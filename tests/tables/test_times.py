@@ -1,0 +1,79 @@
+"""Times that rows are ordered by: text is read as dates or refused, never compared as text."""
+
+import datetime
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tallystick.config.party import RepeatsConfig
+from tallystick.config.sections import SplitConfig
+from tallystick.errors import DataError
+from tallystick.monitoring.monitor import period_names
+from tallystick.tables.keys import latest_last
+from tallystick.tables.split import parts_of_other_times, split_by_time
+from tallystick.tables.times import ordered_times
+
+STAMPS = st.datetimes(datetime.datetime(1, 1, 1), datetime.datetime(9999, 12, 30))
+ZONES = st.integers(-14 * 60, 14 * 60).map(lambda minutes: datetime.timezone(datetime.timedelta(minutes=minutes)))
+
+
+@given(st.lists(STAMPS, min_size=1), st.booleans())
+def test_iso_text_is_ordered_as_pythons_times(stamps: list[datetime.datetime], spaced: bool) -> None:
+    text = [each.isoformat(" " if spaced else "T") for each in stamps]
+    assert ordered_times(pl.Series("t", text), use="time").to_list() == stamps
+
+
+@given(st.lists(st.tuples(STAMPS, ZONES), min_size=1))
+def test_zones_are_moved_to_one(stamps: list[tuple[datetime.datetime, datetime.timezone]]) -> None:
+    inner = [(stamp, zone) for stamp, zone in stamps if 2 < stamp.year < 9998]
+    text = [stamp.replace(tzinfo=zone).isoformat() for stamp, zone in inner]
+    expected = [stamp - (zone.utcoffset(None) or datetime.timedelta()) for stamp, zone in inner]
+    assert ordered_times(pl.Series("t", text, dtype=pl.String), use="time").to_list() == expected
+
+
+@given(st.lists(st.dates(datetime.date(1, 1, 1)), min_size=1))
+def test_dates_are_midnights(days: list[datetime.date]) -> None:
+    ordered = ordered_times(pl.Series("t", [day.isoformat() for day in days]), use="time")
+    assert ordered.to_list() == [datetime.datetime.combine(day, datetime.time()) for day in days]
+
+
+UNORDERED = {
+    "day first": ["31.12.2023", "05.03.2024", "01.02.2024", "28.02.2020"],
+    "month first": ["12/31/2023", "03/05/2024", "02/01/2024", "02/28/2020"],
+    "words": ["5 March 2024", "1 February 2024", "28 February 2020", "31 December 2023"],
+    "no such day": ["2023-02-30", "2024-01-01", "2024-01-02", "2024-01-03"],
+    "some with a zone": ["2024-01-01T00:00Z", "2024-01-02T00:00", "2024-01-03T00:00", "2024-01-04T00:00"],
+    "weeks": ["2024-W01", "2024-W02", "2024-W03", "2024-W10"],
+}
+
+
+@pytest.mark.parametrize("text", UNORDERED.values(), ids=UNORDERED)
+@pytest.mark.parametrize("kind", [pl.String, pl.Categorical])
+def test_whatever_orders_by_time_refuses_other_text(text: list[str], kind: type[pl.DataType]) -> None:
+    times = pl.Series("t", text, dtype=kind)
+    frame = pl.DataFrame({"k": [1, 1, 2, 2], "t": times})
+    rows = pl.DataFrame({"key": ["1", "1", "2", "2"], "row": [0, 1, 2, 3]})
+    parts = split_by_time(pl.Series("t", [1, 2, 3, 4]), SplitConfig(validation=0.25, test=0.25))
+    for order in (
+        lambda: split_by_time(times, SplitConfig()),
+        lambda: parts_of_other_times(times, parts[:2]),
+        lambda: latest_last(frame, rows, RepeatsConfig(latest="t")),
+        lambda: period_names(times, "month"),
+    ):
+        with pytest.raises(DataError, match="column 't'"):
+            order()
+
+
+def test_the_latest_row_of_a_key_is_the_latest_in_time() -> None:
+    frame = pl.DataFrame({"t": ["2022-12-31", "2024-03-05T10:00", "2024-02-01", "2020-02-28"]})
+    rows = pl.DataFrame({"key": ["1", "1", "2", "2"], "row": [0, 1, 2, 3]})
+    ordered = latest_last(frame, rows, RepeatsConfig(latest="t"))
+    assert ordered.unique("key", keep="last").sort("key").get_column("row").to_list() == [1, 2]
+
+
+@pytest.mark.parametrize("kind", [pl.List(pl.Int64), pl.Binary, pl.Boolean])
+def test_types_without_a_time_are_refused(kind: pl.DataType) -> None:
+    with pytest.raises(DataError, match="time column 't' has type"):
+        ordered_times(pl.Series("t", [], dtype=kind), use="time")
