@@ -39,11 +39,11 @@ def test_the_docs_count_the_tables_of_the_quality_pages() -> None:
     short = [behind > 0 for name in both for behind in behind_of(name, "LightGBM", 0.002)]
     assert (short.count(False), len(short)) == (21, 23)
     assert [behind > 0 for behind in behind_of("quality-by-time", "LightGBM", 0.002)] == [False] * 5
-    assert "**21 (91 %)**" in page("results/boosting.md")
+    assert "**21 (91 %)**" in page("results/quality.md")
     assert "on 21 of 23 tables" in (DOCS.parent / "README.md").read_text(encoding="utf-8")
     short = [behind > 0 for name in both for behind in behind_of(name, "TabM", 0.001)]
     assert (short.count(False), len(short)) == (16, 23)
-    assert "**16 (70 %)**" in page("results/boosting.md")
+    assert "**16 (70 %)**" in page("results/quality.md")
 
 
 @pytest.mark.parametrize("method", DEFENSES)

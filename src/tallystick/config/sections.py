@@ -212,13 +212,13 @@ CompressionName: TypeAlias = Literal["none", "bfloat16", "int8"]
 
 WITHIN, WITHIN_LONG, SHORT = 4, 2, 100
 """Comparisons on validation rows in an epoch of fewer than SHORT steps, and in a longer one: there four gained nothing over two
-(docs/results/boosting.md)."""
+(docs/results/quality.md)."""
 
 
 FOLDS, MOST_FOLDS = 4, 16
 LEAST_FOLDED, FULL, FULL_ALONE = 200, 2_000, 10_000
 """Training rows from which on ``training.folds: auto`` takes FOLDS networks, and from which on again one: joint ones
-(docs/results/boosting.md), and of own columns alone (docs/results/unaligned.md)."""
+(docs/results/quality.md), and of own columns alone (docs/results/unaligned.md)."""
 
 
 class TrainingSettings(Model):

@@ -20,7 +20,7 @@ class EnsembleTop(nn.Module):
     (2024), "TabM", whose packed variant it is. The bottom models are shared: no more crosses the cut than with one network, and a
     cut gradient is the mean of the members'. A member's layers are a quarter as wide as ``hidden``, in multiples of four.
     Threat model: a feature party reads labels off the mean gradient as off a single network's, or better
-    (docs/results/boosting.md). No formal guarantee.
+    (docs/results/quality.md). No formal guarantee.
 
     Args:
         width: D.

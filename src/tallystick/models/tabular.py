@@ -16,7 +16,7 @@ from tallystick.models.sequences import SequencePooling
 from tallystick.tables.features import Features, FeatureShape
 
 WIDEST = 16
-"""Of a categorical's embedding, where the contract leaves its width open (docs/results/boosting.md)."""
+"""Of a categorical's embedding, where the contract leaves its width open (docs/results/quality.md)."""
 SMALL, LARGE, FREQUENT = 0.1, 0.3, 200
 """How large embeddings begin where the contract leaves it open: large where a category has FREQUENT training rows on the mean."""
 

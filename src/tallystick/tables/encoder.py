@@ -29,7 +29,7 @@ from tallystick.tables.text import as_text, number_like, number_like_warning
 
 RANK_KNOTS = 1000
 MANY_COLUMNS = 40  # encoding.screening = auto: encoded columns from which some may be closed
-ENOUGH_ROWS = 400  # model.numeric = auto: training rows from which numbers get an embedding (docs/results/boosting.md)
+ENOUGH_ROWS = 400  # model.numeric = auto: training rows from which numbers get an embedding (docs/results/quality.md)
 SKEWED = 1.0  # encoding.numeric = auto ranks columns of a larger absolute skewness
 
 

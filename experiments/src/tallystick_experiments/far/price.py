@@ -47,7 +47,7 @@ LEAKS = (
 
 def run(
     *,
-    data: Annotated[Path | None, Option(help="Folder of public files (docs/results/boosting.md).")] = None,
+    data: Annotated[Path | None, Option(help="Folder of public files (docs/results/quality.md).")] = None,
     tables: Annotated[Sequence[str], several("Tables of bench quality, with commas between.")] = ("breast", "flights"),
     trainings: Annotated[Sequence[str], several("default, int8, in-flight-64 …, with commas between; all if left out.")] = (),
     seeds: Annotated[Sequence[int], seeds_option("Seeds per table and training.")] = range(1, 6),

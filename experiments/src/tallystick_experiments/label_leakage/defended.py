@@ -96,7 +96,7 @@ class MatrixPlan:
 def run(
     *,
     data: Annotated[
-        Path | None, Option(help="Folder of public files (docs/results/boosting.md); without it, packages' tables.")
+        Path | None, Option(help="Folder of public files (docs/results/quality.md); without it, packages' tables.")
     ] = None,
     tables: Annotated[Sequence[str], several("Tables, with commas between.")] = (CREDIT, "criteo", "frogs"),
     seeds: Annotated[int, Option(help="Runs per cell.", min=1)] = 5,

@@ -19,7 +19,7 @@ from tallystick_experiments.quality.methods import USUAL
 def run(
     *,
     data: Annotated[
-        Path | None, Option(help="Folder of public files (docs/results/boosting.md); without it, packages' tables.")
+        Path | None, Option(help="Folder of public files (docs/results/quality.md); without it, packages' tables.")
     ] = None,
     tables: Annotated[
         Sequence[str], several("Tables, with commas between; or held-out, or by-time; all but these if left out.")
