@@ -33,7 +33,7 @@ MEMORY_MIB = 256  # that a worker may hold more at the end than after its first 
 
 @dataclass(frozen=True, kw_only=True)
 class CampaignSettings:
-    """What makes a campaign repeatable: its name, how many cases, from which seed."""
+    """Settings that make a campaign repeatable: its name, how many cases, from which seed."""
 
     campaign: str
     count: int

@@ -1,4 +1,4 @@
-"""What the campaigns found, as a page: a table per campaign, and every way to fail with how to see it again."""
+"""Show what the campaigns found: a table per campaign, and every way to fail with how to see it again."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -35,7 +35,7 @@ def faults(
 
 
 def page_of(about: Figures, rows: Sequence[Figures]) -> Benchmark:
-    """The page of what campaign.run() found, a row for each campaign."""
+    """Build the page of what campaign.run() found, a row for each campaign."""
     tables = []
     for figures in rows:
         tables.append(_outcomes(figures["campaign"], figures))

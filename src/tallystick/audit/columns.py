@@ -101,7 +101,7 @@ class Truth:
     notes: tuple[str, ...] = ()
 
     def rows(self, kept_K: Tensor) -> "Truth":
-        """The same of some rows."""
+        """Return the truth of some rows."""
         some = {name: getattr(self, name)[kept_K] for name in ("rows_R", "first_R")}
         return dataclasses.replace(self, used=self.used.rows(kept_K), unused=self.unused.rows(kept_K), **some)
 
@@ -140,7 +140,7 @@ def _targets(encoder: Encoder) -> dict[str, int]:
 
 
 def _unused(own: OwnRows, rows_R: Tensor, targets: Collection[str]) -> tuple[ColumnValues, tuple[str, ...]]:
-    """The table's columns that are neither keys nor were trained with, which the ``targets`` were."""
+    """Return the table's columns that are neither keys nor were trained with, which the ``targets`` were."""
     party = own.party
     frame = own.crossed(rows_R.numpy())
     read = feature_columns(frame, party)
@@ -296,7 +296,7 @@ def audit_features(
 
 
 def _rebuilt(plan: AttackPlan, engine: Engine | None) -> FeatureLeaks:
-    """What the attacks on one view find."""
+    """Return what the attacks on one view find."""
     return plan.leaks(PlannedAttack.__call__) if engine is None else leaks_on(engine, plan)
 
 
@@ -315,13 +315,13 @@ def _attacks(contract: Contract) -> dict[str, FeatureInferenceAttack]:
 
 
 def with_releases(audit: results.FeatureAudit, folder: RunFolder, contract: Contract) -> results.FeatureAudit:
-    """The same findings with what was sent by now, and what it cost: evaluations and predictions may follow an audit."""
+    """Update the findings with what was sent by now, and its cost: evaluations and predictions may follow an audit."""
     epsilon, delta, releases = embeddings_epsilon(contract, folder)
     return replace(audit, epsilon=epsilon, delta=delta, releases=releases)
 
 
 def _last_sums(folder: RunFolder, contract: Contract, run_id: str) -> RowSums:
-    """The sums over the whole training; raises DataError where there are none."""
+    """Return the sums over the whole training; raises DataError if there are none."""
     views = folder.views / contract.label_party
     store = RowStore(folder=views, contract=contract.hash, origin=folder.origin, run_id=run_id, received="cut_embedding")
     epochs = store.epochs()
@@ -331,7 +331,7 @@ def _last_sums(folder: RunFolder, contract: Contract, run_id: str) -> RowSums:
 
 
 def _sent(sums: RowSums, truth: Truth, also: Sequence[OtherRun]) -> tuple[list[SentEmbeddings], Tensor]:
-    """What this run sent, and what all runs together did where there are others; and which of the rows these are of.
+    """Return what this run sent, and what all runs together did if there are others; and which of the rows these are of.
 
     Raises DataError where fewer than ten rows are in all of them.
     """
@@ -365,7 +365,7 @@ def _stronger(alone: FeatureLeaks, together: Sequence[FeatureLeaks], *, runs: in
 
 
 def _embeddings(sums: RowSums, rows_R: Tensor) -> SentEmbeddings:
-    """What was sent of these rows, each of which was recorded."""
+    """Return what was sent of these rows, each of which was recorded."""
     (step,) = sums.view().steps
     place_N = torch.full((int(step.rows_B.max()) + 1,), -1, dtype=torch.int64)
     place_N[step.rows_B] = torch.arange(len(step.rows_B))
@@ -375,7 +375,7 @@ def _embeddings(sums: RowSums, rows_R: Tensor) -> SentEmbeddings:
 
 
 def _first(folder: RunFolder, contract: Contract, party: str, truth: Truth, sums: RowSums, look_RD: Tensor) -> FirstBatch | None:
-    """The first batch and what embedded it, where the start is public and the first epoch's embeddings are among the looks."""
+    """Return the first batch and what embedded it, if the start is public and the first epoch's embeddings are among the looks."""
     is_known = contract.training.starts == "public" and StartingPoint.of(folder) is None
     if not is_known or sums.look_epochs[:1] != (0,) or contract.embedding_defenses():
         return None
@@ -435,7 +435,7 @@ def _groups(
 
 
 def _contrast(folder: RunFolder, columns: ColumnValues, contrast_NPD: Tensor) -> Tensor:
-    """What shuffling took away, by column: a number and whether it is missing were shuffled as one, others not at all."""
+    """Return what shuffling took away, by column: a number and whether it is missing were shuffled as one, others not at all."""
     encoder = kept_encoder(folder)
     assert encoder is not None, "a party whose columns were measured has an encoder"
     places = column_places(encoder)
@@ -469,6 +469,6 @@ def _summary(contract: Contract, party: str, sums: RowSums, rows: int) -> str:
 
 
 def _unbounded(contract: Contract) -> list[str]:
-    """Where a row may serve for others, its own embeddings are not all that is sent of it, and no total holds."""
+    """Say where a row may serve for others: its own embeddings are not all that is sent of it, and no total holds."""
     said = "a row may serve for others here, so how often it is sent is not bounded, and no ε holds for the run"
     return [said] if noise_on_embeddings(contract) and serves_others(contract) else []

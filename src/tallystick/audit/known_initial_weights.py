@@ -19,7 +19,7 @@ from tallystick.tables.encoder import Encoder
 
 @dataclass(frozen=True, kw_only=True)
 class KnownStart:
-    """What, beside the contract, makes the top model's starting weights: few numbers, which an attacker tries in turn.
+    """Source of the top model's starting weights beside the contract: few numbers, which an attacker tries in turn.
 
     Args:
         widths: of the feature parties' cuts, in the contract's order.
@@ -56,7 +56,7 @@ class KnownStart:
         return {"widths": list(self.widths), "own_width": self.own_width}
 
     def seen_by(self, number: int, contract: Contract) -> Start:
-        """The model as a feature party simulates it: its own cut embeddings in, 0 for all that others send."""
+        """Return the model as a feature party simulates it: its own cut embeddings in, 0 for all that others send."""
         outputs = contract.target.classes if contract.target.type == "multiclass" else 1
         made = {"own_width": self.own_width, "outputs": outputs, "seed": contract.seed}
         top = top_at_start(contract.model, contract.label_party, self.widths, **made)
@@ -70,7 +70,7 @@ class KnownStart:
 
 
 def first_positions(contract: Contract, dataset: Dataset) -> Tensor:
-    """Which positions are embedded first; none where a row may stand for others, so that a position is no row."""
+    """Return the positions that are embedded first; none if a row may stand for others, so that a position is no row."""
     if contract.linkage.imputes or contract.linkage.similar:
         return torch.empty(0, dtype=torch.int64)
     schedule = dataset.schedule(dataset.resolved(contract.training), seed=contract.seed)
@@ -78,7 +78,7 @@ def first_positions(contract: Contract, dataset: Dataset) -> Tensor:
 
 
 def first_batch(contract: Contract, party: str, encoder: Encoder | None, rows_B: Tensor, cut_BD: Tensor) -> FirstBatch | None:
-    """The first batch beside the model that embedded it, if weights started from the contract's seed.
+    """Return the first batch beside the model that embedded it, if weights started from the contract's seed.
 
     Number and kinds of the columns come from this party's own encoder: few numbers, which an attacker tries in turn. None where
     the contract does not say how the bottom is made, or a row's embedding is not of that row's cells alone.

@@ -53,7 +53,7 @@ BATCH_ROWS = 32_768  # about so many, in batches spread over the recorded epochs
 
 @dataclass(frozen=True, kw_only=True)
 class KeptLabels:
-    """What an audit has beside the views: the true labels, which of them are real, the run, the known start if there is one."""
+    """Labels of an audit beside the views: the true ones, which of them are real, the run, the known start if there is one."""
 
     label_N: Tensor
     own_N: Tensor
@@ -95,7 +95,7 @@ def load_labels(folder: RunFolder, contract: Contract) -> KeptLabels:
 
 
 def unattacked(contract: Contract) -> results.Audit | None:
-    """What an audit of labels says where nothing that hangs on them was sent; None where they are attacked."""
+    """Return what an audit of labels says if nothing that depends on them was sent; None if they are attacked."""
     if contract.sends_gradients:
         return None
     peers = " or ".join(contract.feature_parties)
@@ -167,7 +167,7 @@ def audit_labels(
 
 
 def _seen_view(contract: Contract, kept: KeptLabels, store: ViewStore, whole: View | None, *, number: int) -> View:
-    """What the attacks on the feature party of this number read: some of its steps, or in a quick audit the sums by row alone."""
+    """Return what the attacks on the feature party of this number read: some of its steps, or in a quick audit the sums by row."""
     if contract.audit != "quick":
         steps = _real_rows(store.load("cut_gradient"), kept.own_N)
         start = kept.start.seen_by(number, contract) if kept.start is not None else None
@@ -181,7 +181,7 @@ def _seen_view(contract: Contract, kept: KeptLabels, store: ViewStore, whole: Vi
 def _audit_together(
     whole: View, also: Sequence[OtherRun], label_N: Tensor, attacks: Mapping[str, LabelInferenceAttack], peer: str, *, seed: int
 ) -> tuple[list[results.AttackResult], list[str]]:
-    """What the attacks on one vector per row find in several runs together; those on single batches gain nothing by them."""
+    """Attack one vector per row of several runs together; attacks on single batches gain nothing by them."""
     view = pooled_runs([whole, *(_sums_of_other(other, whole, label_N, peer) for other in also)])
     evaluation, runs = LabelInferenceEvaluation(view, label_N, evaluator=EVALUATOR, seed=seed), 1 + len(also)
     found, reasons = [], []
@@ -240,7 +240,7 @@ def _flip(contract: Contract) -> float | None:
 
 
 def sums_of(store: ViewStore, received: Received = "cut_gradient") -> RowStore:
-    """The running sums beside a peer's recorded steps."""
+    """Return the running sums beside a peer's recorded steps."""
     return RowStore(folder=store.folder, contract=store.contract, origin=store.origin, run_id=store.run_id, received=received)
 
 
@@ -255,7 +255,7 @@ def _defense(contract: Contract) -> str:
 def _audit_numbers(
     folder: RunFolder, contract: Contract, kept: KeptLabels, *, known: int, also: Sequence[OtherRun], seed: int
 ) -> results.Audit:
-    """The same where the label is a number: attacks rank rows by it."""
+    """Audit labels that are numbers: attacks rank rows by them."""
     outside, unusable = outside_attacks() if contract.audit is True else ({}, {})
     few = FewKnownNumbers(count=known)
     attacks = {
@@ -307,7 +307,7 @@ def _ranked(name: str, row: LabelInferenceAttack, peer: str, metrics: NumberMetr
 def _measured(
     row: LabelInferenceAttack, evaluation: LabelInferenceEvaluation, view: View, label_R: Tensor, *, outside: bool
 ) -> AttackMetrics | str:
-    """What one attack found, or why it could not be measured."""
+    """Return what one attack found, or why it could not be measured."""
     if row.from_start and view.start is None:
         return NO_START
     if row.with_model:
@@ -324,7 +324,7 @@ def _measured(
 
 
 def _raised(error: Exception | SystemExit) -> str:
-    """What is said of an attack that fails, from outside or by equations without a solution: it costs its own row only."""
+    """Say that an attack fails, from outside or by equations without a solution: it costs its own row only."""
     return f"it raised {type(error).__name__}: {error}"
 
 
@@ -346,7 +346,7 @@ def some_steps(view: View) -> View:
 
 
 def _some_rows(whole: View) -> View:
-    """Some rows of a view of sums, for attacks that are made once per epoch."""
+    """Return some rows of a view of sums, for attacks that are made once per epoch."""
     (step,) = whole.steps
     kept_B = torch.zeros(len(step.rows_B), dtype=torch.bool)
     kept_B[chosen_rows(torch.arange(len(step.rows_B)), most=GROWTH_ROWS)] = True
@@ -361,7 +361,7 @@ def _growth(
     *,
     seed: int,
 ) -> list[results.LeakGrowth]:
-    """Some quick attacks on the sums as they were by the end of each kept epoch."""
+    """Run some quick attacks on the sums as they were by the end of each kept epoch."""
     quick = {name: attacks[name] for name in GROWTH if name in attacks}
     evaluator = AttackEvaluator(replicates=1)
     found: dict[str, list[tuple[int, float]]] = {}
@@ -431,7 +431,7 @@ def _summary(contract: Contract, seen: Sequence[tuple[View, RowSums | None]], *,
 
 
 def _beside_unaligned_rows(contract: Contract) -> list[str]:
-    """What the figures say of rows without a partner's row: in a sentence, where a method used them."""
+    """Say what the figures tell of rows without a partner's row, if a method used them."""
     if not contract.unaligned.used:
         return []
     return [
@@ -450,7 +450,7 @@ def _view_in_words(row: LabelInferenceAttack, peer: str, *, runs: int = 1) -> st
 def attack_result(
     name: str, row: LabelInferenceAttack, peer: str, metrics: AttackMetrics, *, note: str = "", runs: int = 1
 ) -> results.AttackResult:
-    """What one attack in a peer's seat found, as reports show it."""
+    """Return what one attack in a peer's seat found, as reports show it."""
     return results.AttackResult(
         name=name,
         view=_view_in_words(row, peer, runs=runs),

@@ -1,4 +1,4 @@
-"""What a linkage by similarity gave away, and what this party may see of it: attacks, a map, examples and distributions.
+"""Audit what a linkage by similarity gave away, and what this party may see of it: attacks, a map, examples, distributions.
 
 All of it is of this party's own view: its own keys, the links that it was sent, and where an attack on these places the other
 side's keys. Nothing is sent for it.
@@ -76,12 +76,12 @@ class LinkedSide:
 
     @property
     def is_label(self) -> bool:
-        """Whether this is the label party's side."""
+        """Tell whether this is the label party's side."""
         return self.party == self.contract.label_party
 
 
 def kept_linkage(folder: RunFolder) -> results.LinkageSummary | None:
-    """What the audit of this run's linkage found; None if it was not audited yet."""
+    """Load what the audit of this run's linkage found; None if it was not audited yet."""
     kept = folder.noted(NOTE)
     return msgspec.convert(kept, prepared(results.LinkageSummary)) if kept else None
 
@@ -127,7 +127,7 @@ def audit_linkage(side: LinkedSide, terms: SimilarityConfig) -> results.LinkageS
 
 
 def _texts_named(side: LinkedSide, terms: SimilarityConfig) -> tuple[list[NamedKeys], list[str]]:
-    """What helper and peers could name of this party's text keys, and what was not measured."""
+    """Return what helper and peers could name of this party's text keys, and what was not measured."""
     notes: list[str] = []
     if not terms.texts:
         return [], notes
@@ -158,7 +158,7 @@ def _texts_named(side: LinkedSide, terms: SimilarityConfig) -> tuple[list[NamedK
 def summary_of(
     terms: SimilarityConfig, alignment: Alignment, *, party: str, before: Mapping[str, Floats] | None = None
 ) -> results.LinkageSummary:
-    """What can be said of an alignment's links without any attack; with ``before``, similarities as they were before noise."""
+    """Say what holds of an alignment's links without any attack; with ``before``, similarities as they were before noise."""
     candidates = alignment.candidates
     notes = []
     if terms.helper_sees == "clear":
@@ -191,7 +191,7 @@ def summary_of(
 
 
 def _distance_in_words(terms: SimilarityConfig, found: Candidates) -> tuple[float | None, float | None, str]:
-    """The distance of a similarity of 0, how much further 1 less is, and in which unit; none where dimensions do not mix."""
+    """Return the distance of a similarity of 0, how much further 1 less is, and the unit; none if dimensions do not mix."""
     if found.scale is None:
         return None, None, ""
     mean, deviation = -found.scale.mean, found.scale.deviation
@@ -261,7 +261,7 @@ def _map(
 
 
 def _by_number(numbers_NK: Integers) -> "partial[Integers]":
-    """Looks up the positions that a number is linked to."""
+    """Return a lookup of the positions that a number is linked to."""
     position_L, place_L = np.nonzero(numbers_NK != PAD)
     number_L = numbers_NK[position_L, place_L]
     order_L = np.argsort(number_L, kind="stable")

@@ -1,4 +1,4 @@
-"""What each seat of a linkage by similarity could locate: views put together from what a party has, attacked, and measured.
+"""Measure what each seat of a linkage by similarity could locate: views put together from what a party has, and attacked.
 
 No party has both an attacker's view and the truth about it, so each plays the other with what it could itself locate. The feature
 party places the label party's rows by its own links, measures the distances to its true keys, adds the run's noise and attacks
@@ -95,7 +95,7 @@ class Attacked:
 
 
 def metric_of(terms: SimilarityConfig, scale: SimilarityScale | None) -> DistanceModel:
-    """How the helper measured numbers; without a scale, as far as that is known before any link."""
+    """Return how the helper measured numbers; without a scale, as far as that is known before any link."""
     bits_D = None
     if terms.helper_sees != "clear":
         bits_D = np.array(
@@ -113,7 +113,7 @@ def places_of(keys: SimilarKeys, terms: SimilarityConfig) -> Floats:
 
 
 def units_of(terms: SimilarityConfig) -> tuple[Floats, str]:
-    """What one of that scale is, per dimension: metres where the contract says so of every number, else the key's own unit."""
+    """Return what one of that scale is, per dimension: metres if the contract says so of every number, else the key's own unit."""
     weighted = terms.helper_sees == "clear"
     scale_D = np.array([d.scale / (d.weight if weighted else 1.0) for d in terms.numbers])
     if all(d.metres is not None for d in terms.numbers):
@@ -124,7 +124,7 @@ def units_of(terms: SimilarityConfig) -> tuple[Floats, str]:
 
 
 def scales_of(terms: SimilarityConfig) -> list[KeyUnits]:
-    """Which dimensions are measured together: places in metres, others of one unit, each in that."""
+    """Return which dimensions are measured together: places in metres, others of one unit, each in that."""
     weighted = terms.helper_sees == "clear"
     groups: dict[str, dict[int, float]] = {}
     for place, d in enumerate(terms.numbers):
@@ -143,7 +143,7 @@ def scales_of(terms: SimilarityConfig) -> list[KeyUnits]:
 def helper_view(
     encoded: EncodedKeys, truth_ND: Floats, terms: SimilarityConfig, *, rng: np.random.Generator
 ) -> RanksView | FiltersView:
-    """The helper's view of one side's numbers; of filters with a few keys that it knows."""
+    """Build the helper's view of one side's numbers; of filters with a few keys that it knows."""
     if terms.helper_sees == "filters":
         known = np.sort(rng.permutation(len(truth_ND))[:KNOWN])
         filters = tuple(encoded.filters[d.name] for d in terms.numbers)
@@ -162,7 +162,7 @@ def located_by_helper(
     seed: int = 0,
     progress: Progress = no_progress,
 ) -> list[LocatedKeys]:
-    """What the helper could locate of a party's keys by those that were sent; nothing is left where it sees them in the clear."""
+    """Locate a party's keys as the helper could, by those that were sent; nothing is left if it sees them in the clear."""
     if terms.helper_sees == "clear" or not terms.numbers:
         return []
     rng = np.random.default_rng([seed, 3])
@@ -178,7 +178,7 @@ def located_by_helper(
 def attack_on_feature_party(
     truth_MD: Floats, sent_MD: Floats, candidates: Candidates, terms: SimilarityConfig, *, label_party: str, party: str
 ) -> tuple[Attacked, Located]:
-    """What the label party could locate of a feature party's keys, and where that one itself places the label party's rows.
+    """Locate a feature party's keys as the label party could, and the label party's rows as that feature party places them.
 
     Both of the true keys and of those that were sent, by number.
     """
@@ -205,7 +205,7 @@ def attack_on_feature_party(
 def attack_on_label_party(
     truth_ND: Floats, sent_ND: Floats, candidates: Candidates, terms: SimilarityConfig, *, peer: str, party: str
 ) -> tuple[Attacked | None, Located]:
-    """What a feature party could locate of the label party's keys, and where that one itself places the feature party's.
+    """Locate the label party's keys as a feature party could, and the feature party's rows as the label party places them.
 
     Both of the true keys and of those that were sent, by position. None where too few keys can be placed to play the feature
     party.
@@ -234,7 +234,7 @@ def attack_on_label_party(
 
 
 def sent_keys(contract: Contract, folder: RunFolder, keys: SimilarKeys) -> SimilarKeys:
-    """The keys as they were sent: with the noise that is kept, where the contract asks for it."""
+    """Return the keys as they were sent: with the noise that is kept, if the contract asks for it."""
     numbers_RD = folder.load_noisy_keys(of=keys.noise_name(contract.hash))
     return keys if numbers_RD is None else keys.with_numbers(numbers_RD)
 

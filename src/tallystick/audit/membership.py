@@ -82,6 +82,6 @@ def _note(metrics: AttackMetrics, *, of_columns: bool) -> str:
 
 
 def _unmeasured(leaks: MembershipLeaks, peer: str, received: Received) -> list[str]:
-    """A sentence for each reason."""
+    """Say each reason in a sentence."""
     reasons = {**leaks.not_measured, **OUT_OF_REACH[received]}
     return [f"{names}, in {peer}'s seat: {reason}" for names, reason in reasons.items()]

@@ -1,4 +1,4 @@
-"""What each seat of a linkage by text could name: views put together from what a party has, attacked, and measured.
+"""Measure what each seat of a linkage by text could name: views put together from what a party has, and attacked.
 
 The attacker's list of texts is this party's own keys, all of them and no others: the best list that it could have. As in
 ``linkage.py`` a party plays the other with what it could itself tell of that one.
@@ -68,7 +68,7 @@ def texts_named_by_label_party(
     label_party: str,
     progress: Progress,
 ) -> list[NamedKeys]:
-    """What the label party could name of a feature party's keys by similarities, measured by the feature party."""
+    """Name a feature party's keys as the label party could by similarities; the feature party measures it."""
     rng = np.random.default_rng([0, 7])
     linked = np.flatnonzero(candidates.numbers_NK[:, 0] != PAD)
     chosen = np.sort(rng.permutation(linked)[:MOST_KEYS])
@@ -107,7 +107,7 @@ def texts_named_by_feature_party(
     peer: str,
     progress: Progress,
 ) -> list[NamedKeys]:
-    """What a feature party could name of the label party's keys by its links, measured by the label party.
+    """Name the label party's keys as a feature party could by its links; the label party measures it.
 
     Of at most ``MOST_LINKED`` numbers: with a part of them alone the nearest of a text would be others.
     """
@@ -165,13 +165,13 @@ def _text(keys: SimilarKeys, row: int) -> tuple[str, ...]:
 
 
 def _place_of(keys: SimilarKeys, listed: Integers, rows: Integers) -> Integers:
-    """Which place on the list has the text of each row."""
+    """Return which place on the list has the text of each row."""
     place = {_text(keys, int(row)): at for at, row in enumerate(listed)}
     return np.array([place.get(_text(keys, int(row)), -1) for row in rows], dtype=np.int64)
 
 
 def _renumbered(numbers_NK: Integers) -> tuple[Integers, Integers]:
-    """The numbers that occur, and the links with each number's place among them."""
+    """Return the numbers that occur, and the links with each number's place among them."""
     numbers_M = np.unique(numbers_NK[numbers_NK != PAD])
     return numbers_M, np.where(numbers_NK == PAD, PAD, np.searchsorted(numbers_M, numbers_NK))
 

@@ -67,14 +67,14 @@ class OtherRun:
 
 
 def runs_in_words(also: Sequence[OtherRun]) -> str:
-    """What is said of several runs together, where there are some."""
+    """Say what holds of several runs together, if there are some."""
     if not also:
         return ""
     return f" Beside this run alone, {1 + len(also)} runs on the same rows were attacked as one view."
 
 
 def _aligned(folder: RunFolder) -> tuple[str, Tensor]:
-    """The fingerprint of the ids, and the own row at each position."""
+    """Return the fingerprint of the ids, and the own row at each position."""
     kept = folder.load_alignment()
     if kept is None:
         raise ConfigError(f"{folder.path}: holds no alignment; give a run that was trained")

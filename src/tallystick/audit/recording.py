@@ -1,4 +1,4 @@
-"""What a run records for its audits: which steps of which peer's cut, and running sums per row.
+"""Record what a run's audits need: steps of each peer's cut, and running sums per row.
 
 With ``audit: true`` the label party keeps, for each feature party, the cut embeddings that it received and the cut gradients
 that it sent. Recording changes no bit of the training. What an interrupted run recorded can be attacked. A quick audit keeps
@@ -68,37 +68,37 @@ class AuditedRun:
 
     @property
     def is_label(self) -> bool:
-        """Whether this is the label party's side."""
+        """Tell whether this is the label party's side."""
         return self.party == self.contract.label_party
 
     @property
     def audits_labels(self) -> bool:
-        """Whether this side has labels that something was sent of, and the contract wants that attacked."""
+        """Tell whether this side has labels that something was sent of, and the contract wants that attacked."""
         return self.contract.audit is not False and self.is_label and self.contract.sends_gradients
 
     @property
     def audits_numbers(self) -> bool:
-        """Whether these labels are numbers."""
+        """Tell whether these labels are numbers."""
         return self.audits_labels and self.contract.target.type == "regression"
 
     @property
     def audits_columns(self) -> bool:
-        """Whether this side has columns that the contract wants attacked."""
+        """Tell whether this side has columns that the contract wants attacked."""
         return self.contract.audit is not False and not self.is_label
 
     @property
     def sums_received_gradients(self) -> bool:
-        """Whether a feature party keeps sums of gradients, which stand for those that other feature parties were sent."""
+        """Tell whether a feature party keeps sums of gradients, which stand for those that other feature parties were sent."""
         return self.audits_columns and self.contract.sends_gradients and len(self.contract.feature_parties) > 1
 
     @property
     def membership(self) -> Tensor | None:
-        """Which rows this side has, where that is a secret that the contract wants attacked."""
+        """Mark the rows of this side, if that is a secret that the contract wants attacked."""
         return self.dataset.membership if self.contract.union.audit else None
 
     @property
     def kept_epochs(self) -> tuple[int, int]:
-        """How many of the first epochs, and how many later ones, are kept for the audits; none of either if there is none."""
+        """Return how many of the first epochs, and how many later ones, are kept for the audits; none of either if there is none."""
         # A quick audit reads sums over the training alone; numbers are read off the first steps.
         labels = self.audits_numbers or (self.audits_labels and self.contract.audit is True)
         hides = self.membership is not None
@@ -107,12 +107,12 @@ class AuditedRun:
 
     @property
     def records(self) -> bool:
-        """Whether anything is recorded at all."""
+        """Tell whether anything is recorded at all."""
         return self.kept_epochs != (0, 0) or self.audits_labels or self.audits_columns
 
     @property
     def stores(self) -> list[ViewStore]:
-        """Where each peer's view lies, in the contract's order."""
+        """Return where each peer's view lies, in the contract's order."""
         peers = self.contract.feature_parties if self.is_label else (self.contract.label_party,)
         folder, contract = self.folder, self.contract.hash
         return [
@@ -165,12 +165,12 @@ def pass_recorder(run: AuditedRun, width: int, validated: Sequence[Tensor] = (),
 
 
 def pass_stores(store: ViewStore) -> PassStores:
-    """Where passes are kept, beside a view."""
+    """Return where passes are kept, beside a view."""
     return PassStores(folder=store.folder, contract=store.contract, origin=store.origin, run_id=store.run_id)
 
 
 def gradient_sums(store: ViewStore) -> RowStore:
-    """Where a feature party keeps sums of the gradients that it received, beside the sums of what it sent."""
+    """Return where a feature party keeps sums of the gradients that it received, beside the sums of what it sent."""
     return RowStore(
         folder=store.folder / GRADIENTS,
         contract=store.contract,
@@ -183,7 +183,7 @@ def gradient_sums(store: ViewStore) -> RowStore:
 def _observer(
     run: AuditedRun, store: ViewStore, schedule: Schedule, number: int, *, width: int, epochs: int, resume_epoch: int
 ) -> CutObserver:
-    """What watches one peer's cut: single steps, and sums by row, of examples or of this party's rows."""
+    """Build what watches one peer's cut: single steps, and sums by row, of examples or of this party's rows."""
     dataset, quick = run.dataset, run.contract.audit == "quick"
     first, later = run.kept_epochs
     observers: list[CutObserver] = []
@@ -210,14 +210,14 @@ def _observer(
 
 
 def recording_plan(schedule: Schedule, *, first: int, later: int, epochs: int, width: int) -> RecordingPlan:
-    """Which steps are recorded: what attacks on single batches read, or what an audit of membership compares."""
+    """Plan which steps are recorded: what attacks on single batches read, or what an audit of membership compares."""
     compared = first == MEMBERSHIP_EPOCHS
     rows = ROWS_PER_EPOCH if compared else -(-BATCH_ROWS // min(epochs, LABEL_EPOCHS))
     return RecordingPlan.of(schedule, first=first, later=later, epochs=epochs, width=width, rows=rows)
 
 
 def numbers_plan(schedule: Schedule, *, first: int, later: int, epochs: int, width: int, quick: bool) -> RecordingPlan:
-    """Which steps are recorded where labels are numbers: the first ones of all, for these tell the most of them."""
+    """Plan which steps are recorded if labels are numbers: the first ones of all, for these tell the most of them."""
     rows = QUICK_ROWS["cut_gradient"] if quick else ROWS_PER_EPOCH
     plan = RecordingPlan.of(schedule, first=first, later=later, epochs=epochs, width=width, rows=rows)
     return replace(plan, lead=LEAST_STEPS)

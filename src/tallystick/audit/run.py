@@ -29,7 +29,7 @@ _NOTE = "audit"
 
 
 class Audited(msgspec.Struct, frozen=True, kw_only=True):
-    """What the audits of a run found."""
+    """Findings of a run's audits."""
 
     membership: results.Audit | None = None
     leakage: results.Audit | None = None
@@ -71,7 +71,7 @@ def audit_run(run: AuditedRun, own: OwnRows, *, watcher: Watcher, during: Callab
 
 
 def audited_before(folder: RunFolder) -> Audited | None:
-    """What the audits of this run found; None if it was not audited yet."""
+    """Load what the audits of this run found; None if it was not audited yet."""
     noted = folder.noted(_NOTE)
     return msgspec.convert(noted, prepared(Audited)) if noted else None
 
@@ -108,7 +108,7 @@ def _told_by_label_party(run: AuditedRun, own: OwnRows, watcher: Watcher) -> lis
 
 
 def _crossed_in_passes(store: ViewStore) -> dict[Part, Tensor]:
-    """Which rows of each part crossed outside training steps."""
+    """Return which rows of each part crossed outside training steps."""
     stores = pass_stores(store)
     recorded = {part: stores.load(part) for part in PASSES}
     return {part: sums.seen_rows for part, sums in recorded.items() if sums is not None and bool((sums.count_N > 0).any())}

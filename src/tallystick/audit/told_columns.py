@@ -90,7 +90,7 @@ def _class_of(step: StepView) -> Tensor:
 
 
 def _by_class(x_ND: Tensor, classes_NC: Tensor) -> Tensor:
-    """A block of columns for each class, 0 in rows of others, so that a line is fitted to each; of many numbers one block."""
+    """Build a block of columns for each class, 0 in rows of others, so that a line is fitted to each; of many numbers one block."""
     if x_ND.shape[1] * classes_NC.shape[1] > MOST_INPUTS:
         return x_ND
     return (classes_NC[:, :, None] * x_ND[:, None]).flatten(1)
@@ -130,7 +130,7 @@ def _told(
     *,
     seed: int,
 ) -> results.ToldColumns:
-    """What is rebuilt with gradients, and what would be without."""
+    """Return what is rebuilt with gradients, and what would be without."""
     quick = contract.audit == "quick"
     known = [count for count in (QUICK_KNOWN if quick else KNOWN) if len(columns) >= 2 * count]
     notes: list[str] = []

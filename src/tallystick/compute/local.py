@@ -100,7 +100,7 @@ class _Worker:
             self.connection.send_bytes(task.given)
 
     def answer(self) -> bytes | None:
-        """What it answers; None if it died."""
+        """Return what it answers; None if it died."""
         try:
             return self.connection.recv_bytes()
         except (EOFError, OSError):

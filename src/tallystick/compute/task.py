@@ -34,7 +34,7 @@ TaskFunction = Callable[..., bytes]
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """What all tasks of one kind share.
+    """Parts that all tasks of one kind share.
 
     Args:
         prepare: ``module:function``, which a worker calls once with ``shared``; it gives the function from input to output.
@@ -46,11 +46,11 @@ class Work:
 
 
 class Engine(Protocol):
-    """Where tasks run."""
+    """Place where tasks run."""
 
     @property
     def workers(self) -> int:
-        """How many tasks run at a time."""
+        """Return how many tasks run at a time."""
         ...
 
     def map(self, work: Work, inputs: Iterable[bytes | None], read: Callable[[bytes], Output]) -> Iterator[tuple[int, Output]]:
@@ -73,12 +73,12 @@ class Engine(Protocol):
 
 @cache
 def own_versions() -> str:
-    """What figures follow in this process: the versions of tallystick, Python and PyTorch, in words."""
+    """Say what figures in this process depend on: the versions of tallystick, Python and PyTorch."""
     return f"tallystick {metadata.version('tallystick')}, Python {platform.python_version()}, PyTorch {metadata.version('torch')}"
 
 
 def numbered(inputs: Iterable[bytes | None]) -> Iterator[tuple[int, bytes] | None]:
-    """Number the inputs; None stays None, and has no number."""
+    """Yield the inputs with their numbers; None stays None, and has no number."""
     number = 0
     for given in inputs:
         yield None if given is None else (number, given)

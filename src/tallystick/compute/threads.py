@@ -1,4 +1,4 @@
-"""How many threads a process computes with: workers share a machine, and the last bits of a sum follow the number of threads."""
+"""Set how many threads a process computes with: workers share a machine, and a sum's last bits follow the number of threads."""
 
 import os
 import sys
@@ -20,7 +20,7 @@ def limit_threads(threads: int) -> None:
 
 @contextmanager
 def limited_threads(threads: int) -> Iterator[None]:
-    """The same within a block."""
+    """Set the same within a block."""
     import torch
 
     before = {name: os.environ.get(name) for name in _VARIABLES}

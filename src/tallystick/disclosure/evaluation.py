@@ -1,4 +1,4 @@
-"""What an evaluation discloses."""
+"""State what an evaluation discloses."""
 
 from tallystick.config.contract import Contract
 from tallystick.disclosure.disclosure import Disclosure, RunFacts, parties_of

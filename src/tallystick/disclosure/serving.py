@@ -1,4 +1,4 @@
-"""What predictions and serving disclose."""
+"""State what predictions and serving disclose."""
 
 from tallystick.config.contract import Contract
 from tallystick.config.serving import MOST_ALIGNMENTS

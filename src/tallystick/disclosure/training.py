@@ -1,4 +1,4 @@
-"""What a training discloses, and a search, which trains several times."""
+"""State what a training discloses, and a search, which trains several times."""
 
 from tallystick.config.contract import Contract
 from tallystick.config.sections import FULL, LEAST_FOLDED
@@ -208,7 +208,7 @@ def _search_learnt(contract: Contract, facts: RunFacts) -> list[Learnt]:
 
 
 def draws_labels_first(contract: Contract) -> bool:
-    """Whether labels of a union's rows are drawn before training, from embeddings that are sent for it."""
+    """Tell whether labels of a union's rows are drawn before training, from embeddings that are sent for it."""
     return contract.linkage.imputes and label_strategy(contract.union.labels)[0].settles_first
 
 

@@ -52,7 +52,7 @@ JOINT, ALONE = "joint model", "own columns"
 
 
 class Predicted(TypedDict, total=False):
-    """What a prediction came to: by which run, how many own rows have a score, and why others have none; a helper has no run."""
+    """Outcome of a prediction: by which run, how many own rows have a score, and why others have none; a helper has no run."""
 
     run: str
     folder: str
@@ -125,7 +125,7 @@ def predict(
 
 @dataclass(frozen=True, kw_only=True)
 class WantedExplanations:
-    """How many scores are to be explained, and where that goes."""
+    """Request for explanations: how many scores to explain, and where to write that."""
 
     file: Path
     most: int
@@ -183,7 +183,7 @@ class _Prediction:
             return with_sessions(contract, party, work, watcher=log)
 
     def _other(self, run_id: str) -> _Model:
-        """The model of another promoted run, which is the newest that all parties have promoted."""
+        """Return the model of another promoted run, which is the newest that all parties have promoted."""
         folder = named_run(self.contract, self.party, run_id)
         self.held.enter_context(folder.locked())
         return self._model(folder, calls=False)
@@ -233,7 +233,7 @@ class _Prediction:
 def _agreed(
     contract: Contract, party: PartyFile, kept: ResumeState, channels: dict[str, Channel], *, note: Callable[[str], None]
 ) -> Agreement:
-    """The handshake in this party's role."""
+    """Shake hands in this party's role."""
     if contract.role_of(party.party) != "label":
         return shake_hands(contract, kept, channels[contract.label_party], note=note)
     named = {name: channels[name] for name in contract.feature_parties}
@@ -242,7 +242,7 @@ def _agreed(
 
 
 def _counted(scores: pl.DataFrame, report: KeyReport, watcher: Watcher) -> Predicted:
-    """How many own rows have a score, by which model, and how many have none; said as well."""
+    """Count own rows that have a score, by model, and those that have none; say so as well."""
     unscored = _unscored(report, scored=scores.height)
     own = f"{scores.height} of {report.rows} own rows have a score"
     by_model = _by_model(scores)
@@ -255,7 +255,7 @@ def _counted(scores: pl.DataFrame, report: KeyReport, watcher: Watcher) -> Predi
 
 
 def _help(contract: Contract, party: PartyFile, watcher: Watcher) -> Predicted:
-    """The helper's part of a prediction: its alignment."""
+    """Play the helper of a prediction: its alignment."""
 
     def work(channels: dict[str, Channel], _leave: Callable[[], None]) -> Predicted:
         watcher.phase("handshake")
@@ -281,7 +281,7 @@ class _Scoring:
 
     @property
     def _has_rows_of_one_key(self) -> bool:
-        """Whether several rows may have the same key, so that a score needs the number of its row."""
+        """Tell whether several rows may have the same key, so that a score needs the number of its row."""
         alignment = self.contract.alignment
         return alignment.similarity is not None or alignment.duplicates == "all"
 
@@ -344,7 +344,7 @@ class _Scoring:
         return pl.concat([part.with_columns(pl.lit(name).alias(SCORED_BY)) for part, name in named])
 
     def _watched(self, alignment: Alignment) -> Watched:
-        """The first rows of the table that are scored with their partners' rows."""
+        """Return the first rows of the table that are scored with their partners' rows."""
         assert self.wanted is not None, "somebody asked for it"
         rows = self.keys.rows_R[alignment.rows_N]
         first = np.argsort(rows, kind="stable")[: self.wanted.most]
@@ -357,7 +357,7 @@ class _Scoring:
         write_scores(self.frame[rows].select(self.party.keys.values()).hstack(as_table(found)), self.wanted.file)
 
     def _with_similarity(self, scored: pl.DataFrame, dataset: Dataset, alignment: Alignment) -> pl.DataFrame:
-        """How similar the most similar row is to each, and by what each is scored where some have none."""
+        """Add how similar the most similar row is to each, and by what each is scored if some have none."""
         scored = scored.with_columns(_best_similarity(alignment))
         if not self.contract.alignment.leaves_unlinked:
             return scored
@@ -366,7 +366,7 @@ class _Scoring:
 
 
 def _best_similarity(alignment: Alignment) -> pl.Series:
-    """How similar the most similar row is, in deviations over the links of training; null where there is none."""
+    """Return how similar the most similar row is, in deviations over the links of training; null if there is none."""
     best = [
         np.where(found.numbers_NK[:, 0] >= 0, found.similarity_NK[:, 0], -np.inf)
         for found in alignment.candidates.values()
@@ -376,14 +376,14 @@ def _best_similarity(alignment: Alignment) -> pl.Series:
 
 
 def _by_model(scores: pl.DataFrame) -> dict[str, int]:
-    """How many scores are of the joint model, and how many of own columns alone, where rows without a partner's have one too."""
+    """Count the scores of the joint model, and those of own columns alone, if rows without a partner's have one too."""
     if SCORED_BY not in scores.columns:
         return {}
     return {name: int((scores[SCORED_BY] == name).sum()) for name in (JOINT, ALONE)}
 
 
 def _unscored(report: KeyReport, *, scored: int) -> dict[str, int]:
-    """How many own rows have no score, by reason."""
+    """Count own rows without a score, by reason."""
     reasons = {
         "without a key": report.null_rows,
         "with the key of another row": report.duplicate_rows,

@@ -69,12 +69,12 @@ class _Kept(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     withdrawn: list[Promotion] = []  # a run that is promoted again is the same version as before
 
     def with_run(self, run_id: str) -> Promotion | None:
-        """What this party committed itself to of a run."""
+        """Return this party's promotion of a run."""
         known = [*self.promoted, *([self.candidate] if self.candidate is not None else []), *self.withdrawn]
         return next((each for each in known if each.run_id == run_id), None)
 
     def withdrawing(self, gone: Promotion | None) -> list[Promotion]:
-        """What was withdrawn, and now this as well, if it is anything."""
+        """Return what was withdrawn, with this promotion if there is one."""
         return [gone, *_without(gone, self.withdrawn)][:MOST_PROMOTED] if gone is not None else self.withdrawn
 
 
@@ -87,15 +87,15 @@ class Versions:
 
     @property
     def path(self) -> Path:
-        """Where they are kept."""
+        """Return where they are kept."""
         return self.party.runs / _FOLDER / self.contract.name / "promoted.json"
 
     def promoted(self) -> list[Promotion]:
-        """The promotions of this contract's runs, the newest first; raises StorageError for a damaged file."""
+        """List the promotions of this contract's runs, the newest first; raises StorageError for a damaged file."""
         return [each for each in self._all().promoted if self._is_ours(each)]
 
     def candidate(self) -> Promotion | None:
-        """The run that may be scored beside the one in use; raises StorageError for a damaged file."""
+        """Return the run that may be scored beside the one in use; raises StorageError for a damaged file."""
         found = self._all().candidate
         return found if found is not None and self._is_ours(found) else None
 
@@ -114,11 +114,11 @@ class Versions:
             ) from None
 
     def halves(self) -> tuple[PromotedHalf, ...]:
-        """What the others are told of the promotions that are intact, the newest first."""
+        """Return what the others are told of the promotions that are intact, the newest first."""
         return tuple(_half(each) for each in self.intact())
 
     def candidate_half(self) -> PromotedHalf | None:
-        """What the others are told of the candidate; None where there is none, or its half is not as it was."""
+        """Return what the others are told of the candidate; None if there is none, or its half has changed."""
         candidate = self.candidate()
         return _half(candidate) if candidate is not None and self._is_intact(candidate) else None
 
@@ -186,7 +186,7 @@ class Versions:
         return ours[0], ours[1] if len(ours) > 1 else None
 
     def intact(self) -> list[Promotion]:
-        """The promotions whose halves are as they were; raises ConfigError for the newest one that is not.
+        """List the promotions whose halves have not changed; raises ConfigError if the newest one's has.
 
         An older one that is gone or another is passed over: nobody can be given it.
         """
@@ -269,7 +269,7 @@ class Versions:
 
     @contextmanager
     def _changing(self) -> Iterator[_Kept]:
-        """The promotions while no other process of this machine changes them."""
+        """Yield the promotions while no other process of this machine changes them."""
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
@@ -304,7 +304,7 @@ def commitment_of(folder: RunFolder, key: bytes, *, at_home: bool = False) -> st
 
 
 def listed(contract: Contract, party: PartyFile) -> list[dict[str, object]]:
-    """This party's runs of a contract, the newest first: when, how good, from what, and whether promoted."""
+    """List this party's runs of a contract, the newest first: when, how good, from what, and whether promoted."""
     versions = Versions(contract=contract, party=party)
     promoted = {each.run_id: place for place, each in enumerate(versions.promoted())}
     agreed = {each.run_id: bool(each.version) for each in versions.promoted()}
@@ -333,7 +333,7 @@ def listed(contract: Contract, party: PartyFile) -> list[dict[str, object]]:
 
 
 def _figures(contract: Contract, folder: RunFolder) -> dict[str, object]:
-    """When a run began, and the metric that the contract promotes by, where this party has it."""
+    """Return when a run began, and the metric that the contract promotes by, if this party has it."""
     name = contract.promotion.metric_of(contract.target.type)
     try:
         result = read_result(folder.read_json(folder.result))

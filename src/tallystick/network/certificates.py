@@ -119,7 +119,7 @@ def _private_key(content: bytes, key: Path, password: str | None) -> PrivateKeyT
 
 
 def dns_names(certificate: x509.Certificate) -> list[str]:
-    """The DNS names that a certificate is issued to."""
+    """Return the DNS names that a certificate is issued to."""
     try:
         extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
     except x509.ExtensionNotFound:
@@ -297,7 +297,7 @@ def _call(address: str, proxy: Proxy | None, timeout_s: float) -> socket.socket:
 
 
 def reason(error: OSError) -> str:
-    """What TLS or the system says of a failure, in words."""
+    """Say what TLS or the system tells of a failure."""
     if isinstance(error, ssl.SSLError):
         text = (error.reason or str(error)).lower().replace("_", " ")
         return f"{text}: {_NOT_THEIR_CA}" if text.endswith(_ALERTS_OF_ANOTHER_CA) else text
@@ -307,7 +307,7 @@ def reason(error: OSError) -> str:
 
 
 def not_accepted(peer: str, address: str, why: str) -> str:
-    """What there is to say of a listener that hangs up where in TLS 1.3 it judges a dialler's certificate."""
+    """Say what is known of a listener that hangs up where in TLS 1.3 it judges a dialler's certificate."""
     return (
         f"{peer} at {address}: closed the connection right after the TLS handshake ({why}); it may not accept this "
         f"side's certificate: is it expired, or from a CA that {peer} does not trust?"
@@ -315,12 +315,12 @@ def not_accepted(peer: str, address: str, why: str) -> str:
 
 
 def no_tallystick(peer: str, address: str) -> str:
-    """What there is to say of a listener whose TLS goes on with something else."""
+    """Say what is known of a listener whose TLS goes on with something else."""
     return f"{peer} at {address}: does not speak {ALPN} after the TLS handshake; is this the address on which {peer} listens?"
 
 
 def open_to_others(path: Path, *, named: str, what: str) -> str | None:
-    """What to say of a file with a secret that others than its owner can read; None where nobody can."""
+    """Say that others than its owner can read a file with a secret; None if nobody can."""
     mode = stat.S_IMODE(path.stat().st_mode)
     if not mode & 0o077:
         return None
@@ -362,7 +362,7 @@ def _builder(
     days: int,
     until: datetime.datetime | None = None,
 ) -> x509.CertificateBuilder:
-    """A certificate of so many days, which ends no later than ``until``: a chain ends with its first link."""
+    """Build a certificate of so many days, which ends no later than ``until``: a chain ends with its first link."""
     now = datetime.datetime.now(datetime.UTC)
     end = now + datetime.timedelta(days=days)
     return (

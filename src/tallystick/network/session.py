@@ -152,7 +152,7 @@ class Session:
 
     @property
     def traffic(self) -> Traffic:
-        """What crossed so far, without frame headers and TLS."""
+        """Return what crossed so far, without frame headers and TLS."""
         return self._traffic
 
     def send(self, message: Message) -> None:
@@ -222,7 +222,7 @@ class Session:
             )
 
     def _due(self, kind: type[Message], began: float, within_s: float) -> float:
-        """When a message that is waited for since ``began`` has to have come; raises PeerLost once it is overdue."""
+        """Return when a message that is waited for since ``began`` must have come; raises PeerLost once it is overdue."""
         arriving = self._link is not None and self._link.arriving is not None
         due = max(began, self._link.progress if self._link is not None and arriving else began) + within_s
         if time.monotonic() > due:
@@ -343,7 +343,9 @@ class Session:
         await asyncio.get_running_loop().create_future()
 
     def _take_stop(self, payload: memoryview) -> None:
-        """The peer ends the job: whoever sends to it, or computes for it, shall know; receive() first gives what came before."""
+        """Take in that the peer ends the job: whoever sends to it, or computes for it, must know; receive() first gives what came
+        before.
+        """
         try:
             open_payload(payload, Stopped, peer=self._peer)
         except PeerError as error:
@@ -387,7 +389,7 @@ class Session:
     # Connecting
 
     def hello(self) -> Hello:
-        """What this side says first on a new link."""
+        """Return what this side says first on a new link."""
         return Hello(
             wire_version=WIRE_VERSION,
             party=self._own,
@@ -397,7 +399,7 @@ class Session:
         )
 
     def hello_frame(self) -> tuple[Buffer, ...]:
-        """The same, as a frame."""
+        """Return the same, as a frame."""
         return first_frame(HELLO, self.hello())
 
     def refuse(self, hello: Hello) -> Refusal | None:
@@ -430,7 +432,7 @@ class Session:
 
     @property
     def connected(self) -> bool:
-        """Whether a link has been established at least once."""
+        """Tell whether a link has been established at least once."""
         return self._ever_connected
 
     @property
@@ -439,13 +441,13 @@ class Session:
 
     @property
     def over(self) -> bool:
-        """Whether nothing more will be said."""
+        """Tell whether nothing more will be said."""
         return self._peer_said_bye and not self._unreceived
 
     # Time
 
     def tick(self, now: float) -> None:
-        """Called every fraction of a heartbeat: send one if due, give up if nothing was heard for too long."""
+        """Send a heartbeat if one is due, and give up if nothing was heard for too long; called every fraction of a heartbeat."""
         if self.over:
             return
         if self._link is not None and now - self._last_sent >= self._limits.heartbeat_s:
@@ -499,7 +501,7 @@ class Session:
 
 
 def _cost(frame: _Frame) -> int:
-    """What a frame counts against the window."""
+    """Count what a frame takes of the window."""
     return FRAME_COST + HEADER.size + sum(map(len, frame.parts))
 
 
@@ -525,5 +527,5 @@ def open_hello(frame: Buffer, peer: str) -> Hello:
 
 
 def first_frame(kind: int, message: Message) -> tuple[Buffer, ...]:
-    """The first frame that a side sends on a link: a HELLO or a REFUSAL."""
+    """Build the first frame that a side sends on a link: a HELLO or a REFUSAL."""
     return (HEADER.pack(kind, 0, 0, 0), *encode_parts(message))

@@ -1,4 +1,4 @@
-"""Which alignment the sides go on with that meet again: the one of before, if all have kept it for the keys that they have now.
+"""Agree on the alignment of sides that meet again: the one of before, if all have kept it for the keys that they have now.
 
 A new alignment tells more than an old one that is taken up: a row's windows and batches may change, and on a union all rows get
 other positions and other stand-ins, so that whoever has seen both can compare them.
@@ -28,7 +28,7 @@ def meet_label_party(kept: str, channels: Sequence[Channel], *, draw: Callable[[
 
 
 def meet_feature_party(kept: str, channel: Channel) -> tuple[str, bool]:
-    """The same at a feature party; raises ProtocolError where the label party goes on with one that was not kept here."""
+    """Return the same at a feature party; raises ProtocolError if the label party goes on with one that was not kept here."""
     channel.send(AlignmentKept(name=kept))
     following = channel.receive(AlignmentNext)
     if following.again and (following.name != kept or not kept):

@@ -37,7 +37,7 @@ LATE_DEADLINES = 20
 
 
 def longest_wait_s(patience_s: float, deadline_s: float) -> float:
-    """How long an answer is waited for: many deadlines of a request, and at least the deadline of the network."""
+    """Return how long an answer is waited for: many deadlines of a request, and at least the deadline of the network."""
     return max(LATE_DEADLINES * patience_s, deadline_s)
 
 
@@ -63,7 +63,7 @@ class Answered:
 
     @property
     def is_here(self) -> NDArray[np.bool_]:
-        """Which rows all partners have."""
+        """Mark the rows that all partners have."""
         is_here_B: NDArray[np.bool_] = self.state_B == HERE
         return is_here_B
 
@@ -281,7 +281,7 @@ class AskAhead:
 
     @property
     def is_over_budget(self) -> bool:
-        """Whether a partner's budget did not allow all rows."""
+        """Tell whether a partner's budget did not allow all rows."""
         return bool((self.state_N == OVER_BUDGET).any())
 
     def __call__(self, keys_B: Sequence[bytes], own_B: Features | None = None) -> Answered:  # noqa: ARG002
@@ -291,7 +291,7 @@ class AskAhead:
 
 
 def nothing(partners: Partners, rows: int) -> Answered:
-    """The answer where no partner has any of the rows."""
+    """Return the answer if no partner has any of the rows."""
     return Answered(state_B=np.full(rows, ABSENT, dtype=np.uint8), cuts_ED=[torch.empty(0, width) for width in partners.widths])
 
 

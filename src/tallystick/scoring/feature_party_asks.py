@@ -150,7 +150,7 @@ class AskByEmbedding:
 
 @torch.inference_mode()
 def all_embedded(bottom: nn.Module, source: FeatureSource, *, rows: int, width: int) -> Tensor:
-    """The cut embeddings of all positions (N, D), in one order: so what stands in for absent rows is drawn alike each time."""
+    """Compute the embeddings of all positions (N, D), in one order: what stands in for absent rows is drawn alike each time."""
     parts = [embedded(bottom, source(index_B), width=width) for index_B in torch.split(torch.arange(rows), MOST_ASKED)]
     return torch.cat([torch.empty(0, width), *parts])
 
@@ -214,7 +214,7 @@ class ScoresAsTheyCame:
     alone = None
 
     def joint(self, scores_B1: Sequence[Tensor], own_B: Features | None) -> Columns:  # noqa: ARG002
-        """The scores."""
+        """Return the scores."""
         return {SCORE: scores_B1[0][:, 0].numpy()}
 
 
@@ -223,7 +223,7 @@ class ScoresAsTheyCame:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchedRows:
-    """What the label party scores agreed batches with: its columns at their positions, or what stands in for a row it lacks."""
+    """Rows that the label party scores agreed batches with: its columns at their positions, or what stands in for absent rows."""
 
     source: FeatureSource
     batches: AgreedBatches
@@ -273,7 +273,7 @@ def answer_with_scores(
 
 
 def _asked(question: ScoreQuestion, peer: str, rows: BatchedRows | None, width: int) -> Tensor:
-    """The embeddings of a question; raises ProtocolError for one that was not agreed on."""
+    """Return the embeddings of a question; raises ProtocolError for one that was not agreed on."""
     shape = question.values.shape
     if shape == (0, 0):
         return torch.empty(0, width)
@@ -300,7 +300,7 @@ def _members(question: ScoreQuestion, rows: BatchedRows) -> Tensor:
 
 
 def _names(question: ScoreQuestion, cut_BD: Tensor, rows: BatchedRows | None) -> Sequence[bytes]:
-    """What budgets and the journal know the rows by: their names, or their embeddings where nothing else is known of them."""
+    """Return what budgets and the journal know the rows by: their names, or their embeddings if nothing else is known of them."""
     if rows is None:
         return [row.numpy().tobytes() for row in cut_BD]
     return [rows.batches.names_N[position] for position in _members(question, rows).tolist()]

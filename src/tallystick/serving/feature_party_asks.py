@@ -151,7 +151,7 @@ def _batched_rows(side: ServingSide, channels: dict[str, Channel], opened: OpenR
 
 
 def _asking(side: ServingSide, way: Way, channels: dict[str, Channel], label_party: AskedLabelParty, opened: OpenRun) -> Asking:
-    """The agreed way of asking, over these sessions."""
+    """Return the agreed way of asking, over these sessions."""
     if way == "embedding":
         bottom = _bottom(side, opened, _present_rows(side, opened))
         return AskByEmbedding(label_party=label_party, bottom=_OfPresentRows(bottom), width=width_of(bottom))
@@ -169,7 +169,7 @@ def _bottom(side: ServingSide, opened: OpenRun, dataset: Dataset) -> nn.Module:
 
 
 def _present_rows(side: ServingSide, opened: OpenRun) -> Dataset:
-    """A dataset of no position, for a bottom model that is given rows of its own party alone."""
+    """Return a dataset of no position, for a bottom model that is given rows of its own party alone."""
     if not side.contract.linkage.imputes:
         return IntersectionDataset(encoder=opened.encoder, source=None)
     nobody = torch.empty(0, dtype=torch.int64)

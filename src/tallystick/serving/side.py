@@ -1,4 +1,4 @@
-"""What a side that serves is made of, whatever its role: its runs, its rows, and sessions that are made again when they end."""
+"""Build a side that serves, whatever its role: its runs, its rows, and sessions that are made again when they end."""
 
 import gc
 import secrets
@@ -170,17 +170,17 @@ class ServingSide:
 
     @property
     def is_label(self) -> bool:
-        """Whether this is the label party."""
+        """Tell whether this is the label party."""
         return self.party.party == self.contract.label_party
 
     @property
     def architecture(self) -> Architecture:
-        """How this party's part of the network is put together."""
+        """Return how this party's part of the network is put together."""
         return Architecture.of(self.contract, self.party.party, secret=row_noise_secret(self.contract, self.party))
 
     @property
     def follows(self) -> bool:
-        """Whether promotions that are made while it serves are followed.
+        """Tell whether promotions that are made while it serves are followed.
 
         Without gradients the label party keeps to those that it began with: when it goes over to a run, and whether, would tell
         when the run's training ended at home, and whether.
@@ -188,16 +188,16 @@ class ServingSide:
         return not self.chosen and (self.contract.sends_gradients or not self.is_label)
 
     def resume_state(self, promoted: tuple[PromotedHalf, ...]) -> ResumeState:
-        """What this side says in the handshake: that it serves, what it promoted, and which complete runs it has."""
+        """Return what this side says in the handshake: that it serves, what it promoted, and which complete runs it has."""
         run_id = promoted[0].run_id if promoted else self.first.run_id
         return offered(self.contract, self.party, command=COMMAND, run_id=run_id, promoted=promoted, chosen=self.chosen)
 
     def promotion_of(self, run_id: str) -> tuple[PromotedHalf, ...]:
-        """This run, if it is promoted: for a side that follows no promotion while it stands."""
+        """Return this run, if it is promoted: for a side that follows no promotion meanwhile."""
         return () if self.chosen else tuple(half for half in self.versions.halves() if half.run_id == run_id)
 
     def agreed(self, agreement: Agreement, peer: str, *, expected: str | None = None) -> str:
-        """The id of the run to begin with.
+        """Return the id of the run to begin with.
 
         Raises PeerError for another one than is ``expected``, or where a half of it has changed since all promoted it.
         """
@@ -208,7 +208,7 @@ class ServingSide:
         return agreement.run_id
 
     def gate(self, *, crosses: bool = True) -> Gate:
-        """This side's journal, and the contract's budgets where a row that is asked for ``crosses``."""
+        """Return this side's journal, and the contract's budgets if a row that is asked for ``crosses``."""
         return self.home.gate(
             a_day=self.serving.questions_a_day if crosses else None,
             a_day_per_row=self.serving.questions_a_day_per_row if crosses else None,
@@ -223,7 +223,7 @@ class ServingSide:
             raise StorageError(f"run {run_id} cannot be served: {error}") from None
 
     def answers(self, run: OpenRun) -> AnswerLog | None:
-        """Where what a run answered is kept; None where the party file keeps nothing."""
+        """Return where a run's answers are kept; None if the party file keeps nothing."""
         config = self.party.serving.answers
         if config is None:
             return None
@@ -251,7 +251,7 @@ class ServingSide:
         )
 
     def _store(self, folder: RunFolder, encoder: Encoder | None, frame: Frame) -> KeyedRows:
-        """Where rows are found by key; raises ConfigError, and BudgetExceeded where noise on these rows was to be charged."""
+        """Return where rows are found by key; raises ConfigError, and BudgetExceeded if noise on these rows was to be charged."""
         noisy = not self.is_label and self.contract.embedding_defenses().noisy
         config = self.party.serving.store
         if config is not None and noisy:
@@ -366,7 +366,7 @@ def _read(source: TableConfig, contract: Contract, party: PartyFile, encoder: En
 
 
 def _types(frame: Frame, encoder: Encoder | None) -> dict[str, pl.DataType]:
-    """The types of a table's columns, and of those that the model reads what they were in training."""
+    """Return the types of a table's columns, and of those that the model reads the types of training."""
     return dict(frame.schema) | (encoder.types if encoder is not None else {})
 
 
@@ -401,7 +401,7 @@ def check_serving(contract: Contract, party: PartyFile) -> None:
 
 
 def _reads_the_table(contract: Contract, way: Way, *, is_label: bool) -> bool:
-    """Whether a side's rows are found by their positions alone, as they were at the start."""
+    """Tell whether a side's rows are found by their positions alone, as they were at the start."""
     assert contract.serving is not None
     if contract.serving.feature_party_asks:
         return is_label or way == "agreed-batch"
@@ -409,7 +409,7 @@ def _reads_the_table(contract: Contract, way: Way, *, is_label: bool) -> bool:
 
 
 def signature(source: TableConfig) -> Hashable:
-    """What differs once a table's files have changed; what a query or an object store gives is read again at every look."""
+    """Return what differs once a table's files have changed; what a query or an object store gives is read again at every look."""
     if not isinstance(source.path, Path):
         return object()
     anchor = Path(source.path.anchor)

@@ -31,7 +31,7 @@ def course(view: FeatureView) -> Tensor:
 
 
 def aligned(looks_NLD: Tensor, at_NL: Tensor) -> Tensor:
-    """The looks as they would be if each epoch had embedded all its rows at its middle; float64 (N, L, D).
+    """Align the looks as if each epoch had embedded all its rows at its middle; float64 (N, L, D).
 
     Each look is fitted, on all rows, by principal components of the other looks, each also times the first powers of the time
     within the epoch: what goes with time is taken off, twice, for the other looks are aligned ones then. Its own components must
@@ -69,7 +69,7 @@ def even_columns(x_NE: Tensor) -> Tensor:
 
 
 def components(x_NE: Tensor) -> Tensor:
-    """The first principal components of centred columns, of deviation 1; one of zeros where nothing varies."""
+    """Compute the first principal components of centred columns, of deviation 1; one of zeros if nothing varies."""
     value_E, vector_EE = torch.linalg.eigh(x_NE.T @ x_NE)
     kept = value_E > FLAT**2 * value_E[-1]
     if not bool(kept.any()):

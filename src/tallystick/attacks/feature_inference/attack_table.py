@@ -53,14 +53,14 @@ class FeatureInferenceAttack:
 
     @property
     def several_looks(self) -> bool:
-        """Whether it does nothing that another of the table does not, where a row crossed once."""
+        """Tell whether it does nothing that another of the table does not, if a row crossed once."""
         if isinstance(self.attack, KernelRidge):
             return self.attack.reads in ("mean", "looks")
         return isinstance(self.attack, (CourseAttack, WeightedMean))
 
     @property
     def knows_no_row(self) -> bool:
-        """Whether it does without the columns of any row that was sent."""
+        """Tell whether it does without the columns of any row that was sent."""
         return self.from_start or self.from_marginals or self.from_others
 
 

@@ -86,7 +86,7 @@ class BootstrapInversion:
 
 
 def _embedded(y_KT: Tensor, z_KP: Tensor, y_MT: Tensor) -> Tensor:
-    """Where rows of these columns would be embedded, by what the known rows say."""
+    """Embed rows of these columns, as the known rows say."""
     if not len(y_KT):
         return torch.zeros(len(y_MT), z_KP.shape[1], dtype=z_KP.dtype)
     mean_P = z_KP.mean(dim=0)

@@ -62,7 +62,7 @@ class ShuffledColumnsAttack:
 
 
 def _components(left_ND: Tensor) -> Tensor:
-    """The first principal components, greatest first, each of its own deviation."""
+    """Compute the first principal components, greatest first, each of its own deviation."""
     return principal_components(left_ND, min(8, left_ND.shape[1])).flip(1)
 
 
@@ -79,7 +79,7 @@ def _by_marginals(marginals: Marginals, left_NCD: Tensor, generator: torch.Gener
 
 
 def upward(left_NCD: Tensor, numeric_NF: Tensor) -> Tensor:
-    """What shuffling took away, of each number turned so that its first principal component ascends with the number.
+    """Turn what shuffling took away of each number so that its first principal component ascends with the number.
 
     That bit per column is granted to who knows no row: a single row that is known by its lowest or its highest value tells it.
     """
@@ -92,13 +92,13 @@ def upward(left_NCD: Tensor, numeric_NF: Tensor) -> Tensor:
 
 
 def _ranked(left_ND: Tensor, quantile_Q: Tensor) -> Tensor:
-    """The column's values by the rows' ranks along the first component."""
+    """Return the column's values by the rows' ranks along the first component."""
     order_N, wanted_N = principal_components(left_ND, 1)[:, 0].argsort(), at_ranks(quantile_Q, len(left_ND))
     return torch.empty_like(wanted_N).scatter_(0, order_N, wanted_N)
 
 
 def _clustered(left_ND: Tensor, share_C: Tensor, generator: torch.Generator) -> Tensor:
-    """A code for each row: of as many clusters as there are frequent codes, the largest has the most frequent one."""
+    """Return a code for each row: of as many clusters as there are frequent codes, the largest has the most frequent one."""
     by_share_C = share_C.argsort(descending=True)
     clusters = max(1, int((share_C * len(left_ND) >= 1).sum()))
     cluster_N = k_means(left_ND, clusters, generator=generator)

@@ -1,4 +1,4 @@
-"""How well each column can be rebuilt: every attack on a label party's view, against columns that only their owner has.
+"""Measure how well each column can be rebuilt: every attack on a label party's view, against columns that only their owner has.
 
 Shapes: N rows, K known rows, F numeric columns, G categorical columns.
 
@@ -114,7 +114,7 @@ class PlannedAttack:
 
     @property
     def key(self) -> tuple[int, int, str]:
-        """What tells it from the others of its plan."""
+        """Return what tells it from the others of its plan."""
         return self.known, self.seed, self.name
 
     def __call__(self) -> Reconstruction | str:
@@ -184,7 +184,7 @@ class AttackPlan:
         )
 
     def leaks(self, found: Callable[[PlannedAttack], Reconstruction | str]) -> FeatureLeaks:
-        """What the attacks found, measured by the truth."""
+        """Measure what the attacks found by the truth."""
         measured: list[RebuiltColumn] = []
         unmeasured: list[str] = []
         by_attack: dict[tuple[str, int], float] = {}
@@ -304,7 +304,7 @@ def _cannot(count: int, columns: ColumnValues) -> str:
 
 
 def attacked_rows(rows: int) -> Tensor:
-    """Which of so many rows are attacked: at most 5,000, evenly spread."""
+    """Return which of so many rows are attacked: at most 5,000, evenly spread."""
     return torch.linspace(0, rows - 1, min(rows, MOST_ROWS), dtype=torch.float64).round().long()
 
 
@@ -319,7 +319,7 @@ def draws_of_known(rows: int, *, known: Sequence[int] = KNOWN, draws: int = DRAW
 
 
 def _among(first: FirstBatch, chosen: Tensor) -> FirstBatch | None:
-    """The same batch's rows that are among the chosen ones; None if none is."""
+    """Return the same batch's rows that are among the chosen ones; None if none is."""
     place_N = torch.full((int(max(chosen.max(), first.rows_B.max())) + 1,), -1, dtype=torch.int64)
     place_N[chosen] = torch.arange(len(chosen))
     (kept,) = (place_N[first.rows_B] >= 0).nonzero(as_tuple=True)
@@ -327,7 +327,7 @@ def _among(first: FirstBatch, chosen: Tensor) -> FirstBatch | None:
 
 
 def _other_people(rows: int, *, seed: int) -> tuple[Tensor, Tensor]:
-    """Which rows play other people, whom the attacker knows and nobody sent, and which are left."""
+    """Return which rows play other people, whom the attacker knows and nobody sent, and which are left."""
     order = torch.from_numpy(np.random.default_rng([seed, 11]).permutation(rows))
     count = min(OTHERS, rows // 2)
     return order[:count].sort().values, order[count:].sort().values
@@ -425,7 +425,7 @@ class _Tally:
 
 
 def _error(gained_N: Tensor) -> float:
-    """The standard error of a mean over rows."""
+    """Compute the standard error of a mean over rows."""
     error: float = float(gained_N.std()) / len(gained_N) ** 0.5
     return error
 

@@ -1,4 +1,4 @@
-"""What reconstruction attacks read and aim at, as matrices. Shapes: N rows, K known rows, D inputs, T targets."""
+"""Prepare what reconstruction attacks read and aim at, as matrices. Shapes: N rows, K known rows, D inputs, T targets."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -14,7 +14,7 @@ Reads = Literal["last", "mean", "looks", "all", "course"]
 
 
 def inputs(view: FeatureView, reads: Reads, *, own_columns: bool) -> Tensor:
-    """The chosen embeddings, and own columns if asked for and there: each column centred and of one deviation, float64 (N, D).
+    """Return the chosen embeddings, and own columns if asked for and there: centred and of one deviation, float64 (N, D).
 
     All rows serve for it, known or not. A column that hardly varies becomes 0. Of the course these are components (``course``).
     """
@@ -37,7 +37,7 @@ def _scaled(view: FeatureView, reads: Reads, *, own_columns: bool) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Targets:
-    """What is fitted: the numbers, then an indicator per category that a known row has; no other category can be guessed.
+    """Targets of a fit: the numbers, then an indicator per category that a known row has; no other category can be guessed.
 
     Args:
         y_KT: float64.
@@ -67,11 +67,11 @@ class Targets:
         )
 
     def split(self, values_NT: Tensor) -> tuple[Tensor, ...]:
-        """The numbers' part, and one per categorical column."""
+        """Split into the numbers' part, and one per categorical column."""
         return torch.split(values_NT, [self.numeric, *(len(each) for each in self.codes)], dim=1)
 
     def values(self, found: Reconstruction) -> Tensor:
-        """The targets (N, T) as a reconstruction has them."""
+        """Return the targets (N, T) as a reconstruction has them."""
         codes = [found.categorical_NG[:, g, None] == each for g, each in enumerate(self.codes)]
         return torch.cat([found.numeric_NF.double(), *(code_NC.double() for code_NC in codes)], dim=1)
 

@@ -52,7 +52,7 @@ class KnownStartAttack:
 
 
 def read_off(first: FirstBatch, value_BT: Tensor, names: ColumnValues) -> ColumnValues:
-    """The columns that these unknowns stand for; ``names`` says what they are called."""
+    """Return the columns that these unknowns are; ``names`` says what they are called."""
     widths = [first.numeric, *(table_CE.shape[1] for table_CE in first.tables)]
     numeric_BF, *embedded = torch.split(value_BT, widths, dim=1)
     codes = [torch.cdist(each, table_CE.double()).argmin(dim=1) for each, table_CE in zip(embedded, first.tables, strict=True)]
@@ -61,14 +61,14 @@ def read_off(first: FirstBatch, value_BT: Tensor, names: ColumnValues) -> Column
 
 
 def solved(first: FirstBatch) -> Tensor:
-    """The unknowns (B, T), float64, whose embeddings come nearest to those received, row by row (Levenberg-Marquardt)."""
+    """Solve for the unknowns (B, T), float64, whose embeddings come nearest to those received, row by row (Levenberg-Marquardt)."""
     scale_T = torch.cat([torch.ones(first.numeric), *(table_CE.std(dim=0, correction=0) for table_CE in first.tables)]).double()
     found = [_solved(first, cut_BD.double(), scale_T) for cut_BD in torch.split(first.cut_BD, CHUNK)]
     return torch.cat(found) * scale_T
 
 
 def _solved(first: FirstBatch, cut_BD: Tensor, scale_T: Tensor) -> Tensor:
-    """The unknowns in units of their spread, which begin at 0."""
+    """Solve for the unknowns in units of their spread, which begin at 0."""
     active_BD, width = cut_BD > 0, len(scale_T)
 
     def before(unit_NT: Tensor) -> Tensor:
@@ -78,7 +78,7 @@ def _solved(first: FirstBatch, cut_BD: Tensor, scale_T: Tensor) -> Tensor:
         return torch.where(active_BD, before_BD - cut_BD, before_BD.clamp(min=0))
 
     def slope_of(unit_BT: Tensor, before_BD: Tensor) -> Tensor:
-        """The error's derivative (B, D, T): by differences, which are exact but for rounding where a layer is linear."""
+        """Compute the error's derivative (B, D, T) by differences, which are exact but for rounding where a layer is linear."""
         moved_BTT = unit_BT[:, None, :] + STRIDE * eye_TT
         slope_BTD = (before(moved_BTT.flatten(0, 1)).view(len(cut_BD), width, -1) - before_BD[:, None, :]) / STRIDE
         return torch.where((active_BD | (before_BD > 0))[:, :, None], slope_BTD.mT, 0)

@@ -17,7 +17,7 @@ STILL = 1e-9  # a direction that moved by less has its ranks for good
 
 
 def marginals_of(columns: ColumnValues) -> Marginals:
-    """What is published of columns, say: a hundred and one quantiles of each number, the share of each category."""
+    """Return the published distributions of columns: a hundred and one quantiles of each number, the share of each category."""
     at_Q = torch.linspace(0, 1, QUANTILES, dtype=torch.float64)
     shares = [
         torch.bincount(code_N, minlength=size).double() / max(len(code_N), 1)
@@ -95,7 +95,7 @@ class MarginalMatching:
         )
 
     def _told(self, z_NP: Tensor, quantile_Q: Tensor, starts_PS: Tensor) -> Tensor:
-        """The column's values along the best of the directions, as far from its mean as they fit."""
+        """Return the column's values along the best of the directions, as far from its mean as they fit."""
         some_N = torch.linspace(0, len(z_NP) - 1, min(len(z_NP), self.rows), dtype=torch.float64).round().long()
         found_PS = starts_PS
         for left, steps in ((starts_PS.shape[1] // 2, 6), (3, self.steps)):
@@ -116,7 +116,7 @@ def _uncorrelated(x_ND: Tensor, components: int) -> Tensor:
 
 
 def at_ranks(quantile_Q: Tensor, rows: int) -> Tensor:
-    """The values (N,) that rows in ascending order have."""
+    """Return the values (N,) of rows in ascending order."""
     place_N = (torch.arange(rows, dtype=quantile_Q.dtype) + 0.5) / rows * (len(quantile_Q) - 1)
     below_N = place_N.floor().long()
     return torch.lerp(quantile_Q[below_N], quantile_Q[(below_N + 1).clamp(max=len(quantile_Q) - 1)], place_N - below_N)

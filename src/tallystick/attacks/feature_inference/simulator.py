@@ -73,7 +73,7 @@ class SimulatorDecoding:
 
 @dataclass(frozen=True, kw_only=True)
 class _Reader:
-    """Which targets a simulated bottom model reads, and on which scale."""
+    """Reader of a simulated bottom model: which targets it reads, and on which scale."""
 
     read_I: Tensor
     mean_I: Tensor
@@ -95,7 +95,7 @@ class _Reader:
 
 @dataclass(frozen=True, kw_only=True)
 class _Distribution:
-    """How embeddings are distributed: their quantiles along random directions."""
+    """Distribution of embeddings: their quantiles along random directions."""
 
     direction_PS: Tensor
     quantile_QS: Tensor
@@ -107,7 +107,7 @@ class _Distribution:
         return cls(direction_PS=direction_PS, quantile_QS=torch.quantile(z_NP.float() @ direction_PS, at_Q, dim=0))
 
     def distance(self, embedded_QP: Tensor, some_S: Tensor) -> Tensor:
-        """The sliced Wasserstein distance to so many simulated embeddings, along some of the directions."""
+        """Compute the sliced Wasserstein distance to so many simulated embeddings, along some of the directions."""
         along_QS = (embedded_QP @ self.direction_PS[:, some_S]).sort(dim=0).values
         apart: Tensor = (along_QS - self.quantile_QS[:, some_S]).abs().mean()
         return apart
@@ -165,7 +165,7 @@ class _Decoder:
         self.factor_OO = torch.linalg.cholesky(gram_OO + PENALTY * torch.eye(len(gram_OO), dtype=gram_OO.dtype))
 
     def __call__(self, y_OT: Tensor, z_NP: Tensor) -> Tensor:
-        """What the received embeddings say of these targets."""
+        """Decode these targets from the received embeddings."""
         mean_T = y_OT.mean(dim=0)
         weight_OT = torch.cholesky_solve(y_OT - mean_T, self.factor_OO)
         return mean_T + self._kernel(torch.cdist(z_NP, self.simulated_OP)) @ weight_OT

@@ -57,7 +57,7 @@ class SurrogateInversion:
         fold_K = torch.randperm(len(y_KT), generator=generator) % FOLDS
 
         def left_out(penalty: float) -> list[float]:
-            """The squared error of rows that were left out, for each doubt."""
+            """Compute the squared error of rows that were left out, for each doubt."""
             total = [0.0] * len(self.doubts)
             for out_K in fold_K == torch.arange(FOLDS)[:, None]:
                 surrogate = _Surrogate(y_KT[~out_K], x_KD[~out_K], own_KA[~out_K], penalty=penalty)
@@ -98,7 +98,7 @@ class _Surrogate:
         self.explained_DD = self.weight_TD.T @ self.covariance_TD
 
     def inverse(self, x_MD: Tensor, own_MA: Tensor, *, doubt: float) -> Tensor:
-        """The likeliest targets of rows, where the noise is so many times that of the fit."""
+        """Return the likeliest targets of rows, if the noise is so many times that of the fit."""
         own_MA = own_MA - self.own_A
         against_MD = x_MD - self.x_D - own_MA @ (self.own_AT @ self.weight_TD)
         told_DM = torch.linalg.solve(self.explained_DD + doubt * torch.diag(self.variance_D), against_MD.T)

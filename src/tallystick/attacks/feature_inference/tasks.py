@@ -16,7 +16,7 @@ WORTH_CELLS = 75_000
 
 
 def leaks_on(engine: Engine, plan: AttackPlan) -> FeatureLeaks:
-    """What the plan's attacks found, by name those of the table; on the engine where that is quicker.
+    """Run the plan's attacks, by name those of the table; on the engine if that is quicker.
 
     An attack by starting weights reads a model that stays in this process.
     """
@@ -55,7 +55,7 @@ def _rebuilt(output: bytes) -> Reconstruction | str:
 
 
 class _Facts(msgspec.Struct, frozen=True):
-    """What a plan has besides tensors."""
+    """Facts of a plan besides tensors."""
 
     numeric: tuple[str, ...]
     categorical: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""What a label party has that would rebuild a feature party's columns: received cut embeddings, and a few rows that it knows.
+"""Hold what a label party could rebuild a feature party's columns from: received cut embeddings, and a few known rows.
 
 Shapes: N rows, K known rows, D cut width, F numeric columns, G categorical columns, A columns of its own, C categories,
 L looks, E = L D.
@@ -59,7 +59,7 @@ class ColumnValues:
 
 @dataclass(frozen=True, kw_only=True)
 class FirstBatch:
-    """What was embedded first, and the bottom model as it was then, if it follows from what every party knows.
+    """Rows that were embedded first, and the bottom model as it was then, if it follows from what every party knows.
 
     Args:
         rows_B: int64, which of the view's rows these are.
@@ -78,7 +78,7 @@ class FirstBatch:
 
 @dataclass(frozen=True, kw_only=True)
 class Marginals:
-    """How each column is distributed, as a statistical office or the party itself may have published it.
+    """Distributions of columns, as a statistical office or the party itself may have published them.
 
     Args:
         quantile_QF: of each numeric column, from its least value to its greatest, evenly spaced.
@@ -91,7 +91,7 @@ class Marginals:
 
 @dataclass(frozen=True, kw_only=True)
 class SentEmbeddings:
-    """What a label party was sent of the same rows, in one training or in several.
+    """Embeddings that a label party was sent of the same rows, in one training or in several.
 
     Args:
         last_BD: each row's last embedding.
@@ -109,7 +109,7 @@ class SentEmbeddings:
 
     @classmethod
     def of(cls, step: StepView) -> "SentEmbeddings":
-        """What sums by row show as a step."""
+        """Return what sums by row show as a step."""
         assert step.mean_BD is not None
         assert step.looks_BE is not None
         return cls(last_BD=step.received_BD, mean_BD=step.mean_BD, looks_BE=step.looks_BE, looks_at_BL=step.looks_at_BL)
@@ -212,7 +212,9 @@ class FeatureView:
                 )
 
     def of_rows(self, index: Tensor, *, others: ColumnValues, marginals: Marginals) -> "FeatureView":
-        """What was received of some rows alone, of which none is known, beside a table of other people and its distributions."""
+        """Return what was received of some rows alone, of which none is known, beside a table of other people and its
+        distributions.
+        """
         own_NA, looks_at_NL = (None if each is None else each[index] for each in (self.own_NA, self.looks_at_NL))
         return FeatureView(
             last_ND=self.last_ND[index],

@@ -74,7 +74,7 @@ class LabelInferenceAttack:
     quick: bool = False
 
     def allows(self, classes: int) -> bool:
-        """Whether it can be used on a target of so many classes; 0: of a number."""
+        """Tell whether it can be used on a target of so many classes; 0: of a number."""
         if classes == 0:
             return self.numbers
         return self.multiclass if classes > 2 else self.binary
@@ -413,7 +413,7 @@ _ATTACKS: Mapping[str, LabelInferenceAttack] = MappingProxyType(
 
 
 def _unflipped(name: str, row: LabelInferenceAttack) -> LabelInferenceAttack:
-    """What an attack that knows no label reads, taken for replaced labels and un-flipped."""
+    """Return the attack on what a row that knows no label reads, taken for replaced labels and un-flipped."""
     return LabelInferenceAttack(
         attack=UnflippedAttack(reader=row.attack),
         description=f"what {name} reads is taken for replaced labels; a model of them is un-flipped, the row's own label added",

@@ -1,4 +1,4 @@
-"""What several epochs tell together: noise that is drawn anew each time averages out.
+"""Average several epochs: noise that is drawn anew each time averages out.
 
 Shapes: B rows of a step's batch, N rows of the run.
 """

@@ -70,7 +70,7 @@ def _side_by_side(scores: Sequence[Scores], rows_N: Tensor, most: int) -> Tensor
 
 
 def _together(part_NP: Tensor) -> Tensor:
-    """The parts' ranks, weighed by how much they have in common."""
+    """Combine the parts' ranks, weighed by how much they have in common."""
     rank_NP = part_NP.argsort(dim=0, stable=True).argsort(dim=0).double()
     equal = [torch.unique(part_N, return_inverse=True)[1] for part_N in part_NP.T]  # equal scores share their mean rank
     for place, group_N in enumerate(equal):
@@ -84,7 +84,7 @@ def _together(part_NP: Tensor) -> Tensor:
 
 
 def _rarer_share(part_NP: Tensor) -> float:
-    """The median over the parts of the share of rows in the smaller one of two clusters of scores."""
+    """Return the median over the parts of the share of rows in the smaller one of two clusters of scores."""
     shares = []
     for part_N in part_NP.T:
         cut = two_means_cut(part_N)

@@ -46,7 +46,7 @@ class EnergyAttack:
 
 
 def _mean_energies(view: View) -> tuple[Tensor, Tensor]:
-    """The rows seen, in order, and of each the mean energies (N, H): as they were summed in training, or of the view's steps."""
+    """Return the rows seen, in order, and the mean energies of each (N, H): as summed in training, or of the view's steps."""
     (step, *others) = view.steps
     if not others and step.energy_BH is not None:
         order_B = step.rows_B.argsort()

@@ -54,7 +54,7 @@ class LabelEnumeration:
 
 
 def agreement(start: Start, cut_BD: Tensor, grad_BD: Tensor, classes: int) -> Tensor:
-    """The cosine of each received gradient with the one that each label would have given, float64 (B, C)."""
+    """Compute the cosine of each received gradient with the one that each label would have given, float64 (B, C)."""
     cut_BD = cut_BD.float().detach().requires_grad_()
     logit_BO = start(cut_BD)
     logit_BC = torch.stack([torch.zeros_like(logit_BO[:, 0]), logit_BO[:, 0]], dim=1) if classes == 2 else logit_BO

@@ -104,7 +104,7 @@ class LabelInferenceEvaluation:
 
 
 def _compact(view: View, labels_N: Tensor, classes: int) -> tuple[View, Tensor]:
-    """The view with its own rows numbered from 0, and their labels."""
+    """Return the view with its own rows numbered from 0, and their labels."""
     steps, numbers_N = renumbered(view.steps)
     own_model = OfRows(view.own_model, numbers_N) if view.own_model is not None else None
     return replace(view, steps=steps, classes=classes, own_model=own_model), labels_N[numbers_N]

@@ -54,7 +54,7 @@ class FewNumbers:
 
 
 def _inputs(view: View, reads: Literal["embedding", "gradient", "both"]) -> tuple[Tensor, Tensor]:
-    """The rows that have all of it, in order, and what is read of each; float64."""
+    """Return the rows that have all of it, in order, and what is read of each; float64."""
     parts = [embeddings(view)] if reads != "gradient" else []
     parts += [later_gradients(view)] if reads != "embedding" else []
     rows_N = parts[0][0]

@@ -27,7 +27,7 @@ class OfRows(nn.Module):
         self.model, self.numbers_N = model, numbers_N
 
     def forward(self, rows_B: Tensor) -> Tensor:
-        """What the model gives for the rows of these numbers."""
+        """Compute what the model gives for the rows of these numbers."""
         cut_BD: Tensor = self.model(self.numbers_N[rows_B])
         return cut_BD
 
@@ -73,7 +73,7 @@ class FineTunedCompletion:
         return whole_run(view, rows, log_odds(logits.double()))
 
     def _head(self, model: nn.Module, told: Tensor, label_T: Tensor, classes: int) -> nn.Linear:
-        """A linear head, fitted to the known rows on the model as it is."""
+        """Fit a linear head to the known rows on the model as it is."""
         model.train(False)
         with torch.no_grad():
             cut_TD = model(told).double()

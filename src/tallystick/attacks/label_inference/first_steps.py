@@ -75,7 +75,7 @@ class FirstSteps:
         return Scores(rows=(rows_N[other_N],), values=(guess_N,))
 
     def _first(self, view: View) -> tuple[Tensor, Tensor]:
-        """The first steps' rows and what stands for their targets, of one scale in every step; the longer tail is high."""
+        """Return the first steps' rows and what stands for their targets, of one scale in every step; the longer tail is high."""
         first = replace(view.epoch(view.epochs[0]), known_labels=None, clean_hints=None)
         steps = first.steps[: self.steps]
         along = [along_B for along_B, _ in _turned(replace(first, steps=steps))]
@@ -102,7 +102,7 @@ def _turned(view: View) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def embeddings(view: View) -> tuple[Tensor, Tensor]:
-    """The rows seen, in order, and of each its last embedding, and own columns where the view has them."""
+    """Return the rows seen, in order, and the last embedding of each, with own columns if the view has them."""
     rows_N, last_ND = observations(view, "cut_embedding")
     parts = [last_ND] if view.own_NA is None else [last_ND, view.own_NA[rows_N].float()]
     return rows_N, standardised(torch.cat(parts, dim=1))

@@ -1,4 +1,4 @@
-"""How much an attack on numbers found out: its scores against the true targets, by ranks and on a straight line.
+"""Measure an attack on numbers: its scores against the true targets, by ranks and on a straight line.
 
 Shapes: N rows of the run, M rows that are scored.
 """
@@ -23,7 +23,7 @@ NO_LABELS = NoLabels()
 
 @dataclass(frozen=True, kw_only=True)
 class NumberMetrics:
-    """How well an attack's scores tell targets that are numbers. Which way is up is told: one bit, that a single known row gives.
+    """Measured success of an attack on targets that are numbers. The direction is known: one bit, which a single known row gives.
 
     Args:
         spearman: the rank correlation of scores and targets, whichever way round; its interval may begin below 0.

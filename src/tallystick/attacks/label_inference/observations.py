@@ -1,4 +1,4 @@
-"""What an attack reads of each step, checked: a broken view is an error, never a low score.
+"""Check what an attack reads of each step: a broken view is an error, never a low score.
 
 Shapes: B rows of a step's batch, D cut width, N rows scored over a whole run, C classes.
 """

@@ -20,7 +20,7 @@ LIMIT_S = 600.0  # of loading all rows, and of each attack
 
 
 def outside_attacks() -> tuple[Mapping[str, LabelInferenceAttack], Mapping[str, str]]:
-    """The attacks that installed packages name in the entry point group ``tallystick.label_attacks``, and the unusable ones.
+    """Load the attacks that installed packages name in the entry point group ``tallystick.label_attacks``, and the unusable ones.
 
     Threat model: whoever installs a package trusts its code, which runs with all rights of this user. Its process is handed a
     view and the labels that its row declares, never the others; one that does not end is ended after ten minutes. No guarantee.
@@ -72,7 +72,7 @@ class OutsideAttack:
 
 
 def _descriptions(count: int) -> list[dict[str, Any]]:
-    """What each entry point's row says; a process that ends or is ended costs the one that it was at, and another goes on."""
+    """Return what each entry point's row says; a process that ends costs the one that it was at, and another goes on."""
     found: list[dict[str, Any]] = []
     while len(found) < count:
         answer, ended = _answer(b"", str(len(found)))
@@ -84,7 +84,7 @@ def _descriptions(count: int) -> list[dict[str, Any]]:
 
 
 def _answer(message: bytes, *arguments: str) -> tuple[bytes, str]:
-    """What the process answers to a message, and why it ended too early, if it did."""
+    """Return what the process answers to a message, and why it ended too early, if it did."""
     command = [sys.executable, "-m", "tallystick.attacks.label_inference.outside_worker", *arguments]
     surroundings = os.environ | {"PYTHONPATH": os.pathsep.join(each for each in sys.path if each)}
     process = subprocess.Popen(

@@ -34,24 +34,24 @@ _STEP = tuple(field.name for field in fields(StepView) if field.init and field.n
 
 
 def points() -> list[EntryPoint]:
-    """The entry points of all installed packages, in an order that is the same in every process."""
+    """List the entry points of all installed packages, in an order that is the same in every process."""
     return sorted(entry_points(group=GROUP), key=lambda each: (each.name, each.value))
 
 
 def framed(facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bytes:
-    """A message."""
+    """Write a message."""
     whole = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     return json.dumps(facts).encode() + b"\n" + safetensors.torch.save(whole)
 
 
 def unframed(message: bytes) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """What a message says; raises ValueError or a safetensors error for anything else."""
+    """Read a message; raises ValueError or a safetensors error for anything else."""
     line, _, rest = message.partition(b"\n")
     return json.loads(line), safetensors.torch.load(rest)
 
 
 def view_message(view: View, number: int, *, seed: int, threads: int) -> bytes:
-    """The view for the attack of that number among ``points``; models that it may hold stay where they are."""
+    """Write the view for the attack of that number among ``points``; models that it may hold stay where they are."""
     tensors = {
         f"{index}/{name}": value
         for index, step in enumerate(view.steps)
@@ -65,7 +65,7 @@ def view_message(view: View, number: int, *, seed: int, threads: int) -> bytes:
 
 
 def answered_scores(facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Scores:
-    """The scores that an answer holds; raises KeyError or TypeError where it holds none."""
+    """Read the scores of an answer; raises KeyError or TypeError if it holds none."""
     count = int(facts["groups"])
     rows, values = (tuple(tensors[f"{index}/{name}"] for index in range(count)) for name in ("rows", "values"))
     if any(each.dtype != torch.int64 or each.ndim != 1 or bool((each < 0).any()) for each in rows):
@@ -118,7 +118,7 @@ def _view(facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> View:
 
 
 def _described(point: EntryPoint) -> dict[str, Any]:
-    """What the row says, or why it cannot be used."""
+    """Return what the row says, or why it cannot be used."""
     try:
         row = point.load()
     except (Exception, SystemExit) as error:
@@ -133,12 +133,12 @@ def _described(point: EntryPoint) -> dict[str, Any]:
 
 
 def _in_words(error: BaseException) -> str:
-    """What a report can show of an error that foreign code raised."""
+    """Say what a report can show of an error that foreign code raised."""
     return f"{type(error).__name__}: {error}".encode("utf-8", "backslashreplace").decode()
 
 
 def _wrong_entry(row: LabelInferenceAttack) -> str:
-    """What of a row no report could show, or the audit could not do; empty if all is well."""
+    """Say what of a row no report could show, or the audit could not do; empty if all is well."""
     if type(row.description) is not str or not row.description.isprintable():
         return "its description is no line of plain text"
     if type(row.reads) is not str or row.reads not in get_args(Received):

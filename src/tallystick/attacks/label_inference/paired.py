@@ -68,7 +68,7 @@ class PairedEnergy:
 
 
 def _turned(pairs_N: Tensor) -> Tensor:
-    """The sums, so that the smaller of two groups, cut apart by their cube roots, has the greater ones.
+    """Turn the sums so that the smaller of two groups, cut apart by their cube roots, has the greater ones.
 
     Squared lengths of normal rows have cube roots that lean to no side (Wilson and Hilferty 1931), those of two classes to the
     smaller one's. Where more than a few sums are negative fresh noise rules, and the greater ones stay the rarer class's.
@@ -81,7 +81,7 @@ def _turned(pairs_N: Tensor) -> Tensor:
 
 
 def _whitened(matrices_BD: Sequence[Tensor]) -> Tensor:
-    """An epoch's gradients, each batch centred, all directions of one spread but for those that hardly vary."""
+    """Whiten an epoch's gradients, each batch centred, all directions of one spread but for those that hardly vary."""
     x_BD = torch.cat([centred(each_BD) for each_BD in matrices_BD])
     largest = float(x_BD.abs().max())
     if not largest > 0:

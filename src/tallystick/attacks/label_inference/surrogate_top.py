@@ -176,7 +176,7 @@ class _Surrogate(torch.nn.Module):
         return (cut_SD @ self.label_DC + self.share_C).log_softmax(dim=1)
 
     def logits(self, cut_SD: Tensor) -> Tensor:
-        """The top model's logits, (S, C)."""
+        """Compute the top model's logits, (S, C)."""
         return self._above(cut_SD, cut_SD @ self.hidden_DH + self.bias_H)
 
     def _above(self, cut_SD: Tensor, unit_SH: Tensor) -> Tensor:
@@ -198,7 +198,7 @@ class _Surrogate(torch.nn.Module):
         return along_SC, across_SC + self.weight_DC.square().sum(dim=0)
 
     def _bent(self, cut_SD: Tensor, grad_SD: Tensor) -> tuple[Tensor, Tensor]:
-        """The same with a hidden layer.
+        """Compute the same with a hidden layer.
 
         Every slope is a sum of the K columns of one matrix, the linear model's and those into hidden units: what is compared are
         the K shares, so that no tensor of S C D numbers is made.

@@ -106,7 +106,7 @@ def _mean_scores(scores: Scores, view: View) -> tuple[Tensor, Tensor]:
 
 
 def _sides(view: View) -> tuple[Tensor, Tensor, Tensor]:
-    """The rows seen, in order; of each on which side its gradients lie, the fewer above 0, and which way, all turned up."""
+    """Return the rows seen, in order; the side of each row's gradients, the fewer above 0, and their direction, all turned up."""
     side_N, count_N, towards_ND = torch.zeros(view.rows).double(), torch.zeros(view.rows), torch.zeros(0)
     for step, grad_BD in zip(view.steps, matrices(view, "cut_gradient"), strict=True):
         unit_BD = normalize(grad_BD, dim=1, eps=torch.finfo(torch.float64).tiny)

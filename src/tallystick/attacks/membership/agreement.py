@@ -22,7 +22,7 @@ _TURNS = 20  # rounds in which batches' signs settle
 
 @dataclass(frozen=True, kw_only=True)
 class LabelAgreement:
-    """How much likelier does a row's mean embedding make its label? Of a row made without its label, not at all on average.
+    """Attack by how much likelier a row's mean embedding makes its label. A row made without its label makes it no likelier.
 
     Not in the paper. Needs no known row. A logistic regression from embeddings to labels is fitted to one half of the label
     party's rows, imputed ones among them, and scores the other by log p(y|f) - log p(y): if the regression were the truth, no
@@ -50,13 +50,13 @@ class LabelAgreement:
         return pairs.scores(view, _likelier_labels(pairs.x_MD, positive_M, self.most, self.penalty, generator))
 
     def unmet(self, view: View) -> str:  # noqa: ARG002
-        """It needs labels."""
+        """Say that it needs labels."""
         return "it reads the labels of the party that receives, which are not in the view"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ToldLabelAgreement:
-    """How much likelier do a feature party's own columns make the label that gradients tell? An imputed label goes with x less.
+    """Attack by how much likelier a feature party's own columns make the label that gradients tell. An imputed label fits x less.
 
     Not in the paper. Needs no known row. A row's label is on which side of its batches' main directions its gradients are on
     average; then ``LabelAgreement``. So a label that is drawn once and never flips is told from a real one by as
@@ -90,7 +90,7 @@ class ToldLabelAgreement:
         return mean_over_run(view, score_N, count_N)
 
     def unmet(self, view: View) -> str:  # noqa: ARG002
-        """It needs something of the columns."""
+        """Say that it needs something of the columns."""
         return "it reads the columns of the party that receives, or its embeddings, which are not in the view"
 
 
@@ -117,7 +117,7 @@ def _sides(view: View) -> tuple[Tensor, Tensor]:
 
 
 def _embeddings(view: View) -> Tensor:
-    """What a feature party sent of each row, on average, each batch centred and scaled: (rows, D)."""
+    """Return what a feature party sent of each row, on average, each batch centred and scaled: (rows, D)."""
     width = next(step.sent_BD.shape[1] for step in view.steps if step.sent_BD is not None)
     sum_ND, count_N = torch.zeros(view.rows, width), torch.zeros(view.rows)
     for step in view.steps:
@@ -128,7 +128,7 @@ def _embeddings(view: View) -> Tensor:
 
 
 def _likelier_labels(x_MD: Tensor, positive_M: Tensor, most: int, penalty: float, generator: torch.Generator) -> Tensor:
-    """How much likelier a row's x makes its label, by a regression that is fitted to the other half of the rows."""
+    """Compute how much likelier a row's x makes its label, by a regression that is fitted to the other half of the rows."""
     score_M = torch.zeros(len(positive_M), dtype=torch.float64)
     for fitted, scored in _halves(len(positive_M), generator):
         some = fitted[:most]
@@ -141,7 +141,8 @@ def _likelier_labels(x_MD: Tensor, positive_M: Tensor, most: int, penalty: float
 
 @dataclass(frozen=True, kw_only=True)
 class OwnColumnAgreement:
-    """How much likelier do the label party's own columns and label make a row's mean embedding? Of a made-up row's, not at all.
+    """Attack by how much likelier the label party's own columns and label make a row's mean embedding. A made-up row's: not at
+    all.
 
     Not in the paper. Needs no known row. A ridge regression from own columns, and labels where they are in the view, to
     embeddings is fitted to one half of the label party's rows, imputed ones among them, and scores the other by
@@ -173,7 +174,7 @@ class OwnColumnAgreement:
         return pairs.scores(view, score_M)
 
     def unmet(self, view: View) -> str:  # noqa: ARG002
-        """It needs own columns."""
+        """Say that it needs own columns."""
         return "it reads the columns of the party that receives, which are not in the view"
 
     def _likelier(self, given_MP: Tensor, x_MD: Tensor, fitted: Tensor, scored: Tensor) -> Tensor:
@@ -188,7 +189,7 @@ class OwnColumnAgreement:
 
 
 def _distance(x_SD: Tensor, of_FD: Tensor) -> Tensor:
-    """The squared Mahalanobis distance from 0, by the covariance of other rows and a hundredth of a deviation more."""
+    """Compute the squared Mahalanobis distance from 0, by the covariance of other rows and a hundredth of a deviation more."""
     width = of_FD.shape[1]
     covariance_DD = of_FD.T @ of_FD / max(len(of_FD), 1) + 1e-2 * torch.eye(width, dtype=of_FD.dtype)
     scaled_SD: Tensor = torch.linalg.solve(covariance_DD, x_SD.T).T
@@ -197,7 +198,7 @@ def _distance(x_SD: Tensor, of_FD: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class _Pairs:
-    """What the label party has of each of its rows, beside the row's mean embedding over the run."""
+    """Rows of the label party beside their mean embeddings over the run."""
 
     rows_M: Tensor
     x_MD: Tensor  # standardised, float64

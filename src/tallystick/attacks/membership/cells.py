@@ -51,12 +51,12 @@ class UniqueCells:
         return mean_over_run(view, score_N, count_N)
 
     def unmet(self, view: View) -> str:  # noqa: ARG002
-        """It needs columns."""
+        """Say that it needs columns."""
         return f"it reads {self.together} or more columns of the party that sends, and has fewer"
 
 
 def _rows_alike(codes: list[NDArray[np.int64]]) -> NDArray[np.int64]:
-    """How many rows have a row's values in these columns."""
+    """Count the rows that have a row's values in these columns."""
     code_M = codes[0]
     for other_M in codes[1:]:
         code_M = np.unique(code_M * (other_M.max() + 1) + other_M, return_inverse=True)[1]

@@ -1,4 +1,4 @@
-"""How alike are the things received for one row in consecutive epochs?
+"""Compare the things received for one row in consecutive epochs.
 
 Shapes: B rows of a step's batch, D cut width, N rows of the union.
 """
@@ -16,7 +16,7 @@ from tallystick.attacks.view import Scores, View
 
 @dataclass(frozen=True, kw_only=True)
 class Consistency:
-    """How alike are the things received for one row in consecutive epochs? A synthetic row drawn anew each time is not.
+    """Attack by how alike the things are that are received for one row in consecutive epochs. A row drawn anew each time is not.
 
     Not in the paper. Aimed at sampled, random and Gaussian features with fresh draws (embeddings drift, synthetic rows jump), and
     at fresh labels. A run of one epoch gives it nothing to see: it then scores no rows.
@@ -37,5 +37,5 @@ class Consistency:
         return mean_over_run(view, sum_N, count_N)
 
     def unmet(self, view: View) -> str:
-        """It needs several epochs."""
+        """Say that it needs several epochs."""
         return other_epochs(view)

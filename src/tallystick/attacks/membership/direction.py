@@ -1,4 +1,4 @@
-"""Which way a row's cut gradient points, in one epoch and over several.
+"""Compare which way a row's cut gradient points, in one epoch and over several.
 
 Shapes: B rows of a step's batch, D cut width, N rows of the union.
 """
@@ -45,7 +45,7 @@ class DirectionFlips:
         return mean_over_run(view, sum_N.abs(), torch.where(count_N > 1, count_N, 0.0))
 
     def unmet(self, view: View) -> str:
-        """It needs several epochs."""
+        """Say that it needs several epochs."""
         return other_epochs(view)
 
 

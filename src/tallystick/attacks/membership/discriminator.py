@@ -59,7 +59,7 @@ class LearnedDiscriminator:
         return mean_over_run(view, sum_N, count_N)
 
     def unmet(self, view: View) -> str:  # noqa: ARG002
-        """It needs rows to learn from."""
+        """Say that it needs rows to learn from."""
         return "it learns from rows that the attacker knows, and there are too few to tell it some and to judge it by the others"
 
     def _learn(self, real_SP: Tensor, synthetic_SP: Tensor, generator: torch.Generator) -> nn.Module:

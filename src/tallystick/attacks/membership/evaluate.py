@@ -25,7 +25,7 @@ EVALUATOR = AttackEvaluator(fpr=0.0, either_end=True)
 
 @dataclass(frozen=True, kw_only=True)
 class MembershipLeaks:
-    """What the attacks on one view found.
+    """Findings of the attacks on one view.
 
     Args:
         found: metrics of each attack that had something to see.
@@ -95,7 +95,7 @@ def evaluate_membership(
 
 
 def _view_of(received: Received, steps: Sequence[StepView], present_U: Tensor, *, planted: int, seed: int) -> tuple[View, Tensor]:
-    """The view with the rows that the attacker is told, and the number that each row had."""
+    """Return the view with the rows that the attacker is told, and the number that each row had."""
     rng = np.random.default_rng([seed, 2])
     steps, numbers_N = renumbered(steps)
     present_N = present_U[numbers_N]

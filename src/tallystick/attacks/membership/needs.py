@@ -1,4 +1,4 @@
-"""What an attack needs of a view, said by the attack itself where it found nothing to measure."""
+"""State what an attack needs of a view; the attack says it where it found nothing to measure."""
 
 from typing import Protocol, runtime_checkable
 
@@ -10,11 +10,11 @@ class Needs(Protocol):
     """An attack that needs more than rows of both kinds whose presence the attacker does not know."""
 
     def unmet(self, view: View) -> str:
-        """What it needs that this view, of which it could measure nothing, did not give it."""
+        """Say what it needs that this view, of which it could measure nothing, did not give it."""
         ...
 
 
 def other_epochs(view: View) -> str:
-    """What attacks that compare a row's observations lack."""
+    """Say what attacks lack that compare a row's observations."""
     one = "one epoch was recorded only" if len(view.epochs) < 2 else "too few rows were recorded in more than one"
     return f"it compares epochs, and {one}"

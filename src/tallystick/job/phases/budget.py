@@ -1,4 +1,4 @@
-"""What a job would bring a party's budgets to, of labels, linking keys and embeddings, before anybody is told of it."""
+"""Predict what a job brings a party's budgets to, of labels, linking keys and embeddings, before anybody is told of it."""
 
 import math
 from collections.abc import Sequence
@@ -46,11 +46,11 @@ class Ahead:
 
     @property
     def is_label(self) -> bool:
-        """Whether the party has the labels."""
+        """Tell whether the party has the labels."""
         return self.contract.role_of(self.party.party) == "label"
 
     def of_labels(self) -> list[Event]:
-        """What training and a released AUC cost labels."""
+        """Return what training and a released AUC cost labels."""
         if not self.is_label or self.predicts:
             return []
         folder, release = self.folder, self.contract.evaluation.privacy
@@ -60,7 +60,7 @@ class Ahead:
         return events + ([release_event(release)] if release is not None and not released else [])
 
     def exact(self) -> list[ExactUse]:
-        """What the label party sends of exact labels, without an event that any budget could count."""
+        """List what the label party sends of exact labels, without an event that any budget could count."""
         contract, folder = self.contract, self.folder
         if not self.is_label:
             return []
@@ -82,7 +82,7 @@ class Ahead:
         return "going on with this run" if self.folder is not None else "a new run of this contract"
 
     def of_keys(self) -> list[Event]:
-        """What noise on keys costs them, unless it was drawn before."""
+        """Return what noise on keys costs them, unless it was drawn before."""
         terms = self.contract.alignment.similarity
         event = key_event(terms) if terms is not None and self.contract.role_of(self.party.party) != "helper" else None
         if event is None or (self.folder is not None and self._drawn(self.folder)):
@@ -95,7 +95,7 @@ class Ahead:
         return folder.load_noisy_keys(of=self.keys.similar.noise_name(self.contract.hash)) is not None
 
     def of_embeddings(self) -> list[Event]:
-        """What noisy embeddings cost columns at most; nothing where nothing bounds it, which no cap can judge."""
+        """Return what noisy embeddings cost columns at most; nothing if nothing bounds it, which no cap can judge."""
         contract, noise = self.contract, noise_on_embeddings(self.contract)
         if self.is_label or contract.role_of(self.party.party) == "helper" or noise is None or serves_others(contract):
             return []
@@ -117,7 +117,7 @@ class Ahead:
         return len(self.keys.ids) if self.keys is not None else 1
 
     def _tuned(self) -> list[Contract]:
-        """The contract, and with the most epochs that may be tried."""
+        """Return the contract, and the contract with the most epochs that may be tried."""
         key = "training.epochs"
         tuned = self.contract.tuning.keys.get(key)
         if tuned is None or key not in self.party.tuning.allow:

@@ -77,7 +77,7 @@ def tune_alone(job: Job, keys: Keys) -> list[TrialRecord]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Rows:
-    """What every trial trains on.
+    """Rows that every trial trains on.
 
     Args:
         contract: with nothing tuned.
@@ -136,7 +136,7 @@ def _imputes_nothing() -> int:
 
 
 class _Shared(msgspec.Struct, frozen=True):
-    """What every worker is given: contract and party file as JSON, the table as Arrow, what replaced labels follow from."""
+    """Data that every worker is given: contract and party file as JSON, the table as Arrow, the secret of replaced labels."""
 
     contract: str
     party: str
