@@ -143,7 +143,7 @@ def configuration() -> str:
 
 
 def _sections(model: type[BaseModel]) -> Iterator[tuple[str, list[str]]]:
-    """The rows of keys that hold no others, then those of each key that does."""
+    """Yield the rows of keys that hold no others, then those of each key that does."""
     plain: list[str] = []
     nested: dict[str, list[str]] = {}
     for row in _rows(model, ""):
@@ -235,7 +235,7 @@ def _bases(kind: type) -> str:
 
 
 def _first(kind: type) -> str:
-    """The first paragraph of a docstring."""
+    """Return the first paragraph of a docstring."""
     return _plain((kind.__doc__ or "").partition("\n\n")[0])
 
 
@@ -271,7 +271,7 @@ def _choice(models: list[type[BaseModel]], above: str) -> Iterator[str]:
 
 
 def _models(kind: Any) -> Iterator[type[BaseModel]]:
-    """The config classes that an annotation holds."""
+    """Yield the config classes that an annotation holds."""
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         yield kind
     elif get_origin(kind) is not Literal:
@@ -280,7 +280,7 @@ def _models(kind: Any) -> Iterator[type[BaseModel]]:
 
 
 def _kind(kind: Any) -> str:
-    """The type of a value in words."""
+    """Say the type of a value."""
     origin, inner = get_origin(kind), get_args(kind)
     if origin is Annotated:
         return _kind(inner[0])

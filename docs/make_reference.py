@@ -375,7 +375,7 @@ def _promises(doc: str) -> bool:
 
 
 def _said(module: ModuleType, wanted: Callable[[str], bool]) -> Iterator[list[str]]:
-    """What the module's own public functions and classes say, those that are wanted: without arguments and errors."""
+    """Yield what the module's own public functions and classes say, those that are wanted: without arguments and errors."""
     for name, found in vars(module).items():
         doc = inspect.getdoc(found) or ""
         if getattr(found, "__module__", None) != module.__name__ or name.startswith("_"):
@@ -387,7 +387,7 @@ def _said(module: ModuleType, wanted: Callable[[str], bool]) -> Iterator[list[st
 
 
 def _paragraphs(doc: str) -> Iterator[str]:
-    """The paragraphs of a docstring as Markdown: lists, what is drawn with spaces, and prose."""
+    """Return the paragraphs of a docstring as Markdown: lists, what is drawn with spaces, and prose."""
     for paragraph in doc.split("\n\n"):
         if paragraph.startswith("Shapes:"):
             continue
@@ -422,7 +422,7 @@ def _members(what: type) -> Iterable[tuple[str, Any]]:
 
 
 def _signature(function: Any) -> str:
-    """The signature, a line per parameter where it is long; annotations without the modules they come from."""
+    """Write the signature, a line per parameter where it is long; annotations without the modules they come from."""
     found = inspect.signature(function)
     named = re.compile(r"\b(?:[a-z_]\w*\.)+(?=[A-Z])")
     text = named.sub("", str(found)).replace("'", '"')
@@ -439,7 +439,7 @@ def _signature(function: Any) -> str:
 
 
 def _first(what: Any) -> str:
-    """The first paragraph of the docstring."""
+    """Return the first paragraph of the docstring."""
     return _inline((inspect.getdoc(what) or "").split("\n\n")[0])
 
 
@@ -450,7 +450,7 @@ def _settings(attack: Any) -> str:
 
 
 def _markdown(doc: str) -> str:
-    """A docstring as Markdown: paragraphs, lists, and a list of its arguments."""
+    """Write a docstring as Markdown: paragraphs, lists, and a list of its arguments."""
     parts = []
     for paragraph in doc.split("\n\n"):
         if paragraph.startswith("Args:\n"):

@@ -118,10 +118,10 @@ def copy_of_homes(homes: Homes, root: Path) -> Homes:
 
 def both(homes: Homes, work: Callable[[str], Any], *, first: str | None = None) -> BothEnded:
     """Let the parties work, a thread each; ``first`` begins alone and, if it ends at once, is not waited for by the others."""
-    tried: dict[str, Attempt] = {}
+    attempts: dict[str, Attempt] = {}
 
     def one(name: str) -> None:
-        tried[name] = attempt(lambda: work(name), bound_s=BOUND_S)
+        attempts[name] = attempt(lambda: work(name), bound_s=BOUND_S)
 
     order = sorted(homes.parties(), key=lambda name: name != first)
     threads = {name: threading.Thread(target=one, args=(name,), daemon=True, name=f"faults-{name}") for name in order}
@@ -137,4 +137,4 @@ def both(homes: Homes, work: Callable[[str], Any], *, first: str | None = None) 
             if thread.ident is not None:
                 thread.join(max(0.0, until - time.monotonic()))
     hung = any(thread.is_alive() for thread in threads.values())
-    return BothEnded(tried=dict(tried), hung=hung, warned="".join(warned[:1]))
+    return BothEnded(tried=dict(attempts), hung=hung, warned="".join(warned[:1]))

@@ -71,36 +71,36 @@ def run(
     Raises ConfigError for an unknown campaign, and for a log of another setting.
     """
     jobs = jobs or os.cpu_count() or 1
-    found: list[Figures] = []
+    figures: list[Figures] = []
     for name in names(campaign):
         setting = CampaignSettings(campaign=name, count=count or CAMPAIGNS[name].count, seed=seed)
         if case is not None:
             setting = CampaignSettings(campaign=name, count=case + 1, seed=seed)
-            found.append(_run(setting, [range(case, case + 1)], 1, None, no_progress))
+            figures.append(_run(setting, [range(case, case + 1)], 1, None, no_progress))
             continue
         log = keeping.open({"campaign": name, "seed": seed}, mark=f"-{name}")
-        found.append(_run(setting, _missing(setting, log), jobs, log, keeping.progress))
-    return found
+        figures.append(_run(setting, _missing(setting, log), jobs, log, keeping.progress))
+    return figures
 
 
 def _missing(setting: CampaignSettings, log: SweepLog | None) -> list[range]:
     size = CAMPAIGNS[setting.campaign].chunk
-    done = {line["first"] for line in log.runs} if log is not None else set()
+    first_cases = {line["first"] for line in log.runs} if log is not None else set()
     starts = range(0, setting.count, size)
-    return [range(start, min(start + size, setting.count)) for start in starts if start not in done]
+    return [range(start, min(start + size, setting.count)) for start in starts if start not in first_cases]
 
 
 def _run(setting: CampaignSettings, chunks: Sequence[range], jobs: int, log: SweepLog | None, progress: Progress) -> Figures:
     began = time.monotonic()
     lines = [line for line in (log.runs if log is not None else []) if line["first"] < setting.count]
-    done = sum(line["cases"] for line in lines)
+    cases_done = sum(line["cases"] for line in lines)
     with tempfile.TemporaryDirectory(prefix="tallystick-faults-", ignore_cleanup_errors=True) as scratch:
         for line in _lines(setting, chunks, jobs, Path(scratch)):
             lines.append(line)
             if log is not None:
                 log.add(line)
-            done += line["cases"]
-            progress(setting.campaign, done, setting.count)
+            cases_done += line["cases"]
+            progress(setting.campaign, cases_done, setting.count)
     return campaign_figures(setting, lines, time.monotonic() - began)
 
 
@@ -158,13 +158,13 @@ def campaign_figures(setting: CampaignSettings, lines: Sequence[Figures], second
             table.setdefault(what, Counter()).update(counts)
             slowest[what] = max(slowest.get(what, 0.0), line["slowest"][what])
         for failure in line["failures"]:
-            known = failures.setdefault(failure["failure"], {"cases": 0, "examples": []})
-            known["cases"] += 1
-            if len(known["examples"]) < KEPT_EXAMPLES:
-                known["examples"].append(failure)
+            group = failures.setdefault(failure["failure"], {"cases": 0, "examples": []})
+            group["cases"] += 1
+            if len(group["examples"]) < KEPT_EXAMPLES:
+                group["examples"].append(failure)
     memory = [line["memory"] for line in lines if line["memory"]]
     grown = [line["memory"] - line["baseline"] for line in lines if line["baseline"]]
-    found = {
+    figures = {
         "campaign": setting.campaign,
         "cases": sum(line["cases"] for line in lines),
         "seconds": seconds,
@@ -174,9 +174,9 @@ def campaign_figures(setting: CampaignSettings, lines: Sequence[Figures], second
         "facts": lines[-1]["facts"] if lines else {},
     }
     if memory:
-        found["memory_mib"] = {"highest": max(memory), "most_grown": max(grown, default=0)}
+        figures["memory_mib"] = {"highest": max(memory), "most_grown": max(grown, default=0)}
         if max(grown, default=0) > MEMORY_MIB:
             why = f"memory that grows: by {max(grown)} MiB over the campaign"
-            found["failures"][why] = {"cases": 1, "examples": []}
-            found["ended"]["failed"] = found["ended"].get("failed", 0) + 1
-    return found
+            figures["failures"][why] = {"cases": 1, "examples": []}
+            figures["ended"]["failed"] = figures["ended"].get("failed", 0) + 1
+    return figures

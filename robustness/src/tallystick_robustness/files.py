@@ -145,10 +145,10 @@ class Files(Campaign):
             beside.unlink()
         how, spoilt = spoil_bytes(path.read_bytes(), draw)
         path.write_bytes(spoilt)
-        tried = attempt(lambda: Ledger(path, party=LABEL).total("labels"), bound_s=BOUND_S)
-        if not tried.failure and tried.error is None and tried.value != 2.0:
+        reading = attempt(lambda: Ledger(path, party=LABEL).total("labels"), bound_s=BOUND_S)
+        if not reading.failure and reading.error is None and reading.value != 2.0:
             return how, "withstood", f"a {kind} with another total than was spent", ""
-        return how, "refused" if tried.error is not None else "withstood", tried.failure, tried.detail
+        return how, "refused" if reading.error is not None else "withstood", reading.failure, reading.detail
 
 
 def _damage(kind: str, homes: Homes, draw: random.Random) -> tuple[str, str, str]:
@@ -197,7 +197,7 @@ def _use_csv(homes: Homes, name: str) -> None:
 
 def _paths(kind: str, run: Path) -> list[Path]:
     """List the files of a kind in a run folder."""
-    found = {
+    paths_of_kind = {
         "checkpoint": sorted((run / "checkpoints").glob("*.safetensors")),
         "alignment": [run / "alignment.safetensors"],
         "model": [run / "model.safetensors"],
@@ -205,9 +205,9 @@ def _paths(kind: str, run: Path) -> list[Path]:
         "label coder": [run / "label.json"],
         "note": sorted(path for path in run.glob("*.json") if path.name not in ("encoder.json", "label.json", "result.json")),
     }[kind]
-    if not found:
+    if not paths_of_kind:
         raise TallystickError(f"{run} holds no {kind}: the layout of run folders has changed, and this benchmark has not")
-    return found
+    return paths_of_kind
 
 
 # --- how each kind of file is spoilt, beyond blind damage
@@ -354,9 +354,9 @@ def _spoil_parquet(content: bytes, draw: random.Random) -> tuple[str, bytes]:
         frame = frame.with_columns(pl.when(pl.int_range(pl.len()) == place).then(number).otherwise(pl.lit(1.0)).alias(column))
     else:
         frame = pl.concat([frame, frame.head(draw.randrange(1, 20))])
-    kept = io.BytesIO()
-    frame.write_parquet(kept)
-    return f"table: {act}", kept.getvalue()
+    buffer = io.BytesIO()
+    frame.write_parquet(buffer)
+    return f"table: {act}", buffer.getvalue()
 
 
 _WRITTEN: dict[str, tuple[int, str, Spoil]] = {

@@ -117,18 +117,18 @@ class Folders(Campaign):
                 _by_place(fresh)
             half = copy_of_homes(fresh, self._scratch / f"{linkage}, {which}, half")
             interrupted(half)
-            done = copy_of_homes(half, self._scratch / f"{linkage}, {which}, done")
-            undisturbed(ran(done, resume=True))
+            resumed = copy_of_homes(half, self._scratch / f"{linkage}, {which}, done")
+            undisturbed(ran(resumed, resume=True))
             halves.append(half)
-            wholes.append(done)
-        found = []
+            wholes.append(resumed)
+        scores = []
         for number in range(_AGAIN if linkage == "similarity" else 1):
             scored = copy_of_homes(wholes[0], self._scratch / f"{linkage}, scored {number}")
             undisturbed(predicted(scored, scored=_scored(linkage)))
-            found.append(_scores(scored))
-        slack = 3 * max((_distance(found[0], again) for again in found[1:]), default=TOLERANCE / 3)
+            scores.append(_scores(scored))
+        slack = 3 * max((_distance(scores[0], again) for again in scores[1:]), default=TOLERANCE / 3)
         weights = wholes[0].digests()
-        return _Linked(half=halves[0], done=wholes[0], other=wholes[1], weights=weights, scores=found[0], slack=slack)
+        return _Linked(half=halves[0], done=wholes[0], other=wholes[1], weights=weights, scores=scores[0], slack=slack)
 
 
 def _frames(linkage: str, *, other: bool) -> dict[str, pl.DataFrame]:
@@ -161,10 +161,10 @@ def _scored(linkage: str) -> tuple[str, ...]:
 def _scores(homes: Homes) -> dict[str, float]:
     """Return the label party's scores of rows that both sides have; on a union others are imputed, differently each time."""
     frame = pl.read_csv(homes.home(LABEL) / "scores.csv")
-    theirs = pl.read_parquet(homes.home(FEATURE) / "table.parquet")
+    partner_table = pl.read_parquet(homes.home(FEATURE) / "table.parquet")
     if "row" in frame.columns:
         return {str(row): score for row, score in frame.select("row", "score").iter_rows()}
-    common = frame if "scored_by" in frame.columns else frame.join(theirs, on="id", how="semi")
+    common = frame if "scored_by" in frame.columns else frame.join(partner_table, on="id", how="semi")
     return dict(common.select("id", "score").iter_rows())
 
 
@@ -180,16 +180,16 @@ def _distance(found: dict[str, float], expected: dict[str, float]) -> float:
 
 def _spoil(homes: Homes, other: Homes, party: str, fault: str, draw: random.Random) -> str:
     """Do it to a file of the party's newest run; say to which, and how. A run has no file for some faults: then to another."""
-    run, theirs = homes.latest(party), other.latest(party)
+    run, other_run = homes.latest(party), other.latest(party)
     peer = homes.latest(LABEL if party == FEATURE else FEATURE)
     assert run is not None
-    assert theirs is not None
+    assert other_run is not None
     assert peer is not None
     files = _sealed(run)
     path = draw.choice(files)
     place = path.relative_to(run)
     sources = {
-        "another run's": [theirs / place],
+        "another run's": [other_run / place],
         "another party's": [peer / place],
         "another step's": [each for each in files if each.parent == path.parent and each.stem[:4] == path.stem[:4]],
         "another kind's": [each for each in files if each.suffix == path.suffix],
@@ -199,10 +199,10 @@ def _spoil(homes: Homes, other: Homes, party: str, fault: str, draw: random.Rand
         return f"{_kind(path)} is missing: {place}"
     if fault == "damaged":
         return f"{_kind(path)} is damaged: {place}, {spoil_sealed(path, draw)}"
-    found = [each for each in sources[fault] if each.exists() and each != path]
-    if not found:
+    candidates = [each for each in sources[fault] if each.exists() and each != path]
+    if not candidates:
         return _spoil(homes, other, party, fault, draw)
-    source = draw.choice(found)
+    source = draw.choice(candidates)
     shutil.copy(source, path)
     return f"{_kind(path)} is {fault}: {place} is {source.name}"
 

@@ -90,19 +90,19 @@ def _become(request: dict[str, Any]) -> None:
 def _watch_files(tally: str | None, die_at: int | None) -> None:
     """Count what changes files, a byte of ``tally`` each; at number ``die_at`` be killed just before it happens."""
     file = os.open(tally, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600) if tally is not None else -1
-    seen = 0
+    file_count = 0
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
-        nonlocal seen
+        nonlocal file_count
         if not (
             event in ("os.rename", "os.remove", "os.mkdir")
             or (event == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT))
         ):
             return
-        seen += 1
+        file_count += 1
         if file >= 0:
             os.write(file, b".")
-        if seen == die_at:
+        if file_count == die_at:
             os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(hook)

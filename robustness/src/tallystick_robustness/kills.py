@@ -119,19 +119,21 @@ class Kills(ProcessCampaign):
     def case(self, number: int) -> CaseOutcome:
         """Run one case."""
         plans = self.plans(number)
-        started, seen = time.monotonic(), _Seen()
+        started, observations = time.monotonic(), _Seen()
         with self.job(number, listen=f"127.0.0.1:{free_port()}") as homes:
-            self._follow(homes, plans, seen)
+            self._follow(homes, plans, observations)
         how = ", then in the resumed run ".join(f"{plan.kind} of {'/'.join(plan.hits)} at {plan.at:.2f}" for plan in plans)
-        exit_ = f"; exit {seen.to_exit_s:.1f} s after the death" if seen.to_exit_s is not None else ""
+        exit_ = f"; exit {observations.to_exit_s:.1f} s after the death" if observations.to_exit_s is not None else ""
         return outcome_of(
             number,
             plans[0].kind + (", again when resumed" if len(plans) > 1 else ""),
             how,
             "withstood",
-            seconds=seen.to_exit_s if seen.to_exit_s is not None else time.monotonic() - started,
-            failure=seen.problems[0] if seen.problems else "",
-            detail=f"{'; '.join(seen.problems)}{exit_}; detours: {seen.detours}; said: {' | '.join(seen.lines)}"[:3000],
+            seconds=observations.to_exit_s if observations.to_exit_s is not None else time.monotonic() - started,
+            failure=observations.problems[0] if observations.problems else "",
+            detail=f"{'; '.join(observations.problems)}{exit_}; detours: {observations.detours}; said: {' | '.join(observations.lines)}"[
+                :3000
+            ],
         )
 
     def _measured(self) -> Undisturbed:

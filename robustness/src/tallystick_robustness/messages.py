@@ -91,42 +91,44 @@ class Messages(Campaign):
 
         def work() -> Message | None:
             try:
-                found = decode(spoilt, kind)
-                for field in found.__struct_fields__:
-                    value = getattr(found, field)
+                decoded = decode(spoilt, kind)
+                for field in decoded.__struct_fields__:
+                    value = getattr(decoded, field)
                     if isinstance(value, Array):
                         value.numpy()
                         value.tensor()
             except MalformedMessage:
                 return None
-            return found
+            return decoded
 
         before = memory.measured_anew()
         with hearing_warnings() as warned:
-            tried = attempt(work, bound_s=1.0)
-        failure = tried.failure or memory.excess(before) or "".join(warned[:1])
-        ended: Ended = "refused" if tried.value is None else "accepted"
-        return outcome_of(number, f"decoder: {name}", how, ended, seconds=tried.seconds, failure=failure, detail=tried.detail)
+            decoding = attempt(work, bound_s=1.0)
+        failure = decoding.failure or memory.excess(before) or "".join(warned[:1])
+        ended: Ended = "refused" if decoding.value is None else "accepted"
+        return outcome_of(
+            number, f"decoder: {name}", how, ended, seconds=decoding.seconds, failure=failure, detail=decoding.detail
+        )
 
     def _replay(self, number: int, heard: Heard, draw: random.Random) -> CaseOutcome:
         peer = draw.choice(list(heard.frames))
         honest = list(heard.frames[peer])
         place = draw.randrange(len(honest))
-        how, said, owed = self._spoil(honest, place, draw)
+        how, spoilt_frames, owed = self._spoil(honest, place, draw)
         folder = heard.folder(self._scratch, number)
         before = memory.measured_anew()
         try:
-            frames = {name: list(frames) for name, frames in heard.frames.items()} | {peer: said}
+            frames = {name: list(frames) for name, frames in heard.frames.items()} | {peer: spoilt_frames}
             with hearing_warnings() as warned:
-                tried = attempt(lambda: heard.replay(frames, folder), bound_s=_BOUND_S)
-            failure = tried.failure or memory.excess(before) or broken_weights(folder) or "".join(warned[:1])
+                replay = attempt(lambda: heard.replay(frames, folder), bound_s=_BOUND_S)
+            failure = replay.failure or memory.excess(before) or broken_weights(folder) or "".join(warned[:1])
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         name = _name(honest[place])
-        failure = failure or _verdict(heard, tried, owed, name, how)
-        ended: Ended = "refused" if tried.error is not None else "withstood" if owed == "same" else "accepted"
+        failure = failure or _verdict(heard, replay, owed, name, how)
+        ended: Ended = "refused" if replay.error is not None else "withstood" if owed == "same" else "accepted"
         what, how = f"{heard.scene.name}: {heard.role}", f"{name}: {how}"
-        return outcome_of(number, what, how, ended, seconds=tried.seconds, failure=failure, detail=tried.detail)
+        return outcome_of(number, what, how, ended, seconds=replay.seconds, failure=failure, detail=replay.detail)
 
     def _spoil(self, honest: list[bytes], place: int, draw: random.Random) -> tuple[str, list[bytes], Due]:
         """Spoil one message, or the order of messages, or put one of another conversation in its place."""

@@ -82,7 +82,7 @@ class NetworkFaults(ProcessCampaign):
             codes = [process.code for process in running.values()]
             seconds = max(process.ended or 0.0 for process in running.values()) - struck if struck is not None else 0.0
             problems = problems or self._judge(plan, homes, codes, struck, seconds)
-        said = " | ".join(f"{process.name}: {process.line[:300]}" for process in running.values() if process.line)
+        last_lines = " | ".join(f"{process.name}: {process.line[:300]}" for process in running.values() if process.line)
         return outcome_of(
             number,
             plan.kind if struck is not None else f"{plan.kind}, too late to strike",
@@ -90,7 +90,7 @@ class NetworkFaults(ProcessCampaign):
             "withstood" if codes == [0, 0] else "refused",
             seconds=seconds,
             failure=problems[0] if problems else "",
-            detail=f"{'; '.join(problems)}; codes {codes}; {seconds:.1f} s after the fault; said: {said}"[:3000],
+            detail=f"{'; '.join(problems)}; codes {codes}; {seconds:.1f} s after the fault; said: {last_lines}"[:3000],
         )
 
     def _judge(self, plan: FaultPlan, homes: Homes, codes: list[int | None], struck: float | None, seconds: float) -> list[str]:
@@ -121,8 +121,10 @@ class NetworkFaults(ProcessCampaign):
         began = time.monotonic()
         with self._running("undisturbed", FaultPlan(port=0, target=0)) as (homes, _, running):
             ended_well(running)
-            found = json.loads(next((homes.latest(LABEL) or homes.root).glob("result.json")).read_bytes())
-            traffic = sum(phase["bytes_sent"] + phase["bytes_received"] for phase in found["phases"] if phase["party"] == LABEL)
+            result_json = json.loads(next((homes.latest(LABEL) or homes.root).glob("result.json")).read_bytes())
+            traffic = sum(
+                phase["bytes_sent"] + phase["bytes_received"] for phase in result_json["phases"] if phase["party"] == LABEL
+            )
             return homes.digests(), int(traffic), max(GRACE_S, time.monotonic() - began)
 
 

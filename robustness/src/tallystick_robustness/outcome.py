@@ -132,8 +132,8 @@ def hearing_warnings() -> Iterator[list[str]]:
 
 def failure_of(error: BaseException) -> str:
     """Name an exception by its type and the last place in the product that it passed."""
-    ours = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.startswith(_PRODUCT)]
-    where = f"{_place(ours[-1].filename)} in {ours[-1].name}" if ours else "outside"
+    own_frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.startswith(_PRODUCT)]
+    where = f"{_place(own_frames[-1].filename)} in {own_frames[-1].name}" if own_frames else "outside"
     return f"{type(error).__name__} at {where}"
 
 

@@ -30,8 +30,8 @@ def faults(
         raise ConfigError("--workers, --ray: a campaign makes its cases in processes of its own; use --jobs N")
     rows = run(campaign=campaign, count=count, seed=seed, jobs=jobs, case=case, keeping=keeping)
     failed = sum(figures["ended"].get("failed", 0) for figures in rows)
-    said = f"{failed} cases failed; the report of --out names each kind and how to see it again" if failed else ""
-    return ExperimentResult(experiment="faults", about={"seed": seed}, rows=rows, page_of=page_of, failed=said)
+    failure_text = f"{failed} cases failed; the report of --out names each kind and how to see it again" if failed else ""
+    return ExperimentResult(experiment="faults", about={"seed": seed}, rows=rows, page_of=page_of, failed=failure_text)
 
 
 def page_of(about: Figures, rows: Sequence[Figures]) -> Benchmark:
@@ -53,8 +53,8 @@ def _outcomes(name: str, figures: Figures) -> ResultTable:
     slowest = max((counts["slowest_s"] for counts in figures["table"].values()), default=0.0)
     rows: list[list[Cell]] = []
     for what, counts in (*figures["table"].items(), ("all", {**figures["ended"], "slowest_s": slowest})):
-        shown = [counts.get(column, 0) for column in COLUMNS]
-        rows.append([what, sum(shown), *shown, counts["slowest_s"]])
+        figures_shown = [counts.get(column, 0) for column in COLUMNS]
+        rows.append([what, sum(figures_shown), *figures_shown, counts["slowest_s"]])
     columns = ["what was hit", "cases", *COLUMNS, "slowest, s"]
     return ResultTable(name=CAMPAIGNS[name].title, columns=columns, rows=rows, note=CAMPAIGNS[name].meaning)
 
@@ -70,12 +70,14 @@ def _failures(name: str, figures: Figures, seed: int) -> ResultTable:
 
 
 def _notes(name: str, figures: Figures) -> list[str]:
-    said = [f"{figures['cases']:,} cases in {figures['seconds']:,.0f} s."]
+    sentences = [f"{figures['cases']:,} cases in {figures['seconds']:,.0f} s."]
     if "memory_mib" in figures:
         highest, most_grown = (figures["memory_mib"][each] for each in ("highest", "most_grown"))
-        said.append(f"a worker held at most {highest:,} MiB, {most_grown:,} MiB more than after its first {WARM_CASES} cases.")
+        sentences.append(
+            f"a worker held at most {highest:,} MiB, {most_grown:,} MiB more than after its first {WARM_CASES} cases."
+        )
     numbers = {key.replace("_", " "): value for key, value in figures["facts"].items() if isinstance(value, int | float)}
     if numbers:
-        said.append(", ".join(f"{key} {value:g}" for key, value in numbers.items()) + ".")
+        sentences.append(", ".join(f"{key} {value:g}" for key, value in numbers.items()) + ".")
     examples = [example["detail"] for known in figures["failures"].values() for example in known["examples"]]
-    return [f"{CAMPAIGNS[name].title}: {each}" for each in said] + (examples if figures["cases"] == 1 else [])
+    return [f"{CAMPAIGNS[name].title}: {each}" for each in sentences] + (examples if figures["cases"] == 1 else [])

@@ -82,15 +82,15 @@ class Process:
             return f"a process that does not end: {self.name}"
         if self.code == -signal.SIGKILL:
             return ""
-        said = self.said
-        if "Traceback" in said:
-            last = [line for line in said.splitlines() if line and not line.startswith(" ")][-1]
+        error_text = self.said
+        if "Traceback" in error_text:
+            last = [line for line in error_text.splitlines() if line and not line.startswith(" ")][-1]
             return f"a traceback: {last.partition(':')[0]}"
         if self.code not in CODES:
             return f"exit code {self.code}"
-        lines = said.splitlines()
+        lines = error_text.splitlines()
         if self.code == 0:
-            return f"words on success: {said[:200]!r}" if lines else ""
+            return f"words on success: {error_text[:200]!r}" if lines else ""
         if len(lines) != 1:
             return f"{len(lines)} lines on standard error after exit code {self.code} instead of one"
         if not lines[0].startswith(CLEAN_STARTS):
@@ -134,11 +134,11 @@ class ForkServer:
         number = next(self._numbers)
         out, err = (self._scratch / f"{number}-{name}.{stream}" for stream in ("out", "err"))
         process = Process(name=name, out=out, err=err, fork_server=self)
-        begun: queue.SimpleQueue[bool] = queue.SimpleQueue()
-        self._waiting[number] = (process, begun)
+        ready: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._waiting[number] = (process, ready)
         request = {"request": number, "module": module, "arguments": arguments, "folder": str(folder), **options}
         self.ask({**request, "out": str(out), "err": str(err)})
-        begun.get(timeout=_START_S)
+        ready.get(timeout=_START_S)
         return process
 
     def ask(self, request: dict[str, Any]) -> None:
@@ -151,10 +151,10 @@ class ForkServer:
         for line in self._process.stdout:
             event = json.loads(line)
             if "started" in event:
-                process, begun = self._waiting.pop(event["started"])
+                process, ready = self._waiting.pop(event["started"])
                 process.pid, process.started = event["pid"], event["at"]
                 self._running[process.pid] = process
-                begun.put(True)
+                ready.put(True)
             elif "ended" in event:
                 process = self._running.pop(event["ended"])
                 process.code, process.ended = event["code"], event["at"]

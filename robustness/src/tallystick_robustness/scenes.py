@@ -151,14 +151,14 @@ def method_scenes(scratch: Path) -> list[Scene]:
 
 def recorded(scratch: Path, scenes: Sequence[Scene]) -> list[Heard]:
     """Play every scene once and keep what each role heard."""
-    found = []
+    recordings = []
     for scene in scenes:
         folders = {}
         for name in scene.roles:
             folders[name] = Heard(scene=scene, role=name, frames={}).folder(scratch, "recorded")
         heard = converse(scene.roles, folders)
-        found += [Heard(scene=scene, role=name, frames=frames) for name, frames in heard.items() if frames]
-    return found
+        recordings += [Heard(scene=scene, role=name, frames=frames) for name, frames in heard.items() if frames]
+    return recordings
 
 
 def _fixed(name: str) -> SecureRandom:
@@ -350,15 +350,15 @@ def _job_role(name: str, values: Values, *, resume: bool) -> RoleFunction:
     use = command if command == "tune" else ""
 
     def play(channels: Channels, folder: Path) -> Any:
-        mine = parse_party(own, folder=folder)
-        run = (RunFolder.latest if resume else RunFolder.new)(mine.runs, agreed, name, use=use, key=mine.run_key)
+        own_party = parse_party(own, folder=folder)
+        run = (RunFolder.latest if resume else RunFolder.new)(own_party.runs, agreed, name, use=use, key=own_party.run_key)
         logbook = Logbook(party=name, watcher=Silent())
         return run_party(
             Job(
                 contract=agreed,
-                party=mine,
+                party=own_party,
                 frame=frame,
-                keys=keys_of(frame, mine, agreed.alignment) if name != HELPER else None,
+                keys=keys_of(frame, own_party, agreed.alignment) if name != HELPER else None,
                 channels=channels,
                 folder=run,
                 logbook=logbook,

@@ -25,12 +25,12 @@ MARK = "stuck"
 def main(how: str, at: str, arguments: Sequence[str]) -> None:
     """Be the command until it gets stuck."""
     kind, _, which = at.partition(":")
-    sent, send, during = Counter[str](), Session.send, Logbook.during
+    counts, send, during = Counter[str](), Session.send, Logbook.during
 
     def send_or_hang(self: Session, message: Message) -> None:
         name = type(message).__name__
-        sent[name] += 1
-        if name == kind and sent[name] == int(which):
+        counts[name] += 1
+        if name == kind and counts[name] == int(which):
             _hang(how)
         send(self, message)
 

@@ -114,7 +114,7 @@ class Waits(ProcessCampaign):
         self._grace_s = max(GRACE_S, time.monotonic() - began)
 
     def facts(self) -> dict[str, Any]:
-        """What a reader must know of it."""
+        """Return what a reader must know of it."""
         return {"deadline_s": DEADLINE_S, "quiet_s": QUIET_S, "grace_s": round(self._grace_s, 2)}
 
     def case(self, number: int) -> CaseOutcome:
@@ -150,7 +150,7 @@ class Waits(ProcessCampaign):
 
     @contextmanager
     def _waiting(self, number: int, wait: PartnerWait, how: str) -> Iterator[Process]:
-        """The process that waits, once its partner is stuck."""
+        """Yield the process that waits, once its partner is stuck."""
         homes = copy_of_homes(self._trained, self._scratch / f"waits-{number}-{os.urandom(4).hex()}")
         self._change(homes, LABEL, serving={"token_file": "tokens", "listen": f"127.0.0.1:{free_port()}"})
         if wait.command not in ("predict", "serve"):
@@ -174,8 +174,8 @@ class Waits(ProcessCampaign):
                 started.append(partner)
                 mark = homes.home(wait.partner) / MARK
                 if _until(partner, time.monotonic(), mark.exists)[0] is None:
-                    said = f"{partner.line}; {process.line}"
-                    raise TallystickError(f"{wait.command}: {wait.partner} got not stuck at {wait.stuck_at}: {said}")
+                    last_lines = f"{partner.line}; {process.line}"
+                    raise TallystickError(f"{wait.command}: {wait.partner} got not stuck at {wait.stuck_at}: {last_lines}")
             time.sleep(SETTLES_S)
             yield process
         finally:

@@ -46,16 +46,16 @@ class Worker:
         """Start it and wait until its campaign is set up."""
         self._scratch = scratch
         scratch.mkdir()
-        self._pipe, theirs = _PROCESSES.Pipe()
-        self._process = _PROCESSES.Process(target=_work, args=(campaign, seed, scratch, theirs), daemon=True)
+        self._pipe, child_end = _PROCESSES.Pipe()
+        self._process = _PROCESSES.Process(target=_work, args=(campaign, seed, scratch, child_end), daemon=True)
         self._process.start()
-        theirs.close()
+        child_end.close()
         self.memory_mib, self.baseline_mib = 0, 0
         self.facts = self._heard(_START_S)
         if self.facts is None:
-            said = self.said
+            last_words = self.said
             self.close()
-            raise TallystickError(f"a worker of campaign {campaign.name} did not come up: {said}")
+            raise TallystickError(f"a worker of campaign {campaign.name} did not come up: {last_words}")
 
     @property
     def said(self) -> str:
@@ -161,10 +161,10 @@ def _work(campaign: type[Campaign], seed: int, scratch: Path, pipe: Connection) 
     work.mkdir()
     with campaign(work, seed=seed) as running:
         pipe.send(running.facts())
-        done, baseline = 0, 0
+        cases_done, baseline = 0, 0
         while True:
             for number in pipe.recv():
                 outcome = running.case(number)
-                done += 1
-                baseline = baseline or (resident_mib() if done >= WARM_CASES else 0)
+                cases_done += 1
+                baseline = baseline or (resident_mib() if cases_done >= WARM_CASES else 0)
                 pipe.send((outcome, resident_mib(), baseline))

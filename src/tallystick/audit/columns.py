@@ -130,13 +130,13 @@ def own_columns(own: OwnRows, dataset: Dataset, rows_R: Tensor, *, first_B: Tens
 def _targets(encoder: Encoder) -> dict[str, int]:
     """Columns that name a sequence's target item and are no features beside, and where their codes stand."""
     features = [column.name for column in encoder.numeric] + [column.name for column in encoder.categorical]
-    found: dict[str, int] = {}
+    places: dict[str, int] = {}
     place = len(encoder.categorical)
     for sequence in encoder.sequences:
         if sequence.target is not None and sequence.target not in features:
-            found.setdefault(sequence.target, place)
+            places.setdefault(sequence.target, place)
         place += sequence.shape.columns
-    return found
+    return places
 
 
 def _unused(own: OwnRows, rows_R: Tensor, targets: Collection[str]) -> tuple[ColumnValues, tuple[str, ...]]:
@@ -145,10 +145,10 @@ def _unused(own: OwnRows, rows_R: Tensor, targets: Collection[str]) -> tuple[Col
     frame = own.crossed(rows_R.numpy())
     read = feature_columns(frame, party)
     used = (*read.numeric, *read.categorical, *party.sequences, *targets)
-    taken = {*party.keys.values(), *used, party.label, party.weight, party.time}
+    used_otherwise = {*party.keys.values(), *used, party.label, party.weight, party.time}
     parts, notes = [], []
     for name, kind in frame.schema.items():
-        if name in taken:
+        if name in used_otherwise:
             continue
         if kind.is_nested():
             notes.append(f"column {name!r}, which was not used: has type {kind}, which no attack here infers")
@@ -156,20 +156,20 @@ def _unused(own: OwnRows, rows_R: Tensor, targets: Collection[str]) -> tuple[Col
         numeric = kind.is_numeric() or kind.is_temporal() or str(kind) == "Boolean"
         columns = FeatureColumns(numeric=(name,) if numeric else (), categorical=() if numeric else (name,))
         try:
-            fitted = Encoder.fit(frame, columns, torch.arange(frame.height).numpy(), encoding=party.encoding)
-            if not (fitted.numeric or fitted.categorical):
+            encoder = Encoder.fit(frame, columns, torch.arange(frame.height).numpy(), encoding=party.encoding)
+            if not (encoder.numeric or encoder.categorical):
                 notes.append(f"column {name!r} is constant: there is nothing to infer")
                 continue
-            parts.append((fitted, fitted.encode(frame).unpacked()))
+            parts.append((encoder, encoder.encode(frame).unpacked()))
         except FeatureError as error:
             notes.append(f"column {name!r}, which was not used: {error}")
     empty = torch.empty(len(rows_R), 0)
     unused = ColumnValues(
         numeric_NF=torch.cat([empty, *(features.numeric_NF for _, features in parts)], dim=1),
         categorical_NG=torch.cat([empty.long(), *(features.categorical_NG for _, features in parts)], dim=1),
-        numeric=tuple(name for fitted, _ in parts for name in fitted.numeric_names),
-        categorical=tuple(column.name for fitted, _ in parts for column in fitted.categorical),
-        categories=tuple(size for fitted, _ in parts for size in fitted.feature_shape.cardinalities),
+        numeric=tuple(name for encoder, _ in parts for name in encoder.numeric_names),
+        categorical=tuple(column.name for encoder, _ in parts for column in encoder.categorical),
+        categories=tuple(size for encoder, _ in parts for size in encoder.feature_shape.cardinalities),
     )
     return unused, tuple(notes)
 
@@ -245,7 +245,7 @@ def audit_features(
     views, kept_K = _sent(sums, truth, also)
     truth = truth.rows(kept_K)
     first = _first(folder, contract, party, truth, sums, views[0].looks_BE[:, : views[0].last_BD.shape[1]])
-    found: dict[str, FeatureLeaks] = {}
+    leaks_by_name: dict[str, FeatureLeaks] = {}
     notes: list[str] = []
     for name, columns in (("used", truth.used), ("unused", truth.unused)):
         if not (columns.numeric or columns.categorical):
@@ -269,7 +269,7 @@ def audit_features(
                 )
                 for view, its in zip(views, firsts, strict=False)
             ]
-            found[name] = _stronger(alone, together, runs=1 + len(also))
+            leaks_by_name[name] = _stronger(alone, together, runs=1 + len(also))
             notes += alone.not_measured
         except DataError as error:  # NaN of a training that diverged
             notes.append(f"all columns: {error}")
@@ -287,8 +287,8 @@ def audit_features(
         + _summary(contract, party, sums, len(truth.rows_R))
         + runs_in_words(also),
         defense="; ".join([*defense_lines(contract, of="features"), *_unbounded(contract), *start_lines(contract)]),
-        columns=[replace(each, used=name == "used") for name, leaks in found.items() for each in leaks.columns],
-        means=_means(found.get("used"), known),
+        columns=[replace(each, used=name == "used") for name, leaks in leaks_by_name.items() for each in leaks.columns],
+        means=_means(leaks_by_name.get("used"), known),
         groups=groups,
         not_measured=[*dict.fromkeys(notes), *truth.notes],
     )
@@ -336,19 +336,19 @@ def _sent(sums: RowSums, truth: Truth, also: Sequence[OtherRun]) -> tuple[list[S
     Raises DataError where fewer than ten rows are in all of them.
     """
     rows_R, kept_R = truth.rows_R, torch.ones(len(truth.rows_R), dtype=torch.bool)
-    others = []
+    other_sums = []
     for other in also:
-        theirs, _, run_id = load_columns(other.folder, other.contract)
+        truth_there, _, run_id = load_columns(other.folder, other.contract)
         number_R = other.number_N[rows_R]
-        kept_R &= (number_R >= 0) & torch.isin(number_R, theirs.rows_R)
-        others.append((_last_sums(other.folder, other.contract, run_id), number_R))
+        kept_R &= (number_R >= 0) & torch.isin(number_R, truth_there.rows_R)
+        other_sums.append((_last_sums(other.folder, other.contract, run_id), number_R))
     if also and int(kept_R.sum()) < LEAST_ROWS:
         raise DataError(f"--also: {int(kept_R.sum())} recorded rows are in all runs; give runs with the same split and seed")
     (kept_K,) = torch.nonzero(kept_R, as_tuple=True)
     views = [_embeddings(sums, rows_R[kept_K])]
-    if others:
+    if other_sums:
         together = views[0]
-        for of_other, number_R in others:
+        for of_other, number_R in other_sums:
             together = together.beside(_embeddings(of_other, number_R[kept_K]))
         views.append(together)
     return views, kept_K
@@ -375,7 +375,7 @@ def _embeddings(sums: RowSums, rows_R: Tensor) -> SentEmbeddings:
 
 
 def _first(folder: RunFolder, contract: Contract, party: str, truth: Truth, sums: RowSums, look_RD: Tensor) -> FirstBatch | None:
-    """Return the first batch and what embedded it, if the start is public and the first epoch's embeddings are among the looks."""
+    """Return the first batch and what embedded it, if the start is public and the looks hold the first epoch's embeddings."""
     is_known = contract.training.starts == "public" and StartingPoint.of(folder) is None
     if not is_known or sums.look_epochs[:1] != (0,) or contract.embedding_defenses():
         return None
@@ -403,7 +403,7 @@ def _groups(
             (kept_K,) = torch.isin(rows_R, shuffled[0]).nonzero(as_tuple=True)
             rows_R, truth = rows_R[kept_K], truth.rows(kept_K)
             contrast = _contrast(folder, truth.used, shuffled[1][torch.searchsorted(shuffled[0], rows_R)])
-        sent = dataclasses.replace(_embeddings(sums, rows_R), contrast_BCD=contrast)
+        embeddings = dataclasses.replace(_embeddings(sums, rows_R), contrast_BCD=contrast)
         attacks = {
             name: row
             for name, row in _attacks(contract).items()
@@ -411,7 +411,7 @@ def _groups(
         }
         try:
             plan = AttackPlan.of(
-                sent,
+                embeddings,
                 truth.used,
                 marginals=contrast is not None,
                 known=known,
@@ -470,5 +470,5 @@ def _summary(contract: Contract, party: str, sums: RowSums, rows: int) -> str:
 
 def _unbounded(contract: Contract) -> list[str]:
     """Say where a row may serve for others: its own embeddings are not all that is sent of it, and no total holds."""
-    said = "a row may serve for others here, so how often it is sent is not bounded, and no ε holds for the run"
-    return [said] if noise_on_embeddings(contract) and serves_others(contract) else []
+    sentence = "a row may serve for others here, so how often it is sent is not bounded, and no ε holds for the run"
+    return [sentence] if noise_on_embeddings(contract) and serves_others(contract) else []

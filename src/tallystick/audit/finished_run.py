@@ -51,22 +51,24 @@ def audit_recorded(
     contract = contract_of(path)
     folder = RunFolder.open(path)
     folder.require(contract)
-    others = [OtherRun.of(each, folder, contract) for each in also]
+    other_runs = [OtherRun.of(each, folder, contract) for each in also]
     with folder.locked():
         if (folder.views / COLUMNS).exists():
             rows = len(load_columns(folder, contract)[0].rows_R)
             if all(known >= rows for known in known_rows):  # nothing could be measured, and would stand in the place of what was
                 raise ConfigError(f"--known-rows {min(known_rows)}: {rows} rows were recorded, and some must be left to judge by")
-            features = audit_features(folder, contract, watcher=watcher, known=known_rows, also=others, seed=seed)
-            told = audit_told_columns(folder, contract, role="feature", watcher=watcher, seed=seed)
-            found = Audited(features=features, told=told)
+            features = audit_features(folder, contract, watcher=watcher, known=known_rows, also=other_runs, seed=seed)
+            told_columns = audit_told_columns(folder, contract, role="feature", watcher=watcher, seed=seed)
+            audited = Audited(features=features, told=told_columns)
         else:
-            leakage = audit_labels(folder, contract, watcher=watcher, auxiliary_labels=auxiliary_labels, also=others, seed=seed)
-            kept = (folder.views / file_of(GRADIENTS)).exists()
-            told = audit_told_columns(folder, contract, role="label", watcher=watcher, seed=seed) if kept else []
-            found = Audited(leakage=leakage, told=told)
-        _replace(folder, found)
-        return found
+            leakage = audit_labels(
+                folder, contract, watcher=watcher, auxiliary_labels=auxiliary_labels, also=other_runs, seed=seed
+            )
+            has_gradients = (folder.views / file_of(GRADIENTS)).exists()
+            told_columns = audit_told_columns(folder, contract, role="label", watcher=watcher, seed=seed) if has_gradients else []
+            audited = Audited(leakage=leakage, told=told_columns)
+        _replace(folder, audited)
+        return audited
 
 
 def _replace(folder: RunFolder, found: Audited) -> None:

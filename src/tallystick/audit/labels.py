@@ -84,14 +84,14 @@ def load_labels(folder: RunFolder, contract: Contract) -> KeptLabels:
         tensors, metadata = read_tensors(path, origin=folder.origin)
         facts = json.loads(metadata["labels"])
         of, start = str(facts["contract"]), KnownStart.read(facts.get("start"))
-        kept = KeptLabels(label_N=tensors["label_N"], own_N=tensors["own_N"], run_id=str(facts["run_id"]), start=start)
+        labels_file = KeptLabels(label_N=tensors["label_N"], own_N=tensors["own_N"], run_id=str(facts["run_id"]), start=start)
     except (StorageError, KeyError, ValueError, TypeError) as error:
         raise DataError(f"{path}: is cut short or holds no labels ({error}); run the contract again") from None
     if of != contract.hash:
         raise DataError(
             f"{path}: is of contract {of[:8]}, but here {contract.hash[:8]} is audited; give the folder of its own run"
         )
-    return kept
+    return labels_file
 
 
 def unattacked(contract: Contract) -> results.Audit | None:
@@ -124,22 +124,22 @@ def audit_labels(
     """
     if (why := unattacked(contract)) is not None:
         return why
-    kept = load_labels(folder, contract)
-    label_N, own_N = kept.label_N, kept.own_N
+    labels_file = load_labels(folder, contract)
+    label_N, own_N = labels_file.label_N, labels_file.own_N
     if contract.target.type == "regression":
         watcher.say("attacking what this side sent, for its numbers, as a feature party could")
-        return _audit_numbers(folder, contract, kept, known=auxiliary_labels, also=also, seed=seed)
+        return _audit_numbers(folder, contract, labels_file, known=auxiliary_labels, also=also, seed=seed)
     outside, unusable = outside_attacks() if contract.audit is True else ({}, {})
     quick = contract.audit == "quick"
     attacks = _attacks(contract, outside, auxiliary_labels)
-    found: list[results.AttackResult] = []
+    results_found: list[results.AttackResult] = []
     growth: list[results.LeakGrowth] = []
     unmeasured = [f"{name}: {why}" for name, why in unusable.items()]
     unmeasured += [f"{', '.join(left_out)}: {QUICK}"] if (left_out := _left_out(contract)) else []
-    seen: list[tuple[View, RowSums | None]] = []
+    views: list[tuple[View, RowSums | None]] = []
     watcher.say("attacking what this side sent, for labels, as a feature party could")
     for number, peer in enumerate(contract.feature_parties):
-        store = _store(folder, contract, kept, peer)
+        store = _store(folder, contract, labels_file, peer)
         sums = whole = None
         growing = []
         for epoch, up_to_it, whole in _sums_by_epoch(
@@ -147,27 +147,29 @@ def audit_labels(
         ):  # in memory one after the other
             growing.append((epoch, _some_rows(whole)))
             sums = up_to_it
-        view = _seen_view(contract, kept, store, whole, number=number)
-        seen.append((view, sums))
+        view = _seen_view(contract, labels_file, store, whole, number=number)
+        views.append((view, sums))
         evaluation = LabelInferenceEvaluation(view, label_N, whole=whole, evaluator=EVALUATOR, seed=seed)
         for done, (name, row) in enumerate(attacks):
             measured = _measured(row, evaluation, view, label_N[own_N], outside=name in outside)
             if isinstance(measured, str):
                 unmeasured.append(f"{name}, in {peer}'s seat: {measured}")
             else:
-                found.append(attack_result(name, row, peer, measured, note=row.description if name in outside else ""))
+                results_found.append(attack_result(name, row, peer, measured, note=row.description if name in outside else ""))
             watcher.progress("attacks", number * len(attacks) + done + 1, len(contract.feature_parties) * len(attacks))
         growth += _growth(growing, label_N, dict(attacks), peer, seed=seed) if not quick else []
         if also and whole is not None:
             together = {name: row for name, row in attacks if name not in outside}
             more, reasons = _audit_together(whole, also, label_N, together, peer, seed=seed)
-            found, unmeasured = found + more, unmeasured + reasons
-    summary = _summary(contract, seen, trained=epochs_trained(folder)) + runs_in_words(also)
-    return results.Audit(summary=summary, defense=_defense(contract), attacks=found, growth=growth, not_measured=unmeasured)
+            results_found, unmeasured = results_found + more, unmeasured + reasons
+    summary = _summary(contract, views, trained=epochs_trained(folder)) + runs_in_words(also)
+    return results.Audit(
+        summary=summary, defense=_defense(contract), attacks=results_found, growth=growth, not_measured=unmeasured
+    )
 
 
 def _seen_view(contract: Contract, kept: KeptLabels, store: ViewStore, whole: View | None, *, number: int) -> View:
-    """Return what the attacks on the feature party of this number read: some of its steps, or in a quick audit the sums by row."""
+    """Return what the attacks on the feature party of this number read: some of its steps, or in a quick audit sums by row."""
     if contract.audit != "quick":
         steps = _real_rows(store.load("cut_gradient"), kept.own_N)
         start = kept.start.seen_by(number, contract) if kept.start is not None else None
@@ -184,21 +186,21 @@ def _audit_together(
     """Attack one vector per row of several runs together; attacks on single batches gain nothing by them."""
     view = pooled_runs([whole, *(_sums_of_other(other, whole, label_N, peer) for other in also)])
     evaluation, runs = LabelInferenceEvaluation(view, label_N, evaluator=EVALUATOR, seed=seed), 1 + len(also)
-    found, reasons = [], []
+    results_found, reasons = [], []
     for name, row in attacks.items():
         if row.over_training and not row.from_flip:  # every run replaces labels anew
             measured = _measured(row, evaluation, view, label_N[view.steps[0].rows_B], outside=False)
             if isinstance(measured, str):
                 reasons.append(f"{name}, in {peer}'s seat, {runs} runs together: {measured}")
             else:
-                found.append(attack_result(name, row, peer, measured, runs=runs))
-    return found, reasons
+                results_found.append(attack_result(name, row, peer, measured, runs=runs))
+    return results_found, reasons
 
 
 def _sums_of_other(other: OtherRun, whole: View, label_N: Tensor, peer: str) -> View:
     """Another run's sums over its whole training, by this run's row numbers; raises DataError where labels are not the same."""
-    kept = load_labels(other.folder, other.contract)
-    store = sums_of(_store(other.folder, other.contract, kept, peer))
+    labels_file = load_labels(other.folder, other.contract)
+    store = sums_of(_store(other.folder, other.contract, labels_file, peer))
     if not (epochs := store.epochs()):
         raise DataError(f"{store.folder} holds no sums per row; run the contract until an epoch is over at least")
     view = store.load(epochs[-1]).view(classes=whole.classes)
@@ -206,7 +208,7 @@ def _sums_of_other(other: OtherRun, whole: View, label_N: Tensor, peer: str) -> 
     known_B = other.renumbered(step.rows_B)
     step = step.only(known_B >= 0)
     here_B = known_B[known_B >= 0]
-    if not torch.equal(kept.label_N[step.rows_B], label_N[here_B]):
+    if not torch.equal(labels_file.label_N[step.rows_B], label_N[here_B]):
         raise DataError(f"{other.folder.path}: its labels are not those of the run that is audited; give a run of the same table")
     return replace(view, steps=(replace(step, rows_B=here_B),))
 
@@ -227,16 +229,16 @@ def _left_out(contract: Contract) -> list[str]:
     """Name the attacks that fit the target and that the quick form does not run."""
     if contract.audit != "quick":
         return []
-    tried = {name for name, _ in _attacks(contract, {}, AUXILIARY_LABELS)}
+    names_run = {name for name, _ in _attacks(contract, {}, AUXILIARY_LABELS)}
     every = {name for name, _ in _attacks(contract.model_copy(update={"audit": True}), {}, AUXILIARY_LABELS)}
-    return [name for name in LABEL_INFERENCE_ATTACKS if name in every - tried]
+    return [name for name in LABEL_INFERENCE_ATTACKS if name in every - names_run]
 
 
 def _flip(contract: Contract) -> float | None:
     """With what chance the contract has one of two labels replaced by the other; None where it does not."""
     epsilons = [defense.epsilon for defense in contract.defenses().labels if isinstance(defense, LabelDP)]
-    kept = prod(tanh(epsilon / 2) for epsilon in epsilons)  # of each 1 - 2 / (1 + e^epsilon)
-    return (1 - kept) / 2 if epsilons and contract.target.type == "binary" else None
+    kept_share = prod(tanh(epsilon / 2) for epsilon in epsilons)  # of each 1 - 2 / (1 + e^epsilon)
+    return (1 - kept_share) / 2 if epsilons and contract.target.type == "binary" else None
 
 
 def sums_of(store: ViewStore, received: Received = "cut_gradient") -> RowStore:
@@ -263,14 +265,14 @@ def _audit_numbers(
         for name, row in {**LABEL_INFERENCE_ATTACKS, **outside}.items()
         if row.numbers
     }
-    found: list[results.AttackResult] = []
+    results_found: list[results.AttackResult] = []
     unmeasured = [f"{name}: {why}" for name, why in unusable.items()]
     unmeasured += ["several runs together: attacks on numbers read single steps, of one run"] if also else []
-    seen: list[tuple[View, RowSums | None]] = []
+    views: list[tuple[View, RowSums | None]] = []
     for peer in contract.feature_parties:
         steps = _real_rows(_store(folder, contract, kept, peer).load("cut_gradient"), kept.own_N)
         view = View(received="cut_gradient", steps=steps, classes=0)
-        seen.append((view, None))
+        views.append((view, None))
         for name, row in attacks.items():
             try:
                 metrics = evaluate_on_numbers(row.attack, view, kept.label_N, knows=row.knows, seed=seed)
@@ -285,9 +287,9 @@ def _audit_numbers(
             if metrics is None:
                 unmeasured.append(f"{name}, in {peer}'s seat: fewer than three rows, or all numbers are equal")
             else:
-                found.append(_ranked(name, row, peer, metrics))
-    summary = _summary(contract, seen, trained=epochs_trained(folder))
-    return results.Audit(summary=summary, defense=_defense(contract), attacks=found, not_measured=unmeasured)
+                results_found.append(_ranked(name, row, peer, metrics))
+    summary = _summary(contract, views, trained=epochs_trained(folder))
+    return results.Audit(summary=summary, defense=_defense(contract), attacks=results_found, not_measured=unmeasured)
 
 
 def _ranked(name: str, row: LabelInferenceAttack, peer: str, metrics: NumberMetrics) -> results.AttackResult:
@@ -313,14 +315,14 @@ def _measured(
     if row.with_model:
         return NO_MODEL
     try:
-        found = evaluation(row)
+        metrics = evaluation(row)
     except DataError as error:  # NaN of a training that diverged
         return str(error)
     except (Exception, SystemExit) as error:
         if not outside and not isinstance(error, UNSOLVED):
             raise
         return _raised(error)
-    return found if found is not None else _why_not(row, label_R, view)
+    return metrics if metrics is not None else _why_not(row, label_R, view)
 
 
 def _raised(error: Exception | SystemExit) -> str:
@@ -329,7 +331,7 @@ def _raised(error: Exception | SystemExit) -> str:
 
 
 def _sums_by_epoch(store: RowStore, own_N: Tensor, contract: Contract, *, last: bool) -> Iterator[tuple[int, RowSums, View]]:
-    """What an attacker had by the end of each kept epoch, or of the last, of own rows; before the last of some, for growth."""
+    """Yield what an attacker had of own rows by the end of each kept epoch, or of the last; before the last of some rows."""
     epochs = store.epochs()
     for epoch in epochs[-1:] if last else epochs:
         sums = store.load(epoch) if epoch == epochs[-1] else store.load(epoch).some(GROWTH_ROWS)
@@ -364,7 +366,7 @@ def _growth(
     """Run some quick attacks on the sums as they were by the end of each kept epoch."""
     quick = {name: attacks[name] for name in GROWTH if name in attacks}
     evaluator = AttackEvaluator(replicates=1)
-    found: dict[str, list[tuple[int, float]]] = {}
+    course: dict[str, list[tuple[int, float]]] = {}
     for epoch, some in by_epoch if len(by_epoch) > 1 else ():
         evaluation = LabelInferenceEvaluation(some, label_N, evaluator=evaluator, seed=seed)
         for name, row in quick.items():
@@ -373,7 +375,7 @@ def _growth(
             except DataError:  # which is said among what was not measured
                 continue
             if metrics is not None:
-                found.setdefault(name, []).append((epoch + 1, metrics.symmetric_auc.mean))
+                course.setdefault(name, []).append((epoch + 1, metrics.symmetric_auc.mean))
     return [
         results.LeakGrowth(
             name=name,
@@ -381,7 +383,7 @@ def _growth(
             epochs=[at for at, _ in points],
             symmetric_auc=[auc for _, auc in points],
         )
-        for name, points in found.items()
+        for name, points in course.items()
         if len(points) == len(by_epoch)
     ]
 
@@ -399,14 +401,14 @@ def _why_not(row: LabelInferenceAttack, label_R: Tensor, view: View) -> str:
 
 def _real_rows(steps: tuple[StepView, ...], own_N: Tensor) -> tuple[StepView, ...]:
     """Only rows that this side has: elsewhere there is no true label to lose."""
-    kept = []
+    real_steps = []
     for step in steps:
         if int(step.rows_B.max()) >= len(own_N):
             raise DataError(f"the recorded view names row {int(step.rows_B.max())}, but there are labels for {len(own_N)} rows")
         own_B = own_N[step.rows_B]
         if own_B.any():
-            kept.append(step if own_B.all() else step.only(own_B))
-    return tuple(kept)
+            real_steps.append(step if own_B.all() else step.only(own_B))
+    return tuple(real_steps)
 
 
 def _summary(contract: Contract, seen: Sequence[tuple[View, RowSums | None]], *, trained: int | None) -> str:

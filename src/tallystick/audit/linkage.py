@@ -82,8 +82,8 @@ class LinkedSide:
 
 def kept_linkage(folder: RunFolder) -> results.LinkageSummary | None:
     """Load what the audit of this run's linkage found; None if it was not audited yet."""
-    kept = folder.noted(NOTE)
-    return msgspec.convert(kept, prepared(results.LinkageSummary)) if kept else None
+    note = folder.noted(NOTE)
+    return msgspec.convert(note, prepared(results.LinkageSummary)) if note else None
 
 
 def keep_linkage(folder: RunFolder, summary: results.LinkageSummary) -> None:
@@ -97,29 +97,29 @@ def audit_linkage(side: LinkedSide, terms: SimilarityConfig) -> results.LinkageS
     No guarantee: no attack here found more, another may.
     """
     contract, progress, keys, alignment = side.contract, side.progress, side.keys, side.alignment
-    sent = sent_keys(contract, side.folder, keys)
+    sent_numbers = sent_keys(contract, side.folder, keys)
     helper = contract.helper or ""
-    found_keys = located_by_helper(keys, sent, terms, party=side.party, helper=helper, progress=progress)
+    found_keys = located_by_helper(keys, sent_numbers, terms, party=side.party, helper=helper, progress=progress)
     maps, before = [], {}
     if terms.numbers and not terms.texts:
-        truth_ND, sent_ND = (places_of(some, terms)[alignment.own_rows] for some in (keys, sent))
+        truth_ND, sent_ND = (places_of(some, terms)[alignment.own_rows] for some in (keys, sent_numbers))
         for peer in contract.feature_parties if side.is_label else (contract.label_party,):
             attacked: Attacked | None
             if side.is_label:
-                found = alignment.candidates[peer]
-                attacked, located = attack_on_label_party(truth_ND, sent_ND, found, terms, peer=peer, party=side.party)
-                before[peer] = _before_noise(found, located, sent_ND, terms)
+                links = alignment.candidates[peer]
+                attacked, located = attack_on_label_party(truth_ND, sent_ND, links, terms, peer=peer, party=side.party)
+                before[peer] = _before_noise(links, located, sent_ND, terms)
             else:
-                found = alignment.candidates[side.party]
-                attacked, located = attack_on_feature_party(truth_ND, sent_ND, found, terms, label_party=peer, party=side.party)
+                links = alignment.candidates[side.party]
+                attacked, located = attack_on_feature_party(truth_ND, sent_ND, links, terms, label_party=peer, party=side.party)
             found_keys += attacked.findings(terms, progress=progress) if attacked is not None else []
-            maps.append(_map(truth_ND, located, found, terms, names=(side.party, peer)))
-    named, notes = _texts_named(side, terms)
+            maps.append(_map(truth_ND, located, links, terms, names=(side.party, peer)))
+    text_names, notes = _texts_named(side, terms)
     summary = summary_of(terms, alignment, party=side.party, before=before)
     return msgspec.structs.replace(
         summary,
         attacks=found_keys,
-        named=named,
+        named=text_names,
         notes=[*summary.notes, *notes],
         maps=[one for one in maps if one.links],
         examples=_examples(keys, alignment, party=side.party) if terms.texts else [],
@@ -135,7 +135,7 @@ def _texts_named(side: LinkedSide, terms: SimilarityConfig) -> tuple[list[NamedK
         notes.append("Keys with text are not attacked beside filters of numbers, which take too much memory for all pairs.")
         return [], notes
     contract, progress, keys, alignment = side.contract, side.progress, side.keys, side.alignment
-    found = texts_named_by_helper(keys, terms, party=side.party, helper=contract.helper or "", progress=progress)
+    named_keys = texts_named_by_helper(keys, terms, party=side.party, helper=contract.helper or "", progress=progress)
     for name, candidates in alignment.candidates.items():
         if not (candidates.numbers_NK != PAD).any():
             continue
@@ -145,14 +145,14 @@ def _texts_named(side: LinkedSide, terms: SimilarityConfig) -> tuple[list[NamedK
                 f"{MOST_LINKED:,}."
             )
         elif side.is_label:
-            found += texts_named_by_feature_party(
+            named_keys += texts_named_by_feature_party(
                 keys, alignment.own_rows, candidates, terms, party=side.party, peer=name, progress=progress
             )
         else:
-            found += texts_named_by_label_party(
+            named_keys += texts_named_by_label_party(
                 keys, alignment.own_rows, candidates, terms, party=name, label_party=contract.label_party, progress=progress
             )
-    return found, notes
+    return named_keys, notes
 
 
 def summary_of(
@@ -237,8 +237,8 @@ def _map(
         rows = by_number(int(target)) if by_number is not None else found.numbers_NK[target]
         pairs += [(int(row), place) for row in rows[rows != PAD][:LINKS_OF_ONE]]
     linked = list(dict.fromkeys(row for row, _ in pairs))
-    others = np.linspace(0, len(own_ND) - 1, min(len(own_ND), OTHERS_ON_THE_MAP), dtype=np.int64).tolist()
-    shown_rows = list(dict.fromkeys([*linked, *others]))
+    unlinked_rows = np.linspace(0, len(own_ND) - 1, min(len(own_ND), OTHERS_ON_THE_MAP), dtype=np.int64).tolist()
+    shown_rows = list(dict.fromkeys([*linked, *unlinked_rows]))
     index = {row: at for at, row in enumerate(shown_rows)}
     first, second = terms.numbers[0], terms.numbers[min(1, len(terms.numbers) - 1)]
     flat = len(terms.numbers) == 1

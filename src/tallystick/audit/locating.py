@@ -75,13 +75,13 @@ class Attacked:
 
     def findings(self, terms: SimilarityConfig, *, seed: int = 0, progress: Progress = no_progress) -> list[LocatedKeys]:
         """Attack, and measure in each scale."""
-        found = []
+        keys_located = []
         for name, located in locate(self.view, progress=progress, seed=seed).items():
             for scale in scales_of(terms):
                 rng = np.random.default_rng([seed, 2])
                 measured = measure_located(name, located, self.truth_ND, scale.unit_D, rng=rng)
                 if measured is not None:
-                    found.append(
+                    keys_located.append(
                         replace(
                             measured,
                             attacker=self.attacker,
@@ -91,7 +91,7 @@ class Attacked:
                             note=self.stand_in,
                         )
                     )
-        return found
+        return keys_located
 
 
 def metric_of(terms: SimilarityConfig, scale: SimilarityScale | None) -> DistanceModel:
@@ -113,7 +113,7 @@ def places_of(keys: SimilarKeys, terms: SimilarityConfig) -> Floats:
 
 
 def units_of(terms: SimilarityConfig) -> tuple[Floats, str]:
-    """Return what one of that scale is, per dimension: metres if the contract says so of every number, else the key's own unit."""
+    """Return what one of that scale is, per dimension: metres if the contract says so of each number, else the key's unit."""
     weighted = terms.helper_sees == "clear"
     scale_D = np.array([d.scale / (d.weight if weighted else 1.0) for d in terms.numbers])
     if all(d.metres is not None for d in terms.numbers):
@@ -145,9 +145,9 @@ def helper_view(
 ) -> RanksView | FiltersView:
     """Build the helper's view of one side's numbers; of filters with a few keys that it knows."""
     if terms.helper_sees == "filters":
-        known = np.sort(rng.permutation(len(truth_ND))[:KNOWN])
+        known_T = np.sort(rng.permutation(len(truth_ND))[:KNOWN])
         filters = tuple(encoded.filters[d.name] for d in terms.numbers)
-        return FiltersView(filters=filters, known_T=known, known_TD=truth_ND[known])
+        return FiltersView(filters=filters, known_T=known_T, known_TD=truth_ND[known_T])
     bits_D, low_D, extent_D = np.array(_ranges(terms)).T
     return RanksView(ranks_ND2=encoded.ranks_ND2, bits_D=bits_D, low_D=low_D, extent_D=extent_D)
 

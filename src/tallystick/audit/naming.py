@@ -71,11 +71,11 @@ def texts_named_by_label_party(
     """Name a feature party's keys as the label party could by similarities; the feature party measures it."""
     rng = np.random.default_rng([0, 7])
     linked = np.flatnonzero(candidates.numbers_NK[:, 0] != PAD)
-    chosen = np.sort(rng.permutation(linked)[:MOST_KEYS])
-    numbers_NK = candidates.numbers_NK[chosen]
+    sample_T = np.sort(rng.permutation(linked)[:MOST_KEYS])
+    numbers_NK = candidates.numbers_NK[sample_T]
     targets_T, number_NK = _renumbered(numbers_NK)
     some = rng.integers(0, (numbers_NK != PAD).sum(axis=1))  # which of a row's links reads most like it, nobody here knows
-    played = rows_M[numbers_NK[np.arange(len(chosen)), some]]
+    played = rows_M[numbers_NK[np.arange(len(sample_T)), some]]
     truth = rows_M[targets_T]
     listed = _distinct(keys, rng, first=truth)
     distance_NT = _apart(keys, played, truth, terms)
@@ -89,7 +89,7 @@ def texts_named_by_label_party(
         metric=metric,
     )
     stand_in = (
-        f"{label_party} has its own rows' texts, which {party} does not know: {len(chosen):,} rows of {label_party} read like "
+        f"{label_party} has its own rows' texts, which {party} does not know: {len(sample_T):,} rows of {label_party} read like "
         "one of the rows that they are linked to"
     )
     return _measured(
@@ -113,15 +113,15 @@ def texts_named_by_feature_party(
     """
     rng = np.random.default_rng([0, 8])
     linked = np.flatnonzero(candidates.numbers_NK[:, 0] != PAD)
-    chosen = np.sort(rng.permutation(linked)[: MOST_KEYS // 5])
+    sample_T = np.sort(rng.permutation(linked)[: MOST_KEYS // 5])
     numbers_M, number_NK = _renumbered(candidates.numbers_NK)
     position_L, place_L = np.nonzero(number_NK != PAD)
     order_L = np.lexsort((place_L, number_NK[position_L, place_L]))  # the most similar first
     first_M = np.unique(number_NK[position_L, place_L][order_L], return_index=True)[1]
     played = rows_N[position_L[order_L[first_M]]]
-    truth = rows_N[chosen]
+    truth = rows_N[sample_T]
     listed = _distinct(keys, rng, first=truth)
-    view = FeaturePartyTexts(distance_NS=_apart(keys, played, listed, terms), numbers_TK=number_NK[chosen])
+    view = FeaturePartyTexts(distance_NS=_apart(keys, played, listed, terms), numbers_TK=number_NK[sample_T])
     stand_in = (
         f"{peer} has its own rows' texts, which {party} does not know: {len(numbers_M):,} rows of {peer} read like the row of "
         f"{party} that is most similar to each"
@@ -155,9 +155,9 @@ def _distinct(keys: SimilarKeys, rng: np.random.Generator, *, first: Integers | 
     rows = rng.permutation(len(keys))
     rows = rows if first is None else np.concatenate((first, rows))
     by_text = {_text(keys, int(row)): int(row) for row in rows[::-1]}
-    chosen = list({_text(keys, int(row)): by_text[_text(keys, int(row))] for row in rows}.values())
+    distinct_rows = list({_text(keys, int(row)): by_text[_text(keys, int(row))] for row in rows}.values())
     most = MOST_KEYS if first is None else max(MOST_KEYS, len(set(first.tolist())))
-    return rng.permutation(np.array(chosen[:most], dtype=np.int64))
+    return rng.permutation(np.array(distinct_rows[:most], dtype=np.int64))
 
 
 def _text(keys: SimilarKeys, row: int) -> tuple[str, ...]:

@@ -50,12 +50,12 @@ class OtherRun:
             raise ConfigError(f"--also {path}: both runs must align by intersection, so that a row of one is known in the other")
         if agreed.parties.keys() != contract.parties.keys() or agreed.target != contract.target:
             raise ConfigError(f"--also {path}: is of other parties or another target; give a run of the same ones")
-        (here, mine), (there, theirs) = (_aligned(each) for each in (folder, other))
+        (here, rows_here), (there, rows_there) = (_aligned(each) for each in (folder, other))
         if here != there:
             raise ConfigError(f"--also {path}: is of other ids of this party's table; give a run of the same table")
-        position_N = torch.full((int(max(mine.max(), theirs.max())) + 1,), -1, dtype=torch.int64)
-        position_N[theirs] = torch.arange(len(theirs))
-        return cls(folder=other, contract=agreed, number_N=position_N[mine])
+        position_N = torch.full((int(max(rows_here.max(), rows_there.max())) + 1,), -1, dtype=torch.int64)
+        position_N[rows_there] = torch.arange(len(rows_there))
+        return cls(folder=other, contract=agreed, number_N=position_N[rows_here])
 
     def renumbered(self, rows_B: Tensor) -> Tensor:
         """By what position the audited run calls these rows of the other run; -1 where it lacks one."""
@@ -75,8 +75,8 @@ def runs_in_words(also: Sequence[OtherRun]) -> str:
 
 def _aligned(folder: RunFolder) -> tuple[str, Tensor]:
     """Return the fingerprint of the ids, and the own row at each position."""
-    kept = folder.load_alignment()
-    if kept is None:
+    aligned = folder.load_alignment()
+    if aligned is None:
         raise ConfigError(f"{folder.path}: holds no alignment; give a run that was trained")
-    saved, alignment = kept
+    saved, alignment = aligned
     return saved.table, torch.from_numpy(alignment.rows_N.copy())

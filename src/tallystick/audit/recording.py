@@ -98,7 +98,7 @@ class AuditedRun:
 
     @property
     def kept_epochs(self) -> tuple[int, int]:
-        """Return how many of the first epochs, and how many later ones, are kept for the audits; none of either if there is none."""
+        """Return how many of the first epochs, and how many later ones, are kept for the audits; 0 of either if none."""
         # A quick audit reads sums over the training alone; numbers are read off the first steps.
         labels = self.audits_numbers or (self.audits_labels and self.contract.audit is True)
         hides = self.membership is not None
@@ -138,11 +138,11 @@ def recorders(run: AuditedRun, widths: Sequence[int], *, resume_epoch: int) -> S
     schedule, epochs = dataset.schedule(training, seed=contract.seed), training.epochs
     if contract.refits:  # whose gradients tell of the validation rows' labels, too
         schedule, epochs = dataset.with_validation().schedule(training, seed=contract.seed), 2 * epochs
-    made: list[CutObserver] = []
+    observers: list[CutObserver] = []
     for number, (width, store) in enumerate(zip(widths, run.stores, strict=True)):
         store.drop_from(resume_epoch)
-        made.append(_observer(run, store, schedule, number, width=width, epochs=epochs, resume_epoch=resume_epoch))
-    return made
+        observers.append(_observer(run, store, schedule, number, width=width, epochs=epochs, resume_epoch=resume_epoch))
+    return observers
 
 
 def pass_recorder(run: AuditedRun, width: int, validated: Sequence[Tensor] = (), *, anew: bool = False) -> PassRecorder | None:

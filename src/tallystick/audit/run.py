@@ -51,21 +51,21 @@ def audit_run(run: AuditedRun, own: OwnRows, *, watcher: Watcher, during: Callab
         watcher.say("no step was recorded, so there is nothing to audit")
         return Audited(membership=_membership(run, watcher))
     leakage = features = None
-    told: list[results.ToldColumns] = []
+    told_columns: list[results.ToldColumns] = []
     with during():
         membership = _membership(run, watcher)
         if run.audits_labels:
             leakage = audit_labels(
                 folder, contract, watcher=watcher, auxiliary_labels=max(AUXILIARY_LABELS, contract.target.classes)
             )
-            told = _told_by_label_party(run, own, watcher)
+            told_columns = _told_by_label_party(run, own, watcher)
         if run.audits_columns:
             features = _columns(run, own, watcher)
             if run.sums_received_gradients:
-                told = audit_told_columns(folder, contract, role="feature", watcher=watcher)
+                told_columns = audit_told_columns(folder, contract, role="feature", watcher=watcher)
     if not (run.audits_labels or run.audits_columns):
         folder.forget_views()  # only an audit of labels or columns may be asked for again
-    audited = Audited(membership=membership, leakage=leakage, features=features, told=told)
+    audited = Audited(membership=membership, leakage=leakage, features=features, told=told_columns)
     keep_audited(folder, audited)
     return audited
 
@@ -88,8 +88,8 @@ def _membership(run: AuditedRun, watcher: Watcher) -> results.Audit | None:
     received: Received = "cut_gradient" if run.is_label else "cut_embedding"
     (store,) = run.stores  # where membership is a secret there are two parties
     steps = store.load(received) if store.files() else ()
-    sent = None if run.is_label else run.dataset.sent_columns
-    return audit_membership(steps, own_N, peer=store.folder.name, received=received, say=watcher.say, sent=sent)
+    sent_columns = None if run.is_label else run.dataset.sent_columns
+    return audit_membership(steps, own_N, peer=store.folder.name, received=received, say=watcher.say, sent=sent_columns)
 
 
 def _told_by_label_party(run: AuditedRun, own: OwnRows, watcher: Watcher) -> list[results.ToldColumns]:

@@ -56,7 +56,7 @@ def audit_told_columns(
         return []
     watcher.say("attacking own columns by what cut gradients tell of them, as another feature party could")
     peers = contract.feature_parties if role == "label" else (contract.label_party,)
-    found = []
+    told_columns = []
     for peer in peers:
         store = ViewStore(folder=folder.views / peer, contract=contract.hash, origin=folder.origin, run_id=run_id)
         rows = sums_of(store) if role == "label" else gradient_sums(store)
@@ -77,8 +77,8 @@ def audit_told_columns(
             classes_NC, own_ND = one_hot(_class_of(here), 2).float(), None
             by = " or ".join(name for name in contract.feature_parties if name != party)
             who = f"{by}, for whose gradients {party}'s own stand, without its own columns,"
-        found.append(_told(contract, party, by, who, here, own_ND, classes_NC, columns, seed=seed))
-    return found
+        told_columns.append(_told(contract, party, by, who, here, own_ND, classes_NC, columns, seed=seed))
+    return told_columns
 
 
 def _class_of(step: StepView) -> Tensor:
@@ -90,7 +90,7 @@ def _class_of(step: StepView) -> Tensor:
 
 
 def _by_class(x_ND: Tensor, classes_NC: Tensor) -> Tensor:
-    """Build a block of columns for each class, 0 in rows of others, so that a line is fitted to each; of many numbers one block."""
+    """Build a block of columns for each class, 0 in rows of others, so that each gets an own line; numbers get one block."""
     if x_ND.shape[1] * classes_NC.shape[1] > MOST_INPUTS:
         return x_ND
     return (classes_NC[:, :, None] * x_ND[:, None]).flatten(1)
@@ -132,12 +132,14 @@ def _told(
 ) -> results.ToldColumns:
     """Return what is rebuilt with gradients, and what would be without."""
     quick = contract.audit == "quick"
-    known = [count for count in (QUICK_KNOWN if quick else KNOWN) if len(columns) >= 2 * count]
+    known_counts = [count for count in (QUICK_KNOWN if quick else KNOWN) if len(columns) >= 2 * count]
     notes: list[str] = []
     leaks: list[FeatureLeaks] = []
     for gradients in (step, None):
         try:
-            plan = AttackPlan.of(_views(own_ND, classes_NC, gradients), columns, known=known, draws=1, attacks=ATTACKS, seed=seed)
+            plan = AttackPlan.of(
+                _views(own_ND, classes_NC, gradients), columns, known=known_counts, draws=1, attacks=ATTACKS, seed=seed
+            )
             leaks.append(plan.leaks(PlannedAttack.__call__))
         except DataError as error:  # NaN of a training that diverged
             notes.append(f"columns of {party} by {by}: {error}")
@@ -151,8 +153,8 @@ def _told(
         "labels promises anything for columns; only `training.gradients: none` sends no gradient. Every figure is a floor.",
         columns=list(with_gradients.columns),
         without=list(without.columns),
-        means=_means(with_gradients, known),
-        means_without=_means(without, known),
+        means=_means(with_gradients, known_counts),
+        means_without=_means(without, known_counts),
         not_measured=[*notes, *dict.fromkeys(with_gradients.not_measured)],
     )
 

@@ -51,9 +51,9 @@ class LocalEngine:
         ((_, each),) = self.map(IDLE, [b""], int)
         cores = os.cpu_count() or 1
         self._require_memory(each, "before any data")
-        found = f"a local worker answers, and takes {size_in_words(each)} before any data; {self.workers} are asked for"
+        answer = f"a local worker answers, and takes {size_in_words(each)} before any data; {self.workers} are asked for"
         crowded = f"; {self.workers * self.threads} threads are more than the {cores} cores here, which makes nothing faster"
-        return found + (crowded if self.workers * self.threads > cores else "")
+        return answer + (crowded if self.workers * self.threads > cores else "")
 
     def _require_memory(self, each: int, when: str) -> None:
         free = free_memory()
@@ -77,17 +77,17 @@ class _Worker:
     """A process, this side of its connection, and the task that it is at."""
 
     def __init__(self, work: Work, threads: int) -> None:
-        self.connection, theirs = Pipe()
+        self.connection, child_end = Pipe()
         self.task: _Task | None = None
-        command = [sys.executable, "-P", "-m", "tallystick.compute.worker", str(theirs.fileno())]
+        command = [sys.executable, "-P", "-m", "tallystick.compute.worker", str(child_end.fileno())]
         self.process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
-            pass_fds=[theirs.fileno()],
+            pass_fds=[child_end.fileno()],
             env=os.environ | {"PYTHONPATH": os.pathsep.join(each for each in sys.path if each)},
             start_new_session=True,  # so that Ctrl-C reaches this process alone, which ends the workers
         )
-        theirs.close()
+        child_end.close()
         with suppress(OSError):  # whoever waits for an answer finds out that it is dead
             self.connection.send_bytes(msgspec.msgpack.encode((work.prepare, threads, own_versions())))
             self.connection.send_bytes(work.shared)

@@ -184,7 +184,7 @@ class JoinedCluster:
         return reply, bytes(body)
 
     def machines(self) -> Machines:
-        """What a task that does nothing takes on each machine."""
+        """Return what a task that does nothing takes on each machine."""
         self.tell(Measure())
         reply, _ = self._heard(None)
         if not isinstance(reply, Machines) or not reply.took:

@@ -257,7 +257,7 @@ class _Cluster:
 
 
 def _perform_on_ray(prepare: str, shared: bytes, given: bytes, threads: int, versions: str) -> bytes:
-    """What Ray's workers run: names and bytes, as every engine's do."""
+    """Run a task on Ray's workers: names and bytes, as every engine's are."""
     return perform(Work(prepare=prepare, shared=shared), given, threads=threads, versions=versions)
 
 
@@ -310,5 +310,5 @@ def _lost(address: str, why: str) -> str:
 
 
 def _line(error: BaseException) -> str:
-    """What an error says, without colours and line ends."""
+    """Return what an error says, without colours and line ends."""
     return printable(" ".join(re.sub("\x1b\\[[0-9;]*m", "", str(error)).split()), most=_WORDS)

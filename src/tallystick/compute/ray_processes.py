@@ -46,10 +46,10 @@ class RayProcesses:
 
         Raises what a process raised, and ComputeError for one that is gone, a cluster that is lost, or no answer in time.
         """
-        asked, self._asked = self._asked, []
+        pending, self._asked = self._asked, []
         until = time.monotonic() + limit_s
-        waiting, early = set(asked), dict[int, tuple[TaskAnswer | GivenUp, bytes]]()
-        for number in asked:
+        waiting, early = set(pending), dict[int, tuple[TaskAnswer | GivenUp, bytes]]()
+        for number in pending:
             while number not in early:
                 try:
                     reply, answer = self._cluster.answer(waiting, until=until)

@@ -108,8 +108,8 @@ def perform(work: Work, *given: bytes, threads: int, versions: str) -> bytes:
         return _DONE + _prepared(work, threads, versions)(*given)
     except Exception as error:
         name = next((kind.__name__ for kind in type(error).__mro__ if kind.__name__ in _PASSED_ON), "")
-        said = str(error) if name else f"{type(error).__name__}: {error}"
-        return _FAILED + msgspec.msgpack.encode((name, said, traceback.format_exc()))
+        message = str(error) if name else f"{type(error).__name__}: {error}"
+        return _FAILED + msgspec.msgpack.encode((name, message, traceback.format_exc()))
 
 
 def output_of(answer: bytes, number: int, *, read: Callable[[bytes], Output], machine: str = "a worker") -> Output:
@@ -122,15 +122,15 @@ def output_of(answer: bytes, number: int, *, read: Callable[[bytes], Output], ma
             return read(answer[1:])
         if answer[:1] != _FAILED:
             raise ValueError(answer[:1])
-        name, said, trace = msgspec.msgpack.decode(answer[1:], type=tuple[str, str, str])
+        name, message, trace = msgspec.msgpack.decode(answer[1:], type=tuple[str, str, str])
         kind = _PASSED_ON[name] if name else None
     except Exception as error:  # each library that reads has kinds of its own
         raise ComputeError(
             f"task {number}: {machine} answered with bytes that are no answer of this task ({type(error).__name__}); install the "
             "same versions on all machines, and look who else can reach it"
         ) from None
-    said, trace = ("\n".join(map(printable, words.splitlines())) for words in (said, trace))
-    failure = kind(said) if kind is not None else ComputeError(f"task {number} failed: {said}")
+    message, trace = ("\n".join(map(printable, words.splitlines())) for words in (message, trace))
+    failure = kind(message) if kind is not None else ComputeError(f"task {number} failed: {message}")
     failure.add_note(trace)
     raise failure
 

@@ -22,11 +22,11 @@ def main() -> None:
     connection = Connection(int(sys.argv[1]))
     prepare, threads, versions = msgspec.msgpack.decode(connection.recv_bytes(), type=tuple[str, int, str])
     work = Work(prepare=prepare, shared=connection.recv_bytes())
-    given: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+    tasks: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
     busy = threading.Event()
-    threading.Thread(target=_receive, args=(connection, given, busy), daemon=True).start()
+    threading.Thread(target=_receive, args=(connection, tasks, busy), daemon=True).start()
     try:
-        while (task := given.get()) is not None:
+        while (task := tasks.get()) is not None:
             busy.set()
             connection.send_bytes(perform(work, task, threads=threads, versions=versions))
             busy.clear()

@@ -23,15 +23,14 @@ def _gradients(contract: Contract) -> list[str]:
     if not contract.sends_gradients:
         return []
     label, features = parties_of(contract)
-    others = " and of the other feature parties" if len(contract.feature_parties) > 1 else ""
+    other_columns = " and of the other feature parties" if len(contract.feature_parties) > 1 else ""
     return [
         f"to {features}: a cut gradient per training row and epoch. It depends on the label of that row, and without a guarantee "
         f"for labels attacks read the label off it; {protection(contract, of='labels')}",
         f"to {features}: after each validation whether the weights are the best so far, and after each epoch whether training "
         "stops. These bits follow from the validation labels",
-        f"to {features}: by the cut gradients, something of the columns of {label}{others}, since the score that a gradient "
-        "depends "
-        "on is made of all columns; no defence of labels promises anything for columns",
+        f"to {features}: by the cut gradients, something of the columns of {label}{other_columns}, since the score "
+        "that a gradient depends on is made of all columns; no defence of labels promises anything for columns",
     ]
 
 
@@ -49,8 +48,8 @@ def _training_learnt(contract: Contract, facts: RunFacts) -> list[Learnt]:
         f"A cut gradient per training row and epoch ({training} rows, {state.first_epochs or state.epoch} epochs), from which "
         "labels can be estimated, and after each validation whether the weights are the best so far."
     )
-    settled = contract.training.model_copy(update={"folds": folds}).resolved(training)
-    times = contract.validations(settled) if validation else 1
+    resolved = contract.training.model_copy(update={"folds": folds}).resolved(training)
+    times = contract.validations(resolved) if validation else 1
     if times > 1:
         embedded += f" Of validation rows up to {times} in an epoch (training.validations)."
     if state.refit_epochs:
@@ -154,10 +153,10 @@ def _folds(contract: Contract) -> list[str]:
     if most == 1 or not contract.sends_gradients:
         return []
     label, features = parties_of(contract)
-    asked = contract.training.folds
-    when = f" with {LEAST_FOLDED} to {FULL - 1:,} training rows" if asked == "auto" else ""
+    setting = contract.training.folds
+    when = f" with {LEAST_FOLDED} to {FULL - 1:,} training rows" if setting == "auto" else ""
     return [
-        f"{most} networks train side by side{when} (training.folds: {asked}): of each training and validation row {label} gets "
+        f"{most} networks train side by side{when} (training.folds: {setting}): of each training and validation row {label} gets "
         f"{most} embeddings side by side in each epoch, and again at each validation; {features} get as many gradients, of the "
         "validation rows' labels too. Which of a row's gradients is 0 follows from its id. At each validation they hear which of "
         "the networks were never better: as many bits, which follow from the labels of the fold that each one judges"

@@ -108,8 +108,8 @@ def predict(
     if promoted:
         versions.require_usable()
     folder = chosen_run(contract, party, promoted[0].run_id if promoted else run, say=watcher.say)
-    with ExitStack() as held:
-        held.enter_context(folder.locked())
+    with ExitStack() as stack:
+        stack.enter_context(folder.locked())
         return _Prediction(
             contract=contract,
             party=party,
@@ -117,7 +117,7 @@ def predict(
             output=output,
             promoted=promoted,
             chosen=run is not None,
-            held=held,
+            held=stack,
             watcher=watcher,
             wanted=WantedExplanations(file=explained, most=most_explained) if explained is not None else None,
         ).by(folder)
@@ -191,8 +191,8 @@ class _Prediction:
     def _model(self, folder: RunFolder, *, calls: bool) -> _Model:
         contract, party = self.contract, self.party
         folder.check(trained=True)
-        kept = folder.load_alignment()
-        if kept is None:
+        saved = folder.load_alignment()
+        if saved is None:
             raise DataError(f"{folder.path} holds no alignment; it does not look like a finished run")
         is_label = contract.role_of(party.party) == "label"
         folder.read_json(folder.label_coder if is_label else folder.encoder)  # neither can do without it
@@ -209,25 +209,25 @@ class _Prediction:
             encoder=encoder,
             wanted=self.wanted,
         )
-        return _Model(folder=folder, run_id=kept[0].run_id, alignment=kept[1], scoring=scoring)
+        return _Model(folder=folder, run_id=saved[0].run_id, alignment=saved[1], scoring=scoring)
 
     def _score(self, model: _Model, channels: dict[str, Channel], log: RunLog) -> Predicted:
-        contract, party, keys, kept = self.contract, self.party, model.scoring.keys, model.alignment
+        contract, party, keys, before = self.contract, self.party, model.scoring.keys, model.alignment
         log.say(f"predicting with run {model.run_id}: {model.folder.path}")
         which = Predicted(run=model.run_id, folder=str(model.folder.path))
         log.phase("alignment")
         # Few new rows of one side meet the other's whole table: what it brought to training is in proportion.
-        expected = 2 * max(kept.sizes.values())
+        expected = 2 * max(before.sizes.values())
         noisy = with_noise(contract, party, model.folder, keys, what=f"linking of new rows for {contract.name}")
         local = LocalOptions(threads=party.threads, progress=log.progress)
-        alignment = align(contract, party.party, noisy, channels, local=local, expected=expected, kept=kept)
+        alignment = align(contract, party.party, noisy, channels, local=local, expected=expected, kept=before)
         log.phase("prediction")
         scores = model.scoring.score(channels, alignment).with_columns(pl.lit(model.run_id).alias(RUN))
         if self.output is None:
             return {**which, "rows": len(alignment), "output": None, "learnt": alignment.learnt}
         write_scores(scores, self.output)
-        counted = _counted(scores, keys.report, self.watcher)
-        return {**which, **counted, "output": str(self.output), "learnt": alignment.learnt}
+        counts = _counted(scores, keys.report, self.watcher)
+        return {**which, **counts, "output": str(self.output), "learnt": alignment.learnt}
 
 
 def _agreed(
@@ -236,9 +236,9 @@ def _agreed(
     """Shake hands in this party's role."""
     if contract.role_of(party.party) != "label":
         return shake_hands(contract, kept, channels[contract.label_party], note=note)
-    named = {name: channels[name] for name in contract.feature_parties}
+    feature_channels = {name: channels[name] for name in contract.feature_parties}
     helper = channels[contract.helper] if contract.helper is not None else None
-    return shake_hands_label_party(contract, kept, named, helper=helper, note=note)
+    return shake_hands_label_party(contract, kept, feature_channels, helper=helper, note=note)
 
 
 def _counted(scores: pl.DataFrame, report: KeyReport, watcher: Watcher) -> Predicted:
@@ -248,10 +248,10 @@ def _counted(scores: pl.DataFrame, report: KeyReport, watcher: Watcher) -> Predi
     by_model = _by_model(scores)
     split = f" ({', '.join(f'{count} by the {name}' for name, count in by_model.items())})" if by_model else ""
     watcher.say(f"{own}{split}{'; ' if unscored else ''}{', '.join(f'{count} {why}' for why, count in unscored.items())}")
-    told = Predicted(rows=scores.height)
+    outcome = Predicted(rows=scores.height)
     if by_model:
-        told["scored_by"] = by_model
-    return {**told, "own_rows": report.rows, "unscored": unscored}
+        outcome["scored_by"] = by_model
+    return {**outcome, "own_rows": report.rows, "unscored": unscored}
 
 
 def _help(contract: Contract, party: PartyFile, watcher: Watcher) -> Predicted:
@@ -336,12 +336,12 @@ class _Scoring:
         if trained is None or trained.alone is None:
             return scored
         unlinked = own.unlinked()
-        others = own.at(unlinked).select(self.party.keys.values())
+        unlinked_rows = own.at(unlinked).select(self.party.keys.values())
         if self._has_rows_of_one_key:
-            others = others.insert_column(0, pl.Series(ROW, self.keys.rows_R[unlinked], dtype=pl.Int64))
-        alone = others.hstack(predict_alone(trained, dataset))[np.argsort(self.keys.rows_R[unlinked], kind="stable")]
-        named = ((scored, JOINT), (alone, ALONE))
-        return pl.concat([part.with_columns(pl.lit(name).alias(SCORED_BY)) for part, name in named])
+            unlinked_rows = unlinked_rows.insert_column(0, pl.Series(ROW, self.keys.rows_R[unlinked], dtype=pl.Int64))
+        alone = unlinked_rows.hstack(predict_alone(trained, dataset))[np.argsort(self.keys.rows_R[unlinked], kind="stable")]
+        parts = ((scored, JOINT), (alone, ALONE))
+        return pl.concat([part.with_columns(pl.lit(name).alias(SCORED_BY)) for part, name in parts])
 
     def _watched(self, alignment: Alignment) -> Watched:
         """Return the first rows of the table that are scored with their partners' rows."""
@@ -352,9 +352,9 @@ class _Scoring:
 
     def _explain(self, trained: TrainedLabelParty, dataset: Dataset, watched: Watched, alignment: Alignment) -> None:
         assert self.wanted is not None, "somebody asked for it"
-        found = explanations(trained, dataset, watched, parties=self.contract.feature_parties, seed=self.contract.seed)
+        explained = explanations(trained, dataset, watched, parties=self.contract.feature_parties, seed=self.contract.seed)
         rows = self.keys.rows_R[alignment.rows_N[watched.explained.numpy()]]
-        write_scores(self.frame[rows].select(self.party.keys.values()).hstack(as_table(found)), self.wanted.file)
+        write_scores(self.frame[rows].select(self.party.keys.values()).hstack(as_table(explained)), self.wanted.file)
 
     def _with_similarity(self, scored: pl.DataFrame, dataset: Dataset, alignment: Alignment) -> pl.DataFrame:
         """Add how similar the most similar row is to each, and by what each is scored if some have none."""

@@ -70,8 +70,8 @@ class _Kept(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     def with_run(self, run_id: str) -> Promotion | None:
         """Return this party's promotion of a run."""
-        known = [*self.promoted, *([self.candidate] if self.candidate is not None else []), *self.withdrawn]
-        return next((each for each in known if each.run_id == run_id), None)
+        promotions = [*self.promoted, *([self.candidate] if self.candidate is not None else []), *self.withdrawn]
+        return next((each for each in promotions if each.run_id == run_id), None)
 
     def withdrawing(self, gone: Promotion | None) -> list[Promotion]:
         """Return what was withdrawn, with this promotion if there is one."""
@@ -96,8 +96,8 @@ class Versions:
 
     def candidate(self) -> Promotion | None:
         """Return the run that may be scored beside the one in use; raises StorageError for a damaged file."""
-        found = self._all().candidate
-        return found if found is not None and self._is_ours(found) else None
+        promotion = self._all().candidate
+        return promotion if promotion is not None and self._is_ours(promotion) else None
 
     def _is_ours(self, promotion: Promotion) -> bool:
         """Tell whether a promoted run is of this contract."""
@@ -129,17 +129,17 @@ class Versions:
             newest = self._newest(before)
             if newest is not None and newest.run_id == folder.run_id:
                 raise ConfigError(f"promote {name}: run {folder.run_id} is the newest promotion of {self.party.party} already")
-            made = before.with_run(folder.run_id) or self._made(folder)
+            promotion = before.with_run(folder.run_id) or self._made(folder)
             self._count_choice(folder)
-            is_candidate = before.candidate is not None and before.candidate.run_id == made.run_id
+            is_candidate = before.candidate is not None and before.candidate.run_id == promotion.run_id
             self._write(
                 _Kept(
-                    promoted=[made, *_without(made, before.promoted)],
+                    promoted=[promotion, *_without(promotion, before.promoted)],
                     candidate=None if is_candidate else before.candidate,
-                    withdrawn=_without(made, before.withdrawn),
+                    withdrawn=_without(promotion, before.withdrawn),
                 )
             )
-        return made
+        return promotion
 
     def name_candidate(self, name: str) -> Promotion:
         """Let a complete run be scored beside the one in use.
@@ -153,10 +153,10 @@ class Versions:
                 raise ConfigError(f"shadow {name}: {self.party.party} has promoted no run; promote the one in use first")
             if newest.run_id == folder.run_id:
                 raise ConfigError(f"shadow {name}: run {folder.run_id} is the newest promotion; name a run that is not in use")
-            made = before.with_run(folder.run_id) or self._made(folder)
-            withdrawn = _without(made, before.withdrawing(before.candidate))
-            self._write(msgspec.structs.replace(before, candidate=made, withdrawn=withdrawn))
-        return made
+            promotion = before.with_run(folder.run_id) or self._made(folder)
+            withdrawn = _without(promotion, before.withdrawing(before.candidate))
+            self._write(msgspec.structs.replace(before, candidate=promotion, withdrawn=withdrawn))
+        return promotion
 
     def drop_candidate(self) -> Promotion | None:
         """Let no run be scored beside any more; gives the one that was."""
@@ -178,28 +178,28 @@ class Versions:
     def roll_back(self) -> tuple[Promotion, Promotion | None]:
         """Take the newest promotion away; gives it, and the one that is the newest now. Raises ConfigError without any."""
         with self._changing() as before:
-            ours = [each for each in before.promoted if self._is_ours(each)]
-            if not ours:
+            own_promotions = [each for each in before.promoted if self._is_ours(each)]
+            if not own_promotions:
                 raise ConfigError(f"rollback: {self.party.party} has promoted no run of contract {self.contract.name}")
-            left = [each for each in before.promoted if each is not ours[0]]
-            self._write(msgspec.structs.replace(before, promoted=left, withdrawn=before.withdrawing(ours[0])))
-        return ours[0], ours[1] if len(ours) > 1 else None
+            remaining = [each for each in before.promoted if each is not own_promotions[0]]
+            self._write(msgspec.structs.replace(before, promoted=remaining, withdrawn=before.withdrawing(own_promotions[0])))
+        return own_promotions[0], own_promotions[1] if len(own_promotions) > 1 else None
 
     def intact(self) -> list[Promotion]:
         """List the promotions whose halves have not changed; raises ConfigError if the newest one's has.
 
         An older one that is gone or another is passed over: nobody can be given it.
         """
-        found = []
+        promotions = []
         for place, each in enumerate(self.promoted()[:MOST_PROMOTED]):
             if self._is_intact(each):
-                found.append(each)
+                promotions.append(each)
             elif place == 0:
                 raise ConfigError(
                     f"the promoted run {each.run_id} of {self.party.party} is gone, or another than was promoted; put its folder "
                     "back, or roll back with `tallystick runs ... rollback` on all sides"
                 )
-        return found
+        return promotions
 
     def _count_choice(self, folder: RunFolder) -> None:
         """Enter a label party's promotion as not private, for whoever chose the run may have seen exact figures.
@@ -250,10 +250,10 @@ class Versions:
     def agree(self, run_id: str, version: str, peer: str) -> None:
         """Keep the version of a run that all have promoted or named; raises PeerError where it is another than it was."""
         with self._changing() as before:
-            kept = before.with_run(run_id)
-            if kept is None or kept.version == version:
+            promotion = before.with_run(run_id)
+            if promotion is None or promotion.version == version:
                 return
-            if kept.version:
+            if promotion.version:
                 raise PeerError(
                     peer,
                     f"run {run_id} is not the version that was agreed: a party's half of it has changed; promote another run "
@@ -309,14 +309,14 @@ def listed(contract: Contract, party: PartyFile) -> list[dict[str, object]]:
     promoted = {each.run_id: place for place, each in enumerate(versions.promoted())}
     agreed = {each.run_id: bool(each.version) for each in versions.promoted()}
     candidate = versions.candidate()
-    found: list[dict[str, object]] = []
+    rows: list[dict[str, object]] = []
     for folder in RunFolder.all(party.runs, contract, party.party, unusable=False, key=party.run_key):
         try:
             run_id, point = folder.run_id, StartingPoint.of(folder)
         except StorageError as error:
-            found.append({"run_id": "", "folder": str(folder.path), "state": f"damaged: {error}"})
+            rows.append({"run_id": "", "folder": str(folder.path), "state": f"damaged: {error}"})
             continue
-        found.append(
+        rows.append(
             {
                 "run_id": run_id,
                 "folder": str(folder.path),
@@ -329,7 +329,7 @@ def listed(contract: Contract, party: PartyFile) -> list[dict[str, object]]:
                 "candidate": candidate is not None and candidate.run_id == run_id,
             }
         )
-    return found
+    return rows
 
 
 def _figures(contract: Contract, folder: RunFolder) -> dict[str, object]:

@@ -285,8 +285,8 @@ def _call(address: str, proxy: Proxy | None, timeout_s: float) -> socket.socket:
     try:
         raw.sendall(connect_request(proxy, address))
         answer, until = bytearray(), time.monotonic() + timeout_s
-        while not is_whole(answer) and (said := raw.recv(MAX_ANSWER_BYTES - len(answer))):
-            answer += said
+        while not is_whole(answer) and (chunk := raw.recv(MAX_ANSWER_BYTES - len(answer))):
+            answer += chunk
             raw.settimeout(max(0.01, until - time.monotonic()))
         check_answer(answer, proxy)
     except BaseException:  # an interrupt too: nobody else knows of the socket yet

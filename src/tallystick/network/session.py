@@ -461,9 +461,9 @@ class Session:
             link.close()
         patience = self._limits.deadline_s if self._ever_connected else self._limits.wait_s
         if silent_s > patience:
-            seen = "fell silent" if self._ever_connected else "did not come up"
+            silence = "fell silent" if self._ever_connected else "did not come up"
             why = f" ({self.trouble})" if self.trouble else ""
-            self.fail(PeerLost(self._peer, f"{self._peer} {seen}: nothing heard for {patience:g} s{why}"))
+            self.fail(PeerLost(self._peer, f"{self._peer} {silence}: nothing heard for {patience:g} s{why}"))
 
     def _tell_if_slow(self, link: Link, now: float) -> None:
         """Say once that messages take longer than the deadline, in numbers, so that nobody takes it for a hang."""
@@ -492,10 +492,10 @@ class Session:
             return
         arrived_by = until + (sum(map(_cost, (*self._unreceived, *self._unsent))) / SLOWEST_LINE if reason is None else 0.0)
         while (unheard := self._unreceived or self._still_writing) or (reason is None and not self._peer_said_bye):
-            gone = self._peer_said_bye and self._link is None  # it has all that it wanted, and left
+            has_left = self._peer_said_bye and self._link is None  # it has all that it wanted, and left
             patience = arrived_by if unheard else until
             patience = min(patience, self._loop.hurried_until)
-            if gone or self.failure is not None or time.monotonic() > patience:
+            if has_left or self.failure is not None or time.monotonic() > patience:
                 return
             self._loop.spin(until=patience)
 

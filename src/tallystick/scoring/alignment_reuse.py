@@ -14,13 +14,13 @@ NAME_BYTES = 8
 
 
 def meet_label_party(kept: str, channels: Sequence[Channel], *, draw: Callable[[int], bytes]) -> tuple[str, bool]:
-    """The name of the alignment to go on with, and whether it is the ``kept`` one, which is empty if there is none.
+    """Return the name of the alignment to go on with, and whether it is the ``kept`` one, which is empty if there is none.
 
     Each side learns whether another's keys have changed, as the alignment that follows tells too. Their order in a table is no
     part of it.
     """
-    theirs = [channel.receive(AlignmentKept).name for channel in channels]
-    again = bool(kept) and all(name == kept for name in theirs)
+    their_names = [channel.receive(AlignmentKept).name for channel in channels]
+    again = bool(kept) and all(name == kept for name in their_names)
     name = kept if again else draw(NAME_BYTES).hex()
     for channel in channels:
         channel.send(AlignmentNext(name=name, again=again))

@@ -249,8 +249,8 @@ class AskByWindow:
         is_linked_B = place_B >= 0
         if not is_linked_B.any():
             return nothing(self.partners, len(keys_B))
-        wanted = set(self.window_N[place_B[is_linked_B]].tolist())
-        position_M = np.sort(np.concatenate([self.members[window] for window in wanted]))
+        windows = set(self.window_N[place_B[is_linked_B]].tolist())
+        position_M = np.sort(np.concatenate([self.members[window] for window in windows]))
         starts = range(0, len(position_M), MOST_ASKED)
         answers = self.partners.ask([((), position_M[start : start + MOST_ASKED].tolist()) for start in starts])
         cuts_ED = [torch.cat(parts) for parts in zip(*(answer.cuts_ED for answer in answers), strict=True)]

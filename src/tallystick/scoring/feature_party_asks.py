@@ -183,14 +183,14 @@ class AskByAgreedBatch:
         for channel in self.label_party.channels:
             channel.check()  # where all scores are kept, nothing else would tell that the session has ended
         place_B = np.array([self.places.get(key, -1) for key in keys_B], dtype=np.int64)
-        wanted = sorted(set(self.batches.batch_N[place_B[place_B >= 0]].tolist()))
-        new = [batch for batch in wanted if batch not in self.kept]
+        batches_needed = sorted(set(self.batches.batch_N[place_B[place_B >= 0]].tolist()))
+        new = [batch for batch in batches_needed if batch not in self.kept]
         questions = [(batch, self.cut_ND[torch.from_numpy(self.batches.members[batch])]) for batch in new]
-        came = dict(zip(new, self.label_party.ask(questions), strict=True))
-        self.kept.update({batch: answer for batch, answer in came.items() if answer.is_here.all()})
-        answers = [came[batch] if batch in came else self.kept[batch] for batch in wanted]
-        together = _put_together([self.batches.members[batch] for batch in wanted], answers, place_B)
-        return replace(together, waited_s=max((answer.waited_s for answer in came.values()), default=0.0))
+        new_answers = dict(zip(new, self.label_party.ask(questions), strict=True))
+        self.kept.update({batch: answer for batch, answer in new_answers.items() if answer.is_here.all()})
+        answers = [new_answers[batch] if batch in new_answers else self.kept[batch] for batch in batches_needed]
+        together = _put_together([self.batches.members[batch] for batch in batches_needed], answers, place_B)
+        return replace(together, waited_s=max((answer.waited_s for answer in new_answers.values()), default=0.0))
 
 
 def _put_together(members: Sequence[NDArray[np.int64]], answers: Sequence[Answered], place_B: NDArray[np.int64]) -> Answered:
@@ -282,11 +282,11 @@ def _asked(question: ScoreQuestion, peer: str, rows: BatchedRows | None, width: 
         raise ProtocolError(peer, f"{what} asks by another way than both sides agreed on")
     if rows is not None and question.batch is not None and question.batch >= len(rows.batches.members):
         raise ProtocolError(peer, f"{what} is of batch {question.batch}, and there are {len(rows.batches.members)}")
-    asked = len(_members(question, rows)) if rows is not None else next(iter(shape), 0)
-    if rows is None and asked > MOST_ASKED:
-        raise ProtocolError(peer, f"{what} has {asked} rows; at most {MOST_ASKED} are taken")
+    count = len(_members(question, rows)) if rows is not None else next(iter(shape), 0)
+    if rows is None and count > MOST_ASKED:
+        raise ProtocolError(peer, f"{what} has {count} rows; at most {MOST_ASKED} are taken")
     try:
-        cut_BD = question.values.tensor(asked, width, dtype=torch.float32)
+        cut_BD = question.values.tensor(count, width, dtype=torch.float32)
     except MalformedMessage as error:
         raise ProtocolError(peer, f"{what}: {error}") from None
     if not all_finite(cut_BD):

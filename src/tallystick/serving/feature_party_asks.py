@@ -116,9 +116,11 @@ def serve_label_party_that_answers(
 
     def work(channels: dict[str, Channel], _leave: Callable[[], None]) -> None:
         channel = channels[feature_party]
-        named = {feature_party: channel}
+        feature_channels = {feature_party: channel}
         state = side.resume_state(side.promotion_of(opened.run_id))
-        side.agreed(shake_hands_label_party(contract, state, named, note=watcher.say), feature_party, expected=opened.run_id)
+        side.agreed(
+            shake_hands_label_party(contract, state, feature_channels, note=watcher.say), feature_party, expected=opened.run_id
+        )
         way = receive_way(channel, ways)
         rows = _batched_rows(side, channels, opened) if way == "agreed-batch" else None
         watcher.say(f"serving run {opened.run_id} to {feature_party}, who asks by {way}")

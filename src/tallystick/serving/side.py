@@ -237,15 +237,15 @@ class ServingSide:
         """
         folder = named_run(self.contract, self.party, run_id, option="run") if anew else self.first
         folder.check(trained=True)
-        kept = folder.load_alignment()
-        if kept is None or not folder.trained:
+        saved = folder.load_alignment()
+        if saved is None or not folder.trained:
             raise DataError(f"{folder.path} holds no trained model; it does not look like a finished run")
         encoder = kept_encoder(folder)
         frame = _read(self.source, self.contract, self.party, encoder) if anew else self.frame
         return OpenRun(
             run_id=run_id,
             folder=folder,
-            ids=max(kept[1].sizes.values()),
+            ids=max(saved[1].sizes.values()),
             encoder=encoder,
             store=Boundary(self._store(folder, encoder, frame), say=self.watcher.say),
         )
@@ -292,7 +292,7 @@ class ServingSide:
             folder.note(SERVING, {**facts, "charged": [*charged, digest]}, private=True)
 
     def align(self, channels: dict[str, Channel], ids: int) -> Alignment:
-        """The alignment of before, where all sides have kept it for their present keys; else a new one, as for a prediction.
+        """Return the alignment of before, if all sides have kept it for their present keys; else a new one, as for a prediction.
 
         Its rows are the same whichever run scores them. A peer may bring twice as many as ``ids``.
 
@@ -300,20 +300,20 @@ class ServingSide:
         whoever brought another list each time would learn which of any number of ids this side has.
         """
         keys = f"{self.contract.hash} {fingerprint(self.keys)}"
-        kept = KeptAlignment(folder=self.home.path, origin=self.home.origin, keys=keys, say=self.watcher.say)
-        found = kept.load()
-        known = found[0] if found is not None else ""
+        store = KeptAlignment(folder=self.home.path, origin=self.home.origin, keys=keys, say=self.watcher.say)
+        loaded = store.load()
+        known_name = loaded[0] if loaded is not None else ""
         if self.is_label:
             peers = [channels[name] for name in self.contract.feature_parties]
-            name, again = meet_label_party(known, peers, draw=secrets.token_bytes)
+            name, again = meet_label_party(known_name, peers, draw=secrets.token_bytes)
         else:
-            name, again = meet_feature_party(known, channels[self.contract.label_party])
-        if again and found is not None:
-            return found[1]
+            name, again = meet_feature_party(known_name, channels[self.contract.label_party])
+        if again and loaded is not None:
+            return loaded[1]
         self._count_alignment(next(iter(channels)))
         options = LocalOptions(threads=self.party.threads)
         alignment = align(self.contract, self.party.party, self.keys, channels, local=options, expected=2 * ids)
-        kept.save(name, alignment)
+        store.save(name, alignment)
         return alignment
 
     def _count_alignment(self, peer: str) -> None:
@@ -337,7 +337,7 @@ class ServingSide:
         gc.collect()
         gc.freeze()
         contract = self.contract.model_copy(update={"network": self.contract.network.model_copy(update={"wait_s": _FOR_EVER_S})})
-        said = ""
+        last_said = ""
         for_good: tuple[type[TallystickError], ...] = (ConfigError, DataError)
         while not stopped.is_set():
             try:
@@ -345,14 +345,14 @@ class ServingSide:
             except TallystickError as error:
                 if isinstance(error, for_good):
                     raise
-                if str(error) != said:
-                    said = str(error)
+                if str(error) != last_said:
+                    last_said = str(error)
                     self.watcher.say(f"{error}; serving goes on, and the sessions are made again")
             except Exception as error:  # a defect of ours, which a partner may have found
                 where = traceback.extract_tb(error.__traceback__)[-1]
                 text = f"a session failed unexpectedly ({type(error).__name__} in {Path(where.filename).name}:{where.lineno})"
-                if text != said:
-                    said = text
+                if text != last_said:
+                    last_said = text
                     self.watcher.say(f"{text}; serving goes on, and the sessions are made again")
             for_good = (ConfigError,)
             stopped.wait(AGAIN_S)
@@ -384,10 +384,10 @@ def check_serving(contract: Contract, party: PartyFile) -> None:
     if asks and options.listen is None:
         problems.append(f'serving.listen: is missing; {who} answers clients there, for example on "127.0.0.1:8443"')
     if not asks:
-        given = options.model_fields_set - _OF_ANY_SIDE
+        options_given = options.model_fields_set - _OF_ANY_SIDE
         problems += [
             f"serving.{name}: by {' and '.join(contract.serving.ways)} only {who} answers clients; leave it out"
-            for name in sorted(given)
+            for name in sorted(options_given)
         ]
     if options.store is not None and _reads_the_table(contract, options.way or contract.serving.ways[0], is_label=is_label):
         problems.append(
@@ -409,7 +409,7 @@ def _reads_the_table(contract: Contract, way: Way, *, is_label: bool) -> bool:
 
 
 def signature(source: TableConfig) -> Hashable:
-    """Return what differs once a table's files have changed; what a query or an object store gives is read again at every look."""
+    """Return what differs once a table's files have changed; queries and object stores are read again at every look."""
     if not isinstance(source.path, Path):
         return object()
     anchor = Path(source.path.anchor)

@@ -90,7 +90,7 @@ def _flood(port: int, pipelined: int, over: threading.Event) -> None:
 
 
 def _seen(job: ServingJob, pid: int, what: str, seconds: float) -> Row:
-    """What an honest client and the process's own figures came to in so long."""
+    """Measure an honest client and the process itself for so long."""
     times, failed, joint, held = list[float](), 0, 0, list[dict[str, float]]()
     body, until = (job.root / "body.json").read_bytes(), time.monotonic() + seconds
     headers = {"Authorization": f"Bearer {job.token}", "Content-Type": "application/json"}

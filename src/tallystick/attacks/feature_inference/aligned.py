@@ -71,9 +71,9 @@ def even_columns(x_NE: Tensor) -> Tensor:
 def components(x_NE: Tensor) -> Tensor:
     """Compute the first principal components of centred columns, of deviation 1; one of zeros if nothing varies."""
     value_E, vector_EE = torch.linalg.eigh(x_NE.T @ x_NE)
-    kept = value_E > FLAT**2 * value_E[-1]
-    if not bool(kept.any()):
+    is_varying = value_E > FLAT**2 * value_E[-1]
+    if not bool(is_varying.any()):
         return torch.zeros_like(x_NE[:, :1])
-    z_NP = x_NE @ vector_EE[:, kept].flip(1)[:, :COMPONENTS]
+    z_NP = x_NE @ vector_EE[:, is_varying].flip(1)[:, :COMPONENTS]
     scaled_NP: Tensor = z_NP / z_NP.square().mean(dim=0).sqrt()
     return scaled_NP

@@ -45,23 +45,23 @@ class BootstrapInversion:
 
     def __call__(self, view: FeatureView, *, generator: torch.Generator) -> Reconstruction:
         """Guess every row's columns; ``generator`` draws made-up rows, folds, first weights and batches."""
-        wanted, known = Targets.of(view.columns_K), len(view.known_K)
-        components = min(MOST_COMPONENTS, max(LEAST_COMPONENTS, known // PER_COMPONENT))
+        targets, known_count = Targets.of(view.columns_K), len(view.known_K)
+        components = min(MOST_COMPONENTS, max(LEAST_COMPONENTS, known_count // PER_COMPONENT))
         z_NP = inputs(view, "course", own_columns=False)[:, :components]
-        mean_T, deviation_T = wanted.y_KT.mean(dim=0), wanted.y_KT.std(dim=0, correction=0)
+        mean_T, deviation_T = targets.y_KT.mean(dim=0), targets.y_KT.std(dim=0, correction=0)
         deviation_T = torch.where(deviation_T > 0, deviation_T, 1.0)
-        y_KT, z_KP = (wanted.y_KT - mean_T) / deviation_T, z_NP[view.known_K]
-        drawn_M = torch.randint(known, (self.rows,), generator=generator)
+        y_KT, z_KP = (targets.y_KT - mean_T) / deviation_T, z_NP[view.known_K]
+        drawn_M = torch.randint(known_count, (self.rows,), generator=generator)
         fresh_MT = torch.randn(self.rows, y_KT.shape[1], generator=generator, dtype=y_KT.dtype)
         made_MT = (1 - self.noise**2) ** 0.5 * y_KT[drawn_M] + self.noise * fresh_MT
-        error_KP, fold_K = torch.zeros_like(z_KP), torch.randperm(known, generator=generator) % FOLDS
-        for fold in range(min(FOLDS, known)):
+        error_KP, fold_K = torch.zeros_like(z_KP), torch.randperm(known_count, generator=generator) % FOLDS
+        for fold in range(min(FOLDS, known_count)):
             left_K = fold_K == fold
             error_KP[left_K] = z_KP[left_K] - _embedded(y_KT[~left_K], z_KP[~left_K], y_KT[left_K])
-        errors_MP = error_KP[torch.randint(known, (self.rows,), generator=generator)]
+        errors_MP = error_KP[torch.randint(known_count, (self.rows,), generator=generator)]
         made_MP = _embedded(y_KT, z_KP, made_MT) + errors_MP
         guess_NT = self._inverse(made_MP.float(), made_MT.float(), z_NP.float(), generator).double()
-        return wanted.reconstruction(guess_NT * deviation_T + mean_T)
+        return targets.reconstruction(guess_NT * deviation_T + mean_T)
 
     def _inverse(self, z_MP: Tensor, y_MT: Tensor, z_NP: Tensor, generator: torch.Generator) -> Tensor:
         """Train a network of one hidden layer from embeddings to columns on the made-up rows, and read all rows."""

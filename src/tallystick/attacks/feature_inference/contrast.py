@@ -48,17 +48,17 @@ class ShuffledColumnsAttack:
         return _by_marginals(view.marginals, left_NCD, generator)
 
     def _by_known_rows(self, view: FeatureView, left_NCD: Tensor) -> Reconstruction:
-        wanted = Targets.of(view.columns_K)
-        mean_T = wanted.y_KT.mean(dim=0)
-        numbers_KF, *codes = wanted.split(wanted.y_KT - mean_T)
+        fit_targets = Targets.of(view.columns_K)
+        mean_T = fit_targets.y_KT.mean(dim=0)
+        numbers_KF, *codes = fit_targets.split(fit_targets.y_KT - mean_T)
         targets = [*torch.split(numbers_KF, 1, dim=1), *codes]
         guesses = []
         for left_ND, y_KT in zip(left_NCD.unbind(dim=1), targets, strict=True):
             z_NP = _components(left_ND)
             widths = sorted({min(width, z_NP.shape[1]) for width in (1, 2, 4, 8)})
-            known = z_NP[view.known_K]
-            guesses.append(averaged_kernel_ridge(known, y_KT, z_NP, widths=widths, bandwidths=self.bandwidths).T)
-        return wanted.reconstruction(torch.cat(guesses, dim=1) + mean_T)
+            known_KP = z_NP[view.known_K]
+            guesses.append(averaged_kernel_ridge(known_KP, y_KT, z_NP, widths=widths, bandwidths=self.bandwidths).T)
+        return fit_targets.reconstruction(torch.cat(guesses, dim=1) + mean_T)
 
 
 def _components(left_ND: Tensor) -> Tensor:

@@ -41,12 +41,12 @@ class CourseAttack:
 
     def __call__(self, view: FeatureView, *, generator: torch.Generator) -> Reconstruction:  # noqa: ARG002
         """Guess every row's columns; no randomness is used."""
-        z_NP, wanted = inputs(view, "course", own_columns=False), Targets.of(view.columns_K)
+        z_NP, targets = inputs(view, "course", own_columns=False), Targets.of(view.columns_K)
         most = max(1, min(z_NP.shape[1], int(self.share * len(view.known_K))))
-        mean_T = wanted.y_KT.mean(dim=0)
-        y_KT = wanted.y_KT - mean_T
+        mean_T = targets.y_KT.mean(dim=0)
+        y_KT = targets.y_KT - mean_T
         guess_TN = averaged_kernel_ridge(z_NP[view.known_K], y_KT, z_NP, widths=list(_widths(most)), bandwidths=self.bandwidths)
-        return wanted.reconstruction((guess_TN + mean_T[:, None]).T)
+        return targets.reconstruction((guess_TN + mean_T[:, None]).T)
 
 
 def _widths(most: int) -> Iterator[int]:

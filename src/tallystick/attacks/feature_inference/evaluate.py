@@ -169,15 +169,15 @@ class AttackPlan:
     ) -> "AttackPlan":
         """Choose the rows that are attacked, and those that are known; raises what ``evaluate_feature_inference`` does."""
         _check(draws, len(sent.last_BD), len(columns))
-        told = known if isinstance(known, Mapping) else draws_of_known(len(columns), known=known, draws=draws, seed=seed)
-        chosen = torch.arange(len(columns)) if told is known else attacked_rows(len(columns))
+        known_draws = known if isinstance(known, Mapping) else draws_of_known(len(columns), known=known, draws=draws, seed=seed)
+        rows_C = torch.arange(len(columns)) if known_draws is known else attacked_rows(len(columns))
         return cls(
-            sent=sent.rows(chosen),
-            columns=columns.rows(chosen),
-            own_NA=None if own_NA is None else own_NA[chosen],
-            first=_among(first, chosen) if first is not None else None,
+            sent=sent.rows(rows_C),
+            columns=columns.rows(rows_C),
+            own_NA=None if own_NA is None else own_NA[rows_C],
+            first=_among(first, rows_C) if first is not None else None,
             marginals=marginals,
-            told=told,
+            told=known_draws,
             attacks=attacks,
             seed=seed,
             groups=groups,
@@ -252,8 +252,8 @@ class AttackPlan:
                 f"{', '.join(by_others)}: half of {len(columns)} rows play other people; {LEAST_PEOPLE} of these are needed"
             )
         elif by_others:
-            others = columns.rows(others_O)
-            rest = view.of_rows(rest_N, others=others, marginals=marginals_of(others))
+            other_people = columns.rows(others_O)
+            rest = view.of_rows(rest_N, others=other_people, marginals=marginals_of(other_people))
             planned += self._planned(by_others, 0, rest, columns.rows(rest_N), torch.arange(len(rest_N)), seed=self.seed)
         return _Round(known=0, attacks=planned, missing=missing)
 
@@ -322,8 +322,8 @@ def _among(first: FirstBatch, chosen: Tensor) -> FirstBatch | None:
     """Return the same batch's rows that are among the chosen ones; None if none is."""
     place_N = torch.full((int(max(chosen.max(), first.rows_B.max())) + 1,), -1, dtype=torch.int64)
     place_N[chosen] = torch.arange(len(chosen))
-    (kept,) = (place_N[first.rows_B] >= 0).nonzero(as_tuple=True)
-    return replace(first, rows_B=place_N[first.rows_B[kept]], cut_BD=first.cut_BD[kept]) if len(kept) else None
+    (place_K,) = (place_N[first.rows_B] >= 0).nonzero(as_tuple=True)
+    return replace(first, rows_B=place_N[first.rows_B[place_K]], cut_BD=first.cut_BD[place_K]) if len(place_K) else None
 
 
 def _other_people(rows: int, *, seed: int) -> tuple[Tensor, Tensor]:
@@ -353,11 +353,11 @@ class _Tally:
 
     def add(self, attack: str, found: Reconstruction, truth: ColumnValues, rest_N: Tensor) -> None:
         for f, name in enumerate(truth.numeric):
-            told = _r_squared(truth.numeric_NF[:, f].double(), found.numeric_NF[rest_N, f])
-            if told is None:
+            squared = _r_squared(truth.numeric_NF[:, f].double(), found.numeric_NF[rest_N, f])
+            if squared is None:
                 self.missing[name] = f"column {name!r} is constant on the rows that are judged: there is nothing to rebuild"
             else:
-                self._keep(name, attack, *told)
+                self._keep(name, attack, *squared)
         for g, name in enumerate(truth.categorical):
             code_N = truth.categorical_NG[:, g]
             count_C = torch.bincount(code_N, minlength=truth.categories[g])
@@ -386,19 +386,19 @@ class _Tally:
         self.errors.setdefault((name, attack), []).append(error)
 
     def result(self) -> tuple[list[RebuiltColumn], list[str]]:
-        found = []
+        columns = []
         kinds: list[tuple[str, Literal["numeric", "categorical"]]] = [(name, "numeric") for name in self.columns.numeric]
         kinds += [(name, "categorical") for name in self.columns.categorical]
         for name, kind in kinds:
-            tried = {attack: values for (column, attack), values in self.values.items() if column == name}
-            if not tried:
+            by_attack = {attack: values for (column, attack), values in self.values.items() if column == name}
+            if not by_attack:
                 continue
-            best = max(tried, key=lambda attack: float(np.mean(tried[attack])))
-            values = tried[best]
+            best = max(by_attack, key=lambda attack: float(np.mean(by_attack[attack])))
+            values = by_attack[best]
             beaten = float(np.mean(values)) <= 0
             majority = float(np.mean(self.majorities[name])) if kind == "categorical" else None
             accuracy = float(np.mean(self.accuracies[name, best])) if kind == "categorical" else None
-            found.append(
+            columns.append(
                 RebuiltColumn(
                     name=name,
                     kind=kind,
@@ -413,7 +413,7 @@ class _Tally:
                     luck=float(-ndtri(SURE / (self.groups * len(self.values)))) * float(np.mean(self.errors[name, best])),
                 )
             )
-        return found, list(self.missing.values())
+        return columns, list(self.missing.values())
 
     def means(self) -> dict[str, float]:
         """Per attack the mean over columns, each at least 0."""

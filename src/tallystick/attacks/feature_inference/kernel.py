@@ -39,13 +39,13 @@ class KernelRidge:
         """Guess every row's columns; no randomness is used. One known row, or equal ones, give their mean."""
         x_ND = inputs(view, self.reads, own_columns=self.own_columns)
         x_KD = x_ND[view.known_K]
-        wanted = Targets.of(view.columns_K)
-        mean_T = wanted.y_KT.mean(dim=0)
+        targets = Targets.of(view.columns_K)
+        mean_T = targets.y_KT.mean(dim=0)
         # left out, the one known row of a category has nothing to be predicted by: its mean does as well
-        seen_T = (wanted.y_KT != 0).sum(dim=0) > 1
-        seen_T[: wanted.numeric] = True
+        seen_T = (targets.y_KT != 0).sum(dim=0) > 1
+        seen_T[: targets.numeric] = True
         (fitted_S,) = seen_T.nonzero(as_tuple=True)
-        y_KS = (wanted.y_KT - mean_T)[:, fitted_S]
+        y_KS = (targets.y_KT - mean_T)[:, fitted_S]
         guess_TN = mean_T[:, None].repeat(1, len(x_ND))
         guess_TN[fitted_S] += kernel_ridge(x_KD, y_KS, x_ND, bandwidths=self.bandwidths)
-        return wanted.reconstruction(guess_TN.T)
+        return targets.reconstruction(guess_TN.T)

@@ -41,14 +41,18 @@ class KnownStartAttack:
         """Guess every row's columns; raises DataError if the view has no first batch."""
         if view.first is None:
             raise DataError("known start: the view has no bottom model as it was at the start (FeatureView.first)")
-        known, rows_B, width = read_off(view.first, solved(view.first), view.columns_K), view.first.rows_B, view.last_ND.shape[1]
-        looks_NE = view.looks_NE[:, width:] if view.looks_NE.shape[1] > width else view.looks_NE
-        found = self.rest(
-            replace(view, known_K=rows_B, columns_K=known, looks_NE=looks_NE, looks_at_NL=None), generator=generator
+        solved_columns, rows_B, width = (
+            read_off(view.first, solved(view.first), view.columns_K),
+            view.first.rows_B,
+            view.last_ND.shape[1],
         )
-        found.numeric_NF[rows_B] = known.numeric_NF.to(found.numeric_NF)
-        found.categorical_NG[rows_B] = known.categorical_NG
-        return found
+        looks_NE = view.looks_NE[:, width:] if view.looks_NE.shape[1] > width else view.looks_NE
+        reconstruction = self.rest(
+            replace(view, known_K=rows_B, columns_K=solved_columns, looks_NE=looks_NE, looks_at_NL=None), generator=generator
+        )
+        reconstruction.numeric_NF[rows_B] = solved_columns.numeric_NF.to(reconstruction.numeric_NF)
+        reconstruction.categorical_NG[rows_B] = solved_columns.categorical_NG
+        return reconstruction
 
 
 def read_off(first: FirstBatch, value_BT: Tensor, names: ColumnValues) -> ColumnValues:
@@ -61,10 +65,10 @@ def read_off(first: FirstBatch, value_BT: Tensor, names: ColumnValues) -> Column
 
 
 def solved(first: FirstBatch) -> Tensor:
-    """Solve for the unknowns (B, T), float64, whose embeddings come nearest to those received, row by row (Levenberg-Marquardt)."""
+    """Solve for the unknowns (B, T), float64, whose embeddings come nearest to those received (Levenberg-Marquardt)."""
     scale_T = torch.cat([torch.ones(first.numeric), *(table_CE.std(dim=0, correction=0) for table_CE in first.tables)]).double()
-    found = [_solved(first, cut_BD.double(), scale_T) for cut_BD in torch.split(first.cut_BD, CHUNK)]
-    return torch.cat(found) * scale_T
+    parts = [_solved(first, cut_BD.double(), scale_T) for cut_BD in torch.split(first.cut_BD, CHUNK)]
+    return torch.cat(parts) * scale_T
 
 
 def _solved(first: FirstBatch, cut_BD: Tensor, scale_T: Tensor) -> Tensor:

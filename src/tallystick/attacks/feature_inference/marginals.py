@@ -72,8 +72,8 @@ class MarginalMatching:
             raise DataError(
                 "feature attack: how the columns are distributed is not in the view, and this attack knows nothing else"
             )
-        told = view.marginals.quantile_QF.shape[1] + sum(max(len(share_C) - 1, 0) for share_C in view.marginals.shares)
-        x_ND, most = inputs(view, self.reads, own_columns=False), min(self.components, told)
+        told_values = view.marginals.quantile_QF.shape[1] + sum(max(len(share_C) - 1, 0) for share_C in view.marginals.shares)
+        x_ND, most = inputs(view, self.reads, own_columns=False), min(self.components, told_values)
         z_NP = _uncorrelated(x_ND if self.reads != "course" else x_ND[:, :most], most)
         axes_PP = torch.eye(z_NP.shape[1], dtype=z_NP.dtype)
         drawn_PS = torch.randn(z_NP.shape[1], self.starts, generator=generator, dtype=z_NP.dtype)
@@ -110,8 +110,8 @@ class MarginalMatching:
 def _uncorrelated(x_ND: Tensor, components: int) -> Tensor:
     centred_ND = x_ND - x_ND.mean(dim=0)
     u_NR, s_R, _ = torch.linalg.svd(centred_ND, full_matrices=False)
-    kept = max(1, min(components, int((s_R > 1e-3 * s_R[:1]).sum())))
-    z_NP: Tensor = u_NR[:, :kept] * len(x_ND) ** 0.5
+    components_used = max(1, min(components, int((s_R > 1e-3 * s_R[:1]).sum())))
+    z_NP: Tensor = u_NR[:, :components_used] * len(x_ND) ** 0.5
     return z_NP
 
 

@@ -44,9 +44,9 @@ class InversionNetwork:
     def __call__(self, view: FeatureView, *, generator: torch.Generator) -> Reconstruction:
         """Guess every row's columns; ``generator`` draws the first weights, and the batches where there are more rows."""
         x_ND = inputs(view, self.reads, own_columns=self.own_columns).float()
-        wanted = Targets.of(view.columns_K)
+        targets = Targets.of(view.columns_K)
         mean_F, deviation_F = _scale(view.columns_K.numeric_NF)
-        outputs = nn.Linear(self.hidden, wanted.y_KT.shape[1])
+        outputs = nn.Linear(self.hidden, targets.y_KT.shape[1])
         network = nn.Sequential(nn.Linear(x_ND.shape[1], self.hidden), nn.ReLU(), outputs)
         with torch.no_grad():
             for parameter in network.parameters():
@@ -54,19 +54,23 @@ class InversionNetwork:
                 parameter.copy_((torch.rand(parameter.shape, generator=generator) * 2 - 1) * bound)
         optimizer = torch.optim.AdamW(network.parameters(), lr=1e-2, weight_decay=self.decay, fused=True)
         slower = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.steps)
-        x_KD, loss_of = x_ND[view.known_K], _Loss(wanted, (view.columns_K.numeric_NF.float() - mean_F) / deviation_F)
-        known = len(x_KD)
+        x_KD, loss_of = x_ND[view.known_K], _Loss(targets, (view.columns_K.numeric_NF.float() - mean_F) / deviation_F)
+        known_count = len(x_KD)
         for _ in range(self.steps):
-            some = torch.randperm(known, generator=generator)[: self.batch] if known > self.batch else torch.arange(known)
+            some = (
+                torch.randperm(known_count, generator=generator)[: self.batch]
+                if known_count > self.batch
+                else torch.arange(known_count)
+            )
             loss = loss_of(network(x_KD[some]), some)
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             slower.step()
         with torch.no_grad():
-            found = wanted.reconstruction(network(x_ND).double())
-        numeric_NF = found.numeric_NF * deviation_F.double() + mean_F.double()
-        return replace(found, numeric_NF=numeric_NF)
+            reconstruction = targets.reconstruction(network(x_ND).double())
+        numeric_NF = reconstruction.numeric_NF * deviation_F.double() + mean_F.double()
+        return replace(reconstruction, numeric_NF=numeric_NF)
 
 
 def _scale(numeric_KF: Tensor) -> tuple[Tensor, Tensor]:

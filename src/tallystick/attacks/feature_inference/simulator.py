@@ -57,18 +57,18 @@ class SimulatorDecoding:
             raise DataError(
                 f"a simulated bottom model needs {LEAST_PEOPLE} other people to learn from, and has {len(view.others)}"
             )
-        wanted = Targets.of(view.others)
-        reader = _Reader.of(wanted)
+        targets = Targets.of(view.others)
+        reader = _Reader.of(targets)
         z_NP = inputs(view, "course", own_columns=False)[:, : min(COMPONENTS, len(reader.read_I) + SPARE)]
-        received, others_OI = _Distribution.of(z_NP, generator=generator), reader(wanted.y_KT)
-        guess_NI = reader(wanted.values(START(view, generator=generator)))
+        received, others_OI = _Distribution.of(z_NP, generator=generator), reader(targets.y_KT)
+        guess_NI = reader(targets.values(START(view, generator=generator)))
         for _ in range(self.rounds):
             bottom = _SimulatedBottom(len(reader.read_I), z_NP.shape[1], generator=generator)
             bottom.learn_rows(guess_NI, z_NP.float(), generator=generator)
             bottom.learn_distribution(others_OI, received, steps=self.steps, generator=generator)
             decode = _Decoder(bottom.embedded(others_OI), generator=generator)
             guess_NI = decode(others_OI.double(), z_NP).clamp(-FARTHEST, FARTHEST).float()
-        return wanted.reconstruction(decode(wanted.y_KT, z_NP))
+        return targets.reconstruction(decode(targets.y_KT, z_NP))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,10 +24,10 @@ def leaks_on(engine: Engine, plan: AttackPlan) -> FeatureLeaks:
         return plan.leaks(PlannedAttack.__call__)
     handed = [each.key for each in plan.planned() if not each.row.from_start]
     work = Work(prepare=f"{__name__}:{prepare.__name__}", shared=_packed(plan))
-    found: dict[tuple[int, int, str], Reconstruction | str] = {}
+    reconstructions: dict[tuple[int, int, str], Reconstruction | str] = {}
     for number, output in engine.map(work, (msgspec.json.encode(key) for key in handed), _rebuilt):
-        found[handed[number]] = output
-    return plan.leaks(lambda each: found[each.key] if each.key in found else each())
+        reconstructions[handed[number]] = output
+    return plan.leaks(lambda each: reconstructions[each.key] if each.key in reconstructions else each())
 
 
 def prepare(shared: bytes) -> TaskFunction:
@@ -35,11 +35,11 @@ def prepare(shared: bytes) -> TaskFunction:
     planned = {each.key: each for each in _unpacked(shared).planned()}
 
     def attack(given: bytes) -> bytes:
-        found = planned[msgspec.json.decode(given, type=tuple[int, int, str])]()
-        if isinstance(found, str):
-            return msgspec.msgpack.encode((found, b""))
-        tensors = {"numeric": found.numeric_NF.contiguous(), "categorical": found.categorical_NG.contiguous()}
-        tensors |= {f"score {place}": score_NC.contiguous() for place, score_NC in enumerate(found.scores)}
+        outcome = planned[msgspec.json.decode(given, type=tuple[int, int, str])]()
+        if isinstance(outcome, str):
+            return msgspec.msgpack.encode((outcome, b""))
+        tensors = {"numeric": outcome.numeric_NF.contiguous(), "categorical": outcome.categorical_NG.contiguous()}
+        tensors |= {f"score {place}": score_NC.contiguous() for place, score_NC in enumerate(outcome.scores)}
         return msgspec.msgpack.encode(("", save(tensors)))
 
     return attack
@@ -68,13 +68,13 @@ class _Facts(msgspec.Struct, frozen=True):
 
 
 def _packed(plan: AttackPlan) -> bytes:
-    columns, sent = plan.columns, plan.sent
+    columns, embeddings = plan.columns, plan.sent
     tensors: dict[str, Tensor | None] = {
-        "last": sent.last_BD,
-        "mean": sent.mean_BD,
-        "looks": sent.looks_BE,
-        "looks at": sent.looks_at_BL,
-        "contrast": sent.contrast_BCD,
+        "last": embeddings.last_BD,
+        "mean": embeddings.mean_BD,
+        "looks": embeddings.looks_BE,
+        "looks at": embeddings.looks_at_BL,
+        "contrast": embeddings.contrast_BCD,
         "own": plan.own_NA,
         "numeric": columns.numeric_NF,
         "categorical": columns.categorical_NG,
@@ -90,13 +90,13 @@ def _packed(plan: AttackPlan) -> bytes:
         seed=plan.seed,
         groups=plan.groups,
     )
-    given = {name: tensor.contiguous() for name, tensor in tensors.items() if tensor is not None}
-    return msgspec.msgpack.encode((facts, save(given)))
+    packed = {name: tensor.contiguous() for name, tensor in tensors.items() if tensor is not None}
+    return msgspec.msgpack.encode((facts, save(packed)))
 
 
 def _unpacked(shared: bytes) -> AttackPlan:
-    facts, given = msgspec.msgpack.decode(shared, type=tuple[_Facts, bytes])
-    tensors: Mapping[str, Tensor] = load(given)
+    facts, packed = msgspec.msgpack.decode(shared, type=tuple[_Facts, bytes])
+    tensors: Mapping[str, Tensor] = load(packed)
     return AttackPlan(
         sent=SentEmbeddings(
             last_BD=tensors["last"],

@@ -36,8 +36,8 @@ class ColumnValues:
 
     def __post_init__(self) -> None:
         shapes = (tuple(self.numeric_NF.shape[1:]), tuple(self.categorical_NG.shape[1:]), len(self.categories))
-        wanted = ((len(self.numeric),), (len(self.categorical),), len(self.categorical))
-        if shapes != wanted or len(self.numeric_NF) != len(self.categorical_NG):
+        expected = ((len(self.numeric),), (len(self.categorical),), len(self.categorical))
+        if shapes != expected or len(self.numeric_NF) != len(self.categorical_NG):
             raise DataError(
                 f"columns: numbers of shape {tuple(self.numeric_NF.shape)} and codes of {tuple(self.categorical_NG.shape)} for "
                 f"{len(self.numeric)} numeric and {len(self.categorical)} categorical names; give as many columns as names"

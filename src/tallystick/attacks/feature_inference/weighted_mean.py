@@ -44,21 +44,21 @@ class WeightedMean:
 
     def __call__(self, view: FeatureView, *, generator: torch.Generator) -> Reconstruction:
         """Guess every row's columns; ``generator`` is the attacks'. One known row gives its own columns."""
-        wanted, known = Targets.of(view.columns_K), len(view.known_K)
-        left_AKT = torch.zeros(len(self.parts), *wanted.y_KT.shape, dtype=torch.float64)
-        fold_K, alone = torch.arange(known) % self.folds, _known_rows(view)
-        for fold in range(min(self.folds, known) if known > 1 else 0):
+        targets, known_count = Targets.of(view.columns_K), len(view.known_K)
+        left_AKT = torch.zeros(len(self.parts), *targets.y_KT.shape, dtype=torch.float64)
+        fold_K, alone = torch.arange(known_count) % self.folds, _known_rows(view)
+        for fold in range(min(self.folds, known_count) if known_count > 1 else 0):
             left_K = fold_K == fold
             (shown_S,) = (~left_K).nonzero(as_tuple=True)
-            others = replace(alone, known_K=shown_S, columns_K=view.columns_K.rows(shown_S))
+            fold_view = replace(alone, known_K=shown_S, columns_K=view.columns_K.rows(shown_S))
             for place, attack in enumerate(self.parts):
-                left_AKT[place, left_K] = _values(attack(others, generator=generator), wanted)[left_K]
-        all_ANT = torch.stack([_values(attack(view, generator=generator), wanted) for attack in self.parts])
-        mean_T = wanted.y_KT.mean(dim=0)
+                left_AKT[place, left_K] = _values(attack(fold_view, generator=generator), targets)[left_K]
+        all_ANT = torch.stack([_values(attack(view, generator=generator), targets) for attack in self.parts])
+        mean_T = targets.y_KT.mean(dim=0)
         weight_AT = torch.stack(
-            [self._weights(left_AKT[:, :, t] - mean_T[t], wanted.y_KT[:, t] - mean_T[t]) for t in range(len(mean_T))], dim=1
+            [self._weights(left_AKT[:, :, t] - mean_T[t], targets.y_KT[:, t] - mean_T[t]) for t in range(len(mean_T))], dim=1
         )
-        return wanted.reconstruction(mean_T + (weight_AT[:, None] * (all_ANT - mean_T)).sum(dim=0))
+        return targets.reconstruction(mean_T + (weight_AT[:, None] * (all_ANT - mean_T)).sum(dim=0))
 
     def _weights(self, guess_AK: Tensor, truth_K: Tensor) -> Tensor:
         error_A, variance = (guess_AK - truth_K).square().mean(dim=1), truth_K.square().mean()

@@ -57,14 +57,14 @@ class LabelsPerBatch:
 
     def reveal(self, view: View, labels_N: Tensor, *, rng: np.random.Generator) -> View:
         """Draw labels for every step by itself."""
-        known = []
+        labels = []
         for step in view.steps:
             truth_B = labels_N[step.rows_B]
             label_B = torch.full_like(step.rows_B, -1)
             for value in range(1 if view.classes == 2 else 0, view.classes):
                 label_B[_sample(truth_B == value, self.count, rng)] = value
-            known.append(label_B)
-        return replace(view, known_labels=tuple(known))
+            labels.append(label_B)
+        return replace(view, known_labels=tuple(labels))
 
     def describe(self) -> str:
         """Say how many."""
@@ -90,12 +90,12 @@ class FewLabels:
         if self.count < view.classes:
             raise ConfigError(f"few labels: count={self.count}; expected at least one for each of {view.classes} classes")
         observed_N = _observed(view)
-        chosen = []
+        samples = []
         for value in range(view.classes):
             of_class_N = observed_N & (labels_N[: view.rows] == value)
             share = self.count // view.classes + (value < self.count % view.classes)
-            chosen.append(_sample(of_class_N, min(share, int(of_class_N.sum()) // 2), rng))
-        return _reveal(view, torch.cat(chosen), labels_N)
+            samples.append(_sample(of_class_N, min(share, int(of_class_N.sum()) // 2), rng))
+        return _reveal(view, torch.cat(samples), labels_N)
 
     def describe(self) -> str:
         """Say how many."""

@@ -48,6 +48,8 @@ class BilinearProbe:
         products_NP = (grad_NG[:, :, None] * embedding_NE[:, None, :]).flatten(1)
         x_NF = torch.cat([grad_NG, embedding_NE, standardised(products_NP)], dim=1)
         label_N = known_rows(view)[rows]
-        told = torch.nonzero(label_N >= 0).squeeze(1)
-        told = told[torch.randperm(len(told), generator=generator)][: self.most]
-        return whole_run(view, rows, fit_linear(x_NF[told], label_N[told], view.classes, penalty=self.penalty)(x_NF))
+        known_rows_T = torch.nonzero(label_N >= 0).squeeze(1)
+        known_rows_T = known_rows_T[torch.randperm(len(known_rows_T), generator=generator)][: self.most]
+        return whole_run(
+            view, rows, fit_linear(x_NF[known_rows_T], label_N[known_rows_T], view.classes, penalty=self.penalty)(x_NF)
+        )

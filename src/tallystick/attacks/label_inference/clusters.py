@@ -40,13 +40,13 @@ class ClusterAttack:
         order = view.class_order if self.names == "size" else None
         if self.names == "size" and order is None:
             raise DataError("cluster attack: names=size needs the classes in the order of their frequency (View.class_order)")
-        named = view.classes == 2 or order is not None
+        is_named = view.classes == 2 or order is not None
         if self.scope == "run":
             rows, cluster_N = clusters_of_run(view, self.target, generator)
-            return whole_run(view, rows, _named(cluster_N, view.classes, order), named=named)
+            return whole_run(view, rows, _named(cluster_N, view.classes, order), named=is_named)
         batches = matrices(view, self.target)
         values = [_named(k_means(x_BD, view.classes, generator=generator), view.classes, order) for x_BD in batches]
-        return per_step(view, values, named=named)
+        return per_step(view, values, named=is_named)
 
 
 def _named(cluster_N: Tensor, classes: int, order_C: Tensor | None) -> Tensor:

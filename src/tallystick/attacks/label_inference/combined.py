@@ -96,10 +96,10 @@ def _rarer_share(part_NP: Tensor) -> float:
 def _self_trained(x_NF: Tensor, score_N: Tensor, share: float, generator: torch.Generator) -> Tensor:
     """Each row by a head that other folds' surest rows fitted."""
     rows = len(score_N)
-    rarer, others = max(1, round(SURE_OF_RARER * share * rows)), max(1, round(SURE_OF_OTHER * (1 - share) * rows))
+    rarer, other_count = max(1, round(SURE_OF_RARER * share * rows)), max(1, round(SURE_OF_OTHER * (1 - share) * rows))
     order_N = score_N.argsort(stable=True)
     label_N = torch.full((rows,), -1)
-    label_N[order_N[:others]], label_N[order_N[-rarer:]] = 0, 1
+    label_N[order_N[:other_count]], label_N[order_N[-rarer:]] = 0, 1
     fold_N = torch.randint(FOLDS, (rows,), generator=generator)
     found_N = torch.zeros(rows, dtype=torch.float64)
     for fold in range(FOLDS):

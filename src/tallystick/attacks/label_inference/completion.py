@@ -49,12 +49,12 @@ class ModelCompletion:
         """Score rows of unknown label by their log odds; known labels of one class only tell nothing, and all score alike."""
         targets: tuple[Received, ...] = ("cut_embedding", "cut_gradient") if self.target == "both" else (self.target,)
         if self.columns == "components":
-            found = [observations(view, target) for target in targets]
-            parts = [standardised(principal_components(x_ND, max(COMPONENTS, view.classes))) for _, x_ND in found]
+            parts_read = [observations(view, target) for target in targets]
+            parts = [standardised(principal_components(x_ND, max(COMPONENTS, view.classes))) for _, x_ND in parts_read]
         else:
-            found = [scaled_observations(view, target, self.columns) for target in targets]
-            parts = [x_ND for _, x_ND in found]
-        rows, x_ND = found[0][0], torch.cat(parts, dim=1)
+            parts_read = [scaled_observations(view, target, self.columns) for target in targets]
+            parts = [x_ND for _, x_ND in parts_read]
+        rows, x_ND = parts_read[0][0], torch.cat(parts, dim=1)
         label_N = known_rows(view)[rows]
         told_N = label_N >= 0
         head = fit_linear(x_ND[told_N].double(), label_N[told_N], view.classes, penalty=self.penalty)

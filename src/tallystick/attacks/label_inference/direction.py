@@ -55,8 +55,8 @@ class DirectionAttack:
         towards_BD = normalize(grad_BD, dim=1, eps=_TINY) if self.measure == "cosine" else grad_BD
         label_H = label_B[label_B >= 0]
         absent = 0.0 if classes == 2 else -1.0
-        wanted = range(1, 2) if classes == 2 else range(classes)
-        score_BC = torch.stack([_along(towards_BD, hint_HD[label_H == each], absent=absent) for each in wanted], dim=1)
+        classes_scored = range(1, 2) if classes == 2 else range(classes)
+        score_BC = torch.stack([_along(towards_BD, hint_HD[label_H == each], absent=absent) for each in classes_scored], dim=1)
         return score_BC.squeeze(1) if classes == 2 else score_BC
 
 

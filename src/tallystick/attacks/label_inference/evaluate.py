@@ -58,10 +58,10 @@ def evaluate_label_inference(
     """
     few = FewLabels(count=auxiliary_labels)
     evaluation = LabelInferenceEvaluation(view, labels_N, whole=whole, clean=clean, evaluator=evaluator, seed=seed)
-    found = {}
+    metrics_by_name = {}
     for name, row in (evaluation.usable() if attacks is None else attacks).items():
-        found[name] = evaluation(replace(row, knows=few) if isinstance(row.knows, FewLabels) else row)
-    return {name: metrics for name, metrics in found.items() if metrics is not None}
+        metrics_by_name[name] = evaluation(replace(row, knows=few) if isinstance(row.knows, FewLabels) else row)
+    return {name: metrics for name, metrics in metrics_by_name.items() if metrics is not None}
 
 
 class LabelInferenceEvaluation:
@@ -91,11 +91,11 @@ class LabelInferenceEvaluation:
     def __call__(self, row: LabelInferenceAttack) -> AttackMetrics | None:
         """Attack; None if no batch could be evaluated, or the attacker be told no label, or labels of one class only."""
         attacked, truth_N = self.trained if row.over_training else self.stepwise
-        told = row.knows.reveal(attacked, truth_N, rng=np.random.default_rng([self.seed, 3]))
-        if not _told_enough(row, told):
+        informed = row.knows.reveal(attacked, truth_N, rng=np.random.default_rng([self.seed, 3]))
+        if not _told_enough(row, informed):
             return None
-        told = told if row.over_training else _with_clean_hints(told, self.clean)
-        scores = row.attack(told, generator=torch.Generator().manual_seed(self.seed))
+        informed = informed if row.over_training else _with_clean_hints(informed, self.clean)
+        scores = row.attack(informed, generator=torch.Generator().manual_seed(self.seed))
         return self.evaluator(scores, truth_N, classes=attacked.classes, bootstrap=self.bootstrap)
 
     def usable(self) -> dict[str, LabelInferenceAttack]:
@@ -113,8 +113,8 @@ def _compact(view: View, labels_N: Tensor, classes: int) -> tuple[View, Tensor]:
 def _told_enough(row: LabelInferenceAttack, told: View) -> bool:
     if told.known_labels is None:
         return True
-    known = torch.cat(told.known_labels)
-    return int((torch.bincount(known[known >= 0]) > 0).sum()) >= (1 if isinstance(row.knows, LabelsPerBatch) else 2)
+    labels = torch.cat(told.known_labels)
+    return int((torch.bincount(labels[labels >= 0]) > 0).sum()) >= (1 if isinstance(row.knows, LabelsPerBatch) else 2)
 
 
 def _with_clean_hints(view: View, clean: Sequence[Tensor] | None) -> View:

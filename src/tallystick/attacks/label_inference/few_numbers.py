@@ -60,5 +60,5 @@ def _inputs(view: View, reads: Literal["embedding", "gradient", "both"]) -> tupl
     rows_N = parts[0][0]
     for others_N, _ in parts[1:]:
         rows_N = rows_N[torch.isin(rows_N, others_N)]
-    chosen = [x_NF[torch.searchsorted(of_N, rows_N)].double() for of_N, x_NF in parts]
-    return rows_N, torch.cat(chosen, dim=1)
+    parts_of_rows = [x_NF[torch.searchsorted(of_N, rows_N)].double() for of_N, x_NF in parts]
+    return rows_N, torch.cat(parts_of_rows, dim=1)

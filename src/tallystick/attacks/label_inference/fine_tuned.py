@@ -62,11 +62,11 @@ class FineTunedCompletion:
             raise DataError("fine-tuned completion: the view has no bottom model of the attacker's own (View.own_model)")
         rows = torch.cat([step.rows_B for step in view.steps]).unique()  # type: ignore[no-untyped-call]
         label_N = known_rows(view)[rows]
-        told, untold = rows[label_N >= 0], rows[label_N < 0]
+        known_rows_T, untold = rows[label_N >= 0], rows[label_N < 0]
         model = copy.deepcopy(view.own_model)
-        head = self._head(model, told, label_N[label_N >= 0], view.classes)
-        if len(told) and len(untold):
-            self._train(model, head, told, label_N[label_N >= 0], untold, view.classes, generator)
+        head = self._head(model, known_rows_T, label_N[label_N >= 0], view.classes)
+        if len(known_rows_T) and len(untold):
+            self._train(model, head, known_rows_T, label_N[label_N >= 0], untold, view.classes, generator)
         with torch.no_grad():
             model.train(False)
             logits = torch.cat([head(model(part)) for part in rows.split(CHUNK)])
@@ -79,11 +79,11 @@ class FineTunedCompletion:
             cut_TD = model(told).double()
         if not bool(torch.isfinite(cut_TD).all()):
             raise DataError("fine-tuned completion: the model gives embeddings that are NaN or infinite; training diverged")
-        fitted = fit_linear(cut_TD, label_T, classes, penalty=0.1)
-        head = nn.Linear(*fitted.weight_DO.shape)
+        linear = fit_linear(cut_TD, label_T, classes, penalty=0.1)
+        head = nn.Linear(*linear.weight_DO.shape)
         with torch.no_grad():
-            head.weight.copy_(fitted.weight_DO.T)
-            head.bias.copy_(fitted.bias_O)
+            head.weight.copy_(linear.weight_DO.T)
+            head.bias.copy_(linear.bias_O)
         return head
 
     def _train(
@@ -116,10 +116,10 @@ class FineTunedCompletion:
             mixed_BD = share * noisy[0] + (1 - share) * noisy[0][other_B]
             mixed_BC = share * wanted_BC + (1 - share) * wanted_BC[other_B]
             chance_BC = _chances(head(mixed_BD))
-            known = -(mixed_BC * chance_BC.clamp_min(1e-7).log())[: self.batch].sum(dim=1).mean()
+            known_loss = -(mixed_BC * chance_BC.clamp_min(1e-7).log())[: self.batch].sum(dim=1).mean()
             guessed = (mixed_BC - chance_BC)[self.batch :].square().mean()
             optimizer.zero_grad()
-            loss: Tensor = known + self.weight * step / self.steps * guessed
+            loss: Tensor = known_loss + self.weight * step / self.steps * guessed
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
 

@@ -33,8 +33,8 @@ def log_odds(logit_NO: Tensor) -> Tensor:
     """Turn logits into log odds of class 1 (one logit) or of each class against the rest; no probability is rounded to 0 or 1."""
     if logit_NO.shape[1] == 1:
         return logit_NO.squeeze(1)
-    others = [torch.cat([logit_NO[:, :c], logit_NO[:, c + 1 :]], dim=1).logsumexp(dim=1) for c in range(logit_NO.shape[1])]
-    return logit_NO - torch.stack(others, dim=1)
+    other_odds = [torch.cat([logit_NO[:, :c], logit_NO[:, c + 1 :]], dim=1).logsumexp(dim=1) for c in range(logit_NO.shape[1])]
+    return logit_NO - torch.stack(other_odds, dim=1)
 
 
 def fit_linear(x_ND: Tensor, label_N: Tensor, classes: int, *, penalty: float) -> LinearHead:

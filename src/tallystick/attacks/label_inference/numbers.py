@@ -64,8 +64,8 @@ def evaluate_on_numbers(
     steps, numbers_N = renumbered(view.steps)
     own_NA = None if view.own_NA is None else view.own_NA[numbers_N]
     compact = View(received=view.received, steps=steps, classes=view.classes, own_NA=own_NA)
-    told = knows.reveal(compact, target_N[numbers_N], rng=np.random.default_rng([seed, 3]))
-    scores = attack(told, generator=torch.Generator().manual_seed(seed))
+    informed = knows.reveal(compact, target_N[numbers_N], rng=np.random.default_rng([seed, 3]))
+    scores = attack(informed, generator=torch.Generator().manual_seed(seed))
     score_M = torch.cat(scores.values).double().numpy()
     target_M = target_N[numbers_N][torch.cat(scores.rows)].double().numpy()
     if not np.isfinite(score_M).all():
@@ -73,13 +73,13 @@ def evaluate_on_numbers(
     if len(score_M) < 3 or np.ptp(target_M) == 0:
         return None
     ranks = pl.Series(score_M).rank().to_numpy(), pl.Series(target_M).rank().to_numpy()
-    found = _correlation(*ranks)
-    rng, sign = np.random.default_rng([seed, 5]), 1 if found >= 0 else -1
-    drawn = (rng.integers(len(score_M), size=len(score_M)) for _ in range(REPLICATES))
-    resampled = [sign * _correlation(ranks[0][drawn_M], ranks[1][drawn_M]) for drawn_M in drawn]
+    correlation = _correlation(*ranks)
+    rng, sign = np.random.default_rng([seed, 5]), 1 if correlation >= 0 else -1
+    draws = (rng.integers(len(score_M), size=len(score_M)) for _ in range(REPLICATES))
+    resampled = [sign * _correlation(ranks[0][drawn_M], ranks[1][drawn_M]) for drawn_M in draws]
     low, high = np.quantile(resampled, [(1 - level) / 2, (1 + level) / 2])
     return NumberMetrics(
-        spearman=IntervalEstimate(mean=abs(found), low=float(low), high=float(high)),
+        spearman=IntervalEstimate(mean=abs(correlation), low=float(low), high=float(high)),
         r_squared=_correlation(score_M, target_M) ** 2,
         chance_spearman=(2 / (np.pi * (len(score_M) - 1))) ** 0.5,
         rows=len(score_M),

@@ -68,20 +68,20 @@ def scaled_observations(view: View, target: Received, columns: Literal["alike", 
     rows, x_ND = observations(view, target)
     if len(view.steps) == 1 and columns == "alike":  # which they are
         return rows, x_ND
-    kept = view.steps[0].observed if len(view.steps) == 1 else {}
-    if (target, columns) not in kept:
-        kept[target, columns] = rows, (rescaled if columns == "alike" else standardised)(x_ND).float()
-    return kept[target, columns]
+    cache = view.steps[0].observed if len(view.steps) == 1 else {}
+    if (target, columns) not in cache:
+        cache[target, columns] = rows, (rescaled if columns == "alike" else standardised)(x_ND).float()
+    return cache[target, columns]
 
 
 def clusters_of_run(view: View, target: Received, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Give the rows seen, in order, and of each its cluster, int64 (N,): as many as classes, by k-means on ``observations``."""
     rows, x_ND = observations(view, target)
-    kept = view.steps[0].observed if len(view.steps) == 1 else {}
+    cache = view.steps[0].observed if len(view.steps) == 1 else {}
     clustering = "clusters", target, view.classes, generator.get_state().numpy().tobytes()
-    if clustering not in kept:
-        kept[clustering] = rows, k_means(x_ND, view.classes, generator=generator)
-    return kept[clustering]
+    if clustering not in cache:
+        cache[clustering] = rows, k_means(x_ND, view.classes, generator=generator)
+    return cache[clustering]
 
 
 def known_rows(view: View) -> Tensor:

@@ -29,20 +29,20 @@ def outside_attacks() -> tuple[Mapping[str, LabelInferenceAttack], Mapping[str, 
         rows by name, and by name why one cannot be used: it cannot be loaded, is no row or one with a wrong entry, or has the
         name of another.
     """
-    found: dict[str, LabelInferenceAttack] = {}
+    attacks: dict[str, LabelInferenceAttack] = {}
     unusable: dict[str, str] = {}
     every = points()
     answers = _descriptions(len(every))
     for number, (point, answer) in enumerate(zip(every, answers, strict=True)):
-        if point.name in LABEL_INFERENCE_ATTACKS or point.name in found:
+        if point.name in LABEL_INFERENCE_ATTACKS or point.name in attacks:
             unusable[f"{point.name} ({point.value})"] = "another attack has this name; give it one of its own"
         elif "unusable" in answer:
             unusable[f"{point.name} ({point.value})"] = answer["unusable"]
         else:
-            kinds, told = {each.__name__: each for each in KNOWN}, dict(answer["knows"])
-            knows: Any = kinds[told.pop("kind")](**told)
-            found[point.name] = LabelInferenceAttack(attack=OutsideAttack(number=number), knows=knows, **answer["row"])
-    return found, unusable
+            kinds, knowledge = {each.__name__: each for each in KNOWN}, dict(answer["knows"])
+            knows: Any = kinds[knowledge.pop("kind")](**knowledge)
+            attacks[point.name] = LabelInferenceAttack(attack=OutsideAttack(number=number), knows=knows, **answer["row"])
+    return attacks, unusable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,14 +73,14 @@ class OutsideAttack:
 
 def _descriptions(count: int) -> list[dict[str, Any]]:
     """Return what each entry point's row says; a process that ends costs the one that it was at, and another goes on."""
-    found: list[dict[str, Any]] = []
-    while len(found) < count:
-        answer, ended = _answer(b"", str(len(found)))
+    rows: list[dict[str, Any]] = []
+    while len(rows) < count:
+        answer, ended = _answer(b"", str(len(rows)))
         lines = answer.split(b"\n")[:-1]
-        found += [json.loads(line) for line in lines]
-        if len(found) < count:
-            found.append({"unusable": f"it cannot be loaded: {ended or 'its process ended'}"})
-    return found
+        rows += [json.loads(line) for line in lines]
+        if len(rows) < count:
+            rows.append({"unusable": f"it cannot be loaded: {ended or 'its process ended'}"})
+    return rows
 
 
 def _answer(message: bytes, *arguments: str) -> tuple[bytes, str]:

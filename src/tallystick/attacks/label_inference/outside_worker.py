@@ -93,9 +93,9 @@ def _run(message: bytes, answers: BinaryIO) -> None:
     try:
         row = points()[facts["number"]].load()
         scores = row.attack(_view(facts, tensors), generator=torch.Generator().manual_seed(facts["seed"]))
-        found = {f"{index}/rows": rows for index, rows in enumerate(scores.rows)}
-        found |= {f"{index}/values": values for index, values in enumerate(scores.values)}
-        answer = framed({"groups": len(scores.rows), "named": bool(scores.named)}, found)
+        rows_by_name = {f"{index}/rows": rows for index, rows in enumerate(scores.rows)}
+        rows_by_name |= {f"{index}/values": values for index, values in enumerate(scores.values)}
+        answer = framed({"groups": len(scores.rows), "named": bool(scores.named)}, rows_by_name)
     except (Exception, SystemExit) as error:
         answer = framed({"error": f"it raised {_in_words(error)}"}, {})
     answers.write(answer)
@@ -104,13 +104,13 @@ def _run(message: bytes, answers: BinaryIO) -> None:
 def _view(facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> View:
     steps = []
     for index, epoch in enumerate(facts["epochs"]):
-        given: dict[str, Any] = {name: tensors.get(f"{index}/{name}") for name in _STEP}
-        steps.append(StepView(epoch=epoch, **given))
-    known = tuple(tensors[f"{index}/known"] for index in range(len(steps)) if f"{index}/known" in tensors)
+        fields: dict[str, Any] = {name: tensors.get(f"{index}/{name}") for name in _STEP}
+        steps.append(StepView(epoch=epoch, **fields))
+    known_labels = tuple(tensors[f"{index}/known"] for index in range(len(steps)) if f"{index}/known" in tensors)
     return View(
         received=facts["received"],
         steps=tuple(steps),
-        known_labels=known or None,
+        known_labels=known_labels or None,
         classes=facts["classes"],
         class_order=tensors.get("class_order"),
         flip=facts["flip"],

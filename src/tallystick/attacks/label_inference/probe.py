@@ -50,12 +50,14 @@ class Probe:
         """Score rows of unknown label by their log odds; ``generator`` draws weights and minibatches."""
         rows, x_ND = scaled_observations(view, self.target, "each")
         label_N = known_rows(view)[rows]
-        told = torch.nonzero(label_N >= 0).squeeze(1)
-        told = told[torch.randperm(len(told), generator=generator)]
-        if self.hidden and len(told):
-            return whole_run(view, rows, self._network(x_ND, label_N, told, view.classes, generator))
-        told = told[: self.most]
-        return whole_run(view, rows, fit_linear(x_ND[told].double(), label_N[told], view.classes, penalty=self.penalty)(x_ND))
+        known_T = torch.nonzero(label_N >= 0).squeeze(1)
+        known_T = known_T[torch.randperm(len(known_T), generator=generator)]
+        if self.hidden and len(known_T):
+            return whole_run(view, rows, self._network(x_ND, label_N, known_T, view.classes, generator))
+        known_T = known_T[: self.most]
+        return whole_run(
+            view, rows, fit_linear(x_ND[known_T].double(), label_N[known_T], view.classes, penalty=self.penalty)(x_ND)
+        )
 
     def _network(self, x_ND: Tensor, label_N: Tensor, told: Tensor, classes: int, generator: torch.Generator) -> Tensor:
         network = nn.Sequential(
@@ -68,8 +70,8 @@ class Probe:
         optimizer = torch.optim.AdamW(network.parameters(), lr=1e-2, weight_decay=self.penalty, fused=True)
         slower = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.steps)
         for _ in range(self.steps):
-            chosen = told[torch.randint(len(told), (min(self.batch, len(told)),), generator=generator)]
-            logit_BO, label_B = network(x_ND[chosen]), label_N[chosen]
+            batch = told[torch.randint(len(told), (min(self.batch, len(told)),), generator=generator)]
+            logit_BO, label_B = network(x_ND[batch]), label_N[batch]
             if classes == 2:
                 loss = binary_cross_entropy_with_logits(logit_BO.squeeze(1), label_B.float())
             else:

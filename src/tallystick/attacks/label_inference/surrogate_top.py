@@ -83,12 +83,12 @@ class SurrogateTop:
 
     def _likelihoods(self, view: View, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Of each row's labels, by its gradient and by its embedding; one fit serves both guesses that are drawn alike."""
-        kept = view.steps[0].observed if len(view.steps) == 1 else {}
+        cache = view.steps[0].observed if len(view.steps) == 1 else {}
         rows, grad_ND = observations(view, "cut_gradient")
         label_N = known_rows(view)[rows]
-        drawn = generator.get_state().numpy().tobytes()
-        fit = replace(self, guess="gradient"), view.classes, drawn, label_N.numpy().tobytes()
-        if fit not in kept:
+        state = generator.get_state().numpy().tobytes()
+        fit = replace(self, guess="gradient"), view.classes, state, label_N.numpy().tobytes()
+        if fit not in cache:
             cut_ND = observations(view, "cut_embedding")[1]
             if not bool(grad_ND.any()):  # all alike: nothing can be fitted, and its start would be read off the embeddings
                 nothing_NC = torch.zeros(len(grad_ND), view.classes)
@@ -96,16 +96,16 @@ class SurrogateTop:
             surrogate = self._fitted(cut_ND, grad_ND, label_N, view.classes, generator)
             some = zip(torch.split(cut_ND, SCORED), torch.split(grad_ND, SCORED), strict=True)  # for slopes take room
             with torch.no_grad():
-                kept[fit] = (
+                cache[fit] = (
                     torch.cat([surrogate(cut_SD, grad_SD) for cut_SD, grad_SD in some]),
                     surrogate.predicted(cut_ND),
                 )
-        return kept[fit]
+        return cache[fit]
 
     def _fitted(self, cut_ND: Tensor, grad_ND: Tensor, label_N: Tensor, classes: int, generator: torch.Generator) -> "_Surrogate":
         """From known labels' head, or from that of some starts which explains the gradients best after a quarter of the steps."""
-        chosen = torch.randperm(len(cut_ND), generator=generator)[: self.sample]
-        fitting = _Fitting(self, cut_ND[chosen], grad_ND[chosen], generator)
+        sample = torch.randperm(len(cut_ND), generator=generator)[: self.sample]
+        fitting = _Fitting(self, cut_ND[sample], grad_ND[sample], generator)
         told_N = (label_N >= 0) & (classes > 2)
         if bool(told_N.any()):
             surrogate = _Surrogate(cut_ND.shape[1], classes, 0, generator)
@@ -113,10 +113,10 @@ class SurrogateTop:
             fitting(surrogate, self.steps, told=(cut_ND[told_N], grad_ND[told_N], label_N[told_N]))
             return surrogate
         starts, hidden = (self.starts, self.hidden) if classes == 2 else (3 * self.starts, 0)
-        tried = [_Surrogate(cut_ND.shape[1], classes, hidden, generator) for _ in range(starts)]
-        for surrogate in tried:
+        candidates = [_Surrogate(cut_ND.shape[1], classes, hidden, generator) for _ in range(starts)]
+        for surrogate in candidates:
             fitting(surrogate, -(-self.steps // 4))
-        best = max(tried, key=fitting.likelihood)
+        best = max(candidates, key=fitting.likelihood)
         fitting(best, self.steps)
         return best
 

@@ -57,7 +57,7 @@ class UnflippedAttack:
         binary_only(view, "un-flipped attack", "completion or clusters")
         if view.flip is None or not 0 < view.flip < 0.5:
             raise DataError("un-flipped attack: the view does not say with what chance labels were replaced (View.flip)")
-        seen, cut_ND = observations(view, "cut_embedding")
+        seen_rows, cut_ND = observations(view, "cut_embedding")
         if self.reader is None:
             rows, side_N, towards_ND = _sides(view)
             replaced_N, parts = side_N > 0, [rescaled(towards_ND)]
@@ -68,7 +68,7 @@ class UnflippedAttack:
             if cut is None:  # it tells no row from another: there is nothing to un-flip
                 return whole_run(view, rows, torch.zeros(len(rows)))
             replaced_N, parts = score_N > cut, []
-        parts.append(rescaled(cut_ND[torch.searchsorted(seen, rows)]))
+        parts.append(rescaled(cut_ND[torch.searchsorted(seen_rows, rows)]))
         if view.own_NA is not None:
             parts.append(rescaled(view.own_NA[rows]))
         chance_N = self._predicted(torch.cat(parts, dim=1), replaced_N.long(), generator)
@@ -82,8 +82,8 @@ class UnflippedAttack:
         chance_N = torch.zeros(len(x_NF), dtype=torch.float64)
         for fold in range(FOLDS):
             here_N = fold_N == fold
-            others = torch.nonzero(~here_N).squeeze(1)
-            some = others[torch.randperm(len(others), generator=generator)[: self.most]]
+            rest = torch.nonzero(~here_N).squeeze(1)
+            some = rest[torch.randperm(len(rest), generator=generator)[: self.most]]
             head = fit_linear(x_NF[some], replaced_N[some], 2, penalty=self.penalty)
             chance_N[here_N] = head(x_NF[here_N]).sigmoid()
         return chance_N

@@ -42,12 +42,12 @@ class UniqueCells:
         score_N, count_N = (torch.zeros(view.rows, dtype=torch.float64) for _ in range(2))
         if view.sent_NC is None or view.sent_NC.shape[1] < self.together:
             return mean_over_run(view, score_N, count_N)
-        seen = torch.unique(torch.cat([step.rows_B for step in view.steps]))
-        codes = [np.unique(value_M, return_inverse=True)[1] for value_M in view.sent_NC[seen].numpy().T]
+        rows = torch.unique(torch.cat([step.rows_B for step in view.steps]))
+        codes = [np.unique(value_M, return_inverse=True)[1] for value_M in view.sent_NC[rows].numpy().T]
         groups = list(combinations(range(len(codes)), self.together))
         for place in torch.randperm(len(groups), generator=generator)[: self.most].tolist():
-            score_N[seen] += torch.from_numpy(1 / _rows_alike([codes[column] for column in groups[place]]))
-        count_N[seen] = 1.0
+            score_N[rows] += torch.from_numpy(1 / _rows_alike([codes[column] for column in groups[place]]))
+        count_N[rows] = 1.0
         return mean_over_run(view, score_N, count_N)
 
     def unmet(self, view: View) -> str:  # noqa: ARG002

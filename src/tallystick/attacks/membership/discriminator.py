@@ -63,10 +63,10 @@ class LearnedDiscriminator:
         return "it learns from rows that the attacker knows, and there are too few to tell it some and to judge it by the others"
 
     def _learn(self, real_SP: Tensor, synthetic_SP: Tensor, generator: torch.Generator) -> nn.Module:
-        chosen = [x_SP[torch.randperm(len(x_SP), generator=generator)[: self.most]] for x_SP in (real_SP, synthetic_SP)]
-        x_SP = torch.cat(chosen)
-        y_S = torch.cat([torch.ones(len(chosen[0])), torch.zeros(len(chosen[1]))])
-        weight_S = torch.cat([torch.full((len(x),), 0.5 / len(x)) for x in chosen])  # both classes count alike
+        samples = [x_SP[torch.randperm(len(x_SP), generator=generator)[: self.most]] for x_SP in (real_SP, synthetic_SP)]
+        x_SP = torch.cat(samples)
+        y_S = torch.cat([torch.ones(len(samples[0])), torch.zeros(len(samples[1]))])
+        weight_S = torch.cat([torch.full((len(x),), 0.5 / len(x)) for x in samples])  # both classes count alike
         network = nn.Sequential(nn.Linear(x_SP.shape[1], self.hidden), nn.ReLU(), nn.Linear(self.hidden, 1))
         with torch.no_grad():
             for parameter in network.parameters():

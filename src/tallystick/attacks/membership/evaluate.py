@@ -77,7 +77,7 @@ def evaluate_membership(
     present_N = present_U[numbers_N]
     view = view if own_UA is None else replace(view, own_NA=own_UA[numbers_N])
     view = view if sent is None else replace(view, sent_NC=sent(numbers_N))
-    found, reasons, bootstrap = {}, {}, Bootstrap(seed)
+    leaks, reasons, bootstrap = {}, {}, Bootstrap(seed)
     for name, attack in attacks.items():
         scores = attack(view, generator=torch.Generator().manual_seed(seed))
         try:
@@ -86,12 +86,12 @@ def evaluate_membership(
             reasons[name] = str(error)
             continue
         if metrics is not None:
-            found[name] = metrics
+            leaks[name] = metrics
         else:
             reasons[name] = _why_not(attack, view, present_N)
     for reason in dict.fromkeys(reasons.values()):
         unmeasured[", ".join(name for name, its in reasons.items() if its == reason)] = reason
-    return MembershipLeaks(found=found, not_measured=unmeasured)
+    return MembershipLeaks(found=leaks, not_measured=unmeasured)
 
 
 def _view_of(received: Received, steps: Sequence[StepView], present_U: Tensor, *, planted: int, seed: int) -> tuple[View, Tensor]:
@@ -102,11 +102,11 @@ def _view_of(received: Received, steps: Sequence[StepView], present_U: Tensor, *
     own_N = torch.zeros_like(present_N)
     for step in steps:
         own_N[step.rows_B[step.own_B]] = True
-    told = []
+    planted_rows = []
     for kind_N in (present_N, ~present_N):
         candidates = torch.nonzero(kind_N & own_N).squeeze(1).numpy()
-        told.append(torch.from_numpy(rng.choice(candidates, size=min(planted, len(candidates) // 4), replace=False)))
-    return View(received=received, steps=tuple(steps), known_present=told[0], known_absent=told[1]), numbers_N
+        planted_rows.append(torch.from_numpy(rng.choice(candidates, size=min(planted, len(candidates) // 4), replace=False)))
+    return View(received=received, steps=tuple(steps), known_present=planted_rows[0], known_absent=planted_rows[1]), numbers_N
 
 
 def _why_not(attack: Attack, view: View, present_N: Tensor) -> str:

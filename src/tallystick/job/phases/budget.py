@@ -99,18 +99,18 @@ class Ahead:
         contract, noise = self.contract, noise_on_embeddings(self.contract)
         if self.is_label or contract.role_of(self.party.party) == "helper" or noise is None or serves_others(contract):
             return []
-        sent = sent_by(self.folder) if self.folder is not None else Sent()
+        count = sent_by(self.folder) if self.folder is not None else Sent()
         if self.predicts:
-            most = sent.and_then(Sent(prediction=1)).most
+            most = count.and_then(Sent(prediction=1)).most
         elif self.trials is not None:
             trainings = [each.training.resolved(self._rows) for each in self._tuned()]
             most = self.trials * max(training_ahead(contract.for_trial(), training).most for training in trainings)
         else:
             ahead = evaluation_ahead(contract)
-            if not sent.charged:  # else the rest of training is charged for, or charges for itself
+            if not count.charged:  # else the rest of training is charged for, or charges for itself
                 ahead = ahead.and_then(training_ahead(contract, contract.training.resolved(self._rows)))
-            most = sent.and_then(ahead).most
-        return [noise.event(most - sent.charged)] if most > sent.charged else []
+            most = count.and_then(ahead).most
+        return [noise.event(most - count.charged)] if most > count.charged else []
 
     @property
     def _rows(self) -> int:
@@ -133,13 +133,13 @@ def budget_outlooks(ahead: Ahead) -> list[Outlook]:
     noisy = noise_on_embeddings(ahead.contract) is not None and ahead.contract.role_of(ahead.party.party) == "feature"
     if ahead.exact() or (ahead.is_label and not ahead.predicts and ahead.contract.sends_gradients) or noisy:
         known_ledger(ahead.party)  # what is not private is entered, too
-    asked = ((LABELS, ahead.of_labels()), (KEYS, ahead.of_keys()), (EMBEDDINGS, ahead.of_embeddings()))
-    found = []
-    for of, events in asked:
+    event_lists = ((LABELS, ahead.of_labels()), (KEYS, ahead.of_keys()), (EMBEDDINGS, ahead.of_embeddings()))
+    outlooks = []
+    for of, events in event_lists:
         if events:
             spent, cap = known_budget(ahead.party, of)
-            found.append(outlook(data_set(ahead.party, of), spent, events, cap=cap))
-    return found
+            outlooks.append(outlook(data_set(ahead.party, of), spent, events, cap=cap))
+    return outlooks
 
 
 def over_budget(found: Outlook, ahead: Ahead) -> str:

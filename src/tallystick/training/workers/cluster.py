@@ -104,10 +104,10 @@ def prepare(told: bytes) -> TaskFunction:
     def work(line: bytes = b"", rows_of: bytes = b"", weights: bytes = b"") -> bytes:
         if not line:
             return b""
-        what, number, rows = told = msgspec.json.decode(line, type=tuple[str, int, int])
+        what, number, rows = work = msgspec.json.decode(line, type=tuple[str, int, int])
         if weights:
             _fill([memory["weights"]], weights)
-        _fill(_read(memory, plan, worker, *told), rows_of)
+        _fill(_read(memory, plan, worker, *work), rows_of)
         does[what](number, rows)
         return _bytes(_made(memory, plan, worker, what, rows))
 
