@@ -131,9 +131,10 @@ class Kills(ProcessCampaign):
             "withstood",
             seconds=observations.to_exit_s if observations.to_exit_s is not None else time.monotonic() - started,
             failure=observations.problems[0] if observations.problems else "",
-            detail=f"{'; '.join(observations.problems)}{exit_}; detours: {observations.detours}; said: {' | '.join(observations.lines)}"[
-                :3000
-            ],
+            detail=(
+                f"{'; '.join(observations.problems)}{exit_}; detours: {observations.detours}; "
+                f"said: {' | '.join(observations.lines)}"
+            )[:3000],
         )
 
     def _measured(self) -> Undisturbed:
