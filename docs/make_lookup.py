@@ -4,7 +4,7 @@ import importlib
 import pkgutil
 import re
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -17,6 +17,7 @@ from tallystick import errors
 from tallystick.cli.app import app
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
+from tallystick.config.secret import Secret
 from tallystick.config.tuning import TUNABLE
 from tallystick.network.messages import Message
 
@@ -30,6 +31,7 @@ BOUNDS = {
     "max_length": "length at most",
 }
 
+SHORT = {"unaligned.method": "how they train, and get a score: [methods](methods.md#rows-without-a-partners-row)"}
 APART = ("alignment.similarity", "model.merge")
 CONTRACT = {
     "": "Every party of a job has the same contract. These keys hold no others:",
@@ -138,8 +140,14 @@ def configuration() -> str:
         for section, rows in _sections(model):
             parts += [f"### {section}"] if section else []
             parts += [notes[section]] if section and section in notes else []
-            parts.append("\n".join(["| key | type | default | bounds | meaning |", "|---|---|---|---|---|", *rows]))
+            parts.append(_keys(rows))
+    parts += ["## Secrets", "A key whose type is a secret holds exactly one of these keys:", _keys(_rows(Secret, ""))]
     return "\n\n".join(parts) + "\n"
+
+
+def _keys(rows: Iterable[str]) -> str:
+    """Make the table of keys from its rows."""
+    return "\n".join(["| key | type and bounds | default | meaning |", "|---|---|---|---|", *rows])
 
 
 def _sections(model: type[BaseModel]) -> Iterator[tuple[str, list[str]]]:
@@ -253,8 +261,10 @@ def _rows(model: type[BaseModel], above: str) -> Iterator[str]:
         many = "[]" if models and get_origin(field.annotation) in (list, tuple) else ""
         kind = "keys below" if models else _kind(field.annotation)
         default = "required" if field.is_required() else _default(field.default)
-        cells = (f"`{key}{many}`", kind, default, _bounds(field.metadata, field.annotation), _plain(field.description or ""))
-        yield "| " + " | ".join(cells) + " |"
+        if models == [Secret]:
+            kind, models = "[secret](#secrets)", []
+        kind = ", ".join(filter(None, (kind, _bounds(field.metadata, field.annotation))))
+        yield f"| `{key}{many}` | {kind} | {default} | {SHORT.get(key) or _plain(field.description or '')} |"
         if len(models) == 1:
             yield from _rows(models[0], f"{key}{many}.")
         elif models:
@@ -264,7 +274,7 @@ def _rows(model: type[BaseModel], above: str) -> Iterator[str]:
 def _choice(models: list[type[BaseModel]], above: str) -> Iterator[str]:
     """Rows of an entry that is one of several classes, by its method."""
     found = {get_args(inner.model_fields["method"].annotation)[0]: inner for inner in models}
-    yield f"| `{above}method` | {', '.join(f'`{name}`' for name in found)} | required |  | which method |"
+    yield f"| `{above}method` | {', '.join(f'`{name}`' for name in found)} | required | which method |"
     for name, inner in found.items():
         rows = _rows(inner, f"{above}({name}).")
         yield from (row for row in rows if not row.startswith(f"| `{above}({name}).method`"))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
-from typing import Any, is_typeddict
+from typing import Any, TypeVar, is_typeddict
 
 import tallystick
 from tallystick.attacks.feature_inference.attack_table import FEATURE_INFERENCE_ATTACKS, FeatureInferenceAttack
@@ -43,6 +43,8 @@ CHAPTERS = {
     "Progress": ("Watcher", "Silent"),
 }
 
+FILES = ("Contract", "PartyFile")
+
 CHANGES = {
     "labels": "labels, once",
     "penalties": "the loss",
@@ -57,27 +59,13 @@ PROTOCOLS = {
         "alignment.psi",
         "alignment.choice",
         "alignment.psi_oprf",
-        "alignment.coin_toss",
         "alignment.buckets",
-        "alignment.oprf.base_transfers",
-        "alignment.oprf.extension",
-        "alignment.oprf.cuckoo",
         "alignment.psi_diffie_hellman",
         "alignment.psi_malicious",
-        "alignment.oprf.checked_extension",
-        "alignment.oprf.key_value",
-        "alignment.oprf.linear_code",
-        "alignment.group",
     ),
     "Unions": (
         "alignment.psu",
         "alignment.psu_switching",
-        "alignment.switching.network",
-        "alignment.switching.transfers",
-        "alignment.switching.shuffle",
-        "alignment.switching.programmed",
-        "alignment.switching.equality",
-        "alignment.switching.delivery",
         "alignment.psu_diffie_hellman",
         "alignment.psu_helper",
     ),
@@ -90,15 +78,31 @@ PROTOCOLS = {
         "alignment.key_noise",
         "alignment.similarity_noise",
     ),
-    "Releases": ("defenses.noise", "privacy.masks", "privacy.exact", "privacy.grid", "privacy.ledger"),
+    "Releases": ("defenses.noise", "privacy.ledger"),
 }
+BLOCKS = (
+    "alignment.coin_toss",
+    "alignment.group",
+    "alignment.oprf.base_transfers",
+    "alignment.oprf.extension",
+    "alignment.oprf.cuckoo",
+    "alignment.oprf.checked_extension",
+    "alignment.oprf.key_value",
+    "alignment.oprf.linear_code",
+    "alignment.switching.network",
+    "alignment.switching.transfers",
+    "alignment.switching.shuffle",
+    "alignment.switching.programmed",
+    "alignment.switching.equality",
+    "alignment.switching.delivery",
+    "privacy.masks",
+    "privacy.exact",
+    "privacy.grid",
+)
 
 RULES = {
     "Tables": (
-        "tables.table",
         "tables.delimited",
-        "tables.postgres",
-        "tables.lazy_table",
         "tables.parquet",
         "tables.stores",
         "tables.delta",
@@ -110,7 +114,6 @@ RULES = {
     "Normalisation of layers": ("models.normalization",),
     "Split": ("tables.split",),
     "The report": (
-        "evaluation.measure",
         "evaluation.decisions",
         "tables.groups",
         "evaluation.importance",
@@ -119,7 +122,7 @@ RULES = {
         "evaluation.sharing",
     ),
     "Files": ("storage", "encryption"),
-    "What an audit records": ("audit.recording", "run_folder.recorder", "run_folder.row_recorder"),
+    "What an audit records": ("audit.recording",),
     "What noisy embeddings cost": ("run_folder.embedding_charge",),
     "Serving": (
         "job.versions",
@@ -128,14 +131,14 @@ RULES = {
         "scoring.alignment_reuse",
         "scoring.windows",
         "scoring.journal",
-        "scoring.batching",
         "scoring.feature_party_asks",
         "serving.connections",
     ),
-    "Retraining": ("tables.extension", "models.growth", "run_folder.initial_weights"),
+    "Retraining": ("tables.extension", "run_folder.initial_weights"),
     "Monitoring": ("monitoring.drift",),
 }
 FEW_WORDS = 25
+ENOUGH_WORDS = 40  # a module that says so much has its rule in its own docstring, and not in those of its functions
 
 
 def reference() -> str:
@@ -166,7 +169,8 @@ def reference() -> str:
         ),
     ]
     for name, defense in tallystick.DEFENSES.items():
-        parts += [f"### `{name}`", _markdown(inspect.getdoc(defense) or "")]
+        first, *others = (inspect.getdoc(defense) or "").split("\n\n")
+        parts += [f"### `{name}`", *map(_markdown, (first, *filter(_promises_or_arguments, others)))]
     parts += [
         "## Attacks",
         "`LABEL_INFERENCE_ATTACKS` and `MEMBERSHIP_ATTACKS`, by the names in reports. [Attacks](attacks.md) lists them.",
@@ -195,7 +199,11 @@ def attacks() -> str:
             "yes" if row.quick else "",
         )
         for name, row in LABEL_INFERENCE_ATTACKS.items()
+        if not name.endswith("-unflipped")
     )
+    unflipped = {
+        name.removesuffix("-unflipped"): row for name, row in LABEL_INFERENCE_ATTACKS.items() if name.endswith("-unflipped")
+    }
     columns = (
         (f"`{name}`", _known_columns(row), _inline(row.description), "yes" if row.quick else "")
         for name, row in FEATURE_INFERENCE_ATTACKS.items()
@@ -224,6 +232,11 @@ def attacks() -> str:
         "[Jiang et al. 2026](https://arxiv.org/abs/2603.03777) (`enumeration`) and [Xie et al. "
         "2023](https://arxiv.org/abs/2301.07284) (`first-steps`).",
         _table(("attack", "reads", "knows", "what it does", "quick"), labels),
+        "With randomised labels, some attacks have a second form, `NAME-unflipped`, which also knows the chance of a flip. It "
+        "takes what the attack reads for the replaced labels, trains a model on them, corrects it for the flips, and adds the "
+        "row's own replaced label: "
+        + ", ".join(f"`{name}`{' (quick)' if row.quick else ''}" for name, row in unflipped.items())
+        + ".",
         "## On columns",
         "Made by a label party, from cut embeddings. It knows 20 or 200 rows, unless the table says otherwise. Attacks with its "
         "own columns run in benchmarks only, because no party at home has both sides.",
@@ -333,7 +346,8 @@ def methods() -> str:
         if isinstance(protects := vars(mechanism).get("protects"), str):
             parts.append(f"Protects {protects}. Reveals besides the AUC: {_inline(vars(mechanism)['reveals'])}.")
         parts += ["A release may pick it by itself."] if getattr(mechanism, "picked", False) else []
-        parts += _paragraphs(inspect.getdoc(mechanism) or "")
+        first, *others = _paragraphs(inspect.getdoc(mechanism) or "")
+        parts += [first, *filter(_promises, others)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -351,6 +365,14 @@ def protocols() -> str:
             module = importlib.import_module(f"tallystick.{name}")
             parts += [f"### `{name.replace('.', '/')}.py`", *_paragraphs(inspect.cleandoc(module.__doc__ or ""))]
             parts += [paragraph for said in _said(module, _promises) for paragraph in said]
+    parts += [
+        "## Building blocks",
+        "The protocols above are made of these modules. Each docstring has its steps, its sizes and its proof.",
+        "\n".join(
+            f"- `src/tallystick/{name.replace('.', '/')}.py`: {_first(importlib.import_module(f'tallystick.{name}'))}"
+            for name in BLOCKS
+        ),
+    ]
     return "\n\n".join(parts) + "\n"
 
 
@@ -366,8 +388,14 @@ def rules() -> str:
         for name in modules:
             module = importlib.import_module(f"tallystick.{name}")
             parts += [f"### `{name.replace('.', '/')}.py`", *_paragraphs(inspect.cleandoc(module.__doc__ or ""))]
-            parts += [paragraph for said in _said(module, lambda doc: len(doc.split()) > FEW_WORDS) for paragraph in said]
+            told_by_module = len((module.__doc__ or "").split()) > ENOUGH_WORDS
+            wanted = _promises if told_by_module else lambda doc: len(doc.split()) > FEW_WORDS
+            parts += [paragraph for said in _said(module, wanted) for paragraph in said]
     return "\n\n".join(parts) + "\n"
+
+
+def _promises_or_arguments(paragraph: str) -> bool:
+    return paragraph.startswith(("Args:\n", "Threat model", "- ")) or "our own reading" in paragraph or _promises(paragraph)
 
 
 def _promises(doc: str) -> bool:
@@ -378,7 +406,7 @@ def _said(module: ModuleType, wanted: Callable[[str], bool]) -> Iterator[list[st
     """Yield what the module's own public functions and classes say, those that are wanted: without arguments and errors."""
     for name, found in vars(module).items():
         doc = inspect.getdoc(found) or ""
-        if getattr(found, "__module__", None) != module.__name__ or name.startswith("_"):
+        if getattr(found, "__module__", None) != module.__name__ or name.startswith("_") or isinstance(found, TypeVar):
             continue
         said = re.split(r"\n+(?:Args:|Raises )", doc)[0]
         if inspect.getdoc(found) and wanted(said):
@@ -410,7 +438,7 @@ def _entry(name: str, what: Any) -> str:
         fields = getattr(what, "__struct_fields__", None) or getattr(what, "model_fields", ())
         fields = fields or (what.__annotations__ if is_typeddict(what) else ())
         parts += ["Fields: " + ", ".join(f"`{field}`" for field in fields) + "."] if fields else []
-        parts += [f"- `{member}`: {_first(found)}" for member, found in _members(what)]
+        parts += [f"- `{member}`: {_first(found)}" for member, found in _members(what)] if name not in FILES else []
     return "\n\n".join(parts).replace("\n\n- ", "\n- ").replace(".\n- ", ".\n\n- ", 1)
 
 

@@ -73,7 +73,10 @@ def test_what_is_drawn_in_a_docstring_stays_as_it_is(referred: ModuleType) -> No
 
 
 def test_what_an_attacker_knows_stands_beside_the_attack(referred: ModuleType) -> None:
-    rows = {line.split("`")[1]: line for line in referred.attacks().splitlines() if line.startswith("| `")}
+    page = referred.attacks()
+    rows = {line.split("`")[1]: line for line in page.splitlines() if line.startswith("| `")}
+    second_forms = next(line for line in page.splitlines() if "`NAME-unflipped`" in line)
+    rows |= {f"{name}-unflipped": second_forms for name in rows if f"`{name}`" in second_forms}
     assert set(LABEL_INFERENCE_ATTACKS) | set(FEATURE_INFERENCE_ATTACKS) | set(LINKAGE_ATTACKS) | set(TEXT_ATTACKS) <= set(rows)
     assert "| 40 labels; its own bottom model |" in rows["completion-fine-tuned"]
     assert "`training.starts: public`" in rows["enumeration"]
