@@ -29,6 +29,7 @@ def test_a_table_of_several_classes_is_attacked_and_gone_on_with(tmp_path: Path)
     assert "wine: the strongest attack of each view" in render_benchmark(found.page(), tmp_path / "page.html").read_text()
 
 
+@pytest.mark.long
 def test_a_table_of_numbers_is_ranked_and_its_columns_are_rebuilt(tmp_path: Path) -> None:
     found = defended.run(tables=["diabetes"], epochs=1, seeds=1, only=["none"])
     strongest, columns, _ = ({**dict(zip(table.columns, table.rows[0], strict=True))} for table in found.page().tables)

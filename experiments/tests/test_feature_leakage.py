@@ -79,6 +79,7 @@ def test_the_frontier_is_what_nothing_beats(points):
     assert unbeaten(points) == sorted({each for each in points if not any(beats(other, each) for other in points)})
 
 
+@pytest.mark.long
 def test_what_was_not_measured_is_no_low_figure(files):
     """Of 130 rows no attack can know 200: no figure, and a sentence that says so."""
     found = sweep.run(**files, seeds=1, only=CHOSEN[:2], epochs=1, batch_size=64, limit=130)

@@ -427,6 +427,7 @@ def test_one_table_split_by_columns():
     assert numbers_N1[:, 0].tolist() == list(range(400))
 
 
+@pytest.mark.long
 def test_three_feature_parties_share_the_columns_out(hdb, quick):
     found = sweep.run(data=[hdb], only=["table-6"], seeds=(1,))
     rows = {(row["parties"], row["method"]): row for row in found.rows}

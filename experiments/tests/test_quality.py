@@ -133,6 +133,7 @@ def test_what_is_not_there_is_named(tmp_path):
         leaks.run(["diabetes"], None, seeds=[1])
 
 
+@pytest.mark.long
 def test_an_own_table_is_split_by_its_time(tmp_path, monkeypatch):
     pytest.importorskip("lightgbm")
     rng, rows = np.random.default_rng(1), 1000
@@ -211,6 +212,7 @@ def test_the_network_without_gradients_stands_beside_the_one_with_them(monkeypat
     assert megabytes.value == pytest.approx(4e-6 * 512 * 178)
 
 
+@pytest.mark.long
 def test_a_run_scores_rows_that_no_partner_had_by_own_columns(monkeypatch):
     few_epochs(monkeypatch, 10)
     seen, simulate = [], unmatched.simulate

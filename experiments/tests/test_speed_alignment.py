@@ -59,6 +59,7 @@ def test_a_slow_line_carries_every_byte_both_ways():
     assert answered == sent[::-1]
 
 
+@pytest.mark.long
 def test_parties_of_an_alignment_over_a_slow_line_dial_the_line(monkeypatch):
     lines, to = [], SlowLink.to
     monkeypatch.setattr(SlowLink, "to", lambda link, port: lines.append(link) or to(link, port))

@@ -39,6 +39,7 @@ def sorted_lines(lines):
     return sorted(lines, key=json.dumps)
 
 
+@pytest.mark.long
 def test_rows_and_log_are_the_same_whoever_makes_them_killed_workers_included(data):
     rows, lines, processes = swept(data, "alone")
     assert processes == {os.getpid()}
@@ -60,6 +61,7 @@ class Impatient(Silent):
             raise KeyboardInterrupt
 
 
+@pytest.mark.long
 def test_a_sweep_that_was_stopped_goes_on_alone_with_what_its_log_has(data, monkeypatch):
     rows, lines, _ = swept(data, "alone")
     with monkeypatch.context() as patched:

@@ -187,6 +187,7 @@ def test_damaged_files_of_every_kind(tmp_path):
     assert homes.digests() != damaged.digests
 
 
+@pytest.mark.long
 def test_swapped_files_of_run_folders(tmp_path, monkeypatch):
     monkeypatch.setattr(folders, "LINKAGES", {"intersection": {}})
     fixture = Folders(tmp_path, seed=0)

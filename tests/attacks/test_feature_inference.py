@@ -69,6 +69,7 @@ def one_attack(name, **changes):
     return {name: replace(FEATURE_INFERENCE_ATTACKS[name], **changes)}
 
 
+@pytest.mark.long
 def test_attacks_as_tasks_find_the_same_to_the_last_bit(monkeypatch):
     """In another order, too, for each draws by a seed of its own."""
     monkeypatch.setattr(tasks, "WORTH_CELLS", 0)

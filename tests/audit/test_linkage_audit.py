@@ -97,6 +97,7 @@ def test_each_side_is_told_how_near_its_peer_comes_to_its_keys(tmp_path, sees):
     assert {attacker for _, attacker, _ in at_bank} == ({SHOP} if sees == "clear" else {SHOP, "helper"})
 
 
+@pytest.mark.long
 def test_keys_that_noise_has_moved_anywhere_are_not_located(tmp_path):
     """What both sent are other places, uniform as their own: then nobody comes near the true ones.
 

@@ -59,6 +59,7 @@ def session(path):
     return runtime.InferenceSession(path, providers=["CPUExecutionProvider"])
 
 
+@pytest.mark.long
 def test_onnx_gives_what_pytorch_gives_on_real_rows(runs, halves):
     found, frames = runs
     rows, shop = encoded(halves / "shop", frames["shop"])

@@ -13,10 +13,10 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
-from tallystick.artifacts.folder import FORMAT  # noqa: E402
 from tiny import contract_values, lay_out, tables  # noqa: E402
 
 from tallystick import predict, run  # noqa: E402
+from tallystick.run_folder.folder import FORMAT  # noqa: E402
 
 PARTIES = ("bank", "shop")
 LEFT_OUT = ("lock", "report.html", "run.log", "checkpoints", "baseline")

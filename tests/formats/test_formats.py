@@ -6,16 +6,16 @@ from pathlib import Path
 import polars as pl
 import pytest
 from make_formats import HERE, PARTIES, scores
-from tallystick.artifacts.folder import RunFolder
-from tallystick.artifacts.found_folders import FORMAT, contract_of
-from tallystick.job.starting import run_to_start_from
 from tiny import contract_values, error_of, lay_out, tables
 
 from tallystick.config.contract import parse_contract
 from tallystick.config.party import load_party
 from tallystick.errors import ConfigError
+from tallystick.job.start_from import run_to_start_from
 from tallystick.reading import read_yaml
 from tallystick.report.compare import read_run
+from tallystick.run_folder.folder import RunFolder
+from tallystick.run_folder.listing import FORMAT, contract_of
 
 WRITTEN = sorted(int(path.name) for path in HERE.iterdir() if path.name.isdigit())
 

@@ -37,6 +37,7 @@ def test_a_million_ids_cost_what_they_cost():
     assert at_100_mbit == pytest.approx(megabytes / 12.5, rel=0.1)
 
 
+@pytest.mark.long
 def test_security_against_cheaters_costs_what_it_costs():
     """Two stores of some 1.36 slots an id and 80 bytes a slot, and 16 bytes a tag and side: 253 MB were measured of a million."""
     _, seconds, megabytes, _ = said(contract_of(security="malicious"), 1_000_000)
@@ -44,6 +45,7 @@ def test_security_against_cheaters_costs_what_it_costs():
     assert megabytes == pytest.approx(250, rel=0.1)
 
 
+@pytest.mark.long
 def test_a_union_costs_what_it_costs():
     """790 MB were measured of a million; the trial takes all of it to grow like switches, which are two fifths of it."""
     _, seconds, megabytes, _ = said(contract_of(method="union"), 1_000_000)

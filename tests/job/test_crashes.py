@@ -153,6 +153,7 @@ def test_one_of_two_feature_parties_dies(lay_out_job):
     assert "error: bank stopped: bank lost the run: shop " in running["club"].error
 
 
+@pytest.mark.long
 def test_the_label_party_waits_for_one_feature_party_while_another_dies(lay_out_job):
     job = lay_out_job(("bank", "club", "shop"), **{"network__wait_s": 60.0, "network__deadline_s": 4.0})
     bank, shop = job.start("bank"), job.start("shop")

@@ -11,6 +11,7 @@ PARTIES = ("bank", "shop")
 DEFAULTS = {"model": {}, "training": {"epochs": 12}, "evaluation": {"bootstrap": 0, "own_columns_boosting": False}}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", ["intersection", "union"])
 def test_joining_pays_by_the_defaults(method, monkeypatch):
     monkeypatch.setattr(encoder, "ENOUGH_ROWS", 200)

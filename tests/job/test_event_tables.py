@@ -225,6 +225,7 @@ def test_what_does_not_go_together_is_refused():
         run(parties=parties, alignment__duplicates="first")
 
 
+@pytest.mark.long
 def test_a_score_for_each_row_and_the_same_weights_after_a_kill(lay_out_job, tmp_path, monkeypatch):
     """The weights are those of a simulation in which an id's rows have the secret order of the job."""
     given = tables()

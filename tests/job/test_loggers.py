@@ -45,6 +45,7 @@ def test_tensorboard_reads_what_was_told(tmp_path):
     assert read_events(tmp_path / "run") == as_told(FACTS)
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore")  # of MLflow's and SQLAlchemy's own code
 def test_mlflow_reads_what_was_told(tmp_path):
     tracking = pytest.importorskip("mlflow.tracking", reason="no MLflow")

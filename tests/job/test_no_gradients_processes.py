@@ -6,6 +6,7 @@ import signal
 
 import numpy as np
 import polars as pl
+import pytest
 
 PARTIES = ("bank", "shop")
 CHANGES = {
@@ -18,6 +19,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.long
 def test_a_feature_party_neither_sees_nor_needs_the_label_partys_training(lay_out_job):
     job = lay_out_job(PARTIES, rows=300, **CHANGES)
     running = job.start_all()

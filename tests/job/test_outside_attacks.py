@@ -179,6 +179,7 @@ def test_the_quick_form_loads_none(installed, tmp_path, monkeypatch):
     assert "brought_attacks" not in sys.modules
 
 
+@pytest.mark.long
 def test_an_attack_that_never_ends_is_ended_and_costs_its_own_row(tmp_path, monkeypatch):
     """Its own children end with it: the pipe that they hold open is closed."""
     install(tmp_path, monkeypatch, {"endless": "ENDLESS", "longest": "LONGEST"})

@@ -227,6 +227,7 @@ def committed(job, party):
     return [int(path.stem.partition("-")[2]) for run in job.runs(party) for path in run.glob("checkpoints/step-*.safetensors")]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("victim", PARTIES)
 def test_a_party_that_is_killed_in_the_refit_is_resumed_to_the_same_bits(lay_out_job, undisturbed, victim):
     cut = cut_in_the_refit(lay_out_job, victim)

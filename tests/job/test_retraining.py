@@ -69,6 +69,7 @@ def test_a_run_starts_where_the_other_ended_and_its_new_categories_as_unseen_one
     assert any(f"began at the weights of run {last_month.run_id}" in note for note in found.sections.notes)
 
 
+@pytest.mark.long
 def test_processes_that_are_killed_and_resumed_end_with_the_bits_of_a_simulation(lay_out_job, tmp_path):
     changes = {**CHANGES, "training__epochs": 3, "training__batch_size": 16, "training__checkpoint_every": 20}
     frames = tables(PARTIES, rows=400)

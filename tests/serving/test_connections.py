@@ -174,6 +174,7 @@ def test_requests_behind_one_another_are_few(port):
         assert closed_after(link) < 15
 
 
+@pytest.mark.long
 def test_connections_that_are_being_answered_count_and_make_room_too(port, slow):
     links = held(port, 3 * MOST, SLOW)
     try:

@@ -51,6 +51,7 @@ def alive(every):
     return [run() for run in every if run() is not None]
 
 
+@pytest.mark.long
 def test_after_many_switches_only_the_wanted_runs_are_in_memory(loading):
     runs, every, _ = loading
     draw = random.Random(1)

@@ -130,6 +130,7 @@ def test_versions_are_switched_under_load_and_each_answer_is_one_runs(fresh, way
         served.close()
 
 
+@pytest.mark.long
 def test_a_candidate_is_scored_beside_and_answers_nobody(fresh):
     job, (old, _, candidate), expected = fresh
     served = Served(job, way="key", deadline_ms=5000.0, shadow={"share": 1.0})

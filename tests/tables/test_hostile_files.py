@@ -151,6 +151,7 @@ def test_a_dictionary_of_long_text_is_not_written_out_row_by_row(tmp_path, neste
     assert int(grown_mib) < 250
 
 
+@pytest.mark.long
 def test_prefixes_that_repeat_are_unpacked_a_few_rows_at_a_time(tmp_path):
     """Each value says that it begins as the one before it: 1.6 GiB in 10 KB, which Arrow would unpack together."""
     path = tmp_path / "table.parquet"

@@ -1,7 +1,7 @@
 """The defences by name: a defence is a file here and a row in this table.
 
 A row's class says where it applies, which targets it allows and which keys it has in a contract; config/defense.py makes the
-contract's entries of that, defense_trials/ tries them, and docs/explanation/defenses.md is checked against it.
+contract's entries of that, trials/ tries them, and docs/explanation/defenses.md is checked against it.
 """
 
 from collections.abc import Mapping
