@@ -128,11 +128,21 @@ def _plain(value: Any) -> Any:
     return value.item() if type(value).__module__ == "numpy" and not getattr(value, "ndim", 1) else value
 
 
+def closest(word: str, names: Iterable[str]) -> str | None:
+    """Find the name that a mistyped word is closest to; of equally close ones, one with the same letters: `lable`, `label`."""
+    close = difflib.get_close_matches(word, list(names), n=5)
+
+    def distance(name: str) -> tuple[float, bool]:
+        return -difflib.SequenceMatcher(None, name, word).ratio(), sorted(name) != sorted(word)
+
+    return min(close, key=distance, default=None)
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Say which known word is close, or list them."""
     names = sorted(known)
-    close = difflib.get_close_matches(word, names, n=1)
-    return f"did you mean {close[0]}?" if close else f"known here: {', '.join(names) or 'none'}"
+    close = closest(word, names)
+    return f"did you mean {close}?" if close else f"known here: {', '.join(names) or 'none'}"
 
 
 def redacted(text: str) -> str:

@@ -1,6 +1,7 @@
 """Clean what is shown on a terminal: words from tables, peers and received files cannot act on it, whoever prints them."""
 
 from collections.abc import Iterable
+from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
@@ -18,6 +19,12 @@ class PlainWordsConsole(Console):
 
     Every word that it is about to write goes through ``printable``, so that no caller has to think of it.
     """
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print as ever, but leave lines whole where they go into a file: a path that is cut in two cannot be copied."""
+        if not self.is_terminal and all(isinstance(each, str) for each in objects):
+            options.setdefault("soft_wrap", True)
+        super().print(*objects, **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Render as ever, in printable words."""

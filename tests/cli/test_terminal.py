@@ -12,6 +12,7 @@ from rich.table import Table
 from typer.testing import CliRunner
 
 from tallystick.cli.app import app
+from tallystick.cli.output import finish
 from tallystick.cli.watch import Lines
 from tallystick.terminal import PlainWordsConsole, printable_lines
 
@@ -38,6 +39,22 @@ def test_styles_and_lines_stay():
     console = PlainWordsConsole(file=io.StringIO(), force_terminal=True, color_system="standard", highlight=False)
     console.print("[bold]a[/bold]\nb\x1b[2J")
     assert console.file.getvalue() == "\x1b[1ma\x1b[0m\nb\\x1b[2J\n"
+
+
+def test_a_line_in_a_file_stays_whole_however_long_its_path(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    path = "/a folder/" * 20
+    console = PlainWordsConsole(file=io.StringIO(), highlight=False)
+    console.print(f"report: {path}", markup=False)
+    assert console.file.getvalue() == f"report: {path}\n"
+    finish({"folder": path, "none": None, "lines": ["one", "two"]}, as_json=False)
+    assert capsys.readouterr().out == f"folder  {path}\nlines   one\n        two\n"
+
+
+def test_help_shows_the_styles_of_progress_in_words():
+    said = CliRunner().invoke(app, ["run", "--help"]).output
+    assert re.search(r"--progress +STYLE +How progress", said)
+    assert "<auto" not in said
 
 
 @pytest.mark.parametrize("where", ["column", "value"])

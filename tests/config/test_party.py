@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from tallystick.config.contract import parse_contract
-from tallystick.config.party import load_party, parse_party
+from tallystick.config.party import PartyFile, load_party, parse_party
 from tallystick.config.party_checks import check_party, dialled
 from tallystick.config.templates import Asked, contract_text, party_text
 from tallystick.errors import ConfigError
-from tallystick.reading import redacted
+from tallystick.reading import did_you_mean, redacted
 
 LABEL: dict[str, Any] = {
     "party": "carrier",
@@ -234,3 +234,10 @@ def test_templates_load_and_fit_together(tmp_path: Path, role: Any) -> None:
 def test_the_default_ledger_lies_beside_the_party_file(tmp_path: Path) -> None:
     for values in ({"party": "aide"}, {"party": "aide", "privacy": {"cap": 2.0}}):
         assert parse_party(values, folder=tmp_path, source="test").privacy.ledger == tmp_path / "privacy-ledger.sqlite"
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"), [("lable", "label"), ("tabel", "table"), ("labels", "label"), ("featuers", "features")]
+)
+def test_a_mistyped_key_is_told_from_its_neighbours(word, meant):
+    assert did_you_mean(word, PartyFile.model_fields) == f"did you mean {meant}?"

@@ -646,6 +646,7 @@ def test_paper_keeps_a_table_with_what_leads_to_it_and_gives_attacks_their_room(
         assert "break-after: avoid" in paper[leads], leads
     for whole in ("caption", "thead", "tr", "figure", "section:has(> h2 + .columns)"):
         assert "break-inside: avoid" in paper[whole], whole
+    assert paper[".columns:has(table)"].strip() == "grid-template-columns: 1fr;"
     assert "display: none" in paper[".scroll > .wider"]  # paper does not scroll
     assert "overflow: visible" in paper[".scroll"]
     assert "position: static" in paper[".scroll caption"]

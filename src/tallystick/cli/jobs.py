@@ -219,7 +219,7 @@ def _show(console: Console, result: "Result", folder: "RunFolder") -> None:
     for line in [*next_steps(result), promise(result)]:
         if line:
             console.print(f"  {line}", markup=False)
-    console.print(f"report: {folder.report}")
+    console.print(f"report: {folder.report}", markup=False)
 
 
 def show_headline(console: Console, result: "Result") -> None:

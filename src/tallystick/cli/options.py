@@ -30,7 +30,9 @@ class Style(StrEnum):
 
 ContractPath = Annotated[Path, typer.Argument(help="The contract that both sides hold.")]
 PartyPath = Annotated[Path, typer.Option("--party", help="This party's private file.")]
-StyleFlag = Annotated[Style, typer.Option("--progress", help="How progress is shown on standard error.")]
+StyleFlag = Annotated[
+    Style, typer.Option("--progress", metavar="STYLE", help=f"How progress is shown on standard error: {', '.join(Style)}.")
+]
 RunName = Annotated[
     str | None,
     typer.Option(

@@ -7,8 +7,6 @@ from typing import Any, NoReturn
 
 import typer
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from tallystick.cli.signals import EXIT_INTERRUPTED, NOTHING_BEGUN, interruptible, load
 from tallystick.errors import ConfigError, DataError, TallystickError, of_the_machine
@@ -20,7 +18,7 @@ LIBRARIES = ("numpy", "torch", "scipy.special", "polars", "pyarrow")
 
 
 def finish(found: Mapping[str, object], *, as_json: bool, show: Callable[[Console], None] | None = None) -> None:
-    """Print a command's result: as JSON, or as ``show`` does for people (a table of the values if left out)."""
+    """Print a command's result: as JSON, or as ``show`` does for people (a line for each value if left out)."""
     if as_json:
         sys.stdout.write(json.dumps(found) + "\n")
         return
@@ -28,11 +26,10 @@ def finish(found: Mapping[str, object], *, as_json: bool, show: Callable[[Consol
     if show is not None:
         show(console)
         return
-    table = Table(show_header=False, box=None)
-    for name, value in found.items():
-        if value not in (None, {}, [], ()):
-            table.add_row(name, Text(_readable(value)))
-    console.print(table)
+    values = {name: _readable(value) for name, value in found.items() if value not in (None, {}, [], ())}
+    width = max(map(len, values), default=0) + 2
+    for name, value in values.items():
+        console.print(f"{name:<{width}}" + value.replace("\n", "\n" + " " * width), markup=False)
 
 
 def guarded(work: Callable[[], None], *, as_json: bool, loads: Sequence[str] = (), interrupted: str = "interrupted") -> None:

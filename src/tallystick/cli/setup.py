@@ -196,7 +196,7 @@ def _show_profile(console: Console, profile: dict[str, Any]) -> None:
     table = Table(title=counts, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     # Names and uses are what people look for: they stay whole; a value that finds no room goes on in a second line.
     columns, more = _few(profile["columns"])
-    widest = max((len(column["name"]) for column in columns), default=1)
+    widest = max(len("column"), *(len(column["name"]) for column in columns))
     table.add_column("column", overflow="fold", width=min(widest, NAME_WIDTH))
     for name in ("use", "type", "missing", "distinct"):
         table.add_column(name, no_wrap=True)

@@ -1,6 +1,5 @@
 """A simulated partner: some of the label party's own columns become a feature party's, so that a contract can be tried alone."""
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +10,7 @@ import polars as pl
 from tallystick.config.contract import Contract
 from tallystick.config.party import FeatureColumns, PartyFile
 from tallystick.errors import ConfigError, DataError
+from tallystick.reading import closest
 from tallystick.tables.encoder import feature_columns
 from tallystick.tables.keys import keys_of
 from tallystick.tables.lazy_table import Frame
@@ -117,8 +117,8 @@ def _targets(party: PartyFile, chosen: Sequence[str]) -> list[str]:
 def _named(split: Sequence[str], names: list[str]) -> list[str]:
     if unknown := [name for name in split if name not in names]:
         unassigned = [name for name in names if name not in split]
-        close = difflib.get_close_matches(unknown[0], unassigned, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"not given yet: {', '.join(unassigned) or 'none'}"
+        close = closest(unknown[0], unassigned)
+        hint = f"did you mean {close}?" if close else f"not given yet: {', '.join(unassigned) or 'none'}"
         raise ConfigError(f"--split {unknown[0]}: is not a feature column of this party; {hint}")
     if not split:
         raise ConfigError("--split: names no column; name at least one that a feature party might hold")
