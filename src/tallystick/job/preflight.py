@@ -30,7 +30,7 @@ from tallystick.defenses.gaussian_embeddings import GaussianEmbeddings
 from tallystick.disclosure.training import screening_line
 from tallystick.errors import ComputeError, ConfigError, DataError, StorageError, TallystickError
 from tallystick.evaluation.boosting import check_halves
-from tallystick.job.loggers.facts import loggers_of
+from tallystick.job.loggers import loggers_of
 from tallystick.job.phases.align import max_rows
 from tallystick.job.phases.budget import Ahead, check_budget
 from tallystick.job.phases.defense import check_teacher

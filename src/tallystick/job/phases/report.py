@@ -23,7 +23,7 @@ from tallystick.evaluation.importance import column_places
 from tallystick.job.findings import RunFindings
 from tallystick.job.job import Job
 from tallystick.job.log import Logbook
-from tallystick.job.loggers.facts import facts_of, loggers_of
+from tallystick.job.loggers import facts_of, loggers_of
 from tallystick.job.phases.learnt import learnt_of_run
 from tallystick.job.phases.release import privacy_section
 from tallystick.job.phases.screening import screening_notes

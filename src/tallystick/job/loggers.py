@@ -1,7 +1,12 @@
-"""Collect what a logger is told of a run: what this party's own report holds, and nothing else."""
+"""Loggers: what a run came to, for TensorBoard and MLflow beside the report; off unless the party file names one.
+
+They are given what this party's own report holds, and nothing else.
+"""
 
 import math
+import os
 import re
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -11,6 +16,12 @@ from typing import Protocol
 from tallystick.config.party import PartyFile
 from tallystick.errors import ConfigError
 from tallystick.results import Result
+
+PATIENCE = {
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
+}  # else minutes, for a server that is away
+MOST_METRICS = 1000  # that MLflow takes at a time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +100,54 @@ def logged_name(name: str) -> str:
     return re.sub(r"[^\w\-./ ]", "_", name, flags=re.ASCII)
 
 
+@dataclass(frozen=True)
+class TensorBoardLogger:
+    """Writes TensorBoard's events into a folder of the run's own."""
+
+    folder: Path
+
+    def __call__(self, facts: Facts) -> None:
+        """Write curves by epoch, figures at step 0, and what was run as text."""
+        from torch.utils.tensorboard import SummaryWriter
+
+        with SummaryWriter(str(self.folder)) as writer:
+            for name, epoch, value in facts.curves:
+                writer.add_scalar(logged_name(name), value, epoch)
+            for name, value in facts.figures.items():
+                writer.add_scalar(logged_name(name), value, 0)
+            text_values = {"run": facts.run, "contract name": facts.name, **facts.settings}
+            writer.add_text("run", "\n".join(f"- {name}: {value}" for name, value in text_values.items()))
+
+
+@dataclass(frozen=True)
+class MlflowLogger:
+    """Writes a run into an experiment of a tracking server; MLflow takes its credentials from its own environment variables.
+
+    The experiment is made if it is not there.
+    """
+
+    tracking: str
+    experiment: str
+
+    def __call__(self, facts: Facts) -> None:
+        """Write curves by epoch, figures at step 0, and what was run as parameters."""
+        from mlflow.entities import Metric, Param
+        from mlflow.tracking import MlflowClient
+
+        for name, value in PATIENCE.items():
+            os.environ.setdefault(name, value)
+        client, now = MlflowClient(tracking_uri=self.tracking), int(time.time_ns() // 1_000_000)
+        existing = client.get_experiment_by_name(self.experiment)
+        experiment = existing.experiment_id if existing is not None else client.create_experiment(self.experiment)
+        run = client.create_run(experiment, run_name=f"{facts.name} {facts.run}", tags={"tallystick.run": facts.run}).info.run_id
+        metrics = [Metric(logged_name(name), value, now, epoch) for name, epoch, value in facts.curves]
+        metrics += [Metric(logged_name(name), value, now, 0) for name, value in facts.figures.items()]
+        client.log_batch(run, params=[Param(logged_name(name), value[:500]) for name, value in facts.settings.items()])
+        for start in range(0, len(metrics), MOST_METRICS):
+            client.log_batch(run, metrics=metrics[start : start + MOST_METRICS])
+        client.set_terminated(run)
+
+
 def loggers_of(party: PartyFile, *, folder: Path) -> dict[str, Logger]:
     """Return the loggers that the party file names.
 
@@ -99,11 +158,7 @@ def loggers_of(party: PartyFile, *, folder: Path) -> dict[str, Logger]:
         if settings is not None and find_spec(name) is None:
             raise ConfigError(f"loggers.{name}: its library is not installed; run: pip install 'tallystick[{name}]'")
     if party.loggers.tensorboard is not None:
-        from tallystick.job.loggers.tensorboard import TensorBoardLogger
-
         loggers["tensorboard"] = TensorBoardLogger(party.loggers.tensorboard.folder / folder.name)
     if party.loggers.mlflow is not None:
-        from tallystick.job.loggers.mlflow import MlflowLogger
-
         loggers["mlflow"] = MlflowLogger(party.loggers.mlflow.tracking, party.loggers.mlflow.experiment)
     return loggers
