@@ -19,8 +19,9 @@ from tallystick.config.contract import load_contract, parse_contract
 from tallystick.config.party import load_party, parse_party
 from tallystick.config.tuning import TunedKey
 from tallystick.errors import ConfigError, ProtocolError
+from tallystick.job.findings import TrialRecord
 from tallystick.job.phases.budget import Ahead, check_budget
-from tallystick.job.phases.search import STARTUP, TrialOrder, TrialRecord, best_of, next_values
+from tallystick.job.phases.search import STARTUP, TrialOrder, best_of, next_values
 from tallystick.job.phases.tuning import NOTE, NextTrial, TuningTerms, _check_terms, _checked, trials_left
 from tallystick.job.tune import run_tuning
 from tallystick.network.channel import memory_channels

@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+import msgspec
 from torch import nn
 
 from tallystick.alignment.outcome import Alignment
@@ -12,7 +14,6 @@ from tallystick.dataset.dataset import Dataset
 from tallystick.evaluation.decisions import Decisions, Grouping
 from tallystick.evaluation.evaluation_messages import Finished
 from tallystick.evaluation.measure import Comparison
-from tallystick.job.phases.search import TrialRecord
 from tallystick.results import ImportanceSummary, LinkageSummary, Shared
 from tallystick.tables.keys import KeyReport
 from tallystick.training.checkpoint import TrainingState
@@ -43,6 +44,35 @@ class Evaluated:
     finished: Finished = field(default_factory=lambda: Finished(rows=0))
     local_baseline: TrainingState | None = None
     notes: Sequence[str] = ()
+
+
+class TrialRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One trial of a search; a feature party knows no loss.
+
+    Args:
+        values: of the tuned keys; empty for the contract as it is.
+        loss: the best validation loss.
+        epochs: how many it took.
+        rows: training rows, and validation rows.
+        problem: why nothing was trained: the contract cannot have these values together.
+    """
+
+    number: int
+    values: dict[str, Any]
+    loss: float | None = None
+    epochs: int = 0
+    rows: tuple[int, int] = (0, 0)
+    seconds: float = 0.0
+    problem: str = ""
+
+    @property
+    def is_open(self) -> bool:
+        """Tell whether its loss is still to come."""
+        return self.loss is None and not self.problem
+
+    def ended(self, loss: float | None, *, epochs: int, rows: tuple[int, int], seconds: float) -> "TrialRecord":
+        """Return the same trial with what it came to."""
+        return msgspec.structs.replace(self, loss=loss, epochs=epochs, rows=rows, seconds=seconds)
 
 
 @dataclass(frozen=True, kw_only=True)

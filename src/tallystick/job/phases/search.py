@@ -14,39 +14,11 @@ import numpy as np
 
 from tallystick.config.tuning import TUNABLE, TunedKey
 from tallystick.errors import ConfigError
+from tallystick.job.findings import TrialRecord
 
 STARTUP = 10
 """Trials that the estimator needs before it tells good values from bad ones; until then values are drawn blindly."""
 _ATTEMPTS = 50  # draws before all there is to try counts as tried
-
-
-class TrialRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One trial; a feature party knows no loss.
-
-    Args:
-        values: of the tuned keys; empty for the contract as it is.
-        loss: the best validation loss.
-        epochs: how many it took.
-        rows: training rows, and validation rows.
-        problem: why nothing was trained: the contract cannot have these values together.
-    """
-
-    number: int
-    values: dict[str, Any]
-    loss: float | None = None
-    epochs: int = 0
-    rows: tuple[int, int] = (0, 0)
-    seconds: float = 0.0
-    problem: str = ""
-
-    @property
-    def is_open(self) -> bool:
-        """Tell whether its loss is still to come."""
-        return self.loss is None and not self.problem
-
-    def ended(self, loss: float | None, *, epochs: int, rows: tuple[int, int], seconds: float) -> "TrialRecord":
-        """Return the same trial with what it came to."""
-        return msgspec.structs.replace(self, loss=loss, epochs=epochs, rows=rows, seconds=seconds)
 
 
 @dataclass(frozen=True, kw_only=True)

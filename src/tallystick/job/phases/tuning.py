@@ -19,10 +19,11 @@ from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
 from tallystick.config.tuning import TunedKey
 from tallystick.errors import ConfigError, ProtocolError
+from tallystick.job.findings import TrialRecord
 from tallystick.job.handshake import Agreement, ResumeState, shake_hands, shake_hands_label_party
 from tallystick.job.job import Job
 from tallystick.job.phases.defense import training_charged
-from tallystick.job.phases.search import TrialOrder, TrialRecord, best_of, require_optuna
+from tallystick.job.phases.search import TrialOrder, best_of, require_optuna
 from tallystick.job.phases.train import encode_rows, own_rows, train_as_feature_party, train_as_label_party
 from tallystick.msgspec_threads import prepared
 from tallystick.network.channel import Channel

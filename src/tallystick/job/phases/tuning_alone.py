@@ -22,9 +22,9 @@ from tallystick.config.unaligned import UnalignedConfig
 from tallystick.dataset.intersection import IntersectionDataset
 from tallystick.dataset.own_rows import OwnRows
 from tallystick.errors import ConfigError
+from tallystick.job.findings import TrialRecord
 from tallystick.job.job import Job
 from tallystick.job.phases.defense import RunDefense
-from tallystick.job.phases.search import TrialRecord
 from tallystick.job.phases.tuning import allowed_keys, keep_best, most_trials, say_left_out, search, trial_of
 from tallystick.network.channel import Progress, no_progress
 from tallystick.run_folder.trained import Architecture
