@@ -1,5 +1,6 @@
 """Whoever shows the progress of something long: a terminal, a notebook, a log, or nobody."""
 
+from enum import StrEnum
 from typing import Protocol
 
 
@@ -30,3 +31,13 @@ class Silent:
 
     def say(self, text: str) -> None:
         """Ignore."""
+
+
+class Style(StrEnum):
+    """Style of showing progress."""
+
+    auto = "auto"
+    bar = "bar"
+    plain = "plain"
+    json = "json"
+    none = "none"

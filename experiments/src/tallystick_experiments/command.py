@@ -12,12 +12,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from tallystick.cli.options import JsonFlag, Style
+from tallystick.cli.options import JsonFlag
 from tallystick.cli.output import LIBRARIES, finish, guarded
 from tallystick.errors import ConfigError, TallystickError
+from tallystick.watcher import Style, Watcher
 
 if TYPE_CHECKING:
-    from tallystick.watcher import Watcher
     from tallystick_experiments.grid import Keeping, Maker
     from tallystick_experiments.page import Benchmark, Cell, ExperimentResult
 

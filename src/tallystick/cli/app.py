@@ -15,9 +15,10 @@ from rich.console import Console
 from rich.table import Table
 
 from tallystick.cli import audit, compare, decrypt, export, jobs, ledger, monitor, runs, serve, setup
-from tallystick.cli.options import LINKAGE_NAMES, JsonFlag, Style, StyleFlag
+from tallystick.cli.options import LINKAGE_NAMES, JsonFlag, StyleFlag
 from tallystick.cli.output import LIBRARIES, finish, guarded
 from tallystick.errors import ConfigError
+from tallystick.watcher import Style
 
 if TYPE_CHECKING:
     from tallystick.results import Result

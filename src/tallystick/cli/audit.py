@@ -10,9 +10,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from tallystick.cli.options import JsonFlag, Style, StyleFlag
+from tallystick.cli.options import JsonFlag, StyleFlag
 from tallystick.cli.output import LIBRARIES, finish, guarded
 from tallystick.errors import ComputeError, ConfigError
+from tallystick.watcher import Style
 
 if TYPE_CHECKING:
     from tallystick.results import Estimate, Leak, Result, Trial

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from tallystick.cli.options import ContractPath, JsonFlag, PartyPath, RunName, Style, StyleFlag, read_files
+from tallystick.cli.options import ContractPath, JsonFlag, PartyPath, RunName, StyleFlag, read_files
 from tallystick.cli.output import LIBRARIES, finish, guarded
+from tallystick.watcher import Style
 
 if TYPE_CHECKING:
     from tallystick.results import Result

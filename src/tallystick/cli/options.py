@@ -1,31 +1,20 @@
 """Options that several commands share, and how progress can be shown."""
 
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tallystick.alignment.linkages import LINKAGES
+from tallystick.watcher import Style, Watcher
 
 if TYPE_CHECKING:
     from tallystick.config.contract import Contract
     from tallystick.config.party import PartyFile
-    from tallystick.watcher import Watcher
 
 
 *_FIRST, _LAST = LINKAGES
 LINKAGE_NAMES = f"{', '.join(_FIRST)} or {_LAST}"
-
-
-class Style(StrEnum):
-    """Style of showing progress."""
-
-    auto = "auto"
-    bar = "bar"
-    plain = "plain"
-    json = "json"
-    none = "none"
 
 
 ContractPath = Annotated[Path, typer.Argument(help="The contract that both sides hold.")]

@@ -4,8 +4,9 @@ from typing import Annotated
 
 import typer
 
-from tallystick.cli.options import ContractPath, JsonFlag, PartyPath, RunName, Style, StyleFlag, read_files
+from tallystick.cli.options import ContractPath, JsonFlag, PartyPath, RunName, StyleFlag, read_files
 from tallystick.cli.output import LIBRARIES, finish, guarded
+from tallystick.watcher import Style
 
 ONLINE = tuple(f"tallystick.serving.{name}" for name in ("feature_party", "feature_party_asks", "label_party"))
 LOADS = (*LIBRARIES, *ONLINE, "tallystick.cli.watch")

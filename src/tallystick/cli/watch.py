@@ -7,10 +7,9 @@ from typing import Any
 
 from rich.progress import TaskID
 
-from tallystick.cli.options import Style
 from tallystick.job.watchers import REDRAW_S, Bars, progress_bars
 from tallystick.terminal import PlainWordsConsole, printable_lines
-from tallystick.watcher import Silent, Watcher
+from tallystick.watcher import Silent, Style, Watcher
 
 
 def watcher_of(style: Style) -> Watcher:
