@@ -12,7 +12,8 @@ from tallystick.alignment.key_noise import GRID, drawn_noise, key_event, key_gua
 from tallystick.alignment.outcome import Candidates
 from tallystick.alignment.similar_keys import SimilarKeys
 from tallystick.alignment.terms import SimilarityConfig
-from tallystick.privacy.events import GaussianDP, PureDP, total_epsilon
+from tallystick.privacy.composition import total_epsilon
+from tallystick.privacy.events import GaussianDP, PureDP
 from tallystick.privacy.exact import SequentialBits
 from tallystick.privacy.gaussian import gaussian_delta
 

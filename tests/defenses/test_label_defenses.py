@@ -18,7 +18,7 @@ from scipy.stats import binomtest, chisquare, kstest, norm
 from tallystick.defenses.gaussian_labels import GaussianLabels
 from tallystick.defenses.label_dp import WORDS, LabelDP, LabelDPPrior, best_classes, estimated_prior, other_words, respond
 from tallystick.errors import ConfigError, DataError
-from tallystick.privacy.events import total_epsilon
+from tallystick.privacy.composition import total_epsilon
 
 
 def seeded_bytes(seed: int = 0):  # type: ignore[no-untyped-def]

@@ -13,7 +13,7 @@ from tallystick.defenses.gaussian_embeddings import GaussianEmbeddings
 from tallystick.defenses.gaussian_labels import GaussianLabels
 from tallystick.defenses.label_dp import LabelDP
 from tallystick.defenses.noise import NoiseStream
-from tallystick.privacy.events import total_epsilon
+from tallystick.privacy.composition import total_epsilon
 from tallystick.privacy.ledger import Ledger
 
 ROWS = 100_000

@@ -12,16 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tallystick.errors import ConfigError
-from tallystick.privacy.events import (
-    ApproximateDP,
-    Event,
-    GaussianDP,
-    NotPrivate,
-    PureDP,
-    UnsentGaussianDP,
-    check_epsilon,
-    total_epsilon,
-)
+from tallystick.privacy.composition import total_epsilon
+from tallystick.privacy.events import ApproximateDP, Event, GaussianDP, NotPrivate, PureDP, UnsentGaussianDP, check_epsilon
 from tallystick.privacy.gaussian import gaussian_delta, gaussian_multiplier
 
 epsilons = st.floats(1e-3, 20)

@@ -13,7 +13,8 @@ from tallystick.defenses.checks import check_defense_epsilon, check_embeddings, 
 from tallystick.defenses.defense import Defense, Epsilon, Fraction, Guarantee, Stage, Strength
 from tallystick.defenses.noise import Randomness, RowNoise, bits
 from tallystick.defenses.straight_through import passing
-from tallystick.privacy.events import GaussianDP, total_epsilon
+from tallystick.privacy.composition import total_epsilon
+from tallystick.privacy.events import GaussianDP
 from tallystick.privacy.exact import check_exact_delta
 from tallystick.privacy.gaussian import gaussian_multiplier
 from tallystick.privacy.grid import GridGaussian

@@ -23,17 +23,8 @@ import msgspec
 
 from tallystick.errors import ConfigError, StorageError
 from tallystick.msgspec_threads import prepared
-from tallystick.privacy.events import (
-    Entered,
-    Event,
-    GaussianDP,
-    NotPrivate,
-    Unit,
-    UnsentGaussianDP,
-    check_delta,
-    check_epsilon,
-    total_epsilon,
-)
+from tallystick.privacy.composition import total_epsilon
+from tallystick.privacy.events import Entered, Event, GaussianDP, NotPrivate, Unit, UnsentGaussianDP, check_delta, check_epsilon
 from tallystick.privacy.exported import ExportedDataset, ExportedEntry, ExportedLedger
 from tallystick.storage import require_locks, sync_folder
 

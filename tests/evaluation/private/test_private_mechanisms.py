@@ -20,7 +20,8 @@ from tallystick.evaluation.private.ranks import RANK_UNITS, RandomisedResponse, 
 from tallystick.evaluation.private.release_table import COUNTING, MECHANISMS, counting
 from tallystick.evaluation.private.scores import NoisyScores, top_k_attack
 from tallystick.evaluation.private.thresholds import ThresholdCounts
-from tallystick.privacy.events import GaussianDP, NotPrivate, PureDP, total_epsilon
+from tallystick.privacy.composition import total_epsilon
+from tallystick.privacy.events import GaussianDP, NotPrivate, PureDP
 from tallystick.privacy.noise import WIDEST_SHARE, SecureNoise, SimulatedNoise
 
 RUNS = 60_000
