@@ -1,5 +1,6 @@
 """Check a party's side before a job: config, table, keys, certificates, and the way to the peer."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from tallystick.disclosure.table import disclosure_lines
 from tallystick.errors import ConfigError, TallystickError
 from tallystick.job.alignment_cost import alignment_cost, line_note
 from tallystick.job.phases.batches_in_flight import pace_note
-from tallystick.job.preflight import Preflight, identity_of, preflight, proxy_of
+from tallystick.job.preflight import LOADED, Preflight, identity_of, preflight, proxy_of
 from tallystick.network.certificates import probe
 from tallystick.network.proxy import Proxy
 from tallystick.run_folder.folder import RunFolder
@@ -71,7 +72,7 @@ def check_party_file(party_path: Path, contract_path: Path | None) -> dict[str, 
         if contract is not None and party.party in contract.parties and (proxy or party.proxy is None):
             _add_peers(summary, contract, party, report, proxy)
     if party.compute is not None:
-        summary["compute"] = report.tried(party.compute.made().check)
+        summary["compute"] = report.tried(partial(party.compute.made().check, LOADED))
     # Config has a line for each.
     summary["problems"] = [line for error in report.problems for line in str(error).splitlines()] + summary["problems"]
     return summary

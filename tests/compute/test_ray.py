@@ -37,7 +37,7 @@ def test_an_address_that_does_not_answer_is_given_up_in_time(tmp_path, monkeypat
     with closing(socket.create_server(("127.0.0.1", 0))) as silent:  # it takes connections, and speaks no protocol
         address = f"{scheme}127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(ComputeError, match=rf"compute.address = {address}: no Ray cluster answered within 0.3 s"):
-            RayEngine(address=address, workers=1).check()
+            RayEngine(address=address, workers=1).check("tallystick.simulation")
 
 
 @pytest.mark.long
@@ -47,7 +47,7 @@ def test_a_cluster_does_tasks_again_that_lost_their_worker_or_their_machine(tmp_
     with two_machines() as (cluster, second):
         before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
         engine = RayEngine(address=cluster.address, workers=2)
-        assert "answers with 2 machine(s)" in engine.check()
+        assert "answers with 2 machine(s)" in engine.check("tallystick.simulation")
         asked = [["square", 1], ["die", ATTEMPTS - 1, "often"], *(["square", number] for number in range(2, 8))]
         found = dict(chores(engine, tmp_path, *asked))
         assert found.pop(1) == "survived"
@@ -64,7 +64,7 @@ def test_a_cluster_does_tasks_again_that_lost_their_worker_or_their_machine(tmp_
             list(chores(engine, tmp_path, ["plant", "planted"]))
         assert int((tmp_path / "planted").read_text()) != os.getpid()
         with pytest.raises(ComputeError, match=r"3 workers at a time are asked for; .* 2 machine.*, with room for 2, each"):
-            RayEngine(address=cluster.address, workers=3).check()
+            RayEngine(address=cluster.address, workers=3).check("tallystick.simulation")
         with pytest.raises(ComputeError, match="with room for 0, each with CPU 1, gpu 1; begin more machines"):
             list(chores(RayEngine(address=cluster.address, workers=1, resources={"gpu": 1}), tmp_path, ["square", 1]))
 
@@ -97,7 +97,7 @@ def test_a_cluster_does_tasks_again_that_lost_their_worker_or_their_machine(tmp_
             if how == signal.SIGSTOP:
                 monkeypatch.setattr(ray_cluster, "ANSWER_S", 0.3)
                 with pytest.raises(ComputeError, match=r"no Ray cluster answered within 0.3 s"):
-                    RayEngine(address=cluster.address, workers=1).check()
+                    RayEngine(address=cluster.address, workers=1).check("tallystick.simulation")
                 monkeypatch.undo()
                 monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
                 monkeypatch.setattr(ray_cluster, "HEAD_S", 1.0)

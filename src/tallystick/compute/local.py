@@ -15,7 +15,7 @@ from typing import Any, Self
 
 import msgspec
 
-from tallystick.compute.task import ATTEMPTS, IDLE, Output, Work, numbered, output_of, own_versions
+from tallystick.compute.task import ATTEMPTS, Output, Work, idle_work, numbered, output_of, own_versions
 from tallystick.compute.worker import GRACE_S
 from tallystick.errors import ComputeError
 from tallystick.machine import free_memory, size_in_words
@@ -46,9 +46,9 @@ class LocalEngine:
         with _Pool(self, work) as pool:
             yield from pool.outputs(inputs, read)
 
-    def check(self) -> str:
-        """Run one task that does nothing; raises ComputeError for more workers than there is memory for."""
-        ((_, each),) = self.map(IDLE, [b""], int)
+    def check(self, loads: str) -> str:
+        """Run one task that loads a module; raises ComputeError for more workers than there is memory for."""
+        ((_, each),) = self.map(idle_work(loads), [b""], int)
         cores = os.cpu_count() or 1
         self._require_memory(each, "before any data")
         answer = f"a local worker answers, and takes {size_in_words(each)} before any data; {self.workers} are asked for"

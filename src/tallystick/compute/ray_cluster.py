@@ -92,10 +92,10 @@ class RayEngine:
                 machine = f"a machine of the Ray cluster at {self.address}"
                 yield reply.number, output_of(answer, reply.number, read=read, machine=machine)
 
-    def check(self) -> str:
-        """Run a task that does nothing on every machine; raises ComputeError for a cluster that cannot do the work."""
+    def check(self, loads: str) -> str:
+        """Run a task that loads a module on every machine; raises ComputeError for a cluster that cannot do the work."""
         with self.joined(room=self.workers) as cluster:
-            machines = cluster.machines()
+            machines = cluster.machines(loads)
         each = max(machines.took)
         if self.workers * each > machines.memory:
             raise ComputeError(
@@ -183,9 +183,9 @@ class JoinedCluster:
             raise self._no_message()
         return reply, bytes(body)
 
-    def machines(self) -> Machines:
-        """Return what a task that does nothing takes on each machine."""
-        self.tell(Measure())
+    def machines(self, loads: str) -> Machines:
+        """Return what a task that loads a module takes on each machine."""
+        self.tell(Measure(loads=loads))
         reply, _ = self._heard(None)
         if not isinstance(reply, Machines) or not reply.took:
             raise self._no_message()

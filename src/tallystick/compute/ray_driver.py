@@ -36,7 +36,7 @@ from tallystick.compute.ray_messages import (
     receive,
     send,
 )
-from tallystick.compute.task import ATTEMPTS, IDLE, Work, output_of, perform
+from tallystick.compute.task import ATTEMPTS, Work, idle_work, output_of, perform
 from tallystick.errors import ComputeError, printable
 
 LOOK_S = 2.0
@@ -111,7 +111,7 @@ def _serve(cluster: "_Cluster", connection: socket.socket) -> None:
             case Ask():
                 cluster.ask(request, memoryview(body))
             case Measure():
-                send(connection, cluster.measured(alive))
+                send(connection, cluster.measured(request.loads, alive))
             case Wait():
                 reply, answer = cluster.answered(alive)
                 send(connection, reply, answer)
@@ -193,14 +193,15 @@ class _Cluster:
             return GivenUp(number=number, kind=printable(type(error).__name__, most=_WORDS), words=_line(error)), b""
         return TaskAnswer(number=number), answer if isinstance(answer, bytes) else b""  # which is no answer of a task's
 
-    def measured(self, alive: Any) -> Machines:
-        """Run the idle task on every machine."""
+    def measured(self, loads: str, alive: Any) -> Machines:
+        """Run a task that loads a module on every machine."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+        idle = idle_work(loads)
         for place, node in enumerate(_alive(self._ray)):
             there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
             remote = self._remote(num_cpus=0, resources={}, scheduling_strategy=there)
-            task = remote.remote(IDLE.prepare, IDLE.shared, b"", self._join.threads, self._join.versions)
+            task = remote.remote(idle.prepare, idle.shared, b"", self._join.threads, self._join.versions)
             self._waiting[task] = place
         took = []
         while self._waiting:

@@ -73,7 +73,9 @@ class Wait(_Message, frozen=True):
 
 
 class Measure(_Message, frozen=True):
-    """Run the idle task on every machine."""
+    """Run a task on every machine that loads a module and does nothing."""
+
+    loads: str
 
 
 Request: TypeAlias = JoinCluster | Share | Task | Keep | Ask | Wait | Measure

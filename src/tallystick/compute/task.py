@@ -66,8 +66,8 @@ class Engine(Protocol):
         """
         ...
 
-    def check(self) -> str:
-        """Try the engine with tasks that do nothing, and say what was found; raises ComputeError where no work can run."""
+    def check(self, loads: str) -> str:
+        """Try the engine with tasks that load a module, and say what was found; raises ComputeError where no work can run."""
         ...
 
 
@@ -85,14 +85,16 @@ def numbered(inputs: Iterable[bytes | None]) -> Iterator[tuple[int, bytes] | Non
         number += given is not None
 
 
-IDLE = Work(prepare="tallystick.compute.task:prepare_idle")
+def idle_work(loads: str) -> Work:
+    """Return the task that does nothing but load the module ``loads``, and gives the most bytes that its worker had so far."""
+    return Work(prepare="tallystick.compute.task:prepare_idle", shared=loads.encode())
 
 
-def prepare_idle(_shared: bytes) -> TaskFunction:
-    """Make the task ready that loads what training needs, and gives the most bytes of memory that its worker had so far."""
+def prepare_idle(loads: bytes) -> TaskFunction:
+    """Make ``idle_work`` ready."""
 
     def idle(_: bytes) -> bytes:
-        importlib.import_module("tallystick.simulation")  # by name, as a task is: it stands far above
+        importlib.import_module(loads.decode())
         unit = 1 if sys.platform == "darwin" else 1024
         return str(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit).encode()
 

@@ -14,6 +14,7 @@ from tallystick.job.phases.report import write_report
 from tallystick.job.phases.search import require_optuna
 from tallystick.job.phases.tuning import allowed_keys
 from tallystick.job.phases.tuning_alone import tune_alone
+from tallystick.job.preflight import LOADED
 from tallystick.job.process import run_process
 from tallystick.results import Result
 from tallystick.run_folder.folder import RunFolder
@@ -60,7 +61,7 @@ def run_tuning(
 def _by_itself(contract: Contract, party: PartyFile, *, watcher: Watcher, resume: bool) -> tuple[Result, RunFolder]:
     check_party(contract, party, network=False)
     if party.compute is not None:
-        watcher.say(party.compute.made().check())  # before anything is charged for
+        watcher.say(party.compute.made().check(LOADED))  # before anything is charged for
     frame = with_summaries(read_party_table(party), party, contract.alignment)
     keys = keys_of(frame, party, contract.alignment)
     use_threads(party.threads or fitting_threads(contract, frame.height))
