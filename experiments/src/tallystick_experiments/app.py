@@ -15,7 +15,7 @@ _HERE = "tallystick_experiments"
 COMMANDS: Mapping[str, Command] = {
     name: Command(f"{_HERE}.{place}", says)
     for name, place, says in (
-        ("training", "speed.commands:training", "Steps per second over mutual TLS beside the same model in one process."),
+        ("training", "speed.command:training", "Steps per second over mutual TLS beside the same model in one process."),
         (
             "lossless",
             "speed.lossless:run",
@@ -28,7 +28,7 @@ COMMANDS: Mapping[str, Command] = {
         ),
         (
             "linkage",
-            "speed.commands:linkage",
+            "fedsim.command:linkage",
             "Linking by similar keys: seconds and memory through a helper, recall of texts, and what attackers locate by noise.",
         ),
         ("memory", "speed.memory:run", "Peak memory of a Criteo-shaped file, generated, and bytes per row."),

@@ -1,13 +1,10 @@
-"""bench training and bench linkage: each measures one of several things."""
+"""bench training: it measures one of several things."""
 
-from pathlib import Path
 from typing import Annotated, Any
 
 from typer import Option
 
 from tallystick.errors import ConfigError
-from tallystick_experiments.fedsim import located
-from tallystick_experiments.fedsim.linkage import linkage_speed, text_recall
 from tallystick_experiments.speed import training as steps
 from tallystick_experiments.speed import unaligned as epochs
 from tallystick_experiments.speed import workers as shared
@@ -55,19 +52,3 @@ def training(
         measured = steps.run(scenario=name, turns=turns, device=device)
         figures |= measured if name == names[0] else {name: measured}
     return figures
-
-
-def linkage(
-    rows: Annotated[int, Option(help="Rows of the label party.", min=2)] = 141_000,
-    others: Annotated[int, Option(help="Rows of the feature party.", min=2)] = 28_000,
-    neighbors: Annotated[int, Option(help="Links of a row.", min=1)] = 100,
-    sample: Annotated[int, Option(help="Rows to check by brute force.", min=1)] = 1000,
-    texts: Annotated[Path | None, Option(help="Folder of dblp_acm and fodors_zagats: recall of true matches instead.")] = None,
-    places: Annotated[Path | None, Option(help="Folder of FedSim's hdb: what attackers locate instead.")] = None,
-) -> Figures:
-    """Speed of linking by similar keys, recall of texts, or what attackers locate by noise."""
-    if places is not None:
-        return located.run(places, neighbors=neighbors)
-    if texts is not None:
-        return {"texts": text_recall(texts)}
-    return linkage_speed(rows=rows, others=others, neighbors=neighbors, sample=sample)
