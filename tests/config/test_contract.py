@@ -11,7 +11,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tallystick.config.contract import Contract, differences, load_contract, parse_contract
+from tallystick.config.contract import Contract, load_contract, parse_contract
+from tallystick.config.differences import differences
 from tallystick.config.secret import Secret
 from tallystick.config.sections import ROLE_ALIASES
 from tallystick.errors import ConfigError

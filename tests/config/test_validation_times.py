@@ -4,7 +4,6 @@ import pytest
 from tiny import contract_values
 
 from tallystick.config.contract import parse_contract
-from tallystick.config.validations import validations
 from tallystick.disclosure.training import validation_lines
 from tallystick.errors import ConfigError
 
@@ -34,8 +33,8 @@ def contract_of(**changes):
 )
 def test_what_a_contract_comes_to(changes, times):
     contract = contract_of(**changes)
-    assert validations(contract, contract.training) == times
-    assert validations(contract, contract.training.resolved(1_000)) == times
+    assert contract.validations(contract.training) == times
+    assert contract.validations(contract.training.resolved(1_000)) == times
 
 
 def test_a_line_that_turns_out_long_has_one_and_a_long_epoch_two():

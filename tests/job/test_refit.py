@@ -9,7 +9,6 @@ import torch
 from tiny import PATIENCE_S, columns, contract_values, lay_out, tables
 
 from tallystick.config.contract import parse_contract
-from tallystick.config.refit import refit_problems, refits
 from tallystick.dataset import intersection
 from tallystick.disclosure.table import disclosure_lines
 from tallystick.errors import ConfigError
@@ -167,9 +166,7 @@ def test_a_refit_that_cannot_be_is_refused(problem):
         parse_contract(values)
     values["training"].pop("refit")
     values["split"]["method"] = "hash" if "union" in problem else "time"
-    contract = parse_contract(values)
-    assert not refits(contract)
-    assert not refit_problems(contract)
+    assert not parse_contract(values).refits
 
 
 def test_check_says_what_it_discloses():

@@ -4,22 +4,21 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import Field, PrivateAttr, model_validator
 
 from tallystick.alignment.linkages import LINKAGES, Linkage
 from tallystick.config.defense import DefenseEntry, defense_problems
-from tallystick.config.folds import folds, folds_problems, own_folds
-from tallystick.config.gradients import no_gradient_problems, still
 from tallystick.config.imputation import (
     defended_imputation_problems,
     imputation_problems,
 )
 from tallystick.config.merge import merge_problems
 from tallystick.config.promotion import PromotionConfig, promotion_problems
-from tallystick.config.refit import own_refits, refit_problems, refits
 from tallystick.config.sections import (
+    FULL_ALONE,
+    WITHIN,
     AlignmentConfig,
     ContractParty,
     EvaluationConfig,
@@ -29,18 +28,16 @@ from tallystick.config.sections import (
     TargetConfig,
     TrainingSettings,
     UnionConfig,
+    fitting_folds,
 )
-from tallystick.config.serving import ServingConfig, serving_problems
+from tallystick.config.serving import FeaturePartyAsks, ServingConfig
 from tallystick.config.tuning import TUNABLE, TuningConfig, unknown_key
 from tallystick.config.unaligned import UnalignedConfig, unaligned_problems
-from tallystick.config.validations import validations, validations_problems
 from tallystick.defenses.chain import Defenses, EmbeddingDefenses, chain, embedding_chain
 from tallystick.defenses.gaussian_embeddings import GaussianEmbeddings
 from tallystick.errors import ConfigError
 from tallystick.metrics import METRICS
 from tallystick.reading import Model, Name, Problems, Role, read_yaml, shown, validate
-
-MAX_DIFFERENCES = 50
 
 
 class Contract(Model):
@@ -90,13 +87,7 @@ class Contract(Model):
         Problems.raise_any(
             _party_problems(self) + _value_problems(self) + defense_problems(self.defense, self.target.type, self.linkage)
         )
-        Problems.raise_any(
-            _tuning_problems(self)
-            + no_gradient_problems(self)
-            + refit_problems(self)
-            + validations_problems(self)
-            + folds_problems(self)
-        )
+        Problems.raise_any(_tuning_problems(self) + _no_gradient_problems(self) + _training_problems(self))
         return self
 
     @property
@@ -116,25 +107,50 @@ class Contract(Model):
 
     @property
     def refits(self) -> bool:
-        """Tell whether training begins anew with the validation rows, once these have said for how many epochs."""
-        return refits(self)
+        """Tell whether training begins anew with the validation rows, once these have said for how many epochs.
+
+        It does if it is asked to, and by itself if the split is by time and nothing rules it out.
+        """
+        setting = self.training.refit
+        return self.split.method == "time" and not _against_refit(self) if setting == "auto" else setting
 
     @property
     def own_refits(self) -> bool:
-        """Tell whether the training of own columns alone does so."""
-        return own_refits(self)
+        """Tell whether the training of own columns alone does: no method for rows without a partner's row rules it out there."""
+        setting = self.training.refit
+        return self.split.method == "time" and not _against_refit_of_rows(self) if setting == "auto" else setting
 
     def folds(self, rows: int) -> int:
-        """Return how many networks train side by side, each without one fold of the rows, for so many training rows."""
-        return folds(self, rows)
+        """Return how many networks train side by side, each without one fold of the rows, for so many training rows.
+
+        As many as asked, or several by itself if rows are few and nothing rules it out.
+        """
+        return 1 if self.training.folds == "auto" and _against_folds(self) else self.training.resolved(rows).folds
 
     def own_folds(self, rows: int) -> int:
-        """Return how many networks of own columns alone score rows without a partner's row, for so many own training rows."""
-        return own_folds(self, rows)
+        """Return how many networks of own columns alone score rows without a partner's row, for so many own training rows.
+
+        They cost no bytes at a cut, so they are several for more rows than joint networks are.
+        """
+        plain = self.split.method == "hash" and self.split.validation
+        is_own = bool(self.model.bottoms) or self.model.top is not None
+        return 1 if self.training.folds != "auto" or not plain or is_own else fitting_folds(rows, full=FULL_ALONE)
 
     def validations(self, training: TrainingSettings) -> int:
-        """Return how often in an epoch of joint training, as it is settled, the weights are compared on validation rows."""
-        return validations(self, training)
+        """Return how often in an epoch of joint training the weights are compared on validation rows.
+
+        It is how often at most if ``training``, the contract's, is not settled for its rows and its line yet. By itself only once
+        where a further embedding of a row costs more than time: behind a defence of columns or a narrowed cut each one is another
+        look at what these hide (noise is charged for each), on a union one at made-up rows; a pipeline runs empty for each, and
+        with folds all rows cross for each.
+        """
+        setting = self.training.validations
+        if setting != "auto":
+            return setting
+        hidden = self.model.narrowed or any(entry.defense.hides_features() for entry in self.defense)
+        if hidden or self.linkage.imputes or training.mode == "pipelined" or training.folds not in ("auto", 1):
+            return 1
+        return WITHIN if training.validations == "auto" else training.validations
 
     @property
     def agreed(self) -> "Contract":
@@ -160,7 +176,7 @@ class Contract(Model):
     @property
     def feature_model(self) -> NetworkModel:
         """The network as feature parties build their bottom models: another where these stay as they are."""
-        return self.model if self.sends_gradients else still(self.model)
+        return self.model if self.sends_gradients else self.model.still()
 
     def screens(self, party: str) -> bool:
         """Tell whether training can close columns of a party that say nothing (``training/screening.py``).
@@ -253,30 +269,6 @@ def load_contract(path: Path | str) -> Contract:
 def parse_contract(data: Mapping[str, Any], *, source: str = "contract") -> Contract:
     """Validate a contract given as plain values; raises ConfigError with one line per problem."""
     return validate(Contract, data, source=source)
-
-
-def differences(own: str, theirs: str) -> list[str]:
-    """List the keys in which two canonical JSONs differ, with both values.
-
-    ``theirs`` comes from a peer: it may be anything, and what is shown of it is shortened and escaped. A contract holds
-    nothing private.
-    """
-    try:
-        other = _flat(_bounded(json.loads(theirs)))
-    except (ValueError, RecursionError):
-        return ["the peer's contract is not readable JSON; install the same tallystick on both sides"]
-    own_values = _flat(json.loads(own))
-    lines = [
-        f"{_printable(key)}: ours {_side(own_values, key)}, theirs {_side(other, key)}"
-        for key in sorted(own_values.keys() | other.keys())
-        if key not in own_values
-        or key not in other
-        or own_values[key] != other[key]
-        or type(own_values[key]) is not type(other[key])
-    ]
-    if len(lines) > MAX_DIFFERENCES:
-        lines[MAX_DIFFERENCES:] = [f"and {len(lines) - MAX_DIFFERENCES} more"]
-    return lines
 
 
 def _party_problems(contract: Contract) -> list[str]:
@@ -405,7 +397,7 @@ def _value_problems(contract: Contract) -> list[str]:
     )
     if contract.evaluation.privacy is not None and target.type != "binary":
         problems.append(f"evaluation.privacy: releases an AUC, which target.type = {target.type} does not have; set it to null")
-    problems += serving_problems(contract)
+    problems += _serving_problems(contract)
     problems += _disclosure_problems(contract) + promotion_problems(contract.promotion, target.type)
     if network.heartbeat_s >= network.deadline_s:
         problems.append(
@@ -447,37 +439,6 @@ def _disclosure_problems(contract: Contract) -> list[str]:
     return problems
 
 
-def _bounded(value: Any) -> Any:
-    """Give JSON back that is no larger than any contract; raises ValueError, for the paths of many deep values add up."""
-    waiting, items = [(value, 0)], 0
-    while waiting:
-        item, depth = waiting.pop()
-        items += 1
-        if items > 20_000 or depth > 16 or (isinstance(item, dict) and any(len(key) > 100 for key in item)):
-            raise ValueError("no contract has so many values, or such keys")
-        children = item.values() if isinstance(item, dict) else item if isinstance(item, list) else ()
-        waiting += [(child, depth + 1) for child in children]
-    return value
-
-
-def _flat(value: Any, path: str = "") -> dict[str, Any]:
-    if isinstance(value, dict) and value:
-        parts = ((f"{path}.{key}" if path else str(key), item) for key, item in value.items())
-    elif isinstance(value, list) and value:
-        parts = ((f"{path}.{index}", item) for index, item in enumerate(value))
-    else:
-        return {path: value}
-    return {key: found for prefix, item in parts for key, found in _flat(item, prefix).items()}
-
-
-def _printable(text: str) -> str:
-    return json.dumps(text)[1:-1][:120]
-
-
-def _side(values: Mapping[str, Any], key: str) -> str:
-    return json.dumps(values[key])[:80] if key in values else "absent"
-
-
 def _tuning_problems(contract: Contract) -> list[str]:
     """Every value has to be one that the contract could have in its own place."""
     problems = []
@@ -495,4 +456,166 @@ def _tuning_problems(contract: Contract) -> list[str]:
                 problems += [f"tuning.keys.{key}: {line.partition(': ')[2]}" for line in str(error).splitlines()]
     if contract.tuning.keys and not contract.split.validation:
         problems.append("tuning.keys: trials are compared by their loss on validation rows; split.validation must be above 0")
+    return problems
+
+
+def _serving_problems(contract: Contract) -> list[str]:
+    """List what of this section does not go with the rest of the contract."""
+    serving, linkage, method = contract.serving, contract.linkage, contract.alignment.method
+    if serving is None:
+        return []
+    problems = []
+    if len(set(serving.ways)) != len(serving.ways):
+        problems.append("serving.ways: each way must be given once")
+    if linkage.similar:
+        problems.append(
+            f"serving: goes not with alignment.method = {method}, whose rows have no key to be found by; leave it out"
+        )
+    elif linkage.helper:
+        problems.append(f"serving: goes not with alignment.method = {method}, whose helper would have to stay up; use union")
+    hidden = ("ahead", *get_args(FeaturePartyAsks))
+    if linkage.imputes and (wrong := [way for way in serving.ways if way not in hidden]):
+        problems.append(
+            f"serving.ways: {', '.join(wrong)} would tell on a union which rows the label party has; give {' or '.join(hidden)}"
+        )
+    of_feature_party = [way for way in serving.ways if way in get_args(FeaturePartyAsks)]
+    if not of_feature_party:
+        return problems
+    ways = " and ".join(of_feature_party)
+    if len(of_feature_party) < len(serving.ways):
+        problems.append(f"serving.ways: by {ways} the feature party asks, and by the others the label party; give those of one")
+    if len(contract.feature_parties) > 1:
+        problems.append(f"serving.ways: by {ways} one feature party asks, and this contract has {len(contract.feature_parties)}")
+    if contract.target.type == "multiclass":
+        problems.append(f"serving.ways: {ways} give one number for a row, and target.type = multiclass has several")
+    if "embedding" in of_feature_party and serving.questions_a_day_per_row is not None:
+        problems.append(
+            "serving.questions_a_day_per_row: by embedding nothing says which row is asked for; bound questions_a_day instead"
+        )
+    if "agreed-batch" in of_feature_party and contract.alignment.duplicates == "all":
+        problems.append("serving.ways: agreed-batch needs one row for each id, and alignment.duplicates = all allows several")
+    return problems
+
+
+def _no_gradient_problems(contract: Contract) -> list[str]:
+    """List what a contract has that needs a gradient, or that tells the feature parties of labels in another way."""
+    training, evaluation, where = contract.training, contract.evaluation, "training.gradients = none"
+    if training.gradients == "sent":
+        return []
+    problems = []  # defences of what is never sent: of labels all, of columns those that act while a bottom model is trained
+    for number, entry in enumerate(contract.defense):
+        entry_key = f"{where}, defense.{number}.method = {entry.defense.method}"
+        if not entry.defense.hides_features():
+            problems.append(
+                f"{entry_key}: hides labels in what the label party sends, and nothing that it sends depends on one; leave it out"
+            )
+        elif entry.defense.stage == "embedding penalties":
+            problems.append(
+                f"{entry_key}: acts while a bottom model learns from cut gradients, and none come; leave it out, or take one "
+                "that changes the embeddings themselves"
+            )
+    if contract.linkage.imputes:
+        problems.append(
+            f"{where}, alignment.method = {contract.alignment.method}: what stands in for a union's absent rows is drawn anew in "
+            "each epoch, and here each row crosses once; align by intersection, or send gradients"
+        )
+    if contract.unaligned.facts.teaches_bottoms:
+        problems.append(
+            f"{where}, unaligned.method = {contract.unaligned.method}: trains the feature parties' bottom models by cut "
+            "gradients; choose another method, or send gradients"
+        )
+    if training.mode == "pipelined":
+        problems.append(f"{where}, training.mode = {training.mode}: nobody waits for a gradient; leave training.mode out")
+    if training.compression != "none":
+        problems.append(f"{where}, training.compression = {training.compression}: each row crosses once, whole; leave it out")
+    if contract.tuning.keys:
+        problems.append(
+            f"{where}, tuning.keys: the values that a search tries next hang on validation labels, and every party is told them; "
+            "leave tuning.keys out"
+        )
+    if evaluation.privacy is not None:
+        problems.append(f"{where}, evaluation.privacy: sends a figure of the test labels; set it to null")
+    if evaluation.share_metrics:
+        problems.append(
+            f"{where}, evaluation.share_metrics = {shown(list(evaluation.share_metrics))}: are figures of the test labels; "
+            "leave them out"
+        )
+    if evaluation.importance.feature_columns != "none":
+        problems.append(
+            f"{where}, evaluation.importance.feature_columns = {evaluation.importance.feature_columns}: has feature parties "
+            "embed rows again after training, and here each row crosses once; set it to none"
+        )
+    if contract.serving is not None and contract.serving.feature_party_asks:
+        problems.append(
+            f"{where}, serving.ways = {shown(list(contract.serving.ways))}: answers a feature party with scores, by a model that "
+            "labels trained; give ways in which the label party asks, or send gradients"
+        )
+    return problems
+
+
+def _against_refit(contract: Contract) -> list[str]:
+    problems = _against_refit_of_rows(contract)
+    if contract.unaligned.used:
+        problems.append(
+            f"unaligned.method = {contract.unaligned.method}: its models are fitted to each other on validation rows, which a "
+            "refit does not have; leave training.refit out"
+        )
+    return problems
+
+
+def _against_refit_of_rows(contract: Contract) -> list[str]:
+    """List what rules it out at the rows: none to train on, or made-up ones."""
+    problems = []
+    if not contract.split.validation:
+        problems.append("split.validation = 0: there are no validation rows to train on; leave training.refit out")
+    if contract.linkage.imputes:
+        problems.append(
+            f"alignment.method = {contract.alignment.method}: what stands in for a union's absent rows would be drawn a "
+            "second time, and what changes between the two trainings shows which rows they are; leave training.refit out"
+        )
+    return problems
+
+
+def _training_problems(contract: Contract) -> list[str]:
+    """List what a contract has that its refit, its comparisons on validation rows or its folds cannot go with."""
+    training = contract.training
+    problems = [f"training.refit = true, {problem}" for problem in _against_refit(contract) if training.refit is True]
+    if training.validations not in ("auto", 1) and not contract.split.validation:
+        problems.append(
+            f"training.validations = {training.validations}: split.validation is 0, so there are no validation rows; leave it out"
+        )
+    problems += [
+        f"training.folds = {training.folds}, {problem}; leave training.folds out"
+        for problem in _against_folds(contract)
+        if training.folds not in ("auto", 1)
+    ]
+    return problems
+
+
+def _against_folds(contract: Contract) -> list[str]:
+    training, model = contract.training, contract.model
+    problems = []
+    if not contract.split.validation:
+        problems.append("split.validation = 0: the first fold is the validation rows, and there are none")
+    if contract.split.method == "time":
+        problems.append(
+            "split.method = time: the newest rows judge the network, and folds would have later rows teach earlier ones"
+        )
+    if training.refit is True:
+        problems.append("training.refit = true: with folds the validation rows already train all networks but one")
+    if training.gradients == "none":
+        problems.append("training.gradients = none: an embedding crosses once there, and would be several times as wide")
+    if training.starts == "public":
+        problems.append("training.starts = public: the audit makes the first models anew, and knows one network only")
+    if contract.alignment.method != "intersection":
+        problems.append(f"alignment.method = {contract.alignment.method}: folds go with alignment.method = intersection only")
+    if contract.unaligned.used:
+        problems.append(f"unaligned.method = {contract.unaligned.method}: it brings networks of its own")
+    if contract.defense:
+        problems.append(
+            f"defense.0.method = {contract.defense[0].defense.method}: it is about one network's embeddings and gradients"
+        )
+    if model.bottoms or model.top is not None:
+        key = "model.top" if model.top is not None else f"model.bottoms.{next(iter(model.bottoms))}"
+        problems.append(f"{key}: folds are of the built-in networks")
     return problems

@@ -7,7 +7,6 @@ from pydantic import BeforeValidator, Field
 
 from tallystick.alignment.linkages import LINKAGES
 from tallystick.alignment.terms import SimilarityConfig
-from tallystick.config.gradients import WIDE_CUT
 from tallystick.config.imputation import (
     FEATURES,
     LABELS,
@@ -146,6 +145,12 @@ class SplitConfig(Model):
     test: Share = Field(default=0.2, description="share of rows for test, 0 or more; validation + test < 1")
 
 
+WIDE_CUT = 512
+"""The default cut width where bottom models stay as they are: what a random layer misses, a wide one does not."""
+STILL_SCALE = 0.3
+"""Of the embeddings of all categories there, for none of them grows in training (docs/results/no-gradients-price.md)."""
+
+
 class NetworkModel(Model):
     """The split network."""
 
@@ -204,6 +209,11 @@ class NetworkModel(Model):
     def built_in_cut_width(self) -> int:
         """Width of a feature party's cut embedding where its bottom is the built-in one."""
         return self.cut_width or self.hidden[self.cut_after - 1]
+
+    def still(self) -> "NetworkModel":
+        """Return the network for a feature party whose bottom model stays as it is."""
+        scale = STILL_SCALE if self.embedding_scale == "auto" else self.embedding_scale
+        return self.model_copy(update={"cut_width": self.cut_width or WIDE_CUT, "embedding_scale": scale})
 
 
 CompressionName: TypeAlias = Literal["none", "bfloat16", "int8"]
@@ -311,6 +321,15 @@ class TrainingSettings(Model):
         "experiments, and a contract with a defence or on a union refuses it",
     )
     checkpoint_every: Count = Field(default=200, description="steps between checkpoints; all parties commit the same step")
+
+    def folds_notes(self, count: int) -> list[str]:
+        """Say what several networks side by side are; nothing for a single one."""
+        if count == 1:
+            return []
+        return [
+            f"training.folds = {self.folds}: {count} networks side by side, each trained on the training and validation rows but "
+            "one fold"
+        ]
 
     def resolved(self, rows: int) -> "TrainingConfig":
         """Settle what is ``auto`` by the number of training rows, which every party knows once rows are linked."""

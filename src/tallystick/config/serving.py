@@ -1,14 +1,11 @@
 """Scores online: which ways of asking the contract allows, and how each side answers by its own file."""
 
-from typing import TYPE_CHECKING, Annotated, Literal, get_args
+from typing import Annotated, Literal, get_args
 
 from pydantic import AfterValidator, Field, model_validator
 
 from tallystick.config.secret import LITERAL, Secret
 from tallystick.reading import Address, Count, FilePath, Model, Problems, Text, Unshown, WholeShare, redacted
-
-if TYPE_CHECKING:
-    from tallystick.config.contract import Contract
 
 LabelPartyAsks = Literal["key", "position", "window", "ahead"]
 FeaturePartyAsks = Literal["embedding", "agreed-batch"]
@@ -198,46 +195,3 @@ class ServingOptions(Model):
             )
         Problems.raise_any(problems)
         return self
-
-
-def serving_problems(contract: "Contract") -> list[str]:
-    """List what of this section does not go with the rest of the contract."""
-    serving, linkage, method = contract.serving, contract.linkage, contract.alignment.method
-    if serving is None:
-        return []
-    problems = []
-    if len(set(serving.ways)) != len(serving.ways):
-        problems.append("serving.ways: each way must be given once")
-    if linkage.similar:
-        problems.append(
-            f"serving: goes not with alignment.method = {method}, whose rows have no key to be found by; leave it out"
-        )
-    elif linkage.helper:
-        problems.append(f"serving: goes not with alignment.method = {method}, whose helper would have to stay up; use union")
-    hidden = ("ahead", *get_args(FeaturePartyAsks))
-    if linkage.imputes and (wrong := [way for way in serving.ways if way not in hidden]):
-        problems.append(
-            f"serving.ways: {', '.join(wrong)} would tell on a union which rows the label party has; give {' or '.join(hidden)}"
-        )
-    return problems + _asking_problems(serving, contract)
-
-
-def _asking_problems(serving: ServingConfig, contract: "Contract") -> list[str]:
-    """List what a feature party that asks needs."""
-    of_feature_party = [way for way in serving.ways if way in get_args(FeaturePartyAsks)]
-    if not of_feature_party:
-        return []
-    ways, problems = " and ".join(of_feature_party), []
-    if len(of_feature_party) < len(serving.ways):
-        problems.append(f"serving.ways: by {ways} the feature party asks, and by the others the label party; give those of one")
-    if len(contract.feature_parties) > 1:
-        problems.append(f"serving.ways: by {ways} one feature party asks, and this contract has {len(contract.feature_parties)}")
-    if contract.target.type == "multiclass":
-        problems.append(f"serving.ways: {ways} give one number for a row, and target.type = multiclass has several")
-    if "embedding" in of_feature_party and serving.questions_a_day_per_row is not None:
-        problems.append(
-            "serving.questions_a_day_per_row: by embedding nothing says which row is asked for; bound questions_a_day instead"
-        )
-    if "agreed-batch" in of_feature_party and contract.alignment.duplicates == "all":
-        problems.append("serving.ways: agreed-batch needs one row for each id, and alignment.duplicates = all allows several")
-    return problems

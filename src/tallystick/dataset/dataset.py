@@ -19,7 +19,6 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from tallystick.config.folds import folds_notes
 from tallystick.config.sections import TrainingConfig, TrainingSettings
 from tallystick.cut.forward import Announce, FeatureSource, a_row_each, ignore_rows, no_columns
 from tallystick.privacy.randomness import Seed
@@ -120,7 +119,7 @@ class Dataset(ABC):
         """Say what ``auto`` came to, and whether a method for unaligned rows had none."""
         notes = training.resolved_notes(len(self.train_N))
         if self.folds is not None:
-            notes += folds_notes(training.folds, self.folds.count) + self._untaught_notes(self.folds)
+            notes += training.folds_notes(self.folds.count) + self._untaught_notes(self.folds)
         if self.own_folds is not None:
             notes.append(f"own columns alone: {self.own_folds.count} networks, each trained on all own rows but one fold")
             notes += self.own_part()._untaught_notes(self.own_folds)

@@ -16,7 +16,8 @@ import numpy as np
 import torch
 
 from tallystick import __version__
-from tallystick.config.contract import Contract, differences
+from tallystick.config.contract import Contract
+from tallystick.config.differences import differences
 from tallystick.errors import ContractMismatch, PeerError, ProtocolError, printable
 from tallystick.network.channel import Channel
 from tallystick.network.messages import Message

@@ -7,6 +7,7 @@ import os
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -20,7 +21,6 @@ from tallystick.alignment.encoding import check_filters
 from tallystick.alignment.exchange import check_ids
 from tallystick.alignment.key_noise import check_radius
 from tallystick.config.contract import Contract
-from tallystick.config.folds import folds_notes
 from tallystick.config.party import PartyFile
 from tallystick.config.party_checks import check_party
 from tallystick.dataset.intersection import check_classes, check_unaligned
@@ -71,6 +71,8 @@ T = TypeVar("T")
 
 CodedLabels: TypeAlias = tuple[LabelCoder, Tensor]
 
+LOADED = "tallystick.job.phases.tuning_alone"
+"""What a worker loads when an engine is tried: it takes as much memory as one that trains does before any data."""
 COPIES = 4  # of a weight in training: itself, its gradient, and the two moments of Adam
 
 
@@ -187,7 +189,7 @@ def preflight(
     if not fits:
         return report
     if (cluster := party.training_cluster) is not None:
-        report.tried(cluster.check)
+        report.tried(partial(cluster.check, LOADED))
     if contract.role_of(party.party) == "label":
         report.tried(lambda: check_teacher(contract))
     if (frame := report.frame) is not None:
@@ -370,7 +372,7 @@ def _check_features(
         _check_top(contract, party, encoder)
     if encoder is None:
         return
-    several = folds_notes(contract.training.folds, contract.folds(len(training)))
+    several = contract.training.folds_notes(contract.folds(len(training)))
     notes = (*encoder.notes, *contract.training.resolved_notes(len(training)), *several)
     notes += (screening_line(contract),) if encoder.screened and not is_label else ()
     fit_note = (f"a run fits on those of these {len(training):,} rows that all parties have, and may then choose otherwise",)

@@ -3,7 +3,8 @@
 import re
 from pathlib import Path
 
-from tallystick.config.contract import Contract, differences, parse_contract
+from tallystick.config.contract import Contract, parse_contract
+from tallystick.config.differences import differences
 from tallystick.errors import ConfigError, StorageError
 from tallystick.reading import read_yaml
 

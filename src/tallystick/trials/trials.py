@@ -16,7 +16,7 @@ from tallystick import results
 from tallystick.attacks.feature_inference.evaluate import KNOWN
 from tallystick.compute.task import Engine
 from tallystick.config.contract import Contract, parse_contract
-from tallystick.config.gradients import WIDE_CUT
+from tallystick.config.sections import WIDE_CUT
 from tallystick.defenses.defense_table import DEFENSES
 from tallystick.errors import ComputeError, ConfigError, DataError
 from tallystick.job.phases.report import contract_info, versions

@@ -14,7 +14,6 @@ import polars as pl
 import torch
 from torch import nn
 
-from tallystick.config.gradients import still
 from tallystick.config.party import EncodingConfig, FeatureColumns
 from tallystick.config.sections import NetworkModel, TrainingConfig, TrainingSettings
 from tallystick.cut.forward import KeptCuts, logits_over
@@ -149,7 +148,7 @@ class KeptMethod(NetworkMethod):
     @property
     def feature_model(self) -> NetworkModel:
         """Of a bottom that stays as it is."""
-        return still(self.model)
+        return self.model.still()
 
     def __call__(self, table: PublicTable, seed: int) -> Figure:
         """Embed all rows, train by the product's loop at the label party, and score the test rows."""
