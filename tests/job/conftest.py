@@ -3,7 +3,7 @@
 import pytest
 from tiny import few_places, short_trainings
 
-from tallystick.job.phases import evaluate, own_columns, train
+from tallystick.job.phases import evaluate, train
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -18,6 +18,7 @@ def _short_attacks():
 def own_trainings(monkeypatch):
     """What is trained of own columns alone: its rows, the model, the state, and the weights before a refit."""
     found = []
+    train_own_columns = train.train_own_columns
 
     def training(job, own, model, *, between=lambda: None, **more):
         first = {}
@@ -26,7 +27,7 @@ def own_trainings(monkeypatch):
             first.update({name: weight.clone() for name, weight in model.state_dict().items()})
             between()
 
-        state = own_columns.train_own_columns(job, own, model, between=watched, **more)
+        state = train_own_columns(job, own, model, between=watched, **more)
         found.append((own, model, state, first))
         return state
 

@@ -17,7 +17,7 @@ from tallystick.dataset.own_rows import OwnRows
 from tallystick.dataset.union import UnionDataset
 from tallystick.errors import ConfigError, DamagedFile
 from tallystick.job.phases.defense import RunDefense
-from tallystick.job.phases.initial_seed import start_of
+from tallystick.job.phases.train import start_of
 from tallystick.models.build import BranchParts, build_bottom
 from tallystick.privacy.ledger import Ledger
 from tallystick.privacy.randomness import generator_of

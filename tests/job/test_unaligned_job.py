@@ -17,7 +17,6 @@ from tallystick.config.contract import parse_contract
 from tallystick.config.unaligned import METHODS as DECLARED
 from tallystick.dataset.own_rows import Before, own_folds_of
 from tallystick.errors import ConfigError, DataError, category_of
-from tallystick.job.phases import own_columns as own_training
 from tallystick.job.phases import train
 from tallystick.metrics import auc
 from tallystick.privacy.events import PureDP
@@ -198,8 +197,7 @@ def test_rows_without_a_partners_row_are_scored_by_a_model_of_all_own_rows(metho
         trained.append((model, peers, len(run.schedule.train_N), len(run.schedule.validation_N)))
         return train_label_party(model, own, objective, peers, run, **more)
 
-    for module in (train, own_training):
-        monkeypatch.setattr(module, "train_label_party", training)
+    monkeypatch.setattr(train, "train_label_party", training)
     result = run(method, training__epochs=2, evaluation=QUICKLY)
     (joint, _, *aligned), (scorer, peers, *all_rows) = trained
     assert scorer is joint.own_rows
@@ -227,8 +225,7 @@ def test_where_own_rows_are_few_four_models_score_rows_without_a_partners_row(mo
         fitted.append(logits_V)
         return fit_line(logits_V, labels_V, **more)
 
-    for module in (train, own_training):
-        monkeypatch.setattr(module, "train_label_party", training)
+    monkeypatch.setattr(train, "train_label_party", training)
     monkeypatch.setattr(train, "calibrated_alone", fitting)
     monkeypatch.setattr(local_scores, "fit_line", line)
     values = contract("warm-start", training__epochs=2, training__folds="auto", evaluation=QUICKLY)

@@ -24,7 +24,7 @@ from tallystick.imputation.draws import Draws
 from tallystick.imputation.random_features import RandomFeatures
 from tallystick.imputation.sampling_features import SamplingFeatures
 from tallystick.imputation.settled_labels import SettledLabels
-from tallystick.job.phases.drawn_labels import settling
+from tallystick.job.phases.train import settling
 from tallystick.models.split import LabelModel
 from tallystick.models.tabular import TabularTop
 from tallystick.results import read_result

@@ -35,6 +35,8 @@ BINS = 9
 SHADOWS = 3
 SILENT = 0.8
 """Quantile of the shadows' figures below which a column says no more than a shadow."""
+_NAMED = 20
+"""Closed columns that are named."""
 MOSTLY_SILENT = 0.56
 """Share of silent columns from which columns are closed: so many are below that quantile where 70 % say nothing."""
 OPEN = 0.99
@@ -277,3 +279,26 @@ def close(columns: Columns, figures: ColumnFigures, screening: Screening) -> Non
 
 def _sampled(train_N: Tensor) -> Tensor:
     return train_N[:: -(-len(train_N) // _SAMPLED)]
+
+
+def screening_notes(names: Sequence[str], module: nn.Module) -> list[str]:
+    """Say which columns stay open, for each of several networks side by side; nothing if no column may be closed."""
+    screened = [part.gates for part in module.modules() if isinstance(part, Columns) and part.gates is not None]
+    notes = []
+    for number, open_C in enumerate(screened, 1):
+        sentence = screening_sentence(names, open_C)
+        network = f" (network {number} of {len(screened)})" if len(screened) > 1 else ""
+        notes.append(f"{sentence[0].upper()}{sentence[1:]}{network}.")
+    return notes
+
+
+def screening_sentence(names: Sequence[str], open_C: Tensor) -> str:
+    """Say how many of the columns of these names stay open, and which were closed; for this party's eyes alone."""
+    closed = [name for name, is_open in zip(names, open_C.tolist(), strict=True) if not is_open]
+    if not closed:
+        return f"screening: all {len(open_C)} own columns stay open (encoding.screening)"
+    closed_names = ", ".join(map(repr, closed[:_NAMED])) + (f" and {len(closed) - _NAMED} more" if len(closed) > _NAMED else "")
+    return (
+        f"screening: {len(open_C) - len(closed)} of {len(open_C)} own columns stay open, and the others were closed, which said "
+        f"nothing (encoding.screening): {closed_names}"
+    )

@@ -29,8 +29,8 @@ from tallystick.job.findings import Evaluated
 from tallystick.job.job import Job
 from tallystick.job.phases.audit import audited_side
 from tallystick.job.phases.importance import Measured, measure_columns, receive_results, send_columns
-from tallystick.job.phases.own_columns import train_own_columns
 from tallystick.job.phases.release import RELEASE_NOTE, enter_shared, finished, release_auc
+from tallystick.job.phases.train import train_own_columns
 from tallystick.metrics import UndefinedMetric, sigmoid
 from tallystick.models.build import width_of
 from tallystick.msgspec_threads import prepared

@@ -26,7 +26,6 @@ from tallystick.job.log import Logbook
 from tallystick.job.loggers import facts_of, loggers_of
 from tallystick.job.phases.learnt import learnt_of_run
 from tallystick.job.phases.release import privacy_section
-from tallystick.job.phases.screening import screening_notes
 from tallystick.job.phases.search import best_of
 from tallystick.job.phases.tuning import told
 from tallystick.models.dropout import Dropout
@@ -37,6 +36,7 @@ from tallystick.report.page import to_html
 from tallystick.report.templating import write_page
 from tallystick.run_folder.embedding_charge import embeddings_cost, noise_on_embeddings
 from tallystick.training.checkpoint import TrainingState
+from tallystick.training.screening import screening_notes
 
 
 def result_of(contract: Contract, party: PartyFile, logbook: Logbook, found: RunFindings, *, started: str) -> results.Result:
@@ -146,8 +146,9 @@ def _notes(contract: Contract, party: PartyFile, found: RunFindings) -> list[str
     none = contract.role_of(party.party) == "label" and dataset is not None and dataset.encoder is None
     notes += [f"{line[0].upper()}{line[1:]}." for line in repeats_lines(contract) + protects_a_row(contract)]
     notes += [f"{line[0].upper()}{line[1:]}." for line in membership_lines(contract, own_columns=False if none else None)]
-    for module in found.modules.values():
-        notes += screening_notes(dataset.encoder if dataset is not None else None, module)
+    if dataset is not None and dataset.encoder is not None:
+        for module in found.modules.values():
+            notes += screening_notes(dataset.encoder.names, module)
     if not contract.audit or not contract.sends_gradients or contract.role_of(party.party) != "feature":
         return notes
     audited = f"{contract.label_party} recorded the cut, attacked it for labels as {party.party} could, and kept the findings."

@@ -1,6 +1,7 @@
 """Training as a phase, per role: rows encoded, the network put together and trained or loaded, defences charged for first."""
 
-from collections.abc import Sequence
+import base64
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
@@ -8,15 +9,18 @@ from functools import partial
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from tallystick.alignment.outcome import Alignment
 from tallystick.audit.recording import pass_recorder, recorders
 from tallystick.config.contract import Contract
 from tallystick.config.party import ExactUse
 from tallystick.config.sections import TrainingConfig
-from tallystick.cut.forward import KeptCuts
+from tallystick.cut.forward import SCORED_AT_A_TIME, KeptCuts
 from tallystick.dataset.dataset import Dataset
 from tallystick.dataset.datasets import dataset_of
+from tallystick.dataset.drawn_labels import SettlingRule
+from tallystick.dataset.imputed import ImputingObjective
 from tallystick.dataset.intersection import check_classes
 from tallystick.dataset.own_rows import OwnRows
 from tallystick.errors import LabelError
@@ -27,19 +31,16 @@ from tallystick.job.job import Job
 from tallystick.job.phases.audit import audited_side
 from tallystick.job.phases.batches_in_flight import paced_feature_party, paced_label_party
 from tallystick.job.phases.defense import RunDefense
-from tallystick.job.phases.drawn_labels import settling
-from tallystick.job.phases.initial_seed import start_of
 from tallystick.job.phases.no_gradients import send_once
-from tallystick.job.phases.own_columns import train_own_columns
-from tallystick.job.phases.screening import own_screening, screening_of
 from tallystick.job.phases.workers import feature_workers, label_workers
 from tallystick.models.branches import BranchedModel
 from tallystick.models.build import build_bottom, try_bottom, try_top, width_of
 from tallystick.models.split import LabelModel
-from tallystick.network.channel import Channel
+from tallystick.network.channel import Channel, Progress
 from tallystick.network.messages import MEBIBYTE
 from tallystick.privacy.randomness import Seed
 from tallystick.run_folder.embedding_charge import EmbeddingCharge, evaluation_ahead, training_ahead
+from tallystick.run_folder.folder import SETTLED, RunFolder
 from tallystick.run_folder.initial_weights import StartingPoint, put_starting_weights
 from tallystick.run_folder.local_scores import calibrated_alone
 from tallystick.run_folder.profile import keep_profile, profile_of
@@ -47,12 +48,15 @@ from tallystick.run_folder.trained import TrainedFeatureParty, TrainedLabelParty
 from tallystick.tables.keys import Keys
 from tallystick.tables.target_leakage import telling
 from tallystick.training.calibration import LogitLine
-from tallystick.training.checkpoint import TrainingState
+from tallystick.training.checkpoint import CheckpointStore, TrainingState
 from tallystick.training.feature_party import train_feature_party
 from tallystick.training.label_party import FeaturePeer, KeptPeer, Peer, train_label_party
+from tallystick.training.objective import Objective
 from tallystick.training.plan import Schedule, batches_per_message, rows_validated
 from tallystick.training.refit import train_and_refit
 from tallystick.training.run import TrainingRun
+from tallystick.training.screening import Screening, screening_sentence
+from tallystick.training.step_rule import PLAIN, StepRule
 from tallystick.training.training_messages import MAX_CUT_WIDTH, CutWidth, receive_width
 from tallystick.training.unaligned.method import OwnPart
 
@@ -135,6 +139,17 @@ def _try_own_top(job: Job, widths: Sequence[int]) -> None:
     try_top(job.top, sum(widths) + own, outputs=outputs or 1, what=what)
 
 
+def start_of(contract: Contract, folder: RunFolder) -> Seed:
+    """Return this party's secret of this run, which its folder keeps; the contract's seed if ``training.starts`` is public.
+
+    Whoever knows a feature party's starting weights solves the columns of the first batch from its embeddings
+    (``attacks/feature_inference/known_initial_weights.py``), and has rows to learn the others by. Whoever knows the label party's
+    can simulate what each label would have sent back (``attacks/label_inference/enumeration.py``). A secret start takes that
+    away; it is no formal guarantee, and what embeddings and gradients tell without it stays.
+    """
+    return contract.seed if contract.training.starts == "public" else folder.start_secret()
+
+
 def train_as_label_party(
     job: Job,
     dataset: Dataset,
@@ -202,6 +217,29 @@ def train_as_label_party(
     return trained
 
 
+def settling(job: Job, objective: Objective, run: TrainingRun) -> StepRule:
+    """Return the plain rule, or one that draws a union's absent labels first and keeps them in the run folder.
+
+    A run that goes on takes those that it drew.
+
+    Raises DamagedFile if it goes on and they are lost.
+    """
+    if not isinstance(objective, ImputingObjective) or not objective.settles_first:
+        return PLAIN
+    folder = job.folder
+    if run.resume_from:
+        noted = folder.required(SETTLED)
+        bits = np.unpackbits(np.frombuffer(base64.b64decode(str(noted["labels"])), dtype=np.uint8))
+        settled_U = torch.from_numpy(bits[: int(str(noted["positions"]))].astype(np.float32))
+        objective.take_settled(settled_U.to(run.schedule.train_N.device))
+
+    def keep(settled_U: Tensor) -> None:
+        bits = np.packbits(settled_U.cpu().numpy() > 0)
+        folder.note(SETTLED, {"labels": base64.b64encode(bits.tobytes()).decode(), "positions": len(settled_U)}, private=True)
+
+    return SettlingRule(objective=objective, seed=folder.secret_seed() % 2**63, keep=keep)
+
+
 def _use(job: Job) -> ExactUse:
     return "tuning" if job.command == "tune" else "gradients"
 
@@ -263,6 +301,40 @@ def _train_alone(job: Job, dataset: Dataset, model: LabelModel, alone: LabelMode
     store, screening = job.folder.store("alone"), own_screening(job, own)
     train_own_columns(job, own, alone, store=store, screening=screening, progress=progress, between=before_its_refit)
     return lines[0] if lines else calibrated_alone(model, dataset)
+
+
+def train_own_columns(
+    job: Job,
+    own: Dataset,
+    model: LabelModel,
+    *,
+    store: CheckpointStore,
+    screening: Screening | None,
+    progress: Progress,
+    between: Callable[[], None] = lambda: None,
+) -> TrainingState:
+    """Train the network of own columns alone, as a label party without a partner would: nothing crosses.
+
+    It scores rows without a partner's row, and joining is measured against it. It is trained at the contract's settings, with
+    folds or a refit as a joint network of so many rows would be.
+
+    Args:
+        job: the run.
+        own: all own rows, with the labels to train by.
+        model: of own columns alone.
+        store: where its checkpoints go.
+        screening: how columns that say nothing are closed; None closes none.
+        progress: called as steps go by.
+        between: called before a refit, while the model has the weights that validated best.
+
+    Raises what ``train_label_party`` raises without peers.
+    """
+    training, seed = own.resolved(job.contract.training), job.contract.seed
+    schedule = replace(own.schedule(training, seed=seed), validated=SCORED_AT_A_TIME)
+    anew = own.with_validation().schedule(training, seed=seed) if job.contract.own_refits else None
+    run = TrainingRun(training=training, schedule=schedule, store=store, progress=progress, screening=screening)
+    train = partial(train_label_party, model, own.features_at, own.objective(), [])
+    return train_and_refit(model, run, anew, train, between=between)
 
 
 def embed_as_feature_party(job: Job, dataset: Dataset, agreement: Agreement) -> tuple[TrainedFeatureParty, Finished]:
@@ -402,8 +474,23 @@ def _training_run(job: Job, dataset: Dataset, agreement: Agreement, training: Tr
         progress=job.logbook.watcher.progress,
         committed=job.logbook.commit,
         announce=dataset.announce,
-        screening=screening_of(job, dataset),
+        screening=None if dataset.has_branches else own_screening(job, dataset),  # branches share their columns
     )
+
+
+def own_screening(job: Job, dataset: Dataset) -> Screening | None:
+    """Build the screening of this party's columns in a training.
+
+    None if it goes on from an earlier run, whose open columns come with its weights.
+    """
+    encoder = dataset.encoder
+    if encoder is None or not encoder.screened or StartingPoint.of(job.folder) is not None:
+        return None
+
+    def settled(open_C: Tensor) -> None:
+        job.logbook.watcher.say(screening_sentence(encoder.names, open_C))
+
+    return Screening(seed=start_of(job.contract, job.folder), settled=settled)
 
 
 def _rows_validated(contract: Contract, training: TrainingConfig) -> int:
