@@ -214,4 +214,4 @@ def test_a_contract_without_a_defence_says_that_gradients_tell_labels_and_column
     (gradient,) = [line for line in lines if "to shop: a cut gradient per training row and epoch" in line]
     assert "attacks read the label off it" in gradient
     assert "no formal guarantee" in gradient
-    assert any("to shop: by the cut gradients, something of the columns of bank" in line for line in lines)
+    assert any("to shop: cut gradients also tell something about the columns of bank" in line for line in lines)

@@ -87,13 +87,13 @@ def test_the_report_says_it(done, frames):
     result, found = done
     rows = len(common(frames, TRAINING)) + len(common(frames, VALIDATION))
     (theirs,) = [each.what for each in result.learnt if each.party == "shop" and "labels can be estimated" in each.what]
-    assert f"3 cut gradients per row and epoch side by side, of which one is 0 ({rows} training and validation rows" in theirs
+    assert f"3 cut gradients for each row and epoch, one from each network ({rows} training and validation rows" in theirs
     (ours,) = [each.what for each in result.learnt if each.step == "training" and each.party == "bank"]
     assert f"of {rows} training and validation rows up to 2 times in each of 4 epochs" in ours
     assert "which of the networks have weights that are their best so far" in theirs
     page = found["bank"].path.joinpath("report.html").read_text(encoding="utf-8")
     last = f"the last of them after step {result.training.best_step}"
-    assert f"of 3 networks side by side, each at its own best step, {last}" in page
+    assert f"3 networks, each at its own best step, {last}" in page
 
 
 def test_the_audit_reads_all_rows_that_trained(done, frames):

@@ -251,10 +251,10 @@ LINKAGES: Mapping[str, Linkage] = MappingProxyType(
             imputes=False,
             protocols=True,
             guarantee="honest-but-curious peers; Diffie-Hellman on ristretto255, and for more than a few ids AES-128 and BLAKE2b",
-            deviation="may ask for ids that it does not hold (by oblivious transfer a feature party three for one), "
-            "and put a match that it has on another row; it cannot add matches",
-            deviation_of_several="may ask for ids that it does not hold (by oblivious transfer a feature party three for "
-            "one); by Diffie-Hellman the label party may claim single rows that do not match",
+            deviation="may ask for ids that it does not hold, and move one of its matches to another row; with oblivious "
+            "transfer a feature party may test three ids for each id that it announced; it cannot add matches",
+            deviation_of_several="may ask for ids that it does not hold; with oblivious transfer a feature party may test three "
+            "ids for each id that it announced; with Diffie-Hellman the label party may claim single rows that do not match",
             against_cheaters=_INTERSECTION_AGAINST_CHEATERS,
         ),
         "union": Linkage(
@@ -287,7 +287,7 @@ LINKAGES: Mapping[str, Linkage] = MappingProxyType(
             imputes=False,
             similar=True,
             guarantee="honest-but-curious parties and a helper that colludes with nobody; no formal guarantee for similarities",
-            deviation="may place keys of its own where it likes and so ask what lies there; with the helper it learns all keys",
+            deviation="may invent keys at places of its choice, and so ask what lies there; with the helper it learns all keys",
         ),
     }
 )

@@ -530,7 +530,7 @@ def _no_gradient_problems(contract: Contract) -> list[str]:
         problems.append(f"{where}, training.compression = {training.compression}: each row crosses once, whole; leave it out")
     if contract.tuning.keys:
         problems.append(
-            f"{where}, tuning.keys: the values that a search tries next hang on validation labels, and every party is told them; "
+            f"{where}, tuning.keys: the values that a search tries next depend on validation labels, and every party sees them; "
             "leave tuning.keys out"
         )
     if evaluation.privacy is not None:

@@ -268,7 +268,7 @@ class TrainingSettings(Model):
     gradients: Literal["sent", "none"] = Field(
         default="sent",
         description="what goes back over the cut: gradients, by which bottom models learn and labels can be read, or nothing: "
-        "each row's embedding crosses once, of a bottom model that stays as it is, and the label party trains at home",
+        "each row's embedding crosses once, of a bottom model that stays as it is, and the label party then trains alone",
     )
     mode: Literal["synchronous", "pipelined", "auto"] = Field(
         default="synchronous",
@@ -307,9 +307,9 @@ class TrainingSettings(Model):
     )
     folds: Annotated[int, Field(strict=True, ge=1, le=MOST_FOLDS)] | Literal["auto"] = Field(
         default="auto",
-        description="networks side by side, each trained on the training and validation rows without one fold of them, which "
-        "it judges in its turn; each keeps the weights of its own best step, and the mean of their logits predicts; what needs "
-        "rows that trained nothing (thresholds, column importance) is measured by the one that no validation row taught. "
+        description="number of networks; each is trained on the training and validation rows without one fold, and judged "
+        "on that fold; each keeps the weights of its own best step, and the mean of their logits predicts. Thresholds and column "
+        "importance come from the network that was trained without the validation rows. "
         "Embeddings are so many times as wide. auto: "
         f"{FOLDS} for {LEAST_FOLDED} to {FULL - 1:,} training rows, where the split is by hash and the contract has nothing "
         "that folds cannot go with, else 1",

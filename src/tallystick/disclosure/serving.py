@@ -10,8 +10,8 @@ def _prediction(contract: Contract) -> list[str]:
     if contract.linkage.imputes:
         return [
             f"`tallystick predict`: the ids of both tables are aligned as above; {label} gets an embedding for every position, "
-            f"and {features} a score for every position, of which it can place those of its own rows. A second prediction of the "
-            "same ids makes up other rows: what changed in a row's embedding or score then tells that the other side lacks it"
+            f"and {features} a score for every position, and knows which positions are its own rows. A second prediction of the "
+            "same ids makes up other rows: if a row's embedding or score changed, the other side lacks that row"
         ]
     return [
         f"`tallystick predict`: the rows of all tables are aligned as above, so {features} can tell which of the own rows are "
@@ -28,12 +28,12 @@ def serving_lines(contract: Contract) -> list[str]:
     has = f", and that {features} has it" if contract.linkage.imputes else ""
     ways = {
         "key": f"{label} shows {features} the key of each row that it asks for, and when, also of rows that {features} lacks",
-        "position": f"{label} shows {features} which of the common rows it asks for, and when; of other keys nothing crosses",
+        "position": f"{label} shows {features} which of the common rows it asks for, and when; nothing is sent about other keys",
         "window": f"{label} shows {features} a window of at least {window} common rows, one or more of which it wants, and when; "
         "the window of a row changes only by rows that come or go, and what else is known of these rows can tell which one it "
         "was; no formal guarantee",
-        "ahead": f"the embeddings of all {rows} cross to {label} when the sides meet; of a request {features} learns nothing "
-        "by a message, not even that there was one",
+        "ahead": f"{label} gets the embeddings of all {rows} when the sides meet; a request sends no message, so {features} does "
+        "not learn from messages that there was one",
         "embedding": f"{features} shows {label} the embedding of each row that it asks for, and when, and no id; but a row that "
         "was embedded before, in training, evaluation, a prediction or an earlier request, can be known again by it, and where "
         f"{label} then knew the row, it knows it now{has}; no formal guarantee",

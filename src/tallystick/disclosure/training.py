@@ -13,9 +13,8 @@ def _embeddings(contract: Contract) -> list[str]:
         return []
     label, features = parties_of(contract)
     return [
-        f"{label} gets a cut embedding per training row and epoch, and of validation rows: with some known rows they rebuild "
-        "columns "
-        f"of {features}; {protection(contract, of='features')}",
+        f"{label} gets a cut embedding for each training row and epoch, and for validation rows. If it knows some rows, it can "
+        f"rebuild columns of {features} from them; {protection(contract, of='features')}",
     ]
 
 
@@ -29,8 +28,8 @@ def _gradients(contract: Contract) -> list[str]:
         f"for labels attacks read the label off it; {protection(contract, of='labels')}",
         f"to {features}: after each validation whether the weights are the best so far, and after each epoch whether training "
         "stops. These bits follow from the validation labels",
-        f"to {features}: by the cut gradients, something of the columns of {label}{other_columns}, since the score "
-        "that a gradient depends on is made of all columns; no defence of labels promises anything for columns",
+        f"to {features}: cut gradients also tell something about the columns of {label}{other_columns}, because they depend on "
+        "the score, which is computed from all columns; no defence of labels promises anything for columns",
     ]
 
 
@@ -57,13 +56,13 @@ def _training_learnt(contract: Contract, facts: RunFacts) -> list[Learnt]:
         answered += f" The same of {rows} rows, the validation rows among them, for {state.refit_epochs} epochs more."
     if folds > 1:
         embedded = (
-            f"From {peers}, {folds} cut embeddings per row side by side, of as many networks: of {rows} training and validation "
-            f"rows up to {1 + times} times in each of {state.epoch} epochs."
+            f"From {peers}, {folds} cut embeddings for each row, one for each network: {rows} training and validation "
+            f"rows, up to {1 + times} times in each of {state.epoch} epochs."
         )
         answered = (
-            f"{folds} cut gradients per row and epoch side by side, of which one is 0 ({rows} training and validation rows, "
-            f"{state.epoch} epochs), from which labels can be estimated, and after each validation which of the networks have "
-            "weights that are their best so far."
+            f"{folds} cut gradients for each row and epoch, one from each network ({rows} training and validation rows, "
+            f"{state.epoch} epochs). The gradient of the network that does not train on the row is zero; labels can be "
+            "estimated from the others. After each validation: which networks have their best weights so far."
         )
     of_labels, of_columns = protection(contract, of="labels"), protection(contract, of="features")
     return [
@@ -78,9 +77,7 @@ def _training_learnt(contract: Contract, facts: RunFacts) -> list[Learnt]:
 
 def _columns_told(contract: Contract, name: str) -> str:
     owners = " and ".join([contract.label_party, *(other for other in contract.feature_parties if other != name)])
-    return (
-        f"By the cut gradients, something of the columns of {owners}, for the score that they depend on is made of all columns."
-    )
+    return f"Something about the columns of {owners}: cut gradients depend on the score, which is computed from all columns."
 
 
 def _once(contract: Contract) -> list[str]:
@@ -88,7 +85,7 @@ def _once(contract: Contract) -> list[str]:
         return []
     label, features = parties_of(contract)
     epsilon = contract.promotion.epsilon
-    but = f", but for which run is promoted (promotion.epsilon = {epsilon:g})" if epsilon is not None else ""
+    but = f", except which run is promoted (promotion.epsilon = {epsilon:g})" if epsilon is not None else ""
     return [
         f"nothing that depends on a label is sent to {features} (training.gradients = none){but}: no gradient, no decision of "
         f"training, no figure; each row's embedding crosses once, and {label} then trains, stops and evaluates alone",
@@ -156,18 +153,18 @@ def _folds(contract: Contract) -> list[str]:
     setting = contract.training.folds
     when = f" with {LEAST_FOLDED} to {FULL - 1:,} training rows" if setting == "auto" else ""
     return [
-        f"{most} networks train side by side{when} (training.folds: {setting}): of each training and validation row {label} gets "
-        f"{most} embeddings side by side in each epoch, and again at each validation; {features} get as many gradients, of the "
-        "validation rows' labels too. Which of a row's gradients is 0 follows from its id. At each validation they hear which of "
-        "the networks were never better: as many bits, which follow from the labels of the fold that each one judges"
+        f"{most} networks train together{when} (training.folds: {setting}). For each training and validation row {label} gets "
+        f"{most} embeddings in each epoch, and again at each validation. {features} get as many gradients, which depend on the "
+        "validation rows' labels too. The row's id decides which of its gradients is zero. At each validation they are told "
+        f"which networks have their best weights so far: {most} bits, which depend on the labels of the rows that judge them"
     ]
 
 
 def screening_line(contract: Contract) -> str:
     """Say what it tells that a feature party, which has many columns, may close those that say nothing."""
     return (
-        f"nothing is sent for encoding.screening; but from embeddings after the first epoch {contract.label_party} can tell how "
-        "many columns are open, and it rebuilds these more easily than all of them"
+        f"nothing is sent for encoding.screening. But from embeddings after the first epoch {contract.label_party} can tell how "
+        "many columns are open, and it rebuilds open columns more easily than it would rebuild all columns"
     )
 
 
@@ -252,8 +249,8 @@ def _unaligned_learnt(contract: Contract, facts: RunFacts) -> list[Learnt]:
         return items
     steps = "how many steps they take follows from the contract" if contract.unaligned.facts.local_steps else "they have no step"
     what = (
-        f"Of {label}'s rows without a partner's row nothing crosses (unaligned.method = {method}): {steps}. Their labels shape "
-        "the weights behind later cut gradients, as aligned rows' do; a defence that replaces labels replaces theirs too. "
+        f"Nothing is sent about {label}'s rows without a partner's row (unaligned.method = {method}): {steps}. Their labels "
+        "shape the weights behind later cut gradients, as aligned rows' do; a defence that replaces labels replaces theirs too. "
         f"How many they are follows from two counts that the alignment tells a feature party: {label}'s ids, and how many of "
         "these all parties have."
     )
@@ -300,9 +297,8 @@ TRAINING = (
     Disclosure(
         name="networks side by side (`training.folds`, k of them)",
         label_party="k cut embeddings per training and validation row and epoch, and k more at each validation",
-        feature_party="k cut gradients of these rows, one of which is 0: whose fold a row is in, which follows from its id; "
-        "after "
-        "each validation, which of the k networks were never better",
+        feature_party="k cut gradients of these rows, one of them zero, which tells the row's fold, as its id does; after each "
+        "validation, which of the k networks have their best weights so far",
         guarantee="as for training",
         fields=("CutEmbedding.values", "CutGradient.values", "ValidationDecision.improved"),
         sentences=_folds,

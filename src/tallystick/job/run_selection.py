@@ -30,9 +30,9 @@ def require_trained(folder: RunFolder, contract: Contract) -> None:
         return
     if folder.complete(contract):
         raise ConfigError(
-            f"{folder.path} has all embeddings and no trained model: training at home has not ended, or failed, which no other "
-            "party was told; wait for it, go on with it by `tallystick run --resume` on all sides, or name another run with "
-            "--run on all sides"
+            f"{folder.path} has all embeddings and no trained model: the label party's training has not ended, or it failed. "
+            "No other party knows which. Wait for it, go on with it by `tallystick run --resume` on all sides, or name another "
+            "run with --run on all sides"
         )
     raise ConfigError(
         f"{folder.path} holds no trained model: its training was not finished; go on with it by `tallystick run --resume` on "

@@ -199,9 +199,9 @@ def kept_weights_line(training: TrainingSummary) -> str:
     if training.folds > 1:
         last = f", the last of them after step {training.best_step}" if training.best_step is not None else ""
         return (
-            f"of {training.folds} networks side by side, each at its own best step{last}; each was trained without one fold of "
-            "the training and validation rows, by which it was judged; the mean of their logits predicts; thresholds and column "
-            "importance are by the one that no validation row taught"
+            f"{training.folds} networks, each at its own best step{last}. Each was trained without one fold of the training and "
+            "validation rows, and judged on that fold. The model predicts with the mean of their logits. Thresholds and column "
+            "importance come from the network that was trained without the validation rows"
         )
     step = f", step {training.best_step}" if training.best_step else ""
     return f"epoch {training.best_epoch}{step}{_refit_line(training)}"

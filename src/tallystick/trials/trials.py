@@ -455,8 +455,10 @@ def _summary(contract: Contract, partner: SimulatedPartner, seeds: Sequence[int]
     rows = partner.tables[partner.label].height
     kind = "" if not contract.linkage.imputes else f" {contract.alignment.method} was tried as an intersection."
     if contract.unaligned.used:
-        kind += f" {partner.feature} was given every row: unaligned.method = {contract.unaligned.method} was tried as none."
-        kind += " With it a run may train for longer, and noise on gradients then hides less."
+        kind += (
+            f" {partner.feature} had every row in these trials, so unaligned.method = {contract.unaligned.method} had no rows to "
+            "use, and none was tried in its place. A run with it may train for longer, and noise on gradients then hides less."
+        )
     return (
         f"{partner.label} alone, on {rows:,} of its own rows: {len(partner.given)} of its columns play {partner.feature}'s "
         f"({', '.join(partner.given)}). {_counted(seeds)}; leak AUC is max(a, 1 - a) per batch.{kind}"
