@@ -89,8 +89,8 @@ def test_the_report_says_it(done, frames):
     (theirs,) = [each.what for each in result.learnt if each.party == "shop" and "labels can be estimated" in each.what]
     assert f"3 cut gradients for each row and epoch, one from each network ({rows} training and validation rows" in theirs
     (ours,) = [each.what for each in result.learnt if each.step == "training" and each.party == "bank"]
-    assert f"of {rows} training and validation rows up to 2 times in each of 4 epochs" in ours
-    assert "which of the networks have weights that are their best so far" in theirs
+    assert f"{rows} training and validation rows, up to 2 times in each of 4 epochs" in ours
+    assert "which networks have their best weights so far" in theirs
     page = found["bank"].path.joinpath("report.html").read_text(encoding="utf-8")
     last = f"the last of them after step {result.training.best_step}"
     assert f"3 networks, each at its own best step, {last}" in page

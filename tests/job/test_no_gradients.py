@@ -401,7 +401,7 @@ def test_what_is_signed_names_a_decision_that_is_told_with_an_epsilon(epsilon):
     (promise,) = [
         line for line in disclosure_lines(contract, own_columns=None) if line.startswith("nothing that depends on a label")
     ]
-    assert ("but for which run is promoted (promotion.epsilon = 2)" in promise) == (epsilon is not None)
+    assert ("except which run is promoted (promotion.epsilon = 2)" in promise) == (epsilon is not None)
 
 
 @pytest.mark.parametrize("method", ["warm-start", "regressor", "ss-vfl"])
