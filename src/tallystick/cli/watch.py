@@ -107,22 +107,19 @@ class ProgressOfParties:
         if self._style is Style.json:
             sys.stderr.write(json.dumps({"party": party, **event}) + "\n")
         elif self._style is Style.bar:
-            self._draw(party, event)
+            if party not in self._tasks:
+                self._tasks[party] = self._bars.add_task(party, total=None)
+            task = self._tasks[party]
+            if "say" in event:
+                self._console.print(f"{party}: {event['say']}", markup=False)
+            elif "phase" in event:
+                self._phases[party] = event["phase"]
+                self._bars.reset(task, description=f"{party}: {event['phase']}", total=None)
+            else:
+                self._bars.update(task, description=f"{party}: {event['what']}", completed=event["done"], total=event["total"])
         else:
             lines = self._lines.setdefault(party, Lines())
             if "what" in event:
                 lines.progress(f"{party}: {event['what']}", event["done"], event["total"])
             else:
                 lines.say(f"{party}: {event.get('phase') or event.get('say')}")
-
-    def _draw(self, party: str, event: dict[str, Any]) -> None:
-        if party not in self._tasks:
-            self._tasks[party] = self._bars.add_task(party, total=None)
-        task = self._tasks[party]
-        if "say" in event:
-            self._console.print(f"{party}: {event['say']}", markup=False)
-        elif "phase" in event:
-            self._phases[party] = event["phase"]
-            self._bars.reset(task, description=f"{party}: {event['phase']}", total=None)
-        else:
-            self._bars.update(task, description=f"{party}: {event['what']}", completed=event["done"], total=event["total"])

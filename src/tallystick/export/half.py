@@ -98,7 +98,17 @@ def half_of(folder: RunFolder) -> Exported:
     contract = contract_of(folder.path)
     folder.require(contract)
     party = folder.origin.party
-    _refuse(contract, party)
+    why = None
+    if contract.role_of(party) == "helper":
+        why = "a helper has no half of the network"
+    elif contract.linkage.imputes:
+        why = "on a union rows that a side lacks are filled in while they are scored; use `tallystick predict`"
+    elif contract.linkage.similar:
+        why = "the label party merges several linked rows into one, with weights of their similarity; use `tallystick predict`"
+    elif contract.role_of(party) == "feature" and contract.embedding_defenses().noisy:
+        why = "the contract's defence adds noise to what this half sends, and the half alone would send it bare"
+    if why is not None:
+        raise ConfigError(f"contract {contract.name}: its halves are not exported: {why}")
     if not folder.trained:
         raise DataError(f"{folder.path} holds no trained model; go on with it by `tallystick run --resume` on all sides")
     for path in (folder.model, folder.path / "training.json"):
@@ -112,7 +122,9 @@ def half_of(folder: RunFolder) -> Exported:
             model, party, encoder.feature_shape, seed=contract.seed, folds=kept_folds(folder), cut_width=model.cut_width
         )
         if contract.embedding_defenses():  # weights stand one deeper there
-            weights = {name.removeprefix("bottom."): each for name, each in _weights(folder).items()}
+            weights = {
+                name.removeprefix("bottom."): each for name, each in read_tensors(folder.model, origin=folder.origin)[0].items()
+            }
             bottom.load_state_dict(weights)
         else:
             load_weights(bottom, folder.model, origin=folder.origin)
@@ -133,24 +145,6 @@ def half_of(folder: RunFolder) -> Exported:
     return Exported(contract=contract, origin=folder.origin, half=half.eval(), encoder=encoder, widths=widths, meaning=meaning)
 
 
-def _weights(folder: RunFolder) -> dict[str, Tensor]:
-    return read_tensors(folder.model, origin=folder.origin)[0]
-
-
-def _refuse(contract: Contract, party: str) -> None:
-    why = None
-    if contract.role_of(party) == "helper":
-        why = "a helper has no half of the network"
-    elif contract.linkage.imputes:
-        why = "on a union rows that a side lacks are filled in while they are scored; use `tallystick predict`"
-    elif contract.linkage.similar:
-        why = "the label party merges several linked rows into one, with weights of their similarity; use `tallystick predict`"
-    elif contract.role_of(party) == "feature" and contract.embedding_defenses().noisy:
-        why = "the contract's defence adds noise to what this half sends, and the half alone would send it bare"
-    if why is not None:
-        raise ConfigError(f"contract {contract.name}: its halves are not exported: {why}")
-
-
 def safetensors_of(exported: Exported) -> bytes:
     """Write the half's weights, with what they are of."""
     facts = {"format": "pt", "party": exported.origin.party, "run": exported.origin.run, "contract": exported.contract.hash}
@@ -166,7 +160,10 @@ def onnx_of(exported: Exported, path: Path) -> None:
         import onnxscript  # noqa: F401
     except ImportError:
         raise DataError("ONNX is written by libraries that are not installed; run: pip install 'tallystick[onnx]'") from None
-    half = _searching_by_comparison(exported.half)
+    half = copy.deepcopy(exported.half)
+    for module in half.modules():
+        if type(module) is PiecewiseLinear:
+            module.__class__ = _ByComparison
     rows = {0: torch.export.Dim("rows", min=1)}
     output = EMBEDDING if half.calibration is None else LOGIT
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it tells of libraries that are not needed
@@ -228,15 +225,6 @@ class _ByComparison(PiecewiseLinear):
     def bins_of(self, number_FB: Tensor) -> Tensor:
         """Return the place of the last edge at or below each number; -1 if there is none."""
         return (number_FB[:, :, None] >= self.edges[:, None, :]).sum(dim=2) - 1
-
-
-def _searching_by_comparison(half: ExportedHalf) -> ExportedHalf:
-    """Return a copy of the half with each embedding of numbers in this form."""
-    changed = copy.deepcopy(half)
-    for module in changed.modules():
-        if type(module) is PiecewiseLinear:
-            module.__class__ = _ByComparison
-    return changed
 
 
 def columns_json(exported: Exported) -> str:

@@ -126,22 +126,19 @@ class RunLog:
         try:
             yield
         except Exception as error:
-            self._note_error(error)
+            if isinstance(error, PeerError | StorageError):
+                self.note(f"error {type(error).__name__}: {error}")
+                for note in getattr(error, "__notes__", ()):
+                    self.note(f"  {note}")
+            else:
+                self.note(f"error {type(error).__name__}: {category_of(error)}; its message was shown to the operator only")
+            for frame in traceback.extract_tb(error.__traceback__)[-FRAMES:]:
+                self.note(f"  at {Path(frame.filename).name}:{frame.lineno} in {frame.name}")
             raise
         except KeyboardInterrupt:
             self.note("interrupted by the operator")
             raise
         self.note("ended well")
-
-    def _note_error(self, error: Exception) -> None:
-        if isinstance(error, PeerError | StorageError):
-            self.note(f"error {type(error).__name__}: {error}")
-            for note in getattr(error, "__notes__", ()):
-                self.note(f"  {note}")
-        else:
-            self.note(f"error {type(error).__name__}: {category_of(error)}; its message was shown to the operator only")
-        for frame in traceback.extract_tb(error.__traceback__)[-FRAMES:]:
-            self.note(f"  at {Path(frame.filename).name}:{frame.lineno} in {frame.name}")
 
     def _write(self, text: str) -> None:
         if self._path is None or self._broken:

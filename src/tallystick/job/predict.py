@@ -40,7 +40,7 @@ from tallystick.run_folder.trained import Architecture, TrainedFeatureParty, Tra
 from tallystick.scoring.explain import Watched, as_table, check_explained, explanations
 from tallystick.scoring.predict import predict_alone, predict_feature_party, predict_label_party, receive_scores, send_scores
 from tallystick.tables.encoder import Encoder
-from tallystick.tables.keys import KeyReport, Keys
+from tallystick.tables.keys import Keys
 from tallystick.tables.lazy_table import Frame
 from tallystick.tables.repeats import with_summaries
 from tallystick.tables.table import read_rows
@@ -97,7 +97,15 @@ def predict(
     """
     check_party(contract, party)
     if contract.role_of(party.party) == "helper":
-        return _help(contract, party, watcher)
+        # Play the helper of a prediction: its alignment
+        def work(channels: dict[str, Channel], _leave: Callable[[], None]) -> Predicted:
+            watcher.phase("handshake")
+            shake_hands(contract, ResumeState(command=COMMAND, resume=True), channels[contract.label_party], keeps=False)
+            watcher.phase("alignment")
+            outcome = help_align(contract, channels)
+            return {"rows": max(outcome.sizes.values()), "output": None, "learnt": outcome.learnt}
+
+        return with_sessions(contract, party, work, watcher=watcher)
     check_output(contract, party, output)
     if explained is not None:
         check_explained(contract, party.party)
@@ -226,7 +234,22 @@ class _Prediction:
         if self.output is None:
             return {**which, "rows": len(alignment), "output": None, "learnt": alignment.learnt}
         write_scores(scores, self.output)
-        counts = _counted(scores, keys.report, self.watcher)
+        # Count own rows that have a score, by model, and those that have none, by reason; say so as well.
+        reasons = {
+            "without a key": keys.report.null_rows,
+            "with the key of another row": keys.report.duplicate_rows,
+            "without a partner's row": keys.report.used - scores.height,
+        }
+        unscored = {why: count for why, count in reasons.items() if count}
+        own = f"{scores.height} of {keys.report.rows} own rows have a score"
+        by_model = _by_model(scores)
+        split = f" ({', '.join(f'{count} by the {name}' for name, count in by_model.items())})" if by_model else ""
+        self.watcher.say(
+            f"{own}{split}{'; ' if unscored else ''}{', '.join(f'{count} {why}' for why, count in unscored.items())}"
+        )
+        counts = Predicted(rows=scores.height, own_rows=keys.report.rows, unscored=unscored)
+        if by_model:
+            counts["scored_by"] = by_model
         return {**which, **counts, "output": str(self.output), "learnt": alignment.learnt}
 
 
@@ -239,32 +262,6 @@ def _agreed(
     feature_channels = {name: channels[name] for name in contract.feature_parties}
     helper = channels[contract.helper] if contract.helper is not None else None
     return shake_hands_label_party(contract, kept, feature_channels, helper=helper, note=note)
-
-
-def _counted(scores: pl.DataFrame, report: KeyReport, watcher: Watcher) -> Predicted:
-    """Count own rows that have a score, by model, and those that have none; say so as well."""
-    unscored = _unscored(report, scored=scores.height)
-    own = f"{scores.height} of {report.rows} own rows have a score"
-    by_model = _by_model(scores)
-    split = f" ({', '.join(f'{count} by the {name}' for name, count in by_model.items())})" if by_model else ""
-    watcher.say(f"{own}{split}{'; ' if unscored else ''}{', '.join(f'{count} {why}' for why, count in unscored.items())}")
-    outcome = Predicted(rows=scores.height)
-    if by_model:
-        outcome["scored_by"] = by_model
-    return {**outcome, "own_rows": report.rows, "unscored": unscored}
-
-
-def _help(contract: Contract, party: PartyFile, watcher: Watcher) -> Predicted:
-    """Play the helper of a prediction: its alignment."""
-
-    def work(channels: dict[str, Channel], _leave: Callable[[], None]) -> Predicted:
-        watcher.phase("handshake")
-        shake_hands(contract, ResumeState(command=COMMAND, resume=True), channels[contract.label_party], keeps=False)
-        watcher.phase("alignment")
-        outcome = help_align(contract, channels)
-        return {"rows": max(outcome.sizes.values()), "output": None, "learnt": outcome.learnt}
-
-    return with_sessions(contract, party, work, watcher=watcher)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -380,13 +377,3 @@ def _by_model(scores: pl.DataFrame) -> dict[str, int]:
     if SCORED_BY not in scores.columns:
         return {}
     return {name: int((scores[SCORED_BY] == name).sum()) for name in (JOINT, ALONE)}
-
-
-def _unscored(report: KeyReport, *, scored: int) -> dict[str, int]:
-    """Count own rows without a score, by reason."""
-    reasons = {
-        "without a key": report.null_rows,
-        "with the key of another row": report.duplicate_rows,
-        "without a partner's row": report.used - scored,
-    }
-    return {why: count for why, count in reasons.items() if count}

@@ -227,7 +227,11 @@ def with_sessions(
         proxy=proxy_of(party),
     )
     addresses = {name: party.peers[name].address for name in dialled(contract, party.party)}
-    peers = [name for name in contract.parties if name != party.party and _talks(contract, party.party, name)]
+    peers = [
+        name
+        for name in contract.parties
+        if name != party.party and (name in dialled(contract, party.party) or party.party in dialled(contract, name))
+    ]
     try:
         if opened is not None:
             opened(network)
@@ -274,10 +278,6 @@ class _Waiting:
             self._said = what
             self._watcher.say(f"{what}, at most {self._wait_s:g} s")
         self._watcher.progress(f"{what} (s)", int(time.monotonic() - self._began), max(int(self._wait_s), 1))
-
-
-def _talks(contract: Contract, one: str, other: str) -> bool:
-    return other in dialled(contract, one) or one in dialled(contract, other)
 
 
 def way_on(error: TallystickError, how_to_resume: str) -> str:

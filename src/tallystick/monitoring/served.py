@@ -56,7 +56,10 @@ def monitor_served(look: ServedLook) -> Monitoring:
             f"--served: {look.folder.path} keeps no answer{' since then' if look.since else ''}; name serving.answers in the "
             "party file and serve, or give --run for another run"
         )
-    notes = _notes_of(look, answers)
+    full = sorted({each.at.date().isoformat() for each in answers if each.full})
+    notes = [f"{len(full)} days' files were full, {full[-1]} last; what was answered after is not kept."] if full else []
+    if look.labels is None:
+        notes.append("No labels were given (--labels).")
     columns = _columns(look.folder, [row for _, row in rows], notes)
     scored = _scored(rows)
     of_scores = scores_drift(look.contract, look.folder, scored.unique(KEY, keep="last"), notes)
@@ -75,14 +78,6 @@ def monitor_served(look: ServedLook) -> Monitoring:
         level=LEVEL,
         notes=notes,
     )
-
-
-def _notes_of(look: ServedLook, answers: Sequence[KeptAnswer]) -> list[str]:
-    full = sorted({each.at.date().isoformat() for each in answers if each.full})
-    notes = [f"{len(full)} days' files were full, {full[-1]} last; what was answered after is not kept."] if full else []
-    if look.labels is None:
-        notes.append("No labels were given (--labels).")
-    return notes
 
 
 def _columns(folder: RunFolder, rows: Sequence[AnsweredRow], notes: list[str]) -> list[Drift]:

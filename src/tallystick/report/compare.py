@@ -167,7 +167,9 @@ def _joint(result: Result) -> Mapping[str, MetricValue]:
 
 
 def _facts(results: Sequence[Result]) -> list[ComparisonRow]:
-    best = [_best_cost(result) for result in results]
+    best = [
+        1000 * result.sections.decisions["best"]["cost"] if result.sections.decisions is not None else None for result in results
+    ]
     rows = [
         _row("party", [result.party or "all" for result in results]),
         _row("began", [formats.moment(result.started) for result in results]),
@@ -201,10 +203,6 @@ def _since(result: Result) -> str:
     """Say from where a run that was resumed counts its time and bytes: what came before is in no figure of its report."""
     step = result.training.resumed_from if result.training is not None else None
     return f", from step {step} on only" if step else ""
-
-
-def _best_cost(result: Result) -> float | None:
-    return 1000 * result.sections.decisions["best"]["cost"] if result.sections.decisions is not None else None
 
 
 def _leak(result: Result) -> float | None:

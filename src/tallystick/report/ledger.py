@@ -106,7 +106,9 @@ def _plot(found: ExportedDataset, cap: float | None) -> charts.Plot | None:
         return None
     # In the order of the entries: a clock that was set back goes back here too.
     instants = list(accumulate((datetime.fromisoformat(entry["time"]).timestamp() for entry in found["entries"]), max))
-    x = _clock(min(instants), max(instants))
+    first, last = min(instants), max(instants)
+    room = max(0.05 * (last - first), HOUR / 2 - (last - first) / 2)
+    x = charts.Axis(low=first - room, high=last + room, start=charts.LEFT, end=WIDTH - charts.RIGHT)
     y = charts.spanning([*bounded, *([] if cap is None else [cap])], floor=0.0, start=HEIGHT - charts.BOTTOM, end=charts.TOP)
     steps: list[charts.Point] = [(x.start, y.at(0.0))]
     for at, value in zip(instants, spent, strict=True):
@@ -138,12 +140,6 @@ TICK_STEPS = (
     *(days * DAY for days in (1, 2, 7, 14, 28, 91, 182, 364)),
 )
 MOST_STEPS = 5
-
-
-def _clock(first: float, last: float) -> charts.Axis:
-    """Return an axis over instants, in seconds since 1970: at least an hour, with some room at both ends."""
-    room = max(0.05 * (last - first), HOUR / 2 - (last - first) / 2)
-    return charts.Axis(low=first - room, high=last + room, start=charts.LEFT, end=WIDTH - charts.RIGHT)
 
 
 def _time_ticks(x: charts.Axis) -> list[charts.Tick]:

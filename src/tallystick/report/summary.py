@@ -77,7 +77,31 @@ def headline(result: Result) -> Headline:
                 )
             ),
         )
-    return _compared(names, short, rows, verdict(difference, metric), own, joint, difference)
+    outcome = verdict(difference, metric)
+    assert difference["value"] is not None
+    change = f"from {_short(own['value'])} to {_short(joint['value'])}"
+    alone = f"the baseline, a model of {names.label}'s own columns alone,"
+    unseen = f"On {rows} that training never saw,"
+    if outcome in ("better", "worse"):
+        by = _short(abs(difference["value"]))
+        verb = "beat" if outcome == "better" else "fall behind"
+        return Headline(
+            title=f"Joining {'raised' if difference['value'] > 0 else 'lowered'} {short} {change}",
+            text=f"{unseen} {names.all} together {verb} {alone} by {by}{_within(difference, size=True)}.",
+        )
+    if outcome == "equal":
+        return Headline(
+            title=f"Joining did not change {short}",
+            text=f"{unseen} {names.all} together and {alone} have the same {short}.",
+        )
+    beside = "higher" if difference["value"] > 0 else "lower"
+    return Headline(
+        title=f"Joining made no clear difference to {short}",
+        text=(
+            f"{unseen} {names.all} together have an {short} that is {_short(abs(difference['value']))} {beside} than that of "
+            f"{alone.removesuffix(',')}{_within(difference, signed=True)}. The interval holds 0, so chance may be all of it."
+        ),
+    )
 
 
 def too_good(result: Result) -> list[str]:
@@ -135,35 +159,6 @@ def _shared_headline(result: Result, names: Names) -> Headline | None:
             f"Measured by {shared.party} on {shared.rows:,} test rows{_within(value)} and shared with "
             f"{result.party or names.feature}, as the contract says. "
             f"Everything else that is computed from labels stayed with {shared.party}."
-        ),
-    )
-
-
-def _compared(
-    names: Names, short: str, rows: str, found: str, own: MetricValue, joint: MetricValue, difference: MetricValue
-) -> Headline:
-    assert difference["value"] is not None
-    change = f"from {_short(own['value'])} to {_short(joint['value'])}"
-    alone = f"the baseline, a model of {names.label}'s own columns alone,"
-    unseen = f"On {rows} that training never saw,"
-    if found in ("better", "worse"):
-        by = _short(abs(difference["value"]))
-        verb = "beat" if found == "better" else "fall behind"
-        return Headline(
-            title=f"Joining {'raised' if difference['value'] > 0 else 'lowered'} {short} {change}",
-            text=f"{unseen} {names.all} together {verb} {alone} by {by}{_within(difference, size=True)}.",
-        )
-    if found == "equal":
-        return Headline(
-            title=f"Joining did not change {short}",
-            text=f"{unseen} {names.all} together and {alone} have the same {short}.",
-        )
-    beside = "higher" if difference["value"] > 0 else "lower"
-    return Headline(
-        title=f"Joining made no clear difference to {short}",
-        text=(
-            f"{unseen} {names.all} together have an {short} that is {_short(abs(difference['value']))} {beside} than that of "
-            f"{alone.removesuffix(',')}{_within(difference, signed=True)}. The interval holds 0, so chance may be all of it."
         ),
     )
 

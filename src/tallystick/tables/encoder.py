@@ -119,7 +119,8 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
         listed = [fit_sequence(frame, name, config, rows, encoding) for name, config in (sequences or {}).items()]
         notes += tuple(note for _, note in listed)
         used_numeric = tuple(column for column in numeric.values() if column is not None)
-        numeric_method = _fitting_numbers(len(rows)) if numbers == "auto" else numbers
+        # With few rows an embedding learns what is not there.
+        numeric_method = ("piecewise-linear" if len(rows) >= ENOUGH_ROWS else "plain") if numbers == "auto" else numbers
         if numeric_method != "plain":
             used_numeric = tuple(_binned(column, columns.numbers(column.name)) for column in used_numeric)
         if numbers == "auto" and used_numeric:
@@ -417,11 +418,6 @@ def _left_out(frame: Frame, name: str, rows: NDArray[np.int64]) -> str:
         f"column {name!r}: its numbers differ only beyond the 15 to 17 digits that floating point keeps, and it was left out; "
         "list it under categorical, or subtract what they have in common"
     )
-
-
-def _fitting_numbers(rows: int) -> Numbers:
-    """Choose by size: with few rows an embedding learns what is not there."""
-    return "piecewise-linear" if rows >= ENOUGH_ROWS else "plain"
 
 
 def _binned(column: NumericColumn, values_N: Floats) -> NumericColumn:

@@ -144,7 +144,7 @@ def read_keys(
     distinct = table.get_column("key").n_unique() == table.height  # as most often: spares two tables of all keys
     duplicated = 0 if distinct else table.group_by("key").len().filter(pl.col("len") > 1).height
     if repeats is not None:
-        kept_rows, words = _latest(frame, table, repeats), repeats.words
+        kept_rows, words = latest_last(frame, table, repeats).unique("key", keep="last").sort("row"), repeats.words
     else:
         if duplicated:
             _check_repeats(f"key ({names}): {duplicated} keys stand in more than one row", key, alignment, is_label=is_label)
@@ -243,10 +243,6 @@ def _similar_keys(frame: Frame, columns: Mapping[str, str], alignment: Alignment
     )
     ids = Ids.of([b"row %d" % row for row in rows_R])
     return Keys(ids=ids, rows_R=rows_R, id_R=np.arange(len(ids)), report=report, similar=similar)
-
-
-def _latest(frame: Frame, table: pl.DataFrame, repeats: RepeatsConfig) -> pl.DataFrame:
-    return latest_last(frame, table, repeats).unique("key", keep="last").sort("row")
 
 
 def _numbered(key: pl.Series, *, distinct: bool) -> tuple[pl.Series, NDArray[np.int64]]:

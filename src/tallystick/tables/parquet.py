@@ -53,7 +53,14 @@ def pieces_of(
     """Within this block a file's schema, and its rows in batches of some text each, checked as ``read_parquet`` says."""
     with _open(path, reason=reason) as file:
         schema, metadata = _without_views(file.schema_arrow), file.metadata
-        _refuse_large_chunks(metadata, path)
+        # Refuse what the footer itself says of values and bytes; neither follows from the rows where a cell is a list
+        values: dict[str, int] = {}
+        for chunk in _chunks(metadata):
+            name, wide = chunk.path_in_schema, chunk.total_uncompressed_size
+            values[name] = values.get(name, 0) + chunk.num_values
+            if max(wide, 8 * values[name]) > _room():
+                what = f"{wide:,} bytes in one piece" if wide > _room() else f"{values[name]:,} values"
+                raise _too_large(path, name, f"announces {what}")
     with _open(path, reason=reason, read_dictionary=_as_dictionaries(metadata)) as file:
         yield schema, _pieces(file, schema, table, path)
 
@@ -75,17 +82,6 @@ def _chunks(metadata: "FileMetaData", group: int | None = None) -> "Iterator[Col
     for number in range(metadata.num_row_groups) if group is None else (group,):
         for column in range(metadata.num_columns):
             yield metadata.row_group(number).column(column)
-
-
-def _refuse_large_chunks(metadata: "FileMetaData", path: TableFile) -> None:
-    """Refuse what the footer itself says of values and bytes; neither follows from the rows where a cell is a list."""
-    values: dict[str, int] = {}
-    for chunk in _chunks(metadata):
-        name, wide = chunk.path_in_schema, chunk.total_uncompressed_size
-        values[name] = values.get(name, 0) + chunk.num_values
-        if max(wide, 8 * values[name]) > _room():
-            what = f"{wide:,} bytes in one piece" if wide > _room() else f"{values[name]:,} values"
-            raise _too_large(path, name, f"announces {what}")
 
 
 def _room() -> int:

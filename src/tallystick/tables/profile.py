@@ -67,7 +67,11 @@ def profile(frame: Frame, party: PartyFile, contract: Contract | None = None) ->
     if not party.keys:
         raise ConfigError(f"keys: the party file of {party.party} names no key column; say which one each key of the contract is")
     keys = keys_of(frame, party, contract.alignment if contract else keys_as_written(party))
-    uses = _uses(frame, party)
+    features = feature_columns(frame, party)
+    use_of = dict.fromkeys(features.numeric, "numeric") | dict.fromkeys(features.categorical, "categorical")
+    use_of |= dict.fromkeys(party.sequences, "sequence")
+    own = {party.label: "label", party.weight: "weight", party.time: "time"}
+    uses = use_of | dict.fromkeys(party.keys.values(), "key") | {name: use for name, use in own.items() if name is not None}
     columns = tuple(_column(frame.get_column(name), uses.get(name, "unused")) for name in frame.columns)
     label = require_column(frame, party.label, use="label") if party.label is not None else None
     return Profile(
@@ -83,14 +87,6 @@ def profile(frame: Frame, party: PartyFile, contract: Contract | None = None) ->
 def keys_as_written(party: PartyFile) -> AlignmentConfig:
     """Return how keys are compared if no contract says it."""
     return AlignmentConfig(keys=tuple(KeyColumn(name=name) for name in party.keys))
-
-
-def _uses(frame: Frame, party: PartyFile) -> dict[str, str]:
-    features = feature_columns(frame, party)
-    use_of = dict.fromkeys(features.numeric, "numeric") | dict.fromkeys(features.categorical, "categorical")
-    use_of |= dict.fromkeys(party.sequences, "sequence")
-    own = {party.label: "label", party.weight: "weight", party.time: "time"}
-    return use_of | dict.fromkeys(party.keys.values(), "key") | {name: use for name, use in own.items() if name is not None}
 
 
 def _column(column: pl.Series, use: str) -> ColumnProfile:

@@ -58,7 +58,18 @@ class LabelCoder(msgspec.Struct, frozen=True, kw_only=True):
         """
         _refuse_missing(column)
         if target.type == "regression":
-            return _fit_regression(column, training_rows, hidden=hidden)
+            labels_R = _finite(column).to_numpy()
+            training_T = labels_R[training_rows]
+            mean, deviation = _scale(training_T)
+            # Numbers whose squares can be added up can be so in any part of them: the whole column is judged for every choice
+            # of rows.
+            judged_J = labels_R if hidden else training_T
+            if not np.isfinite(_scale(judged_J)).all():
+                raise LabelError(f"label column {column.name!r}: its numbers are too large to standardise; rescale it")
+            if _is_constant(judged_J):
+                where = "" if hidden else " on the training rows"
+                raise LabelError(f"label column {column.name!r} is constant{where}; there is nothing to learn")
+            return LabelCoder(type="regression", mean=mean, deviation=1.0 if _is_constant(training_T) else deviation)
         values = classes_of(column)
         if len(values) != target.classes:
             raise LabelError(
@@ -142,20 +153,6 @@ def _finite(column: pl.Series) -> pl.Series:
     if infinite.any():
         raise LabelError(f"label column {column.name!r}: infinite in {rows_listed(infinite)} rows")
     return numbers
-
-
-def _fit_regression(column: pl.Series, training_rows: NDArray[np.int64], *, hidden: bool) -> LabelCoder:
-    labels_R = _finite(column).to_numpy()
-    training_T = labels_R[training_rows]
-    mean, deviation = _scale(training_T)
-    # Numbers whose squares can be added up can be so in any part of them: the whole column is judged for every choice of rows.
-    judged_J = labels_R if hidden else training_T
-    if not np.isfinite(_scale(judged_J)).all():
-        raise LabelError(f"label column {column.name!r}: its numbers are too large to standardise; rescale it")
-    if _is_constant(judged_J):
-        where = "" if hidden else " on the training rows"
-        raise LabelError(f"label column {column.name!r} is constant{where}; there is nothing to learn")
-    return LabelCoder(type="regression", mean=mean, deviation=1.0 if _is_constant(training_T) else deviation)
 
 
 def _scale(labels: NDArray[Any]) -> tuple[float, float]:

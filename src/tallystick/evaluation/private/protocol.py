@@ -127,7 +127,8 @@ def server(channels: Sequence[Channel], *, mechanism: CountingMechanism, assumed
                 sums_out.append("number of rows")
             if not 0 <= rows <= MOST_ROWS:
                 raise ProtocolError(channels[0].peer, f"the clients' row counts add up to {rows}; one of them is not honest")
-        length = _answer_length(mechanism, bins)
+        nothing = np.zeros(len(bins), dtype=np.int64)
+        length = len(mechanism.answer(nothing, nothing, bins, noise=_NO_NOISE))
         total_L = receive_sum(channels, length)
         result = estimate_auc(mechanism, total_L, bins, rows=rows, clients=len(channels), assumed=assumed)
         for channel in channels:
@@ -185,11 +186,6 @@ def _read_bins(channel: Channel) -> ScoreBins:
         return ScoreBins(edges=message.edges.numpy(None), totals_B=message.totals.numpy(None))
     except (MalformedMessage, ConfigError) as error:
         raise ProtocolError(channel.peer, f"{channel.peer} broke the protocol: {error}") from None
-
-
-def _answer_length(mechanism: CountingMechanism, bins: ScoreBins) -> int:
-    nothing = np.zeros(len(bins), dtype=np.int64)
-    return len(mechanism.answer(nothing, nothing, bins, noise=_NO_NOISE))
 
 
 class _NoNoise:

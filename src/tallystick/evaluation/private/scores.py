@@ -68,7 +68,10 @@ class NoisyScores:
 
     def _moments(self, population: Population) -> tuple[float, float]:
         points = (np.arange(400) + 0.5) / 400
-        latent = _normal_quantiles(points)
+        from statistics import NormalDist
+
+        normal = NormalDist()
+        latent = np.array([normal.inv_cdf(point) for point in points])
         scores_pos, scores_neg = population.score(latent + population.separation), population.score(latent)
         noise = -np.sign(points - 0.5) * np.log1p(-2 * np.abs(points - 0.5)) / self.epsilon
         axis = np.linspace(noise[0], 1 + noise[-1], 4001)
@@ -108,10 +111,3 @@ def top_k_attack(labels_N: NDArray[np.bool_], scores_N: Floats, ks: Sequence[int
         for k in ks
         if k <= len(true_positives)
     ]
-
-
-def _normal_quantiles(points: Floats) -> Floats:
-    from statistics import NormalDist
-
-    normal = NormalDist()
-    return np.array([normal.inv_cdf(point) for point in points])

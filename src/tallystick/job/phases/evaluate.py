@@ -72,7 +72,15 @@ def evaluate(
         scored = _Scored(job=job, rows=rows, own=own, joint_T=joint_T, target_T=own.known_labels.true_N[own.test_N])
     evaluated = Evaluated(finished=Finished(rows=len(logits)))
     if kept is None:
-        evaluated = _tell(job, scored, measured, evaluated.finished, run_id=run_id)
+        # Send each feature party what the contract lets it have, and its last message
+        message = evaluated.finished
+        release_asked = job.contract.evaluation.privacy
+        is_shared = _share(job, scored, measured, run_id=run_id)
+        if release_asked is not None and scored is not None:
+            message = _release(job, release_asked, scored.target_T, scored.joint_T, rows=message.rows)
+        for channel in job.feature_channels:
+            channel.send(message)
+        evaluated = Evaluated(finished=message, sent_shared=is_shared)
         job.leave()
     if scored is not None:
         evaluated = _measure(scored, trained, dataset, measured, evaluated)
@@ -104,17 +112,6 @@ class _Scored:
             resamples=evaluation.bootstrap,
             generator=np.random.default_rng(self.job.contract.seed),
         )
-
-
-def _tell(job: Job, scored: _Scored | None, measured: Measured | None, message: Finished, *, run_id: str) -> Evaluated:
-    """Send each feature party what the contract lets it have, and its last message."""
-    release_asked = job.contract.evaluation.privacy
-    is_shared = _share(job, scored, measured, run_id=run_id)
-    if release_asked is not None and scored is not None:
-        message = _release(job, release_asked, scored.target_T, scored.joint_T, rows=message.rows)
-    for channel in job.feature_channels:
-        channel.send(message)
-    return Evaluated(finished=message, sent_shared=is_shared)
 
 
 def _crossing(job: Job, trained: TrainedLabelParty, dataset: Dataset) -> list[Cuts]:
@@ -180,7 +177,14 @@ def _measure(
     joint = labels_here.coder.in_units(scored.joint_T.cpu().numpy())
     decisions = None
     if job.contract.target.type == "binary":
-        _keep_scores(job, scored.target_T, scored.joint_T)
+        # Keep what a later evaluation needs; it holds labels, so nobody but its owner may read it
+        values = {
+            "score": torch.sigmoid(scored.joint_T.double()).cpu().numpy(),
+            "label": scored.target_T.cpu().numpy().astype(np.int64),
+        }
+        content = BytesIO()
+        pl.DataFrame(values).write_parquet(content)
+        job.folder.write_output(job.folder.scores, content.getvalue())
         decisions = _decide(job, labels_here, labels, joint, weights, measured)
     return replace(
         told,
@@ -307,14 +311,6 @@ def _release(job: Job, wanted: PrivateRelease, target_T: Tensor, logits_T: Tenso
         message = finished(rows, released)
     job.folder.note(RELEASE_NOTE, msgspec.to_builtins(message))  # killed before this, a resumed run is charged again
     return message
-
-
-def _keep_scores(job: Job, target_T: Tensor, logits_T: Tensor) -> None:
-    """Keep what a later evaluation needs; it holds labels, so nobody but its owner may read it."""
-    values = {"score": torch.sigmoid(logits_T.double()).cpu().numpy(), "label": target_T.cpu().numpy().astype(np.int64)}
-    content = BytesIO()
-    pl.DataFrame(values).write_parquet(content)
-    job.folder.write_output(job.folder.scores, content.getvalue())
 
 
 @dataclass(frozen=True, kw_only=True)

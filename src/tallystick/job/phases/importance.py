@@ -14,10 +14,9 @@ from torch import Tensor, nn
 
 from tallystick import metrics, results
 from tallystick.cut.forward import KeptCuts, Sending, send_embeddings
-from tallystick.dataset.dataset import Dataset, Labels
+from tallystick.dataset.dataset import Dataset
 from tallystick.evaluation.importance import (
     Fall,
-    Scorer,
     Shuffling,
     column_places,
     complete_logits,
@@ -107,7 +106,18 @@ def measure_columns(
         ]
     own = dataset.features_at(index_V)
     logits_V = complete_logits(model, own, cuts_VD)
-    scorer = _scorer(contract.target.type, dataset.known_labels, index_V)
+    # Return the target's first metric by the true labels, turned so that more is better; NaN if it has no value
+    name, metric = next(iter(metrics.METRICS[contract.target.type].items()))
+    labels_V, weights_V = dataset.known_labels.units(index_V)
+    sign = 1.0 if metric.higher_is_better else -1.0
+
+    def scorer(logits_V: Tensor) -> float:
+        try:
+            logits = dataset.known_labels.coder.in_units(logits_V.cpu().numpy())
+            return sign * metrics.metric(contract.target.type, name, labels_V, logits, weights_N=weights_V)
+        except metrics.UndefinedMetric:
+            return np.nan
+
     shuffling = Shuffling(repeats=setting.repeats, progress=job.progress, **how)
     falls: dict[str, tuple[list[str | None], list[Fall]]] = {}
     if setting.own_columns and dataset.encoder is not None:
@@ -164,22 +174,6 @@ def _named(job: Job, dataset: Dataset, received: list[Fall]) -> results.Importan
 def headline_metric(job: Job) -> metrics.Metric:
     """Return the metric that columns are scored by."""
     return next(iter(metrics.METRICS[job.contract.target.type].values()))
-
-
-def _scorer(target: metrics.TargetType, labels: Labels, index_V: Tensor) -> Scorer:
-    """Return the target's first metric by the true labels, turned so that more is better; NaN if it has no value."""
-    name, metric = next(iter(metrics.METRICS[target].items()))
-    labels_V, weights_V = labels.units(index_V)
-    sign = 1.0 if metric.higher_is_better else -1.0
-
-    def scorer(logits_V: Tensor) -> float:
-        try:
-            logits = labels.coder.in_units(logits_V.cpu().numpy())
-            return sign * metrics.metric(target, name, labels_V, logits, weights_N=weights_V)
-        except metrics.UndefinedMetric:
-            return np.nan
-
-    return scorer
 
 
 def _shown(

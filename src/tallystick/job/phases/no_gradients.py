@@ -83,7 +83,11 @@ def send_once(
     embedding_RD = _send(bottom, dataset, batches, channel)
     cuts = _kept(dataset, 0, numbers_R, embedding_RD)
     if observer is not None and trains:
-        _show(observer, cuts, dataset.train_N)
+        # Show the audit of columns what crossed of the training rows: an epoch, of which no gradient came
+        for number, index_B in enumerate(torch.split(dataset.train_N, 1024)):
+            cut_RD = cuts(number, index_B)
+            observer.crossed(Batch(step=number + 1, epoch=0, number=number, index_B=index_B), cut_RD, torch.zeros_like(cut_RD))
+        observer.epoch_ended(0)
     if passes is not None:
         for part, index_N in parts.items():
             if part != "training":
@@ -119,11 +123,3 @@ def _send(bottom: nn.Module, dataset: Dataset, batches: Sequence[Tensor], channe
 
 def _kept(dataset: Dataset, peer: int, numbers_R: Tensor, embedding_RD: Tensor) -> KeptCuts:
     return KeptCuts(numbers_R=numbers_R, embedding_RD=embedding_RD, numbers=partial(dataset.cut_numbers, peer=peer))
-
-
-def _show(observer: CutObserver, kept: KeptCuts, train_N: Tensor) -> None:
-    """Show the audit of columns what crossed of the training rows: an epoch, of which no gradient came."""
-    for number, index_B in enumerate(torch.split(train_N, 1024)):
-        cut_RD = kept(number, index_B)
-        observer.crossed(Batch(step=number + 1, epoch=0, number=number, index_B=index_B), cut_RD, torch.zeros_like(cut_RD))
-    observer.epoch_ended(0)

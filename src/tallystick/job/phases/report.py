@@ -16,7 +16,6 @@ from tallystick.alignment.outcome import Alignment
 from tallystick.audit.columns import with_releases
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
-from tallystick.config.sections import TrainingSettings
 from tallystick.disclosure.alignment import membership_lines, repeats_lines
 from tallystick.disclosure.protection import deviation_of, protects_a_row
 from tallystick.evaluation.importance import column_places
@@ -113,12 +112,7 @@ def write_report(job: Job, found: RunFindings) -> results.Result:
         result = msgspec.structs.replace(result, sections=msgspec.structs.replace(result.sections, privacy=privacy))
     job.folder.write(job.folder.result, result.to_json())
     write_page(to_html(result), job.folder.report, origin=job.folder.origin)
-    _log(job, result)
-    return result
-
-
-def _log(job: Job, result: results.Result) -> None:
-    """Tell the loggers that the party file names; one that fails is named, and the run is complete without it."""
+    # Tell the loggers that the party file names; one that fails is named, and the run is complete without it
     for name, logger in loggers_of(job.party, folder=job.folder.path).items():
         try:
             logger(facts_of(result))
@@ -127,6 +121,7 @@ def _log(job: Job, result: results.Result) -> None:
             job.logbook.watcher.say(
                 f"loggers.{name}: nothing was logged ({type(error).__name__}: {first}); the report is complete"
             )
+    return result
 
 
 def versions() -> dict[str, str]:
@@ -174,15 +169,12 @@ def contract_info(contract: Contract) -> results.ContractInfo:
             "epochs at most": training.epochs,
             "batch size": training.batch_size,
             "optimizer": training.optimizer,
-            "learning rate": _rate(training),
+            "learning rate": (
+                training.learning_rate if training.schedule == "constant" else f"{training.learning_rate:g}, {training.schedule}"
+            ),
             "seed": contract.seed,
         },
     )
-
-
-def _rate(training: TrainingSettings) -> float | str:
-    """Return the learning rate, and say what is not constant about it."""
-    return training.learning_rate if training.schedule == "constant" else f"{training.learning_rate:g}, {training.schedule}"
 
 
 def _alignment(contract: Contract, party: PartyFile, alignment: Alignment | None) -> results.AlignmentSummary | None:

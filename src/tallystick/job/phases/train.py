@@ -14,7 +14,6 @@ from torch import Tensor
 from tallystick.alignment.outcome import Alignment
 from tallystick.audit.recording import pass_recorder, recorders
 from tallystick.config.contract import Contract
-from tallystick.config.party import ExactUse
 from tallystick.config.sections import TrainingConfig
 from tallystick.cut.forward import SCORED_AT_A_TIME, KeptCuts
 from tallystick.dataset.dataset import Dataset
@@ -179,7 +178,15 @@ def train_as_label_party(
     what = f"training of {job.contract.name}, run {agreement.run_id}"
     if kept is None:
         true_N, column = dataset.known_labels.true_N, own.used_labels(job.contract)
-        defense.spend(job.contract, job.party, job.folder, true_N, what=what, column=column, use=_use(job))
+        defense.spend(
+            job.contract,
+            job.party,
+            job.folder,
+            true_N,
+            what=what,
+            column=column,
+            use="tuning" if job.command == "tune" else "gradients",
+        )
     defended = defense.defended(dataset)
     _check_classes(job, defended)
     run = _training_run(job, defended, agreement, training)
@@ -238,10 +245,6 @@ def settling(job: Job, objective: Objective, run: TrainingRun) -> StepRule:
         folder.note(SETTLED, {"labels": base64.b64encode(bits.tobytes()).decode(), "positions": len(settled_U)}, private=True)
 
     return SettlingRule(objective=objective, seed=folder.secret_seed() % 2**63, keep=keep)
-
-
-def _use(job: Job) -> ExactUse:
-    return "tuning" if job.command == "tune" else "gradients"
 
 
 def _peers(
