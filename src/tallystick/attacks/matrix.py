@@ -66,9 +66,10 @@ def two_means_cut(score_B: Tensor) -> float | None:
 
 
 SAMPLE = 4096
+RESTARTS, ROUNDS = 4, 100
 
 
-def k_means(x_BD: Tensor, clusters: int, *, generator: torch.Generator, restarts: int = 4, rounds: int = 100) -> Tensor:
+def k_means(x_BD: Tensor, clusters: int, *, generator: torch.Generator) -> Tensor:
     """Lloyd's algorithm from k-means++ starts (Arthur and Vassilvitskii 2007), the best of several.
 
     Starts are tried on a sample of at most 4,096 rows; the best one's centres are then moved on all rows.
@@ -80,20 +81,20 @@ def k_means(x_BD: Tensor, clusters: int, *, generator: torch.Generator, restarts
     power = torch.frexp(x_BD.abs().max()).exponent.clamp(-126, 126)
     x_BD = torch.ldexp(x_BD, -power)  # squares stay in the type's range, and digits as they are
     sample_SD = x_BD if len(x_BD) <= SAMPLE else x_BD[torch.randperm(len(x_BD), generator=generator)[:SAMPLE]]
-    start_RKD = torch.stack([_spread_out(sample_SD, clusters, generator) for _ in range(restarts)])
-    cluster_SR, centre_RKD, inertia_R = _lloyd(sample_SD, start_RKD, rounds)
+    start_RKD = torch.stack([_spread_out(sample_SD, clusters, generator) for _ in range(RESTARTS)])
+    cluster_SR, centre_RKD, inertia_R = _lloyd(sample_SD, start_RKD)
     best = int(inertia_R.argmin())
-    return cluster_SR[:, best] if len(x_BD) <= SAMPLE else _lloyd(x_BD, centre_RKD[best : best + 1], rounds)[0][:, 0]
+    return cluster_SR[:, best] if len(x_BD) <= SAMPLE else _lloyd(x_BD, centre_RKD[best : best + 1])[0][:, 0]
 
 
-def _lloyd(x_BD: Tensor, centre_RKD: Tensor, rounds: int) -> tuple[Tensor, Tensor, Tensor]:
+def _lloyd(x_BD: Tensor, centre_RKD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Give each row's cluster, the centres, and the sum of squared distances less the constant sum of squares, per restart.
 
     Restarts are moved side by side: small batches cost calls, not arithmetic. One that has arrived stays where it is.
     """
     restarts, clusters, width = centre_RKD.shape
     cluster_BR, inertia_R = _nearest(x_BD, centre_RKD)
-    for _ in range(rounds):
+    for _ in range(ROUNDS):
         before_BR = cluster_BR
         member_BJ = one_hot(cluster_BR, clusters).to(x_BD.dtype).flatten(1)
         count_RK1 = member_BJ.sum(dim=0).reshape(restarts, clusters, 1)

@@ -29,7 +29,6 @@ def audit_recorded(
     auxiliary_labels: int = 40,
     known_rows: Sequence[int] = KNOWN,
     also: Sequence[Path] = (),
-    seed: int = 0,
 ) -> Audited:
     """Attack again what a run folder recorded, and put what was found into the run's report, if it has one.
 
@@ -43,7 +42,6 @@ def audit_recorded(
         auxiliary_labels: labels that few-label attacks are told, at least one per class.
         known_rows: numbers of rows whose columns attacks on features are told.
         also: this party's folders of other runs on the same rows, which are attacked together with this one, too.
-        seed: of the told labels and rows, of attacks that draw, and of the intervals.
 
     Raises ConfigError if this is no run folder, or ``known_rows`` are all there are, DataError if its view is empty, damaged or
     of another contract or run.
@@ -57,15 +55,13 @@ def audit_recorded(
             rows = len(load_columns(folder, contract)[0].rows_R)
             if all(known >= rows for known in known_rows):  # nothing could be measured, and would stand in the place of what was
                 raise ConfigError(f"--known-rows {min(known_rows)}: {rows} rows were recorded, and some must be left to judge by")
-            features = audit_features(folder, contract, watcher=watcher, known=known_rows, also=other_runs, seed=seed)
-            told_columns = audit_told_columns(folder, contract, role="feature", watcher=watcher, seed=seed)
+            features = audit_features(folder, contract, watcher=watcher, known=known_rows, also=other_runs)
+            told_columns = audit_told_columns(folder, contract, role="feature", watcher=watcher)
             audited = Audited(features=features, told=told_columns)
         else:
-            leakage = audit_labels(
-                folder, contract, watcher=watcher, auxiliary_labels=auxiliary_labels, also=other_runs, seed=seed
-            )
+            leakage = audit_labels(folder, contract, watcher=watcher, auxiliary_labels=auxiliary_labels, also=other_runs)
             has_gradients = (folder.views / file_of(GRADIENTS)).exists()
-            told_columns = audit_told_columns(folder, contract, role="label", watcher=watcher, seed=seed) if has_gradients else []
+            told_columns = audit_told_columns(folder, contract, role="label", watcher=watcher) if has_gradients else []
             audited = Audited(leakage=leakage, told=told_columns)
         _replace(folder, audited)
         return audited

@@ -231,13 +231,16 @@ def tls_context(identity: Identity, *, listens: bool = False) -> ssl.SSLContext:
     return context
 
 
+PROBE_S = 5.0
+"""How long a peer may take to answer a probe."""
+
+
 def probe(
     identity: Identity,
     peer: str,
     address: str,
     *,
     proxy: Proxy | None = None,
-    timeout_s: float = 5.0,
     timed: Callable[[float], None] = lambda _: None,
 ) -> str | None:
     """Try one TLS 1.3 handshake with the peer and say in words what stands in the way, or None if nothing does.
@@ -249,7 +252,7 @@ def probe(
     context = tls_context(identity)
     try:
         with (
-            _call(address, proxy, timeout_s) as raw,
+            _call(address, proxy) as raw,
             context.wrap_socket(raw, server_hostname=peer, do_handshake_on_connect=False) as tls,
         ):
             began = time.perf_counter()
@@ -269,7 +272,7 @@ def probe(
     except ssl.SSLError as error:
         return f"{peer} at {address}: TLS 1.3 handshake failed: {reason(error)}"
     except TimeoutError:
-        return f"{peer} at {address}: no answer within {timeout_s:g} s; check the address and the firewall"
+        return f"{peer} at {address}: no answer within {PROBE_S:g} s; check the address and the firewall"
     except OSError as error:
         return f"{peer} at {address}: {reason(error)}"
     except LinkBroken as error:
@@ -277,14 +280,14 @@ def probe(
     return None
 
 
-def _call(address: str, proxy: Proxy | None, timeout_s: float) -> socket.socket:
+def _call(address: str, proxy: Proxy | None) -> socket.socket:
     host, _, port = (address if proxy is None else proxy.address).rpartition(":")
-    raw = socket.create_connection((host.strip("[]"), int(port)), timeout=timeout_s)
+    raw = socket.create_connection((host.strip("[]"), int(port)), timeout=PROBE_S)
     if proxy is None:
         return raw
     try:
         raw.sendall(connect_request(proxy, address))
-        answer, until = bytearray(), time.monotonic() + timeout_s
+        answer, until = bytearray(), time.monotonic() + PROBE_S
         while not is_whole(answer) and (chunk := raw.recv(MAX_ANSWER_BYTES - len(answer))):
             answer += chunk
             raw.settimeout(max(0.01, until - time.monotonic()))
@@ -292,7 +295,7 @@ def _call(address: str, proxy: Proxy | None, timeout_s: float) -> socket.socket:
     except BaseException:  # an interrupt too: nobody else knows of the socket yet
         raw.close()
         raise
-    raw.settimeout(timeout_s)
+    raw.settimeout(PROBE_S)
     return raw
 
 

@@ -52,6 +52,8 @@ COMMIT;
 
 USUAL_DELTA = 1e-6
 """Where Gaussian noise is to be added up and nobody said at which delta."""
+WAIT_S = 30.0
+"""How long a ledger waits for another process that writes into it."""
 _ROUNDING = 1e-9  # a tenth spent ten times is a budget of one
 
 
@@ -156,10 +158,9 @@ class Ledger:
     a copy taken after the last release, or treat the budget of all its data sets as used up and start a new file for new ones.
     """
 
-    def __init__(self, path: Path | str, *, party: str, wait_s: float = 30.0) -> None:
+    def __init__(self, path: Path | str, *, party: str) -> None:
         self.path = Path(path)
         self.party = party
-        self._wait_s = wait_s
         require_locks(self.path.parent)
         with self._transaction() as connection:
             self._check(connection)
@@ -368,7 +369,7 @@ class Ledger:
         # mode=rw never creates: a ledger that vanished must not come back empty.
         try:
             connection = sqlite3.connect(
-                f"{self.path.absolute().as_uri()}?mode=rw", uri=True, timeout=self._wait_s, isolation_level=None
+                f"{self.path.absolute().as_uri()}?mode=rw", uri=True, timeout=WAIT_S, isolation_level=None
             )
         except sqlite3.Error as error:
             raise self._broken(str(error)) from error

@@ -1,4 +1,4 @@
-"""The release of one label party: what is picked, spent and returned, the curves, and input that is refused."""
+"""The release of one label party: what is picked, spent and returned, and input that is refused."""
 
 import json
 import math
@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.metrics import average_precision_score, log_loss, roc_auc_score
+from sklearn.metrics import roc_auc_score
 
 from tallystick.errors import ConfigError, DataError
 from tallystick.evaluation.private.aggregation import SecureSum
 from tallystick.evaluation.private.bins import RANK_GRID_BINS, Population, ScoreBins, auc_of_counts, paper_thresholds, score_grid
-from tallystick.evaluation.private.curves import curves, release_curves
 from tallystick.evaluation.private.histogram import LabelHistogram, RecordHistogram
 from tallystick.evaluation.private.ranks import RandomisedResponse, TwoStatistics
 from tallystick.evaluation.private.release import candidate_mechanisms, choose, release_private_auc
@@ -148,9 +147,8 @@ def test_a_cap_that_is_reached_refuses_the_release(scored, ledger):
     ],
 )
 def test_bad_rows_are_refused_before_anything_is_spent(ledger, labels, scores, message):
-    for function in (release_private_auc, release_curves):
-        with pytest.raises(DataError, match=message):
-            function(np.array(labels), np.array(scores), epsilon=1.0, ledger=ledger, dataset="test")
+    with pytest.raises(DataError, match=message):
+        release_private_auc(np.array(labels), np.array(scores), epsilon=1.0, ledger=ledger, dataset="test")
     assert ledger.entries() == []
 
 
@@ -218,12 +216,9 @@ def test_a_mechanism_that_spends_something_else_than_is_asked_for_is_refused(sco
 
 
 @pytest.mark.parametrize("count", [-3, 0, 1])
-def test_a_histogram_of_fewer_than_two_bins_is_refused(scored, ledger, count):
+def test_a_histogram_of_fewer_than_two_bins_is_refused(count):
     with pytest.raises(ConfigError, match=f"number of bins is {count}"):
         LabelHistogram(epsilon=1.0, count=count)
-    with pytest.raises(ConfigError, match=f"number of bins is {count}"):
-        release_curves(*scored, epsilon=1.0, ledger=ledger, dataset="test", count=count)
-    assert ledger.entries() == []
 
 
 @pytest.mark.parametrize("clients", [1, 10])
@@ -271,37 +266,6 @@ def test_records_are_protected_when_asked_for(scored, ledger):
     assert result.mechanism == "record-histogram"
     assert ledger.total("test", unit="record") == 2
     assert result.auc == pytest.approx(roc_auc_score(*scored), abs=0.05)
-
-
-def test_curves_come_with_one_histogram_at_no_further_cost(scored, ledger):
-    labels, scores = scored
-    noise = SimulatedNoise(np.random.default_rng(0))
-    result, found = release_curves(labels, scores, epsilon=2.0, ledger=ledger, dataset="test", rng=noise)
-    assert ledger.total("test") == 2
-    assert np.all(np.diff(found.true_positive_rate) >= 0)
-    assert np.all(np.diff(found.false_positive_rate) >= 0)
-    assert np.all(np.diff(found.positive_rate) >= 0)
-    assert (found.false_positive_rate[0], found.true_positive_rate[-1]) == (0, pytest.approx(1))
-    area = np.trapezoid(found.true_positive_rate, found.false_positive_rate)
-    assert area == pytest.approx(roc_auc_score(labels, scores), abs=0.02)
-    assert result.auc == pytest.approx(roc_auc_score(labels, scores), abs=0.02)
-    assert found.log_loss == pytest.approx(log_loss(labels, scores), abs=0.02)
-    precision_area = float(np.trapezoid((found.precision[0], *found.precision), (0.0, *found.recall)))
-    assert precision_area == pytest.approx(average_precision_score(labels, scores), abs=0.04)
-
-
-@settings(max_examples=30, deadline=None)
-@given(st.lists(st.tuples(st.integers(-50, 150), st.integers(0, 100)), min_size=2, max_size=30))
-def test_curves_of_any_noisy_counts_are_monotone_rates(cells):
-    noisy, totals = (np.array(column) for column in zip(*cells, strict=True))
-    if totals.sum() == 0:
-        totals[0] = 1
-    edges = np.linspace(0.1, 0.9, len(cells) - 1)
-    found = curves(noisy, ScoreBins(edges=edges, totals_B=totals), np.linspace(0.05, 0.95, len(cells)))
-    for values in (found.true_positive_rate, found.false_positive_rate, found.positive_rate):
-        assert all(0 <= value <= 1 + 1e-9 for value in values)
-        assert np.all(np.diff(values) >= -1e-12)
-    assert math.isfinite(found.log_loss)
 
 
 @settings(max_examples=50, deadline=None)

@@ -205,7 +205,7 @@ def simulate_mechanism(
 
 
 @lru_cache(maxsize=1024)
-def simulated_sd(mechanism: CountingMechanism, population: Population, *, repeats: int = 1000) -> float:
+def simulated_sd(mechanism: CountingMechanism, population: Population) -> float:
     """Predict a standard deviation by simulating the mechanism on the assumed population, with a fixed seed."""
     bins = mechanism.bins(ScoreBins(edges=score_grid()))
     positives_B, negatives_B = population.expected_counts(bins.edges)
@@ -215,7 +215,7 @@ def simulated_sd(mechanism: CountingMechanism, population: Population, *, repeat
         negatives_B,
         bins,
         clients=population.clients,
-        repeats=repeats,
+        repeats=1000,
         rng=np.random.default_rng(0),
     )
     return float(draws.std())
