@@ -184,18 +184,15 @@ def onnx_of(exported: Exported, path: Path) -> None:
         why = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).partition("## Exception summary")[2].strip().partition("\n")[0]
         raise DataError(f"this half cannot be written as ONNX ({why}); --no-onnx writes the rest") from None
     assert program is not None
-    write_bytes(path, _without_traces(program.model_proto).SerializeToString())
-    _compare(exported, path)
-
-
-def _without_traces(model: Any) -> Any:
-    """Remove from the model what PyTorch notes of the code that made it: paths on this machine, and names of modules."""
+    # Remove from the model what PyTorch notes of the code that made it: paths on this machine, and names of modules
+    model = program.model_proto
     graph = model.graph
     parts = [model, graph, *graph.node, *graph.value_info, *graph.input, *graph.output, *graph.initializer, *model.functions]
     for part in [*parts, *(node for function in model.functions for node in function.node)]:
         del part.metadata_props[:]
         part.ClearField("doc_string")
-    return model
+    write_bytes(path, model.SerializeToString())
+    _compare(exported, path)
 
 
 @torch.no_grad()

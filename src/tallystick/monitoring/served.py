@@ -99,7 +99,11 @@ def _columns(folder: RunFolder, rows: Sequence[AnsweredRow], notes: list[str]) -
     before = kept_profile(folder)
     numbers_NF = np.array([row.numbers for row in sampled], dtype=np.float32).reshape(len(sampled), -1)
     codes_NG = np.array([row.codes for row in sampled], dtype=np.int64).reshape(len(sampled), -1)
-    return [*_numeric(encoder, before.numeric, numbers_NF), *_categorical(encoder, before.categorical, codes_NG)]
+    drifts = []
+    for place, (column, profile) in enumerate(zip(encoder.categorical, before.categorical, strict=True)):
+        codes = pl.Series(column.name, codes_NG[:, place])
+        drifts.append(categorical_drift(_coded(profile, column), codes.set(codes == MISSING, None)))
+    return [*_numeric(encoder, before.numeric, numbers_NF), *drifts]
 
 
 def _numeric(encoder: Encoder, before: Sequence[NumericProfile], numbers_NF: NDArray[np.float32]) -> list[Drift]:
@@ -117,14 +121,6 @@ def _encoded(profile: NumericProfile, column: NumericColumn) -> NumericProfile:
     """Return the training rows' numbers as the network took them, of 32 bits too."""
     points = column.encode(np.array(profile.points)).astype(np.float32)
     return NumericProfile(name=profile.name, rows=profile.rows, missing=profile.missing, points=short(points))
-
-
-def _categorical(encoder: Encoder, before: Sequence[CategoricalProfile], codes_NG: NDArray[np.int64]) -> list[Drift]:
-    drifts = []
-    for place, (column, profile) in enumerate(zip(encoder.categorical, before, strict=True)):
-        codes = pl.Series(column.name, codes_NG[:, place])
-        drifts.append(categorical_drift(_coded(profile, column), codes.set(codes == MISSING, None)))
-    return drifts
 
 
 def _coded(profile: CategoricalProfile, column: CategoricalColumn) -> CategoricalProfile:

@@ -292,7 +292,13 @@ def _read_all(files: Sequence[_Plain], separator: str, text: set[str], folder: P
     tables = [file.read(separator, text, folder) for file in files]
     if mixed := _mixed(tables) - text:
         tables = [file.read(separator, text | mixed, folder) for file in files]
-    return store(_joined(tables)), mixed
+    # One below the other, in the first's columns; a column without a value, which is read as text, takes the others' type
+    parts = []
+    for table in tables:
+        empty = [name for name in table.columns if table.get_column(name).null_count() == table.height]
+        part = table.source.with_columns([cs.by_name(name).cast(pl.Null) for name in empty])
+        parts.append(part.select([cs.by_name(name) for name in tables[0].columns]))
+    return store(pl.concat(parts, how="vertical_relaxed")), mixed
 
 
 def _mixed(tables: Sequence[LazyTable]) -> set[str]:
@@ -303,16 +309,6 @@ def _mixed(tables: Sequence[LazyTable]) -> set[str]:
             if table.get_column(name).null_count() < table.height:
                 kinds.setdefault(name, set()).add(kind == pl.String)
     return {name for name, found in kinds.items() if len(found) == 2}
-
-
-def _joined(tables: Sequence[LazyTable]) -> pl.LazyFrame:
-    """One below the other, in the first's columns; a column without a value, which is read as text, takes the others' type."""
-    parts = []
-    for table in tables:
-        empty = [name for name in table.columns if table.get_column(name).null_count() == table.height]
-        part = table.source.with_columns([cs.by_name(name).cast(pl.Null) for name in empty])
-        parts.append(part.select([cs.by_name(name) for name in tables[0].columns]))
-    return pl.concat(parts, how="vertical_relaxed")
 
 
 def _codec(path: Path, encoding: str | None) -> str:

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from functools import partial
 from typing import NamedTuple
 
@@ -219,7 +219,8 @@ class _Loop:
         """
         cuts_BD = []
         for part in features:
-            with self._stash():
+            # The weights of a batch's forward pass are kept for its backward pass, if weights change in between.
+            with weights_kept(self.bottom) if self.staleness else nullcontext():
                 cuts_BD.append(embed(self.bottom, part))
         read_BD = send_embedding(self.channel, group[0].step, *cuts_BD, compression=self.compression)
         self._in_flight.append(_Sent(group, features, cuts_BD, read_BD))
@@ -259,7 +260,3 @@ class _Loop:
                 self.updates.zero_grad()
             self._unseen.append((batch, as_read_BD.detach(), grad_BD))
         self.answered = group[-1].step
-
-    def _stash(self) -> AbstractContextManager[object]:
-        """Keep the weights of a batch's forward pass for its backward pass, if weights change in between."""
-        return weights_kept(self.bottom) if self.staleness else nullcontext()

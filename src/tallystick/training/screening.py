@@ -96,7 +96,9 @@ class ColumnFigures:
         rows = len(centred_BD)
         shuffled = [centred_BD[torch.randperm(rows, generator=generator).to(centred_BD.device)] for _ in range(SHADOWS)]
         vectors_BV = torch.cat([centred_BD, *shuffled], dim=1)
-        bins_BC = self._bins(features)
+        number_FB = features.numeric_NF.t().contiguous()
+        bins_BF = torch.searchsorted(self._edges_FK, number_FB).t()  # how many edges are below a number
+        bins_BC = torch.cat([bins_BF, features.categorical_NG.clamp(max=BINS - 1)], dim=1)
         for start in range(0, bins_BC.shape[1], _COLUMNS):
             part = slice(start, start + _COLUMNS)
             is_in_BCK = torch.nn.functional.one_hot(bins_BC[:, part], BINS).to(vectors_BV.dtype)
@@ -135,12 +137,6 @@ class ColumnFigures:
         within_CS = (self.squares - between_CS).clamp(min=0) / (rows - bins_C).clamp(min=1)[:, None]
         ratios_CS = torch.nan_to_num(between_CS / (bins_C - 1).clamp(min=1)[:, None] / within_CS)
         return ratios_CS[:, 0], ratios_CS[:, 1:]
-
-    def _bins(self, features: Features) -> Tensor:
-        """Return the bin of each row, by each column (B, C)."""
-        number_FB = features.numeric_NF.t().contiguous()
-        bins_BF = torch.searchsorted(self._edges_FK, number_FB).t()  # how many edges are below a number
-        return torch.cat([bins_BF, features.categorical_NG.clamp(max=BINS - 1)], dim=1)
 
 
 def open_columns(ratio_C: Tensor, shadows_CS: Tensor, together_C: Tensor) -> Tensor:

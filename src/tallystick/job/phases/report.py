@@ -76,11 +76,13 @@ def result_of(contract: Contract, party: PartyFile, logbook: Logbook, found: Run
 
 def _privacy(contract: Contract, party: PartyFile, found: RunFindings) -> results.PrivacySummary | None:
     """Say what was released of labels; what noisy embeddings cost columns is another party's, and in no sum with it."""
+    # Labels were used for what leaves in each training; once if values were chosen on own columns alone.
+    trials = 1 if found.alone else sum(not trial.problem for trial in found.trials)
     privacy = privacy_section(
         contract,
         found.evaluated.finished,
         party.privacy if party.label is not None else None,
-        trainings=_trainings(found),
+        trainings=trials + (found.training is not None),
         shared=found.evaluated.sent_shared or found.evaluated.shared is not None,
         alone=found.alone,
     )
@@ -191,12 +193,6 @@ def _alignment(contract: Contract, party: PartyFile, alignment: Alignment | None
     if repeat:
         sizes[f"rows of {contract.label_party} with these ids"] = len(alignment)
     return results.AlignmentSummary(method=alignment.method, sizes=sizes, learnt=alignment.learnt)
-
-
-def _trainings(found: RunFindings) -> int:
-    """Count how often labels were used for what leaves: in each training; once if values were chosen on own columns alone."""
-    trials = 1 if found.alone else sum(not trial.problem for trial in found.trials)
-    return trials + (found.training is not None)
 
 
 def _tuning(found: RunFindings) -> results.Tuning | None:

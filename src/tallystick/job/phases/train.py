@@ -8,7 +8,6 @@ from functools import partial
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from tallystick.alignment.outcome import Alignment
@@ -81,20 +80,17 @@ def encode_rows(job: Job, keys: Keys, alignment: Alignment, channels: Sequence[C
     dataset = dataset_of(job.contract.linkage).of(job.contract, own, channels, secret_seed=job.folder.secret_seed)
     keep_encoders(job.folder, dataset)
     if not job.folder.trained and dataset.encoder is not None:
-        keep_profile(job.folder, profile_of(own.frame, dataset.encoder, _training_rows(own, dataset)))
+        # The rows that this party trains on; for a feature party that links by similarity, all that have a link.
+        by_number = own.alignment.candidates and not own.is_label
+        rows_R = own.alignment.own_rows if by_number else own.rows_at(dataset.train_N)
+        training_rows = own.keys.rows_R[np.unique(rows_R[rows_R >= 0])]
+        keep_profile(job.folder, profile_of(own.frame, dataset.encoder, training_rows))
     _try_own_bottom(job, dataset)
     for note in dataset.encoder.notes if dataset.encoder is not None else ():
         job.logbook.watcher.say(note)
     for note in dataset.resolved_notes(job.contract.training):
         job.logbook.watcher.say(note)
     return dataset
-
-
-def _training_rows(own: OwnRows, dataset: Dataset) -> NDArray[np.int64]:
-    """Return the table's rows that a party trains on; for a feature party that links by similarity, all that have a link."""
-    by_number = own.alignment.candidates and not own.is_label
-    rows_R = own.alignment.own_rows if by_number else own.rows_at(dataset.train_N)
-    return own.keys.rows_R[np.unique(rows_R[rows_R >= 0])]
 
 
 def telling_columns(job: Job, own: OwnRows, dataset: Dataset) -> list[str]:

@@ -9,7 +9,7 @@ both.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -72,7 +72,7 @@ class Shard:
     def take(self, number: int, own: Features, cuts_PD: Sequence[Tensor]) -> Tensor:
         """Take rows of a batch forward; gives the output, by itself."""
         leaves_PD = [cut_PD.detach().requires_grad_() for cut_PD in cuts_PD]
-        with torch.enable_grad(), self._embedding() as joined_PW, self._keeping():
+        with torch.enable_grad(), self._embedding() as joined_PW, weights_kept(self.module) if self._plan.late else nullcontext():
             # Not by attribute: where this is the party's own process, the loops' calls come here.
             kind = type(self.module)
             if isinstance(self.module, LabelModel):
@@ -166,9 +166,6 @@ class Shard:
             yield looked_up
         finally:
             self._columns.embed = before
-
-    def _keeping(self) -> AbstractContextManager[object]:
-        return weights_kept(self.module) if self._plan.late else nullcontext()
 
 
 def _looked_up(columns: Columns, features: Features) -> Tensor:
