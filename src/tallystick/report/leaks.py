@@ -246,8 +246,8 @@ def column_promise(audit: FeatureAudit) -> str:
         f"columns can change that row's own embeddings, all {audit.releases} of them together that this run sent at most, in "
         "training, validation and evaluation. That alone lets somebody who "
         f"knows everything else tell two values of a row apart with an AUC of up to {most}. It does not bound what the model "
-        "learnt from these columns, through which they shape all that is sent, nor what embeddings tell of rows on average: of "
-        "that there is what attacks here rebuilt, and others may rebuild more."
+        "learnt from these columns, which shapes all that is sent, nor what embeddings tell about rows on average. The attacks "
+        "here rebuilt some of that, and others may rebuild more."
     )
 
 
@@ -268,7 +268,7 @@ def promise(result: Result) -> str:
     if not released:
         return ""
     epsilon, delta = sum(each.epsilon for each in released), sum(each.delta for each in released)
-    but = f", but for a chance of δ = {delta:.2g}" if delta else ""
+    but = f", except with a chance of δ = {delta:.2g}" if delta else ""
     times, most = math.exp(min(epsilon, 700)), number(most_auc(epsilon, delta), digits=3)
     return (
         f"ε = {epsilon:.3g} bounds how much a change of one label can change what is sent: nothing becomes more than "

@@ -321,8 +321,8 @@ class ServingSide:
         if len(self.aligned_at) == MOST_ALIGNMENTS and now - self.aligned_at[0] < _DAY_S:
             raise PeerError(
                 peer,
-                f"the sides have aligned anew {MOST_ALIGNMENTS} times in a day, and whoever serves does so no more by itself: "
-                "see whose keys change so often, then start `tallystick serve` again",
+                f"the sides have aligned anew {MOST_ALIGNMENTS} times in a day, which is the most that `serve` does by itself: "
+                "find out whose keys change so often, then start `tallystick serve` again",
             )
         self.aligned_at.append(now)
 
