@@ -24,11 +24,12 @@ V = TypeVar("V", bound=LinkageView)
 
 @dataclass(frozen=True, kw_only=True)
 class LinkageAttackRow(Generic[V]):
-    """An attack, the view that it reads, and how it works, in a line for the report."""
+    """An attack, the view that it reads, how it works, in a line for the report, and how many keys it must know."""
 
     attack: LinkageAttack[V]
     view: type[V]
     description: str
+    known_keys: int = 0
 
     @property
     def seat(self) -> Seat:
@@ -62,6 +63,7 @@ LINKAGE_ATTACKS: Mapping[str, LinkageAttackRow[Any]] = MappingProxyType(
             attack=FilterGeometry(),
             view=FiltersView,
             description="steps from filter to filter that overlap add up to a map, which ten known keys put in its place",
+            known_keys=10,
         ),
     }
 )
