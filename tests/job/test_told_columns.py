@@ -69,6 +69,22 @@ def test_and_of_another_feature_partys(run):
     assert "for whose gradients shop's own stand" in told["shop"].summary
 
 
+def test_no_figure_is_below_what_is_told_without_gradients(tmp_path, monkeypatch):
+    """Behind much noise gradients hide what an attacker has beside them, who leaves them aside then."""
+    seed_system(monkeypatch)
+    made = {name: frame for name, frame in frames(800).items() if name != "club"}
+    made["bank"] = made["bank"].with_columns(noise=made["bank"]["y"] + 0.3 * made["bank"]["noise"])
+    noisy = [{"method": "gaussian", "epsilon": 0.1, "delta": 1e-6, "clip": 1.0}]
+    two = ("bank", "shop")
+    (told,) = simulate(contract_values(two, audit="quick", defense=noisy), made, columns(two), folder=tmp_path).sections.told
+    value = {(each.name, each.known): each.value for each in told.columns}
+    for each in told.without:
+        assert value[each.name, each.known] >= each.value
+    for mean, without in zip(told.means, told.means_without, strict=True):
+        assert mean.value >= without.value
+    assert any(each.attack.endswith(", without gradients") for each in told.columns)
+
+
 def test_a_folder_is_attacked_again_and_finds_the_same(run):
     result, folder = run
     for party in ("bank", "shop"):

@@ -259,7 +259,7 @@ def audit_features(
                         view,
                         columns,
                         first=its,
-                        known=_told(contract, len(view.last_BD), known, seed=seed),
+                        known=_told(len(view.last_BD), known, seed=seed),
                         marginals=True,
                         attacks=attacks,
                         seed=seed,
@@ -269,7 +269,7 @@ def audit_features(
                 )
                 for view, its in zip(views, firsts, strict=False)
             ]
-            leaks_by_name[name] = _stronger(alone, together, runs=1 + len(also))
+            leaks_by_name[name] = stronger(alone, together, how=f"{1 + len(also)} runs")
             notes += alone.not_measured
         except DataError as error:  # NaN of a training that diverged
             notes.append(f"all columns: {error}")
@@ -300,10 +300,8 @@ def _rebuilt(plan: AttackPlan, engine: Engine | None) -> FeatureLeaks:
     return plan.leaks(PlannedAttack.__call__) if engine is None else leaks_on(engine, plan)
 
 
-def _told(contract: Contract, rows: int, known: Sequence[int], *, seed: int) -> Sequence[int] | Told:
-    """How many rows are known; in a quick audit which, many in one draw alone: their figures hang little on which they are."""
-    if contract.audit != "quick":
-        return known
+def _told(rows: int, known: Sequence[int], *, seed: int) -> Told:
+    """Draw the rows that are known, many in one draw alone: their figures hang little on which they are."""
     told = draws_of_known(rows, known=known, seed=seed)
     return {count: draws if count < MANY_KNOWN else draws[:1] for count, draws in told.items()}
 
@@ -354,14 +352,14 @@ def _sent(sums: RowSums, truth: Truth, also: Sequence[OtherRun]) -> tuple[list[S
     return views, kept_K
 
 
-def _stronger(alone: FeatureLeaks, together: Sequence[FeatureLeaks], *, runs: int) -> FeatureLeaks:
-    """Of each column and number of known rows what one run tells, or where that is more, what several tell together."""
-    more = {(each.name, each.known): each for leaks in together for each in leaks.columns}
+def stronger(some: FeatureLeaks, others: Sequence[FeatureLeaks], *, how: str) -> FeatureLeaks:
+    """Keep of each column and number of known rows the greater figure; ``how`` the others were found stands beside theirs."""
+    more = {(each.name, each.known): each for leaks in others for each in leaks.columns}
     columns = []
-    for each in alone.columns:
+    for each in some.columns:
         other = more.get((each.name, each.known), each)
-        columns.append(replace(other, attack=f"{other.attack}, {runs} runs") if other.value > each.value else each)
-    return dataclasses.replace(alone, columns=tuple(columns))
+        columns.append(replace(other, attack=f"{other.attack}, {how}") if other.value > each.value else each)
+    return dataclasses.replace(some, columns=tuple(columns))
 
 
 def _embeddings(sums: RowSums, rows_R: Tensor) -> SentEmbeddings:

@@ -25,7 +25,7 @@ from tallystick.attacks.feature_inference.view import ColumnValues, SentEmbeddin
 from tallystick.attacks.matrix import principal_components, top_direction, two_means_cut
 from tallystick.attacks.row_sums import chosen_rows
 from tallystick.attacks.view import StepView
-from tallystick.audit.columns import load_columns
+from tallystick.audit.columns import load_columns, stronger
 from tallystick.audit.labels import load_labels, sums_of
 from tallystick.audit.recording import GRADIENTS, gradient_sums
 from tallystick.config.contract import Contract
@@ -39,6 +39,7 @@ KNOWN, QUICK_KNOWN = (20, 200, 1000), (20, 200)
 ATTACKS = {name: FEATURE_INFERENCE_ATTACKS[name] for name in ("ridge", "ridge-mean", "kernel", "kernel-mean")}
 COMPONENTS = 8  # of what a feature party has anyway
 MOST_INPUTS = 2_048
+ASIDE = "without gradients"
 SIMILAR = "what cut gradients tell of own columns: rows that are linked by similarity are not attacked for it"
 NUMBERS = "what cut gradients tell of own columns: with a target of numbers no sums of gradients are recorded"
 
@@ -130,7 +131,7 @@ def _told(
     *,
     seed: int,
 ) -> results.ToldColumns:
-    """Return what is rebuilt with gradients, and what would be without."""
+    """Return what is rebuilt with gradients, and what would be without; an attacker may leave gradients aside, so never less."""
     quick = contract.audit == "quick"
     known_counts = [count for count in (QUICK_KNOWN if quick else KNOWN) if len(columns) >= 2 * count]
     notes: list[str] = []
@@ -145,11 +146,13 @@ def _told(
             notes.append(f"columns of {party} by {by}: {error}")
             leaks.append(FeatureLeaks(columns=()))
     with_gradients, without = leaks
+    with_gradients = stronger(with_gradients, [without], how=ASIDE)
     return results.ToldColumns(
         party=party,
         by=by,
         summary=f"How well could {who} rebuild columns of {party} from cut gradients? Measured by {party} alone, on "
-        f"{len(columns):,} training rows, beside what would be rebuilt without gradients; nothing was sent for it. No defence of "
+        f"{len(columns):,} training rows, beside what would be rebuilt without gradients; of a column that noise hides in "
+        "gradients that counts, for an attacker may leave them aside. Nothing was sent for it. No defence of "
         "labels promises anything for columns; only `training.gradients: none` sends no gradient. Every figure is a floor.",
         columns=list(with_gradients.columns),
         without=list(without.columns),
