@@ -22,7 +22,10 @@ OUT_OF_REACH: Mapping[Received, Mapping[str, str]] = {
         "one pass": "it compares embeddings of the whole union at one stage of the model, as in validation, evaluation or "
         "prediction, and steps of training alone are recorded (bench florist measures it)",
     },
-    "cut_gradient": {},
+    "cut_gradient": {
+        "agreement of own columns": "a feature party asks its own columns which labels agree with them, and this side has only "
+        "its embeddings; of settled labels on click data boosting of own columns tells .010 to .014 more",
+    },
 }
 """Attacks that need what no run records at home."""
 
