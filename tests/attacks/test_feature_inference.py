@@ -11,6 +11,7 @@ from engines import InThisProcess
 from tiny import short_trainings
 from torch.nn.functional import cross_entropy, mse_loss, one_hot
 
+from tallystick.attacks import kernels
 from tallystick.attacks.feature_inference import tasks
 from tallystick.attacks.feature_inference.attack_table import FEATURE_INFERENCE_ATTACKS
 from tallystick.attacks.feature_inference.bootstrap import BootstrapInversion
@@ -615,3 +616,14 @@ def test_marginal_matching_says_what_it_needs() -> None:
     one = marginals_of(columns.rows(torch.arange(1)))
     assert one.quantile_QF.shape == (101, 2)
     assert [share_C.sum() for share_C in one.shares] == [1]
+
+
+def test_a_line_is_fitted_by_its_columns_as_by_its_rows():
+    """Columns of zeros beside change no line, and make the Gram matrix of rows the smaller one."""
+    x_ND = drawn(300, 6, seed=21).double()
+    y_NS = x_ND @ drawn(6, 3, seed=22).double() + drawn(300, 3, seed=23)
+    y_KS = y_NS[:200] - y_NS[:200].mean(dim=0)
+    wide_ND = torch.cat([x_ND, torch.zeros(300, 300)], dim=1)
+    by_columns, by_rows = (kernels.kernel_ridge(each_ND[:200], y_KS, each_ND) for each_ND in (x_ND, wide_ND))
+    assert float(by_rows.abs().max()) > 0.5
+    torch.testing.assert_close(by_columns, by_rows, atol=1e-9, rtol=0)

@@ -26,6 +26,7 @@ from tallystick.attacks.feature_inference.evaluate import (
     FeatureLeaks,
     PlannedAttack,
     Told,
+    attacked_rows,
     draws_of_known,
 )
 from tallystick.attacks.feature_inference.tasks import leaks_on
@@ -243,7 +244,8 @@ def audit_features(
     sums = _last_sums(folder, contract, run_id)
     watcher.say("attacking what this side sent, for its columns, as the label party could")
     views, kept_K = _sent(sums, truth, also)
-    truth = truth.rows(kept_K)
+    rows_C = attacked_rows(len(kept_K))
+    views, truth = [view.rows(rows_C) for view in views], truth.rows(kept_K[rows_C])
     first = _first(folder, contract, party, truth, sums, views[0].looks_BE[:, : views[0].last_BD.shape[1]])
     leaks_by_name: dict[str, FeatureLeaks] = {}
     notes: list[str] = []
@@ -284,7 +286,7 @@ def audit_features(
         party=party,
         by=contract.label_party,
         summary=(OF_NO_ROW if by_marginals and first is None else "")
-        + _summary(contract, party, sums, len(truth.rows_R))
+        + _summary(contract, party, sums, len(kept_K))
         + runs_in_words(also),
         defense="; ".join([*defense_lines(contract, of="features"), *_unbounded(contract), *start_lines(contract)]),
         columns=[replace(each, used=name == "used") for name, leaks in leaks_by_name.items() for each in leaks.columns],

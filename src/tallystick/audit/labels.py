@@ -22,7 +22,7 @@ from tallystick.attacks.label_inference.numbers import NumberMetrics, evaluate_o
 from tallystick.attacks.label_inference.outside import outside_attacks
 from tallystick.attacks.label_inference.paired import PairedEnergy
 from tallystick.attacks.matrix import UNSOLVED
-from tallystick.attacks.row_sums import RowSums, chosen_rows, epochs_in_words
+from tallystick.attacks.row_sums import RowSums, epochs_in_words
 from tallystick.attacks.scoring import AttackEvaluator, AttackMetrics
 from tallystick.attacks.several_runs import pooled_runs
 from tallystick.attacks.view import Received, StepView, View
@@ -43,12 +43,12 @@ from tallystick.watcher import Watcher
 _LABELS = "labels.safetensors"
 AUXILIARY_LABELS = 40  # labels that few-label attacks are told, or one per class where there are more
 GROWTH = ("spectral-averaged", "completion-gradient", "completion")  # quick, and one vector per row
-GROWTH_ROWS = 8192
+MOST_ROWS = 16_384  # evenly chosen, that attacks on one vector per row read
 EVALUATOR = AttackEvaluator(either_end=True)  # what is found for sure, as what is told apart, may stand at the low end
 NO_START = "it simulates the top model's start, which does not follow from the contract here"
 QUICK = "a quick audit leaves them out, and what it keeps does not serve them; `audit: true` runs them and may find more"
 NO_MODEL = "it trains the feature party's own model on the feature party's columns, and this side has neither"
-BATCH_ROWS = 32_768  # about so many, in batches spread over the recorded epochs, are enough for the third decimal
+BATCH_ROWS = 16_384  # about so many, in batches spread over the recorded epochs, are enough for the second decimal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +145,7 @@ def audit_labels(
         for epoch, up_to_it, whole in _sums_by_epoch(
             sums_of(store), own_N, contract, last=quick
         ):  # in memory one after the other
-            growing.append((epoch, _some_rows(whole)))
+            growing.append((epoch, whole))
             sums = up_to_it
         view = _seen_view(contract, labels_file, store, whole, number=number)
         views.append((view, sums))
@@ -331,10 +331,10 @@ def _raised(error: Exception | SystemExit) -> str:
 
 
 def _sums_by_epoch(store: RowStore, own_N: Tensor, contract: Contract, *, last: bool) -> Iterator[tuple[int, RowSums, View]]:
-    """Yield what an attacker had of own rows by the end of each kept epoch, or of the last; before the last of some rows."""
+    """Yield what an attacker had of own rows by the end of each kept epoch, or of the last."""
     epochs = store.epochs()
     for epoch in epochs[-1:] if last else epochs:
-        sums = store.load(epoch) if epoch == epochs[-1] else store.load(epoch).some(GROWTH_ROWS)
+        sums = store.load(epoch).some(MOST_ROWS)
         view = sums.view(classes=contract.target.classes)
         if steps := _real_rows(view.steps, own_N):
             yield epoch, sums, replace(view, steps=steps, flip=_flip(contract))
@@ -345,14 +345,6 @@ def some_steps(view: View) -> View:
     rows = sum(len(step.rows_B) for step in view.steps)
     every = max(1, round(rows / BATCH_ROWS))
     return view if every == 1 else replace(view, steps=view.steps[::every])
-
-
-def _some_rows(whole: View) -> View:
-    """Return some rows of a view of sums, for attacks that are made once per epoch."""
-    (step,) = whole.steps
-    kept_B = torch.zeros(len(step.rows_B), dtype=torch.bool)
-    kept_B[chosen_rows(torch.arange(len(step.rows_B)), most=GROWTH_ROWS)] = True
-    return replace(whole, steps=(step.only(kept_B),))
 
 
 def _growth(

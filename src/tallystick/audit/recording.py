@@ -6,7 +6,7 @@ sums over the training only, of at most 8,192 rows for labels and 2,000 for colu
 ``audit: true``.
 
 - Steps, for attacks that look at a batch (``PEER/epoch-*.safetensors``): at most five epochs, the first and the last trained
-  among them (with ``union.audit`` six, the second among them); together about 32,768 rows, in batches spread evenly (with
+  among them (with ``union.audit`` six, the second among them); together about 16,384 rows, in batches spread evenly (with
   ``union.audit`` at most 50,000 of each epoch); at most 256 MiB per feature party.
 - Sums over the whole training, for attacks that read one vector per row (``rows-*.safetensors``): of at most 50,000 rows,
   spread evenly, the sum of a row's gradients, how often it came, and its last embedding, as they were by the end of at most

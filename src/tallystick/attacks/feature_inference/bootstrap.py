@@ -1,10 +1,10 @@
-"""An inverse that is learnt from made-up rows. Shapes: N rows, K known rows, M made-up rows, P components, T targets."""
+"""An inverse that is learnt from made-up rows. Shapes: N rows, K known rows, M made-up rows, P components, T targets,
+H hidden units."""
 
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
-from torch.nn.functional import mse_loss
+from torch import Tensor
 
 from tallystick.attacks.feature_inference.inputs import Targets, inputs
 from tallystick.attacks.feature_inference.view import FeatureView, Reconstruction
@@ -14,7 +14,7 @@ from tallystick.errors import ConfigError
 BANDWIDTHS = (1.0, 2.0, 4.0, 8.0)
 FOLDS = 5
 PER_COMPONENT, LEAST_COMPONENTS, MOST_COMPONENTS = 5, 4, 12
-HIDDEN, BATCH, RATE, DECAY = 64, 256, 1e-2, 0.01
+HIDDEN, PENALTY = 128, 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,19 +29,14 @@ class BootstrapInversion:
     Args:
         rows: M, at least 1.
         noise: on made-up rows, in deviations of a column, between 0 and 1; the rest of the variance is the drawn row's.
-        steps: of Adam, at least 1.
     """
 
-    rows: int = 4000
+    rows: int = 2000
     noise: float = 0.3
-    steps: int = 200
 
     def __post_init__(self) -> None:
-        if not (min(self.rows, self.steps) >= 1 and 0 < self.noise < 1):
-            raise ConfigError(
-                f"bootstrap: rows={self.rows}, noise={self.noise}, steps={self.steps}; expected at least 1, between 0 and 1, "
-                "at least 1"
-            )
+        if not (self.rows >= 1 and 0 < self.noise < 1):
+            raise ConfigError(f"bootstrap: rows={self.rows}, noise={self.noise}; expected at least 1, and between 0 and 1")
 
     def __call__(self, view: FeatureView, *, generator: torch.Generator) -> Reconstruction:
         """Guess every row's columns; ``generator`` draws made-up rows, folds, first weights and batches."""
@@ -60,29 +55,21 @@ class BootstrapInversion:
             error_KP[left_K] = z_KP[left_K] - _embedded(y_KT[~left_K], z_KP[~left_K], y_KT[left_K])
         errors_MP = error_KP[torch.randint(known_count, (self.rows,), generator=generator)]
         made_MP = _embedded(y_KT, z_KP, made_MT) + errors_MP
-        guess_NT = self._inverse(made_MP.float(), made_MT.float(), z_NP.float(), generator).double()
+        guess_NT = self._inverse(made_MP, made_MT, z_NP, generator)
         return targets.reconstruction(guess_NT * deviation_T + mean_T)
 
     def _inverse(self, z_MP: Tensor, y_MT: Tensor, z_NP: Tensor, generator: torch.Generator) -> Tensor:
-        """Train a network of one hidden layer from embeddings to columns on the made-up rows, and read all rows."""
-        outputs = nn.Linear(HIDDEN, y_MT.shape[1])
-        network = nn.Sequential(nn.Linear(z_MP.shape[1], HIDDEN), nn.ReLU(), outputs)
-        with torch.no_grad():
-            for parameter in network.parameters():
-                bound = parameter.shape[-1] ** -0.5
-                parameter.copy_((torch.rand(parameter.shape, generator=generator) * 2 - 1) * bound)
-        optimizer = torch.optim.AdamW(network.parameters(), lr=RATE, weight_decay=DECAY, fused=True)
-        slower = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.steps)
-        for _ in range(self.steps):
-            some = torch.randint(len(z_MP), (min(BATCH, len(z_MP)),), generator=generator)
-            loss = mse_loss(network(z_MP[some]), y_MT[some])
-            optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-            slower.step()
-        with torch.no_grad():
-            found_NT: Tensor = network(z_NP)
-        return found_NT
+        """Fit a line and random units of one hidden layer from embeddings to columns on the made-up rows, and read all rows."""
+        weight_PH = torch.randn(z_MP.shape[1], HIDDEN, generator=generator, dtype=z_MP.dtype) / z_MP.shape[1] ** 0.5
+        bias_H = torch.randn(HIDDEN, generator=generator, dtype=z_MP.dtype)
+        unit_MH, unit_NH = (torch.cat([z, (z @ weight_PH + bias_H).relu()], dim=1) for z in (z_MP, z_NP))
+        mean_H, mean_T = unit_MH.mean(dim=0), y_MT.mean(dim=0)
+        unit_MH = unit_MH - mean_H
+        gram_HH = unit_MH.T @ unit_MH
+        gram_HH.diagonal().add_(PENALTY * len(unit_MH))
+        slope_HT = torch.linalg.solve(gram_HH, unit_MH.T @ (y_MT - mean_T))
+        guess_NT: Tensor = mean_T + (unit_NH - mean_H) @ slope_HT
+        return guess_NT
 
 
 def _embedded(y_KT: Tensor, z_KP: Tensor, y_MT: Tensor) -> Tensor:

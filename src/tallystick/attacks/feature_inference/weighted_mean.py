@@ -55,23 +55,23 @@ class WeightedMean:
                 left_AKT[place, left_K] = _values(attack(fold_view, generator=generator), targets)[left_K]
         all_ANT = torch.stack([_values(attack(view, generator=generator), targets) for attack in self.parts])
         mean_T = targets.y_KT.mean(dim=0)
-        weight_AT = torch.stack(
-            [self._weights(left_AKT[:, :, t] - mean_T[t], targets.y_KT[:, t] - mean_T[t]) for t in range(len(mean_T))], dim=1
-        )
+        weight_AT = self._weights(left_AKT - mean_T, targets.y_KT - mean_T)
         return targets.reconstruction(mean_T + (weight_AT[:, None] * (all_ANT - mean_T)).sum(dim=0))
 
-    def _weights(self, guess_AK: Tensor, truth_K: Tensor) -> Tensor:
-        error_A, variance = (guess_AK - truth_K).square().mean(dim=1), truth_K.square().mean()
-        tells_A = (1 - error_A / variance.clamp(min=torch.finfo(torch.float64).tiny)).clamp(min=LEAST_GAIN)
-        alone_A = tells_A / tells_A.sum()
-        pull = self.shrinkage * float(guess_AK.square().mean()) + torch.finfo(torch.float64).tiny
-        gram_AA = guess_AK @ guess_AK.T + pull * torch.eye(len(alone_A), dtype=torch.float64)
-        along_A, weight_A = guess_AK @ truth_K + pull * alone_A, alone_A.clone()
+    def _weights(self, guess_AKT: Tensor, truth_KT: Tensor) -> Tensor:
+        error_AT, variance_T = (guess_AKT - truth_KT).square().mean(dim=1), truth_KT.square().mean(dim=0)
+        tells_AT = (1 - error_AT / variance_T.clamp(min=torch.finfo(torch.float64).tiny)).clamp(min=LEAST_GAIN)
+        alone_AT = tells_AT / tells_AT.sum(dim=0)
+        pull_T = self.shrinkage * guess_AKT.square().mean(dim=(0, 1)) + torch.finfo(torch.float64).tiny
+        gram_AAT = torch.einsum("akt,bkt->abt", guess_AKT, guess_AKT)
+        gram_AAT.diagonal().add_(pull_T[:, None])
+        along_AT = (guess_AKT * truth_KT).sum(dim=1) + pull_T * alone_AT
+        weight_AT = alone_AT.clone()
         for _ in range(SWEEPS):  # coordinate by coordinate the least of a convex function
-            for place in range(len(weight_A)):
-                step = (along_A[place] - gram_AA[place] @ weight_A) / gram_AA[place, place]
-                weight_A[place] = (weight_A[place] + step).clamp(min=0)
-        return weight_A
+            for place in range(len(weight_AT)):
+                step_T = (along_AT[place] - (gram_AAT[place] * weight_AT).sum(dim=0)) / gram_AAT[place, place]
+                weight_AT[place] = (weight_AT[place] + step_T).clamp(min=0)
+        return weight_AT
 
 
 def _known_rows(view: FeatureView) -> FeatureView:

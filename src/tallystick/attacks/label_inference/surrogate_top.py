@@ -55,7 +55,7 @@ class SurrogateTop:
     guess: Literal["gradient", "prediction"] = "gradient"
     hidden: int = 32
     steps: int = 200
-    batch: int = 512
+    batch: int = 256
     rate: float = 3e-2
     sample: int = 4096
     starts: int = 3
