@@ -60,7 +60,7 @@ def test_the_report_says_what_the_gain_cost_and_that_more_attacks_may_find_more(
     result, _ = run
     of_labels, of_columns = leak_lines(result)
     assert of_labels.startswith("What shop could read of bank's labels: the classes, with AUC ")
-    assert of_columns.startswith("Through cut embeddings, yes: bank, knowing the columns of 200 rows, can rebuild")
+    assert of_columns.startswith("Through cut embeddings, yes: bank, knowing the columns of 20 rows, can rebuild")
     assert "over epochs 1 to 3 of 3. This is the quick form, by the cheapest attacks: `audit: true` runs all" in (
         result.sections.leakage.summary
     )

@@ -114,11 +114,7 @@ def tune_as_label_party(job: Job, keys: Keys, alignment: Alignment, *, run_id: s
     say_left_out(job, job.name, tunable)
     for channel in job.feature_channels:
         terms = channel.receive(TuningTerms)
-        if terms.trials < 1 or len(terms.keys) > _MOST_KEYS or not set(terms.keys) <= set(job.contract.tuning.keys):
-            raise ProtocolError(
-                channel.peer,
-                f"{channel.peer} allows {terms.trials} trials of keys that the contract's tuning.keys do not all have",
-            )
+        _check_terms(terms, channel, job.contract)
         say_left_out(job, channel.peer, terms.keys)
         tunable = {key: tuned for key, tuned in tunable.items() if key in terms.keys}
         most = min(most, terms.trials)
@@ -156,21 +152,7 @@ def tune_as_feature_party(job: Job, keys: Keys, alignment: Alignment, *, run_id:
     finished, again = finished_trials(job.folder), True  # the label party may have been killed before it noted the last one
     while True:
         message = channel.receive(NextTrial)
-        # Check the values of a trial; raises ProtocolError for one that is not due, or values that this party does not allow
-        peer, number = channel.peer, message.number
-        try:
-            values = json.loads(message.values)
-        except (ValueError, RecursionError):
-            raise ProtocolError(peer, f"{peer} named values for trial {number} that are not readable") from None
-        if not isinstance(values, dict) or any(key not in tunable or not tunable[key].admits(key, values[key]) for key in values):
-            raise ProtocolError(
-                peer, f"{peer} named values for trial {number} that the contract's tuning.keys and tuning.allow here do not allow"
-            )
-        values_of = {trial.number: trial.values for trial in finished}
-        last = max(values_of, default=0)
-        is_due = number in values_of if message.over else last < number <= most or (again and number == last > 0)
-        if not is_due or values_of.get(number, values) != values:
-            raise ProtocolError(peer, f"{peer} named trial {number}{' the best' if message.over else ''}, which is not due")
+        values = _checked(message, channel, tunable, finished, most=most, again=again)
         again = False
         if message.over:
             _write_tuned(job, values)
@@ -264,6 +246,40 @@ def _of_trial(agreement: Agreement, trial: Job) -> Agreement:
 
 def _named(job: Job) -> list[tuple[str, Channel]]:
     return [(name, job.channels[name]) for name in job.contract.feature_parties]
+
+
+def _check_terms(terms: TuningTerms, channel: Channel, contract: Contract) -> None:
+    if terms.trials < 1 or len(terms.keys) > _MOST_KEYS or not set(terms.keys) <= set(contract.tuning.keys):
+        raise ProtocolError(
+            channel.peer, f"{channel.peer} allows {terms.trials} trials of keys that the contract's tuning.keys do not all have"
+        )
+
+
+def _checked(
+    message: NextTrial,
+    channel: Channel,
+    tunable: Mapping[str, TunedKey],
+    finished: Sequence[TrialRecord],
+    *,
+    most: int,
+    again: bool,
+) -> dict[str, Any]:
+    """Check the values of a trial; raises ProtocolError for one that is not due, or values that this party does not allow."""
+    peer, number = channel.peer, message.number
+    try:
+        values = json.loads(message.values)
+    except (ValueError, RecursionError):
+        raise ProtocolError(peer, f"{peer} named values for trial {number} that are not readable") from None
+    if not isinstance(values, dict) or any(key not in tunable or not tunable[key].admits(key, values[key]) for key in values):
+        raise ProtocolError(
+            peer, f"{peer} named values for trial {number} that the contract's tuning.keys and tuning.allow here do not allow"
+        )
+    values_of = {trial.number: trial.values for trial in finished}
+    last = max(values_of, default=0)
+    is_due = number in values_of if message.over else last < number <= most or (again and number == last > 0)
+    if not is_due or values_of.get(number, values) != values:
+        raise ProtocolError(peer, f"{peer} named trial {number}{' the best' if message.over else ''}, which is not due")
+    return values
 
 
 def _note(job: Job, finished: Sequence[TrialRecord]) -> None:
