@@ -14,10 +14,12 @@ from tiny import columns, contract_values, tables, weights
 
 from tallystick.cli.watch import JsonLines
 from tallystick.config.contract import parse_contract
+from tallystick.config.party import parse_party
 from tallystick.config.unaligned import METHODS as DECLARED
 from tallystick.dataset.own_rows import Before, own_folds_of
 from tallystick.errors import ConfigError, DataError, category_of
 from tallystick.job.phases import train
+from tallystick.job.process import _check_labels
 from tallystick.metrics import auc
 from tallystick.privacy.events import PureDP
 from tallystick.privacy.ledger import Ledger
@@ -26,6 +28,8 @@ from tallystick.run_folder.folder import RunFolder
 from tallystick.run_folder.local_scores import calibrated_alone
 from tallystick.run_folder.trained import Architecture, TrainedLabelParty
 from tallystick.simulation import Silent, simulate
+from tallystick.tables.keys import keys_of
+from tallystick.tables.lazy_table import LazyTable
 from tallystick.tables.split import TRAINING, split_by_hash
 from tallystick.training.calibration import fit_line
 from tallystick.training.label_party import train_label_party
@@ -464,6 +468,35 @@ def test_warm_start_without_unaligned_rows_trains_as_none_and_says_so(tmp_path):
     trained = TrainedLabelParty.load(run_folder, Architecture.of(agreed, "bank"))
     assert trained.dispensed
     assert trained.folds == 4
+
+
+def test_labels_that_a_run_was_charged_for_are_the_same_on_resume_where_warm_start_is_none(tmp_path):
+    """The run trained by the contract that its alignment gave; whoever goes on compares the labels by the same one."""
+    given = frames()
+    given["bank"] = given["bank"].filter(pl.col("id").is_in(given["shop"]["id"].implode())).sort("y", "id")
+    defense = [{"method": "label-dp", "epsilon": 1.0}]
+    values = contract("warm-start", training__epochs=1, evaluation=QUICKLY, defense=defense)
+    simulate(values, given, own_columns(), watcher=Silent(), folder=tmp_path)
+    agreed = parse_contract(values)
+    party = parse_party({"party": "bank", "table": {"path": "table.csv"}, **own_columns()["bank"]}, folder=tmp_path)
+    folder = RunFolder.latest(tmp_path / "bank", agreed, party="bank")
+    frame = given["bank"]
+    keys = keys_of(LazyTable.of(frame), party, agreed.alignment)
+    _check_labels(agreed, party, folder, LazyTable.of(frame), keys)
+    other = LazyTable.of(frame.with_columns(y=1 - pl.col("y")))
+    with pytest.raises(DataError, match="the labels are not those that this run was charged for"):
+        _check_labels(agreed, party, folder, other, keys)
+
+
+def test_what_a_search_writes_keeps_the_method_that_had_nothing_to_do():
+    agreed = parse_contract(
+        {**contract("warm-start"), "tuning": {"keys": {"training.learning_rate": {"low": 0.001, "high": 0.1}}}}
+    )
+    derived = agreed.without_unaligned()
+    tuned = derived.tuned({"training.learning_rate": 0.05})
+    assert (tuned.unaligned.method, tuned.agreed.unaligned.method) == ("none", "warm-start")
+    assert tuned.hash == agreed.tuned({"training.learning_rate": 0.05}).hash
+    assert derived.for_trial().hash == agreed.for_trial().hash
 
 
 def test_no_aligned_row_of_a_class():

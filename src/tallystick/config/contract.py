@@ -227,6 +227,8 @@ class Contract(Model):
 
         What was left out stays out. Raises ConfigError for values that the contract cannot have together.
         """
+        if self._agreed is not None:
+            return self._agreed.tuned(values).without_unaligned()
         changed = self.model_dump(mode="json", exclude_unset=True)
         changed.pop("tuning", None)
         for key, value in values.items():

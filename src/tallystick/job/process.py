@@ -28,6 +28,7 @@ from tallystick.errors import (
 )
 from tallystick.job.job import ALL_PHASES, Job
 from tallystick.job.log import LOG, Logbook, RunLog
+from tallystick.job.phases.align import linked_contract
 from tallystick.job.phases.defense import check_charged_labels
 from tallystick.job.phases.tuning import allowed_keys, open_trials, trials_left
 from tallystick.job.preflight import identity_of, proxy_of, require
@@ -171,6 +172,7 @@ def _check_labels(contract: Contract, party: PartyFile, folder: RunFolder, frame
     """Refuse to go on with a run, or a trial that is not over, with other labels than it was charged for; raises DataError."""
     if (saved := folder.load_alignment()) is None:
         return
+    contract = linked_contract(contract, party.party, saved[1])
     own = OwnRows(party=party, is_label=True, frame=frame, keys=keys, alignment=saved[1])
     for place in (folder, *open_trials(folder)):
         check_charged_labels(contract, place, own.used_labels(contract))

@@ -95,10 +95,14 @@ def linked_job(job: Job, alignment: Alignment) -> Job:
     A method for unaligned rows that can be dispensed with is none where every id of the label party is common. All parties know
     that from the alignment, so all of them decide alike what such rows would rule out: folds, a refit, screening of columns.
     """
-    contract = job.contract
-    if not contract.unaligned.facts.dispensable or match_rate(contract, job.name, alignment) < 1:
-        return job
-    return replace(job, contract=contract.without_unaligned())
+    return replace(job, contract=linked_contract(job.contract, job.name, alignment))
+
+
+def linked_contract(contract: Contract, party: str, alignment: Alignment) -> Contract:
+    """Give the contract that the rows of an alignment are trained by, as ``linked_job`` says."""
+    if not contract.unaligned.facts.dispensable or match_rate(contract, party, alignment) < 1:
+        return contract
+    return contract.without_unaligned()
 
 
 def align(

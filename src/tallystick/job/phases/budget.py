@@ -108,7 +108,9 @@ class Ahead:
         else:
             ahead = evaluation_ahead(contract)
             if not count.charged:  # else the rest of training is charged for, or charges for itself
-                ahead = ahead.and_then(training_ahead(contract, contract.training.resolved(self._rows)))
+                # Where every id of the label party is common, what unaligned rows rule out holds again: a refit embeds once more.
+                most_sent = contract.without_unaligned() if contract.unaligned.facts.dispensable else contract
+                ahead = ahead.and_then(training_ahead(most_sent, contract.training.resolved(self._rows)))
             most = count.and_then(ahead).most
         return [noise.event(most - count.charged)] if most > count.charged else []
 

@@ -288,7 +288,7 @@ def _note(job: Job, finished: Sequence[TrialRecord]) -> None:
 
 def _write_tuned(job: Job, values: Mapping[str, Any]) -> None:
     """Leave the contract with the best values: the same for all parties, which still have to agree on it by running it."""
-    tuned = job.contract.tuned(values)
+    tuned = job.contract.agreed.tuned(values)
     text = yaml.safe_dump(tuned.model_dump(mode="json", exclude_unset=True), sort_keys=False)
     write_bytes(job.folder.path / TUNED, text.encode())
     job.logbook.watcher.say(f"best: {told(values)}; the contract with it: {job.folder.path / TUNED}")
