@@ -6,9 +6,11 @@ Hypothesis draws the cells; a reader pair that disagrees must refuse the column 
 import tempfile
 from datetime import UTC, date, datetime
 from pathlib import Path
+from urllib.parse import quote
 
 import numpy as np
 import polars as pl
+import postgres
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -17,7 +19,9 @@ from tiny import contract_values
 
 from tallystick.config.contract import parse_contract
 from tallystick.config.party import parse_party
-from tallystick.errors import DataError
+from tallystick.config.serving import Postgres
+from tallystick.errors import DataError, StoreError
+from tallystick.scoring.stores.postgres import PostgresStore
 from tallystick.serving.problem_details import Problem
 from tallystick.serving.requests import Reader, ScoreRequest
 from tallystick.tables.encoder import Encoder
@@ -84,39 +88,116 @@ def served(rows: pl.DataFrame, encoder: Encoder, way: str, folder: Path):
     return reader.arrow(sink.getvalue().to_pybytes()).own
 
 
+class Server:
+    """A PostgreSQL server: rows are laid into it, read by a query, and looked up by key."""
+
+    def __init__(self, address):
+        import adbc_driver_postgresql.dbapi as dbapi
+
+        self.place = {"database": f"postgresql://me@{address}"}
+        self._connection = dbapi.connect(f"postgresql://me:{quote(postgres.PASSWORD)}@{address}", autocommit=True)
+
+    def write(self, rows):
+        with self._connection.cursor() as cursor:
+            cursor.adbc_ingest("rows", rows.to_arrow(compat_level=pl.CompatLevel.oldest()), mode="replace")
+
+    def read(self, folder, trained):
+        party = party_of({"query": "SELECT * FROM rows"} | self.place, folder)
+        return read_rows(party.table, party, trained=trained)
+
+    def looked_up(self, encoder, schema, keys):
+        config = Postgres.model_validate(
+            {"method": "postgres", "query": "SELECT id AS key, x FROM rows WHERE id = ANY($1)"} | self.place
+        )
+        store = PostgresStore(config, encoder, schema, text=())
+        try:
+            return store.find([key.encode() for key in keys]).features_E
+        finally:
+            store.close()
+
+    def close(self):
+        self._connection.close()
+
+
+@pytest.fixture(scope="module")
+def server():
+    """A real server, which is ended with the module; its password is where libpq looks for one."""
+    pytest.importorskip("adbc_driver_postgresql", reason="no driver (pip install 'tallystick[postgres]')")
+    with pytest.MonkeyPatch.context() as patch, postgres.server() as address:
+        patch.setenv("PGPASSWORD", postgres.PASSWORD)
+        server = Server(address)
+        yield server
+        server.close()
+
+
 MAY_REFUSE = {"codes": {"json"}, "digits": {"json"}}
 """JSON has types: text is no number where a CSV without a letter in it trained numbers. All else must be read."""
 FRAMES = ("csv", "parquet", "duckdb", "polars", "pandas", "arrow", "fixed offset")
+
+
+def rows_of(kind, data):
+    """Draw a table of a key and a column of this kind."""
+    dtype, cells = KINDS[kind]
+    drawn = data.draw(st.lists(st.none() | cells, min_size=4, max_size=8))
+    return pl.DataFrame({"id": [f"k{number}" for number in range(len(drawn))], "x": pl.Series(drawn, dtype=dtype)})
+
+
+def brought(rows, folder, way, trained, server):
+    return server.read(folder, trained) if way == "postgres" else read(rows, folder, way, trained)
+
+
+def compared(rows, way, later_ways, *, may_refuse=frozenset(), server=None):
+    """Train on rows that one reader brings; whatever brings them later gives the same values, or names the column."""
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        party, first = party_of({"path": "t.csv"}, folder), brought(rows, folder, way, None, server)
+        encoder = Encoder.of_party(first, party, np.arange(rows.height), numbers="plain")
+        if encoder is None:  # one value alone
+            return
+        wanted, refused = values(encoder.encode(first).unpacked()), []
+        for later in later_ways:
+            try:
+                if later in ("json", "stream"):
+                    later_values = values(served(rows, encoder, later, folder))
+                elif later == "postgres store":
+                    later_values = values(server.looked_up(encoder, first.schema, rows["id"]))
+                else:
+                    frame = brought(rows, folder, later, encoder, server)
+                    later_values = values(encoder.encode(frame).unpacked())
+                    again = extended(encoder, frame, party, np.arange(rows.height))
+                    assert values(again.encode(frame).unpacked()) == wanted, (way, later, "start from")
+            except (DataError, Problem, StoreError) as error:
+                said = str(getattr(error, "detail", error))
+                assert "column 'x'" in said, (way, later, said)
+                refused.append(later)
+            else:
+                assert later_values == wanted, (way, later)
+        assert way not in refused
+        assert set(refused) <= may_refuse, (way, refused)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=8, deadline=None, derandomize=True)
 @given(data=st.data())
 def test_a_column_is_encoded_alike_whichever_reader_brings_it(kind, data):
-    dtype, cells = KINDS[kind]
-    drawn = data.draw(st.lists(st.none() | cells, min_size=4, max_size=8))
-    rows = pl.DataFrame({"id": [f"k{number}" for number in range(len(drawn))], "x": pl.Series(drawn, dtype=dtype)})
-    with tempfile.TemporaryDirectory() as place:
-        folder, way = Path(place), data.draw(st.sampled_from(FRAMES))
-        party, first = party_of({"path": "t.csv"}, folder), read(rows, folder, way, None)
-        encoder = Encoder.of_party(first, party, np.arange(rows.height), numbers="plain")
-        if encoder is None:  # one value alone
-            return
-        wanted, refused = values(encoder.encode(first).unpacked()), []
-        for later in (*FRAMES, "json", "stream"):
-            try:
-                if later in FRAMES:
-                    frame = read(rows, folder, later, encoder)
-                    found = values(encoder.encode(frame).unpacked())
-                    again = extended(encoder, frame, party, np.arange(rows.height))
-                    assert values(again.encode(frame).unpacked()) == wanted, (way, later, "start from")
-                else:
-                    found = values(served(rows, encoder, later, folder))
-            except (DataError, Problem) as error:
-                said = str(getattr(error, "detail", error))
-                assert "column 'x'" in said, (way, later, said)
-                refused.append(later)
-            else:
-                assert found == wanted, (way, later)
-        assert way not in refused
-        assert set(refused) <= MAY_REFUSE.get(kind, set()), (way, refused)
+    rows, way = rows_of(kind, data), data.draw(st.sampled_from(FRAMES))
+    compared(rows, way, (*FRAMES, "json", "stream"), may_refuse=MAY_REFUSE.get(kind, set()))
+
+
+@pytest.mark.parametrize("examples", [2, pytest.param(20, marks=pytest.mark.long)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_column_of_a_postgresql_server_is_encoded_alike(kind, examples, server):
+    """Its rows are trained on and read by the others, and the other way round; a store of rows looks them up by key, too."""
+
+    @settings(max_examples=examples, deadline=None, derandomize=True)
+    @given(data=st.data())
+    def tried(data):
+        rows = rows_of(kind, data)
+        server.write(rows)
+        if data.draw(st.booleans()):
+            later_ways, may_refuse = (*FRAMES, "postgres", "postgres store", "json", "stream"), MAY_REFUSE.get(kind, set())
+            compared(rows, "postgres", later_ways, may_refuse=may_refuse, server=server)
+        else:
+            compared(rows, data.draw(st.sampled_from(FRAMES)), ("postgres", "postgres store"), server=server)
+
+    tried()
