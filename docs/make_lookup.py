@@ -31,15 +31,17 @@ BOUNDS = {
     "max_length": "length at most",
 }
 
-SHORT = {"unaligned.method": "how they train, and get a score: [methods](methods.md#rows-without-a-partners-row)"}
+SHORT = {
+    "defense[].method": "which method",
+    "unaligned.method": "how they train, and get a score: [methods](methods.md#rows-without-a-partners-row)",
+}
 APART = ("alignment.similarity", "model.merge")
 CONTRACT = {
     "": "Every party of a job has the same contract. These keys hold no others:",
     "parties": "There is one label party and at least one feature party. A union takes one feature party only. "
     "`union-with-helper` and `similarity` need a helper, and the other methods have none.",
-    "alignment": "[Alignments](../explanation/alignments.md) says which method to choose. Every method needs `keys`, except that "
-    "`similarity` has `alignment.similarity` in their place. `duplicates: all` goes with an intersection only; "
-    "[tables](data.md#several-rows-of-one-key) says what it discloses.\n\n"
+    "alignment": "[Alignments](../explanation/alignments.md) says which method to choose, and "
+    "[tables](data.md#several-rows-of-one-key) what `duplicates: all` discloses.\n\n"
     "**The match rate** is the number of ids that all parties have, divided by the number of the label party's ids, "
     "dummies included. Every party knows both numbers from the alignment, so `min_match_rate` tells nobody more. If "
     "the rate is lower, all parties end together before training. They keep what the alignment told them. Without the"
@@ -132,8 +134,8 @@ def configuration() -> str:
         "# Configuration, from the code",
         "`make reference` makes this page from the classes that read the files, so no key is missing here. "
         "[The contract and the party file](../explanation/a-run.md#the-contract-and-the-party-file) explains the two files. "
-        "A `[]` after a key says that its value is a list. A method in brackets, as in `defense[].(marvell).power`, says that "
-        "the key goes with this method only.",
+        "A `[]` after a key says that its value is a list. Methods in brackets, as in `defense[].(marvell).power`, say that "
+        "the key goes with these only.",
     ]
     for title, model, notes in (("The contract", Contract, CONTRACT), ("The party file", PartyFile, PARTY)):
         parts += [f"## {title}", notes[""]]
@@ -156,6 +158,7 @@ def _sections(model: type[BaseModel]) -> Iterator[tuple[str, list[str]]]:
     nested: dict[str, list[str]] = {}
     for row in _rows(model, ""):
         key = row.split("`")[1]
+        key = re.sub(r"\([^)]*\)\.", "", key)
         section = next((part for part in APART if key.startswith(part)), re.split(r"[.\[]", key)[0])
         nested.setdefault(section, []).append(row)
     for section, rows in list(nested.items()):
@@ -268,16 +271,30 @@ def _rows(model: type[BaseModel], above: str) -> Iterator[str]:
         if len(models) == 1:
             yield from _rows(models[0], f"{key}{many}.")
         elif models:
-            yield from _choice(models, f"{key}{many}.")
+            yield from _choice(models, f"{key}{many}.", str(field.discriminator or _tag(field.annotation)))
 
 
-def _choice(models: list[type[BaseModel]], above: str) -> Iterator[str]:
-    """Rows of an entry that is one of several classes, by its method."""
-    found = {get_args(inner.model_fields["method"].annotation)[0]: inner for inner in models}
-    yield f"| `{above}method` | {', '.join(f'`{name}`' for name in found)} | required | which method |"
-    for name, inner in found.items():
-        rows = _rows(inner, f"{above}({name}).")
-        yield from (row for row in rows if not row.startswith(f"| `{above}({name}).method`"))
+def _tag(kind: Any) -> str:
+    """Find the key that chooses one of the classes that an annotation holds."""
+    return next(note.discriminator for note in _nested(kind) if getattr(note, "discriminator", None))
+
+
+def _choice(models: list[type[BaseModel]], above: str, tag: str) -> Iterator[str]:
+    """Rows of a section that is one of several classes: a row once, in brackets the choices that have it, if not all."""
+    names = {model: [str(value) for value in get_args(model.model_fields[tag].annotation)] for model in models}
+    usual = next((model.model_fields[tag].default for model in models if not model.model_fields[tag].is_required()), None)
+    about = SHORT.get(f"{above}{tag}") or _plain("; ".join(dict.fromkeys(str(m.model_fields[tag].description) for m in models)))
+    values = ", ".join(f"`{name}`" for each in names.values() for name in each)
+    yield f"| `{above}{tag}` | {values} | {f'`{usual}`' if usual else 'required'} | {about} |"
+    rows: dict[str, list[type[BaseModel]]] = {}
+    for model in models:
+        for row in _rows(model, above):
+            if not row.startswith(f"| `{above}{tag}`"):
+                rows.setdefault(row, []).append(model)
+    for row, having in rows.items():
+        which = f"({', '.join(name for model in having for name in names[model])})."
+        is_nested = "." in row.split("`")[1].removeprefix(above)  # and stands below a row that says which
+        yield row if is_nested or len(having) == len(models) else row.replace(f"`{above}", f"`{above}{which}", 1)
 
 
 def _models(kind: Any) -> Iterator[type[BaseModel]]:

@@ -3,12 +3,25 @@
 import difflib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializationInfo,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    ValidationInfo,
+    model_serializer,
+    model_validator,
+)
 from pydantic.fields import FieldInfo
 
 from tallystick.errors import ConfigError, printable
@@ -59,6 +72,79 @@ class Model(BaseModel):
     """Base of every config model: frozen, no unknown keys, no NaN."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True)
+
+
+class Choice(Model):
+    """Base of the classes of a tagged union: the value of one key, such as ``method``, chooses one of them.
+
+    All classes without subclasses below one direct subclass of ``Choice``, the family, are its choices. Each has the keys that go
+    with it and no others, so that other states cannot be written. What stands for a key that only other choices have is the
+    default that it has there, or a class variable of this name. It is written out in the canonical form, so that every contract
+    has the same keys, and it is accepted where it is read again.
+    """
+
+    @classmethod
+    def choices(cls) -> tuple[type["Choice"], ...]:
+        """Return all classes of the family, in the order of the source."""
+        return tuple(_leaves(next(base for base in cls.__mro__ if Choice in base.__bases__)))
+
+    @classmethod
+    def absent(cls) -> dict[str, Any]:
+        """Return the keys that only other choices have, and what stands for them here, as JSON has it."""
+        values = {}
+        for choice in cls.choices():
+            for name, field in choice.model_fields.items():
+                if name not in cls.model_fields and name not in values:
+                    value = vars(cls)[name] if name in vars(cls) else field.get_default(call_default_factory=True)
+                    values[name] = list(value) if isinstance(value, tuple) else value
+        return values
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_absent(cls, values: Any) -> Any:
+        if not isinstance(values, Mapping):
+            return values
+        absent = cls.absent()
+        return {key: value for key, value in values.items() if key not in absent or not _same(value, absent[key])}
+
+    @model_serializer(mode="wrap")
+    def _with_absent(self, written: SerializerFunctionWrapHandler, info: SerializationInfo) -> dict[str, Any]:
+        values: dict[str, Any] = written(self)
+        if info.exclude_unset:
+            return values
+        every = values | self.absent()
+        return {key: every[key] for key in _family_keys(type(self)) if key in every}
+
+
+def _leaves(family: type[Choice]) -> Iterator[type[Choice]]:
+    for each in family.__subclasses__():
+        yield from _leaves(each) if each.__subclasses__() else [each]
+
+
+def _family_keys(choice: type[Choice]) -> list[str]:
+    """List the keys of all classes of a family, each where the classes that have it have it."""
+    keys: list[str] = []
+    for each in choice.choices():
+        place = len(keys)
+        for name in reversed(each.model_fields):
+            if name in keys:
+                place = keys.index(name)
+            else:
+                keys.insert(place, name)
+    return keys
+
+
+def _same(value: Any, other: Any) -> bool:
+    return type(value) is type(other) and value == other
+
+
+def usual(key: str, value: str) -> BeforeValidator:
+    """Choose this value of a tagged union's key where it is left out."""
+
+    def filled_in(values: Any) -> Any:
+        return {key: value, **values} if isinstance(values, Mapping) else values
+
+    return BeforeValidator(filled_in)
 
 
 class Problems(ValueError):
@@ -160,8 +246,9 @@ def shown(value: Any) -> str:
     if value is None or isinstance(value, bool | int | float):
         return json.dumps(value)
     if isinstance(value, list | tuple):
-        text = "[" + ", ".join(shown(item) or "..." for item in value) + "]"
-        return text if len(text) <= _SHOWN_CHARACTERS else ""
+        items = [shown(item) for item in value]
+        text = f"[{', '.join(items)}]"
+        return text if all(items) and len(text) <= _SHOWN_CHARACTERS else ""
     return ""
 
 
@@ -222,39 +309,44 @@ def _lines(model: type[Model], error: ValidationError) -> list[str]:
     # A number or auto is a union: pydantic has a line for each half, below the key.
     either = {problem["loc"][:-1] for problem in problems if problem["loc"][-1:] == _AUTO}
     for problem in problems:
-        or_auto = ""
+        or_auto, depth = "", len(problem["loc"])
         if problem["loc"][-1:] == _AUTO:
             continue
+        if problem["type"] == "too_short" and any(each["loc"][:depth] == problem["loc"] != each["loc"] for each in problems):
+            continue  # pydantic does not count entries that have a problem of their own
         if problem["loc"][:-1] in either:
             problem["loc"], or_auto = problem["loc"][:-1], ", or auto"
-        key = redacted(".".join(str(step) for step in _keys(model, problem["loc"])))
-        cause = problem.get("ctx", {}).get("error")
+        place = _Place.at(model, problem["loc"])
+        name = str(place.keys[-1]) if place.keys else ""
+        key, value = redacted(".".join(map(str, place.keys))), shown(problem["input"])
+        key_with_value = f"{key} = {value}" if value else key
+        about = place.owner.model_fields[name].description if place.owner and name in place.owner.model_fields else None
+        cause, kind, context = problem.get("ctx", {}).get("error"), problem["type"], problem.get("ctx", {})
         if isinstance(cause, Problems):
             lines += [f"{key}.{line}" if key else line for line in cause.problems]
-            continue
-        if isinstance(cause, Unshown):
+        elif isinstance(cause, Unshown):
             lines.append(f"{key}: {cause}")
-            continue
-        kind = problem["type"]
-        if kind == "extra_forbidden":
-            owner = _model_at(model, problem["loc"][:-1])
-            fields = owner.model_fields if owner else ()
-            lines.append(f"{key}: is not a known key; {did_you_mean(str(problem['loc'][-1]), fields)}")
+        elif kind == "extra_forbidden" and (others := place.choices_with(name)):
+            lines.append(f"{key_with_value}: goes with {others} only; leave it out")
+        elif kind == "extra_forbidden":
+            known = {field for owner in place.choices or (place.owner or Model,) for field in owner.model_fields}
+            lines.append(f"{key}: is not a known key; {did_you_mean(name, known)}")
         elif kind == "union_tag_invalid":
-            # Pydantic quotes what it expects: 'marvell', 'isotropic', ...
-            tag, tags = problem["ctx"]["tag"], re.findall(r"'([^']*)'", problem["ctx"]["expected_tags"])
-            tag_key = problem["ctx"]["discriminator"].strip("'")
-            lines.append(f"{key}.{tag_key} = {shown(tag)}: is not known; {did_you_mean(tag, tags)}")
+            tag = context["discriminator"].strip("'")
+            wrong = problem["input"].get(tag) if isinstance(problem["input"], Mapping) else context["tag"]
+            tags = re.findall(r"'([^']*)'", context["expected_tags"])  # pydantic quotes them: 'marvell', 'isotropic', ...
+            lines.append(f"{key}.{tag} = {shown(wrong)}: is not known; {did_you_mean(str(wrong), tags)}")
         elif kind == "missing":
-            owner = _model_at(model, problem["loc"][:-1])
-            about = owner.model_fields[str(problem["loc"][-1])].description if owner else None
-            lines.append(f"{key}: is missing{f'; it says: {about}' if about else ''}")
+            needed = f"{place.choice} needs it; " if place.choice else ""
+            lines.append(f"{key}: is missing{f'; {needed}it says: {about}' if about else ''}")
+        elif kind == "literal_error" and (others := place.choices_with(name, value=problem["input"])):
+            allowed = _allowed(kind, context, problem["msg"])
+            lines.append(f"{key_with_value}: goes with {others} only; here it {allowed}; it says: {about}")
         else:
-            value = shown(problem["input"])
-            allowed = _allowed(kind, problem.get("ctx", {}), problem["msg"])
-            if kind == "tuple_type" and ((example := _example(model, problem["loc"])) or isinstance(problem["input"], Mapping)):
+            allowed = _allowed(kind, context, problem["msg"])
+            if kind == "tuple_type" and ((example := _example(place)) or isinstance(problem["input"], Mapping)):
                 allowed = f"must be a list, with a `- ` before each entry{example}"
-            lines.append(f"{key}{f' = {value}' if value else ''}: {allowed}{or_auto}")
+            lines.append(f"{key_with_value}: {allowed}{or_auto}")
     return lines
 
 
@@ -310,46 +402,97 @@ def _allowed(kind: str, context: Mapping[str, Any], message: str) -> str:
     return message[:1].lower() + message[1:]
 
 
-def _model_at(model: type[Model], path: tuple[int | str, ...]) -> type[Model] | None:
-    """Find the model whose keys stand at ``path``, stepping through models, mappings and lists."""
-    current: Any = model
-    for step in path:
-        if isinstance(current, type) and issubclass(current, Model):
-            field = current.model_fields.get(str(step))
-            current = _required(field.annotation) if field else None
-        elif member := _tagged(current, step):
-            current = member
-        else:
-            arguments = get_args(current)
-            current = _required(arguments[-1] if get_origin(current) is dict else arguments[0]) if arguments else None
-    return current if isinstance(current, type) and issubclass(current, Model) else None
+@dataclass(frozen=True, kw_only=True)
+class _Place:
+    """Where a problem is.
+
+    Args:
+        keys: the keys of the file that lead there, without pydantic's own steps, such as the tags of unions.
+        kind: the type there.
+        owner: the class that has the last key, or should have it.
+        choices: the classes of a tagged union, if the owner is one of them.
+        tag: the key that chooses one of these.
+        choice: this key and its value, if the owner is one of them.
+    """
+
+    keys: tuple[int | str, ...] = ()
+    kind: Any
+    owner: type[Model] | None = None
+    choices: tuple[type[Model], ...] = ()
+    tag: str = ""
+    choice: str = ""
+
+    @classmethod
+    def at(cls, model: type[Model], path: tuple[int | str, ...]) -> "_Place":
+        """Follow a problem's path through models, unions, mappings and lists."""
+        place = cls(kind=model)
+        for step in path:
+            kind = _required(place.kind)
+            union, tag = _union(kind)
+            tags = _tags(union, tag)
+            if step in tags:
+                choices = tuple(_models(union))
+                choice = f"{'.'.join(map(str, (*place.keys, tag)))} = {step}"
+                place = replace(place, kind=tags[step], choices=choices, tag=tag, choice=choice)
+            elif isinstance(kind, type) and issubclass(kind, Model):
+                field = kind.model_fields.get(str(step))
+                inner: Any = field.annotation if field is not None else None
+                if field is not None and field.discriminator is not None:
+                    inner = Annotated[inner, field]
+                among = place if kind in place.choices else cls(kind=None)
+                place = replace(among, keys=(*place.keys, step), kind=inner, owner=kind)
+            elif step != "[key]":
+                arguments = get_args(kind)
+                inner = (arguments[-1] if get_origin(kind) is dict else arguments[0]) if arguments else None
+                place = cls(keys=(*place.keys, step), kind=inner)
+        return place
+
+    def choices_with(self, key: str, *, value: Any = None) -> str:
+        """Name the other choices that have such a key, or that allow this value of it; empty if none does."""
+        tags = [
+            str(tag)
+            for choice in self.choices
+            if key in choice.model_fields and (value is None or value in get_args(choice.model_fields[key].annotation))
+            for tag in get_args(choice.model_fields[self.tag].annotation)
+        ]
+        *first, last = dict.fromkeys(tags) or [""]
+        names = f"{', '.join(first)} or {last}" if first else last
+        return f"{self.choice.partition(' = ')[0]} = {names}" if tags else ""
 
 
-def _example(model: type[Model], path: tuple[int | str, ...]) -> str:
-    """Show how an entry of the list at ``path`` looks, where its type says so."""
-    owner = _model_at(model, path[:-1])
-    arguments = get_args(owner.model_fields[str(path[-1])].annotation) if owner else ()
+def _union(kind: Any) -> tuple[Any, str]:
+    """Return a tagged union and the key that chooses one of its parts; an empty key for all else."""
+    notes = get_args(kind)[1:] if get_origin(kind) is Annotated else ()
+    tag = next((note.discriminator for note in notes if isinstance(note, FieldInfo) and note.discriminator), "")
+    return (get_args(kind)[0], str(tag)) if tag else (None, "")
+
+
+def _models(kind: Any) -> list[type[Model]]:
+    """List the classes that a type is a union of."""
+    if isinstance(kind, type):
+        return [kind] if issubclass(kind, Model) else []
+    return [model for part in get_args(kind) for model in _models(part)]
+
+
+def _tags(union: Any, tag: str) -> dict[Any, Any]:
+    """Return the part of a union that each value of the tag chooses: a class, or a union again."""
+    return {
+        value: part
+        for part in get_args(union)
+        for model in _models(part)
+        for value in get_args(model.model_fields[tag].annotation)
+    }
+
+
+def _example(place: _Place) -> str:
+    """Show how an entry of the list there looks, where its type says so."""
+    arguments = get_args(place.kind)
     notes = get_args(arguments[0])[1:] if arguments and get_origin(arguments[0]) is Annotated else ()
     examples = next((note.examples for note in notes if isinstance(note, FieldInfo) and note.examples), None)
     if not examples:
         return ""
     values = ", ".join(f"{key}: {value}" for key, value in examples[0].items())
     return f", such as `- {{{values}}}`"
-
-
-def _tagged(union: Any, tag: int | str) -> type[Model] | None:
-    """Find the model of a tagged union whose ``method`` is ``tag``."""
-    if get_origin(union) is not Annotated:
-        return None
-    members = [member for member in get_args(get_args(union)[0]) if issubclass(member, Model)]
-    return next((member for member in members if tag in get_args(member.model_fields["method"].annotation)), None)
-
-
-def _keys(model: type[Model], path: tuple[int | str, ...]) -> list[int | str]:
-    """Leave out of a problem's path what is no key of the file: pydantic's own words, and the tags of tagged unions."""
-    steps = [step for step in path if step != "[key]"]
-    tags = [index for index in range(1, len(steps)) if isinstance(steps[index - 1], int) and isinstance(steps[index], str)]
-    return [step for index, step in enumerate(steps) if index not in tags or _model_at(model, path[:index]) is not None]
 
 
 def _required(annotation: Any) -> Any:

@@ -323,7 +323,10 @@ def test_terms_that_do_not_go_together_are_named(terms, said):
 def test_the_contract_has_keys_or_similarity_as_its_method_asks():
     values = similarity_contract()
     values["alignment"]["keys"] = [{"name": "id"}]
-    with pytest.raises(ConfigError, match=r"alignment.method = similarity has none"):
+    with pytest.raises(
+        ConfigError,
+        match=r"alignment.keys: goes with alignment.method = intersection, union or .* only; leave it",
+    ):
         parse_contract(values)
     del values["alignment"]["keys"], values["alignment"]["similarity"]
     with pytest.raises(ConfigError, match=r"alignment.similarity: is missing"):

@@ -410,12 +410,14 @@ def test_the_audit_says_that_only_aligned_rows_are_attacked():
 
 # --- bad input
 
+NEAREST = {"dimensions": [{"name": "id"}], "neighbors": 1, "helper_sees": "clear"}
+
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
         ({"alignment__method": "union"}, "alignment.method = union leaves no row without a partner's row"),
-        ({"alignment__method": "similarity"}, "by similarity every row has its nearest candidates"),
+        ({"alignment": {"method": "similarity", "similarity": NEAREST}}, "by similarity every row has its nearest candidates"),
         ({"settings": {"dropout": 1.0}}, "unaligned.dropout"),
         ({"settings": {"method": "fedcvt"}, "target": {"type": "multiclass", "classes": 3}}, "needs two classes"),
         ({"settings": {"method": "fedcvt"}, "parties": ("bank", "club", "shop")}, "is for one feature party, found 2"),

@@ -9,7 +9,7 @@ import torch
 from listening import Listening
 from torch import nn
 
-from tallystick.config.sections import AlignmentConfig
+from tallystick.config.alignment import IntersectionConfig
 from tallystick.errors import ProtocolError, StoreError
 from tallystick.network.channel import memory_channels
 from tallystick.network.messages import Array
@@ -36,7 +36,7 @@ class Bottom(nn.Module):
 
 def snapshot():
     frame = pl.DataFrame({"id": [key.decode() for key in KEYS], "x": np.arange(ROWS, dtype=np.float64)})
-    alignment = AlignmentConfig.model_validate({"keys": [{"name": "id"}]})
+    alignment = IntersectionConfig.model_validate({"keys": [{"name": "id"}]})
     keys = read_keys(frame, columns={"id": "id"}, alignment=alignment)
     return Snapshot.of(frame, keys, Encoder.fit(frame, FeatureColumns(numeric=("x",)), np.arange(ROWS)))
 

@@ -15,8 +15,8 @@ import polars as pl
 import pytest
 import torch
 
+from tallystick.config.alignment import IntersectionConfig
 from tallystick.config.party import FeatureColumns, SequenceConfig
-from tallystick.config.sections import AlignmentConfig
 from tallystick.config.serving import Postgres, Redis
 from tallystick.errors import StoreError
 from tallystick.network.addresses import free_port
@@ -51,7 +51,7 @@ KEYS = [b"id-7", b"nobody", b"id-3", b"id-7", b"id-39"]
 
 
 def snapshot(table=TABLE):
-    keys = read_keys(table, columns={"id": "id"}, alignment=AlignmentConfig.model_validate({"keys": [{"name": "id"}]}))
+    keys = read_keys(table, columns={"id": "id"}, alignment=IntersectionConfig.model_validate({"keys": [{"name": "id"}]}))
     return Snapshot.of(table, keys, ENCODER)
 
 
@@ -284,7 +284,7 @@ def test_a_key_that_names_several_rows_names_none():
     keys = read_keys(
         pl.concat([TABLE, TABLE[:1]]),
         columns={"id": "id"},
-        alignment=AlignmentConfig.model_validate({"keys": [{"name": "id"}], "duplicates": "all"}),
+        alignment=IntersectionConfig.model_validate({"keys": [{"name": "id"}], "duplicates": "all"}),
     )
     found = Snapshot.of(pl.concat([TABLE, TABLE[:1]]), keys, ENCODER).find([b"id-0", b"id-1"])
     assert found.is_found_B.tolist() == [False, True]

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tallystick.config.sections import AlignmentConfig, KeyColumn
+from tallystick.config.alignment import IntersectionConfig, KeyColumn
 from tallystick.errors import DataError, IdError
 from tallystick.reading import Step
 from tallystick.tables.keys import read_keys, spelling_hints
@@ -20,8 +20,8 @@ from tallystick.tables.normalise import join, normalise
 words = st.text(max_size=12)
 
 
-def alignment(*steps: Step, **rules: Any) -> AlignmentConfig:
-    return AlignmentConfig(keys=(KeyColumn(name="k", normalise=steps),), **rules)
+def alignment(*steps: Step, **rules: Any) -> IntersectionConfig:
+    return IntersectionConfig(keys=(KeyColumn(name="k", normalise=steps),), **rules)
 
 
 def ids(values: Any, *steps: Step, **rules: Any) -> list[bytes]:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tallystick.config.sections import AlignmentConfig
+from tallystick.config.alignment import IntersectionConfig
 from tallystick.reading import Step
 from tallystick.tables.keys import key_of
 from tallystick.tables.plain_keys import plain_key
@@ -23,7 +23,7 @@ column = st.tuples(plain, st.lists(st.sampled_from(STEPS), max_size=3))
 
 
 def by_table(cells, steps):
-    alignment = AlignmentConfig.model_validate(
+    alignment = IntersectionConfig.model_validate(
         {"keys": [{"name": str(place), "normalise": each} for place, each in enumerate(steps)]}
     )
     names = [str(place) for place in range(len(cells))]

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tallystick.config.alignment import IntersectionConfig
 from tallystick.config.party import PartyFile, parse_party
-from tallystick.config.sections import AlignmentConfig
 from tallystick.errors import ConfigError, DataError
 from tallystick.tables.keys import keys_of
 from tallystick.tables.lazy_table import LazyTable
 from tallystick.tables.repeats import with_summaries
 
-LOWER = AlignmentConfig.model_validate({"keys": [{"name": "id", "normalise": ["lower"]}]})
+LOWER = IntersectionConfig.model_validate({"keys": [{"name": "id", "normalise": ["lower"]}]})
 ORACLES = {
     "mean": statistics.fmean,
     "median": statistics.median,

@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 from pydantic import Field, PrivateAttr, model_validator
 
 from tallystick.alignment.linkages import LINKAGES, Linkage
+from tallystick.config.alignment import AlignmentConfig
 from tallystick.config.defense import DefenseEntry, defense_problems
 from tallystick.config.imputation import (
     defended_imputation_problems,
@@ -19,7 +20,6 @@ from tallystick.config.promotion import PromotionConfig, promotion_problems
 from tallystick.config.sections import (
     FULL_ALONE,
     WITHIN,
-    AlignmentConfig,
     ContractParty,
     EvaluationConfig,
     NetworkConfig,
@@ -297,38 +297,6 @@ def _party_problems(contract: Contract) -> list[str]:
     return problems
 
 
-def _key_problems(alignment: AlignmentConfig, linkage: Linkage) -> list[str]:
-    problems = []
-    method, names = alignment.method, [key.name for key in alignment.keys]
-    if alignment.protocol != "auto" and not linkage.protocols:
-        methods = " and ".join(name for name, facts in LINKAGES.items() if facts.protocols)
-        problems.append(f"alignment.protocol = {shown(alignment.protocol)}: goes with alignment.method = {methods} only")
-    if alignment.security == "malicious" and LINKAGES[method].against_cheaters is None:
-        problems.append("alignment.security = malicious: goes with alignment.method = intersection only")
-    if alignment.security == "malicious" and alignment.protocol == "diffie-hellman":
-        problems.append("alignment.security = malicious: is by oblivious transfer; leave alignment.protocol out")
-    if linkage.similar:
-        if alignment.similarity is None:
-            problems.append(f"alignment.similarity: is missing; alignment.method = {method} links by it")
-        if names:
-            problems.append(f"alignment.keys: alignment.method = {method} has none; give alignment.similarity.dimensions")
-        if alignment.duplicates == "all":
-            problems.append(f"alignment.duplicates = all: alignment.method = {method} links every row anyway; leave it out")
-        return problems
-    if not names:
-        problems.append(f"alignment.keys: is missing; alignment.method = {method} needs at least one")
-    if alignment.similarity is not None:
-        problems.append("alignment.similarity: goes with alignment.method = similarity only; leave it out")
-    if alignment.duplicates == "all" and linkage.imputes:
-        problems.append(
-            "alignment.duplicates = all: on a union the number of an id's rows would tell the feature party which of its ids are "
-            "common; align by intersection, or let the label party's file say under repeats which row counts"
-        )
-    if len(set(names)) != len(names):
-        problems.append(f"alignment.keys = {shown(names)}: each key name must be given once")
-    return problems
-
-
 def _ensemble_problems(contract: Contract) -> list[str]:
     """List what has a single network above the cut, where the contract asks for several."""
     model, where = contract.model, f"model.ensemble = {contract.model.ensemble}"
@@ -350,7 +318,9 @@ def _ensemble_problems(contract: Contract) -> list[str]:
 
 def _value_problems(contract: Contract) -> list[str]:
     split, model, target, network = contract.split, contract.model, contract.target, contract.network
-    problems = _key_problems(contract.alignment, contract.linkage)
+    problems = []
+    if contract.alignment.security == "malicious" and contract.alignment.protocol == "diffie-hellman":
+        problems.append("alignment.security = malicious: is by oblivious transfer; leave alignment.protocol out")
     if split.validation + split.test >= 1:
         problems.append(f"split.validation + split.test = {split.validation + split.test:g}: must be below 1")
     if contract.training.patience is not None and split.validation == 0:

@@ -41,7 +41,8 @@ def _table_problems(contract: "Contract", party: PartyFile) -> list[str]:
     problems = []
     if party.table is None:
         problems.append("table: is missing; a party with role " + role + " has rows")
-    key_names = set(contract.alignment.key_names)
+    similarity = contract.alignment.similarity
+    key_names = {part.name for part in (contract.alignment.keys if similarity is None else similarity.dimensions)}
     problems += [
         f"keys.{name}: is missing; say which of your columns is the contract's key {name}"
         for name in sorted(key_names - set(party.keys))

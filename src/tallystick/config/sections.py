@@ -1,12 +1,10 @@
-"""The parts of a contract, with every key: parties, alignment, target, split, model, training, evaluation, network."""
+"""The parts of a contract, with every key: parties, target, split, model, training, evaluation, network."""
 
 import math
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field
 
-from tallystick.alignment.linkages import LINKAGES
-from tallystick.alignment.terms import SimilarityConfig
 from tallystick.config.imputation import (
     FEATURES,
     LABELS,
@@ -15,19 +13,13 @@ from tallystick.config.imputation import (
 )
 from tallystick.config.merge import MergeConfig
 from tallystick.metrics import METRICS
-from tallystick.reading import Count, Model, Name, Role, Share, Step, Text, WholeShare, Width
+from tallystick.reading import Count, Model, Name, Role, Share, Text, Width
 
 ROLE_ALIASES: dict[str, Role] = {
     **dict.fromkeys(("active", "primary", "guest", "leader"), "label"),
     **dict.fromkeys(("passive", "secondary", "host", "follower"), "feature"),
     **dict.fromkeys(("server", "coordinator", "arbiter"), "helper"),
 }
-MAX_IDS = 1_000_000_000
-
-if TYPE_CHECKING:
-    LinkageName: TypeAlias = str
-else:
-    LinkageName = Literal[tuple(LINKAGES)]
 
 Dummies = Annotated[int, Field(strict=True, ge=0, le=1_000_000)]
 Epochs = Annotated[int, Field(strict=True, ge=1, le=65_535)]
@@ -48,74 +40,6 @@ class ContractParty(Model):
         description="label (also active, primary, guest, leader), feature (passive, secondary, host, follower) "
         "or helper (server, coordinator, arbiter)"
     )
-
-
-class KeyColumn(Model):
-    """One column of the key by which rows are matched."""
-
-    name: Text = Field(description="name of the key column in this contract; each party file maps it to its own column")
-    normalise: tuple[Step, ...] = Field(
-        default=(),
-        description="steps, applied in the order of the contract's list: trim (white space at both ends), lower and upper (by "
-        "Unicode's rules), nfkc (full-width letters and ligatures become plain ones), email (nfkc, lower, trim; dots and +tags "
-        "stay, for not every provider ignores them), phone (digits and a leading +; 00 in front becomes +; (0) is dropped; no "
-        "country code is guessed), digits (0 to 9 only, after nfkc). Digits of every script count, and all steps but lower and "
-        "upper drop characters that cannot be seen, such as zero-width ones and soft hyphens",
-    )
-
-
-class AlignmentConfig(Model):
-    """Matching of rows."""
-
-    method: LinkageName = Field(
-        default="intersection", description="; ".join(f"{name}: {linkage.what}" for name, linkage in LINKAGES.items())
-    )
-    protocol: Literal["auto", "diffie-hellman", "oblivious-transfer"] = Field(
-        default="auto",
-        description="how common ids are found, or a union's members named (intersection and union only); auto: Diffie-Hellman "
-        "for up to some thousand ids of two parties together (an intersection goes by the line, too), else oblivious transfer, "
-        "which is many times as fast",
-    )
-    security: Literal["semi-honest", "malicious"] = Field(
-        default="semi-honest",
-        description="which peers an intersection withstands: those that follow the protocol, or also those that do not, for "
-        "about twice the processor time and messages, by a protocol that nobody outside has reviewed; one that cheats can bring "
-        "50 ids more than it says, or 1.36 times as many if it says more than 4,096",
-    )
-    keys: tuple[KeyColumn, ...] = Field(
-        default=(), description="key columns, in the order in which they are joined (all methods but similarity)"
-    )
-    similarity: SimilarityConfig | None = Field(default=None, description="how rows are linked by similar keys (similarity only)")
-    nulls: Literal["drop", "error"] = Field(
-        default="drop", description="rows with a null in any key column: leave them out, or stop"
-    )
-    duplicates: Literal["first", "all", "drop", "error"] = Field(
-        default="first",
-        description="rows with the same key: keep the first; keep all of the label party, each with the others' row of its key "
-        "(intersection only); leave all of them out; or stop",
-    )
-    max_rows: int | None = Field(
-        default=None,
-        strict=True,
-        ge=1,
-        le=MAX_IDS,
-        description="most ids that any party may bring to the alignment; null lets each party accept ten times its own, and "
-        "at least 100,000; set it where one side is much larger",
-    )
-    min_match_rate: WholeShare = Field(
-        default=0.0,
-        description="least share of the label party's ids that all parties have; with fewer the run ends before training",
-    )
-
-    @property
-    def leaves_unlinked(self) -> bool:
-        """Tell whether rows are linked by similarity and some of them to none."""
-        return self.similarity is not None and self.similarity.least_similarity is not None
-
-    @property
-    def key_names(self) -> tuple[str, ...]:
-        """Return what each party file maps to its own columns: key columns, or the dimensions of similar keys."""
-        return tuple(part.name for part in (self.similarity.dimensions if self.similarity is not None else self.keys))
 
 
 class UnionConfig(Model):

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from tallystick.alignment.ids import Ids
 from tallystick.alignment.linkages import LINKAGES
 from tallystick.alignment.similar_keys import SimilarKeys
+from tallystick.config.alignment import AlignmentConfig
 from tallystick.config.party import PartyFile, RepeatsConfig
-from tallystick.config.sections import AlignmentConfig
 from tallystick.errors import DataError, IdError
 from tallystick.reading import Step
 from tallystick.tables.lazy_table import Frame

@@ -9,9 +9,9 @@ from typing import Any
 
 import polars as pl
 
+from tallystick.config.alignment import IntersectionConfig, KeyColumn
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
-from tallystick.config.sections import AlignmentConfig, KeyColumn
 from tallystick.errors import ConfigError
 from tallystick.tables.encoder import feature_columns
 from tallystick.tables.keys import KeyReport, keys_of
@@ -84,9 +84,9 @@ def profile(frame: Frame, party: PartyFile, contract: Contract | None = None) ->
     )
 
 
-def keys_as_written(party: PartyFile) -> AlignmentConfig:
+def keys_as_written(party: PartyFile) -> IntersectionConfig:
     """Return how keys are compared if no contract says it."""
-    return AlignmentConfig(keys=tuple(KeyColumn(name=name) for name in party.keys))
+    return IntersectionConfig(keys=tuple(KeyColumn(name=name) for name in party.keys))
 
 
 def _column(column: pl.Series, use: str) -> ColumnProfile:

@@ -4,8 +4,8 @@ from collections.abc import Callable, Collection, Mapping
 
 import polars as pl
 
+from tallystick.config.alignment import AlignmentConfig
 from tallystick.config.party import PartyFile, Statistic
-from tallystick.config.sections import AlignmentConfig
 from tallystick.errors import DataError
 from tallystick.tables.keys import key_of, latest_last
 from tallystick.tables.lazy_table import Frame

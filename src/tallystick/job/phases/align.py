@@ -12,9 +12,9 @@ from tallystick.alignment.pairwise import LocalOptions
 from tallystick.alignment.psu_helper import HelperOutcome
 from tallystick.alignment.randomness import SecureRandom, random_of
 from tallystick.alignment.repeats import ROWS_OF_AN_ID, USUAL_ROWS, repeat_feature_party, repeat_label_party
+from tallystick.config.alignment import MAX_IDS
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
-from tallystick.config.sections import MAX_IDS
 from tallystick.errors import DataError, IdError
 from tallystick.job.job import Job
 from tallystick.network.channel import Channel

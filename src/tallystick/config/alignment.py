@@ -1,0 +1,163 @@
+"""Declare how a contract matches rows: a class for each ``alignment.method``, with the keys that go with it."""
+
+from typing import Annotated, ClassVar, Literal, TypeAlias
+
+from pydantic import AfterValidator, Field
+
+from tallystick.alignment.linkages import LINKAGES
+from tallystick.alignment.terms import SimilarityConfig
+from tallystick.reading import Choice, Model, Step, Text, WholeShare, shown, usual
+
+MAX_IDS = 1_000_000_000
+
+
+class KeyColumn(Model):
+    """One column of the key by which rows are matched."""
+
+    name: Text = Field(description="name of the key column in this contract; each party file maps it to its own column")
+    normalise: tuple[Step, ...] = Field(
+        default=(),
+        description="steps, applied in the order of the contract's list: trim (white space at both ends), lower and upper (by "
+        "Unicode's rules), nfkc (full-width letters and ligatures become plain ones), email (nfkc, lower, trim; dots and +tags "
+        "stay, for not every provider ignores them), phone (digits and a leading +; 00 in front becomes +; (0) is dropped; no "
+        "country code is guessed), digits (0 to 9 only, after nfkc). Digits of every script count, and all steps but lower and "
+        "upper drop characters that cannot be seen, such as zero-width ones and soft hyphens",
+    )
+
+
+def _each_once(keys: tuple[KeyColumn, ...]) -> tuple[KeyColumn, ...]:
+    names = [key.name for key in keys]
+    if len(set(names)) != len(names):
+        raise ValueError(f"must have each name once, found {shown(names)}")
+    return keys
+
+
+_METHOD = "; ".join(f"{name}: {linkage.what}" for name, linkage in LINKAGES.items())
+
+Protocol = Annotated[
+    Literal["auto", "diffie-hellman", "oblivious-transfer"],
+    Field(
+        description="how common ids are found, or a union's members named; auto: Diffie-Hellman for up to some thousand ids of "
+        "two parties together (an intersection goes by the line, too), else oblivious transfer, which is many times as fast"
+    ),
+]
+KeyColumns = Annotated[
+    tuple[KeyColumn, ...],
+    Field(min_length=1, description="key columns, in the order in which they are joined"),
+    AfterValidator(_each_once),
+]
+Nulls = Annotated[Literal["drop", "error"], Field(description="rows with a null in any key column: leave them out, or stop")]
+Duplicates = Annotated[
+    Literal["first", "drop", "error"],
+    Field(
+        description="rows with the same key: keep the first, leave all of them out, or stop; to keep all would tell a feature "
+        "party by their number which of its ids are common, but the label party's file may say under repeats which row counts"
+    ),
+]
+MostRows = Annotated[
+    int | None,
+    Field(
+        strict=True,
+        ge=1,
+        le=MAX_IDS,
+        description="most ids that any party may bring to the alignment; null lets each party accept ten times its own, and "
+        "at least 100,000; set it where one side is much larger",
+    ),
+]
+LeastMatchRate = Annotated[
+    WholeShare,
+    Field(description="least share of the label party's ids that all parties have; with fewer the run ends before training"),
+]
+
+
+class AlignmentKeys(Choice):
+    """Base of the ways of matching rows."""
+
+    @property
+    def leaves_unlinked(self) -> bool:
+        """Tell whether rows are linked by similarity and some of them to none."""
+        return False
+
+
+class IntersectionConfig(AlignmentKeys):
+    """Matching of the rows that all parties have."""
+
+    method: Literal["intersection"] = Field(default="intersection", description=_METHOD)
+    protocol: Protocol = "auto"
+    security: Literal["semi-honest", "malicious"] = Field(
+        default="semi-honest",
+        description="which peers it withstands: those that follow the protocol, or also those that do not, for about twice the "
+        "processor time and messages, by a protocol that nobody outside has reviewed; one that cheats can bring 50 ids more than "
+        "it says, or 1.36 times as many if it says more than 4,096",
+    )
+    keys: KeyColumns
+    nulls: Nulls = "drop"
+    duplicates: Literal["first", "all", "drop", "error"] = Field(
+        default="first",
+        description="rows with the same key: keep the first; keep all of the label party, each with the others' row of its key; "
+        "leave all of them out; or stop",
+    )
+    max_rows: MostRows = None
+    min_match_rate: LeastMatchRate = 0.0
+
+    similarity: ClassVar[None] = None
+
+
+class UnionOfTwoConfig(AlignmentKeys):
+    """Matching on a union: every row that any of two parties has takes part.
+
+    All rows of a key never do: their number would tell the feature party which of its ids are common.
+    """
+
+    method: Literal["union"] = Field(description=_METHOD)
+    protocol: Protocol = "auto"
+    keys: KeyColumns
+    nulls: Nulls = "drop"
+    duplicates: Duplicates = "first"
+    max_rows: MostRows = None
+    min_match_rate: LeastMatchRate = 0.0
+
+    security: ClassVar[Literal["semi-honest"]] = "semi-honest"
+    similarity: ClassVar[None] = None
+
+
+class UnionByHelperConfig(AlignmentKeys):
+    """Matching on a union by way of a helper."""
+
+    method: Literal["union-with-helper"] = Field(description=_METHOD)
+    keys: KeyColumns
+    nulls: Nulls = "drop"
+    duplicates: Duplicates = "first"
+    max_rows: MostRows = None
+    min_match_rate: LeastMatchRate = 0.0
+
+    protocol: ClassVar[Literal["auto"]] = "auto"
+    security: ClassVar[Literal["semi-honest"]] = "semi-honest"
+    similarity: ClassVar[None] = None
+
+
+class SimilarKeysConfig(AlignmentKeys):
+    """Linking of rows by similar keys, by way of a helper. Every row is linked, so no rule says which of a key's rows counts."""
+
+    method: Literal["similarity"] = Field(description=_METHOD)
+    similarity: SimilarityConfig = Field(description="how rows are linked by similar keys")
+    nulls: Nulls = "drop"
+    max_rows: MostRows = None
+    min_match_rate: LeastMatchRate = 0.0
+
+    protocol: ClassVar[Literal["auto"]] = "auto"
+    security: ClassVar[Literal["semi-honest"]] = "semi-honest"
+    keys: ClassVar[tuple[KeyColumn, ...]] = ()
+    duplicates: ClassVar[Literal["first"]] = "first"
+
+    @property
+    def leaves_unlinked(self) -> bool:
+        """Tell whether some rows may be linked to none."""
+        return self.similarity.least_similarity is not None
+
+
+AlignmentConfig: TypeAlias = Annotated[
+    IntersectionConfig | UnionOfTwoConfig | UnionByHelperConfig | SimilarKeysConfig,
+    Field(discriminator="method"),
+    usual("method", "intersection"),
+]

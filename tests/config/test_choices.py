@@ -1,0 +1,155 @@
+"""Sections of which one key says which keys there are: each choice has its own, in the reader, the schema and the messages."""
+
+import json
+from typing import Any
+
+import pytest
+from tiny import contract_values
+
+from tallystick.alignment.linkages import LINKAGES
+from tallystick.config.alignment import AlignmentKeys
+from tallystick.config.contract import Contract, parse_contract
+from tallystick.errors import ConfigError
+from tallystick.reading import Choice, Model
+
+PARTIES = ("bank", "shop")
+NEAREST = {"dimensions": [{"name": "id"}], "neighbors": 1, "helper_sees": "clear"}
+HELPED = {"bank": {"role": "label"}, "shop": {"role": "feature"}, "aide": {"role": "helper"}}
+KEYS = [{"name": "id"}]
+FAMILIES = Choice.__subclasses__()
+WRITTEN: dict[type[Choice], list[dict[str, Any]]] = {
+    AlignmentKeys: [
+        {"alignment": {"keys": KEYS}},
+        {"alignment": {"method": "union", "keys": KEYS}},
+        {"alignment": {"method": "union-with-helper", "keys": KEYS}, "parties": HELPED},
+        {"alignment": {"method": "similarity", "similarity": NEAREST}, "parties": HELPED},
+    ],
+}
+"""A contract of each choice of a section, with nothing but what it needs."""
+SECTIONS = {AlignmentKeys: "alignment"}
+
+
+def section_of(family: type[Choice], contract: Contract) -> Any:
+    place: Any = contract
+    for key in SECTIONS[family].split("."):
+        place = getattr(place, key)
+    return place
+
+
+def values_at(family: type[Choice], values: Any) -> dict[str, Any]:
+    for key in SECTIONS[family].split("."):
+        values = values[key]
+    return values
+
+
+def parsed(changes: dict[str, Any]) -> Contract:
+    return parse_contract(contract_values(PARTIES) | changes)
+
+
+def test_each_family_is_tried() -> None:
+    assert set(FAMILIES) == set(WRITTEN) == set(SECTIONS)
+    for family in FAMILIES:
+        assert {type(section_of(family, parsed(changes))) for changes in WRITTEN[family]} == set(family.choices())
+
+
+def test_every_way_of_linking_has_its_class() -> None:
+    tags = [tag for choice in AlignmentKeys.choices() for tag in choice.model_fields["method"].annotation.__args__]
+    assert tags == list(LINKAGES)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_canonical_form_of_all_choices_has_the_same_keys_and_is_read_again(family: type[Choice]) -> None:
+    contracts = [parsed(changes) for changes in WRITTEN[family]]
+    forms = [json.loads(contract.canonical_json()) for contract in contracts]
+    assert len({tuple(values_at(family, form)) for form in forms}) == 1
+    for contract, form in zip(contracts, forms, strict=True):
+        again = parse_contract(form)
+        assert again == contract
+        assert again.canonical_json() == contract.canonical_json()
+        assert parse_contract(contract.model_dump(mode="json", exclude_unset=True)) == contract
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_key_of_another_choice_is_refused_by_the_reader_and_by_the_schema(family: type[Choice]) -> None:
+    schema = Contract.model_json_schema()["$defs"]
+    for changes in WRITTEN[family]:
+        contract = parsed(changes)
+        section = section_of(family, contract)
+        known = schema[type(section).__name__]
+        assert set(known["properties"]) == set(type(section).model_fields)
+        assert known["additionalProperties"] is False
+        for key in section.absent():
+            values = contract.model_dump(mode="json", exclude_unset=True)
+            values_at(family, values)[key] = 12345
+            with pytest.raises(ConfigError) as refused:
+                parse_contract(values)
+            (line,) = str(refused.value).splitlines()
+            assert line.startswith(f"contract: {SECTIONS[family]}.{key} = 12345: goes with {SECTIONS[family]}.")
+            assert line.endswith(" only; leave it out")
+
+
+@pytest.mark.parametrize(
+    ("alignment", "line"),
+    [
+        ({"method": "unon", "keys": KEYS}, 'alignment.method = "unon": is not known; did you mean union?'),
+        ({"method": None}, "alignment.method = null: is not known; known here: intersection, similarity, union"),
+        ({"method": ["union"]}, 'alignment.method = ["union"]: is not known; did you mean union?'),
+        ({}, "alignment.keys: is missing; alignment.method = intersection needs it; it says: key columns"),
+        ({"method": "similarity"}, "alignment.similarity: is missing; alignment.method = similarity needs it; it says: how rows"),
+        ({"keys": KEYS, "similarty": 1}, "alignment.similarty: is not a known key; did you mean similarity?"),
+        ({"keys": []}, "alignment.keys = []: must be a list of at least 1"),
+        (3, "alignment = 3: must be a mapping of `key: value`"),
+        (None, "alignment = null: must be a mapping of `key: value`"),
+        (
+            {"method": "union", "keys": KEYS, "duplicates": "all"},
+            'alignment.duplicates = "all": goes with alignment.method = intersection only; here it must be first, drop or error; '
+            "it says: rows with the same key",
+        ),
+        (
+            {"method": "similarity", "similarity": NEAREST, "duplicates": "drop"},
+            'alignment.duplicates = "drop": goes with alignment.method = intersection, union or union-with-helper only',
+        ),
+        (
+            {"method": "similarity", "similarity": {**NEAREST, "dimensions": [{"name": "id", "knd": 1}]}},
+            "alignment.similarity.dimensions.0.knd: is not a known key; did you mean kind?",
+        ),
+        ({"keys": [{"name": "id", "normalise": ["trm"]}]}, 'alignment.keys.0.normalise.0 = "trm": must be trim, lower'),
+    ],
+)
+def test_a_message_names_the_key_its_value_and_what_to_do(alignment: Any, line: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        parse_contract(contract_values(PARTIES) | {"alignment": alignment})
+    assert str(refused.value).startswith(f"contract: {line}")
+    assert len(str(refused.value).splitlines()) == 1
+
+
+def test_no_problem_has_pydantics_own_words() -> None:
+    values = contract_values(PARTIES, defense=[{"method": "marvel", "power": 1.0}, {}, {"method": "label-dp", "power": 1.0}])
+    with pytest.raises(ConfigError) as refused:
+        parse_contract(values)
+    assert str(refused.value).splitlines() == [
+        'contract: defense.0.method = "marvel": is not known; did you mean marvell?',
+        "contract: defense.1: method is missing",
+        "contract: defense.2.epsilon: is missing; defense.2.method = label-dp needs it; it says: label-DP budget of the run, "
+        "1e-6 to 100",
+        "contract: defense.2.power = 1.0: goes with defense.2.method = marvell or isotropic only; leave it out",
+    ]
+
+
+def test_a_class_without_a_value_for_a_key_of_another_choice_takes_its_default() -> None:
+    class Family(Choice):
+        pass
+
+    class First(Family):
+        kind: int = 1
+        extra: tuple[int, ...] = ()
+
+    class Second(Family):
+        kind: int = 2
+
+    class Holder(Model):
+        section: First | Second
+
+    assert Second().absent() == {"extra": []}
+    assert Second.model_validate({"extra": []}).model_dump(mode="json") == {"kind": 2, "extra": []}
+    assert First.choices() == (First, Second)
