@@ -10,16 +10,15 @@ import typer
 
 from tallystick.errors import DataError
 from tallystick_experiments.command import command_of
-from tallystick_experiments.grid import Keeping, grid, run_cases
-from tallystick_experiments.page import Benchmark, ExperimentResult, ResultTable
+from tallystick_experiments.experiment import Experiment
+from tallystick_experiments.grid import grid
+from tallystick_experiments.page import Benchmark, ResultTable
 
 
 def small(
     data: Annotated[Path, typer.Option(help="Folder: rows.csv; kill-SEED, by which a process dies once; wrong-SEED.")],
     seeds: Annotated[int, typer.Option(help="Runs.")] = 6,
-    *,
-    keeping: Keeping,
-) -> ExperimentResult:
+) -> Experiment:
     """Sums of random numbers."""
     values = np.loadtxt(data / "rows.csv")
 
@@ -32,8 +31,8 @@ def small(
         draws = np.random.default_rng(seed).normal(size=(100, len(values))) * scale
         return {"sum": float((draws @ values).sum()), "parts": [float(each) for each in draws[0, :3]], "process": os.getpid()}
 
-    rows = run_cases(grid(seed=range(seeds), scale=(1.0, 0.1)), trial, keeping, {"rows": len(values)})
-    return ExperimentResult(experiment="small", about={}, rows=rows, page_of=page_of)
+    cases = grid(seed=range(seeds), scale=(1.0, 0.1))
+    return Experiment(name="small", cases=cases, trial=trial, page=page_of, setting={"rows": len(values)})
 
 
 def page_of(_about, rows):

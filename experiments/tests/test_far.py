@@ -26,7 +26,7 @@ AUDITED = {
 
 
 def test_the_default_and_a_changed_key_are_trained_on_the_same_rows():
-    found = price.run(tables=["breast"], trainings=["default", "int8"], seeds=(1, 2), rows=200)
+    found = price.experiment(tables=["breast"], trainings=["default", "int8"], seeds=(1, 2), rows=200).run()
     rows = {(row["training"], row["seed"]): row["value"] for row in found.rows}
     assert all(0.5 < value <= 1 for value in rows.values())
     figures, changes = found.page(command="x").tables
@@ -37,14 +37,14 @@ def test_the_default_and_a_changed_key_are_trained_on_the_same_rows():
 
 def test_an_audit_sets_what_was_found_beside_the_price(monkeypatch):
     monkeypatch.setattr(price, "audited_table", lambda *_, training, **__: AUDITED[training.get("gradients", "sent")])
-    found = price.run(tables=["breast"], trainings=["default", "no-gradients"], seeds=(1, 2), rows=200, audit=True)
+    found = price.experiment(tables=["breast"], trainings=["default", "no-gradients"], seeds=(1, 2), rows=200, audit=True).run()
     *_, labels, columns = found.page(command="x").tables
     assert [[cell.value for cell in table.rows[0][1:]] for table in (labels, columns)] == [[0.75, 0.5], [0.5, 0.5]]
 
 
 def test_an_unknown_training_is_named():
     with pytest.raises(ConfigError, match="--trainings int4: must be of default, bfloat16"):
-        price.run(tables=["breast"], trainings=["int4"], rows=200)
+        price.experiment(tables=["breast"], trainings=["int4"], rows=200).run()
 
 
 @pytest.mark.parametrize("text", ["50", "50:", "50:100:1", "-1:100", "50:0", "50:nan", "near:far"])

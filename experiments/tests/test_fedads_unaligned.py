@@ -65,8 +65,8 @@ def test_rows_train_are_resumed_and_tabulated(criteo: Path, tmp_path: Path, monk
     monkeypatch.setattr(unaligned, "MOST_EPOCHS", 2)
     only = ["Local", "VanillaVFL", "ORALE", "average"]
     log = tmp_path / "runs.jsonl"
-    first = unaligned.run(data=criteo, seeds=[1], only=only, keeping=Keeping(log=log))
-    found = unaligned.run(data=criteo, seeds=[1, 2], only=only, keeping=Keeping(log=log, resume=True))
+    first = unaligned.experiment(data=criteo, seeds=[1], only=only).run(Keeping(log=log))
+    found = unaligned.experiment(data=criteo, seeds=[1, 2], only=only).run(Keeping(log=log, resume=True))
     assert found.rows[: len(only)] == first.rows
     table, alone = found.page().tables
     assert [row[0] for row in table.rows] == only
@@ -103,9 +103,9 @@ def test_other_settings_reach_the_method_and_train_where_they_are_named(name: st
 
 def test_rows_and_shares_that_there_are_not(criteo: Path) -> None:
     with pytest.raises(ConfigError, match="is no row of the table; it has Local, VanillaVFL"):
-        unaligned.run(data=criteo, seeds=[1], only=["SplitNN"])
+        unaligned.experiment(data=criteo, seeds=[1], only=["SplitNN"]).run()
     with pytest.raises(ConfigError, match=r"--aligned 1\.0: expected a share of the training rows, above 0 and below 1"):
-        unaligned.run(data=criteo, seeds=[1], aligned=1.0)
+        unaligned.experiment(data=criteo, seeds=[1], aligned=1.0).run()
 
 
 def test_the_papers_order_by_hand() -> None:
@@ -156,9 +156,11 @@ def test_a_probe_leaves_the_bottom_as_it_was_and_is_trained_only_where_it_is_nam
 def test_what_unaligned_rows_add_to_the_leak(criteo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sections, "fitting_epochs", lambda _rows, _batch_size: 2)
     monkeypatch.setattr(leaks, "DEFENSES", {"no defence": []})
-    found = leaks.run(data=criteo, seeds=[1], methods=["none", "multi-task"], aligned=0.5, keeping=Keeping(log=tmp_path / "log"))
-    again = leaks.run(
-        data=criteo, seeds=[1], methods=["none", "multi-task"], aligned=0.5, keeping=Keeping(log=tmp_path / "log", resume=True)
+    found = leaks.experiment(data=criteo, seeds=[1], methods=["none", "multi-task"], aligned=0.5).run(
+        Keeping(log=tmp_path / "log")
+    )
+    again = leaks.experiment(data=criteo, seeds=[1], methods=["none", "multi-task"], aligned=0.5).run(
+        Keeping(log=tmp_path / "log", resume=True)
     )
     assert again == found
     none, other = (row["figures"] for row in found.rows)

@@ -29,7 +29,7 @@ def test_where_everything_fits_the_audit_has_everything(monkeypatch: pytest.Monk
     chosen = ("ridge-looks", "known-start")  # the latter cannot be made: weights start from a secret
     monkeypatch.setattr(kept.embeddings, "ATTACKS", {name: kept.embeddings.ATTACKS[name] for name in chosen})
     monkeypatch.setattr(kept, "MEASURED", {**kept.MEASURED, "features": ("none",)})
-    found = kept.run(rows=600, seeds=[1], epochs=2, batch_size=128, priced=False)
+    found = kept.experiment(rows=600, seeds=[1], epochs=2, batch_size=128, priced=False).run()
     labels, features = found.page().tables
     assert [tuple(row[:2]) for row in labels.rows] == [(name, attack) for name in ("none", "marvell 8") for attack in CHOSEN]
     names = [f"{name}, {known} rows" for name in ("ridge-looks", "the strongest per column") for known in (20, 200)]

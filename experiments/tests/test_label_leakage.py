@@ -18,9 +18,8 @@ from tallystick.errors import ConfigError
 from tallystick.models.build import seeded
 from tallystick.models.tabular import TabularBottom, TabularTop
 from tallystick.training.plan import Schedule
-from tallystick_experiments import experiment
+from tallystick_experiments import observed_training
 from tallystick_experiments.catalogue.table import SplitData, TwoPartyTable
-from tallystick_experiments.experiment import TrainingPlan
 from tallystick_experiments.grid import Keeping
 from tallystick_experiments.label_leakage import paper
 from tallystick_experiments.label_leakage import runs as leakage_runs
@@ -36,6 +35,7 @@ from tallystick_experiments.label_leakage.runs import (
     run_scenario,
 )
 from tallystick_experiments.label_leakage.scenarios import parts, scenarios
+from tallystick_experiments.observed_training import TrainingPlan
 from tallystick_experiments.stats import Spread, spread
 
 SMALL = PaperNetwork(below=2, above=1, width=16)
@@ -149,9 +149,9 @@ def test_every_part_knows_its_scenarios() -> None:
 def test_the_sweep_is_resumed_and_sets_ours_beside_the_paper(file: Path, tmp_path: Path) -> None:
     log = tmp_path / "runs.jsonl"
     training = {"epochs": 1, "batch_size": 128}
-    first = leakage.run(data=file, seeds=(1,), only=["table-3"], **training, keeping=Keeping(log=log))
+    first = leakage.experiment(data=file, seeds=(1,), only=["table-3"], **training).run(Keeping(log=log))
     again = Keeping(log=log, resume=True)
-    found = leakage.run(data=file, seeds=(1, 2), only=["table-3"], **training, keeping=again)
+    found = leakage.experiment(data=file, seeds=(1, 2), only=["table-3"], **training).run(again)
     assert first.rows == [each for each in found.rows if each["seed"] == 1]
     assert len(found.rows) == 6
     (table,) = (each for each in found.page().tables if each.name == "Table 3")
@@ -167,16 +167,16 @@ def test_the_sweep_is_resumed_and_sets_ours_beside_the_paper(file: Path, tmp_pat
 def test_a_scenario_is_run_alone_and_unknown_ones_are_named(file: Path) -> None:
     training = {"epochs": 1, "batch_size": 128}
     with pytest.raises(ConfigError, match="unknown part table-9"):
-        leakage.run(data=file, only=["table-9"])
-    (alone,) = leakage.run(data=file, seeds=(1,), scenario=["none"], **training).rows
+        leakage.experiment(data=file, only=["table-9"]).run()
+    (alone,) = leakage.experiment(data=file, seeds=(1,), scenario=["none"], **training).run().rows
     assert alone["name"] == "none"
-    found = leakage.run(data=file, seeds=(1,), only=["table-1"], scenario=["none"], **training)
+    found = leakage.experiment(data=file, seeds=(1,), only=["table-1"], scenario=["none"], **training).run()
     assert found.rows[0]["epochs"] == alone["epochs"]
     assert [[row[0] for row in each.rows] for each in found.page().tables if each.name == "Table 1"] == [["weight 0, 3 layers"]]
     with pytest.raises(ConfigError, match="unknown scenario nobody; choose from none, "):
-        leakage.run(data=file, scenario=["nobody"])
+        leakage.experiment(data=file, scenario=["nobody"]).run()
     with pytest.raises(ConfigError, match=r"unknown scenario mixpro; choose from none, 1 layer above, "):
-        leakage.run(data=file, only=["table-1"], scenario=["mixpro"])
+        leakage.experiment(data=file, only=["table-1"], scenario=["mixpro"]).run()
 
 
 def test_a_last_batch_of_one_row_is_left_out_and_a_long_epoch_keeps_evenly_spread_steps(
@@ -187,7 +187,7 @@ def test_a_last_batch_of_one_row_is_left_out_and_a_long_epoch_keeps_evenly_sprea
     normalised = PaperNetwork(below=2, above=1, width=16, normalised=True)
     (epoch,) = normalised.build(clicks, TrainingPlan(epochs=1, batch_size=size), seed=1).epochs()
     assert sum(len(step.rows_B) for step in epoch.steps) == rows - 1
-    monkeypatch.setattr(experiment, "KEPT_ROWS", 3 * size)
+    monkeypatch.setattr(observed_training, "KEPT_ROWS", 3 * size)
     (short,) = normalised.build(clicks, TrainingPlan(epochs=1, batch_size=size), seed=1).epochs()
     assert [short.steps[0].rows_B.tolist(), short.steps[-1].rows_B.tolist()] == [
         epoch.steps[0].rows_B.tolist(),
@@ -218,7 +218,7 @@ def test_the_papers_steps_are_as_many_and_as_long_on_a_sample(batch_size: int | 
 
 
 def test_with_the_papers_steps_its_own_network_alone_is_trained(file: Path) -> None:
-    found = leakage.run(data=file, seeds=(1,), only=["table-2"], papers_steps=True, epochs=1, batch_size=128)
+    found = leakage.experiment(data=file, seeds=(1,), only=["table-2"], papers_steps=True, epochs=1, batch_size=128).run()
     assert [row["name"] for row in found.rows] == ["none", "dcor 0.03"]
     page = found.page()
     (table,) = (each for each in page.tables if each.name == "Table 2")
@@ -250,7 +250,7 @@ def test_the_leak_on_rows_that_nobody_learnt_from_stands_beside_that_on_training
 
 def test_the_page_compares_the_leak_with_the_auc_on_the_same_rows(file: Path) -> None:
     name = "none, by rows"
-    found = leakage.run(data=file, seeds=(1, 2), scenario=[name], epochs=1, batch_size=128)
+    found = leakage.experiment(data=file, seeds=(1, 2), scenario=[name], epochs=1, batch_size=128).run()
     page = page_of({**found.about, "parts": ["bound"]}, found.rows)
     (table,) = (each for each in page.tables if each.name.startswith("The leak beside"))
     ((title, leak, auc, less, *_),) = table.rows

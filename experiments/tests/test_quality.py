@@ -44,11 +44,11 @@ def test_a_run_resumes_and_reaches_what_scikit_learn_reaches(tmp_path, monkeypat
     few_epochs(monkeypatch, 30)
     how = {"data": None, "tables": ["wine"], "methods": ["boosting", "default"]}
     log = tmp_path / "runs.jsonl"
-    first = sweep.run(seeds=[1], keeping=Keeping(log=log), **how)
+    first = sweep.experiment(seeds=[1], **how).run(Keeping(log=log))
     with pytest.raises(ConfigError, match="--resume"):
-        sweep.run(seeds=[1], keeping=Keeping(log=log), **how)
+        sweep.experiment(seeds=[1], **how).run(Keeping(log=log))
     told = []
-    both = sweep.run(seeds=[1, 2], keeping=Keeping(log=log, resume=True, progress=lambda *said: told.append(said)), **how)
+    both = sweep.experiment(seeds=[1, 2], **how).run(Keeping(log=log, resume=True, progress=lambda *said: told.append(said)))
     assert [done for _, done, _ in told] == [1, 2, 3, 4]
     lines = [json.loads(line) for line in log.read_text().splitlines()[1:]]
     assert [(line["method"], line["seed"]) for line in lines] == [(m, s) for s in (1, 2) for m in how["methods"]]
@@ -122,15 +122,15 @@ def test_what_is_not_there_is_named(tmp_path):
     assert sweep.tables_of(["held-out"], None) == list(HELD_OUT)
     assert sweep.tables_of(["wine", "digits"], None) == ["wine", "digits"]
     with pytest.raises(ConfigError, match="--tables ale: must be of wine, diabetes"):
-        sweep.run(data=None, tables=["ale"])
+        sweep.experiment(data=None, tables=["ale"]).run()
     with pytest.raises(ConfigError, match="--methods luck: must be of boosting"):
-        sweep.run(data=None, tables=["wine"], methods=["luck"])
+        sweep.experiment(data=None, tables=["wine"], methods=["luck"]).run()
     with pytest.raises(DataError, match="give the folder of public files with --data"):
         load_table("taxi", None)
     with pytest.raises(DataError, match=r"does not exist; give the folder that holds frogs/Frogs_MFCCs\.csv\.gz"):
         load_table("frogs", tmp_path)
     with pytest.raises(ConfigError, match="--tables diabetes: attacks tell classes apart"):
-        leaks.run(["diabetes"], None, seeds=[1])
+        leaks.experiment(["diabetes"], None, seeds=[1]).run()
 
 
 @pytest.mark.long
@@ -147,7 +147,7 @@ def test_an_own_table_is_split_by_its_time(tmp_path, monkeypatch):
     parts = [table.times.gather(part) for part in table.parts(1)]
     assert parts[0].max() < parts[1].min() <= parts[1].max() < parts[2].min()
     few_epochs(monkeypatch, 20)
-    found = sweep.run(data=None, tables=[], own=table, methods=["lightgbm", "default"], seeds=[1])
+    found = sweep.experiment(data=None, tables=[], own=table, methods=["lightgbm", "default"], seeds=[1]).run()
     assert {row["method"] for row in found.rows} == {"lightgbm", "default"}
     assert max(row["value"] for row in found.rows) < frame["y"].std() / 2  # RMSE
     assert any("of lightgbm, or better" in note and "of 1 table" in note for note in found.page().notes)
@@ -161,7 +161,7 @@ def test_an_own_table_is_split_by_its_time(tmp_path, monkeypatch):
 def test_both_ways_are_audited_and_a_killed_audit_goes_on(tmp_path, monkeypatch):
     few_epochs(monkeypatch, 2)
     log = tmp_path / "runs.jsonl"
-    found = leaks.run(["breast"], None, seeds=[1], keeping=Keeping(log=log))
+    found = leaks.experiment(["breast"], None, seeds=[1]).run(Keeping(log=log))
     assert {row["method"] for row in found.rows} == {"default", "no-gradients"}
     (table,) = found.page().tables
     attacks = [row[1] for row in table.rows]
@@ -170,7 +170,7 @@ def test_both_ways_are_audited_and_a_killed_audit_goes_on(tmp_path, monkeypatch)
     assert all(0.5 <= row[2].value <= 1 for row in table.rows if not row[1].startswith("columns"))
     assert "no gradient sent" in table.columns
     monkeypatch.setattr(leaks, "audited_table", None)  # all is in the log
-    assert leaks.run(["breast"], None, seeds=[1], keeping=Keeping(log=log, resume=True)) == found
+    assert leaks.experiment(["breast"], None, seeds=[1]).run(Keeping(log=log, resume=True)) == found
 
 
 def test_a_packaged_table_leaves_out_what_restates_its_target(tmp_path, monkeypatch):
@@ -202,7 +202,7 @@ def test_a_held_out_table_is_whole_where_its_package_is_installed(name):
 
 def test_the_network_without_gradients_stands_beside_the_one_with_them(monkeypatch):
     few_epochs(monkeypatch, 30)
-    found = sweep.run(data=None, tables=["wine"], methods=["default", "no-gradients"], seeds=[1])
+    found = sweep.experiment(data=None, tables=["wine"], methods=["default", "no-gradients"], seeds=[1]).run()
     values = {row["method"]: row["value"] for row in found.rows}
     assert min(values.values()) > 0.95
     (_, costs) = found.page().tables

@@ -12,7 +12,6 @@ are made on a graphics card.
     python -m tallystick_experiments.outcomes LOG COMMIT    # keep what came out, and by which commit's code
 """
 
-import inspect
 import json
 import shlex
 import sys
@@ -27,7 +26,8 @@ import typer
 from tallystick.compute.threads import limited_threads
 from tallystick.errors import ConfigError, DataError
 from tallystick_experiments.app import every_command
-from tallystick_experiments.command import command_of, options_of, read_option
+from tallystick_experiments.command import command_of, is_declaration, options_of, read_option
+from tallystick_experiments.experiment import Experiment
 from tallystick_experiments.grid import Trial
 from tallystick_experiments.results import RUNS, rounded
 from tallystick_experiments.stats import Row
@@ -71,15 +71,15 @@ def compared(name: str, case: Row, kept: Row, trial: Trial) -> Row:
     return {"results": name, **case, "same": all(after.get(each) == value for each, value in before.items()), **far}
 
 
-def declared_by(command: str, data: Path) -> Any:
-    """Return the cases of a sweep and what makes them; raises DataError as ``made_again`` does."""
+def declared_by(command: str, data: Path) -> Experiment:
+    """Declare the experiment of a command line; raises DataError as ``made_again`` does."""
     words = shlex.split(command)
     if words[:2] != ["tallystick", "bench"] or ";" in command.split('"')[0]:
         raise DataError(f"{command}: is not one command of tallystick bench")
     name, *others = words[2:]
     place = every_command()[name].place
     work = getattr(import_module(place.partition(":")[0]), place.partition(":")[2])
-    if "keeping" not in inspect.signature(work).parameters:
+    if not is_declaration(work):
         raise DataError(f"{command}: keeps no runs that could be made one by one")
     app = typer.Typer(add_completion=False)
     app.command(name)(command_of(work))

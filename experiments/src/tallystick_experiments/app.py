@@ -47,59 +47,59 @@ COMMANDS: Mapping[str, Command] = {
         ("private-coverage", "dpauc.tables:coverage", "How often the exact AUC lies in a private AUC's 95 % interval."),
         (
             "retraining",
-            "retraining:run",
+            "retraining:experiment",
             "Real flights by the month: retraining from last month's weights against from scratch, loss and processor time.",
         ),
         (
             "florist",
-            "florist.sweep:run",
+            "florist.sweep:experiment",
             "FLORIST's tables and curves beside the paper's numbers: training on a union with synthetic labels and features.",
         ),
         (
             "florist-convergence",
-            "florist.convergence:run",
+            "florist.convergence:experiment",
             "FLORIST's Figure 2 h to j: losses and test AUC in the course of training.",
         ),
         (
             "label-leakage",
-            "label_leakage.sweep:run",
+            "label_leakage.sweep:experiment",
             "The label-leakage paper's tables 1 to 5 and figures 2 to 7 beside its numbers, and what distance correlation buys.",
         ),
         (
             "label-defenses",
-            "label_leakage.defended:run",
+            "label_leakage.defended:experiment",
             "Every attack on labels and on columns against every defence, on tables with classes and with numbers to predict.",
         ),
         (
             "null-audit",
-            "null_audits:run",
+            "null_audits:experiment",
             "How often an audit says that something leaks where labels and columns are shuffled, and whether its "
             "intervals cover.",
         ),
         (
             "audit",
-            "label_leakage.kept:run",
+            "label_leakage.kept:experiment",
             "The audit's figures beside those of whoever kept all epochs and rows; its time as a share of training's, "
             "its memory.",
         ),
         (
             "feature-leakage",
-            "feature_leakage.sweep:run",
+            "feature_leakage.sweep:experiment",
             "How much of a feature party's columns comes back from its embeddings, by cut width and defence, and the "
             "price of hiding.",
         ),
         (
             "replay",
-            "feature_leakage.replay:run",
+            "feature_leakage.replay:experiment",
             "A bottom model's training played again from the gradients that the label party sent: how much of the columns "
             "comes back.",
         ),
         (
             "fedads",
-            "fedads.command:run",
+            "fedads.command:experiment",
             "FedAds' Tables 3 and 4: what unaligned rows are worth, and what defences do to a label inference attack.",
         ),
-        ("far", "far.price:run", "What fewer bytes and more batches in flight cost in AUC or RMSE on public tables."),
+        ("far", "far.price:experiment", "What fewer bytes and more batches in flight cost in AUC or RMSE on public tables."),
         (
             "line",
             "far.line:run",
@@ -107,12 +107,12 @@ COMMANDS: Mapping[str, Command] = {
         ),
         (
             "quality",
-            "quality.command:run",
+            "quality.command:experiment",
             "A split network beside gradient boosting on the joined table and on own columns, on public tables split at random.",
         ),
         (
             "fedsim",
-            "fedsim.sweep:run",
+            "fedsim.sweep:experiment",
             "FedSim's tables and figures beside its numbers: rows linked by similar keys, and networks that weigh the links.",
         ),
     )

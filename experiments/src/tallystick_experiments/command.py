@@ -33,9 +33,9 @@ RayOption = Annotated[str | None, typer.Option(help="On a Ray cluster: auto, hos
 class Command(NamedTuple):
     """A command that is not loaded yet.
 
-    Its function has an option for each parameter that is annotated with ``typer.Option`` or ``ReadOption``. A function that
-    gives an ExperimentResult gets --out and, if it takes ``keeping``, --resume, --workers and --ray; ``progress`` and ``keeping``
-    are handed to it.
+    Its function has an option for each parameter that is annotated with ``typer.Option`` or ``ReadOption``. One that declares an
+    Experiment gets --out, --resume, --workers and --ray; one that gives an ExperimentResult gets --out and, if it takes
+    ``keeping``, the others. ``progress`` and ``keeping`` are handed to it.
     """
 
     place: str  # module:function
@@ -129,10 +129,10 @@ def command_of(work: Callable[..., Any]) -> Callable[..., None]:
     """Make a command of an experiment's function, or of one that gives figures, which are printed."""
     from tallystick_experiments.page import ExperimentResult
 
-    parameters = inspect.signature(work).parameters
-    options = options_of(work)
-    is_experiment = inspect.signature(work).return_annotation is ExperimentResult
-    shared = (*(("out",) if is_experiment else ()), *(("resume", "workers", "ray") if "keeping" in parameters else ()), "as_json")
+    parameters, options, declares = inspect.signature(work).parameters, options_of(work), is_declaration(work)
+    has_page = declares or inspect.signature(work).return_annotation is ExperimentResult
+    is_kept = declares or "keeping" in parameters
+    shared = (*(("out",) if has_page else ()), *(("resume", "workers", "ray") if is_kept else ()), "as_json")
 
     def command(
         *,
@@ -145,13 +145,14 @@ def command_of(work: Callable[..., Any]) -> Callable[..., None]:
     ) -> None:
         def run() -> None:
             arguments = {name: read_option(options[name], name, value) for name, value in said.items()}
+            keeping = keeping_in(out, resume=resume, made=_made_on(workers, ray, work, dict(arguments))) if is_kept else None
             if "keeping" in parameters:
-                arguments["keeping"] = keeping_in(out, resume=resume, made=_made_on(workers, ray, work, dict(arguments)))
+                arguments["keeping"] = keeping
             elif "progress" in parameters:
                 arguments["progress"] = automatic_watcher().progress
             result = work(**arguments)
-            if is_experiment:
-                finish_bench(result, out=out, as_json=as_json)
+            if has_page:
+                finish_bench(result.run(keeping) if declares else result, out=out, as_json=as_json)
             else:
                 finish(result, as_json=as_json)
 
@@ -162,6 +163,13 @@ def command_of(work: Callable[..., Any]) -> Callable[..., None]:
     command.__annotations__ = {each.name: each.annotation for each in signature.parameters.values()}
     command.__signature__ = signature  # type: ignore[attr-defined]
     return command
+
+
+def is_declaration(work: Callable[..., Any]) -> bool:
+    """Tell whether a function declares an experiment, which others can then make row by row."""
+    from tallystick_experiments.experiment import Experiment
+
+    return inspect.signature(work).return_annotation is Experiment
 
 
 def options_of(work: Callable[..., Any]) -> dict[str, Any]:

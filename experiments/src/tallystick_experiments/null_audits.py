@@ -31,9 +31,11 @@ from tallystick.run_folder.folder import RunFolder
 from tallystick.run_folder.listing import contract_of
 from tallystick.simulation import simulate
 from tallystick.watcher import Silent
-from tallystick_experiments.grid import NOWHERE, Keeping, Latest, run_cases
-from tallystick_experiments.page import Benchmark, Cell, ExperimentResult, ResultTable
-from tallystick_experiments.stats import Row, Spread, groups
+from tallystick_experiments.experiment import Experiment
+from tallystick_experiments.grid import Latest
+from tallystick_experiments.page import Benchmark, Cell, ResultTable
+from tallystick_experiments.pivot import LineCell, Pivot
+from tallystick_experiments.stats import Row, Spread
 
 LABEL, FEATURE = "bank", "shop"
 SHUFFLES = 4  # of the truth of one training
@@ -85,14 +87,13 @@ SIMULATED = (
 )
 
 
-def run(
+def experiment(
     *,
     audits: Annotated[int, Option(help="Each of other shuffled labels and columns.", min=1)] = 200,
     rows: Annotated[int, Option(help="Of the made-up table of each training.", min=200)] = 600,
     epochs: Annotated[int, Option(help="Of every training run.", min=1)] = 4,
     draws: Annotated[int, Option(help="Of each kind of simulated scores, for coverage.", min=10)] = 400,
-    keeping: Keeping = NOWHERE,
-) -> ExperimentResult:
+) -> Experiment:
     """Make so many audits, in turn of all settings, and so many draws of each kind of simulated scores."""
     places = ((name, training, shuffle) for training in count() for name in SETTINGS for shuffle in range(SHUFFLES))
     trained = Latest(partial(_trained, rows=rows, epochs=epochs))
@@ -100,12 +101,19 @@ def run(
     def trial(setting: str, training: int, shuffle: int) -> Row:
         return trained(setting, training).audited(training, shuffle)
 
-    cases = [dict(zip(("setting", "training", "shuffle"), place, strict=True)) for place in islice(places, audits)]
-    rows_of_cases = run_cases(cases, trial, keeping, {"rows": rows, "epochs": epochs})
-    with limited_threads(1):
-        covered = {str(each): simulated_coverage(each, draws=draws) for each in SIMULATED}
-    about = {"draws": draws, "coverage": covered, "rows": rows, "epochs": epochs}
-    return ExperimentResult(experiment="null-audits", about=about, rows=rows_of_cases, page_of=page_of)
+    def about() -> Row:
+        with limited_threads(1):
+            covered = {str(each): simulated_coverage(each, draws=draws) for each in SIMULATED}
+        return {"draws": draws, "coverage": covered, "rows": rows, "epochs": epochs}
+
+    return Experiment(
+        name="null-audits",
+        cases=[dict(zip(("setting", "training", "shuffle"), place, strict=True)) for place in islice(places, audits)],
+        trial=trial,
+        page=page_of,
+        setting={"rows": rows, "epochs": epochs},
+        about=about,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,12 +233,11 @@ def simulated_coverage(of: Simulated, *, draws: int) -> float:
 
 def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
     """Shares of false "yes" and "a little" beside what is promised, and coverage."""
-    kinds = [(side, said) for side in ("labels", "columns") for said in PROMISED]
-    cells: list[list[Cell]] = [
-        [name, len(some), *(share_of(some, side, said) for side, said in kinds), _held(some)]
-        for name, some in {**groups(rows, "setting"), "all": rows}.items()
-    ]
-    columns = ["run", "audits", *(f"{side}: {said}" for side, said in kinds), "intervals that hold a guess"]
+    shown: dict[str, LineCell] = {"audits": len}
+    for side, said in ((side, said) for side in ("labels", "columns") for said in PROMISED):
+        shown[f"{side}: {said}"] = partial(share_of, side=side, said=said)
+    shown["intervals that hold a guess"] = _held
+    every = [*rows, *({**row, "setting": "all"} for row in rows)]
     limits = "; ".join(f"{said!r} at most {limit:g}" for said, limit in PROMISED.items())
     said_note = (
         f"Shares of audits that said so, with Clopper-Pearson's 95 % intervals. Promised: {limits}. An audit says so of labels "
@@ -243,7 +250,7 @@ def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
     return Benchmark(
         title="Audits of labels and columns that have nothing to do with what crossed",
         tables=[
-            ResultTable(name="What they said", columns=columns, rows=cells, note=said_note),
+            Pivot(name="What they said", rows={"run": "setting"}, shown=shown, note=said_note).table(every),
             ResultTable(
                 name="Coverage of 95 % intervals, simulated scores",
                 columns=["scores", "share of intervals that hold the true AUC"],

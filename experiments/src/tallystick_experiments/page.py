@@ -101,12 +101,15 @@ class Benchmark:
 
     title: str
     command: str = ""  # that gives it again
-    tables: Sequence[ResultTable] = ()
+    tables: Sequence[ResultTable] = ()  # those without a row are left out
     curves: Sequence[Curve] = ()
     notes: Sequence[str] = ()  # how to read it, and what falls short
     started: str = ""  # ISO 8601 with time zone
     seconds: float | None = None
     facts: Mapping[str, str] = field(default_factory=dict)  # versions, machine, sizes
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tables", [table for table in self.tables if table.rows])
 
 
 PageOf = Callable[[Row, Sequence[Row]], Benchmark]

@@ -15,9 +15,11 @@ from tallystick.simulation import simulate
 from tallystick.tables.flights import CARRIER_FEATURES, KEY, LABEL, WEATHER_FEATURES, write_flights
 from tallystick.watcher import Silent
 from tallystick_experiments.command import seeds_option
-from tallystick_experiments.grid import NOWHERE, Keeping, grid, run_cases
-from tallystick_experiments.page import Benchmark, Cell, ExperimentResult, ResultTable, seeds_of
-from tallystick_experiments.stats import Row, change, groups, over_seeds
+from tallystick_experiments.experiment import Experiment
+from tallystick_experiments.grid import grid
+from tallystick_experiments.page import Benchmark, Cell, seeds_of
+from tallystick_experiments.pivot import Pivot, mean
+from tallystick_experiments.stats import Figure, Row, change
 
 WINDOW = 3  # months that a training reads
 LAST_MONTH = 12
@@ -44,14 +46,13 @@ WAYS: Mapping[str, Way] = {
 }
 
 
-def run(
+def experiment(
     *,
     rows: Annotated[int, Option(help="Flights of each month.", min=200)] = 4_000,
     months: Annotated[int, Option(help="Months that are retrained for.", min=1)] = 6,
     epochs: Annotated[int, Option(help="Most epochs of a training, before its refit.", min=1)] = 12,
     seeds: Annotated[Sequence[int], seeds_option()] = range(1, 3),
-    keeping: Keeping = NOWHERE,
-) -> ExperimentResult:
+) -> Experiment:
     """Train on three months and test on the next, then go on a month at a time, each way.
 
     Args:
@@ -59,7 +60,6 @@ def run(
         months: how many months are retrained for, after the first training.
         epochs: at most, of a training, before its refit.
         seeds: of rows, order and weights.
-        keeping: of the chains of trainings, one for each seed and way; nowhere if left out.
 
     Raises ConfigError for more months than there are.
     """
@@ -71,8 +71,14 @@ def run(
         return {"months": _chain(WAYS[way], rows=rows, months=months, epochs=epochs, seed=seed)}
 
     about = {"rows": rows, "months": months, "epochs": epochs}
-    rows_of_cases = run_cases(grid(seed=seeds, way=WAYS), trial, keeping, {"benchmark": "retraining", **about})
-    return ExperimentResult(experiment="retraining", about=about, rows=rows_of_cases, page_of=page_of)
+    return Experiment(
+        name="retraining",
+        cases=grid(seed=seeds, way=WAYS),
+        trial=trial,
+        page=page_of,
+        setting={"benchmark": "retraining", **about},
+        about=about,
+    )
 
 
 def _chain(way: Way, *, rows: int, months: int, epochs: int, seed: int) -> list[Row]:
@@ -110,20 +116,13 @@ def _chain(way: Way, *, rows: int, months: int, epochs: int, seed: int) -> list[
 def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
     """Means over months, with intervals over seeds, and the loss month by month."""
 
-    def mean(name: str) -> Any:
+    def of_months(name: str) -> Figure:
         return lambda row: sum(month[name] for month in row["months"]) / len(row["months"])
 
-    by_way = groups(rows, "way")
-    means: list[list[Cell]] = []
-    for way, chains in by_way.items():
-        figures = [over_seeds(chains, mean(name)) for name in ("loss", "auc", "seconds", "epochs", "refit_epochs")]
-        means.append([way, figures[0], change(chains, by_way[SCRATCH], mean("loss")) if way != SCRATCH else None, *figures[1:]])
-    tested = [month["tested_on"] for month in rows[0]["months"]]
-    monthly: list[list[Cell]] = [
-        [way, *(over_seeds([row["months"][at] for row in chains], "loss") for at in range(len(tested)))]
-        for way, chains in by_way.items()
-    ]
-    columns = ["training begins", "loss", "change of loss", "AUC", "processor seconds", "epochs", "epochs of the refit"]
+    def change_of_loss(chains: Sequence[Row]) -> Cell:
+        scratch = [row for row in rows if row["way"] == SCRATCH]
+        return None if chains[0]["way"] == SCRATCH else change(chains, scratch, of_months("loss"))
+
     note = (
         f"Flights that arrive over 15 minutes late; {about['rows']:,} of each month, trained on {WINDOW} months and tested on "
         f"the next one; means of {about['months']} months, seeds {seeds_of(rows)}, with Student's 95 % intervals over seeds. At "
@@ -133,11 +132,21 @@ def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
     return Benchmark(
         title="Retraining by the month: from last month's weights against from scratch",
         tables=[
-            ResultTable(name="Means over months", columns=columns, rows=means, note=note),
-            ResultTable(
-                name="Loss by month",
-                columns=["training begins", *(f"tested on month {month}" for month in tested)],
-                rows=monthly,
+            Pivot(
+                name="Means over months",
+                rows={"training begins": "way"},
+                shown={
+                    "loss": mean(of_months("loss")),
+                    "change of loss": change_of_loss,
+                    "AUC": mean(of_months("auc")),
+                    "processor seconds": mean(of_months("seconds")),
+                    "epochs": mean(of_months("epochs")),
+                    "epochs of the refit": mean(of_months("refit_epochs")),
+                },
+                note=note,
+            ).table(rows),
+            Pivot(name="Loss by month", rows={"training begins": "way"}, columns="tested on", figure="loss").table(
+                {**row, **month, "tested on": f"tested on month {month['tested_on']}"} for row in rows for month in row["months"]
             ),
         ],
     )

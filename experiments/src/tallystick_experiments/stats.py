@@ -65,21 +65,26 @@ def groups(rows: Iterable[Row], *fields: str) -> dict[Any, list[Row]]:
     return by_fields
 
 
+def melted(rows: Iterable[Row], field: str, *, name: str, value: str = "value") -> list[Row]:
+    """Make a row of each figure that a row has by name in a field: ``name`` is its name, ``value`` its value."""
+    return [{**row, name: each, value: figure} for row in rows for each, figure in row[field].items()]
+
+
 def distinct(rows: Iterable[Row], field: str) -> list[Any]:
     """Return the values of a field, each once, in the order of the rows."""
     return list(dict.fromkeys(row[field] for row in rows))
 
 
-def at(*steps: str) -> Callable[[Row], Any]:
-    """Return a reader of what lies so deep in a row; None if a step leads nowhere."""
+def at(*steps: str | int) -> Callable[[Row], Any]:
+    """Return a reader of what lies so deep in a row, by names and by places in lists; None if a name leads nowhere."""
 
-    def found_in(row: Row) -> Any:
+    def value_in(row: Row) -> Any:
         value: Any = row
         for step in steps:
-            value = value.get(step) if isinstance(value, Mapping) else None
+            value = value[step] if isinstance(step, int) else value.get(step) if isinstance(value, Mapping) else None
         return value
 
-    return found_in
+    return value_in
 
 
 def evenly(count: int, most: int) -> list[int]:

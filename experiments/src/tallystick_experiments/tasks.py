@@ -9,14 +9,15 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from pydantic import TypeAdapter
 from pydantic_core import to_jsonable_python
 
 from tallystick.compute.task import Engine, TaskFunction, Work
-from tallystick.errors import ComputeError, DataError
-from tallystick_experiments.grid import Keeping, Trial, place_of
+from tallystick.errors import DataError
+from tallystick_experiments.experiment import Experiment
+from tallystick_experiments.grid import Trial, place_of
 from tallystick_experiments.stats import Row
 
 SAME_FILES = "each machine needs the same files at the same path"
@@ -46,14 +47,6 @@ class MadeByTasks:
             yield missing[number], row
 
 
-class Declared(Exception):
-    """Declaration of a sweep: its cases, what makes them, and what its log begins with."""
-
-    def __init__(self, trial: Trial, cases: Sequence[Row], setting: Row) -> None:
-        super().__init__("a sweep was declared")
-        self.trial, self.cases, self.setting = trial, cases, setting
-
-
 def prepare(shared: bytes) -> TaskFunction:
     """Declare the sweep in a worker; raises DataError where it finds other data there than whoever began it."""
     work = json.loads(shared)
@@ -71,21 +64,12 @@ def prepare(shared: bytes) -> TaskFunction:
     return make
 
 
-def declared(command: str, options: Mapping[str, Any]) -> Declared:
-    """Call a command's function up to its sweep; raises ComputeError where it declares none."""
+def declared(command: str, options: Mapping[str, Any]) -> Experiment:
+    """Declare a command's experiment by its options as plain data."""
     module, _, name = command.partition(":")
-    work: Callable[..., object] = inspect.unwrap(getattr(importlib.import_module(module), name))
+    work: Callable[..., Experiment] = getattr(importlib.import_module(module), name)
     parameters = inspect.signature(work).parameters
-    arguments = {name: TypeAdapter(parameters[name].annotation).validate_python(value) for name, value in options.items()}
-    try:
-        work(**arguments, keeping=Keeping(made=_declare))
-    except Declared as found:
-        return found
-    raise ComputeError(f"{command} declares no sweep")
-
-
-def _declare(trial: Trial, cases: Sequence[Row], _missing: Sequence[int], setting: Row) -> NoReturn:
-    raise Declared(trial, cases, setting)
+    return work(**{name: TypeAdapter(parameters[name].annotation).validate_python(value) for name, value in options.items()})
 
 
 def _whole(value: Any) -> Any:

@@ -12,9 +12,11 @@ from tallystick.results import Result
 from tallystick_experiments.audited import audited_table
 from tallystick_experiments.catalogue.public import load_table
 from tallystick_experiments.command import seeds_option, several
-from tallystick_experiments.grid import NOWHERE, Keeping, grid, run_cases
-from tallystick_experiments.page import Benchmark, Cell, ExperimentResult, ResultTable, seeds_of
-from tallystick_experiments.stats import Row, change, distinct, groups, over_seeds
+from tallystick_experiments.experiment import Experiment
+from tallystick_experiments.grid import grid
+from tallystick_experiments.page import Benchmark, seeds_of
+from tallystick_experiments.pivot import LineCell, Pivot
+from tallystick_experiments.stats import Row
 
 TRAININGS: dict[str, dict[str, Any]] = {
     "default": {},
@@ -45,7 +47,7 @@ LEAKS = (
 """Tables of what was found, their figures' names in a row, and what they say."""
 
 
-def run(
+def experiment(
     *,
     data: Annotated[Path | None, Option(help="Folder of public files (docs/results/quality.md).")] = None,
     tables: Annotated[Sequence[str], several("Tables of bench quality, with commas between.")] = ("breast", "flights"),
@@ -53,11 +55,10 @@ def run(
     seeds: Annotated[Sequence[int], seeds_option("Seeds per table and training.")] = range(1, 6),
     rows: Annotated[int, Option(help="Rows that are drawn from a larger table.", min=100)] = 12_000,
     audit: Annotated[bool, Option(help="Attack each run as well.")] = False,
-    keeping: Keeping = NOWHERE,
-) -> ExperimentResult:
-    """Train each table with each of these by simulated jobs; one line of a log each. Raises ConfigError for an unknown one.
+) -> Experiment:
+    """Train each table with each of these by simulated jobs; ``audit`` has each run attacked as well.
 
-    ``audit`` has each run attacked as well.
+    Raises ConfigError for an unknown training.
     """
     if unknown := [name for name in trainings if name not in TRAININGS]:
         raise ConfigError(f"--trainings {', '.join(unknown)}: must be of {', '.join(TRAININGS)}")
@@ -69,10 +70,14 @@ def run(
         value = result.joint["rmse" if of.target == "regression" else "auc"]["value"]
         return {"value": value} | (_found(result) if audit else {})
 
-    cases = grid(seed=seeds, table=tables, training=trainings or TRAININGS)
-    rows_of_cases = run_cases(cases, trial, keeping, {"benchmark": "far", "most_rows": rows, "audit": audit})
-    metrics = {name: "RMSE" if table.target == "regression" else "AUC" for name, table in loaded.items()}
-    return ExperimentResult(experiment="far", about={"metrics": metrics}, rows=rows_of_cases, page_of=page_of)
+    return Experiment(
+        name="far",
+        cases=grid(seed=seeds, table=tables, training=trainings or TRAININGS),
+        trial=trial,
+        page=page_of,
+        setting={"benchmark": "far", "most_rows": rows, "audit": audit},
+        about={"metrics": {name: "RMSE" if table.target == "regression" else "AUC" for name, table in loaded.items()}},
+    )
 
 
 def _found(result: Result) -> Row:
@@ -88,40 +93,26 @@ def _found(result: Result) -> Row:
 
 
 def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
-    """Show the rows of ``run``."""
-    trainings, figures, changes = distinct(rows, "training"), list[list[Cell]](), list[list[Cell]]()
-    for name, of in groups(rows, "table").items():
-        by_training, metric = groups(of, "training"), about["metrics"][name]
-        figures.append([name, metric, *(over_seeds(by_training[training], "value") for training in trainings)])
-        compared = [training for training in trainings if training != "default"]
-        changes.append(
-            [name, metric, *(change(by_training[training], by_training.get("default", []), "value") for training in compared)]
-        )
-    compared = [training for training in trainings if training != "default"]
-    leaks = [
-        ResultTable(
-            name=name,
-            columns=["table", *trainings],
-            rows=[
-                [table, *(over_seeds(of, figure) for of in groups(by_training, "training").values())]
-                for table, by_training in groups(rows, "table").items()
-            ],
-            note=note,
-        )
-        for name, figure, note in LEAKS
-        if all(figure in row for row in rows)
-    ]
+    """Show the rows of ``experiment``."""
+    metric: dict[str, LineCell] = {"metric": lambda of: about["metrics"][of[0]["table"]]}
     return Benchmark(
         title="What fewer bytes and more batches in flight cost",
         tables=[
-            ResultTable(name="Test rows", columns=["table", "metric", *trainings], rows=figures),
-            ResultTable(
+            Pivot(name="Test rows", rows="table", shown=metric, columns="training", figure="value").table(rows),
+            Pivot(
                 name="Change from the default",
-                columns=["table", "metric", *compared],
-                rows=changes,
+                rows="table",
+                shown=metric,
+                columns="training",
+                figure="value",
+                paired="default",
                 note="By seeds, which share rows and halves. A larger AUC is better, and a smaller RMSE.",
+            ).table(rows),
+            *(
+                Pivot(name=name, rows="table", columns="training", figure=figure, note=note).table(rows)
+                for name, figure, note in LEAKS
+                if all(figure in row for row in rows)
             ),
-            *leaks,
         ],
         notes=["The contract's default network and training, by simulated jobs; columns are shared out at random, by the seed."],
         facts={"seeds": seeds_of(rows)},

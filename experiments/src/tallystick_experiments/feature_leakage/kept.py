@@ -29,8 +29,8 @@ from tallystick.models.build import build_bottom, build_label_model, width_of
 from tallystick.run_folder.row_recorder import most_rows
 from tallystick.training.feature_defense import DefendedBottom
 from tallystick_experiments.catalogue.table import TwoPartyTable
-from tallystick_experiments.experiment import Experiment, TrainingPlan, summed_epoch
 from tallystick_experiments.feature_leakage.data import split_and_encode
+from tallystick_experiments.observed_training import ObservedTraining, TrainingPlan, summed_epoch
 
 DEFENSES: Mapping[str, tuple[Defense, ...]] = {
     "none": (),
@@ -43,7 +43,7 @@ STRONGEST = "the strongest per column"
 
 def split_experiment(
     table: TwoPartyTable, plan: TrainingPlan, *, seed: int, defense: tuple[Defense, ...] = ()
-) -> tuple[Experiment, ColumnValues, int]:
+) -> tuple[ObservedTraining, ColumnValues, int]:
     """Build a contract's default network on a table, untrained, the feature party's columns, and the width of the cut."""
     data, columns = split_and_encode(table, seed=seed)
     model = NetworkModel()
@@ -52,7 +52,7 @@ def split_experiment(
     label = build_label_model(model, "label", data.own_shape, [width], outputs=1, seed=seed)
     if defenses := embedding_chain(defense):
         bottom = DefendedBottom(bottom, defenses, secret=seed.to_bytes(32, "big"))
-    return Experiment(bottom, label, data, plan, seed=seed), columns, width
+    return ObservedTraining(bottom, label, data, plan, seed=seed), columns, width
 
 
 @dataclass(kw_only=True)

@@ -30,19 +30,21 @@ from tallystick.models.tabular import TabularBottom, TabularTop
 from tallystick.training.single_process import CrossedStep
 from tallystick_experiments.catalogue.ads import read_pair
 from tallystick_experiments.command import several
-from tallystick_experiments.experiment import Experiment, TrainingPlan, summed_epoch
+from tallystick_experiments.experiment import Experiment
 from tallystick_experiments.feature_leakage.data import split_and_encode
 from tallystick_experiments.feature_leakage.runs import EMBEDDING_WIDTH, HIDDEN
-from tallystick_experiments.grid import NOWHERE, Keeping, grid, run_cases
-from tallystick_experiments.page import Benchmark, ExperimentResult, ResultTable, seed_count, seeds_of
-from tallystick_experiments.stats import Row, at, groups, over_seeds
+from tallystick_experiments.grid import grid
+from tallystick_experiments.observed_training import ObservedTraining, TrainingPlan, summed_epoch
+from tallystick_experiments.page import Benchmark, seed_count, seeds_of
+from tallystick_experiments.pivot import Pivot
+from tallystick_experiments.stats import Row
 
 KNOWN = (20, 200)
 WEIGHT_RATE, COLUMN_RATE, PULL, KNOWN_COUNT = 2e-3, 2e-2, 1e-4, 5.0
 BETAS, EPSILON = (0.9, 0.999), 1e-8  # of PyTorch's Adam, as the contract's
 
 
-def run(
+def experiment(
     *,
     data: Annotated[Path, Option(help="The label party's CSV file (id, y).")],
     partner: Annotated[Path | None, Option(help="The feature party's CSV file (id): numbers alone.")] = None,
@@ -53,8 +55,7 @@ def run(
     widths: Annotated[Sequence[int], several("Of the cut, with commas between.", of=int)] = (4, 2),
     steps: Annotated[int, Option(help="Of the fit: each plays the training once.", min=1)] = 2000,
     batch_size: int = 128,
-    keeping: Keeping = NOWHERE,
-) -> ExperimentResult:
+) -> Experiment:
     """Train behind narrow cuts, attack by the table's attacks, and by the replay.
 
     Raises DataError for columns that are no numbers.
@@ -67,20 +68,25 @@ def run(
 
     about = {"data": table.name, "rows": table.frame.height, "epochs": epochs, "steps": steps, "batch": batch_size}
     cases = grid(seed=range(first_seed, first_seed + seeds), width=widths, known=KNOWN)
-    return ExperimentResult(experiment="replay", about=about, rows=run_cases(cases, trial, keeping, about), page_of=page_of)
+    return Experiment(name="replay", cases=cases, trial=trial, page=page_of, setting=about, about=about)
 
 
 def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
-    """Show the rows of ``run``."""
-    cells = [
-        [f"width {width}, {known} known rows", *(over_seeds(of, at(name)) for name in ("attacks", "start", "replay", "seconds"))]
-        for width, by_width in groups(rows, "width").items()
-        for known, of in groups(by_width, "known").items()
-    ]
-    columns = ["case", "strongest of each column", "weighted-mean", "replay from there", "its seconds"]
+    """Show the rows of ``experiment``."""
+    replay = Pivot(
+        name="Mean R² over the feature party's columns",
+        rows={"case": "case"},
+        shown={
+            "strongest of each column": "attacks",
+            "weighted-mean": "start",
+            "replay from there": "replay",
+            "its seconds": "seconds",
+        },
+    )
+    cases = [{**row, "case": f"width {row['width']}, {row['known']} known rows"} for row in rows]
     return Benchmark(
         title=f"A bottom's training played again on {about['data']}: {about['rows']:,} rows, {seed_count(rows)}",
-        tables=[ResultTable(name="Mean R² over the feature party's columns", note="", columns=columns, rows=cells)],
+        tables=[replay.table(cases)],
         facts={"steps": str(about["steps"]), "epochs": str(about["epochs"]), "seeds": seeds_of(rows)},
     )
 
@@ -93,7 +99,7 @@ def _trial(table: Any, plan: TrainingPlan, *, seed: int, width: int, known: int,
         bottom = TabularBottom(split.shape, embedding_width=EMBEDDING_WIDTH, hidden=(width,))
         own = TabularBottom(split.own_shape, embedding_width=EMBEDDING_WIDTH, hidden=HIDDEN[:1])
         top = TabularTop(own.width + width, hidden=HIDDEN[1:], outputs=1)
-    network = Experiment(bottom, LabelModel(top, bottom=own), split, plan, seed=seed).network(NO_DEFENSE)
+    network = ObservedTraining(bottom, LabelModel(top, bottom=own), split, plan, seed=seed).network(NO_DEFENSE)
     sums = RowSums.zero("cut_embedding", network.schedule.train_N, width)
     crossed = [step for epoch in range(plan.epochs) for step in summed_epoch(network, epoch, sums)]
     (view,) = sums.view().steps

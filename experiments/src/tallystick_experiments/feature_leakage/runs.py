@@ -25,8 +25,8 @@ from tallystick.models.tabular import TabularBottom, TabularTop
 from tallystick.run_folder.pass_recorder import PASS_ROWS
 from tallystick.training.feature_defense import DefendedBottom
 from tallystick_experiments.catalogue.table import SplitData
-from tallystick_experiments.experiment import Experiment, TrainingPlan, summed_epoch
 from tallystick_experiments.feature_leakage.data import as_numbers
+from tallystick_experiments.observed_training import ObservedTraining, TrainingPlan, summed_epoch
 
 HIDDEN = NetworkModel().hidden  # a contract's default, cut after its first layer
 WIDTH = HIDDEN[0]
@@ -74,7 +74,7 @@ def run_setting(setting: CutSetting, data: SplitData, columns: ColumnValues, pla
         bottom = DefendedBottom(bottom, defenses, secret=seed.to_bytes(32, "big"))
     if not setting.partner:
         bottom = _Silent(setting.cut_width)
-    network = Experiment(bottom, LabelModel(top, bottom=own_bottom), data, plan, seed=seed)
+    network = ObservedTraining(bottom, LabelModel(top, bottom=own_bottom), data, plan, seed=seed)
     split = network.network(NO_DEFENSE)
     sums = RowSums.zero("cut_embedding", chosen_rows(split.schedule.train_N, most=MOST_ROWS), setting.cut_width)
     compared = RowSums.zero("cut_embedding", chosen_rows(torch.arange(len(data.test)), most=PASS_ROWS), setting.cut_width)

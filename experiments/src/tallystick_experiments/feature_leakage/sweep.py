@@ -14,17 +14,17 @@ from tallystick.errors import ConfigError
 from tallystick_experiments.catalogue.ads import read_pair
 from tallystick_experiments.catalogue.table import column_names
 from tallystick_experiments.command import several
-from tallystick_experiments.experiment import TrainingPlan
+from tallystick_experiments.experiment import Experiment
 from tallystick_experiments.feature_leakage.data import split_and_encode
 from tallystick_experiments.feature_leakage.page import page_of
 from tallystick_experiments.feature_leakage.runs import run_setting
 from tallystick_experiments.feature_leakage.settings import settings
-from tallystick_experiments.grid import NOWHERE, Keeping, Latest, grid, run_cases
-from tallystick_experiments.page import ExperimentResult
+from tallystick_experiments.grid import Latest, grid
+from tallystick_experiments.observed_training import TrainingPlan
 from tallystick_experiments.stats import Row
 
 
-def run(
+def experiment(
     *,
     data: Annotated[Path, Option(help="The label party's CSV file (id, y), the IJCAI-18 sample, or Kaggle's Criteo file.")],
     partner: Annotated[Path | None, Option(help="The feature party's CSV file (id), beside the label party's.")] = None,
@@ -34,8 +34,7 @@ def run(
     only: Annotated[Sequence[str], several("Settings, with semicolons between; all if empty.", separator=";")] = (),
     limit: Annotated[int | None, Option(help="Read no more rows than this of each file.")] = None,
     batch_size: int = 512,
-    keeping: Keeping = NOWHERE,
-) -> ExperimentResult:
+) -> Experiment:
     """Train every setting once per seed, on one thread, and attack what the label party received.
 
     Raises DataError for data that is absent or of another format, ConfigError for an unknown setting.
@@ -53,6 +52,11 @@ def run(
     def trial(seed: int, name: str) -> Row:
         return run_setting(setting_of[name], *encoded(table, seed=seed), plan, seed=seed)
 
-    rows = run_cases(grid(seed=range(first_seed, first_seed + seeds), name=only or setting_of), trial, keeping, about)
-    about["columns"] = len(column_names(table.feature_party))
-    return ExperimentResult(experiment="feature-leakage", about=about, rows=rows, page_of=page_of)
+    return Experiment(
+        name="feature-leakage",
+        cases=grid(seed=range(first_seed, first_seed + seeds), name=only or setting_of),
+        trial=trial,
+        page=page_of,
+        setting=about,
+        about={**about, "columns": len(column_names(table.feature_party))},
+    )

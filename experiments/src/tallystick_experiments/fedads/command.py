@@ -9,13 +9,12 @@ from typer import Option
 
 from tallystick.errors import ConfigError
 from tallystick_experiments.command import seeds_option, several
+from tallystick_experiments.experiment import Experiment
 from tallystick_experiments.fedads import defenses, leaks, unaligned
 from tallystick_experiments.fedads.unaligned_data import ALIGNED
-from tallystick_experiments.grid import NOWHERE, Keeping
-from tallystick_experiments.page import ExperimentResult
 
 
-def run(
+def experiment(
     *,
     data: Annotated[
         Path,
@@ -51,8 +50,7 @@ def run(
         ),
     ] = False,
     limit: Annotated[int | None, Option(help="Draw so many rows of each file at random.")] = None,
-    keeping: Keeping = NOWHERE,
-) -> ExperimentResult:
+) -> Experiment:
     """Make the table; raises ConfigError for an option of another one."""
     if table not in ("3", "4", "leaks"):
         raise ConfigError(f"--table {table}: expected 3, 4 or leaks")
@@ -63,9 +61,9 @@ def run(
     if table != "4" and (swapped or epochs != 1):
         raise ConfigError("--swapped, --epochs: go with --table 4 only; leave them out")
     if table == "leaks":
-        return leaks.run(data=data, seeds=seeds, methods=only or leaks.METHODS, limit=limit, keeping=keeping)
+        return leaks.experiment(data=data, seeds=seeds, methods=only or leaks.METHODS, limit=limit)
     if table == "3":
-        return unaligned.run(
+        return unaligned.experiment(
             data=data,
             seeds=seeds,
             only=only,
@@ -73,9 +71,8 @@ def run(
             paper_networks=paper_networks,
             aligned=ALIGNED if aligned is None else aligned,
             limit=limit,
-            keeping=keeping,
         )
     plan = replace(defenses.USUAL.plan, epochs=epochs)
     share = 1.0 if aligned is None else aligned
     setting = defenses.Setting(plan=plan, swapped=swapped, aligned=share, normalised=paper_networks)
-    return defenses.run(data=data, seeds=seeds, setting=setting, only=only, limit=limit, keeping=keeping)
+    return defenses.experiment(data=data, seeds=seeds, setting=setting, only=only, limit=limit)

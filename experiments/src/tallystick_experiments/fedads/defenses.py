@@ -29,10 +29,11 @@ from tallystick.models.split import LabelModel
 from tallystick.models.tabular import TabularBottom, TabularTop
 from tallystick_experiments.catalogue.ads import encode_ads, read_ads
 from tallystick_experiments.catalogue.table import SplitData, TwoPartyTable, column_names
-from tallystick_experiments.experiment import KEPT_ROWS, Experiment, TrainingPlan, attack_figures
+from tallystick_experiments.experiment import Experiment
 from tallystick_experiments.fedads.pairs import PairedByClass
-from tallystick_experiments.grid import NOWHERE, Keeping, Latest, grid, run_cases
-from tallystick_experiments.page import Benchmark, Cell, Curve, ExperimentResult, ResultTable, Series, seeds_of
+from tallystick_experiments.grid import Latest, grid
+from tallystick_experiments.observed_training import KEPT_ROWS, ObservedTraining, TrainingPlan, attack_figures
+from tallystick_experiments.page import Benchmark, Cell, Curve, ResultTable, Series, seeds_of
 from tallystick_experiments.stats import Row, Spread, at, groups, over_seeds, paired, spread
 
 _LEAK = "clusters-embedding"
@@ -148,7 +149,7 @@ class Setting:
 USUAL = Setting()
 
 
-def run(
+def experiment(
     *,
     data: Path,
     seeds: Sequence[int],
@@ -156,8 +157,7 @@ def run(
     only: Sequence[str] = (),
     min_count: int = 4,
     limit: int | None = None,
-    keeping: Keeping = NOWHERE,
-) -> ExperimentResult:
+) -> Experiment:
     """Train every method, or those of ``only``, in each fusion, once per seed, on one thread.
 
     Raises:
@@ -179,12 +179,17 @@ def run(
         return _run(_network(rows_of(seed), FUSIONS[fusion], setting, seed), method_of[method], seed)
 
     about = {"name": table.name, "rows": table.frame.height, "swapped": setting.swapped, **setting.plan.__dict__}
-    rows = run_cases(grid(seed=seeds, fusion=setting.fusions, method=method_of), trial, keeping, about | setting.facts())
-    split = rows_of(seeds[-1])
-    return ExperimentResult(experiment="fedads-4", about=_about(table, split, setting), rows=rows, page_of=page_of)
+    return Experiment(
+        name="fedads-4",
+        cases=grid(seed=seeds, fusion=setting.fusions, method=method_of),
+        trial=trial,
+        page=page_of,
+        setting=about | setting.facts(),
+        about=lambda: _about(table, rows_of(seeds[-1]), setting),
+    )
 
 
-def _network(data: SplitData, fusion: tuple[int, ...], setting: Setting, seed: int) -> Experiment:
+def _network(data: SplitData, fusion: tuple[int, ...], setting: Setting, seed: int) -> ObservedTraining:
     """FedAds' network (section 5.1.4)."""
     assert data.own_shape is not None
     normalised = setting.normalised
@@ -192,10 +197,10 @@ def _network(data: SplitData, fusion: tuple[int, ...], setting: Setting, seed: i
         bottom = TabularBottom(data.shape, embedding_width=EMBEDDING_WIDTH, hidden=FEATURE_BOTTOM, normalized=normalised)
         label_bottom = TabularBottom(data.own_shape, embedding_width=EMBEDDING_WIDTH, hidden=LABEL_BOTTOM, normalized=normalised)
         top = TabularTop(bottom.width + label_bottom.width, hidden=fusion, outputs=1)
-    return Experiment(bottom, LabelModel(top, bottom=label_bottom), data, setting.plan, seed=seed)
+    return ObservedTraining(bottom, LabelModel(top, bottom=label_bottom), data, setting.plan, seed=seed)
 
 
-def _run(network: Experiment, method: DefenseRow, seed: int) -> Row:
+def _run(network: ObservedTraining, method: DefenseRow, seed: int) -> Row:
     labels_N = network.data.training_labels_N.long()
     *_, last = network.epochs(chain(method.defense))
     leaks = attack_figures(_all_rows(network), labels_N, (_LEAK,), seed=seed)
@@ -208,7 +213,7 @@ def _run(network: Experiment, method: DefenseRow, seed: int) -> Row:
     }
 
 
-def _all_rows(network: Experiment) -> tuple[StepView]:
+def _all_rows(network: ObservedTraining) -> tuple[StepView]:
     """Embed the training rows once more after training, as the feature party: all, or of a large file a quarter of a million."""
     rows_N, cut_ND = (torch.cat(parts) for parts in zip(*network.embed(most=KEPT_ROWS), strict=True))
     nothing_ND: Tensor = cut_ND[:, :0]
@@ -238,7 +243,7 @@ ByMethod = dict[str, list[Row]]
 
 
 def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
-    """Show the rows of ``run`` beside the paper's table."""
+    """Show the rows of ``experiment`` beside the paper's table."""
     fusions = {fusion: groups(of, "method") for fusion, of in groups(rows, "fusion").items()}
     own, partner_count = about["label_party_columns"], about["feature_party_columns"]
     return Benchmark(

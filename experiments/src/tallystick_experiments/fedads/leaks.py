@@ -16,10 +16,12 @@ from tallystick.results import Result
 from tallystick_experiments.audited import audited
 from tallystick_experiments.catalogue.ads import read_by_kind
 from tallystick_experiments.catalogue.table import TwoPartyTable
+from tallystick_experiments.experiment import Experiment
 from tallystick_experiments.fedads.unaligned_data import ALIGNED
-from tallystick_experiments.grid import NOWHERE, Keeping, grid, run_cases
-from tallystick_experiments.page import Benchmark, ExperimentResult, ResultTable, seeds_of
-from tallystick_experiments.stats import Row, at, change, groups, over_seeds
+from tallystick_experiments.grid import grid
+from tallystick_experiments.page import Benchmark, seeds_of
+from tallystick_experiments.pivot import Pivot
+from tallystick_experiments.stats import Row, groups, melted
 
 METHODS = ("none", "warm-start", "multi-task", "average")
 DEFENSES: Mapping[str, list[dict[str, Any]]] = {"no defence": [], "Marvell, s = 8": [{"method": "marvell", "power": 8.0}]}
@@ -28,15 +30,14 @@ EPOCHS = "epochs trained"
 STRONGEST = "the strongest attack"
 
 
-def run(
+def experiment(
     *,
     data: Path,
     seeds: Sequence[int],
     methods: Sequence[str] = METHODS,
     aligned: float = ALIGNED,
     limit: int | None = None,
-    keeping: Keeping = NOWHERE,
-) -> ExperimentResult:
+) -> Experiment:
     """Train and attack by every method once per seed, with and without a defence.
 
     Raises DataError for data that is absent or of another format.
@@ -47,8 +48,8 @@ def run(
     def trial(seed: int, defense: str, method: str) -> Row:
         return {"figures": _figures_of(_job(table, method, DEFENSES[defense], seed, aligned))}
 
-    rows = run_cases(grid(seed=seeds, defense=DEFENSES, method=methods), trial, keeping, about)
-    return ExperimentResult(experiment="fedads-leaks", about=about, rows=rows, page_of=page_of)
+    cases = grid(seed=seeds, defense=DEFENSES, method=methods)
+    return Experiment(name="fedads-leaks", cases=cases, trial=trial, page=page_of, setting=about, about=about)
 
 
 def _job(table: TwoPartyTable, method: str, defense: list[dict[str, Any]], seed: int, aligned: float) -> Result:
@@ -72,10 +73,31 @@ def _figures_of(result: Result) -> dict[str, float]:
 
 
 def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
-    """Show the rows of ``run``: each figure by method and defence."""
+    """Show each figure that every run has, by method and defence, and how far it is from the first method's."""
+    tables, first = [], rows[0]["method"]
+    for defense, of in groups(rows, "defense").items():
+        shared = [name for name in of[0]["figures"] if all(name in row["figures"] for row in of)]
+        figures = [row for row in melted(of, "figures", name="figure") if row["figure"] in shared]
+        tables += [
+            Pivot(
+                name=f"{defense}: symmetric AUC of each attack",
+                rows="figure",
+                columns="method",
+                figure="value",
+                note=f"By unaligned.method; the feature party has {about['aligned']:.0%} of the rows, the same for all methods.",
+            ).table(figures),
+            Pivot(
+                name=f"{defense}: change against {first}",
+                rows="figure",
+                columns="method",
+                figure="value",
+                paired=first,
+                note="Of the same seed: the same rows, parts and first weights.",
+            ).table(figures),
+        ]
     return Benchmark(
         title=f"What unaligned rows add to the leak, on {about['name']}: {about['rows']:,} rows",
-        tables=[table for defense, of in groups(rows, "defense").items() for table in _tables(defense, of, about["aligned"])],
+        tables=tables,
         notes=[
             "max(AUC, 1 - AUC): .5 is a guess, 1 is every label. Attackers score aligned rows: of others nothing crosses.",
             "The strongest attack leaves out those that know half of all labels.",
@@ -83,26 +105,3 @@ def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
         ],
         facts={"seeds": seeds_of(rows)},
     )
-
-
-def _tables(defense: str, rows: Sequence[Row], aligned: float) -> list[ResultTable]:
-    """Figures that every run has by method, and differences to the first method of the same seed."""
-    by_method = groups(rows, "method")
-    first, *others = by_method
-    names = [name for name in rows[0]["figures"] if all(name in row["figures"] for row in rows)]
-    return [
-        ResultTable(
-            name=f"{defense}: symmetric AUC of each attack",
-            columns=["figure", first, *others],
-            rows=[[name, *(over_seeds(of, at("figures", name)) for of in by_method.values())] for name in names],
-            note=f"By unaligned.method; the feature party has {aligned:.0%} of the rows, the same for all methods.",
-        ),
-        ResultTable(
-            name=f"{defense}: change against {first}",
-            columns=["figure", *others],
-            rows=[
-                [name, *(change(by_method[other], by_method[first], at("figures", name)) for other in others)] for name in names
-            ],
-            note="Of the same seed: the same rows, parts and first weights.",
-        ),
-    ]

@@ -38,9 +38,10 @@ from tallystick.training.unaligned.method_table import method_of
 from tallystick.training.unaligned.schedule import rows_ratio, scheduled
 from tallystick_experiments.catalogue.ads import USER, read_by_kind
 from tallystick_experiments.catalogue.table import TwoPartyTable
+from tallystick_experiments.experiment import Experiment
 from tallystick_experiments.fedads.unaligned_data import ALIGNED, Rows, share_out
-from tallystick_experiments.grid import NOWHERE, Keeping, Latest, grid, run_cases
-from tallystick_experiments.page import Benchmark, Cell, ExperimentResult, ResultTable, seeds_of
+from tallystick_experiments.grid import Latest, grid
+from tallystick_experiments.page import Benchmark, Cell, ResultTable, seeds_of
 from tallystick_experiments.stats import Row, at, change, groups, over_seeds, spread
 
 CHECKS = 4  # looks at the validation rows for each pass over the joint batches
@@ -181,7 +182,7 @@ def rows(*, group: str | None = None) -> tuple[MethodRow, ...]:
     )
 
 
-def run(
+def experiment(
     *,
     data: Path,
     seeds: Sequence[int],
@@ -190,8 +191,7 @@ def run(
     limit: int | None = None,
     by_users: bool = False,
     paper_networks: bool = False,
-    keeping: Keeping = NOWHERE,
-) -> ExperimentResult:
+) -> Experiment:
     """Train every row of the table once per seed, on one thread.
 
     Raises DataError for data that is absent or of another format, ConfigError for a row or users that there are not, or an
@@ -209,10 +209,14 @@ def run(
         parts = shared(table, seed=seed, aligned=aligned, by_users=by_users)
         return MethodTrial(rows=parts, row=methods[method], seed=seed, networks=networks).run()
 
-    rows_of_cases = run_cases(grid(seed=seeds, method=methods), trial, keeping, setting)
     positives = float(table.frame.get_column(table.label).cast(int).mean())  # type: ignore[arg-type]
-    return ExperimentResult(
-        experiment="fedads-3", about={**setting, "share_of_positives": positives}, rows=rows_of_cases, page_of=page_of
+    return Experiment(
+        name="fedads-3",
+        cases=grid(seed=seeds, method=methods),
+        trial=trial,
+        page=page_of,
+        setting=setting,
+        about={**setting, "share_of_positives": positives},
     )
 
 
@@ -400,7 +404,7 @@ OVER = {"VanillaVFL": "over VanillaVFL", "Diffu-AT": "over Diffu-AT", "ORALE": "
 
 
 def page_of(about: Row, found: Sequence[Row]) -> Benchmark:
-    """Show the rows of ``run`` beside the paper's table, in its order."""
+    """Show the rows of ``experiment`` beside the paper's table, in its order."""
     by_name = groups(found, "method")
     printed = {row: by_name[row.name] for row in rows() if row.name in by_name}
     order = order_like_the_papers(printed)

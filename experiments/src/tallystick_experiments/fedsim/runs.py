@@ -30,9 +30,9 @@ from tallystick.training.objective import Supervised
 from tallystick.training.plan import Schedule
 from tallystick.training.single_process import SplitNetwork
 from tallystick_experiments.catalogue.pairs import Pair
-from tallystick_experiments.experiment import best_logits
 from tallystick_experiments.fedsim.inside import looked_into
 from tallystick_experiments.fedsim.methods import METHODS, ComparedMethod
+from tallystick_experiments.observed_training import best_logits
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

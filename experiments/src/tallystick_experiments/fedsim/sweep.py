@@ -14,6 +14,7 @@ from tallystick.alignment.outcome import Candidates
 from tallystick.errors import ConfigError, DataError
 from tallystick_experiments.catalogue.pairs import GENERATED, GENERATED_ROWS, READERS, Pair, recognise
 from tallystick_experiments.command import seeds_option, several
+from tallystick_experiments.experiment import Experiment
 from tallystick_experiments.fedsim import cut, paper
 from tallystick_experiments.fedsim.located import FINE_TAUS, WIDE_FILTERS, link_places, noise_settings
 from tallystick_experiments.fedsim.methods import BY_CONTRACT, METHODS, TREES
@@ -31,8 +32,7 @@ from tallystick_experiments.fedsim.runs import (
 )
 from tallystick_experiments.fedsim.sizes import table_9
 from tallystick_experiments.fedsim.table_7 import table_7
-from tallystick_experiments.grid import NOWHERE, Keeping, Latest, run_cases
-from tallystick_experiments.page import ExperimentResult
+from tallystick_experiments.grid import Latest
 from tallystick_experiments.stats import Row
 
 TABLE_1 = (
@@ -102,7 +102,7 @@ class FedSimRun:
     recipe: RecipeKind = "ours"
 
 
-def run(
+def experiment(
     *,
     data: Annotated[list[Path] | None, Option(help="Folder of a set's files (house, hdb, bike, frogs); may be repeated.")] = None,
     seeds: Annotated[Sequence[int], seeds_option()] = range(1, 6),
@@ -111,9 +111,8 @@ def run(
     rows: Annotated[int, Option(help="Of the synthetic tables; the paper has 60,000.", min=100)] = GENERATED_ROWS,
     neighbors: Annotated[int | None, Option(help="K of table-1 and table-10, in place of ours.", min=1)] = None,
     fixed_split: Annotated[bool, Option("--fixed-split", help="The paper's one split for every seed.")] = False,
-    keeping: Keeping = NOWHERE,
-) -> ExperimentResult:
-    """Make the runs of the asked parts on one thread.
+) -> Experiment:
+    """Declare the runs of the asked parts.
 
     Raises ConfigError for a part or a method that there is not, DataError for a folder of no known set.
     """
@@ -128,20 +127,30 @@ def run(
     trial = _Trials(folders, rows)
     trial.check(keys)
     size = {} if rows == GENERATED_ROWS else {"rows": rows}
-    rows_of_cases = run_cases([asdict(key) for key in keys], trial, keeping, {"benchmark": "fedsim", **size}, usual=usual)
-    about = {
-        "sets": sorted({key.set for key in keys}),
-        **size,
-        "seeds": list(seeds),
-        "split": split,
-        "parts": {part: [keys.index(key) for key in plan] for part, plan in plans.items() if plan},
-        "cut": _measure_cut(folders) if "cut" in parts else [],
-        "delta": _deltas(folders) if "delta" in parts else [],
-        "linkage": table_7() if "table-7" in parts else [],
-        "sizes": table_9() if "table-9" in parts else [],
-        "seconds": time.perf_counter() - started,
-    }
-    return ExperimentResult(experiment="fedsim", about=about, rows=rows_of_cases, page_of=page_of)
+
+    def about() -> Row:
+        return {
+            "sets": sorted({key.set for key in keys}),
+            **size,
+            "seeds": list(seeds),
+            "split": split,
+            "parts": {part: [keys.index(key) for key in plan] for part, plan in plans.items() if plan},
+            "cut": _measure_cut(folders) if "cut" in parts else [],
+            "delta": _deltas(folders) if "delta" in parts else [],
+            "linkage": table_7() if "table-7" in parts else [],
+            "sizes": table_9() if "table-9" in parts else [],
+            "seconds": time.perf_counter() - started,
+        }
+
+    return Experiment(
+        name="fedsim",
+        cases=[asdict(key) for key in keys],
+        trial=trial,
+        page=page_of,
+        setting={"benchmark": "fedsim", **size},
+        usual=usual,
+        about=about,
+    )
 
 
 def _planned(

@@ -14,11 +14,13 @@ from tallystick.metrics import auc_statistic
 from tallystick.training.single_process import CrossedStep
 from tallystick_experiments.catalogue.clicks import encode_clicks, read_clicks
 from tallystick_experiments.command import seeds_option, several
+from tallystick_experiments.experiment import Experiment
 from tallystick_experiments.florist.runs import BOTH, PAPERS, FloristSetting, Membership, Trained
 from tallystick_experiments.florist.sweep import NUMBERS, treatment_of
-from tallystick_experiments.grid import NOWHERE, Keeping, grid, run_cases
-from tallystick_experiments.page import Benchmark, Cell, Curve, ExperimentResult, ResultTable, Series, seeds_of
-from tallystick_experiments.stats import Row, groups, spread
+from tallystick_experiments.grid import grid
+from tallystick_experiments.page import Benchmark, Curve, seeds_of
+from tallystick_experiments.pivot import Pivot, line_of_means, mean
+from tallystick_experiments.stats import Row, at, groups
 
 EVERY = 20
 """Steps between two looks at the test rows."""
@@ -27,7 +29,7 @@ NEAR = 0.002
 PANELS = (("h: training loss", "training_loss"), ("i: test loss", "test_loss"), ("j: test AUC", "auc"))
 
 
-def run(
+def experiment(
     *,
     data: Annotated[Path, Option(help="Kaggle's Criteo or Avazu file.")],
     seeds: Annotated[Sequence[int], seeds_option()] = range(1, 6),
@@ -37,8 +39,7 @@ def run(
     strategy: Annotated[str, Option(help="Where both sides lack rows.")] = "florist-te",
     limit: Annotated[int | None, Option(help="Draw so many rows at random.")] = None,
     setting: FloristSetting = PAPERS,
-    keeping: Keeping = NOWHERE,
-) -> ExperimentResult:
+) -> Experiment:
     """Train one strategy at each ratio and seed; raises ConfigError for an unknown one."""
     if strategy not in BOTH:
         raise ConfigError(f"--strategy {strategy}: must be of {', '.join(BOTH)}")
@@ -67,41 +68,42 @@ def run(
         Trained(treatment, clicks, setting, seed=seed, record=False, watch=watch)
         return {"course": course}
 
-    rows = run_cases(grid(ratio=ratios, seed=seeds), trial, keeping, {"strategy": strategy, "rows": table.frame.height})
-    about = {"strategy": strategy, "rows": table.frame.height, "table": table.name}
-    return ExperimentResult(experiment="florist-convergence", about=about, rows=rows, page_of=page_of)
+    setting_of_log = {"strategy": strategy, "rows": table.frame.height}
+    return Experiment(
+        name="florist-convergence",
+        cases=grid(ratio=ratios, seed=seeds),
+        trial=trial,
+        page=page_of,
+        setting=setting_of_log,
+        about={**setting_of_log, "table": table.name},
+    )
 
 
 def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
-    """Show the rows of ``run``."""
-    by_ratio = groups(rows, "ratio")
-    cells: list[list[Cell]] = [
-        [
-            ratio,
-            spread(stable_step(row["course"]) for row in of),
-            *(spread(row["course"][-1][figure] for row in of) for _, figure in PANELS),
-            spread(_roughness([each["test_loss"] for each in row["course"]]) for row in of),
-        ]
-        for ratio, of in by_ratio.items()
-    ]
+    """Show the rows of ``experiment``."""
+    looks = [{"ratio": row["ratio"], **look} for row in rows for look in row["course"]]
     return Benchmark(
         title="FLORIST: convergence with both sides' rows absent",
         tables=[
-            ResultTable(
+            Pivot(
                 name="By the share of absent rows",
-                columns=["absent", "step of a stable AUC", "training loss", "test loss", "test AUC", "ups of the test loss"],
-                rows=cells,
+                rows={"absent": "ratio"},
+                shown={
+                    "step of a stable AUC": mean(lambda row: stable_step(row["course"])),
+                    **{panel.partition(": ")[2]: mean(at("course", -1, figure)) for panel, figure in PANELS},
+                    "ups of the test loss": mean(lambda row: ups(row["course"])),
+                },
                 note=f"{about['strategy']} on {about['rows']:,} rows of {about['table']}. The step from which test AUC stays "
                 f"within {NEAR} of its last value, or above it; figures at the last step; all that the test loss rises from one "
                 "look to the next, added up.",
-            )
+            ).table(rows)
         ],
         curves=[
             Curve(
                 name=f"Figure 2{panel}",
                 x="step",
                 y=panel.partition(": ")[2],
-                series=[Series.of(f"{ratio:g}", _mean_course(of, figure)) for ratio, of in by_ratio.items()],
+                series=[line_of_means(f"{ratio:g}", of, "step", figure) for ratio, of in groups(looks, "ratio").items()],
             )
             for panel, figure in PANELS
         ],
@@ -123,15 +125,6 @@ def stable_step(course: Sequence[Row]) -> int:
     return int(later[0])
 
 
-def _roughness(values: Sequence[float]) -> float:
-    """All that values rise from one to the next, added up."""
-    return sum(max(after - before, 0.0) for before, after in pairwise(values))
-
-
-def _mean_course(rows: Sequence[Row], figure: str) -> list[tuple[float, float]]:
-    steps = groups([each for row in rows for each in row["course"]], "step")
-    return [(step, _mean([each[figure] for each in of])) for step, of in steps.items()]
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
+def ups(course: Sequence[Row]) -> float:
+    """Add up all that the test loss rises from one look to the next."""
+    return sum(max(after["test_loss"] - before["test_loss"], 0.0) for before, after in pairwise(course))

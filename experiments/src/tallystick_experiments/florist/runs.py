@@ -35,8 +35,8 @@ from tallystick.training.plan import Schedule, no_positions
 from tallystick.training.single_process import CrossedStep, SplitNetwork
 from tallystick.training.step_rule import PLAIN
 from tallystick_experiments.catalogue.table import SplitData
-from tallystick_experiments.experiment import KEPT_ROWS, PASS, PLAIN_ADAM
 from tallystick_experiments.feature_leakage.data import as_numbers
+from tallystick_experiments.observed_training import KEPT_ROWS, PASS, PLAIN_ADAM
 from tallystick_experiments.stats import evenly
 
 Side = Literal["labels", "features", "both"]

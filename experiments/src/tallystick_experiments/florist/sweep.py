@@ -1,7 +1,7 @@
 """FLORIST's experiments: what imputing absent labels and features costs, and what each strategy leaks.
 
-``run`` trains every strategy at every ratio and seed. Attacks run at the ratio that the paper's tables use, 0.5. ``page.py``
-sets the rows beside the paper's numbers.
+Every strategy is trained at every ratio and seed. Attacks run at the ratio that the paper's tables use, 0.5. ``page.py`` sets the
+rows beside the paper's numbers.
 """
 
 import time
@@ -26,11 +26,11 @@ from tallystick.training.calibration import Calibration, LogitShift
 from tallystick_experiments.catalogue.clicks import encode_clicks, give_columns, read_clicks
 from tallystick_experiments.catalogue.table import SplitData, TwoPartyTable
 from tallystick_experiments.command import seeds_option, several
+from tallystick_experiments.experiment import Experiment
 from tallystick_experiments.florist.page import page_of
 from tallystick_experiments.florist.paper import ATTACKED_RATIO
 from tallystick_experiments.florist.runs import BOTH, PAPERS, FloristSetting, Membership, Side, Trained, Treatment
-from tallystick_experiments.grid import NOWHERE, Keeping, Latest, run_cases
-from tallystick_experiments.page import ExperimentResult
+from tallystick_experiments.grid import Latest
 from tallystick_experiments.stats import Row
 
 RATIOS = (0.05, 0.1, 0.25, 0.5, 0.6, 0.75, 0.8, 0.9, 0.95)
@@ -57,7 +57,7 @@ EXTRAS: dict[Side, tuple[str, ...]] = {  # run only when asked for by name
 }
 
 
-def run(
+def experiment(
     *,
     data: Annotated[Path, Option(help="Kaggle's Criteo or Avazu file.")],
     seeds: Annotated[Sequence[int], seeds_option()] = range(1, 6),
@@ -86,9 +86,8 @@ def run(
     ] = None,
     limit: Annotated[int | None, Option(help="Draw so many rows at random.")] = None,
     setting: FloristSetting = PAPERS,
-    keeping: Keeping = NOWHERE,
-) -> ExperimentResult:
-    """Run the sweep on one thread.
+) -> Experiment:
+    """Declare every strategy at every ratio and seed.
 
     Raises:
         ConfigError: an unknown side or strategy, a ratio outside (0, 1), an unusable step size, own columns beside absent labels,
@@ -124,15 +123,17 @@ def run(
         for name in ("baseline-full", "baseline-partial", *sorted(_chosen(side, strategies)))
     ]
     trials = _Trials(table, setting)
-    rows = run_cases(cases, trials, keeping, dict(about))
-    clicks = trials.encoded(seed=seeds[-1])
-    about |= {
-        "training_rows": len(clicks.training),
-        "test_rows": len(clicks.test),
-        "positive_rate": float(clicks.training_labels_N.mean()),
-        "batch_size": setting.batch(len(clicks.training)),
-    }
-    return ExperimentResult(experiment="florist", about=about, rows=rows, page_of=page_of)
+
+    def with_split() -> Row:
+        clicks = trials.encoded(seed=seeds[-1])
+        return about | {
+            "training_rows": len(clicks.training),
+            "test_rows": len(clicks.test),
+            "positive_rate": float(clicks.training_labels_N.mean()),
+            "batch_size": setting.batch(len(clicks.training)),
+        }
+
+    return Experiment(name="florist", cases=cases, trial=trials, page=page_of, setting=about, about=with_split)
 
 
 def _encoded(table: TwoPartyTable, setting: FloristSetting, *, seed: int) -> SplitData:

@@ -28,9 +28,10 @@ from tallystick.trials.trials import Candidate, candidate_trials
 from tallystick.watcher import Silent
 from tallystick_experiments.catalogue.public import MOST_ROWS, PublicTable, load_table
 from tallystick_experiments.command import several
-from tallystick_experiments.grid import NOWHERE, Keeping, Latest, run_cases
+from tallystick_experiments.experiment import Experiment
+from tallystick_experiments.grid import Latest
 from tallystick_experiments.label_leakage.own_model import attacked_with_model
-from tallystick_experiments.page import Benchmark, Cell, ExperimentResult, ResultTable, counted, seed_count, seeds_of
+from tallystick_experiments.page import Benchmark, Cell, ResultTable, counted, seed_count, seeds_of
 from tallystick_experiments.stats import Row, Spread, at, change, groups, over_seeds
 
 NONE, NOTHING_TOLD = "none", "knowing no label"
@@ -93,7 +94,7 @@ class MatrixPlan:
         )
 
 
-def run(
+def experiment(
     *,
     data: Annotated[
         Path | None, Option(help="Folder of public files (docs/results/quality.md); without it, packages' tables.")
@@ -108,8 +109,7 @@ def run(
         Sequence[str],
         several("Defences with their strengths, with semicolons between; all of labels if empty.", separator=";"),
     ] = (),
-    keeping: Keeping = NOWHERE,
-) -> ExperimentResult:
+) -> Experiment:
     """Train every table with every defence, once per seed, on one thread, and attack what crossed the cut.
 
     Raises ConfigError for an unknown defence or one that a table's target does not allow, DataError for data that is absent.
@@ -131,13 +131,18 @@ def run(
     ]
     setting = {"epochs": terms.epochs} | ({} if terms.most_rows == MOST_ROWS else {"most_rows": terms.most_rows})
     several = {"feature_parties": feature_parties} if feature_parties > 1 else {}
-    rows_of_cases = run_cases(cases, trial, keeping, setting | several)
     facts = {
         name: {"rows": table.frame.height, "classes": table.classes, "target": table.target, "source": table.source}
         for name, table in loaded.items()
     }
-    about = {"data": facts, "epochs": terms.epochs, **several}
-    return ExperimentResult(experiment="label-leakage-defenses", about=about, rows=rows_of_cases, page_of=page_of)
+    return Experiment(
+        name="label-leakage-defenses",
+        cases=cases,
+        trial=trial,
+        page=page_of,
+        setting=setting | several,
+        about={"data": facts, "epochs": terms.epochs, **several},
+    )
 
 
 def trials(
@@ -262,7 +267,7 @@ def _figures(attack: AttackResult) -> Row:
 
 
 def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
-    """Show the rows of ``run``."""
+    """Show the rows of ``experiment``."""
     by_table = [(name, about["data"][name], groups(of, "defense")) for name, of in groups(rows, "table").items()]
     return Benchmark(
         title=f"Label attacks against defences: {', '.join(about['data'])}, {seed_count(rows)}",

@@ -34,11 +34,11 @@ from tallystick_experiments.catalogue.ads import read_pair
 from tallystick_experiments.catalogue.clicks import CRITEO_CATEGORICAL, CRITEO_NUMERIC
 from tallystick_experiments.catalogue.table import TwoPartyTable, split_columns
 from tallystick_experiments.command import seeds_option, several
-from tallystick_experiments.experiment import PLAIN_EVALUATOR, TrainingPlan, summed_epoch, view_of_step
+from tallystick_experiments.experiment import Experiment
 from tallystick_experiments.feature_leakage import kept as embeddings
 from tallystick_experiments.feature_leakage.kept import split_experiment
-from tallystick_experiments.grid import NOWHERE, Keeping, run_cases
-from tallystick_experiments.page import Benchmark, Cell, ExperimentResult, ResultTable, counted, seed_count
+from tallystick_experiments.observed_training import PLAIN_EVALUATOR, TrainingPlan, summed_epoch, view_of_step
+from tallystick_experiments.page import Benchmark, Cell, ResultTable, counted, seed_count
 from tallystick_experiments.speed import memory
 from tallystick_experiments.stats import Row, at, groups, over_seeds, spread
 
@@ -170,7 +170,7 @@ def _phases(home: Path, party: str) -> dict[str, float]:
     return {phase.name: phase.seconds for phase in read_result(path.read_bytes()).phases if phase.party == party}
 
 
-def run(
+def experiment(
     *,
     data: Annotated[Path | None, Option(help="The label party's CSV file (id, y); a generated table if left out.")] = None,
     partner: Annotated[Path | None, Option(help="The feature party's CSV file (id).")] = None,
@@ -180,8 +180,7 @@ def run(
     sides: Annotated[Sequence[str], several("Whose secret: labels, features, or both with a comma.")] = tuple(MEASURED),
     priced: Annotated[bool, Option("--cost/--no-cost", help="Time a run of two processes, with an audit and without.")] = True,
     batch_size: int = 512,
-    keeping: Keeping = NOWHERE,
-) -> ExperimentResult:
+) -> Experiment:
     """Compare the audits' figures with those of whoever kept everything, and say what an audit takes in a run.
 
     Raises ConfigError for a side that there is not.
@@ -197,13 +196,19 @@ def run(
         return measure(table, defense, plan, seed=seed)
 
     cases = [{"side": side, "defense": name, "seed": seed} for seed in seeds for side in sides for name in MEASURED[side]]
-    rows_of_cases = run_cases(cases, trial, keeping, about, usual={"side": "labels"})
-    price = {"cost": audit_cost(rows)} if priced else {}
-    return ExperimentResult(experiment="audit", about={"data": about, **price}, rows=rows_of_cases, page_of=page_of)
+    return Experiment(
+        name="audit",
+        cases=cases,
+        trial=trial,
+        page=page_of,
+        setting=about,
+        usual={"side": "labels"},
+        about=lambda: {"data": about, **({"cost": audit_cost(rows)} if priced else {})},
+    )
 
 
 def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
-    """Show the rows of ``run``, and the price if it was measured."""
+    """Show the rows of ``experiment``, and the price if it was measured."""
     data = about["data"]
     tables = [_beside_all(side, groups(of, "defense")) for side, of in groups(rows, "side").items()]
     return Benchmark(

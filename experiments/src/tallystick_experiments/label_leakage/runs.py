@@ -26,7 +26,7 @@ from tallystick.models.split import LabelModel
 from tallystick.models.tabular import TabularBottom, TabularTop
 from tallystick.tables.features import Features
 from tallystick_experiments.catalogue.table import SplitData, TwoPartyTable
-from tallystick_experiments.experiment import Epoch, Experiment, TrainingPlan, attack_figures
+from tallystick_experiments.observed_training import Epoch, ObservedTraining, TrainingPlan, attack_figures
 from tallystick_experiments.stats import evenly
 
 EACH_EPOCH = ("norm", "direction-1", "direction-3", "direction-5", "spectral-gradient", "spectral-embedding")
@@ -68,14 +68,14 @@ class PaperNetwork:
         if self.below < 1 or self.above < 0 or self.width < 1:
             raise ConfigError(f"network: below={self.below}, above={self.above}, width={self.width}; need 1, 0 and 1 at least")
 
-    def build(self, clicks: SplitData, plan: TrainingPlan, *, seed: int) -> Experiment:
+    def build(self, clicks: SplitData, plan: TrainingPlan, *, seed: int) -> ObservedTraining:
         """Initialise both sides; the label party has no columns."""
         with seeded(seed, "label leakage"):
             bottom = TabularBottom(clicks.shape, embedding_width=self.embedding_width, hidden=(self.width,) * self.below)
             top = TabularTop(self.width, hidden=(self.width,) * self.above, outputs=1)
         normalised = [nn.BatchNorm1d(self.width)] if self.normalised else []
         label = LabelModel(nn.Sequential(*normalised, *top.layers, top.output))
-        return Experiment(bottom, label, clicks, plan, seed=seed)
+        return ObservedTraining(bottom, label, clicks, plan, seed=seed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,7 +163,7 @@ class EmbedsRows(nn.Module):
         return EmbedsRows(copy.deepcopy(self.bottom, memo), self.rows)
 
 
-def row_aucs(network: Experiment) -> dict[str, dict[str, float]]:
+def row_aucs(network: ObservedTraining) -> dict[str, dict[str, float]]:
     """Of training rows and of test rows: the network's AUC, and the spectral attack's on their cut embeddings.
 
     The attack is the sweep's: max(a, 1 - a) per batch of the training's size, the rows in their random order, a rest left out.
@@ -182,7 +182,7 @@ def row_aucs(network: Experiment) -> dict[str, dict[str, float]]:
     }
 
 
-def layer_aucs(network: Experiment) -> list[float]:
+def layer_aucs(network: ObservedTraining) -> list[float]:
     """AUC of the spectral attack on each layer's output, first layer first, the logit last; mean over 8,192 rows each.
 
     The layers above the cut are the label party's: their AUC is no leak, it says where the label is learned.
@@ -194,7 +194,7 @@ def layer_aucs(network: Experiment) -> list[float]:
     return [float(auc) for auc in np.mean(by_pass, axis=0)]
 
 
-def component_aucs(network: Experiment) -> list[float]:
+def component_aucs(network: ObservedTraining) -> list[float]:
     """AUC of each of the cut embeddings' first principal components, over 131,072 training rows.
 
     The spectral attack reads the first: a network that keeps the label out of it can still carry it in the next one.
@@ -207,7 +207,7 @@ def component_aucs(network: Experiment) -> list[float]:
 
 
 @torch.no_grad()
-def layer_outputs(network: Experiment) -> Iterator[tuple[Tensor, list[Tensor]]]:
+def layer_outputs(network: ObservedTraining) -> Iterator[tuple[Tensor, list[Tensor]]]:
     """Pass over the training rows without training: rows, and what each layer puts out, after its ReLU, the logit last."""
     bottom, top = network.bottom, network.label.top
     assert isinstance(bottom, TabularBottom)

@@ -15,9 +15,9 @@ from tallystick.defenses.isotropic import Isotropic
 from tallystick.defenses.label_dp import LabelDP
 from tallystick.defenses.marvell import Marvell
 from tallystick.defenses.mixpro import MixPro
-from tallystick_experiments.experiment import TrainingPlan
 from tallystick_experiments.label_leakage import paper
 from tallystick_experiments.label_leakage.runs import PaperNetwork, Scenario
+from tallystick_experiments.observed_training import TrainingPlan
 
 NORMALISED, WARM_UP, BY_ROWS = ", normalised", ", warm-up", ", by rows"
 LARGE_BATCH = 8192

@@ -1,7 +1,6 @@
 """The label-leakage paper's tables 1 to 5 and figures 2 to 7, and the frontiers that it does not draw.
 
-``run`` trains every scenario that the chosen parts need, each once per seed; ``page.py`` sets the rows beside what the paper
-prints.
+Every scenario that the chosen parts need is trained once per seed; ``page.py`` sets the rows beside what the paper prints.
 """
 
 from collections.abc import Sequence
@@ -15,13 +14,13 @@ from tallystick.errors import ConfigError
 from tallystick_experiments.catalogue.clicks import TEST_SHARE, encode_clicks, read_clicks
 from tallystick_experiments.catalogue.table import SplitData, TwoPartyTable
 from tallystick_experiments.command import seeds_option, several
-from tallystick_experiments.experiment import TrainingPlan
-from tallystick_experiments.grid import NOWHERE, Keeping, Latest, grid, run_cases
+from tallystick_experiments.experiment import Experiment
+from tallystick_experiments.grid import Latest, grid
 from tallystick_experiments.label_leakage import paper
 from tallystick_experiments.label_leakage.page import page_of
 from tallystick_experiments.label_leakage.runs import balanced, run_scenario
 from tallystick_experiments.label_leakage.scenarios import LARGE_BATCH, parts, scenarios
-from tallystick_experiments.page import ExperimentResult
+from tallystick_experiments.observed_training import TrainingPlan
 from tallystick_experiments.stats import Row
 
 _PAPER_ROWS = 1_000_000  # from here on the paper's own batch and step size
@@ -57,7 +56,7 @@ def large_plan(rows: int) -> TrainingPlan:
     return plan_for(rows) if rows >= _PAPER_ROWS else TrainingPlan(epochs=8, batch_size=LARGE_BATCH, learning_rate=3e-3)
 
 
-def run(
+def experiment(
     *,
     data: Annotated[Path, Option(help="Kaggle's Criteo or Avazu file.")],
     seeds: Annotated[Sequence[int], seeds_option("Runs per scenario.")] = range(1, 6),
@@ -82,9 +81,8 @@ def run(
     learning_rate: Annotated[float | None, Option(help="Of Adam; scaled to the file if left out.")] = None,
     limit: Annotated[int | None, Option(help="Draw so many rows at random.")] = None,
     min_count: int = 10,
-    keeping: Keeping = NOWHERE,
-) -> ExperimentResult:
-    """Run the benchmark on one thread.
+) -> Experiment:
+    """Declare every scenario that the chosen parts need, once per seed.
 
     Raises:
         ConfigError: an unknown part, or a log of another sweep.
@@ -115,9 +113,13 @@ def run(
 
     # one share of positives is encoded at a time
     names_due = sorted((name for name in offered if not names or name in names), key=lambda name: every[name].positive_rate or 0)
-    rows_of_cases = run_cases(grid(seed=seeds, name=names_due), trial, keeping, about)
-    return ExperimentResult(
-        experiment="label-leakage", about={"data": about, "parts": parts_chosen}, rows=rows_of_cases, page_of=page_of
+    return Experiment(
+        name="label-leakage",
+        cases=grid(seed=seeds, name=names_due),
+        trial=trial,
+        page=page_of,
+        setting=about,
+        about={"data": about, "parts": parts_chosen},
     )
 
 

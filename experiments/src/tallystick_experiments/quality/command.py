@@ -9,14 +9,13 @@ from typer import Option
 from tallystick.errors import ConfigError
 from tallystick_experiments.catalogue.public import MOST_ROWS, own_table
 from tallystick_experiments.command import seeds_option, several
-from tallystick_experiments.grid import NOWHERE, Keeping
-from tallystick_experiments.page import ExperimentResult
+from tallystick_experiments.experiment import Experiment
 from tallystick_experiments.quality import leaks as audits
 from tallystick_experiments.quality import sweep
 from tallystick_experiments.quality.methods import USUAL
 
 
-def run(
+def experiment(
     *,
     data: Annotated[
         Path | None, Option(help="Folder of public files (docs/results/quality.md); without it, packages' tables.")
@@ -36,8 +35,7 @@ def run(
     leaks: Annotated[
         bool, Option("--leaks", help="Audit the default with gradients and without, or --methods, on --tables instead.")
     ] = False,
-    keeping: Keeping = NOWHERE,
-) -> ExperimentResult:
+) -> Experiment:
     """Compare on tables of the catalogue or one's own, or audit; raises ConfigError for options that do not go together."""
     if table is None and (label or key or time):
         raise ConfigError("--label, --id, --time: name columns of --table; give a table, or leave them out")
@@ -45,19 +43,18 @@ def run(
         raise ConfigError(f"--leaks: audits tables of the catalogue; leave --table {table} out, or --leaks")
     if leaks:
         method_names = methods or audits.USUAL
-        return audits.run(
+        return audits.experiment(
             tables or ["breast"],
             data,
             methods=method_names,
             seeds=seeds,
             most_rows=rows,
             noise_columns=noise_columns,
-            keeping=keeping,
         )
     own = own_table(table, label=label, key=key, time=time) if table is not None else None
     table_names = sweep.tables_of(tables, data) if own is None or tables else []
     method_names = methods or list(USUAL)
-    return sweep.run(
+    return sweep.experiment(
         data=data,
         tables=table_names,
         own=own,
@@ -66,5 +63,4 @@ def run(
         most_rows=rows,
         noise_columns=noise_columns,
         device=device,
-        keeping=keeping,
     )

@@ -11,9 +11,11 @@ from tallystick.errors import ConfigError
 from tallystick.results import FeatureAudit, Result
 from tallystick_experiments.audited import audited_table
 from tallystick_experiments.catalogue.public import MOST_ROWS, NOISE, beside_noise, load_table
-from tallystick_experiments.grid import NOWHERE, Keeping, grid, run_cases
-from tallystick_experiments.page import Benchmark, Cell, ExperimentResult, ResultTable, seeds_of
-from tallystick_experiments.stats import Row, at, distinct, groups, over_seeds
+from tallystick_experiments.experiment import Experiment
+from tallystick_experiments.grid import grid
+from tallystick_experiments.page import Benchmark, seeds_of
+from tallystick_experiments.pivot import Pivot
+from tallystick_experiments.stats import Row, distinct, melted
 
 _NONE: dict[str, Any] = {"training": {"gradients": "none"}}
 _NOISE = {"method": "gaussian-embeddings", "delta": 1e-6, "clip": 1.0}
@@ -54,7 +56,7 @@ METHODS = tuple(CONTRACTS)
 USUAL = ("default", "no-gradients")
 
 
-def run(
+def experiment(
     tables: Sequence[str],
     data: Path | None,
     *,
@@ -62,8 +64,7 @@ def run(
     seeds: Sequence[int],
     most_rows: int = MOST_ROWS,
     noise_columns: int = 0,
-    keeping: Keeping = NOWHERE,
-) -> ExperimentResult:
+) -> Experiment:
     """Train each table by each of these methods and attack each run; one line of a log each.
 
     A row has the symmetric AUC of each attack on labels, and the mean R² (of categories its like, see ``RebuiltColumn``) of the
@@ -82,27 +83,24 @@ def run(
 
     cases = grid(seed=seeds, table=tables, method=methods)
     noisy = {"noise_columns": noise_columns} if noise_columns else {}
-    rows = run_cases(cases, trial, keeping, {"benchmark": "quality-leaks", "most_rows": most_rows} | noisy)
-    return ExperimentResult(experiment="quality-leaks", about={}, rows=rows, page_of=page_of)
+    setting = {"benchmark": "quality-leaks", "most_rows": most_rows} | noisy
+    return Experiment(name="quality-leaks", cases=cases, trial=trial, page=page_of, setting=setting)
 
 
 def page_of(_about: Row, rows: Sequence[Row]) -> Benchmark:
-    """Show the rows of ``run``: each figure by table and method."""
-    methods, cells = distinct(rows, "method"), list[list[Cell]]()
-    for name, of in groups(rows, "table").items():
-        by_method = groups(of, "method")
-        for figure in dict.fromkeys(figure for row in of for figure in row["figures"]):
-            cells.append([name, figure, *(over_seeds(by_method[method], at("figures", figure)) for method in methods)])
+    """Show the rows of ``experiment``: each figure by table and method."""
     return Benchmark(
         title="What networks tell attackers, by how they are trained",
         tables=[
-            ResultTable(
+            Pivot(
                 name="What attacks found",
-                columns=["table", "attack", *(LEAKING[name] for name in methods)],
-                rows=cells,
+                rows={"table": "table", "attack": "attack"},
+                columns="method",
+                figure="value",
+                heads={name: LEAKING[name] for name in distinct(rows, "method")},
                 note="Labels: max(AUC, 1 - AUC) per batch, .5 is a guess, 1 is every label. Columns: the mean share "
                 "that the strongest attack rebuilt of the feature party's, R² or its like for categories; 0 is a guess.",
-            )
+            ).table(melted(rows, "figures", name="attack"))
         ],
         notes=["A floor: what these attackers found, never that nothing else can be found."],
         facts={"seeds": seeds_of(rows)},

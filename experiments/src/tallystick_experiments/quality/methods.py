@@ -32,7 +32,7 @@ from tallystick.training.run import TrainingRun
 from tallystick.training.screening import Screening
 from tallystick.training.single_process import SplitNetwork
 from tallystick_experiments.catalogue.public import PublicTable
-from tallystick_experiments.experiment import best_logits
+from tallystick_experiments.observed_training import best_logits
 from tallystick_experiments.quality.figure import Figure, Ints, QualityMethod, coder_of, test_figure
 from tallystick_experiments.quality.tabm import TabMMethod, require_device
 from tallystick_experiments.quality.unmatched import UnmatchedMethod

@@ -17,8 +17,8 @@ from tallystick_experiments.catalogue.public import (
     drawn,
     load_table,
 )
-from tallystick_experiments.grid import NOWHERE, Keeping, grid, run_cases
-from tallystick_experiments.page import ExperimentResult
+from tallystick_experiments.experiment import Experiment
+from tallystick_experiments.grid import grid
 from tallystick_experiments.quality.methods import METHODS, USUAL, methods_on
 from tallystick_experiments.quality.page import page_of
 from tallystick_experiments.stats import Row
@@ -35,7 +35,7 @@ def tables_of(asked: Sequence[str], data: Path | None) -> list[str]:
     return [name for word in asked for name in groups.get(word, [word])] or tables_in(data)
 
 
-def run(
+def experiment(
     *,
     data: Path | None,
     tables: Sequence[str] = tuple(TABLES),
@@ -45,9 +45,8 @@ def run(
     most_rows: int = MOST_ROWS,
     noise_columns: int = 0,
     device: str = "cpu",
-    keeping: Keeping = NOWHERE,
-) -> ExperimentResult:
-    """Run what the log lacks, seed after seed; ``own`` is a table of the user's, and all have ``noise_columns`` more.
+) -> Experiment:
+    """Declare every method on every table, seed after seed; ``own`` is the user's table, and all have ``noise_columns`` more.
 
     TabM trains on ``device``, everything else on the processor.
 
@@ -68,10 +67,10 @@ def run(
 
     cases = grid(seed=seeds, table=loaded, method=methods)
     unusual = ({"noise_columns": noise_columns} if noise_columns else {}) | ({"device": device} if device != "cpu" else {})
-    rows = run_cases(cases, trial, keeping, {"benchmark": "quality", "most_rows": most_rows} | unusual)
     facts = {
         name: {"rows": table.frame.height, "columns": len(table.columns.numeric + table.columns.categorical),
                "target": table.target, "source": table.source, "by_time": table.times is not None}
         for name, table in loaded.items()
     }  # fmt: skip
-    return ExperimentResult(experiment="quality", about={"data": facts}, rows=rows, page_of=page_of)
+    setting = {"benchmark": "quality", "most_rows": most_rows} | unusual
+    return Experiment(name="quality", cases=cases, trial=trial, page=page_of, setting=setting, about={"data": facts})

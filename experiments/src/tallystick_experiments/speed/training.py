@@ -41,7 +41,7 @@ from tallystick.training.objective import Supervised
 from tallystick.training.plan import Schedule
 from tallystick.training.run import TrainingRun
 from tallystick.training.step_rule import PLAIN, StepRule
-from tallystick_experiments.experiment import PLAIN_ADAM
+from tallystick_experiments.observed_training import PLAIN_ADAM
 
 STALENESS = 8
 

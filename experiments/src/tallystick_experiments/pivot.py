@@ -1,0 +1,89 @@
+"""Tables of an experiment's rows: a line for each value of a field, and figures over seeds in its columns."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tallystick_experiments.page import Cell, ResultTable, Series
+from tallystick_experiments.stats import Figure, Row, change, distinct, groups, over_seeds
+
+Rows = Sequence[Row]
+LineCell = str | Callable[[Rows], Cell]
+"""What a column shows of a line's rows: the mean over seeds of a field, or what a function makes of them."""
+
+
+def mean(figure: Figure) -> Callable[[Rows], Cell]:
+    """Show the mean of a figure over a line's seeds, with its interval."""
+    return lambda rows: over_seeds(rows, figure)
+
+
+def first(name: str) -> Callable[[Rows], Cell]:
+    """Show a field that all rows of a line have in common."""
+    return lambda rows: rows[0].get(name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pivot:
+    """A table of rows, as it is declared.
+
+    Args:
+        name: of the table.
+        rows: the field that a line is of each value of; or several, by the heads of their columns.
+        order: the values of that field that get a line, in this order; all of the rows in theirs, if left out.
+        shown: what further columns show of a line, by their heads.
+        columns: a field, each of whose values gets a column of ``figure``; none if left out.
+        figure: of a row, shown over seeds.
+        paired: the value of ``columns`` that the others are compared with, seed by seed: they show the difference in ``figure``.
+        heads: the values of ``columns`` that get a column, by their heads; all by themselves if left out.
+        last: as ``shown``, behind the columns of ``figure``.
+        note: under the table's name.
+    """
+
+    name: str
+    rows: str | Mapping[str, str]
+    order: Iterable[Any] | None = None
+    shown: Mapping[str, LineCell] = field(default_factory=dict)
+    columns: str = ""
+    figure: Figure = ""
+    paired: Any = None
+    heads: Mapping[Any, str] | None = None
+    last: Mapping[str, LineCell] = field(default_factory=dict)
+    note: str = ""
+
+    def table(self, rows: Iterable[Row]) -> ResultTable:
+        """Make the table of these rows."""
+        rows = list(rows)
+        fields = {self.rows: self.rows} if isinstance(self.rows, str) else self.rows
+        heads = self.heads
+        if heads is None:
+            heads = {value: str(value) for value in distinct(rows, self.columns)} if self.columns else {}
+        compared = {value: head for value, head in heads.items() if self.paired is None or value != self.paired}
+        by_line, lines = groups(rows, *fields.values()), list[list[Cell]]()
+        for of in (by_line[value] for value in (by_line if self.order is None else self.order) if value in by_line):
+            by_column = groups(of, self.columns) if self.columns else {}
+            base = by_column.get(self.paired, [])
+            figures = [
+                over_seeds(mine, self.figure) if self.paired is None else change(mine, base, self.figure)
+                for mine in (by_column.get(value, []) for value in compared)
+            ]
+            lines.append(
+                [
+                    *(of[0][name] for name in fields.values()),
+                    *(_cell(shown, of) for shown in self.shown.values()),
+                    *figures,
+                    *(_cell(shown, of) for shown in self.last.values()),
+                ]
+            )
+        return ResultTable(
+            name=self.name, columns=[*fields, *self.shown, *compared.values(), *self.last], rows=lines, note=self.note
+        )
+
+
+def line_of_means(name: str, rows: Iterable[Row], x: str, figure: Figure) -> Series:
+    """Draw the mean of a figure over seeds against a field."""
+    means = {place: over_seeds(of, figure) for place, of in groups(rows, x).items()}
+    return Series.of(name, ((place, each and each.value) for place, each in means.items()))
+
+
+def _cell(shown: LineCell, rows: Rows) -> Cell:
+    return over_seeds(rows, shown) if isinstance(shown, str) else shown(rows)
