@@ -81,8 +81,8 @@ class Pivot:
 
 def line_of_means(name: str, rows: Iterable[Row], x: str, figure: Figure) -> Series:
     """Draw the mean of a figure over seeds against a field."""
-    means = {place: over_seeds(of, figure) for place, of in groups(rows, x).items()}
-    return Series.of(name, ((place, each and each.value) for place, each in means.items()))
+    means = ((place, over_seeds(of, figure)) for place, of in groups(rows, x).items())
+    return Series.of(name, ((place, None if each is None else each.value) for place, each in means))
 
 
 def _cell(shown: LineCell, rows: Rows) -> Cell:

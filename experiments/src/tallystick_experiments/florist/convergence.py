@@ -127,4 +127,4 @@ def stable_step(course: Sequence[Row]) -> int:
 
 def ups(course: Sequence[Row]) -> float:
     """Add up all that the test loss rises from one look to the next."""
-    return sum(max(after["test_loss"] - before["test_loss"], 0.0) for before, after in pairwise(course))
+    return float(sum(max(after["test_loss"] - before["test_loss"], 0.0) for before, after in pairwise(course)))

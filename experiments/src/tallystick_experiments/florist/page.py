@@ -63,8 +63,17 @@ def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
                 for side, of_side in attacked.items()
             ),
             *(
-                attacks(
-                    side, party, [row for row in melted(of_side, "attacks", name="attack") if row["attack"].startswith(party)]
+                Pivot(
+                    name=f"Attack AUC of the {party}: {SIDES[side]}",
+                    rows="strategy",
+                    columns="attack",
+                    figure=at("value", "symmetric_auc"),
+                    note=f"Ratio {ATTACKED_RATIO:g}; below each AUC its interval over seeds.",
+                ).table(
+                    {**row, "attack": attack}
+                    for row in melted(of_side, "attacks", name="attack")
+                    for attacker, _, attack in [row["attack"].partition("/")]
+                    if attacker == party
                 )
                 for side, of_side in attacked.items()
                 for party in ("feature party", "label party")
@@ -162,19 +171,6 @@ DRAWN = Pivot(
     },
     note=f"random-pred by the number of draws on avazu, ratio {ATTACKED_RATIO:g}",
 )
-
-
-def attacks(side: str, party: str, rows: Sequence[Row]) -> ResultTable:
-    """Show every attack of a party on every strategy, where this side lacks rows."""
-    rows = [row for row in melted(rows, "attacks", name="attack") if row["attack"].startswith(party)]
-    return Pivot(
-        name=f"Attack AUC of the {party}: {SIDES[side]}",
-        rows="strategy",
-        columns="attack",
-        figure=at("value", "symmetric_auc"),
-        heads={name: name.partition("/")[2] for name in distinct(rows, "attack")},
-        note=f"Ratio {ATTACKED_RATIO:g}; below each AUC its interval over seeds.",
-    ).table(rows)
 
 
 def drops(name: str, rows: Sequence[Row]) -> ResultTable:
