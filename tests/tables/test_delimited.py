@@ -1,7 +1,7 @@
 """CSV as people write it: separators, encodings, dates, decimal commas, and tables in several files."""
 
 import gzip
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from tallystick.config.table import TableConfig
 from tallystick.errors import ConfigError, DataError
 from tallystick.tables.delimited import NUMBERS, read_delimited
 from tallystick.tables.table import read_table
+from tallystick.tables.text import text_warning
 
 
 def read(folder: Path, content: str | bytes | None, *, text: tuple[str, ...] = (), **keys: Any) -> pl.DataFrame:
@@ -276,3 +277,128 @@ def test_what_is_no_table_is_refused_by_name(tmp_path, raw, words):
 def test_whole_numbers_beyond_every_integer_type_become_floats_beside_marks(tmp_path):
     (tmp_path / "t.csv").write_text("id,a\nx,18446744073709551616\ny,?\n")
     assert read_table(TableConfig(path=tmp_path / "t.csv")).get_column("a").to_list() == [2.0**64, None]
+
+
+MANY = [f"{number * 1.37:.2f}" for number in range(1, 31)]
+
+
+def column_of(tmp_path, cells, **table):
+    """A column of a CSV as it is read, and the notes."""
+    lines = "".join(f"k{number};{cell}\n" for number, cell in enumerate(cells))
+    (tmp_path / "t.csv").write_text(f"id;x\n{lines}", encoding="utf-8")
+    frame = read_table(TableConfig(path=tmp_path / "t.csv", **table))
+    return frame.get_column("x"), frame
+
+
+@pytest.mark.parametrize(
+    "word", ["keine Angabe", "нет данных", "暂无", "非公開", "not measured", "< LOD", "#WERT!", "(blank)", "N.C."]
+)
+def test_a_few_words_beside_many_numbers_mark_missing_cells_in_any_language(tmp_path, word):
+    column, frame = column_of(tmp_path, [*MANY, word, word])
+    assert column.to_list() == [*map(float, MANY), None, None]
+    assert f"{word!r} in column 'x'" in frame.notes[0]
+    assert frame.missing == {"x": (word,)}
+    days = [f"2024-01-{day:02}" for day in range(1, 29)]
+    assert column_of(tmp_path, [*days, word])[0].to_list() == [*map(date.fromisoformat, days), None]
+
+
+def test_words_that_may_be_values_beside_numbers_stay_text(tmp_path):
+    for cells in ([*MANY, "A"], [*MANY, *"abcdef"], [*MANY[:5], "none here"], [*MANY, *["often"] * 30], [*MANY, "12a"]):
+        column, frame = column_of(tmp_path, cells)
+        assert column.to_list() == cells
+        assert not frame.notes
+    assert column_of(tmp_path, [*MANY, "none here"], missing_in={"x": []})[0].dtype == pl.Float64
+
+
+@pytest.mark.parametrize(
+    ("spelt", "number"),
+    [
+        ("\uff11\uff12.5", 12.5),
+        ("\uff11\uff12\uff0e\uff15", 12.5),
+        ("\u0661\u0662\u066b\u0665", 12.5),
+        ("\u0661\u0662\u0663", 123),
+        ("\u06f1\u06f2", 12),
+        ("\uff0d\uff11", -1),
+        ("\ufeff7.5", 7.5),
+        ("7\u200b.5", 7.5),
+        ("1\u2007234", 1234),
+        ("\u200b", None),
+    ],
+)
+def test_digits_and_signs_of_every_script_are_numbers(tmp_path, spelt, number):
+    assert column_of(tmp_path, ["0.25", spelt])[0].to_list() == [0.25, number]
+
+
+def test_digits_of_another_script_alone_are_numbers_and_days(tmp_path):
+    wide = str.maketrans("0123456789", "".join(chr(0xFF10 + digit) for digit in range(10)))
+    assert column_of(tmp_path, [str(number).translate(wide) for number in range(30)])[0].to_list() == list(range(30))
+    assert column_of(tmp_path, ["2024-02-29".translate(wide), "2024-03-01"])[0].to_list() == [date(2024, 2, 29), date(2024, 3, 1)]
+
+
+def test_days_beside_moments_are_midnights_and_days_that_databases_write_for_none_are_missing(tmp_path):
+    column, _ = column_of(tmp_path, ["2024-02-29", "2024-03-01 12:30", "2024-03-01T01:02:03.5"])
+    assert column.to_list() == [
+        datetime(2024, 2, 29),
+        datetime(2024, 3, 1, 12, 30),
+        datetime(2024, 3, 1, 1, 2, 3, 500_000),
+    ]
+    assert column_of(tmp_path, ["2024-02-29", "0000-00-00", "1900-01-00"])[0].to_list() == [date(2024, 2, 29), None, None]
+
+
+def test_times_of_day_are_times_as_in_other_files(tmp_path):
+    assert column_of(tmp_path, ["01:30:00", "23:59", "-", "12:00:00.25"])[0].to_list() == [
+        time(1, 30),
+        time(23, 59),
+        None,
+        time(12, 0, 0, 250_000),
+    ]
+    assert column_of(tmp_path, ["01:30:00", "25:00:00"])[0].dtype == pl.String  # a duration
+
+
+def test_a_fraction_behind_a_zero_is_no_part_of_thousands(tmp_path):
+    with pytest.raises(DataError, match="column 'x' has decimal points, but the decimal sign is"):
+        column_of(tmp_path, ["0.250", "1.250"], decimal=",")
+    assert column_of(tmp_path, ["0,250", "1,250"])[0].to_list() == [0.25, 1.25]
+
+
+@pytest.mark.parametrize("cell", [r'"a\"b"', 'a"b', '"a"b'])
+def test_quotes_that_would_swallow_lines_are_refused_by_line(tmp_path, cell):
+    with pytest.raises(DataError, match=r"t\.csv: (line \d+: its quotes cannot be read|a quote stands within a cell)"):
+        column_of(tmp_path, [cell] * 6 + ["plain"])
+    assert column_of(tmp_path, ['"a\nb"', '"a ""b"""'])[0].to_list() == ["a\nb", 'a "b"']
+
+
+@pytest.mark.parametrize(
+    ("spelt", "hint"),
+    [
+        ("{0}/{1}/24", "dates"),
+        ("{1:02}.{0:02}.2024", "dates"),
+        ("{0} Mar 2024", "dates"),
+        ("2024-01-{0:02} 24:00:00", "dates"),
+        ("2024-01-{0:02} 12:00 UTC", "dates"),
+        ("{0}:3{1}", "dates"),
+        ("2024-W{0:02}", "dates"),
+        ("{0} days 01:00:00", "dates"),
+        ("{0}.{1}%", "numbers"),
+        ("$ {0}.{1}", "numbers"),
+        ("({0}.{1})", "numbers"),
+        ("{0}.{1}-", "numbers"),
+        ("{0}.{1}D+03", "numbers"),
+        ("{0}_00{1}", "numbers"),
+        ("0x{0:x}", "numbers"),
+        ("{0} EUR", "numbers"),
+    ],
+)
+def test_text_that_looks_like_numbers_or_dates_is_told_of(tmp_path, spelt, hint):
+    column, _ = column_of(tmp_path, [spelt.format(number, number % 9 + 1) for number in range(1, 28)])
+    assert column.dtype == pl.String
+    assert f"look like {hint}" in text_warning(column)
+
+
+def test_plain_categories_are_not_told_of():
+    for cells in (
+        ["red", "green"] * 20,
+        [f"K{number}" for number in range(30)],
+        [f"{number} High Street" for number in range(30)],
+    ):
+        assert text_warning(pl.Series("x", cells)) is None

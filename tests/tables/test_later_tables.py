@@ -197,3 +197,20 @@ def test_an_index_of_pandas_without_a_name_is_no_column_of_a_file_either(tmp_pat
     frame = read_party_table(party)
     assert frame.columns == ["id", "x"]
     assert frame.notes == ("the index of pandas has no name and was left out",)
+
+
+@pytest.mark.parametrize(
+    ("trained", "later", "values"),
+    [
+        ([*map(str, range(1, 31)), "keine Angabe"], ["keine Angabe", "7"], [None, 7]),
+        ([f"2024-01-{day:02}" for day in range(1, 29)] + ["inconnu"], ["inconnu", "2024-01-03"], [None, date(2024, 1, 3)]),
+        ([f"{hour:02}:30" for hour in range(24)] + ["geschlossen"], ["geschlossen", "23:30:00"], [None, time(23, 30)]),
+    ],
+)
+def test_words_that_marked_missing_cells_in_training_do_so_in_a_short_later_file(tmp_path, trained, later, values):
+    party = party_of(csv(tmp_path / "train.csv", "x", trained))
+    frame = read_party_table(party)
+    encoder = Encoder.from_json(Encoder.of_party(frame, party, np.arange(frame.height), numbers="plain").to_json())
+    table = read_rows(party.table_at(csv(tmp_path / "later.csv", "x", later)), party, trained=encoder)
+    assert table.get_column("x").to_list() == values
+    assert encoded(encoder, table)[0] == encoded(encoder, frame)[-1]

@@ -90,7 +90,7 @@ def _with_columns(asked: "Asked") -> tuple["Asked", list[str]]:
     from tallystick.tables.column_guesses import guess_columns
     from tallystick.tables.profile import samples_of
     from tallystick.tables.table import read_table
-    from tallystick.tables.text import number_like, number_like_warning
+    from tallystick.tables.text import text_warning
 
     try:
         frame = read_table(validate(TableConfig, {"path": str(asked.table.absolute())}, source="--table"))
@@ -100,7 +100,7 @@ def _with_columns(asked: "Asked") -> tuple["Asked", list[str]]:
     for name in frame.columns[:MOST_COLUMNS]:
         column = frame.get_column(name)
         lines.append(f"{name}: {column.dtype}, such as {', '.join(samples_of(column))}")
-        lines += [number_like_warning(name)] if number_like(column) else []
+        lines += [warning] if (warning := text_warning(column)) is not None else []
     guessed = guess_columns(frame, similar=asked.facts.similar, is_label=asked.role == "label")
     return replace(asked, columns=guessed), lines
 

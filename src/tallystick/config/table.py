@@ -94,7 +94,8 @@ class TableConfig(Model):
     missing: tuple[str, ...] | None = Field(
         default=None,
         description="words that stand for a missing cell of a CSV, beside an empty one; null is NA, NaN, nan, null and NULL. "
-        "Where all other cells of a column are numbers or dates, common marks such as ?, - and n/a do so, too",
+        "Where all other cells of a column are numbers or times, common marks such as ?, - and n/a do so, too, and up to five "
+        "other words beside 20 or more different numbers or times",
     )
     missing_in: dict[Text, tuple[str, ...]] = Field(
         default_factory=dict, description="the same for single columns: [] keeps NA in a column of countries as a value"

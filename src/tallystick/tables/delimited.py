@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO, Literal, TextIO, TypeVar, cast
+from typing import BinaryIO, Literal, TextIO, cast
 
 import polars as pl
 import polars.selectors as cs
@@ -26,6 +26,7 @@ from tallystick.errors import DataError
 from tallystick.storage import scratch_folder
 from tallystick.tables.lazy_table import COPIED_BYTES, LazyTable, is_gzipped, room_for, store
 from tallystick.tables.rows import refuse_rows_beyond
+from tallystick.tables.text import Spelt, ascii_digits
 
 NULL_WORDS = ("NA", "NaN", "nan", "null", "NULL")
 """What stands for a missing cell in every column, unless the party file names other words."""
@@ -33,8 +34,14 @@ MARKS = (
     *NULL_WORDS, *("?", "??", "-", "--", "---", ".", "..", "*", "N/A", "n/a", "#N/A", "#NA", "n.a.", "N.A.", "na", "n.d."),
     *("None", "none", "NONE", "Null", "NAN", "Nan", "<NA>", "NaT", "nil", "#NULL!", "#DIV/0!", "#VALUE!", "#REF!", "#NAME?"),
     *("#NUM!", "\\N", "(null)", "<null>", "missing", "Missing", "unknown", "Unknown", "\u2013", "\u2014", "k.A."),
+    *("ND", "N/D", "n/d", "N.D.", "s/d", "S/D", "#N/D", "#NV", "#DIV/0", "-nan", "...", "\u2026", "_", "#", "0000-00-00"),
+    *("0000-00-00 00:00:00", "1900-01-00", "\u200b", "\ufeff"),
+    *("\u043d/\u0434", "\u7121", "\u65e0", "\u306a\u3057", "\u4e0d\u660e", "\u672a\u77e5"),
 )  # fmt: skip
-"""What stands for a missing cell in a column whose other cells are numbers, dates, or true and false."""
+"""What stands for a missing cell in a column whose other cells are numbers, times, or true and false."""
+FEWEST_VALUES, MOST_WORDS, MOST_OF_WORDS = 20, 5, 0.5
+"""Other words do so, too, in a column of that many different numbers or times: a few words, in less than half of it."""
+A_WORD = r"^[^0-9]{2,}$"  # "A" beside numbers may be one of several codes
 UNNAMED = re.compile(r"Unnamed: \d+(_level_\d+)?")  # what pandas calls a column without a name
 SEPARATOR_LINE = re.compile(r'"?sep=(.)"?[\r\n]*')  # Excel's, before the header
 SEPARATORS = (",", ";", "\t", "|")
@@ -43,27 +50,36 @@ SAMPLE_LINES = 50
 SAMPLE_CELLS = 1000
 MOST_CHARACTERS = 1 << 22  # of a header, or of one of the lines that are looked at first
 
-_EXPONENT = r"([eE][+-]?\d+)?"
+_EXPONENT = r"([eE][+-]?[0-9]+)?"
 NUMBERS = {
-    ",": rf"^\s*[+-]?(\d+|\d{{1,3}}(\.\d{{3}})+)(,\d+)?{_EXPONENT}\s*$",  # 1.234,5
-    ".": rf"^\s*[+-]?(\d+|\d{{1,3}}(,\d{{3}})+)(\.\d+)?{_EXPONENT}\s*$",  # 1,234.5
+    ",": rf"^\s*[+-]?([0-9]+|[1-9][0-9]{{0,2}}(\.[0-9]{{3}})+)(,[0-9]+)?{_EXPONENT}\s*$",  # 1.234,5
+    ".": rf"^\s*[+-]?([0-9]+|[1-9][0-9]{{0,2}}(,[0-9]{{3}})+)(\.[0-9]+)?{_EXPONENT}\s*$",  # 1,234.5
 }
-WHOLE = r"^\s*[+-]?\d{1,18}\s*$"
+WHOLE = r"^\s*[+-]?[0-9]{1,18}\s*$"
 BOOLEAN = r"^\s*(?i:true|false)\s*$"
 THOUSANDS = r"^\s*[+-]?[1-9]\d{0,2}(\.\d{3})?\s*$"  # 410 or 8.505
-DAY = r"^\d{4}-\d{2}-\d{2}$"
-MOMENT = r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(:\d{2}(\.\d{1,9})?)?"
-ZONE = r"(Z|[+-]\d{2}(:?\d{2})?)$"
+DAY = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
+CLOCK = r"[0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,9})?)?"
+MOMENT = rf"^[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}([T ]{CLOCK})?$"  # beside moments a day is its midnight
+ZONED = rf"^[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}[T ]{CLOCK}(Z|[+-][0-9]{{2}}(:?[0-9]{{2}})?)$"
 WHOLE_NUMBERS = "whole"
 READINGS = {
-    **NUMBERS, WHOLE_NUMBERS: WHOLE, "boolean": BOOLEAN, "day": DAY, "moment": MOMENT + "$", "zoned": MOMENT + ZONE,
+    **NUMBERS, WHOLE_NUMBERS: WHOLE, "boolean": BOOLEAN, "day": DAY, "moment": MOMENT, "zoned": ZONED, "clock": f"^{CLOCK}$",
 }  # fmt: skip
 """What a column can be read as, by a pattern that all of its known cells fit."""
-PARTED = "(\\d)['\u2019 \u00a0\u2009\u202f](\\d{3})"
+PARTED = "([0-9])['\u2019 \u00a0\u2007\u2009\u202f]([0-9]{3})"
+FOREIGN = r"[\p{Cf}\u066b\u066c\uff0b-\uff0e[\p{Nd}--[0-9]]]"
+FOREIGN_SIGNS = {
+    "\uff0b": "+",
+    "\uff0c": ",",
+    "\uff0d": "-",
+    "\uff0e": ".",
+    "\u066b": ".",
+}  # Arabic's decimal sign
 LISTED = 5  # columns that a note lists
-Spelt = TypeVar("Spelt", pl.Series, pl.Expr)
-TOO_LONG = re.compile(r"could not parse .* as dtype `i(?:64|128)` at column .*\(column number (\d+)\)", re.DOTALL)
-"""What Polars says of a whole number beyond its integer types, which it had chosen by the look of the cells."""
+TOO_LONG = re.compile(r"could not parse `(.*)` as dtype `(?:[if]64|i128)` at column .*\(column number (\d+)\)", re.DOTALL)
+"""What Polars says of a whole number beyond its integer types, which it had chosen by the look of the cells, and of digits of
+other scripts."""
 
 
 def read_delimited(paths: Sequence[Path], form: TableConfig, *, text: Collection[str]) -> LazyTable:
@@ -87,7 +103,13 @@ def read_delimited(paths: Sequence[Path], form: TableConfig, *, text: Collection
             marked |= set(plain[0].names)
         as_read = set(text) | marked & set(plain[0].names)
         table, mixed = _read_all(plain, separator, as_read, folder)
-        looks = {name: _looked(table.get_column(name), form) for name, kind in table.schema.items() if kind == pl.String}
+        looks, has_breaks = dict[str, _Look](), False
+        for name in (name for name, kind in table.schema.items() if kind == pl.String):
+            column = table.get_column(name)
+            looks[name] = _looked(column, form)
+            has_breaks |= bool(column.str.contains("\n", literal=True).any())
+        for file in plain if has_breaks else ():
+            _check_quotes(file.text, separator, file.path)
         cells = {name: look for name, look in looks.items() if name not in text}
         decimal_sign = form.decimal or _decimal(table, cells, set(text), plain, separator, folder)
         if decimal_sign == "," and (pointed := {name for name, kind in table.schema.items() if kind.is_float()} - as_read):
@@ -96,7 +118,7 @@ def read_delimited(paths: Sequence[Path], form: TableConfig, *, text: Collection
             cells |= {name: looks[name] for name in pointed}
             _refuse_points(cells, pointed, paths[0])
     decimal, typed = decimal_sign or ".", []
-    numbers, words = dict[str, tuple[str, ...]](), dict[str, tuple[str, ...]]()
+    numbers, words, missing = (dict[str, tuple[str, ...]]() for _ in range(3))
     for name, kind in table.schema.items():
         look = looks.get(name)
         if kind.is_float() and table.get_column(name).is_nan().any():
@@ -106,10 +128,12 @@ def read_delimited(paths: Sequence[Path], form: TableConfig, *, text: Collection
         if name in cells and (typed_column := _typed(table.get_column(name), look, decimal)) is not None:
             typed.append(typed_column)
             numbers |= {name: look.marks} if look.marks else {}
+            own = set(look.marks) - set(MARKS) - set(form.missing_in.get(name, form.missing or ()))
+            missing |= {name: tuple(sorted(own))} if own else {}
         elif look.words:
             typed.append(_without(cs.by_name(name).as_expr(), look.words))
             words |= {name: look.words}
-    table = LazyTable(table.source.with_columns(typed), held=table.held, decimal=decimal_sign)
+    table = LazyTable(table.source.with_columns(typed), held=table.held, decimal=decimal_sign, missing=missing)
     return _without_counts(replace(table, notes=_marks_notes(numbers, words, form)), plain[0], paths[0])
 
 
@@ -120,6 +144,7 @@ class _Look:
     readings: frozenset[str]
     marks: tuple[str, ...]  # if it is read as something else than text
     words: tuple[str, ...]  # if it stays text
+    foreign: bool = False  # some cells have digits or signs beyond ASCII
     has_comma: bool = False
     has_point: bool = False
 
@@ -129,19 +154,37 @@ def _looked(column: pl.Series, form: TableConfig) -> _Look:
     stripped = column.str.strip_chars()
     words = _among(stripped, NULL_WORDS if marks_of_column is None else marks_of_column)
     marks = (*(marks_of_column or ()), *MARKS)
-    cells = stripped.head(SAMPLE_CELLS)
-    readings = [name for name, pattern in READINGS.items() if _matches(_plain_text(_unmarked(cells, marks)), pattern)]
-    if not readings and (len(column) <= SAMPLE_CELLS or len(_unmarked(cells, marks))):
+    sample = _unmarked(stripped.head(SAMPLE_CELLS), marks)
+    readings = _readings(sample) or _readings(sample.filter(~sample.str.contains(A_WORD)))
+    if not readings and (len(column) <= SAMPLE_CELLS or len(sample)):
         return _Look(readings=frozenset(), marks=(), words=words)
-    cells = _plain_text(_unmarked(stripped, marks))
+    cells = _unmarked(stripped, marks)
+    others = _other_words(cells) if "boolean" not in readings else ()
+    cells = _unmarked(cells, others)
+    foreign = _is_foreign(cells)
+    cells = _plain_text(cells, foreign=foreign)
     fitting = frozenset(name for name in (readings or READINGS) if _matches(cells, READINGS[name]))
     return _Look(
         readings=fitting,
-        marks=_among(stripped, marks) if fitting else (),
+        marks=_among(stripped, (*marks, *others)) if fitting else (),
         words=words,
+        foreign=foreign,
         has_comma=bool(fitting) and bool(cells.str.contains(",", literal=True).any()),
         has_point=bool(fitting) and bool(cells.str.contains(".", literal=True).any()),
     )
+
+
+def _readings(cells: pl.Series) -> list[str]:
+    plain = _plain_text(cells, foreign=_is_foreign(cells))
+    return [name for name, pattern in READINGS.items() if _matches(plain, pattern)]
+
+
+def _other_words(cells: pl.Series) -> tuple[str, ...]:
+    """Words that can only mark a missing cell: a few that stand beside many different values with digits."""
+    is_word = cells.str.contains(A_WORD)
+    words = cells.filter(is_word).unique()
+    many_values = cells.filter(~is_word).n_unique() >= FEWEST_VALUES
+    return tuple(sorted(words.to_list())) if len(words) <= MOST_WORDS and many_values and is_word.mean() < MOST_OF_WORDS else ()  # type: ignore[operator]
 
 
 def _among(cells: pl.Series, words: Sequence[str]) -> tuple[str, ...]:
@@ -158,16 +201,29 @@ def _without(text: pl.Expr, words: Sequence[str]) -> pl.Expr:
     return pl.when(~text.str.strip_chars().is_in(list(words))).then(text)
 
 
-def _plain_text(cells: Spelt) -> Spelt:
-    """Cells with the minus sign of a keyboard, and without apostrophes or spaces between thousands."""
+def _plain_text(cells: Spelt, *, foreign: bool) -> Spelt:
+    """Cells with the minus sign of a keyboard, without apostrophes or spaces between thousands.
+
+    Where some cells have ``foreign`` characters, all digits are ASCII's, signs of a number are too, and what cannot be seen is
+    dropped.
+    """
+    if foreign:
+        cells = ascii_digits(cells.str.replace_all(r"\p{Cf}|\u066c", "")).str.replace_many(FOREIGN_SIGNS)
     plain = cells.str.replace("^[\u2212\u2013]", "-").str.replace_all(PARTED, "$1$2")
     return plain.str.replace_all(PARTED, "$1$2")  # of 1'234'567 the first pass leaves one
+
+
+def _is_foreign(cells: pl.Series) -> bool:
+    return bool(cells.str.contains(FOREIGN).any())
 
 
 def _marks_notes(numbers: dict[str, tuple[str, ...]], words: dict[str, tuple[str, ...]], form: TableConfig) -> tuple[str, ...]:
     notes = []
     if numbers:
-        notes.append(f"cells that count as missing: {_listed(numbers)} (table.missing names more such words)")
+        notes.append(
+            f"cells that count as missing: {_listed(numbers)} (table.missing names more such words; list a column of codes under "
+            "features.categorical)"
+        )
     if words and form.missing is None:
         first = next(iter(words))
         notes.append(
@@ -264,11 +320,36 @@ class _Plain:
             return store(scanned, folder)
         except pl.exceptions.PolarsError as error:
             if (match := TOO_LONG.search(str(error))) is not None:
-                column = scanned.collect_schema().names()[int(match[1]) - 1]
-                return self.read(separator, text, folder, (*long, column))
+                column = scanned.collect_schema().names()[int(match[2]) - 1]
+                is_foreign = not match[1].isascii()  # digits of another script
+                if is_foreign and column not in text:
+                    return self.read(separator, {*text, column}, folder, long)
+                if not is_foreign and column not in long:
+                    return self.read(separator, text, folder, (*long, column))
+            _check_quotes(self.text, separator, self.path)
+            if "malformed" in str(error):
+                raise DataError(
+                    f'{self.path}: a quote stands within a cell that is not in quotes; write such a cell as "a ""b"" c"'
+                ) from None
             if "utf-8" in str(error).lower() or "utf8" in str(error).lower():
                 raise _other_encoding(self.path, self.codec) from None
             raise
+
+
+def _check_quotes(text: Path, separator: str, path: Path) -> None:
+    """Raise DataError, naming the line, where quotes stand otherwise than the format has it, such as behind a backslash.
+
+    Polars takes all lines up to the next quote for one cell then.
+    """
+    with text.open(encoding="utf-8", errors="replace", newline="") as lines:
+        reader = csv.reader(lines, delimiter=separator, strict=True)
+        try:
+            for _ in reader:
+                pass
+        except csv.Error as error:
+            raise DataError(
+                f"{path}: line {reader.line_num}: its quotes cannot be read ({error}); a quote in a quoted cell is written twice"
+            ) from None
 
 
 def _refuse_nul(is_there: bool, path: Path) -> None:
@@ -475,12 +556,15 @@ def _typed(column: pl.Series, look: _Look, decimal: str) -> pl.Expr | None:
     """Give numbers as numbers, ISO dates as dates, moments as moments, true and false as such; None for others."""
     text = _without(cs.by_name(column.name).as_expr(), (*look.marks, "")).str.strip_chars()
     if decimal in look.readings:
-        plain = _plain_text(text).str.replace_all("." if decimal == "," else ",", "", literal=True)
+        plain = _plain_text(text, foreign=look.foreign).str.replace_all("." if decimal == "," else ",", "", literal=True)
         kind = pl.Int64 if WHOLE_NUMBERS in look.readings else pl.Float64
         return plain.str.replace(",", ".", literal=True).cast(kind)
+    text = _plain_text(text, foreign=True) if look.foreign else text
     reading = None
     if "boolean" in look.readings:
         reading = text.str.to_lowercase() == "true"
+    elif "clock" in look.readings:
+        reading = text.str.replace(r"^(.{5})$", "$1:00").str.to_time("%H:%M:%S%.f", strict=False)
     elif "day" in look.readings:
         reading = text.str.to_date("%Y-%m-%d", strict=False)
     elif "moment" in look.readings:
@@ -496,5 +580,9 @@ def _typed(column: pl.Series, look: _Look, decimal: str) -> pl.Expr | None:
 
 
 def _moments(text: pl.Expr) -> pl.Expr:
-    """With a T in the middle and with seconds."""
-    return text.str.replace(" ", "T", literal=True).str.replace(r"^(.{13}:\d{2})($|[Z+-])", "${1}:00$2")
+    """With a T in the middle, a time of day and seconds."""
+    return (
+        text.str.replace(" ", "T", literal=True)
+        .str.replace(r"^(.{10})$", "${1}T00:00")
+        .str.replace(r"^(.{13}:\d{2})($|[Z+-])", "${1}:00$2")
+    )

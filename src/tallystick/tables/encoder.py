@@ -25,7 +25,7 @@ from tallystick.tables.lazy_table import Frame, LazyTable, in_order, slices_of
 from tallystick.tables.records import fits_memory, mapped, rows_of_a_piece
 from tallystick.tables.sequences import SequenceColumn, fit_sequence
 from tallystick.tables.table import require_column, require_named
-from tallystick.tables.text import as_text, number_like, number_like_warning
+from tallystick.tables.text import as_text, text_warning
 
 RANK_KNOTS = 1000
 MANY_COLUMNS = 40  # encoding.screening = auto: encoded columns from which some may be closed
@@ -72,6 +72,7 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
     common: CommonValues | None = None  # of a party that makes rows up; ``encode`` gives the values as they are
     rows: int = 0  # training rows that it was fitted on; 0 in an encoder from before this was kept
     decimal: Literal[",", "."] | None = None  # sign of the files that it was fitted on; None where none of their numbers told
+    missing: dict[str, tuple[str, ...]] = {}  # words that marked a missing cell in its columns of the files that it was fitted on
 
     @classmethod
     def fit(
@@ -139,6 +140,7 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
             numbers=numeric_method,
             rows=len(rows),
             decimal=frame.decimal if isinstance(frame, LazyTable) else None,
+            missing=dict(frame.missing) if isinstance(frame, LazyTable) else {},
         )
 
     @classmethod
@@ -157,7 +159,7 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
             return None
         looked = () if party.features is not None else columns.categorical
         of_table = frame.notes if isinstance(frame, LazyTable) else ()
-        of_table += tuple(number_like_warning(name) for name in looked if number_like(frame.get_column(name)))
+        of_table += tuple(warning for name in looked if (warning := text_warning(frame.get_column(name))) is not None)
         encoder = cls.fit(
             frame, columns, rows, encoding=party.encoding, numbers=numbers, sequences=party.sequences, screens=screens
         )

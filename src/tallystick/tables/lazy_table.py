@@ -10,7 +10,7 @@ import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -61,6 +61,7 @@ class LazyTable:
         held: what the source reads from, kept open as long as the table is in use.
         block: columns of the source that were read last.
         decimal: the sign before a fraction in the files, where some of their numbers told.
+        missing: words that mark a missing cell in columns that are numbers or times but for them.
         notes: what reading came to that a person should know.
     """
 
@@ -69,6 +70,7 @@ class LazyTable:
     held: "_Held | None" = None
     block: _Block = field(default_factory=_Block, repr=False, compare=False)
     decimal: Literal[",", "."] | None = None
+    missing: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     @classmethod
@@ -132,7 +134,7 @@ class LazyTable:
         """Select some of the columns, and put beside them others that stay in memory."""
         assert self.rows is None, "a table as it was read"
         source = pl.concat([self.source.select(cs.by_name(*names)), columns.lazy()], how="horizontal")
-        return LazyTable(source, held=self.held, decimal=self.decimal, notes=self.notes)
+        return replace(self, source=source, rows=None, block=_Block())
 
     def collect(self) -> pl.DataFrame:
         """Read all of it."""

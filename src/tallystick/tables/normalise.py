@@ -4,15 +4,12 @@ Format characters (Unicode's Cf: zero-width characters, byte order marks, soft h
 but for ``lower`` and ``upper``. Decimal digits of every script (Nd) are the digits that they mean.
 """
 
-import sys
-import unicodedata
 from collections.abc import Sequence
-from functools import cache
 
 import polars as pl
 
 from tallystick.reading import Step
-from tallystick.tables.text import as_text
+from tallystick.tables.text import as_text, ascii_digits, has_foreign_digits
 
 
 def normalise(column: pl.Series, steps: Sequence[Step]) -> pl.Series:
@@ -43,18 +40,8 @@ def _shown(text: pl.Series) -> pl.Series:
     return text.str.replace_all(r"\p{Cf}", "") if text.str.contains(r"\p{Cf}").any() else text
 
 
-@cache
-def _decimal_digits() -> dict[str, str]:
-    """Map each decimal digit beyond ASCII to the digit that it means."""
-    characters = map(chr, range(128, sys.maxunicode + 1))
-    return {each: str(unicodedata.decimal(each)) for each in characters if unicodedata.category(each) == "Nd"}
-
-
-def _ascii_digits(text: pl.Series) -> pl.Series:
-    if not text.str.contains(r"[\p{Nd}--[0-9]]").any():
-        return text
-    digits = _decimal_digits()
-    return text.str.replace_many(list(digits), list(digits.values()))
+def _plain_digits(text: pl.Series) -> pl.Series:
+    return ascii_digits(text) if has_foreign_digits(text) else text
 
 
 def _trim(text: pl.Series) -> pl.Series:
@@ -70,7 +57,7 @@ def _email(text: pl.Series) -> pl.Series:
 
 
 def _phone(text: pl.Series) -> pl.Series:
-    marked = _ascii_digits(_nfkc(text)).str.replace_all("(0)", "", literal=True).str.replace_all(r"[^0-9+]", "")
+    marked = _plain_digits(_nfkc(text)).str.replace_all("(0)", "", literal=True).str.replace_all(r"[^0-9+]", "")
     international = marked.str.starts_with("+").fill_null(False)
     digits = _digits(marked)
     plus = digits.str.replace(r"^", "+").set(digits == "", "")
@@ -78,7 +65,7 @@ def _phone(text: pl.Series) -> pl.Series:
 
 
 def _digits(text: pl.Series) -> pl.Series:
-    return _ascii_digits(_nfkc(text)).str.replace_all(r"[^0-9]", "")
+    return _plain_digits(_nfkc(text)).str.replace_all(r"[^0-9]", "")
 
 
 _STEPS = {

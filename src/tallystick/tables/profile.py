@@ -19,7 +19,7 @@ from tallystick.tables.lazy_table import Frame, LazyTable
 from tallystick.tables.table import require_column
 from tallystick.tables.target import classes_of
 from tallystick.tables.target_leakage import telling
-from tallystick.tables.text import as_text, number_like, number_like_warning
+from tallystick.tables.text import as_text, text_warning
 
 MOSTLY_MISSING = 0.9
 DAY_FIRST = r"^\s*\d{1,2}[./]\d{1,2}[./](\d{2}|\d{4})\s*$"
@@ -159,8 +159,8 @@ def _warnings(
                 f"column {column.name!r} holds dates such as 31.12.2020, and each is taken as a category; name how they are "
                 'written in the party file, such as `dates: {since: "%d.%m.%Y"}`, to have them as dates'
             )
-        if column.use == "categorical" and is_auto and number_like(values):
-            lines.append(number_like_warning(column.name))
+        elif column.use == "categorical" and is_auto and (warning := text_warning(values)) is not None:
+            lines.append(warning)
         if column.use == "categorical" and frame.height > 1 and column.distinct == frame.height:
             lines.append(f"column {column.name!r} has a category of its own in every row; it identifies rows and cannot help")
         if label is not None and (how := telling(values, label)) is not None:

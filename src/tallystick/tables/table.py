@@ -4,8 +4,9 @@ DuckDB or PostgreSQL runs."""
 import re
 import zlib
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, Protocol
 from urllib.parse import unquote, urlsplit
@@ -19,7 +20,7 @@ from tallystick.errors import DataError
 from tallystick.reading import did_you_mean, redacted
 from tallystick.storage import refuse_pipe, scratch_folder
 from tallystick.tables.arrow import as_polars
-from tallystick.tables.delimited import read_delimited
+from tallystick.tables.delimited import NULL_WORDS, read_delimited
 from tallystick.tables.delta import is_delta, read_delta
 from tallystick.tables.lazy_table import Frame, LazyTable, store
 from tallystick.tables.parquet import announced_rows, read_parquet
@@ -42,6 +43,11 @@ class TrainedForms(Protocol):
     @property
     def decimal(self) -> Literal[",", "."] | None:
         """The files' sign before a fraction; None where nothing told."""
+        ...
+
+    @property
+    def missing(self) -> Mapping[str, tuple[str, ...]]:
+        """Words that marked a missing cell in columns of the files."""
         ...
 
 
@@ -71,6 +77,10 @@ def read_rows(source: TableConfig, party: PartyFile, *, trained: TrainedForms | 
         text |= {column for column, statistics in made_of.items() if text_columns & {f"{column}_{each}" for each in statistics}}
         if source.path is not None and source.decimal is None and trained.decimal is not None:
             source = source.model_copy(update={"decimal": trained.decimal})
+        if source.path is not None and trained.missing:
+            usual = source.missing if source.missing is not None else NULL_WORDS
+            words = {name: (*source.missing_in.get(name, usual), *marks) for name, marks in trained.missing.items()}
+            source = source.model_copy(update={"missing_in": dict(source.missing_in) | words})
     frame = with_dates(read_table(source, text=text), party.dates)
     assert isinstance(frame, LazyTable)
     return frame
@@ -95,7 +105,7 @@ def read_table(table: TableConfig, *, text: Collection[str] = ()) -> LazyTable:
     if index := [name for name in frame.columns if name.startswith(UNNAMED_INDEX)]:
         note = "the index of pandas has no name and was left out"
         source_columns = frame.source.drop(*(cs.by_name(name) for name in index))
-        return LazyTable(source_columns, held=frame.held, decimal=frame.decimal, notes=(*frame.notes, note))
+        return replace(frame, source=source_columns, block=type(frame.block)(), notes=(*frame.notes, note))
     return frame
 
 

@@ -1,13 +1,23 @@
 """Cells as text: one spelling for a value, whatever type the column has in one party's file or another's."""
 
+import sys
+import unicodedata
+from functools import cache
+from typing import TypeVar
+
 import numpy as np
 import polars as pl
 
 from tallystick.errors import DataError
 
-NUMBER_LIKE = r"^[^\w]{0,4}\d[\d.,'\u2019\s]*([eE][+-]?\d+)?\s*[^\d]{0,8}$"
+NUMBER_LIKE = r"^[^\w]{0,4}\d[\d.,'\u2019\s_/]*([eEdD][+-]?\d+|\u00d710\^?-?\d+)?\s*[^\d]{0,8}$|^0[xX][0-9a-fA-F]+$"
+DATE_LIKE = (
+    r"^\s*(\d{1,4}[./-]\d{1,2}[./-]\d{1,4}|\d{4}[./-]\d{1,2}|\d{1,2}[ ./-]?\p{L}{3,9}\.?[ ,./-]*\d{2,4}|\d{1,2}:\d{2}"
+    r"|\d+ days?|P[T\d][\w.]*|\p{L}{3,9}\.? \d{1,2}, ?\d{4}|\d{4}-?[QWTS]\d{1,2}|[QTS]\d[ /-]?\d{2,4})([T, ]+\d.*)?\s*$"
+)
 FEWEST_NUMBERS = 20  # different cells from which such a column could be one of numbers
 LOOKED_AT = 100_000  # of these
+Spelt = TypeVar("Spelt", pl.Series, pl.Expr)
 WHOLE_NUMBER = r"^([+-]?[0-9]+)\.0+$"
 
 
@@ -65,21 +75,51 @@ def as_number(column: pl.Series) -> pl.Series:
     return (numbers.fill_nan(None) if np.isnan(numbers.to_numpy()).any() else numbers).alias(column.name)
 
 
-def number_like(column: pl.Series) -> bool:
-    """Say whether most of a column's different texts look like numbers with a sign, a unit or spaces: € 9.50, <0.01."""
+def has_foreign_digits(text: pl.Series) -> bool:
+    """Tell whether some cell has a decimal digit beyond ASCII."""
+    return bool(text.str.contains(r"[\p{Nd}--[0-9]]").any())
+
+
+def ascii_digits(text: Spelt) -> Spelt:
+    """Give the decimal digits of every script as those of ASCII."""
+    digits = _decimal_digits()
+    return text.str.replace_many(list(digits), list(digits.values()))
+
+
+@cache
+def _decimal_digits() -> dict[str, str]:
+    """Map each decimal digit beyond ASCII to the digit that it means."""
+    characters = map(chr, range(128, sys.maxunicode + 1))
+    return {each: str(unicodedata.decimal(each)) for each in characters if unicodedata.category(each) == "Nd"}
+
+
+def text_warning(column: pl.Series) -> str | None:
+    """Say what becomes of a column of text of which most different cells look like something else, and how to mend it.
+
+    These are numbers with a sign, a unit or spaces, such as € 9.50 and <0.01, and dates and times that are not ISO 8601.
+    """
     if column.dtype != pl.String:
-        return False
+        return None
     cells = column.drop_nulls().unique().head(LOOKED_AT)
-    return len(cells) >= FEWEST_NUMBERS and float(cells.str.contains(NUMBER_LIKE).mean() or 0.0) > 0.5  # type: ignore[arg-type]
+    if len(cells) < FEWEST_NUMBERS:
+        return None
+    if _most(cells, DATE_LIKE):
+        return (
+            f"column {column.name!r}: most of its different cells look like dates or times, and each is taken as a category; "
+            f'name how they are written in the party file, such as `dates: {{{column.name}: "%d.%m.%Y"}}`, or list it under '
+            "features.categorical if that is meant"
+        )
+    if _most(cells, NUMBER_LIKE):
+        return (
+            f"column {column.name!r}: most of its different cells look like numbers, and each is taken as a category; bring it "
+            "as numbers (name words for a missing cell under table.missing, the sign before a fraction under table.decimal, take "
+            "units out), or list it under features.categorical if these are codes"
+        )
+    return None
 
 
-def number_like_warning(name: str) -> str:
-    """Say what becomes of such a column, and how to mend it."""
-    return (
-        f"column {name!r}: most of its different cells look like numbers, and each is taken as a category; bring it as numbers "
-        "(name words for a missing cell under table.missing, the sign before a fraction under table.decimal, take units out), or "
-        "list it under features.categorical if these are codes"
-    )
+def _most(cells: pl.Series, pattern: str) -> bool:
+    return float(cells.str.contains(pattern).mean() or 0.0) > 0.5  # type: ignore[arg-type]
 
 
 def rows_listed(rows: pl.Series, *, limit: int = 5) -> str:
