@@ -29,6 +29,7 @@ class Pivot:
     Args:
         name: of the table.
         rows: the field that a line is of each value of; or several, by the heads of their columns.
+        apart: fields that tell lines apart and are not shown.
         order: the values of that field that get a line, in this order; all of the rows in theirs, if left out.
         shown: what further columns show of a line, by their heads.
         columns: a field, each of whose values gets a column of ``figure``; none if left out.
@@ -41,6 +42,7 @@ class Pivot:
 
     name: str
     rows: str | Mapping[str, str]
+    apart: Sequence[str] = ()
     order: Iterable[Any] | None = None
     shown: Mapping[str, LineCell] = field(default_factory=dict)
     columns: str = ""
@@ -58,7 +60,7 @@ class Pivot:
         if heads is None:
             heads = {value: str(value) for value in distinct(rows, self.columns)} if self.columns else {}
         compared = {value: head for value, head in heads.items() if self.paired is None or value != self.paired}
-        by_line, lines = groups(rows, *fields.values()), list[list[Cell]]()
+        by_line, lines = groups(rows, *fields.values(), *self.apart), list[list[Cell]]()
         for of in (by_line[value] for value in (by_line if self.order is None else self.order) if value in by_line):
             by_column = groups(of, self.columns) if self.columns else {}
             base = by_column.get(self.paired, [])

@@ -1,6 +1,6 @@
 """Statistics over seeds, of the rows of a sweep."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,12 +76,13 @@ def distinct(rows: Iterable[Row], field: str) -> list[Any]:
 
 
 def at(*steps: str | int) -> Callable[[Row], Any]:
-    """Return a reader of what lies so deep in a row, by names and by places in lists; None if a name leads nowhere."""
+    """Return a reader of what lies so deep in a row, by names and by places in lists; None if a step leads nowhere."""
 
     def value_in(row: Row) -> Any:
         value: Any = row
         for step in steps:
-            value = value[step] if isinstance(step, int) else value.get(step) if isinstance(value, Mapping) else None
+            is_there = isinstance(value, Sequence if isinstance(step, int) else Mapping)
+            value = None if not is_there else value[step] if isinstance(step, int) else value.get(step)
         return value
 
     return value_in

@@ -1,7 +1,7 @@
 """FedSim's experiments: which runs each of its tables and figures needs, made one by one, with a log that resumes."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,9 +16,10 @@ from tallystick_experiments.catalogue.pairs import GENERATED, GENERATED_ROWS, RE
 from tallystick_experiments.command import seeds_option, several
 from tallystick_experiments.experiment import Experiment
 from tallystick_experiments.fedsim import cut, paper
-from tallystick_experiments.fedsim.located import FINE_TAUS, WIDE_FILTERS, link_places, noise_settings
-from tallystick_experiments.fedsim.methods import BY_CONTRACT, METHODS, TREES
+from tallystick_experiments.fedsim.located import link_places
+from tallystick_experiments.fedsim.methods import METHODS, TREES
 from tallystick_experiments.fedsim.page import page_of
+from tallystick_experiments.fedsim.parts import PARTS
 from tallystick_experiments.fedsim.runs import (
     RECIPES,
     LinkedPair,
@@ -34,55 +35,6 @@ from tallystick_experiments.fedsim.sizes import table_9
 from tallystick_experiments.fedsim.table_7 import table_7
 from tallystick_experiments.grid import Latest
 from tallystick_experiments.stats import Row
-
-TABLE_1 = (
-    "Solo",
-    "Top1Sim",
-    "AvgSim",
-    "FeatureSim",
-    "FedSim",
-    "attention",
-    TREES,
-    "FedSim without weight gate",
-    "FedSim without sort gate",
-    "FedSim without CNN",
-)
-NEIGHBORS = {"house": (5, 10, 20, 40), "hdb": (3, 5, 10, 20), "bike": (1, 5, 10, 20, 50)}
-MERGES = (
-    "FedSim",
-    "attention",
-    "attention, width 10",
-    "attention, width 10, sigmoid",
-    "attention, FedSim's links",
-    "FedSim's merge, attention's links",
-)
-RECIPE_KINDS: tuple[RecipeKind, ...] = ("ours", "the paper's")
-PARTS = {
-    "table-1": "methods and ablations",
-    "table-2": "either side alone",
-    "table-6": "more feature parties",
-    "table-8": "an epoch's time",
-    "neighbors": "Figure 9",
-    "tau": "Figure 6",
-    "table-11": "distances of filters",
-    "windows": "how far filters reach",
-    "gains": "Figure 5 ii",
-    "merges": "why attention is ahead",
-    "recipes": "LAMB",
-    "contract": "what a contract does by default, beside boosted trees",
-    "frontier": "what noise costs and what it hides",
-    "synthetic": "Figure 5",
-    "table-10": "keys that tell nothing",
-    "table-7": "the linkage's time",
-    "table-9": "numbers of weights",
-    "cut": "what crosses the cut, and how fast",
-    "delta": "the estimate without training",
-}
-PARTIES = ("1+2+3", "1+2", "1+3", "2+3", "1", "2", "3")
-WITHOUT_FILES = ("synthetic", "table-10", "table-7", "table-9")
-FIGURE_6 = tuple(noise_settings(FINE_TAUS, ()))
-PLACES = ("hdb",)
-"""Sets whose keys are one longitude and latitude: what attackers locate is in metres."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,12 +68,26 @@ def experiment(
 
     Raises ConfigError for a part or a method that there is not, DataError for a folder of no known set.
     """
-    _check(only, methods)
+    for what, given, allowed in (("part", only, PARTS), ("method", methods, (*METHODS, TREES))):
+        if unknown := sorted(set(given) - set(allowed)):
+            raise ConfigError(f"bench fedsim: unknown {what} {', '.join(unknown)}; expected some of {', '.join(allowed)}")
     started = time.perf_counter()
     split: SplitKind = "fixed" if fixed_split else "varied"
     folders = {recognise(folder): folder for folder in data or []}
-    parts = [part for part in PARTS if part in only] if only else [part for part in PARTS if folders or part in WITHOUT_FILES]
-    plans = {part: _planned(part, folders, seeds, methods, split, neighbors) for part in parts}
+    parts = [part for part in PARTS if part in only] or [name for name, part in PARTS.items() if folders or not part.needs_files]
+    plans = {
+        part: [
+            FedSimRun(
+                set=name, method=method, seed=seed, split=split, **{"neighbors": RECIPES[name].neighbors, **changed, **asked}
+            )
+            for seed in seeds  # seed after seed, so that an interrupted sweep has all methods of some seeds
+            for name, changed, compared in PARTS[part].settings(list(folders))
+            for method in compared
+            if not methods or method in methods
+        ]
+        for part in parts
+        for asked in [{"neighbors": neighbors} if neighbors is not None and part in ("table-1", "table-10") else {}]
+    }
     keys = list(dict.fromkeys(key for plan in plans.values() for key in plan))  # parts share runs
     usual = {setting.name: setting.default for setting in fields(FedSimRun) if setting.default is not MISSING}
     trial = _Trials(folders, rows)
@@ -135,7 +101,9 @@ def experiment(
             "seeds": list(seeds),
             "split": split,
             "parts": {part: [keys.index(key) for key in plan] for part, plan in plans.items() if plan},
-            "cut": _measure_cut(folders) if "cut" in parts else [],
+            "cut": cut.measure_cut(folders["hdb"], name="hdb", neighbors=50, steps=100)
+            if "cut" in parts and "hdb" in folders
+            else [],
             "delta": _deltas(folders) if "delta" in parts else [],
             "linkage": table_7() if "table-7" in parts else [],
             "sizes": table_9() if "table-9" in parts else [],
@@ -153,78 +121,12 @@ def experiment(
     )
 
 
-def _planned(
-    part: str,
-    folders: Mapping[str, Path],
-    seeds: Sequence[int],
-    methods: Sequence[str],
-    split: SplitKind,
-    neighbors: int | None,
-) -> list[FedSimRun]:
-    """Yield the runs of a part, seed after seed, so that an interrupted sweep has all methods of some seeds."""
-    changed = {"neighbors": neighbors} if neighbors is not None and part in ("table-1", "table-10") else {}
-    return [
-        FedSimRun(set=name, method=method, seed=seed, split=split, **{"neighbors": RECIPES[name].neighbors, **changes, **changed})
-        for seed in seeds
-        for name, changes, compared in _settings(part, folders)
-        for method in compared
-        if not methods or method in methods
-    ]
-
-
-def _settings(part: str, folders: Mapping[str, Path]) -> Iterator[tuple[str, dict[str, Any], Sequence[str]]]:
-    """Yield what a part compares: a set, what differs from a plain run of it, and the methods."""
-    linked = [name for name in folders if name in NEIGHBORS]
-    compared: Sequence[str]
-    match part:
-        case "table-1":
-            yield from ((name, {}, TABLE_1) for name in linked)
-        case "table-2":
-            yield from ((name, {}, ("Solo", "Solo with the keys", "Secondary")) for name in linked)
-        case "table-6":
-            yield from ((name, {"parties": parties}, ("FedSim", "attention")) for name in linked for parties in PARTIES)
-        case "table-8":
-            for name in linked:
-                timed: dict[str, Any] = {"neighbors": paper.NEIGHBORS[name], "timed": True}
-                yield name, timed, (*paper.TABLE_8[name], "FedSim averaging", "attention")
-        case "neighbors":
-            yield from ((name, {}, ("Top1Sim",)) for name in linked)  # whatever K is
-            compared = ("AvgSim", "FeatureSim", "FedSim", "attention")
-            yield from ((name, {"neighbors": count}, compared) for name in linked for count in NEIGHBORS[name])
-        case "tau":
-            compared = ("FedSim", "Top1Sim")
-            yield from ((name, {"noise": noise}, compared) for name in linked for noise in FIGURE_6)
-        case "table-11":
-            yield from ((name, {"noise": noise}, ("FedSim", "attention")) for name in linked for noise in ("", "tau 1"))
-        case "windows":
-            yield from ((name, {"noise": noise}, ("FedSim",)) for name in linked for noise in ("", "tau 1", WIDE_FILTERS))
-        case "gains":
-            yield from ((name, {"neighbors": paper.NEIGHBORS[name]}, ("Top1Sim", "FedSim")) for name in linked)
-        case "merges":
-            yield from ((name, {}, MERGES) for name in linked)
-        case "recipes":
-            yield from ((name, {"recipe": kind}, ("FedSim",)) for name in linked for kind in RECIPE_KINDS)
-        case "contract":
-            yield from ((name, {}, (TREES, "attention", BY_CONTRACT)) for name in linked)
-        case "frontier":
-            compared = ("Top1Sim", "FedSim", "attention")
-            places = [name for name in linked if name in PLACES]
-            yield from ((name, {"noise": noise, "locates": True}, compared) for name in places for noise in noise_settings())
-        case "synthetic":
-            compared = ("Solo", "Top1Sim", "AvgSim", "FedSim averaging", "attention", "Combine")
-            sets = [*(name for name in folders if name == "frogs"), "synthetic"]
-            yield from ((name, {"key_noise": noise}, compared) for name in sets for noise in paper.KEY_NOISE)
-        case "table-10":
-            yield "synthetic-random", {"neighbors": 30}, ("Solo", "Top1Sim", "FedSim", "attention", "Combine")
-            yield "synthetic-random", {"neighbors": 50}, ("FedSim", "attention")
-
-
 class _Trials:
     """Makes a case's row; methods of one linking share it."""
 
     def __init__(self, folders: Mapping[str, Path], rows: int) -> None:
         self.folders, self.rows, self.pairs = folders, rows, dict[str, Pair]()
-        self.linked = Latest(lambda linking: _link(self._read(linking.set), linking))
+        self.linked = Latest(self._link)
 
     def __call__(self, **case: Any) -> Row:
         """Link, if the last case's linking was another, and train."""
@@ -235,7 +137,12 @@ class _Trials:
             if not key.noise:
                 raise
             return {"problem": str(error)}
-        return _figures(linked, key)
+        located = {"located": dict(linked.located)} if linked.located else {}
+        if key.method == TREES:
+            return boosted_trees(linked, seed=key.seed) | located
+        if key.timed:
+            return epoch_cost(linked, key.method, RECIPES[key.set], seed=key.seed)
+        return train_method(linked, key.method, recipe_of(key.set, key.recipe), seed=key.seed).figures | located
 
     def check(self, keys: Sequence[FedSimRun]) -> None:
         """Raise ConfigError where a run asks for more links than there are rows to link to."""
@@ -251,26 +158,13 @@ class _Trials:
             self.pairs[name] = GENERATED[name](rows=self.rows) if name in GENERATED else READERS[name](self.folders[name])
         return self.pairs[name]
 
-
-def _link(pair: Pair, key: FedSimRun) -> LinkedPair:
-    if key.parties:
-        pair = pair.shared_out([int(number) for number in key.parties.split("+")])
-    if key.noise:
-        return link_places(pair, key.noise, neighbors=key.neighbors, seed=key.seed, kind=key.split, locates=key.locates)
-    return link_pair(pair, neighbors=key.neighbors, seed=key.seed, kind=key.split, key_noise=key.key_noise)
-
-
-def _figures(linked: LinkedPair, key: FedSimRun) -> Row:
-    located = {"located": dict(linked.located)} if linked.located else {}
-    if key.method == TREES:
-        return boosted_trees(linked, seed=key.seed) | located
-    if key.timed:
-        return epoch_cost(linked, key.method, RECIPES[key.set], seed=key.seed)
-    return train_method(linked, key.method, recipe_of(key.set, key.recipe), seed=key.seed).figures | located
-
-
-def _measure_cut(folders: Mapping[str, Path]) -> list[Row]:
-    return cut.measure_cut(folders["hdb"], name="hdb", neighbors=50, steps=100) if "hdb" in folders else []
+    def _link(self, key: FedSimRun) -> LinkedPair:
+        pair = self._read(key.set)
+        if key.parties:
+            pair = pair.shared_out([int(number) for number in key.parties.split("+")])
+        if key.noise:
+            return link_places(pair, key.noise, neighbors=key.neighbors, seed=key.seed, kind=key.split, locates=key.locates)
+        return link_pair(pair, neighbors=key.neighbors, seed=key.seed, kind=key.split, key_noise=key.key_noise)
 
 
 def _deltas(folders: Mapping[str, Path]) -> list[Row]:
@@ -285,9 +179,3 @@ def _deltas(folders: Mapping[str, Path]) -> list[Row]:
         base_row = {"set": name, "neighbors": neighbors, "rows": len(pair.own), "paper": paper.DELTA[name]}
         rows.append(base_row | {"delta": estimated_improvement(links)})
     return rows
-
-
-def _check(only: Sequence[str], methods: Sequence[str]) -> None:
-    for what, given, allowed in (("part", only, PARTS), ("method", methods, (*METHODS, TREES))):
-        if unknown := sorted(set(given) - set(allowed)):
-            raise ConfigError(f"bench fedsim: unknown {what} {', '.join(unknown)}; expected some of {', '.join(allowed)}")
