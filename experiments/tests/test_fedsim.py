@@ -17,6 +17,7 @@ from tallystick_experiments.fedsim import inside, linkage, runs, sizes, sweep, t
 from tallystick_experiments.fedsim.located import WIDE_FILTERS, link_places
 from tallystick_experiments.fedsim.methods import METHODS
 from tallystick_experiments.fedsim.page import method_differences
+from tallystick_experiments.fedsim.parts import PARTS, Compared
 from tallystick_experiments.grid import Keeping
 from tallystick_experiments.output import write_folder
 from tallystick_experiments.page import benchmark_html
@@ -224,8 +225,9 @@ def test_a_tau_that_no_noise_brings_about_is_said_on_the_page(hdb, quick, monkey
         return link_places(pair, noise, **how)
 
     monkeypatch.setattr(sweep, "link_places", small_tau)
-    monkeypatch.setattr(sweep, "FIGURE_6", ("tau 1", "tau 5e-05"))
-    page = sweep.experiment(data=[hdb], only=["tau"], methods=["Top1Sim"], seeds=(1,)).run().page()
+    fewer = Compared(("Top1Sim",), ("tau 1", "tau 5e-05"))
+    monkeypatch.setitem(PARTS, "tau", replace(PARTS["tau"], runs=[fewer]))
+    page = sweep.experiment(data=[hdb], only=["tau"], seeds=(1,)).run().page()
     (table,) = page.tables
     assert "5e-05: is not feasible" in table.note
     assert [row[3] is None for row in table.rows] == [False, True]
