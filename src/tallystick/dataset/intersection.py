@@ -60,7 +60,10 @@ class IntersectionDataset(Dataset):
         ``channels`` carry the parts where the split is by the label party's time column. Nothing is sent of unaligned rows.
         """
         linked = len(own.alignment)
-        parts_N = _parts(contract.split, contract.seed, own, channels)
+        if contract.split.method == "hash":
+            parts_N = split_by_hash(own.keys.ids_of(own.alignment.rows_N), contract.split, seed=contract.seed)
+        else:
+            parts_N = parts_by_time(contract.split, own, channels)
         train_N, validation_N, test_N = positions(parts_N)
         for part_N, name, share in ((train_N, "training", 1.0), (validation_N, "validation", contract.split.validation)):
             if share and not len(part_N):
@@ -98,7 +101,14 @@ class IntersectionDataset(Dataset):
             own_folds=own_folds.to(device) if own_folds is not None else None,
         )
         if labels is not None and dataset.settings.used:
-            _check_enough(unaligned, contract.unaligned)
+            where = f"unaligned.method = {contract.unaligned.method}"
+            if not len(unaligned.train_N):
+                raise SharedDataError(
+                    f"{where}: none of the label party's rows without a partner's row falls into the training part; "
+                    "set unaligned.method to none, or bring more rows",
+                    # All know from the alignment how many such rows there are.
+                    told=f"{where}: it has too few rows without a partner's row; agree on none, or let it bring more rows",
+                )
             check_unaligned(contract.unaligned, encoder)
         return dataset
 
@@ -179,17 +189,6 @@ def _with_unaligned(contract: Contract, own: OwnRows, parts_N: Parts) -> tuple[R
     return np.concatenate([linked_N, other_rows]), UnalignedRows(train_N=train_N, validation_N=validation_N, test_N=test_N)
 
 
-def _check_enough(unaligned: UnalignedRows, settings: UnalignedConfig) -> None:
-    where = f"unaligned.method = {settings.method}"
-    if not len(unaligned.train_N):
-        raise SharedDataError(
-            f"{where}: none of the label party's rows without a partner's row falls into the training part; "
-            "set unaligned.method to none, or bring more rows",
-            # All know from the alignment how many such rows there are.
-            told=f"{where}: it has too few rows without a partner's row; agree on none, or let it bring more rows",
-        )
-
-
 def check_unaligned(settings: UnalignedConfig, encoder: Encoder | None) -> None:
     """Refuse a label party's columns of which the method can make nothing; raises DataError."""
     where = f"unaligned.method = {settings.method}"
@@ -213,12 +212,6 @@ def check_classes(settings: UnalignedConfig, coder: LabelCoder, aligned_N: Tenso
             f"{where}: no aligned training row is of class {shown(lacking[0])}, so nothing joint can be learnt of it; "
             "align more rows, or leave that class out of the table"
         )
-
-
-def _parts(split: SplitConfig, seed: int, own: OwnRows, channels: Sequence[Channel]) -> Parts:
-    if split.method == "hash":
-        return split_by_hash(own.keys.ids_of(own.alignment.rows_N), split, seed=seed)
-    return parts_by_time(split, own, channels)
 
 
 def parts_by_time(split: SplitConfig, own: OwnRows, channels: Sequence[Channel]) -> Parts:

@@ -246,15 +246,11 @@ def seeded(seed: Seed, name: str) -> Iterator[None]:
         if isinstance(seed, bytes):
             torch.default_generator.set_state(generator_of(seed, name).get_state())
         else:
-            torch.default_generator.manual_seed(_mixed(seed, name))
+            mixed = torch.Generator().manual_seed(seed).initial_seed()
+            for byte in name.encode():
+                mixed = (mixed * 1_000_003 + byte) % (1 << 62)
+            torch.default_generator.manual_seed(mixed)
         yield
-
-
-def _mixed(seed: int, name: str) -> int:
-    mixed = torch.Generator().manual_seed(seed).initial_seed()
-    for byte in name.encode():
-        mixed = (mixed * 1_000_003 + byte) % (1 << 62)
-    return mixed
 
 
 def width_of(bottom: nn.Module) -> int:

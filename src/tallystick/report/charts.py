@@ -286,7 +286,11 @@ def similarity_plot(name: str, found: SimilarityHistogram, links: Sequence[LinkW
     series = []
     if any(found.before):
         shares = [count / max(found.before) for count in found.before]
-        steps = [(x.at(edge), y.at(share)) for i, share in enumerate(shares) for edge, share in _step(edges, i, share)]
+        steps = [
+            (x.at(edge), y.at(share))
+            for i, share in enumerate(shares)
+            for edge, share in [(edges[i], share), (edges[i + 1], share)]
+        ]
         series.append(PlottedSeries(name="before noise, as an attack implies", colour="muted", points=steps, dashed=True))
     for one in (each for each in links if each.party == name):
         inside = [(s, w) for s, w in zip(one.similarities, one.weights, strict=True) if edges[0] <= s <= edges[-1]]
@@ -313,10 +317,6 @@ def similarity_plot(name: str, found: SimilarityHistogram, links: Sequence[LinkW
         x_ticks=x.ticks(),
         bars=bars,
     )
-
-
-def _step(edges: Sequence[float], place: int, share: float) -> list[tuple[float, float]]:
-    return [(edges[place], share), (edges[place + 1], share)]
 
 
 @dataclass(frozen=True, kw_only=True)

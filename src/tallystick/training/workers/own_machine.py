@@ -30,20 +30,17 @@ class OwnMachine:
         self._plan = plan
         self._processes: list[subprocess.Popen[bytes]] = []
         try:
-            self._start(file)
+            command = [sys.executable, "-P", "-m", "tallystick.training.workers.process"]
+            pipe, path = subprocess.PIPE, os.pathsep.join(each for each in sys.path if each)
+            environment = os.environ | {"PYTHONPATH": path} | _KEEPS_MEMORY
+            for worker in range(1, self._plan.workers):
+                self._processes.append(subprocess.Popen(command, stdin=pipe, stdout=pipe, pass_fds=[file], env=environment))
+                task = {"plan": self._plan.to_json(), "file": file, "worker": worker}
+                self._write(self._processes[-1], json.dumps(task).encode() + b"\n")
+            self.hear()
         except BaseException:
             self.end()
             raise
-
-    def _start(self, file: int) -> None:
-        command = [sys.executable, "-P", "-m", "tallystick.training.workers.process"]
-        pipe, path = subprocess.PIPE, os.pathsep.join(each for each in sys.path if each)
-        environment = os.environ | {"PYTHONPATH": path} | _KEEPS_MEMORY
-        for worker in range(1, self._plan.workers):
-            self._processes.append(subprocess.Popen(command, stdin=pipe, stdout=pipe, pass_fds=[file], env=environment))
-            task = {"plan": self._plan.to_json(), "file": file, "worker": worker}
-            self._write(self._processes[-1], json.dumps(task).encode() + b"\n")
-        self.hear()
 
     def tell(self, what: str, number: int, rows: int) -> None:
         """See ``Crew``."""

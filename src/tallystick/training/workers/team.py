@@ -23,7 +23,6 @@ from tallystick.models.split import LabelModel
 from tallystick.models.tabular import screened_columns
 from tallystick.tables.features import Features
 from tallystick.training.workers.cluster import Cluster
-from tallystick.training.workers.crew import Crew
 from tallystick.training.workers.own_machine import OwnMachine
 from tallystick.training.workers.plan import GATES, Layout, WorkerPlan, columns_of
 from tallystick.training.workers.shard import Shard, flat
@@ -62,7 +61,7 @@ class Team:
                 self._memory[f"weight/{name}"].copy_(weight.detach())
             if (screened := screened_columns(self._module)) is not None and screened.gates is not None:
                 self._memory[GATES].copy_(screened.gates)
-            self._crew = self._begin(file)
+            self._crew = OwnMachine(self._plan, file) if self._engine is None else Cluster(self._plan, self._memory, self._engine)
         finally:
             os.close(file)
         self._shard = Shard(self._module, self._plan, self._memory, worker=0, adding=self._crew.adding)
@@ -72,11 +71,6 @@ class Team:
         if (columns := columns_of(self._module)) is not None:
             columns.updates, self.tables = self, tuple(self._shard.tables.values())
         return self
-
-    def _begin(self, file: int) -> Crew:
-        if self._engine is None:
-            return OwnMachine(self._plan, file)
-        return Cluster(self._plan, self._memory, self._engine)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         delattr(self._module, self._method)
