@@ -13,6 +13,7 @@ from tallystick.audit import run as audit
 from tallystick.audit.finished_run import audit_recorded
 from tallystick.audit.known_initial_weights import KnownStart
 from tallystick.audit.labels import audit_labels
+from tallystick.audit.recorded_labels import RecordedLabels
 from tallystick.config.contract import parse_contract
 from tallystick.disclosure.protection import defense_lines
 from tallystick.errors import ConfigError
@@ -288,7 +289,7 @@ def test_a_recorded_run_can_be_attacked_again_with_the_same_result(undefended):
     result, folder = undefended
     path = run_folder(folder)
     contract = parse_contract(json.loads((path / "contract.json").read_text()))
-    assert audit_labels(RunFolder.open(path), contract, watcher=Silent()) == result.sections.leakage
+    assert audit_labels(RecordedLabels.load(RunFolder.open(path), contract), watcher=Silent()) == result.sections.leakage
 
 
 def test_secrets_and_labels_are_for_their_owners_eyes(undefended):

@@ -7,8 +7,10 @@ import pytest
 import torch
 from tiny import columns, contract_values, tables
 
-from tallystick.audit.columns import audit_features, load_columns, save_columns
-from tallystick.audit.labels import audit_labels, load_labels, save_labels
+from tallystick.audit.columns import audit_columns
+from tallystick.audit.labels import audit_labels
+from tallystick.audit.recorded_columns import RecordedColumns, load_columns, save_columns
+from tallystick.audit.recorded_labels import RecordedLabels, load_labels, save_labels
 from tallystick.report.leaks import feature_headline, leak_headline
 from tallystick.run_folder.folder import RunFolder
 from tallystick.run_folder.listing import contract_of
@@ -34,11 +36,11 @@ def test_what_has_nothing_to_do_with_a_view_is_seldom_found_in_it(tmp_path):
         rng = np.random.default_rng([seed, 99])
         label_N = labels.label_N[torch.from_numpy(rng.permutation(len(labels.label_N)))]
         save_labels(bank, contract, label_N, labels.own_N, run_id=labels.run_id)
-        said["labels"] += leak_headline(audit_labels(bank, contract, watcher=Silent(), seed=seed))
+        said["labels"] += leak_headline(audit_labels(RecordedLabels.load(bank, contract), watcher=Silent(), seed=seed))
         order_R = torch.from_numpy(rng.permutation(len(truth.rows_R)))
         other = replace(truth, used=truth.used.rows(order_R), unused=truth.unused.rows(order_R))
         save_columns(shop, contract, party, other, run_id=run_id)
-        said["columns"].append(feature_headline(audit_features(shop, contract, watcher=Silent(), seed=seed)))
+        said["columns"].append(feature_headline(audit_columns(RecordedColumns.load(shop, contract), watcher=Silent(), seed=seed)))
     for lines in said.values():
         assert sum(", yes:" in line for line in lines) < 3
         assert sum(", a little:" in line for line in lines) < 5

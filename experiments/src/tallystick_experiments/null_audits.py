@@ -22,8 +22,10 @@ from typer import Option
 
 from tallystick.attacks.scoring import AttackEvaluator, Bootstrap
 from tallystick.attacks.view import Scores
-from tallystick.audit.columns import Truth, audit_features, load_columns, save_columns
-from tallystick.audit.labels import KeptLabels, audit_labels, load_labels, save_labels
+from tallystick.audit.columns import audit_columns
+from tallystick.audit.labels import audit_labels
+from tallystick.audit.recorded_columns import RecordedColumns, Truth, load_columns, save_columns
+from tallystick.audit.recorded_labels import KeptLabels, RecordedLabels, load_labels, save_labels
 from tallystick.compute.threads import limited_threads
 from tallystick.config.contract import Contract, parse_contract
 from tallystick.report.leaks import feature_headline, leak_headline
@@ -132,11 +134,11 @@ class Recorded:
         labels, truth = self.labels, self.truth
         label_N = labels.label_N[torch.from_numpy(rng.permutation(len(labels.label_N)))]
         save_labels(self.bank, contract, label_N, labels.own_N, run_id=labels.run_id, start=labels.start)
-        leaks = audit_labels(self.bank, contract, watcher=Silent(), seed=shuffle)
+        leaks = audit_labels(RecordedLabels.load(self.bank, contract), watcher=Silent(), seed=shuffle)
         order_R = torch.from_numpy(rng.permutation(len(truth.rows_R)))
         other = replace(truth, used=truth.used.rows(order_R), unused=truth.unused.rows(order_R))
         save_columns(self.shop, contract, FEATURE, other, run_id=self.run_id)
-        columns = audit_features(self.shop, contract, watcher=Silent(), seed=shuffle)
+        columns = audit_columns(RecordedColumns.load(self.shop, contract), watcher=Silent(), seed=shuffle)
         judged = [each for each in leaks.attacks if each.auc is not None and each.chance == 0.5]  # no cluster that was named
         return {
             "labels": [headline_verdict(line) for line in leak_headline(leaks)],

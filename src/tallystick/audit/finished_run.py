@@ -7,9 +7,11 @@ from typing import Any
 import msgspec
 
 from tallystick.attacks.feature_inference.evaluate import KNOWN
-from tallystick.audit.columns import COLUMNS, audit_features, file_of, load_columns
-from tallystick.audit.labels import audit_labels
+from tallystick.audit.columns import audit_columns, with_releases
+from tallystick.audit.labels import audit_labels, unattacked
 from tallystick.audit.other_run import OtherRun
+from tallystick.audit.recorded_columns import COLUMNS, RecordedColumns, file_of
+from tallystick.audit.recorded_labels import RecordedLabels
 from tallystick.audit.recording import GRADIENTS
 from tallystick.audit.run import Audited, audited_before, keep_audited
 from tallystick.audit.told_columns import audit_told_columns
@@ -52,14 +54,17 @@ def audit_recorded(
     other_runs = [OtherRun.of(each, folder, contract) for each in also]
     with folder.locked():
         if (folder.views / COLUMNS).exists():
-            rows = len(load_columns(folder, contract)[0].rows_R)
+            recorded = RecordedColumns.load(folder, contract, also=other_runs)
+            rows = len(recorded.truth.rows_R)
             if all(known >= rows for known in known_rows):  # nothing could be measured, and would stand in the place of what was
                 raise ConfigError(f"--known-rows {min(known_rows)}: {rows} rows were recorded, and some must be left to judge by")
-            features = audit_features(folder, contract, watcher=watcher, known=known_rows, also=other_runs)
+            features = with_releases(audit_columns(recorded, watcher=watcher, known=known_rows), folder, contract)
             told_columns = audit_told_columns(folder, contract, role="feature", watcher=watcher)
             audited = Audited(features=features, told=told_columns)
         else:
-            leakage = audit_labels(folder, contract, watcher=watcher, auxiliary_labels=auxiliary_labels, also=other_runs)
+            if (leakage := unattacked(contract)) is None:
+                labels = RecordedLabels.load(folder, contract, also=other_runs)
+                leakage = audit_labels(labels, watcher=watcher, auxiliary_labels=auxiliary_labels)
             has_gradients = (folder.views / file_of(GRADIENTS)).exists()
             told_columns = audit_told_columns(folder, contract, role="label", watcher=watcher) if has_gradients else []
             audited = Audited(leakage=leakage, told=told_columns)

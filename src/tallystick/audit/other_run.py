@@ -3,7 +3,6 @@
 Shapes: N aligned positions of the run that is audited.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,11 +65,9 @@ class OtherRun:
         return back[rows_B]
 
 
-def runs_in_words(also: Sequence[OtherRun]) -> str:
+def runs_in_words(runs: int) -> str:
     """Say what holds of several runs together, if there are some."""
-    if not also:
-        return ""
-    return f" Beside this run alone, {1 + len(also)} runs on the same rows were attacked as one view."
+    return f" Beside this run alone, {runs} runs on the same rows were attacked as one view." if runs > 1 else ""
 
 
 def _aligned(folder: RunFolder) -> tuple[str, Tensor]:

@@ -31,8 +31,8 @@ from torch import Tensor
 
 from tallystick.attacks.label_inference.first_steps import LEAST_STEPS
 from tallystick.audit.known_initial_weights import KnownStart
-from tallystick.audit.labels import BATCH_ROWS, save_labels, sums_of
 from tallystick.audit.membership import LATER_EPOCHS, MEMBERSHIP_EPOCHS
+from tallystick.audit.recorded_labels import BATCH_ROWS, save_labels, sums_of
 from tallystick.config.contract import Contract
 from tallystick.cut.forward import Part
 from tallystick.dataset.dataset import Dataset

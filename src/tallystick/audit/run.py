@@ -11,10 +11,12 @@ from torch import Tensor
 
 from tallystick import results
 from tallystick.attacks.view import Received
-from tallystick.audit.columns import audit_features, own_columns, save_columns
+from tallystick.audit.columns import audit_columns, with_releases
 from tallystick.audit.known_initial_weights import first_positions
-from tallystick.audit.labels import AUXILIARY_LABELS, audit_labels, sums_of, unattacked
+from tallystick.audit.labels import AUXILIARY_LABELS, audit_labels, unattacked
 from tallystick.audit.membership import audit_membership
+from tallystick.audit.recorded_columns import RecordedColumns, own_columns, save_columns
+from tallystick.audit.recorded_labels import RecordedLabels, sums_of
 from tallystick.audit.recording import GRADIENTS, AuditedRun, pass_stores
 from tallystick.audit.told_columns import NUMBERS, SIMILAR, audit_told_columns
 from tallystick.cut.forward import Part
@@ -55,9 +57,8 @@ def audit_run(run: AuditedRun, own: OwnRows, *, watcher: Watcher, during: Callab
     with during():
         membership = _membership(run, watcher)
         if run.audits_labels:
-            leakage = audit_labels(
-                folder, contract, watcher=watcher, auxiliary_labels=max(AUXILIARY_LABELS, contract.target.classes)
-            )
+            known = max(AUXILIARY_LABELS, contract.target.classes)
+            leakage = audit_labels(RecordedLabels.load(folder, contract), watcher=watcher, auxiliary_labels=known)
             told_columns = _told_by_label_party(run, own, watcher)
         if run.audits_columns:
             features = _columns(run, own, watcher)
@@ -125,4 +126,6 @@ def _columns(run: AuditedRun, own: OwnRows, watcher: Watcher) -> results.Feature
         save_columns(run.folder, run.contract, run.party, of_part, run_id=run.run_id, part=part)
     store.drop_from(0)  # single steps served the audit of membership
     compute = own.party.compute
-    return audit_features(run.folder, run.contract, watcher=watcher, engine=compute.made() if compute is not None else None)
+    recorded = RecordedColumns.load(run.folder, run.contract)
+    audit = audit_columns(recorded, watcher=watcher, engine=compute.made() if compute is not None else None)
+    return with_releases(audit, run.folder, run.contract)

@@ -25,8 +25,9 @@ from tallystick.attacks.feature_inference.view import ColumnValues, SentEmbeddin
 from tallystick.attacks.matrix import principal_components, top_direction, two_means_cut
 from tallystick.attacks.row_sums import chosen_rows
 from tallystick.attacks.view import StepView
-from tallystick.audit.columns import load_columns, stronger
-from tallystick.audit.labels import load_labels, sums_of
+from tallystick.audit.columns import stronger
+from tallystick.audit.recorded_columns import load_columns
+from tallystick.audit.recorded_labels import load_labels, sums_of
 from tallystick.audit.recording import GRADIENTS, gradient_sums
 from tallystick.config.contract import Contract
 from tallystick.errors import DataError

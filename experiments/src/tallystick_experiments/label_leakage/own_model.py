@@ -10,7 +10,8 @@ from pathlib import Path
 from tallystick.attacks.label_inference.attack_table import LABEL_INFERENCE_ATTACKS
 from tallystick.attacks.label_inference.auxiliary import FewLabels
 from tallystick.attacks.label_inference.evaluate import LabelInferenceEvaluation
-from tallystick.audit.labels import AUXILIARY_LABELS, attack_result, load_labels
+from tallystick.audit.labels import AUXILIARY_LABELS, attack_result
+from tallystick.audit.recorded_labels import load_labels
 from tallystick.config.contract import Contract
 from tallystick.config.party import parse_party
 from tallystick.dataset.datasets import dataset_of

@@ -1,0 +1,226 @@
+"""Load what the label party's folder recorded for the audit of its labels: true labels, and what each feature party was sent.
+
+Shapes: N aligned positions, R recorded rows.
+
+All that the audit reads of a folder is read here, once. ``audit/labels.py`` attacks it.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod, tanh
+
+import torch
+from torch import Tensor
+
+from tallystick.attacks.row_sums import RowSums
+from tallystick.attacks.view import Received, StepView, View
+from tallystick.audit.known_initial_weights import KnownStart
+from tallystick.audit.other_run import OtherRun
+from tallystick.config.contract import Contract
+from tallystick.defenses.label_dp import LabelDP
+from tallystick.errors import DataError, StorageError
+from tallystick.run_folder.folder import RunFolder
+from tallystick.run_folder.recorder import ViewStore
+from tallystick.run_folder.row_recorder import RowStore
+from tallystick.run_folder.trained import epochs_trained
+from tallystick.training.checkpoint import read_tensors, write_tensors
+
+_LABELS = "labels.safetensors"
+MOST_ROWS = 16_384  # evenly chosen, that attacks on one vector per row read
+BATCH_ROWS = 16_384  # about so many, in batches spread over the recorded epochs, are enough for the second decimal
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeptLabels:
+    """Labels of an audit beside the views: the true ones, which of them are real, the run, the known start if there is one."""
+
+    label_N: Tensor
+    own_N: Tensor
+    run_id: str
+    start: KnownStart | None = None
+
+
+def save_labels(
+    folder: RunFolder, contract: Contract, true_N: Tensor, own_N: Tensor, *, run_id: str, start: KnownStart | None = None
+) -> None:
+    """Keep the true labels beside the views, readable by this user alone, so that attacks can be measured again later."""
+    facts = {"contract": contract.hash, "run_id": run_id, "start": start.facts() if start is not None else None}
+    label_N = true_N if contract.target.type == "regression" else true_N.to(torch.int64)
+    tensors = {"label_N": label_N, "own_N": own_N}
+    write_tensors(folder.views / _LABELS, tensors, {"labels": json.dumps(facts)}, origin=folder.origin, private=True)
+
+
+def load_labels(folder: RunFolder, contract: Contract) -> KeptLabels:
+    """Read the true labels back; raises DataError if that fails."""
+    path = folder.views / _LABELS
+    if not path.exists():
+        raise DataError(
+            f"{folder.path} holds no recorded labels: only the label party's folder of a run whose contract has an audit "
+            "can be audited, once its training has begun (go on with an interrupted run with --resume); to try a contract before "
+            "any run, give the contract and --party"
+        )
+    try:
+        tensors, metadata = read_tensors(path, origin=folder.origin)
+        facts = json.loads(metadata["labels"])
+        of, start = str(facts["contract"]), KnownStart.read(facts.get("start"))
+        labels_file = KeptLabels(label_N=tensors["label_N"], own_N=tensors["own_N"], run_id=str(facts["run_id"]), start=start)
+    except (StorageError, KeyError, ValueError, TypeError) as error:
+        raise DataError(f"{path}: is cut short or holds no labels ({error}); run the contract again") from None
+    if of != contract.hash:
+        raise DataError(
+            f"{path}: is of contract {of[:8]}, but here {contract.hash[:8]} is audited; give the folder of its own run"
+        )
+    return labels_file
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedSeat:
+    """What one feature party was sent, as far as the label party recorded it.
+
+    Args:
+        peer: the feature party.
+        view: what attacks read: some steps, or in a quick audit the sums by row.
+        sums: over the whole training; None if no epoch was over, or labels are numbers.
+        by_epoch: sums by row as views of one step, by the end of each kept epoch; in a quick audit of the last.
+        of_others: the same sums of other runs, by this run's row numbers.
+    """
+
+    peer: str
+    view: View
+    sums: RowSums | None = None
+    by_epoch: tuple[tuple[int, View], ...] = ()
+    of_others: tuple[View, ...] = ()
+
+    @property
+    def whole(self) -> View | None:
+        """Return the sums over the whole training as a view of one step; None if no epoch was over."""
+        return self.by_epoch[-1][1] if self.by_epoch else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedLabels:
+    """All that an audit of labels reads of a run folder.
+
+    Args:
+        contract: of the run.
+        label_N: the true labels.
+        own_N: bool, which positions have a row of this side.
+        seats: one for each feature party.
+        trained: how many epochs the run took; None of a run that was not finished.
+        runs: how many runs are attacked.
+    """
+
+    contract: Contract
+    label_N: Tensor
+    own_N: Tensor
+    seats: tuple[RecordedSeat, ...]
+    trained: int | None
+    runs: int = 1
+
+    @classmethod
+    def load(cls, folder: RunFolder, contract: Contract, *, also: Sequence[OtherRun] = ()) -> "RecordedLabels":
+        """Read a folder, and those of other runs on the same rows.
+
+        Raises DataError if a folder holds no view, a damaged one, or one of another contract or run.
+        """
+        kept = load_labels(folder, contract)
+        quick = contract.audit == "quick"
+        seats = []
+        for number, peer in enumerate(contract.feature_parties):
+            store = _store(folder, contract, kept.run_id, peer)
+            if contract.target.type == "regression":
+                view = View(received="cut_gradient", steps=_real_rows(store.load("cut_gradient"), kept.own_N), classes=0)
+                seats.append(RecordedSeat(peer=peer, view=view))
+                continue
+            sums, by_epoch = _sums_by_epoch(sums_of(store), kept.own_N, contract, last=quick)
+            whole = by_epoch[-1][1] if by_epoch else None
+            if quick and whole is None:
+                raise DataError(f"{store.folder} holds no sums per row; run the contract until an epoch is over at least")
+            if not quick:
+                steps = _real_rows(store.load("cut_gradient"), kept.own_N)
+                start = kept.start.seen_by(number, contract) if kept.start is not None else None
+                view = some_steps(
+                    View(
+                        received="cut_gradient", steps=steps, classes=contract.target.classes, start=start, flip=flip_of(contract)
+                    )
+                )
+            else:
+                assert whole is not None
+                view = whole
+            others = tuple(_sums_of_other(other, whole, kept.label_N, peer) for other in also) if whole is not None else ()
+            seats.append(RecordedSeat(peer=peer, view=view, sums=sums, by_epoch=by_epoch, of_others=others))
+        return cls(
+            contract=contract,
+            label_N=kept.label_N,
+            own_N=kept.own_N,
+            seats=tuple(seats),
+            trained=epochs_trained(folder),
+            runs=1 + len(also),
+        )
+
+
+def sums_of(store: ViewStore, received: Received = "cut_gradient") -> RowStore:
+    """Return the running sums beside a peer's recorded steps."""
+    return RowStore(folder=store.folder, contract=store.contract, origin=store.origin, run_id=store.run_id, received=received)
+
+
+def _store(folder: RunFolder, contract: Contract, run_id: str, peer: str) -> ViewStore:
+    return ViewStore(folder=folder.views / peer, contract=contract.hash, origin=folder.origin, run_id=run_id)
+
+
+def flip_of(contract: Contract) -> float | None:
+    """With what chance the contract has one of two labels replaced by the other; None where it does not."""
+    epsilons = [defense.epsilon for defense in contract.defenses().labels if isinstance(defense, LabelDP)]
+    kept_share = prod(tanh(epsilon / 2) for epsilon in epsilons)  # of each 1 - 2 / (1 + e^epsilon)
+    return (1 - kept_share) / 2 if epsilons and contract.target.type == "binary" else None
+
+
+def some_steps(view: View) -> View:
+    """Evenly spread steps of a view, for attacks that look at one batch at a time."""
+    rows = sum(len(step.rows_B) for step in view.steps)
+    every = max(1, round(rows / BATCH_ROWS))
+    return view if every == 1 else replace(view, steps=view.steps[::every])
+
+
+def _real_rows(steps: tuple[StepView, ...], own_N: Tensor) -> tuple[StepView, ...]:
+    """Only rows that this side has: elsewhere there is no true label to lose."""
+    real_steps = []
+    for step in steps:
+        if int(step.rows_B.max()) >= len(own_N):
+            raise DataError(f"the recorded view names row {int(step.rows_B.max())}, but there are labels for {len(own_N)} rows")
+        own_B = own_N[step.rows_B]
+        if own_B.any():
+            real_steps.append(step if own_B.all() else step.only(own_B))
+    return tuple(real_steps)
+
+
+def _sums_by_epoch(
+    store: RowStore, own_N: Tensor, contract: Contract, *, last: bool
+) -> tuple[RowSums | None, tuple[tuple[int, View], ...]]:
+    """Return the last sums, and what an attacker had of own rows by the end of each kept epoch, or of the last."""
+    sums = None
+    by_epoch = []
+    for epoch in store.epochs()[-1:] if last else store.epochs():
+        of_epoch = store.load(epoch).some(MOST_ROWS)
+        view = of_epoch.view(classes=contract.target.classes)
+        if steps := _real_rows(view.steps, own_N):
+            sums = of_epoch
+            by_epoch.append((epoch, replace(view, steps=steps, flip=flip_of(contract))))
+    return sums, tuple(by_epoch)
+
+
+def _sums_of_other(other: OtherRun, whole: View, label_N: Tensor, peer: str) -> View:
+    """Another run's sums over its whole training, by this run's row numbers; raises DataError where labels are not the same."""
+    labels_file = load_labels(other.folder, other.contract)
+    store = sums_of(_store(other.folder, other.contract, labels_file.run_id, peer))
+    if not (epochs := store.epochs()):
+        raise DataError(f"{store.folder} holds no sums per row; run the contract until an epoch is over at least")
+    view = store.load(epochs[-1]).view(classes=whole.classes)
+    (step,) = view.steps
+    known_B = other.renumbered(step.rows_B)
+    step = step.only(known_B >= 0)
+    here_B = known_B[known_B >= 0]
+    if not torch.equal(labels_file.label_N[step.rows_B], label_N[here_B]):
+        raise DataError(f"{other.folder.path}: its labels are not those of the run that is audited; give a run of the same table")
+    return replace(view, steps=(replace(step, rows_B=here_B),))
