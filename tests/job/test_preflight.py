@@ -107,7 +107,10 @@ def test_a_feature_party_without_a_usable_column(lay_out_job):
     assert "party shop has no usable feature column" in both_say(lay_out_job(PARTIES, frames=frames), "shop")
 
 
-OWN = "whether a row's embedding goes with them can tell most made-up rows from real ones: take it as known to bank which rows"
+OWN = (
+    "it can tell most made-up rows from real ones, by whether a row's embedding fits these columns: "
+    "assume that bank knows which rows"
+)
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,8 @@ def repeats_lines(contract: Contract) -> list[str]:
     label, features = parties_of(contract)
     return [
         f"{features} learns how many rows {label} has for each common id, and which steps these are in, in a secret order "
-        "(alignment.duplicates: all); an id's rows are in one part of a split by hash, and each by its own time in one by time",
+        "(alignment.duplicates: all). A split by hash puts all rows of an id into one part; a split by time puts each row where "
+        "its time says",
     ]
 
 
@@ -95,8 +96,8 @@ def _union(contract: Contract) -> list[str]:
     label, features = parties_of(contract)
     return [
         f"{label} and {features} learn how many ids each has (dummies included), how many both have, and where their own ids "
-        "stand "
-        "among the pseudonyms of the union; neither learns which ids both have"
+        "stand among "
+        "the pseudonyms of the union; neither learns which ids both have"
     ]
 
 
@@ -106,8 +107,7 @@ def _union_with_helper(contract: Contract) -> list[str]:
     label, features = parties_of(contract)
     return [
         f"{label} and {features} learn how many ids each has (dummies included), how many both have, and where their own ids "
-        "stand "
-        f"in the union; {contract.helper} learns these numbers, and keyed hashes of all ids"
+        f"stand in the union; {contract.helper} learns these numbers, and keyed hashes of all ids"
     ]
 
 
@@ -121,13 +121,11 @@ def _similarity(contract: Contract) -> list[str]:
     unlinked_there = f"; which of {label}'s positions have none of its rows" if unlinked else ""
     return [
         f"{label} learns how many rows {features} has, numbers of the rows that are most similar to each of its own, and how "
-        f"similar they are{more}; with a few known keys it can place rows of {features} by them",
-        f"{features} learns how many rows {label} has, which own rows are linked to each of these, and the mean and the "
-        "deviation "
-        f"of all distances, without noise{unlinked_there}",
-        f"{contract.helper} learns how many rows each side has, and the keys as alignment.similarity lets it see them; by "
-        "filters "
-        "of text a list of texts names them, with no key known; no formal guarantee",
+        f"similar they are{more}; if it knows a few keys it can locate rows of {features} by them",
+        f"{features} learns how many rows {label} has, which of its own rows are linked to each of these, and the mean and the "
+        f"deviation of all distances, without noise{unlinked_there}",
+        f"{contract.helper} learns how many rows each side has, and the keys as alignment.similarity lets it see them; with a "
+        "list of texts it can name texts behind filters, even if it knows no key; no formal guarantee",
     ]
 
 
@@ -141,8 +139,9 @@ def membership_lines(contract: Contract, *, own_columns: bool | None) -> list[st
     label, features = parties_of(contract)
     having = f"{label} has columns of its own, and" if own_columns else f"if {label} has columns of its own,"
     return [
-        f"{having} whether a row's embedding goes with them can tell most made-up rows from real ones: take it as known to "
-        f"{label} which rows of the union {features} has, whatever fills the others (union.features = {contract.union.features})"
+        f"{having} it can tell most made-up rows from real ones, by whether a row's embedding fits these columns: assume that "
+        f"{label} knows which rows of the union {features} has, whatever fills the others "
+        f"(union.features = {contract.union.features})"
     ]
 
 
@@ -172,9 +171,9 @@ _AGAINST_CHEATERS = (
 ALIGNMENT = (
     Disclosure(
         name="handshake",
-        label_party="version, contract, command; when resuming, the peer's steps and whether its training ended (with "
-        "`gradients: none` neither); to predict or serve, which runs are complete and promoted (with `gradients: none` those "
-        "whose embeddings arrived)",
+        label_party="version, contract, command; on a resume, the peer's steps and whether its training ended (neither with "
+        "`gradients: none`); to predict or serve, which runs are complete and promoted (with `gradients: none`, whose "
+        "embeddings arrived)",
         feature_party="the same",
         guarantee="nothing private is sent",
         fields=(
@@ -192,9 +191,8 @@ ALIGNMENT = (
         name="`intersection`",
         label_party="how many ids each feature party has, and which of its own ids each has",
         feature_party="how many ids the label party has, and which of its own ids all have",
-        guarantee="nothing else, by decisional Diffie-Hellman and a random oracle; for more than a few ids also AES-128 and "
-        "BLAKE2b "
-        "([why](../reference/alignment-protocols.md#intersection))",
+        guarantee="nothing else is learnt, if decisional Diffie-Hellman and a random oracle hold; for more than a few ids also "
+        "AES-128 and BLAKE2b ([why](../reference/alignment-protocols.md#intersection))",
         fields=(
             *_LISTS,
             *("Table.bucket", "Table.attempt", "Proof.digest", "TagsDigest.digest"),
@@ -216,7 +214,7 @@ ALIGNMENT = (
         name="`union`",
         label_party="both sizes and that of the intersection, and where its own ids stand among pseudonyms",
         feature_party="the same",
-        guarantee="nothing else, by the same assumptions, for more than a few ids with AES-128 as an ideal cipher "
+        guarantee="nothing else is learnt, under the same assumptions; for more than a few ids AES-128 has to be an ideal cipher "
         "([why](../reference/alignment-protocols.md#union)); dummy ids blur the sizes, without a guarantee",
         fields=(*_LISTS, "ProgrammedTable.attempt", "ProgrammedStore.seed", *_AGAINST_CHEATERS),
         sentences=_union,
@@ -226,20 +224,19 @@ ALIGNMENT = (
         name="`union-with-helper`",
         label_party="as `union`; the helper learns the three sizes",
         feature_party="the same",
-        guarantee="a keyed hash (BLAKE2b) is a pseudorandom function, and the helper works with nobody",
+        guarantee="nothing else is learnt, if a keyed hash (BLAKE2b) is a pseudorandom function and the helper works with nobody",
         fields=(*_LISTS, "KeyShare.share"),
         sentences=_union_with_helper,
         learnt=partial(_protocol_outcome, method="union-with-helper"),
     ),
     Disclosure(
         name="`similarity`",
-        label_party="row counts; numbers of the K most similar rows, and how similar; mean and deviation of distances; with "
-        "`least_similarity`, that linked keys are that much alike (exact whatever `tau` says), and which own rows have no link",
-        feature_party="row counts; which own rows are linked to each; the same mean and deviation, without noise even where "
-        "`tau` "
-        "asks for some; with `least_similarity`, which positions have no own row",
-        guarantee="none, unless `noise.keys`: then geo-indistinguishability or (ε, δ)-DP of keys within `radius`. Equal keys "
-        "stay "
+        label_party="row counts; numbers of the K most similar rows, and how similar they are; mean and deviation of distances; "
+        "with `least_similarity`, that linked keys are at least so similar (exact, even with `tau`), and which own "
+        "rows have no link",
+        feature_party="row counts; which own rows are linked to each of the label party's; the same mean and deviation, without "
+        "noise even with `tau`; with `least_similarity`, which rows of the label party have no link",
+        guarantee="none; with `noise.keys` geo-indistinguishability or (ε, δ)-DP of keys within `radius`. Equal keys stay "
         "equal ([what attackers locate](../results/alignment.md#what-attackers-locate-measured))",
         fields=(
             *_LISTS,

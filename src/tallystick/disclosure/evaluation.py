@@ -136,7 +136,7 @@ EVALUATION = (
     Disclosure(
         name="`importance.feature_columns`",
         label_party="embeddings of validation rows with one column shuffled, [which disclose that "
-        "column](../reference/report.md#which-columns-matter), and by how much the metric falls without each column",
+        "column](../reference/report.md#which-columns-matter); how much the metric falls without each column",
         feature_party="with `both`, these falls",
         guarantee="none",
         fields=("ShuffledColumns.columns", "CutEmbedding.values", "SharedResults.falls"),
@@ -161,9 +161,9 @@ EVALUATION = (
     ),
     Disclosure(
         name="an early end",
-        label_party="one of a few fixed sentences; of what a peer did or sent wrongly the line that says so, such as how many "
-        "ids it announced",
-        feature_party="the same; that another one broke the protocol, and not how",
+        label_party="one of a few fixed sentences; if the peer did something wrong, a line that says what, such as how many ids "
+        "it announced",
+        feature_party="the same; if another feature party broke the protocol, that it did, but not how",
         guarantee="nothing else of an error is sent",
         fields=("Stopped.reason", "Stopped.final"),
     ),

@@ -14,7 +14,7 @@ def _prediction(contract: Contract) -> list[str]:
             "same ids makes up other rows: if a row's embedding or score changed, the other side lacks that row"
         ]
     return [
-        f"`tallystick predict`: the rows of all tables are aligned as above, so {features} can tell which of the own rows are "
+        f"`tallystick predict`: the rows of all tables are aligned as above, so {features} can tell which of its own rows are "
         f"scored; {label} gets a cut embedding per scored row"
     ]
 
@@ -34,9 +34,9 @@ def serving_lines(contract: Contract) -> list[str]:
         "was; no formal guarantee",
         "ahead": f"{label} gets the embeddings of all {rows} when the sides meet; a request sends no message, so {features} does "
         "not learn from messages that there was one",
-        "embedding": f"{features} shows {label} the embedding of each row that it asks for, and when, and no id; but a row that "
-        "was embedded before, in training, evaluation, a prediction or an earlier request, can be known again by it, and where "
-        f"{label} then knew the row, it knows it now{has}; no formal guarantee",
+        "embedding": f"{features} shows {label} the embedding of each row that it asks for, and when, and no id; but "
+        f"{label} recognises by it a row that was embedded before, in training, evaluation, a prediction or an earlier request; "
+        f"if it knew which row that was, it knows it now{has}; no formal guarantee",
         "agreed-batch": f"{features} shows {label} which batch of at least {window} {rows} holds a row that it asks for, the "
         "embeddings of all its rows, and when, once while the sessions stand; what else is known of these rows can tell which "
         "one it was; no formal guarantee",
@@ -75,8 +75,8 @@ def _score_lines(contract: Contract) -> list[str]:
     probing = f"scores of embeddings of {feature}'s own choice teach it {label}'s top model"
     probing += f", and what the columns of {label} do to the score of a row" if batched else ""
     return [
-        f"`tallystick serve`: {feature} gets the score of {which}: that estimates a label as well as the model does, and whoever "
-        "has the row; no formal guarantee",
+        f"`tallystick serve`: {feature} gets the score of {which}. A score estimates the row's label as well as the model does, "
+        "whoever holds the row; no formal guarantee",
         f"`tallystick serve`: {probing}; {label} answers {' and '.join(bounds) or 'any number of them: set a budget'}",
     ]
 
@@ -88,13 +88,13 @@ def _promotion(contract: Contract) -> list[str]:
         return []
     if epsilon is not None:
         return [
-            f"`tallystick compare --decide`, if it is used: {features} see by which run {label} promotes an answer that may be "
-            f"turned, {epsilon:g}-DP of all labels for each decision (promotion.epsilon)"
+            f"`tallystick compare --decide`, if you use it: {features} see which run {label} promotes. That shows an answer "
+            f"which may be turned at random: {epsilon:g}-DP of all labels for each decision (promotion.epsilon)"
         ]
     return [
-        f"`tallystick compare --decide` and `tallystick runs ... promote`, if they are used: {features} see which runs {label} "
-        "promotes, and when, and so how exact figures of the test labels compare; one label can turn that; not private, and "
-        "entered in the ledger (promotion.epsilon is null)"
+        f"`tallystick compare --decide` and `tallystick runs ... promote`, if you use them: {features} see which runs {label} "
+        "promotes, and when, and so how exact figures of the test labels compare. One label can change that. It is not private, "
+        "and the ledger says so (promotion.epsilon is null)"
     ]
 
 
@@ -119,8 +119,8 @@ SERVING = (
     Disclosure(
         name="prediction, union",
         label_party="alignment as above; an embedding per position",
-        feature_party="alignment as above; a score for every position. It can place those of its own rows, and equal embeddings "
-        "can give imputed rows away to the label party. Of two predictions of the same ids, what changed is made up",
+        feature_party="alignment as above; a score for every position, and which are its own rows. Equal embeddings can show "
+        "imputed rows to the label party. If a row changes between two predictions of the same ids, it is made up",
         guarantee="none",
         fields=("CutEmbedding.values", "UnionScores.scores"),
         sentences=_prediction,
@@ -128,7 +128,7 @@ SERVING = (
     Disclosure(
         name="serving, the label party asks",
         label_party="embeddings of the rows asked for (`ahead`: of all common rows, or of the union)",
-        feature_party="which rows, and when: a key, a position, a window that holds it, or nothing, by `serving.ways`",
+        feature_party="which rows, and when: a key, a position, a window that holds it, or nothing, as `serving.ways` says",
         guarantee="none",
         fields=(
             *("WayOfAsking.way", "RowQuestion.number", "RowQuestion.run", "RowQuestion.keys", "RowQuestion.positions"),
@@ -141,10 +141,9 @@ SERVING = (
     ),
     Disclosure(
         name="serving, the feature party asks",
-        label_party="embeddings of the rows asked for, or of a whole batch; which batch; rows that it was sent before can be "
-        "known "
-        "again",
-        feature_party="a score per embedding: an estimate of the label; with embeddings of its own choice, the top model",
+        label_party="embeddings of the rows asked for, or of a whole batch; which batch; it recognises rows that "
+        "it was sent before",
+        feature_party="a score per embedding, which estimates the label; from embeddings of its own choice, the top model",
         guarantee="none; daily budgets bound how much",
         fields=(
             *("ScoreQuestion.number", "ScoreQuestion.values", "ScoreQuestion.run", "ScoreQuestion.batch", "ScoreQuestion.last"),

@@ -89,7 +89,8 @@ def _once(contract: Contract) -> list[str]:
     return [
         f"nothing that depends on a label is sent to {features} (training.gradients = none){but}: no gradient, no decision of "
         f"training, no figure; each row's embedding crosses once, and {label} then trains, stops and evaluates alone",
-        f"these embeddings show {label} columns of {features}: with known rows about all of them, without a defence of columns",
+        f"these embeddings show {label} the columns of {features}: nearly all of them if it knows some rows and no defence of "
+        "columns is set",
     ]
 
 
@@ -116,8 +117,8 @@ def start_lines(contract: Contract) -> list[str]:
         return []
     label, features = parties_of(contract)
     return [
-        f"every party can make all first models (training.starts = public): from these and the first batches {label} can solve "
-        f"for columns of {features}, knowing no row, and they can try {label}'s labels one by one"
+        f"every party can make all first models (training.starts = public). With these and the first batches {label} can compute "
+        f"columns of {features} without knowing a row, and {features} can try {label}'s labels one by one"
     ]
 
 
@@ -139,9 +140,9 @@ def _refit(contract: Contract) -> list[str]:
     label, features = parties_of(contract)
     why = "true" if contract.training.refit is True else "auto, where the split is by time"
     return [
-        f"once {label}'s validation has said how many passes are best, training begins anew with the validation rows for as many "
-        f"(training.refit: {why}): {features} get further gradients, of the validation rows' labels too, and {label} "
-        "further embeddings of every row"
+        f"when {label}'s validation has found the best number of passes, training begins anew for that number, with the "
+        f"validation rows (training.refit: {why}): {features} get further gradients, which depend on the validation rows' labels "
+        f"too, and {label} gets further embeddings of every row"
     ]
 
 
@@ -173,8 +174,8 @@ def _search(contract: Contract) -> list[str]:
         return []
     _, features = parties_of(contract)
     return [
-        f"`tallystick tune`, if it is run: as much as a training in each of up to {contract.tuning.trials} trials, and to "
-        f"{features} which values were tried and which were best (tuning.keys); a run tells none of it"
+        f"`tallystick tune`, if you use it: each of up to {contract.tuning.trials} trials discloses as much as a training, and "
+        f"{features} also learn which values were tried and which were best (tuning.keys)"
     ]
 
 
@@ -263,8 +264,8 @@ _CROSSING = ("CutWidth.width", "CutEmbedding.step", "CutEmbedding.values")
 TRAINING = (
     Disclosure(
         name="training: embeddings",
-        label_party="a cut embedding per training row and epoch; of a validation row up to `training.validations` of them in an "
-        "epoch, by default 4. They rebuild columns",
+        label_party="a cut embedding per training row and epoch; up to `training.validations` (by default 4) per validation row "
+        "and epoch. They rebuild columns",
         feature_party="nothing",
         guarantee="none; [noise](defenses.md) has a guarantee for one release of a row",
         fields=_CROSSING,
@@ -276,8 +277,8 @@ TRAINING = (
         feature_party="a cut gradient per training row and epoch, which tells the row's label; after each validation, whether it "
         "is the best so far; after each epoch, whether training stops. Gradients tell of the columns of the label party and of "
         "other feature parties, too",
-        guarantee="none, unless a method with an ε replaces labels (not `ladsg`): then differential privacy of training and "
-        "validation labels for all that is sent; none for columns",
+        guarantee="none; if a method with an ε replaces labels (not `ladsg`), differential privacy of training and validation "
+        "labels for all that is sent; none for columns",
         fields=(
             *("CutGradient.step", "CutGradient.values", "Pace.staleness"),
             *("ValidationDecision.step", "ValidationDecision.improved", "ValidationDecision.stop"),
@@ -287,9 +288,8 @@ TRAINING = (
     ),
     Disclosure(
         name="a refit (`training.refit`; a split by time turns it on)",
-        label_party="a cut embedding per training and validation row and epoch, for as many passes over the rows as validated "
-        "best",
-        feature_party="cut gradients of these rows; the number of passes it knew",
+        label_party="a cut embedding per training and validation row and epoch, for the number of passes that validated best",
+        feature_party="cut gradients of these rows",
         guarantee="as for training",
         fields=("CutEmbedding.values", "CutGradient.values"),
         sentences=_refit,
@@ -297,8 +297,8 @@ TRAINING = (
     Disclosure(
         name="networks side by side (`training.folds`, k of them)",
         label_party="k cut embeddings per training and validation row and epoch, and k more at each validation",
-        feature_party="k cut gradients of these rows, one of them zero, which tells the row's fold, as its id does; after each "
-        "validation, which of the k networks have their best weights so far",
+        feature_party="k cut gradients of these rows; one of the k is zero and tells the row's fold, which its id tells too; "
+        "after each validation, which of the k networks have their best weights so far",
         guarantee="as for training",
         fields=("CutEmbedding.values", "CutGradient.values", "ValidationDecision.improved"),
         sentences=_folds,
@@ -314,15 +314,15 @@ TRAINING = (
     ),
     Disclosure(
         name="`training.starts: public`",
-        label_party="the feature parties' first weights, and with them columns of the first batches",
-        feature_party="the label party's first weights, by which labels can be tried one by one",
+        label_party="the feature parties' first weights, and from them columns of the first batches",
+        feature_party="the label party's first weights, with which labels can be tried one by one",
         guarantee="none",
         sentences=start_lines,
     ),
     Disclosure(
         name="unaligned rows",
         label_party="with `heuristic`, `regressor` and `diffu-at`, the training rows' embeddings once more",
-        feature_party="how many there are, by the counts of the alignment",
+        feature_party="how many there are, from the counts of the alignment",
         guarantee="none",
         fields=("CutEmbedding.values",),
         sentences=_unaligned,
@@ -332,7 +332,7 @@ TRAINING = (
         name="`tune`",
         label_party='the rows "training" once per trial; which keys may be tuned',
         feature_party="the same; the values that were tried and which were best, which follow from validation losses",
-        guarantee="as in training, trial by trial: each is charged",
+        guarantee="as for training; each trial is charged",
         fields=("TuningTerms.keys", "TuningTerms.trials", "NextTrial.number", "NextTrial.values", "NextTrial.over"),
         sentences=_search,
         learnt=_search_learnt,
