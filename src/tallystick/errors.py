@@ -165,10 +165,13 @@ def of_the_machine(error: BaseException) -> MachineError | None:
     if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and _NO_MEMORY.search(str(error))):
         return MachineError(f"memory ran out ({printable(str(error), most=200) or type(error).__name__}){_MORE_MEMORY}")
     if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
-        return MachineError(
-            f"no further thread could be started{_MORE_MEMORY}, and at how many processes this user may have (ulimit -u)"
-        )
+        return of_threads("no further thread could be started")
     return None
+
+
+def of_threads(what: str) -> MachineError:
+    """Return the line for a machine that gives no more threads."""
+    return MachineError(f"{what}{_MORE_MEMORY}, and at how many processes this user may have (ulimit -u)")
 
 
 _MORE_MEMORY = "; free some memory, or look at the limits that bound this process (ulimit -v, control groups)"

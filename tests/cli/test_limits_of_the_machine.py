@@ -2,6 +2,8 @@
 
 import errno
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -59,3 +61,24 @@ def test_a_lock_on_a_full_disk_is_one_line(tmp_path, monkeypatch, capsys):
     with pytest.raises(typer.Exit):
         guarded(work, as_json=False)
     assert capsys.readouterr().err == f"error: cannot lock {tmp_path}: No space left on device; free some space\n"
+
+
+NO_THREAD = """
+import os, signal
+from tallystick.cli import signals
+from tallystick.cli.output import guarded
+def without_threads(name):
+    signal.raise_signal(signal.SIGINT)  # as OpenBLAS does where the system gives it no thread
+signals.importlib.import_module = without_threads
+guarded(lambda: None, as_json=False, loads=["numpy"])
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells who sent a signal")
+def test_a_library_that_gets_no_thread_as_it_is_loaded_is_no_interrupt_of_a_persons():
+    done = subprocess.run([sys.executable, "-c", NO_THREAD], capture_output=True, text=True, timeout=120)
+    assert "error: a library could not start its threads as it was loaded; free some memory" in done.stderr, done.stderr
+    assert "interrupted" not in done.stderr
+    by_a_person = NO_THREAD.replace("signal.raise_signal(signal.SIGINT)", "os.system(f'kill -INT {os.getpid()}')")
+    asked = subprocess.run([sys.executable, "-c", by_a_person], capture_output=True, text=True, timeout=120)
+    assert "interrupted before anything began" in asked.stderr

@@ -3,7 +3,8 @@
 import gc
 import sys
 
-from tallystick.cli.signals import EXIT_INTERRUPTED, NOTHING_BEGUN, ignore_signals, interruptible, signals_noted
+from tallystick.cli.signals import EXIT_FAILED, EXIT_INTERRUPTED, NOTHING_BEGUN, ignore_signals, interruptible, signals_noted
+from tallystick.errors import MachineError
 
 
 def main() -> None:
@@ -15,6 +16,9 @@ def main() -> None:
             from tallystick.cli.app import app
         interruptible()
         app()
+    except MachineError as error:
+        sys.stderr.write(f"error: {error}\n")
+        sys.exit(EXIT_FAILED)
     except KeyboardInterrupt:
         sys.stderr.write(f"{NOTHING_BEGUN}\n")
         sys.exit(EXIT_INTERRUPTED)

@@ -8,11 +8,11 @@ from typing import Any, NoReturn
 import typer
 from rich.console import Console
 
-from tallystick.cli.signals import EXIT_INTERRUPTED, NOTHING_BEGUN, interruptible, load
+from tallystick.cli.signals import EXIT_FAILED, EXIT_INTERRUPTED, NOTHING_BEGUN, interruptible, load
 from tallystick.errors import ConfigError, DataError, TallystickError, of_the_machine
 from tallystick.terminal import PlainWordsConsole, printable_lines
 
-EXIT_USAGE, EXIT_FAILED = 2, 3
+EXIT_USAGE = 2
 LIBRARIES = ("numpy", "torch", "scipy.special", "polars", "pyarrow")
 """What takes long to load; a command that needs them has them loaded first."""
 

@@ -10,7 +10,9 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
-EXIT_INTERRUPTED = 130
+from tallystick.errors import of_threads
+
+EXIT_FAILED, EXIT_INTERRUPTED = 3, 130
 AGAIN_S = 0.05
 NOTHING_BEGUN = "interrupted before anything began"
 _ASKS_FOR_THE_END = (signal.SIGINT, signal.SIGTERM)
@@ -30,15 +32,27 @@ def ignore_signals() -> None:
 
 @contextmanager
 def signals_noted() -> Iterator[None]:
-    """Raise KeyboardInterrupt at the block's end if a signal came within it, where it could tear the import of a module."""
+    """Raise KeyboardInterrupt at the block's end if a signal came within it, where it could tear the import of a module.
+
+    OpenBLAS sends this process SIGINT where the system gives it no thread as it is loaded: that is a MachineError. Only Linux
+    tells who sent a signal.
+    """
     signals: list[int] = []
     for number in _ASKS_FOR_THE_END:
         signal.signal(number, lambda number, _: signals.append(number))
+    tells = sys.platform == "linux"
+    if tells:
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         yield
     finally:
+        sender = signal.sigtimedwait([signal.SIGINT], 0) if tells else None
+        if tells:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
         interruptible()
-    if signals:
+    if sender is not None and sender.si_pid == os.getpid():
+        raise of_threads("a library could not start its threads as it was loaded")
+    if signals or sender is not None:
         raise KeyboardInterrupt
 
 
