@@ -171,9 +171,8 @@ _AGAINST_CHEATERS = (
 ALIGNMENT = (
     Disclosure(
         name="handshake",
-        label_party="version, contract, command; on a resume, the peer's steps and whether its training ended (neither with "
-        "`gradients: none`); to predict or serve, which runs are complete and promoted (with `gradients: none`, whose "
-        "embeddings arrived)",
+        label_party="version, contract, command; which runs the peer has and promoted; on a resume its steps, and whether its "
+        "training ended (not with `gradients: none`)",
         feature_party="the same",
         guarantee="nothing private is sent",
         fields=(
@@ -191,8 +190,8 @@ ALIGNMENT = (
         name="`intersection`",
         label_party="how many ids each feature party has, and which of its own ids each has",
         feature_party="how many ids the label party has, and which of its own ids all have",
-        guarantee="nothing else is learnt, if decisional Diffie-Hellman and a random oracle hold; for more than a few ids also "
-        "AES-128 and BLAKE2b ([why](../reference/alignment-protocols.md#intersection))",
+        guarantee="nothing else, if decisional Diffie-Hellman is hard and hashes are random oracles; for more than a few ids "
+        "also by AES-128 and BLAKE2b ([why](../reference/alignment-protocols.md#intersection))",
         fields=(
             *_LISTS,
             *("Table.bucket", "Table.attempt", "Proof.digest", "TagsDigest.digest"),
@@ -214,7 +213,7 @@ ALIGNMENT = (
         name="`union`",
         label_party="both sizes and that of the intersection, and where its own ids stand among pseudonyms",
         feature_party="the same",
-        guarantee="nothing else is learnt, under the same assumptions; for more than a few ids AES-128 has to be an ideal cipher "
+        guarantee="nothing else, under the same assumptions; for more than a few ids AES-128 has to be an ideal cipher "
         "([why](../reference/alignment-protocols.md#union)); dummy ids blur the sizes, without a guarantee",
         fields=(*_LISTS, "ProgrammedTable.attempt", "ProgrammedStore.seed", *_AGAINST_CHEATERS),
         sentences=_union,
@@ -224,7 +223,7 @@ ALIGNMENT = (
         name="`union-with-helper`",
         label_party="as `union`; the helper learns the three sizes",
         feature_party="the same",
-        guarantee="nothing else is learnt, if a keyed hash (BLAKE2b) is a pseudorandom function and the helper works with nobody",
+        guarantee="nothing else, if a keyed hash (BLAKE2b) is a pseudorandom function and the helper works with nobody",
         fields=(*_LISTS, "KeyShare.share"),
         sentences=_union_with_helper,
         learnt=partial(_protocol_outcome, method="union-with-helper"),

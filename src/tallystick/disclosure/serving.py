@@ -118,9 +118,9 @@ SERVING = (
     ),
     Disclosure(
         name="prediction, union",
-        label_party="alignment as above; an embedding per position",
-        feature_party="alignment as above; a score for every position, and which are its own rows. Equal embeddings can show "
-        "imputed rows to the label party. If a row changes between two predictions of the same ids, it is made up",
+        label_party="alignment as above; an embedding per position; equal embeddings can show imputed rows",
+        feature_party="alignment as above; a score for every position, and which are its own rows. To both: a row that changes "
+        "between two predictions of the same ids is made up",
         guarantee="none",
         fields=("CutEmbedding.values", "UnionScores.scores"),
         sentences=_prediction,

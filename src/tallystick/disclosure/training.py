@@ -274,9 +274,8 @@ TRAINING = (
     Disclosure(
         name="training: gradients",
         label_party="nothing",
-        feature_party="a cut gradient per training row and epoch, which tells the row's label; after each validation, whether it "
-        "is the best so far; after each epoch, whether training stops. Gradients tell of the columns of the label party and of "
-        "other feature parties, too",
+        feature_party="a cut gradient per training row and epoch. It tells the row's label, and something of the other parties' "
+        "columns; after each validation, whether it is the best so far; after each epoch, whether training stops",
         guarantee="none; if a method with an ε replaces labels (not `ladsg`), differential privacy of training and validation "
         "labels for all that is sent; none for columns",
         fields=(
@@ -307,7 +306,7 @@ TRAINING = (
         name="training with `gradients: none`",
         label_party="one cut embedding per row. It rebuilds columns",
         feature_party="that it arrived",
-        guarantee="what is sent depends on no label, with no assumption; none for embeddings",
+        guarantee="what is sent depends on no label, if the label party runs this program; none for embeddings",
         fields=(*_CROSSING, "Finished.rows"),
         sentences=_once,
         learnt=_once_learnt,
@@ -330,8 +329,8 @@ TRAINING = (
     ),
     Disclosure(
         name="`tune`",
-        label_party='the rows "training" once per trial; which keys may be tuned',
-        feature_party="the same; the values that were tried and which were best, which follow from validation losses",
+        label_party="what a training tells, once per trial; which keys may be tuned",
+        feature_party="the same; which values were tried and which were best, which depends on validation losses",
         guarantee="as for training; each trial is charged",
         fields=("TuningTerms.keys", "TuningTerms.trials", "NextTrial.number", "NextTrial.values", "NextTrial.over"),
         sentences=_search,
