@@ -19,7 +19,9 @@ _V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file",
 
 
 def free_memory(root: Path = ROOT) -> int | None:
-    """Bytes that this process may still take, those that files' pages would give up among them; None if nothing says."""
+    """Return the bytes that this process may still take, those that files' pages would give up among them; None if
+    nothing says.
+    """
     limits = list(_left_of_groups(root))
     if (meminfo := _numbers(root / "proc/meminfo")) and "MemAvailable:" in meminfo:
         limits.append(1024 * meminfo["MemAvailable:"])
@@ -27,7 +29,7 @@ def free_memory(root: Path = ROOT) -> int | None:
 
 
 def memory_of_process(root: Path = ROOT) -> int:
-    """Bytes of memory that this process holds now, files' pages aside; 0 if nothing says."""
+    """Return the bytes of memory that this process holds now, files' pages aside; 0 if nothing says."""
     return 1024 * _numbers(root / "proc/self/status").get("RssAnon:", 0)
 
 
@@ -97,13 +99,13 @@ class _Fork:
 
     @classmethod
     def look(cls) -> None:
-        """Before a fork, in the process that forks: see whether Polars' threads run, where the kernel lists threads."""
+        """Look before a fork, in the process that forks, whether Polars' threads run, where the kernel lists threads."""
         names = Path("/proc/self/task").glob("*/comm")
         cls.pool_ran = any(_POOL_THREAD.match(_text(name)) for name in names)
 
     @classmethod
     def enter_child(cls) -> None:
-        """After a fork, in the new process."""
+        """Note after a fork, in the new process, that it was forked."""
         cls.lost_pool = cls.lost_pool or cls.pool_ran
 
 

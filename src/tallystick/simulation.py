@@ -166,7 +166,7 @@ class _Simulation:
     start_from: str | None
 
     def job(self, name: str, channels: Mapping[str, MemoryChannel]) -> Job:
-        """One party's job; raises ConfigError or DataError for what its columns or its table may not be."""
+        """Make one party's job; raises ConfigError or DataError for what its columns or its table may not be."""
         contract = self.contract
         # The table's path is never read: the frame is at hand.
         table = {"table": {"path": f"{name}.parquet"}} if name in self.tables else {}

@@ -318,7 +318,7 @@ def make_folder(path: Path) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Have a folder's names on disk; a file system that cannot is left to its own ways."""
+    """Put a folder's names on disk; a file system that cannot is left to its own ways."""
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(handle)

@@ -12,11 +12,11 @@ class Watcher(Protocol):
         ...
 
     def progress(self, what: str, done: int, total: int) -> None:
-        """Something long moved on; called often, must return at once."""
+        """Note that something long moved on; called often, must return at once."""
         ...
 
     def say(self, text: str) -> None:
-        """One line worth reading: what was learnt, what was found."""
+        """Say one line worth reading: what was learnt, what was found."""
         ...
 
 

@@ -35,7 +35,7 @@ class BothEnded:
 
     @property
     def failure(self) -> str:
-        """The first failure; a party that hears of another's end in clean words has none of its own."""
+        """Return the first failure; a party that hears of another's end in clean words has none of its own."""
         if self.hung:
             return "a party that does not end"
         return next((tried.failure for tried in self.tried.values() if tried.failure), self.warned)

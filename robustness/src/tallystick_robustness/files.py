@@ -246,7 +246,7 @@ def _spoil_yaml(content: bytes, draw: random.Random) -> tuple[str, bytes]:
 
 
 def _spoil_json(content: bytes, draw: random.Random) -> tuple[str, bytes]:
-    """Half blind damage, half another tree."""
+    """Spoil it: half blind damage, half another tree."""
     if draw.random() < 0.5:
         return spoil_bytes(content, draw)
     try:
@@ -270,7 +270,7 @@ def _spoil_pem(content: bytes, draw: random.Random) -> tuple[str, bytes]:
 
 
 def _spoil_safetensors(content: bytes, draw: random.Random) -> tuple[str, bytes]:
-    """Half blind damage, half a header that lies."""
+    """Spoil it: half blind damage, half a header that lies."""
     if draw.random() < 0.5:
         return spoil_bytes(content, draw)
     (length,) = struct.unpack_from("<Q", content)

@@ -22,7 +22,7 @@ Values = dict[str, Any]
 
 
 def tables(rows: int, *, seed: int = 1) -> dict[str, pl.DataFrame]:
-    """One table per party, most ids in common; the label depends on both parties' columns."""
+    """Make one table per party, most ids in common; the label depends on both parties' columns."""
     rng = np.random.default_rng(seed)
     signal_N2 = rng.normal(size=(rows, 2))
     score_N = signal_N2.sum(axis=1) + 0.3 * rng.normal(size=rows)
@@ -116,7 +116,7 @@ class Homes:
         return runs[-1] if runs else None
 
     def digest(self, name: str) -> str:
-        """Digest of the weights that a party's newest run ended with; empty if it has not ended."""
+        """Return a digest of the weights that a party's newest run ended with; empty if it has not ended."""
         folder = self.latest(name)
         model = folder / "model.safetensors" if folder is not None else None
         if model is None or not model.exists():
@@ -124,7 +124,7 @@ class Homes:
         return hashlib.sha256(save(load_file(model))).hexdigest()  # the file itself says of which run it is
 
     def digests(self) -> dict[str, str]:
-        """Both parties' digests."""
+        """Return both parties' digests."""
         return {name: self.digest(name) for name in PARTIES}
 
 

@@ -64,7 +64,7 @@ def _reap(children: set[int]) -> None:
 
 
 def _become(request: dict[str, Any]) -> None:
-    """Be the command; returns, or raises SystemExit, when it is over, so that the interpreter ends as it always does."""
+    """Run the command; return, or raise SystemExit, when it is over, so that the interpreter ends as it always does."""
     os.chdir(request["folder"])
     os.environ["OMP_NUM_THREADS"] = "1"
     os.environ["COLUMNS"] = "200"

@@ -33,5 +33,5 @@ def limit_addresses() -> None:
 
 
 def resident_mib() -> int:
-    """Resident memory now."""
+    """Return the resident memory now."""
     return status_bytes("VmRSS") // MEBIBYTE

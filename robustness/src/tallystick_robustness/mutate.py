@@ -82,7 +82,7 @@ def insert(content: bytes, draw: random.Random) -> bytes:
 
 
 def replace_all(content: bytes, draw: random.Random) -> bytes:
-    """Something else altogether."""
+    """Replace it by something else altogether."""
     return draw.choice((b"", b"\0" * len(content), draw.randbytes(min(len(content), 4096)), b"PAR1", b"\x89PNG\r\n"))
 
 

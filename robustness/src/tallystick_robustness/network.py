@@ -106,7 +106,7 @@ class NetworkFaults(ProcessCampaign):
 
     @contextmanager
     def _running(self, mark: object, plan: FaultPlan) -> Iterator[tuple[Homes, Process, dict[str, Process]]]:
-        """Both parties with the proxy between them, which is killed afterwards."""
+        """Run both parties with the proxy between them, which is killed afterwards."""
         target, port = free_port(), free_port()
         with self.job(mark, listen=f"127.0.0.1:{target}", call=f"127.0.0.1:{port}") as homes:
             text = json.dumps(msgspec.to_builtins(plan) | {"port": port, "target": target})

@@ -72,7 +72,7 @@ class Process:
 
     @property
     def line(self) -> str:
-        """The last line of that."""
+        """Return the last line of that."""
         lines = self.said.strip().splitlines()
         return lines[-1] if lines else ""
 

@@ -197,7 +197,7 @@ class FaultProxy:
 
 
 def main(text: str) -> None:
-    """Be the proxy that the plan describes."""
+    """Run the proxy that the plan describes."""
     asyncio.run(FaultProxy(msgspec.json.decode(text, type=FaultPlan)).serve())
 
 

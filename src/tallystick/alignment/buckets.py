@@ -58,7 +58,7 @@ class Buckets:
         object.__setattr__(self, "count", -(-most // span) * span)
 
     def span_of(self, ids: int) -> int:
-        """For how many buckets a part stands of a list of so many ids."""
+        """Return for how many buckets a part stands of a list of so many ids."""
         return self.span if ids == min(self.label_ids, self.feature_ids) else 1
 
     def parts(self, ids: int) -> int:
@@ -66,7 +66,7 @@ class Buckets:
         return self.count // self.span_of(ids)
 
     def room(self, ids: int) -> int:
-        """For how many ids a part has room, of a side that has so many: the same on every machine.
+        """Return for how many ids a part has room, on a side that has so many: the same on every machine.
 
         Bernstein's inequality: of ids that fall independently, with a mean of m in a bucket, m + t or more fall into it by a
         chance of at most exp(-t^2 / (2 m + 2 t / 3)). This t makes it 2^-(41 + b), where fewer than 2^b buckets are.
@@ -132,25 +132,25 @@ class Nowhere:
     """A store that keeps nothing: an alignment that breaks begins anew."""
 
     def note(self) -> bytes:
-        """Nothing."""
+        """Hold no note."""
         return b""
 
     def write_note(self, note: bytes) -> None:
         """Forget it."""
 
     def done(self, alignment: str) -> int:  # noqa: ARG002
-        """None."""
+        """Return 0: no part is done."""
         return 0
 
     def put(self, alignment: str, bucket: int, arrays: Arrays) -> None:
         """Forget it."""
 
     def get(self, bucket: int) -> Arrays:
-        """Nobody asks, for none is done."""
+        """Refuse the question, because no part is done."""
         raise AssertionError(f"bucket {bucket} was not kept")
 
     def drop(self, first: int) -> None:
-        """Nothing is there."""
+        """Do nothing, because nothing is there."""
 
 
 class Standing(Message, frozen=True):

@@ -78,7 +78,7 @@ def _nothing_in_common(numbers_NK: Integers, own: EncodedKeys, others: EncodedKe
 
 
 def block_distance(own: EncodedKeys, others: EncodedKeys, terms: SimilarityConfig, rows: slice) -> Floats:
-    """Distances (B, M) of some rows to all others; infinite where their blocks differ.
+    """Return the distances (B, M) of some rows to all others; infinite where their blocks differ.
 
     The sum over dimensions of weight times distance: differing bits of filters, or in the clear the Euclidean distance of the
     numbers together and one minus normalised Levenshtein similarity of each text.
@@ -106,7 +106,7 @@ def block_distance(own: EncodedKeys, others: EncodedKeys, terms: SimilarityConfi
 
 
 def hamming(first_BW: Packed, second_MW: Packed) -> Floats:
-    """Differing bits of every pair: |a| + |b| - 2 ab, by products of the bits as floats, which are exact."""
+    """Count the differing bits of every pair: |a| + |b| - 2 ab, by products of the bits as floats, which are exact."""
     distance_BM = np.empty((len(first_BW), len(second_MW)))
     height = max(UNPACKED_BYTES // (32 * first_BW.shape[1]), 1)
     for top in range(0, len(first_BW), height):

@@ -113,12 +113,12 @@ def check_filters(rows: int, terms: SimilarityConfig) -> None:
 
 
 def most_encoded_rows(terms: SimilarityConfig) -> int:
-    """Most rows whose filters do not take too much memory."""
+    """Return the most rows whose filters do not take too much memory."""
     return 8 * MAX_FILTER_BYTES // max(_filter_bits(terms), 1)
 
 
 def _filter_bits(terms: SimilarityConfig) -> int:
-    """Bits of a row's filters."""
+    """Set the bits of a row's filters."""
     bits = sum(terms.pivots(d) for d in terms.numbers) if terms.helper_sees == "filters" else 0
     return bits + (terms.text_bits * len(terms.texts) if terms.helper_sees != "clear" else 0)
 

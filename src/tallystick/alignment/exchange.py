@@ -81,7 +81,7 @@ def receive_size(channel: Channel, of: str, *, at_least: int = 0, at_most: int, 
 
 
 def usual_max_rows(own: int) -> int:
-    """Most ids to accept from a peer where the contract sets no ``alignment.max_rows``.
+    """Return how many ids to accept from a peer where the contract sets no ``alignment.max_rows``.
 
     Whoever brings every telephone number there is learns which of them the other side has. So a list that is out of all
     proportion to one's own is accepted only where the contract, which both sides read, says that it may come.
@@ -208,7 +208,7 @@ def attribute_errors(channel: Channel, of: str) -> Iterator[None]:
 
 @contextmanager
 def notify_peers(channels: Sequence[Channel]) -> Iterator[None]:
-    """If the block fails, tell the peers before the error goes on, so that none of them waits in vain.
+    """Tell the peers if the block fails, before the error goes on, so that none of them waits in vain.
 
     They hear what they did wrong, but not what is wrong with this side's ids.
     """

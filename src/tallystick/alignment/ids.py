@@ -56,7 +56,7 @@ class Ids(Sequence[bytes]):
             yield from piece
 
     def pieces(self) -> Iterator[list[bytes]]:
-        """All ids in order, some at a time."""
+        """Yield all ids in order, some at a time."""
         for start in range(0, len(self), PIECE):
             yield self._column.slice(start, PIECE).to_list()
 

@@ -40,7 +40,7 @@ class Neighbors:
 
     @classmethod
     def none(cls, rows: int, neighbors: int) -> "Neighbors":
-        """Nothing but pads."""
+        """Return a candidate list of nothing but pads."""
         return cls(numbers_NK=np.full((rows, neighbors), PAD, dtype=np.int64), distance_NK=np.full((rows, neighbors), np.inf))
 
     def keep_best(self, rows_L: Integers, numbers_L: Integers, distance_L: Floats) -> None:
@@ -75,7 +75,7 @@ class Neighbors:
 
 
 def euclidean(first_PD: Floats, second_PD: Floats) -> Floats:
-    """Euclidean distance of pairs."""
+    """Return the Euclidean distance of pairs."""
     total_P = np.zeros(np.broadcast_shapes(first_PD.shape, second_PD.shape)[:-1])
     for dimension in range(first_PD.shape[-1]):
         total_P += np.square(first_PD[..., dimension] - second_PD[..., dimension])
@@ -83,7 +83,7 @@ def euclidean(first_PD: Floats, second_PD: Floats) -> Floats:
 
 
 def rank_distance(first_PD2: Integers, second_PD2: Integers, *, weights_D: Floats) -> Floats:
-    """Hamming distance of the FEDERAL filters of pairs, from the ranks of their windows' ends, weighted by dimension.
+    """Return the Hamming distance of the FEDERAL filters of pairs, from the ranks of their windows' ends, weighted by dimension.
 
     With u and v the ranks of x - t and x + t among the pivots, the filters of two values differ in |du| + |dv| bits if their
     windows overlap, and in c + c' if not, with c = v - u; the smaller of the two is right either way.

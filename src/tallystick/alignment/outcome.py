@@ -93,5 +93,5 @@ class Alignment:
 
     @property
     def own_rows(self) -> Rows:
-        """Own rows as links count them: by number where they are candidates, else by position."""
+        """Return the own rows as links count them: by number where they are candidates, else by position."""
         return next((found.own_rows for found in self.candidates.values() if found.own_rows is not None), self.rows_N)

@@ -315,7 +315,7 @@ def _swapped(channel: Channel, of: str, own_R: Tags, theirs: int, *, width: int)
 
 
 def _hash_tags(hashed_B40: Tags, label_B10: Words, feature_B10: Words, *, salt: bytes) -> Tags:
-    """H: give the tag (B, 32) of each id, by BLAKE2b over its hash, both functions' inputs, and this run's salt."""
+    """Compute H: give the tag (B, 32) of each id, by BLAKE2b over its hash, both functions' inputs, and this run's salt."""
     tags: list[bytes] = []
     of = partial(blake2b, digest_size=2 * TAG_BYTES, person=b"tallystick tag")
     for start in range(0, len(hashed_B40), _HASHED_AT_ONCE):

@@ -82,7 +82,7 @@ def name_by_diffie_hellman(members: Sequence[bytes], others: int, channel: Chann
 
 
 def _merging_side(members: Sequence[bytes], others: int, channel: Channel, rng: SecureRandom, workers: Workers) -> Named:
-    """Sees both sets under one key, but its own shuffled by the other side."""
+    """Merge both sets, which this side sees under one key, its own shuffled by the other side."""
     first, second = rng.scalar(), rng.scalar()
     order_M = rng.permutation(len(members))
 
@@ -119,7 +119,7 @@ def _merging_side(members: Sequence[bytes], others: int, channel: Channel, rng: 
 
 
 def _naming_side(members: Sequence[bytes], others: int, channel: Channel, rng: SecureRandom, workers: Workers) -> Named:
-    """Mixes the other's ids, then names every id of the merged union."""
+    """Mix the other's ids, then name every id of the merged union."""
     first, second = rng.scalar(), rng.scalar()
     order_M = rng.permutation(len(members))
 

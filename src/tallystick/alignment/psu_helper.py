@@ -166,7 +166,7 @@ def _check(size: int, sizes: Sequence[int], parties: Sequence[Channel]) -> int:
 
 
 def agree_on_key(peer: Channel, rng: SecureRandom) -> bytes:
-    """Both sides' halves together, so that neither alone chooses the key; the channel between them keeps it from the helper."""
+    """Join both sides' halves, so that neither alone chooses the key; the channel between them keeps it from the helper."""
     own = rng.bytes(_KEY_BYTES)
     peer.send(KeyShare(share=own))
     other = peer.receive(KeyShare).share

@@ -39,7 +39,7 @@ class SimilarKeys:
         return replace(self, numbers_RD=numbers_RD)
 
     def digest(self) -> bytes:
-        """Digest the keys in their order."""
+        """Return a digest of the keys in their order."""
         digest = hashlib.blake2b(np.ascontiguousarray(self.numbers_RD, dtype="<f8").tobytes(), digest_size=16)
         for text in (text for column in self.texts for text in column):
             digest.update(len(text.encode()).to_bytes(4, "big") + text.encode())

@@ -373,14 +373,14 @@ def _check_numbers(helper: Channel, numbers_NK: Rows, rows: int) -> None:
 
 
 def _by_number(numbers_NK: Rows) -> Rows:
-    """Each position's numbers in their own order, pads last."""
+    """Sort each position's numbers, pads last."""
     last = np.iinfo(np.int64).max
     sorted_NK = np.sort(np.where(numbers_NK == PAD, last, numbers_NK), axis=1)
     return np.where(sorted_NK == last, PAD, sorted_NK)
 
 
 def _compare(peer: Channel, helper: Channel, numbers_NK: Rows) -> None:
-    """Both parties have the same links, or the helper told them different things."""
+    """Check that both parties have the same links; if they differ, the helper told them different things."""
     digest = blake2b(_by_number(numbers_NK).astype("<i8").tobytes(), digest_size=32).digest()
     peer.send(LinksDigest(digest=digest))
     if peer.receive(LinksDigest).digest != digest:

@@ -37,7 +37,9 @@ class DimensionConfig(Model):
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """Least and greatest value of a number; infinite where the contract gives none, as it may if keys are in the clear."""
+        """Return the least and greatest value of a number; infinite where the contract gives none, as it may if keys are in the
+        clear.
+        """
         return -math.inf if self.low is None else self.low, math.inf if self.high is None else self.high
 
 
@@ -108,21 +110,21 @@ class SimilarityConfig(Model):
 
     @property
     def numbers(self) -> tuple[DimensionConfig, ...]:
-        """The dimensions that are numbers."""
+        """Return the dimensions that are numbers."""
         return tuple(dimension for dimension in self.dimensions if dimension.kind == "number")
 
     @property
     def texts(self) -> tuple[DimensionConfig, ...]:
-        """The dimensions that are text."""
+        """Return the dimensions that are text."""
         return tuple(dimension for dimension in self.dimensions if dimension.kind == "text")
 
     @property
     def links(self) -> int:
-        """Links that a row has in the end, at most."""
+        """Return how many links a row has in the end, at most."""
         return self.neighbors if self.keep is None else self.keep
 
     def pivots(self, dimension: DimensionConfig) -> int:
-        """Pivots of a number: FEDERAL's 2 range ln(1/delta) / (t epsilon^2), a multiple of 8."""
+        """Count the pivots of a number: FEDERAL's 2 range ln(1/delta) / (t epsilon^2), a multiple of 8."""
         low, high = dimension.bounds
         extent = (high - low) / dimension.scale
         return 8 * math.ceil(extent * math.log(1 / self.failure) / (self.window * self.deviation**2) / 4)

@@ -34,7 +34,7 @@ class Workers:
 
     @property
     def multiplications(self) -> int:
-        """Scalar multiplications made so far."""
+        """Count the scalar multiplications made so far."""
         return self._done
 
     def blind(self, ids_B: Sequence[bytes], key: Scalar) -> "Future[Elements]":

@@ -33,7 +33,8 @@ class GroupInfluence:
 
 
 def half_width(groups: Sequence[GroupInfluence], *, level: float, signs: Sequence[int] | None = None) -> float:
-    """Half of the interval of the groups' mean AUC: rows are drawn anew, with all that is seen of each, and so are batches.
+    """Return half of the interval of the groups' mean AUC: rows are drawn anew, with all that is seen of each, and so are
+    batches.
 
     DeLong's variance, clustered by row (Obuchowski 1997) and by batch, as Cameron, Gelbach and Miller (2011) add the two up;
     Student's quantile, for as many as the fewer of batches and of rows of the smaller class are. What a batch's rows have in

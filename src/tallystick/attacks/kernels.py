@@ -102,7 +102,9 @@ class _Kernel(NamedTuple):
 
 
 def _left_out(kernel: _Kernel, y_KS: Tensor) -> tuple[Tensor, Tensor]:
-    """Of each target the least mean squared error of rows left out, over all penalties, and the weights (K, S) that have it."""
+    """Find for each target the least mean squared error of rows left out, over all penalties, and the weights (K, S) that have
+    it.
+    """
     rotated_RS, squared_KR = kernel.vector_KR.T @ y_KS, kernel.vector_KR.square()
     is_whole = len(kernel.value_R) == len(y_KS)
     rest_KS = torch.zeros_like(y_KS) if is_whole else y_KS - kernel.vector_KR @ rotated_RS

@@ -14,7 +14,7 @@ UNSOLVED = (torch.linalg.LinAlgError, np.linalg.LinAlgError)  # type: ignore[att
 
 
 def centred(matrix_BD: Tensor, *, dtype: torch.dtype = torch.float64) -> Tensor:
-    """Each column less its mean, in one new tensor: large ones cost by what is allocated, not by arithmetic."""
+    """Centre each column, in one new tensor: large ones cost by what is allocated, not by arithmetic."""
     copy_BD = matrix_BD.to(dtype, copy=True)
     return copy_BD.sub_(copy_BD.mean(dim=0))
 
@@ -38,7 +38,7 @@ def principal_components(matrix_BD: Tensor, count: int) -> Tensor:
 
 
 def top_direction(matrix_BD: Tensor) -> Tensor:
-    """Top right-singular vector; by the smaller Gram matrix, in float64."""
+    """Return the top right-singular vector; by the smaller Gram matrix, in float64."""
     matrix_BD = matrix_BD.double()
     wide = matrix_BD.shape[0] < matrix_BD.shape[1]
     gram = matrix_BD @ matrix_BD.T if wide else matrix_BD.T @ matrix_BD
@@ -70,7 +70,7 @@ RESTARTS, ROUNDS = 4, 100
 
 
 def k_means(x_BD: Tensor, clusters: int, *, generator: torch.Generator) -> Tensor:
-    """Lloyd's algorithm from k-means++ starts (Arthur and Vassilvitskii 2007), the best of several.
+    """Run Lloyd's algorithm from k-means++ starts (Arthur and Vassilvitskii 2007) and keep the best of several.
 
     Starts are tried on a sample of at most 4,096 rows; the best one's centres are then moved on all rows.
 

@@ -71,7 +71,7 @@ class RowSums:
 
     @classmethod
     def zero(cls, received: Received, rows_N: Tensor, width: int, *, looks: int | None = None) -> "RowSums":
-        """Nothing seen yet of these rows."""
+        """Begin with sums of 0 for these rows."""
         rows, size = rows_N.sort().values, len(rows_N)
         return cls(
             received=received,
@@ -91,7 +91,7 @@ class RowSums:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory."""
+        """Count the bytes of memory."""
         tensors = [
             self.looks_LND,
             self.rows_N,
@@ -107,7 +107,7 @@ class RowSums:
 
     @property
     def seen_rows(self) -> Tensor:
-        """Those of the chosen rows that were seen, in order."""
+        """Return those of the chosen rows that were seen, in order."""
         return self.rows_N[self.count_N > 0]
 
     def add(self, rows_B: Tensor, embedding_BD: Tensor, gradient_BD: Tensor) -> None:
@@ -213,7 +213,7 @@ class RowSums:
 
 
 def chosen_rows(train_N: Tensor, *, most: int) -> Tensor:
-    """At most ``most`` of the training rows, evenly spread over them."""
+    """Choose at most ``most`` of the training rows, evenly spread over them."""
     if len(train_N) <= most:
         return train_N.cpu()
     place = torch.linspace(0, len(train_N) - 1, most, dtype=torch.float64).round().long()
@@ -229,7 +229,7 @@ def most_looks(width: int) -> int:
 
 
 def spread_over(epochs: Sequence[int], *, most: int) -> list[int]:
-    """At most ``most`` of these epochs: the first and the last, and others spread between as evenly as they can be."""
+    """Choose at most ``most`` of these epochs: the first and the last, and others spread between as evenly as they can be."""
     remaining = sorted(epochs)
     while len(remaining) > most:
         gaps = {epoch: after - before for before, epoch, after in zip(remaining, remaining[1:], remaining[2:], strict=False)}
@@ -238,7 +238,7 @@ def spread_over(epochs: Sequence[int], *, most: int) -> list[int]:
 
 
 def epochs_in_words(epochs: Sequence[int]) -> str:
-    """Epochs as runs, counted from 1: "1 to 7 and 9"."""
+    """Write epochs as runs, counted from 1: "1 to 7 and 9"."""
     runs: list[list[int]] = []
     for epoch in epochs:
         if runs and epoch == runs[-1][-1] + 1:

@@ -198,7 +198,7 @@ class AttackEvaluator:
 
 
 def rank_auc(positive_N: Bools, score_N: Floats) -> float:
-    """P(score of a positive row > score of another) + half P(equal); NaN if either kind is missing."""
+    """Compute P(score of a positive row > score of another) + half P(equal); NaN if either kind is missing."""
     positives, negatives = int(positive_N.sum()), int((~positive_N).sum())
     if positives == 0 or negatives == 0:
         return np.nan
@@ -208,7 +208,7 @@ def rank_auc(positive_N: Bools, score_N: Floats) -> float:
 
 
 def symmetric_auc(positive_N: Tensor, score_N: Tensor) -> float:
-    """max(a, 1 - a) of the AUC of a layer's or a component's scores."""
+    """Return max(a, 1 - a) of the AUC of a layer's or a component's scores."""
     auc = rank_auc(positive_N.numpy(), score_N.numpy())
     return max(auc, 1 - auc)
 
@@ -300,7 +300,7 @@ class _Group:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Rows of each class that occurs."""
+        """Count the rows of each class that occurs."""
         return tuple(len(member) for member in self.members)
 
     def influence(self, rows_N: Integers) -> GroupInfluence:
@@ -314,7 +314,7 @@ class _Group:
         return GroupInfluence(auc=float(np.mean(aucs)), rows_N=rows_N, moves_N=moves_N, smaller=min(self.sizes))
 
     def figures(self, drawn: Sequence[Counts]) -> Floats:
-        """Of a resample, given how often each row of each class is drawn."""
+        """Compute the figures of a resample, given how often each row of each class is drawn."""
         if len(self.ranked) == 1:
             return np.array(self.ranked[0].figures(drawn[1], drawn[0]))
         weight_N = np.empty(self.rows, dtype=np.int16)
@@ -347,7 +347,7 @@ def _hard_guess(score: Floats) -> Integers:
 
 
 def _lift_of_symmetry(truth_N: Integers, classes: int) -> float:
-    """E|a - 1/2| of a guess without ties: sqrt(2 / pi) standard deviations of the Mann-Whitney statistic."""
+    """Return E|a - 1/2| of a guess without ties: sqrt(2 / pi) standard deviations of the Mann-Whitney statistic."""
     classes_scored = [1] if classes == 2 else np.unique(truth_N)
     counts = [int((truth_N == c).sum()) for c in classes_scored]
     total = len(truth_N)

@@ -143,12 +143,12 @@ class View:
 
     @property
     def rows(self) -> int:
-        """One more than the greatest row number seen."""
+        """Return one more than the greatest row number seen."""
         return 1 + max(int(step.rows_B.max()) for step in self.steps)
 
     @property
     def epochs(self) -> tuple[int, ...]:
-        """The epochs that have steps in this view, in order."""
+        """List the epochs that have steps in this view, in order."""
         return tuple(sorted({step.epoch for step in self.steps}))
 
     def epoch(self, epoch: int) -> "View":

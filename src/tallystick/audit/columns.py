@@ -136,7 +136,7 @@ def _known_rows(rows: int, known: Sequence[int], *, seed: int) -> Told:
 
 
 def _attacks(contract: Contract) -> dict[str, FeatureInferenceAttack]:
-    """Those that this party can play at home; the quick ones where the contract asks for no more."""
+    """Select the attacks that this party can play at home; the quick ones where the contract asks for no more."""
     quick = contract.audit == "quick"
     return {name: row for name, row in FEATURE_INFERENCE_ATTACKS.items() if not row.own_columns and (row.quick or not quick)}
 

@@ -33,7 +33,8 @@ class KnownStart:
     def of(
         cls, contract: Contract, dataset: Dataset, widths: Sequence[int], *, given_modules: bool = False
     ) -> "KnownStart | None":
-        """None where they follow from something else: a secret, modules of a party's own, merged links, several branches.
+        """Return None where the weights follow from something else: a secret, modules of a party's own, merged links, several
+        branches.
 
         ``given_modules`` says that a simulation was given modules in place of the contract's.
         """
@@ -46,13 +47,13 @@ class KnownStart:
 
     @classmethod
     def read(cls, facts: dict[str, Any] | None) -> "KnownStart | None":
-        """From what ``facts`` gave; raises KeyError, TypeError or ValueError if it is something else."""
+        """Read what ``facts`` gave; raises KeyError, TypeError or ValueError if it is something else."""
         if facts is None:
             return None
         return cls(widths=tuple(int(width) for width in facts["widths"]), own_width=int(facts["own_width"]))
 
     def facts(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the facts for JSON."""
         return {"widths": list(self.widths), "own_width": self.own_width}
 
     def seen_by(self, number: int, contract: Contract) -> Start:

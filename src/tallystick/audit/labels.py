@@ -161,7 +161,7 @@ def _on_numbers(
 def _attacks(
     contract: Contract, outside: Mapping[str, LabelInferenceAttack], auxiliary_labels: int
 ) -> list[tuple[str, LabelInferenceAttack]]:
-    """Those that fit the target and the depth of the audit, told so many labels where they are told a few."""
+    """Select the attacks that fit the target and the depth of the audit, told so many labels where they are told a few."""
     quick, flips = contract.audit == "quick", flip_of(contract) is not None
     return [
         (name, replace(row, knows=FewLabels(count=auxiliary_labels)) if isinstance(row.knows, FewLabels) else row)
@@ -246,7 +246,7 @@ def _growth(
 
 
 def _why_not(row: LabelInferenceAttack, label_R: Tensor, view: View) -> str:
-    """Why an attack gave nothing to measure: never because nothing leaks."""
+    """Say why an attack gave nothing to measure: never because nothing leaks."""
     if not len(label_R) or bool((label_R == label_R[0]).all()):
         return "the training rows have one class only"
     if len(view.epochs) < 2 and isinstance(row.attack, OverEpochs | PairedEnergy):

@@ -209,7 +209,7 @@ def _distance_in_words(terms: SimilarityConfig, found: Candidates) -> tuple[floa
 
 
 def _before_noise(found: Candidates, located: Located, own_ND: Floats, terms: SimilarityConfig) -> Floats:
-    """Similarities before the helper's noise, as the places that the attack finds imply; none where there was no noise."""
+    """Count similarities before the helper's noise, as the places that the attack finds imply; none where there was no noise."""
     if found.scale is None or not found.scale.sigma:
         return np.empty(0)
     metric = metric_of(terms, found.scale)
@@ -225,7 +225,7 @@ def _before_noise(found: Candidates, located: Located, own_ND: Floats, terms: Si
 def _map(
     own_ND: Floats, located: Located, found: Candidates, terms: SimilarityConfig, *, names: tuple[str, str]
 ) -> results.LinkMap:
-    """Own keys, and the other side's where the attack places them, with links between them."""
+    """Map own keys, and the other side's where the attack places them, with links between them."""
     weighted_D = np.array([d.scale / (d.weight if terms.helper_sees == "clear" else 1.0) for d in terms.numbers])
     at_label = found.own_rows is None  # the label party locates numbers, a feature party positions
     targets_T = located.targets_T[:ON_THE_MAP]
@@ -274,8 +274,9 @@ def _positions_of(number_L: Integers, position_L: Integers, number: int) -> Inte
 
 
 def _examples(keys: SimilarKeys, alignment: Alignment, *, party: str) -> list[results.LinkExample]:
-    """Own texts with what they are linked to: numbers and similarities at the label party, own rows that share links at a
-    feature party."""
+    """Show own texts with what they are linked to: numbers and similarities at the label party, own rows that share links at a
+    feature party.
+    """
     texts = [" · ".join(column[row] for column in keys.texts) for row in range(len(keys))]
     examples = []
     for name, found in alignment.candidates.items():

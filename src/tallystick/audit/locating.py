@@ -108,7 +108,7 @@ def metric_of(terms: SimilarityConfig, scale: SimilarityScale | None) -> Distanc
 
 
 def places_of(keys: SimilarKeys, terms: SimilarityConfig) -> Floats:
-    """Keys in the scale in which a metric of these terms measures."""
+    """Place keys in the scale in which a metric of these terms measures."""
     return keys.scaled(terms, weighted=terms.helper_sees == "clear")
 
 
@@ -240,7 +240,7 @@ def sent_keys(contract: Contract, folder: RunFolder, keys: SimilarKeys) -> Simil
 
 
 def _measured(own_TD: Floats, others_MD: Floats, numbers_TK: Integers, terms: SimilarityConfig) -> Floats:
-    """Distances of these links as the helper measures them, the grain of its pivots included."""
+    """Measure distances of these links as the helper does, the grain of its pivots included."""
     if terms.helper_sees == "clear":
         return euclidean(own_TD[:, None], others_MD[numbers_TK])
     ranks = []
@@ -253,7 +253,7 @@ def _measured(own_TD: Floats, others_MD: Floats, numbers_TK: Integers, terms: Si
 
 
 def _ranges(terms: SimilarityConfig) -> "list[tuple[int, float, float]]":
-    """Pivots, least pivot and length of every number's range, in the scale of its distances."""
+    """Return pivots, least pivot and length of every number's range, in the scale of its distances."""
     ranges = []
     for d in terms.numbers:
         low, high = d.bounds

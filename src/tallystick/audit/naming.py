@@ -140,7 +140,7 @@ def _measured(
 
 
 def _apart(keys: SimilarKeys, own: Integers, others: Integers, terms: SimilarityConfig) -> Floats:
-    """Distances as the helper measures them, under a secret; who attacks knows that of the run."""
+    """Measure distances as the helper does, under a secret; who attacks knows that of the run."""
     whole = terms.model_copy(update={"block": 0})
     own_keys, other_keys = (encode_keys(_rows(keys, rows), whole, AUDIT_SECRET) for rows in (own, others))
     return block_distance(own_keys, other_keys, whole, slice(0, len(own)))
@@ -151,7 +151,7 @@ def _rows(keys: SimilarKeys, rows: Integers) -> SimilarKeys:
 
 
 def _distinct(keys: SimilarKeys, rng: np.random.Generator, *, first: Integers | None = None) -> Integers:
-    """Rows of distinct texts, in no order: those of ``first``, then others, up to the most that are listed."""
+    """List rows of distinct texts, in no order: those of ``first``, then others, up to the most that are listed."""
     rows = rng.permutation(len(keys))
     rows = rows if first is None else np.concatenate((first, rows))
     by_text = {_text(keys, int(row)): int(row) for row in rows[::-1]}

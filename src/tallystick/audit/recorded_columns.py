@@ -84,7 +84,7 @@ def own_columns(own: OwnRows, dataset: Dataset, rows_R: Tensor, *, first_B: Tens
 
 
 def _targets(encoder: Encoder) -> dict[str, int]:
-    """Columns that name a sequence's target item and are no features beside, and where their codes stand."""
+    """Return the columns that name a sequence's target item and are no features beside, and where their codes stand."""
     features = [column.name for column in encoder.numeric] + [column.name for column in encoder.categorical]
     places: dict[str, int] = {}
     place = len(encoder.categorical)

@@ -170,21 +170,21 @@ def _store(folder: RunFolder, contract: Contract, run_id: str, peer: str) -> Vie
 
 
 def flip_of(contract: Contract) -> float | None:
-    """With what chance the contract has one of two labels replaced by the other; None where it does not."""
+    """Return with what chance the contract has one of two labels replaced by the other; None where it does not."""
     epsilons = [defense.epsilon for defense in contract.defenses().labels if isinstance(defense, LabelDP)]
     kept_share = prod(tanh(epsilon / 2) for epsilon in epsilons)  # of each 1 - 2 / (1 + e^epsilon)
     return (1 - kept_share) / 2 if epsilons and contract.target.type == "binary" else None
 
 
 def some_steps(view: View) -> View:
-    """Evenly spread steps of a view, for attacks that look at one batch at a time."""
+    """Choose evenly spread steps of a view, for attacks that look at one batch at a time."""
     rows = sum(len(step.rows_B) for step in view.steps)
     every = max(1, round(rows / BATCH_ROWS))
     return view if every == 1 else replace(view, steps=view.steps[::every])
 
 
 def _real_rows(steps: tuple[StepView, ...], own_N: Tensor) -> tuple[StepView, ...]:
-    """Only rows that this side has: elsewhere there is no true label to lose."""
+    """Keep the rows that this side has: elsewhere there is no true label to lose."""
     real_steps = []
     for step in steps:
         if int(step.rows_B.max()) >= len(own_N):
@@ -211,7 +211,9 @@ def _sums_by_epoch(
 
 
 def _sums_of_other(other: OtherRun, whole: View, label_N: Tensor, peer: str) -> View:
-    """Another run's sums over its whole training, by this run's row numbers; raises DataError where labels are not the same."""
+    """Return another run's sums over its whole training, by this run's row numbers; raises DataError where labels are not the
+    same.
+    """
     labels_file = load_labels(other.folder, other.contract)
     store = sums_of(_store(other.folder, other.contract, labels_file.run_id, peer))
     if not (epochs := store.epochs()):

@@ -40,7 +40,7 @@ class Audited(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def audit_run(run: AuditedRun, own: OwnRows, *, watcher: Watcher, during: Callable[[], AbstractContextManager[None]]) -> Audited:
-    """Once trained, attack what was recorded, once per run; a run that goes on after that keeps what was found.
+    """Attack what was recorded, after training and once per run; a run that goes on after that keeps the findings.
 
     ``during`` is entered where there is something to attack: a phase of its own.
     """

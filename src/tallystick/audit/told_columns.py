@@ -84,7 +84,7 @@ def audit_told_columns(
 
 
 def _class_of(step: StepView) -> Tensor:
-    """On which side of the gradients' line a row lies: its label, as a feature party reads it off them."""
+    """Return on which side of the gradients' line a row lies: its label, as a feature party reads it off them."""
     centred_BD = step.received_BD.double() - step.received_BD.double().mean(dim=0)
     along_B = centred_BD @ top_direction(centred_BD)
     cut = two_means_cut(along_B)

@@ -77,7 +77,7 @@ def _decide(old: Path, new: Path, party_file: Path) -> "Decision":
 
 
 def _names(runs: list[Path]) -> list[str]:
-    """Short names: the folder's, or the whole path where two would be the same."""
+    """Return short names: the folder's, or the whole path where two would be the same."""
     short = [(path.parent if path.name == "result.json" else path).resolve().name for path in runs]
     return short if len(set(short)) == len(short) else [str(path) for path in runs]
 

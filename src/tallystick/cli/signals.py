@@ -19,13 +19,13 @@ _ASKS_FOR_THE_END = (signal.SIGINT, signal.SIGTERM)
 
 
 def interruptible() -> None:
-    """From here on, either signal raises KeyboardInterrupt."""
+    """Have either signal raise KeyboardInterrupt from here on."""
     for number in _ASKS_FOR_THE_END:
         signal.signal(number, _interrupt)
 
 
 def ignore_signals() -> None:
-    """From here on, neither does anything: the process is ending."""
+    """Ignore both signals from here on: the process is ending."""
     for number in _ASKS_FOR_THE_END:
         signal.signal(number, signal.SIG_IGN)
 
@@ -69,6 +69,6 @@ def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
 
 
 def _unraised(torn: "sys.UnraisableHookArgs") -> None:
-    """Be silent of what the signal left half made, which complains when it is collected; repeat a signal that Python drops."""
+    """Silence what the signal left half made, which complains when it is collected; repeat a signal that Python drops."""
     if isinstance(torn.exc_value, KeyboardInterrupt):  # it came amid a destructor, out of which nothing is raised
         threading.Timer(AGAIN_S, os.kill, (os.getpid(), signal.SIGINT)).start()

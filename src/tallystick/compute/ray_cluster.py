@@ -110,7 +110,7 @@ class RayEngine:
 
     @contextmanager
     def joined(self, *, room: int) -> "Iterator[JoinedCluster]":
-        """Have a process belong to the cluster within the block; raises ComputeError where it has no room for so many tasks."""
+        """Join the cluster for the block; raises ComputeError where it has no room for so many tasks."""
         if importlib.util.find_spec("ray") is None:
             raise ConfigError("compute.engine = ray: Ray is not installed; run: pip install 'tallystick[ray]'")
         join = JoinCluster(

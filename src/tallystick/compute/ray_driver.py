@@ -134,7 +134,7 @@ class _Cluster:
 
     @contextmanager
     def joined(self) -> "Iterator[_Cluster]":
-        """Belong to the cluster within the block; what still runs at its end is ended."""
+        """Join the cluster for the block; what still runs at its end is ended."""
         address = self._join.address
         if address != "auto":
             _require_answer(address, self._join.answer_s)
@@ -241,7 +241,7 @@ class _Cluster:
             raise ComputeError(self._no_room())
 
     def _room(self) -> int:
-        """For how many tasks at a time the cluster has room."""
+        """Return for how many tasks at a time the cluster has room."""
         needs = {"CPU": float(self._join.threads), **self._join.resources}
         return sum(
             int(min(node["Resources"].get(name, 0.0) / need for name, need in needs.items() if need))
@@ -287,7 +287,7 @@ def _require_answer(address: str, limit_s: float) -> None:
 
 
 def _answers(address: str, limit_s: float) -> bool:
-    """Whether something speaks Ray's protocol there; behind TLS of Ray's own, whether something takes connections."""
+    """Tell whether something speaks Ray's protocol there; behind TLS of Ray's own, whether something takes connections."""
     where = address.removeprefix(CLIENT)
     if os.environ.get("RAY_USE_TLS") == "1":
         host, _, port = where.rpartition(":")

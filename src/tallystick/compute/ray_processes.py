@@ -70,7 +70,7 @@ class RayProcesses:
 
 @contextmanager
 def ray_processes(engine: RayEngine, prepare: str, shared: Sequence[bytes]) -> Iterator[RayProcesses]:
-    """Within this block have a process for each of ``shared``, on as many machines as may be; see ``Work`` for ``prepare``.
+    """Start a process for each of ``shared`` for this block, on as many machines as may be; see ``Work`` for ``prepare``.
 
     Raises ComputeError where the cluster has no room for them, or does not begin them in time.
     """

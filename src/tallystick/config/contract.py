@@ -97,7 +97,7 @@ class Contract(Model):
 
     @property
     def feature_parties(self) -> tuple[str, ...]:
-        """Names of the feature parties, sorted: the same order for every party, however its file is laid out."""
+        """List the feature parties, sorted: the same order for every party, however its file is laid out."""
         return tuple(sorted(name for name, party in self.parties.items() if party.role == "feature"))
 
     @property
@@ -154,7 +154,7 @@ class Contract(Model):
 
     @property
     def agreed(self) -> "Contract":
-        """The contract that the parties agreed on: this one, or the one that it was derived from."""
+        """Return the contract that the parties agreed on: this one, or the one that it was derived from."""
         return self._agreed or self
 
     def without_unaligned(self) -> "Contract":
@@ -175,7 +175,7 @@ class Contract(Model):
 
     @property
     def feature_model(self) -> NetworkModel:
-        """The network as feature parties build their bottom models: another where these stay as they are."""
+        """Return the network as feature parties build their bottom models: another where these stay as they are."""
         return self.model if self.sends_gradients else self.model.still()
 
     def screens(self, party: str) -> bool:
@@ -255,7 +255,7 @@ class Contract(Model):
 
     @property
     def hash(self) -> str:
-        """SHA-256 of the agreed contract's canonical JSON, in hex."""
+        """Return the SHA-256 of the agreed contract's canonical JSON, in hex."""
         return hashlib.sha256(self.agreed.canonical_json().encode()).hexdigest()
 
 
@@ -412,7 +412,7 @@ def _disclosure_problems(contract: Contract) -> list[str]:
 
 
 def _tuning_problems(contract: Contract) -> list[str]:
-    """Every value has to be one that the contract could have in its own place."""
+    """Check that the contract could have every value in its own place."""
     problems = []
     for key, tuned in contract.tuning.keys.items():
         if key not in TUNABLE:

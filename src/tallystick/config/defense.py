@@ -21,7 +21,7 @@ class DefenseKeys(Model):
 
     @property
     def defense(self) -> type[Defense]:
-        """The row of the table that it names."""
+        """Return the row of the table that it names."""
         return DEFENSES[self.model_dump()["method"]]
 
     def make(self) -> Defense:

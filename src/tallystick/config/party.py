@@ -357,21 +357,23 @@ class PartyFile(Model):
 
     @property
     def training_cluster(self) -> RayEngine | None:
-        """The Ray cluster of its further training workers; None where they are of this machine, or there are none."""
+        """Return the Ray cluster of its further training workers; None where they are of this machine, or there are none."""
         if self.training_workers == 1 or self.compute is None:
             return None
         return self.compute.cluster(workers=self.training_workers - 1, threads=self.threads or self.compute.threads)
 
     @property
     def run_key(self) -> FolderKey | None:
-        """The key of its run folders, read once; raises ConfigError where it cannot be had. None encrypts nothing."""
+        """Return the key of its run folders, read once; raises ConfigError where it cannot be had. None encrypts nothing."""
         if self.encryption.key is None:
             return None
         return replace(_key_at(self.encryption.key), clear=frozenset(self.encryption.clear))
 
     @property
     def text_columns(self) -> tuple[str, ...]:
-        """Columns that a CSV keeps as they are written: keys, categories, sequences that a separator parts, and their targets."""
+        """List the columns that a CSV keeps as they are written: keys, categories, sequences that a separator parts, and their
+        targets.
+        """
         parted = {name: each.target for name, each in self.sequences.items() if each.separator is not None}
         categories = self.features.categorical if self.features is not None else ()
         targets = (target for target in parted.values() if target is not None)

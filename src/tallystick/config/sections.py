@@ -131,7 +131,7 @@ class NetworkModel(Model):
 
     @property
     def built_in_cut_width(self) -> int:
-        """Width of a feature party's cut embedding where its bottom is the built-in one."""
+        """Return the width of a feature party's cut embedding where its bottom is the built-in one."""
         return self.cut_width or self.hidden[self.cut_after - 1]
 
     def still(self) -> "NetworkModel":
@@ -297,7 +297,9 @@ class TrainingConfig(TrainingSettings):
 
 
 def fitting_folds(rows: int, *, full: int = FULL) -> int:
-    """Several for few rows, of which one network has too few to learn from and to be judged by; 1 for very few, or ``full``."""
+    """Choose several for few rows, because one network has too few to learn from and to be judged by; 1 for very few, or
+    ``full``.
+    """
     return FOLDS if LEAST_FOLDED <= rows < full else 1
 
 
@@ -308,17 +310,17 @@ def fitting_batch_size(rows: int) -> int:
 
 
 def fitting_epochs(rows: int, batch_size: int) -> int:
-    """So many that training takes about 6,000 steps, within 4 to 60."""
+    """Choose so many that training takes about 6,000 steps, within 4 to 60."""
     return min(max(round(6000 / steps_of_epoch(rows, batch_size)), 4), 60)
 
 
 def fitting_patience(rows: int, batch_size: int) -> int:
-    """So many epochs that they take 200 steps, within 2 to 5."""
+    """Choose so many epochs that they take 200 steps, within 2 to 5."""
     return min(max(math.ceil(200 / steps_of_epoch(rows, batch_size)), 2), 5)
 
 
 def steps_of_epoch(rows: int, batch_size: int) -> int:
-    """Batches of so many training rows."""
+    """Count the batches of so many training rows."""
     return math.ceil(max(rows, 1) / batch_size)
 
 

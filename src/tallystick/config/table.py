@@ -116,11 +116,11 @@ class TableConfig(Model):
 
     @property
     def folder(self) -> Path:
-        """Folder that a query's relative paths start from."""
+        """Return the folder that a query's relative paths start from."""
         return self._folder
 
     def at(self, place: Path | str, *, option: str) -> "TableConfig":
-        """Another place that is read as this one is, as a command's option names it; raises ConfigError."""
+        """Return another place that is read as this one is, as a command's option names it; raises ConfigError."""
         settings = {
             name: getattr(self, name) for name in ("separator", "encoding", "decimal", "missing", "missing_in", "max_rows")
         }

@@ -61,7 +61,7 @@ class TunedKey(Model):
         return self
 
     def ends(self, key: str) -> tuple[Any, ...]:
-        """All values, or the least and the largest."""
+        """Return all values, or the least and the largest."""
         if self.values:
             return self.values
         return tuple(int(end) if TUNABLE[key] == "whole" else end for end in (self.low, self.high) if end is not None)

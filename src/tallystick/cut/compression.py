@@ -18,7 +18,7 @@ class Compression(Protocol):
     """One way of writing float32 rows in fewer bytes."""
 
     def row_bytes(self, width: int) -> int:
-        """Bytes of a row of so many numbers."""
+        """Count the bytes of a row of so many numbers."""
         ...
 
     def packed(self, values_BD: Tensor) -> Tensor:
@@ -34,7 +34,7 @@ class BFloat16:
     """Each number in two bytes, which keep the range of float32 and 3 decimal digits."""
 
     def row_bytes(self, width: int) -> int:
-        """Two each."""
+        """Count two bytes for each number."""
         return 2 * width
 
     def packed(self, values_BD: Tensor) -> Tensor:
@@ -50,7 +50,7 @@ class Int8:
     """Each number in one byte: the nearest of 255 steps between the row's largest magnitude and its negative (4 bytes a row)."""
 
     def row_bytes(self, width: int) -> int:
-        """One each, and the row's step."""
+        """Count one byte for each number, and the row's step."""
         return width + 4
 
     def packed(self, values_BD: Tensor) -> Tensor:

@@ -36,7 +36,7 @@ def whole_tiles(index_B: Tensor) -> Tensor:
 
 
 def tiled_batches(rows: int, batch_size: int) -> list[Tensor]:
-    """All positions in batches of whole tiles; the scores behind the last position are to be dropped."""
+    """Split all positions in batches of whole tiles; the scores behind the last position are to be dropped."""
     index_N = torch.arange(rows)
     return [whole_tiles(index_B) for index_B in torch.split(index_N, batch_size + -batch_size % TILE)] if rows else []
 
@@ -101,7 +101,7 @@ class KeptCuts:
 
     @property
     def width(self) -> int:
-        """D."""
+        """Return D."""
         return self.embedding_RD.shape[1]
 
     def __call__(self, number: int, index_B: Tensor) -> Tensor:  # noqa: ARG002
@@ -121,11 +121,11 @@ class PassObserver(Protocol):
         ...
 
     def pass_ended(self, part: Part) -> None:
-        """All batches of one pass over a part crossed, by the same weights."""
+        """Note that all batches of one pass over a part crossed, by the same weights."""
         ...
 
     def epoch_ended(self) -> None:
-        """Nothing more crosses before the next epoch, or at all."""
+        """Note that nothing more crosses before the next epoch, or at all."""
         ...
 
 
@@ -137,7 +137,7 @@ def unwatched(index_B: Tensor, cut_BD: Tensor) -> None:
 def send_embeddings(
     bottom: nn.Module, source: FeatureSource, batches: Sequence[Tensor], channel: Channel, *, watch: Watch = unwatched
 ) -> None:
-    """Feature party: embed batch after batch; nothing comes back, so they stream."""
+    """Embed batch after batch, as the feature party; nothing comes back, so they stream."""
     bottom.eval()
     for number, index_B in enumerate(batches):
         cut_BD = bottom(source(index_B))
@@ -147,7 +147,9 @@ def send_embeddings(
 
 
 def side_by_side(batches: Sequence[Tensor], cuts: Sequence[Cuts]) -> Tensor:
-    """Label party: the cut embeddings of all batches, a row each, the feature parties' side by side: (rows, sum of widths)."""
+    """Receive the cut embeddings of all batches, as the label party; a row each, the feature parties' side by side: (rows, sum of
+    widths).
+    """
     return torch.cat([torch.cat([each(number, index_B) for each in cuts], dim=1) for number, index_B in enumerate(batches)])
 
 
@@ -161,7 +163,7 @@ def receive_logits(
     cut_rows: CutRows = a_row_each,
     watching: Callable[[int, Cuts], Cuts] | None = None,
 ) -> Tensor:
-    """Label party: finish the forward pass for every batch that is sent, and give all logits in the order of the batches.
+    """Finish the forward pass for every batch that is sent, as the label party, and give all logits in the order of the batches.
 
     ``watching`` is given each feature party's place and Cuts, and gives what takes their place.
     """
@@ -176,7 +178,7 @@ def receive_logits(
 
 @torch.no_grad()
 def logits_over(model: LabelModel, own: FeatureSource, batches: Sequence[Tensor], cuts: Sequence[Cuts]) -> Tensor:
-    """Label party: the same, wherever the cut embeddings come from."""
+    """Finish the forward pass, as the label party, wherever the cut embeddings come from."""
     model.eval()
     logits = [model([each(number, index_B) for each in cuts], own(index_B)) for number, index_B in enumerate(batches)]
     model.train()

@@ -51,7 +51,7 @@ class Labels:
 
     @classmethod
     def of(cls, coder: LabelCoder, true_N: Tensor, weight_N: Tensor | None = None) -> "Labels":
-        """Labels that no defence replaced."""
+        """Take labels that no defence replaced."""
         return cls(coder=coder, true_N=true_N, training_labels_N=true_N, weight_N=weight_N)
 
     def units(self, index_B: Tensor) -> tuple[Any, Any]:
@@ -169,7 +169,7 @@ class Dataset(ABC):
         return None
 
     def test_batches(self, batch_size: int) -> Sequence[Tensor]:
-        """The test positions in batches."""
+        """Yield the test positions in batches."""
         return torch.split(self.test_N, batch_size) if len(self.test_N) else ()
 
     def cut_rows(self, index_B: Tensor, peer: int) -> int:
@@ -235,13 +235,13 @@ class Dataset(ABC):
 
     @property
     def known_labels(self) -> Labels:
-        """The labels, for the party that has them."""
+        """Return the labels, for the party that has them."""
         assert self.labels is not None, "only the label party asks for labels"
         return self.labels
 
     @property
     def known_encoder(self) -> Encoder:
-        """The encoder, of a party that has columns."""
+        """Return the encoder, of a party that has columns."""
         assert self.encoder is not None, "only a party with columns is asked for them"
         return self.encoder
 

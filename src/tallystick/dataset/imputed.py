@@ -206,7 +206,7 @@ class ImputingObjective:
         self._settled_U = settled_U
 
     def __call__(self, logits: Tensor, index_B: Tensor, cuts_BD: Sequence[Tensor] = ()) -> tuple[Tensor, Tensor]:
-        """Loss of a training batch, over all its rows, and the real and synthetic targets that it was taken by."""
+        """Return the loss of a training batch, over all its rows, and the real and synthetic targets that it was taken by."""
         own_B = self._own_U[index_B]
         logits_B = logits.detach() if logits.ndim == 1 else logits.detach().mean(dim=1)  # of an ensemble: the mean predicts
         batch = LabelBatch(
@@ -221,7 +221,9 @@ class ImputingObjective:
         return mean_cross_entropy(self._calibration.training_logits(logits), targets_B), targets_B
 
     def validation_loss(self, logits: Tensor, index_N: Tensor) -> Tensor:
-        """Loss of calibrated logits on the rows that have a real label; what is to be fitted is fitted to them first."""
+        """Return the loss of calibrated logits on the rows that have a real label; what is to be fitted is fitted to them
+        first.
+        """
         own_N = self._own_U[index_N]
         real = own_N >= 0
         labels_V = self._labels_N[own_N[real]]

@@ -154,7 +154,7 @@ class IntersectionDataset(Dataset):
         return self.folds.objective(each) if self.folds is not None else each
 
     def own_part(self) -> "IntersectionDataset":
-        """All of it, with the true labels; the label party alone could train on its unaligned rows as on the others.
+        """Return all of it, with the true labels; the label party alone could train on its unaligned rows as on the others.
 
         A contract with a method for unaligned rows trains a single joint network, but of own columns alone as many as any other.
         """
@@ -170,7 +170,7 @@ class IntersectionDataset(Dataset):
 
 
 def _with_unaligned(contract: Contract, own: OwnRows, parts_N: Parts) -> tuple[Rows, UnalignedRows]:
-    """Own rows at every position, linked ones first, and which of the others are for what."""
+    """Return own rows at every position, linked ones first, and which of the others are for what."""
     linked_N, facts = own.alignment.rows_N, contract.unaligned.facts
     if not contract.unaligned.used or not (own.is_label or facts.pretrains_bottoms):
         return linked_N, UnalignedRows()

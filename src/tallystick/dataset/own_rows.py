@@ -127,11 +127,11 @@ class OwnRows:
         return map(b"".join, zip(ids, numbers, texts, strict=True))
 
     def column_at(self, name: str, rows_M: NDArray[np.int64], *, use: str) -> pl.Series:
-        """One column of them."""
+        """Return one column of them."""
         return require_column(self.frame, name, use=use).gather(self.keys.rows_R[rows_M])
 
     def linked_column(self, name: str, *, use: str) -> pl.Series:
-        """One column of those rows."""
+        """Return one column of those rows."""
         return require_column(self.frame, name, use=use).gather(self.keys.rows_R[self.alignment.rows_N])
 
     def label(self) -> pl.Series:
@@ -208,7 +208,8 @@ def extended_encoder(before: Before, frame: Frame, party: PartyFile, rows: NDArr
 
 
 def fitted_positions(train_N: Tensor, validation_N: Tensor, *, taught: bool) -> Tensor:
-    """Those whose columns encoders are fitted on: the training rows, and the validation rows where these are ``taught`` too.
+    """Return the positions whose columns encoders are fitted on: the training rows, and the validation rows where these are
+    ``taught`` too.
 
     Encoders look at no label. Fitted without the newest rows they would take these rows' numbers for the nearest ones that they
     know, and their new categories for unknown ones, and a refit could not learn them.

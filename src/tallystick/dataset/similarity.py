@@ -43,7 +43,7 @@ class DistinctCandidates:
     rows: int
 
     def numbers(self, index_B: Tensor) -> Tensor:
-        """Numbers of the rows that cross (R,)."""
+        """Return the numbers of the rows that cross (R,)."""
         return distinct_candidates(self.numbers_NK[index_B], rows=self.rows)[0]
 
     def places(self, index_B: Tensor) -> Tensor:
@@ -63,11 +63,11 @@ class AllCandidates(DistinctCandidates):
     """
 
     def numbers(self, index_B: Tensor) -> Tensor:
-        """Numbers of all candidates (B K,); a pad's is 0, and nobody uses it."""
+        """Return the numbers of all candidates (B K,); a pad's is 0, and nobody uses it."""
         return self.numbers_NK[index_B].flatten().clamp(min=0)
 
     def places(self, index_B: Tensor) -> Tensor:
-        """Places one after the other."""
+        """Put places one after the other."""
         numbers_BK = self.numbers_NK[index_B]
         place_BK = torch.arange(numbers_BK.numel(), device=numbers_BK.device).view_as(numbers_BK)
         return place_BK.masked_fill(numbers_BK < 0, -1)
@@ -199,7 +199,7 @@ class SimilarityDataset(Dataset):
 
     @property
     def has_branches(self) -> bool:
-        """Links read own columns beside the top."""
+        """Tell whether links read own columns beside the top."""
         return True
 
     def is_linked(self, index_B: Tensor) -> Tensor:
@@ -208,7 +208,7 @@ class SimilarityDataset(Dataset):
 
     @property
     def candidates(self) -> tuple[int, ...]:
-        """K of each feature party."""
+        """Return K of each feature party."""
         return tuple(crossing.numbers_NK.shape[1] for crossing in self.crossings)
 
     def cut_rows(self, index_B: Tensor, peer: int) -> int:
@@ -258,7 +258,7 @@ def crossing_of(candidates: Candidates, device: torch.device) -> DistinctCandida
 
 
 def no_features(rows: int, device: torch.device) -> Features:
-    """Columns of a party that has none."""
+    """Return the columns of a party that has none."""
     return Features(
         numeric_NF=torch.empty(rows, 0, device=device), categorical_NG=torch.empty(rows, 0, dtype=torch.int64, device=device)
     )

@@ -53,12 +53,12 @@ class Imputation:
 
     @classmethod
     def of(cls, union: UnionConfig, own_U: Tensor, *, is_label: bool, seed: int) -> "Imputation":
-        """As the contract says; the label party's own columns never leave, so plain sampling does for them."""
+        """Choose imputers as the contract says; the label party's own columns never leave, so plain sampling does for them."""
         features = SamplingFeatures() if is_label else feature_strategy(union.features)[0]
         return cls(own_U=own_U, labels=label_strategy(union.labels)[0], features=features, seed=seed)
 
     def source(self, features: FeatureRows, *, common: CommonValues | None = None) -> ImputingSource:
-        """Features at every position; with the ``common`` values of training, or new ones."""
+        """Return the features at every position; with the ``common`` values of training, or new ones."""
         draws, generator = self._draws(1, stream=1), self._generator(stream=4)
         return ImputingSource.of(features, self.own_U, imputer=self.features, draws=draws, generator=generator, common=common)
 

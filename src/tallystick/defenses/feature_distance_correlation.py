@@ -59,7 +59,7 @@ class FeatureDistanceCorrelation(Defense):
 
 
 def column_distances(numeric_BF: Tensor, codes_BG: Tensor) -> Tensor:
-    """Distances (B, B) of rows by their columns."""
+    """Return the distances (B, B) of rows by their columns."""
     squared_BB = _squared(numeric_BF)
     for g in range(codes_BG.shape[1]):
         squared_BB = squared_BB + 2.0 * (codes_BG[:, g, None] != codes_BG[None, :, g])
@@ -86,7 +86,7 @@ def _squared(x_BD: Tensor) -> Tensor:
 
 
 def _distances(x_BD: Tensor) -> Tensor:
-    """Distances whose gradient stays finite where rows coincide: there, and on the diagonal, it is 0."""
+    """Return distances whose gradient stays finite where rows coincide: there, and on the diagonal, it is 0."""
     squared_BB = _squared(x_BD)
     scale = squared_BB.detach().mean()
     apart_BB = squared_BB > _FLOOR * scale

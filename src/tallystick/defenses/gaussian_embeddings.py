@@ -62,7 +62,7 @@ class GaussianEmbeddings(Defense):
 
     @property
     def multiplier(self) -> float:
-        """Noise in units of the sensitivity."""
+        """Return the noise in units of the sensitivity."""
         return gaussian_multiplier(self.epsilon, self.delta)
 
     def event(self, releases: int) -> GaussianDP:
@@ -70,7 +70,7 @@ class GaussianEmbeddings(Defense):
         return GaussianDP(noise_multiplier=self.multiplier, releases=releases, unit="record")
 
     def over(self, releases: int) -> float:
-        """Epsilon at the same delta of so many releases of one row's embedding, given the weights of each."""
+        """Return epsilon at the same delta of so many releases of one row's embedding, given the weights of each."""
         return total_epsilon([self.event(releases)], delta=self.delta, unit="record")
 
     def __call__(self, cut_BD: Tensor, *, generator: Randomness | RowNoise) -> Tensor:

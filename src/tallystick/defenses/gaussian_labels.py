@@ -72,7 +72,7 @@ class GaussianLabels(Defense):
 
     @property
     def sigma(self) -> float:
-        """Standard deviation of the noise, in labels."""
+        """Return the standard deviation of the noise, in labels."""
         return gaussian_multiplier(self.epsilon, self.delta)
 
     def noisy(self, labels_N: Tensor, *, random_bytes: RandomBytes) -> Tensor:

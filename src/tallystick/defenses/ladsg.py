@@ -130,7 +130,7 @@ class SimilarGradients(Defense):
 
 
 def _most_similar(unit_BD: Tensor) -> Tensor:
-    """Of each row which other row has the highest cosine to it, the first of several; time B^2 D."""
+    """Find which other row has the highest cosine to each row, the first of several; time B^2 D."""
     nearest = []
     for part in torch.split(torch.arange(len(unit_BD), device=unit_BD.device), _ROWS):
         cosine = unit_BD[part] @ unit_BD.T

@@ -59,12 +59,12 @@ class MarvellNoise:
 
     @property
     def error_bound(self) -> float:
-        """Least mean of both error rates: 1/2 - sqrt(sum_kl) / 4 (Li et al. 2022, theorem 1)."""
+        """Return the least mean of both error rates: 1/2 - sqrt(sum_kl) / 4 (Li et al. 2022, theorem 1)."""
         return max(0.0, 0.5 - math.sqrt(self.sum_kl) / 4)
 
     @property
     def auc_bound(self) -> float:
-        """Largest AUC: 1/2 + t - t^2 / 2, where t = sqrt(sum_kl) / 2 bounds the total variation (Pinsker)."""
+        """Return the largest AUC: 1/2 + t - t^2 / 2, where t = sqrt(sum_kl) / 2 bounds the total variation (Pinsker)."""
         distance = min(1.0, math.sqrt(self.sum_kl) / 2)
         return 0.5 + distance - distance**2 / 2
 
@@ -162,7 +162,7 @@ class Marvell(Defense):
         return noise
 
     def _isotropic(self, largest: float, width: int) -> MarvellNoise:
-        """Noise for classes as far apart as the largest gradient is long: sum_kl = distance^2 / variance."""
+        """Solve for noise for classes as far apart as the largest gradient is long: sum_kl = distance^2 / variance."""
         if self.power is not None:
             variance = self.power * largest / width
             sum_kl = width / self.power

@@ -70,7 +70,7 @@ class RowNoise:
     who_B: Ints
 
     def bits(self, hidden_BD: Ints, *, purpose: bytes) -> KeyedBits:
-        """Uniform bits for rows that hide these integers."""
+        """Draw uniform bits for rows that hide these integers."""
         named_rows = np.concatenate([self.who_B[:, None], hidden_BD], axis=1).astype("<i8", order="C")
         return KeyedBits(self.secret, purpose=purpose, hidden=(row.data for row in named_rows))
 

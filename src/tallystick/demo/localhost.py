@@ -115,7 +115,7 @@ class PartyProcesses:
 
     @property
     def pids(self) -> dict[str, int]:
-        """The parties' process ids."""
+        """List the parties' process ids."""
         return {name: process.pid for name, process in self._processes.items()}
 
     def run(self, *, timeout_s: float) -> PartyResults:
@@ -262,7 +262,7 @@ def run_parties(
 
 
 def main(module: str, name: str) -> int:
-    """Be one party; gives the exit code."""
+    """Run one party; gives the exit code."""
     faulthandler.register(signal.SIGUSR1)
     settings = _hear()
     home = Path(settings["home"])

@@ -91,7 +91,7 @@ def run_private_auc(folder: Path, *, clients: int = 3, epsilon: float = 1.0) -> 
 
 
 def peers_of(names: list[str]) -> Peers:
-    """Every client calls the server."""
+    """List whom every client calls: the server."""
     return {SERVER: dict.fromkeys(names, False), **{name: {SERVER: True} for name in names}}
 
 
@@ -129,7 +129,7 @@ def _scored(history: pl.DataFrame, test: pl.DataFrame) -> pl.DataFrame:
 
 
 def _mechanism(arguments: dict[str, Any]) -> CountingMechanism:
-    """All parties derive the same mechanism from what is public."""
+    """Derive the mechanism, the same for all parties, from what is public."""
     inner = COUNTING["two-statistics"].tuned(arguments["epsilon"], _assumed(arguments))
     return counting("secure-sum", inner=inner, honest=max(2, arguments["clients"] - 1))
 
@@ -139,7 +139,7 @@ def _assumed(arguments: dict[str, Any]) -> Population:
 
 
 def party(stage: PartyContext, arguments: dict[str, Any]) -> dict[str, Any]:
-    """One party's process."""
+    """Run one party's process."""
     mechanism = _mechanism(arguments)
     if stage.name == SERVER:
         return server(list(stage.channels.values()), mechanism=mechanism, assumed=_assumed(arguments)).to_dict()

@@ -89,7 +89,8 @@ def cross_fitted(
     classes: int,
     seed: int,
 ) -> Tensor:
-    """Logits of all rows, of each training row by a model of the other half of them, so that no row's label is in its own answer.
+    """Compute logits of all rows, of each training row by a model of the other half of them, so that no row's label is in its own
+    answer.
 
     Raises DataError where a half lacks a class.
     """

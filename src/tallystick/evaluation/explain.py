@@ -64,11 +64,11 @@ class Game:
 
     @property
     def players(self) -> list[str]:
-        """Their names, own columns first."""
+        """Return the players' names, own columns first."""
         return [each.name for each in self.columns] + [f"embedding of {name}" for name in self.parties]
 
     def mixed(self, row: Row, reference: Row, from_row_MP: Tensor) -> Row:
-        """M rows: of each player the row's value where ``from_row_MP`` says so, else that of the reference row beside it."""
+        """Mix M rows: of each player the row's value where ``from_row_MP`` says so, else that of the reference row beside it."""
         numeric, codes = reference.own.numeric_NF.clone(), reference.own.categorical_NG.clone()
         for player, place in enumerate(self.columns):
             joined = from_row_MP[:, player]
@@ -111,7 +111,7 @@ def explain(model: Logits, game: Game, row: Row, reference: Row, *, generator: t
 
 
 def _of_all_coalitions(model: Logits, game: Game, row: Row, reference: Row) -> Tensor:
-    """Shapley's formula: the mean, over sizes, of what a player adds to a coalition of that size."""
+    """Average by Shapley's formula, over sizes, what a player adds to a coalition of that size."""
     players, rows = len(game.players), len(reference.own)
     masks_SP = ((torch.arange(1 << players)[:, None] >> torch.arange(players)) & 1).bool()
     which = torch.arange(rows).repeat(len(masks_SP))
@@ -127,7 +127,7 @@ def _of_all_coalitions(model: Logits, game: Game, row: Row, reference: Row) -> T
 
 
 def _of_drawn_orders(model: Logits, game: Game, row: Row, reference: Row, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Each reference row is compared in as many orders, so that what all players add is what the row has above their mean."""
+    """Compare each reference row in as many orders, so that what all players add is what the row has above their mean."""
     players, rows = len(game.players), len(reference.own)
     orders = -(-ORDERS // rows) * rows
     pairs = []

@@ -111,7 +111,7 @@ def send_shuffled(
     watch: ShuffleWatch | None = None,
     progress: Progress = no_progress,
 ) -> None:
-    """Feature party: say how many columns there are, and send the embeddings of all rows for each column and repeat.
+    """Say how many columns there are, as the feature party, and send the embeddings of all rows for each column and repeat.
 
     ``generator`` must be this party's own. That it is secret protects nothing: see above.
     """
@@ -144,7 +144,7 @@ def receive_falls(
     scorer: Scorer,
     how: Shuffling,
 ) -> list[Fall]:
-    """Label party: score what feature party ``number`` sends with each of its columns shuffled; a Fall per column.
+    """Score what feature party ``number`` sends with each of its columns shuffled, as the label party; a Fall per column.
 
     Raises ProtocolError for a number of columns out of range, or embeddings that do not fit.
     """
@@ -177,7 +177,7 @@ def own_falls(
     *,
     generator: torch.Generator,
 ) -> list[Fall]:
-    """Label party: shuffle the own columns one by one; nothing is sent. A Fall per place."""
+    """Shuffle the label party's own columns one by one; nothing is sent. A Fall per place."""
     before = scorer(complete_logits(model, own, cuts_VD))
     falls = []
     for done, place in enumerate(places):
@@ -190,7 +190,7 @@ def own_falls(
 
 @torch.no_grad()
 def complete_logits(model: LabelModel, own: Features, cuts_VD: Sequence[Tensor]) -> Tensor:
-    """Logits of the V rows, from embeddings that are at hand."""
+    """Compute the logits of the V rows, from embeddings that are at hand."""
     model.eval()
     parts = [
         model(own.crossing(cuts_VD, index_B), own.rows(index_B))

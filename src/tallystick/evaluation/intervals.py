@@ -84,7 +84,7 @@ def _repeated(keys_N: NDArray[np.int64] | None) -> NDArray[np.int64] | None:
 def percentile_interval(
     replicates_R: Floats, value: float, *, level: float = 0.95, low: float = -np.inf, high: float = np.inf
 ) -> Interval | None:
-    """Interval of ``value`` from its resamples, kept within [low, high]; None if too few resamples have a value."""
+    """Return the interval of ``value`` from its resamples, kept within [low, high]; None if too few resamples have a value."""
     if not 0 < level < 1:
         raise DataError(f"level is {level}; it must lie between 0 and 1, such as 0.95")
     usable_R = replicates_R[np.isfinite(replicates_R)]

@@ -159,7 +159,7 @@ class _Model:
                 self.reasons[name] = chosen.undefined
 
     def curves(self) -> MetricCurves:
-        """ROC, reliability and precision-recall, for a binary target."""
+        """Compute the curves ROC, reliability and precision-recall, for a binary target."""
         if self._rows is None or self._target != "binary":
             return MetricCurves(roc=None, reliability=None, precision_recall=None)
         labels_N, logits_N = self._rows
@@ -189,7 +189,7 @@ def _with_interval(model: _Model, name: str, chosen: Metric, replicates_R: Float
 
 
 def _paired(replicates: Mapping[tuple[str, str], Floats], name: str) -> Floats | None:
-    """Of each resample, how much more of a metric the joint model has; None where one of the two has none."""
+    """Return how much more of a metric the joint model has in each resample; None where one of the two has none."""
     joint_R, own_R = (replicates.get((model, name)) for model in ("joint", "local_baseline"))
     return None if joint_R is None or own_R is None else joint_R - own_R
 

@@ -39,7 +39,7 @@ class SharedResults(Message, frozen=True):
 def send_shared(
     channel: Channel, names: Sequence[str], joint: Mapping[str, MetricValue], falls: Sequence[Fall] | None, *, rows: int
 ) -> None:
-    """Label party: send the metrics ``names`` of the joint model, and the falls of the peer's columns if there are any."""
+    """Send the metrics ``names`` of the joint model, as the label party, and the falls of the peer's columns if there are any."""
     figures = [joint.get(name) or without_value("there are no test rows") for name in names]
     values = tuple(SharedMetric(_rounded(each["value"]), _rounded(each["low"]), _rounded(each["high"])) for each in figures)
     shared_falls = None
@@ -51,7 +51,8 @@ def send_shared(
 def receive_shared(
     channel: Channel, names: Sequence[str], target: TargetType, *, rows: int, columns: int | None
 ) -> tuple[dict[str, MetricValue], list[Fall] | None]:
-    """Feature party: receive the metrics ``names`` of ``rows`` test rows, and falls of ``columns`` columns (None: not agreed).
+    """Receive the metrics ``names`` of ``rows`` test rows, as a feature party, and falls of ``columns`` columns (None: not
+    agreed).
 
     Raises ProtocolError for other metrics than agreed, numbers that are not finite or out of the metric's range, an interval that
     does not hold its value, or falls of another number of columns.

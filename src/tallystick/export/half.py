@@ -49,7 +49,7 @@ class ExportedHalf(nn.Module):
         self.calibration = calibration
 
     def forward(self, numeric_BF: Tensor, codes_BG: Tensor, *cuts_BD: Tensor) -> Tensor:
-        """One pass."""
+        """Make one pass."""
         own = Features(numeric_NF=numeric_BF, categorical_NG=codes_BG)
         if self.calibration is None:
             embedding_BD: Tensor = self.module(own)
@@ -79,11 +79,11 @@ class Exported:
 
     @property
     def inputs(self) -> list[str]:
-        """Names of the inputs, in order."""
+        """Return the names of the inputs, in order."""
         return [NUMERIC, CODES, *(f"{EMBEDDING}_{name}" for name in self.widths)]
 
     def example(self, rows: int) -> tuple[Tensor, ...]:
-        """Rows of zeros of the right shapes."""
+        """Make rows of zeros of the right shapes."""
         numbers, codes = (self.encoder.feature_shape.numeric, len(self.encoder.feature_shape.codes)) if self.encoder else (0, 0)
         cuts = [torch.zeros(rows, width) for width in self.widths.values()]
         return (torch.zeros(rows, numbers), torch.zeros(rows, codes, dtype=torch.int64), *cuts)

@@ -87,7 +87,7 @@ class LabelImputer(Imputer):
 
     @abstractmethod
     def imputed_rate(self, positive_rate: float) -> float | None:
-        """Rate of positives among imputed labels whatever x is, for calibration; None if it depends on x."""
+        """Return the rate of positives among imputed labels whatever x is, for calibration; None if it depends on x."""
 
     @abstractmethod
     def __call__(self, batch: LabelBatch, *, uniform_BK: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ class MajorityLabels(LabelImputer):
     calibrated: ClassVar[tuple[When, ...]] = ANY_CALIBRATION
 
     def imputed_rate(self, positive_rate: float) -> float:
-        """1 if positives are the commoner class, else 0."""
+        """Return 1 if positives are the commoner class, else 0."""
         return float(positive_rate > 0.5)
 
     def __call__(self, batch: LabelBatch, *, uniform_BK: Tensor) -> Tensor:  # noqa: ARG002

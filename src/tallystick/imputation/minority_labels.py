@@ -21,7 +21,7 @@ class MinorityLabels(LabelImputer):
     reader: ClassVar[str] = "the direction of gradients names .776 of the rows"
 
     def imputed_rate(self, positive_rate: float) -> float:
-        """0 if positives are the commoner class, else 1."""
+        """Return 0 if positives are the commoner class, else 1."""
         return float(positive_rate <= 0.5)
 
     def __call__(self, batch: LabelBatch, *, uniform_BK: Tensor) -> Tensor:  # noqa: ARG002

@@ -35,11 +35,11 @@ class NeighborLabels(LabelImputer):
 
     @property
     def soft_targets(self) -> bool:
-        """A tie gives one half."""
+        """Return True: a tie gives one half."""
         return True
 
     def imputed_rate(self, positive_rate: float) -> None:  # noqa: ARG002
-        """None: it follows x."""
+        """Return None: the rate follows x."""
         return
 
     def __call__(self, batch: LabelBatch, *, uniform_BK: Tensor) -> Tensor:  # noqa: ARG002

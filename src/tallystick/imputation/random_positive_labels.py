@@ -23,7 +23,7 @@ class RandomPositiveLabels(LabelImputer):
 
     @property
     def draws(self) -> int:
-        """One."""
+        """Return one draw."""
         return 1
 
     def imputed_rate(self, positive_rate: float) -> float:

@@ -35,16 +35,16 @@ class RandomPredictedLabels(LabelImputer):
 
     @property
     def soft_targets(self) -> bool:
-        """Means of several draws lie between the classes."""
+        """Tell whether targets may lie between the classes: means of several draws do."""
         return self.k > 1
 
     @property
     def draws(self) -> int:
-        """K."""
+        """Return K draws."""
         return self.k
 
     def imputed_rate(self, positive_rate: float) -> None:  # noqa: ARG002
-        """None: it follows x, so there is nothing to calibrate."""
+        """Return None: the rate follows x, so there is nothing to calibrate."""
         return
 
     def __call__(self, batch: LabelBatch, *, uniform_BK: Tensor) -> Tensor:

@@ -26,11 +26,11 @@ class SettledLabels(LabelImputer):
 
     @property
     def draws(self) -> int:
-        """One."""
+        """Return one draw."""
         return 1
 
     def imputed_rate(self, positive_rate: float) -> None:  # noqa: ARG002
-        """None: it follows x, so there is nothing to calibrate."""
+        """Return None: the rate follows x, so there is nothing to calibrate."""
         return
 
     def __call__(self, batch: LabelBatch, *, uniform_BK: Tensor) -> Tensor:  # noqa: ARG002

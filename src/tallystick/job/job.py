@@ -63,7 +63,7 @@ class Job:
 
     @property
     def name(self) -> str:
-        """This party's name."""
+        """Return this party's name."""
         return self.party.party
 
     @property
@@ -73,12 +73,12 @@ class Job:
 
     @property
     def feature_channels(self) -> list[Channel]:
-        """The label party's channels to the feature parties, in the contract's order."""
+        """Return the label party's channels to the feature parties, in the contract's order."""
         return [self.channels[name] for name in self.contract.feature_parties]
 
     @property
     def all_channels(self) -> list[Channel]:
-        """The channels to all other parties, the helper included."""
+        """Return the channels to all other parties, the helper included."""
         return list(self.channels.values())
 
     def progress(self, what: str, done: int, total: int) -> None:

@@ -40,7 +40,7 @@ class Logbook:
     phases: list[PhaseRecord] = field(default_factory=list)
 
     def commit(self, step: int) -> None:
-        """All parties have committed this step."""
+        """Note that all parties have committed this step."""
         self.committed = step
 
     @contextmanager

@@ -65,7 +65,7 @@ def _folder_in_use(contract: Contract, party: PartyFile, run: str | None) -> Run
 
 
 def _labels(contract: Contract, party: PartyFile, place: str) -> pl.DataFrame:
-    """Keys and labels of a table, wherever it lies that ``table.path`` may."""
+    """Read keys and labels of a table, wherever it lies that ``table.path`` may."""
     frame = read_table(party.table_at(place, option="--labels"), text=party.text_columns)
     assert party.label is not None
     key = key_of(frame, columns=party.keys, alignment=contract.alignment)

@@ -48,7 +48,7 @@ class Decision:
     reasons: list[str]
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values, for JSON."""
+        """Return plain values, for JSON."""
         return asdict(self)
 
 

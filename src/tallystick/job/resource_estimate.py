@@ -37,7 +37,7 @@ class Room:
 
     @classmethod
     def of(cls, rows: int, *, row_bytes: int, union: bool = False) -> "Room":
-        """By the bytes that an encoded row takes, and by whether rows are linked in a union."""
+        """Estimate by the bytes that an encoded row takes, and by whether rows are linked in a union."""
         disk = 0 if fits_memory(rows, row_bytes) else rows * row_bytes
         held_bytes = IN_MEMORY_BYTES if disk else rows * row_bytes
         linked = (UNION_ROW_BYTES if union else ROW_BYTES) * rows

@@ -62,7 +62,7 @@ def offered(
 
 
 def complete_ids(contract: Contract, party: PartyFile) -> list[str]:
-    """Ids of this party's newest complete runs of the contract, the newest first; damaged ones cannot be chosen."""
+    """List the ids of this party's newest complete runs of the contract, the newest first; damaged ones cannot be chosen."""
     run_ids: list[str] = []
     for folder in RunFolder.all(party.runs, contract, party.party, unusable=False, key=party.run_key):
         try:

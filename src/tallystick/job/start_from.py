@@ -49,7 +49,7 @@ def _found(party: PartyFile, name: str) -> RunFolder:
 
 
 def _all(party: PartyFile) -> Iterator[RunFolder]:
-    """All runs of this party, of whatever contract, that this version can read."""
+    """List all runs of this party, of whatever contract, that this version can read."""
     for path in sorted(party.runs.glob("*/contract.json")):
         with suppress(ConfigError, StorageError):
             folder = RunFolder.open(path.parent, key=party.run_key)

@@ -228,13 +228,13 @@ METRICS: dict[TargetType, dict[str, Metric]] = {"binary": BINARY, "multiclass": 
 
 
 def auc(labels_N: ArrayLike, scores_N: ArrayLike, *, weights_N: ArrayLike | None = None) -> float:
-    """Area under the ROC curve of real-valued scores (see auc_statistic); raises UndefinedMetric."""
+    """Compute the area under the ROC curve of real-valued scores (see auc_statistic); raises UndefinedMetric."""
     scores_N = finite_values(scores_N, "scores")
     return _value(auc_statistic(labels_N, scores_N), row_weights(weights_N, len(scores_N)), "AUC", _ONE_CLASS)
 
 
 def ace(labels_N: ArrayLike, predictions_N: ArrayLike, *, bins: int, weights_N: ArrayLike | None = None) -> float:
-    """Adaptive calibration error of probabilities (see ace_statistic); raises UndefinedMetric."""
+    """Compute the adaptive calibration error of probabilities (see ace_statistic); raises UndefinedMetric."""
     predictions_N = finite_values(predictions_N, "predictions")
     weights_N = row_weights(weights_N, len(predictions_N))
     return _value(ace_statistic(labels_N, predictions_N, bins=bins), weights_N, "calibration error", _NO_ROWS)
@@ -243,7 +243,7 @@ def ace(labels_N: ArrayLike, predictions_N: ArrayLike, *, bins: int, weights_N: 
 def metric(
     target: TargetType, name: str, labels_N: ArrayLike, logits: ArrayLike, *, bins: int = 20, weights_N: ArrayLike | None = None
 ) -> float:
-    """Any metric of the tables above, by name, from logits (predictions, for regression); raises UndefinedMetric."""
+    """Compute any metric of the tables above, by name, from logits (predictions, for regression); raises UndefinedMetric."""
     labels, logits = check_rows(target, labels_N, logits)
     metric_facts = METRICS[target][name]
     return _value(
@@ -274,7 +274,8 @@ def roc_curve(labels_N: ArrayLike, scores_N: ArrayLike, *, weights_N: ArrayLike 
 def precision_recall_curve(
     labels_N: ArrayLike, scores_N: ArrayLike, *, weights_N: ArrayLike | None = None
 ) -> tuple[Floats, Floats, Floats]:
-    """Precision, recall and threshold (score >= threshold is flagged), the highest threshold first; a point per distinct score.
+    """Compute precision, recall and threshold (score >= threshold is flagged), the highest threshold first; a point per distinct
+    score.
 
     As exact as an exact ROC curve, and as easily turned back into labels: for the label party's eyes.
     """

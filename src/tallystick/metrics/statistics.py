@@ -27,13 +27,13 @@ class UndefinedMetric(DataError):
 
 
 def sigmoid(logits: ArrayLike) -> Floats:
-    """1 / (1 + exp(-l)), without overflow."""
+    """Compute 1 / (1 + exp(-l)), without overflow."""
     logits = np.asarray(logits, dtype=np.float64)
     return np.asarray(0.5 * (1.0 + np.tanh(0.5 * logits)))
 
 
 def log_softmax(logits_NC: ArrayLike) -> Floats:
-    """l_c - log sum_k exp(l_k) per row, without overflow."""
+    """Compute l_c - log sum_k exp(l_k) per row, without overflow."""
     logits_NC = np.asarray(logits_NC, dtype=np.float64)
     shifted_NC: Floats = logits_NC - logits_NC.max(axis=1, keepdims=True)
     return np.asarray(shifted_NC - np.log(np.exp(shifted_NC).sum(axis=1, keepdims=True)))
@@ -78,14 +78,14 @@ class RankedRows:
         return values_N if len(self.starts) == len(values_N) else np.add.reduceat(values_N, self.starts)
 
     def class_sums(self, weights_N: Floats) -> tuple[Floats, Floats]:
-        """Weight of the positives and of the negatives per group; the rows' weights come in their own order."""
+        """Sum the weight of the positives and of the negatives per group; the rows' weights come in their own order."""
         sorted_weights_N = weights_N[self.order]
         positive_N = sorted_weights_N * self.labels_N
         return self.sums(positive_N), self.sums(sorted_weights_N - positive_N)
 
 
 def auc_statistic(labels_N: ArrayLike, scores_N: ArrayLike) -> Statistic:
-    """P(score of a positive > score of a negative) + half P(equal): the Mann-Whitney form, ties counting half."""
+    """Make P(score of a positive > score of a negative) + half P(equal): the Mann-Whitney form, ties counting half."""
     ranked = RankedRows.of(zero_or_one(labels_N), np.asarray(scores_N, dtype=np.float64))
 
     def statistic(weights_N: Floats) -> float:
@@ -100,13 +100,15 @@ def auc_statistic(labels_N: ArrayLike, scores_N: ArrayLike) -> Statistic:
 
 
 def gini_statistic(labels_N: ArrayLike, scores_N: ArrayLike) -> Statistic:
-    """Gini coefficient of the scores, 2 AUC - 1: 0 is guessing, 1 is perfect (Somers' D of scores given labels)."""
+    """Make the Gini coefficient of the scores, 2 AUC - 1: 0 is guessing, 1 is perfect (Somers' D of scores given labels)."""
     auc_of = auc_statistic(labels_N, scores_N)
     return lambda weights_N: 2.0 * auc_of(weights_N) - 1.0
 
 
 def ks_statistic(labels_N: ArrayLike, scores_N: ArrayLike) -> Statistic:
-    """Kolmogorov-Smirnov: the largest gap between the classes' cumulative score distributions, max |TPR - FPR|."""
+    """Make the Kolmogorov-Smirnov statistic: the largest gap between the classes' cumulative score distributions, max |TPR -
+    FPR|.
+    """
     ranked = RankedRows.of(zero_or_one(labels_N), np.asarray(scores_N, dtype=np.float64))
 
     def statistic(weights_N: Floats) -> float:
@@ -119,7 +121,8 @@ def ks_statistic(labels_N: ArrayLike, scores_N: ArrayLike) -> Statistic:
 
 
 def average_precision_statistic(labels_N: ArrayLike, scores_N: ArrayLike) -> Statistic:
-    """Area under the precision-recall curve as a sum of steps: sum over thresholds of precision times the recall it adds.
+    """Make the area under the precision-recall curve as a sum of steps: sum over thresholds of precision times the recall it
+    adds.
 
     Rows with equal scores pass a threshold together. Of scores that say nothing it is the share of positives, not one half.
     """
@@ -182,7 +185,7 @@ def equal_mass_bins(labels_N: ArrayLike, predictions_N: ArrayLike, *, bins: int)
 
 
 def ace_statistic(labels_N: ArrayLike, predictions_N: ArrayLike, *, bins: int) -> Statistic:
-    """Adaptive calibration error, 1/R sum_r |observed rate - mean prediction| over R equal-mass bins.
+    """Make the adaptive calibration error, 1/R sum_r |observed rate - mean prediction| over R equal-mass bins.
 
     Nixon et al. (2019), "Measuring Calibration in Deep Learning", section 3, for the positive class; FLORIST
     (section 3, "Evaluation Metrics") uses it without stating R. Predictions are probabilities. A finite sample
@@ -202,7 +205,7 @@ def ace_statistic(labels_N: ArrayLike, predictions_N: ArrayLike, *, bins: int) -
 
 
 def mean_statistic(values_N: ArrayLike) -> Statistic:
-    """Weighted mean of a value per row: sum w v / sum w."""
+    """Make the weighted mean of a value per row: sum w v / sum w."""
     values_N = np.asarray(values_N, dtype=np.float64)
 
     def statistic(weights_N: Floats) -> float:
@@ -213,7 +216,7 @@ def mean_statistic(values_N: ArrayLike) -> Statistic:
 
 
 def class_mean_statistic(labels_N: NDArray[np.int64], scores_NC: Floats, one: Callable[[Any, Floats], Statistic]) -> Statistic:
-    """Mean over classes of a one-against-rest statistic, leaving out classes for which it has no value."""
+    """Make the mean over classes of a one-against-rest statistic, leaving out classes for which it has no value."""
     statistics_C = [one(labels_N == c, np.ascontiguousarray(scores_NC[:, c])) for c in range(scores_NC.shape[1])]
 
     def statistic(weights_N: Floats) -> float:

@@ -22,11 +22,15 @@ class BranchedModel(LabelModel, ABC):
 
     @abstractmethod
     def local(self, own: Features) -> Tensor:
-        """Logits of rows without a partner's row, by the branch that trains the joint one: (B,) for one output, else (B, C)."""
+        """Compute the logits of rows without a partner's row, by the branch that trains the joint one: (B,) for one output, else
+        (B, C).
+        """
 
     @property
     def own_rows(self) -> LabelModel | None:
-        """A model of own columns that is trained on all own rows, once the joint one is trained; None where there is none."""
+        """Return a model of own columns that is trained on all own rows, once the joint one is trained; None where there
+        is none.
+        """
         part = self._modules.get(self.own_rows_part)
         assert part is None or isinstance(part, LabelModel)
         return part
@@ -37,7 +41,7 @@ class BranchedModel(LabelModel, ABC):
         return self
 
     def first_alone(self) -> AbstractContextManager[None]:
-        """Within this block own rows are scored by what learnt from no validation row."""
+        """Score own rows within this block by what learnt from no validation row."""
         return self.own_rows.first_alone() if self.own_rows is not None else super().first_alone()
 
     def score_alone(self, own: Features) -> Tensor:
@@ -59,11 +63,11 @@ class SharedBottom(BranchedModel):
         self.bottom_norms = norms_like(joint.bottom)  # FedAds, section 5.1.4: branches share layers, not batch normalisation
 
     def local(self, own: Features) -> Tensor:
-        """By the own columns' top."""
+        """Compute logits by the own columns' top."""
         return self.alone(self.embedded(own, local=True))
 
     def alone(self, embedded_BD: Tensor) -> Tensor:
-        """Logits of own embeddings alone."""
+        """Compute the logits of own embeddings alone."""
         return _squeezed(self.local_top(embedded_BD))
 
     def embedded(self, own: Features, *, local: bool = False) -> Tensor:
@@ -88,7 +92,7 @@ class Synthesizing(SharedBottom):
         return _squeezed(self.top(torch.cat([cut_BD, embedded_BD], dim=1)))
 
     def synthetic(self, made_BD: Tensor, embedded_BD: Tensor) -> Tensor:
-        """Logits of own embeddings beside made-up cut embeddings."""
+        """Compute the logits of own embeddings beside made-up cut embeddings."""
         return _squeezed(self.synthetic_top(torch.cat([made_BD, embedded_BD], dim=1)))
 
 
@@ -141,12 +145,12 @@ class FromLocal(BranchedModel):
         return joint
 
     def of_cut(self, cuts_BD: Sequence[Tensor]) -> Tensor:
-        """Logits by the cut embeddings alone."""
+        """Compute logits by the cut embeddings alone."""
         assert self.cut_top is not None
         return _squeezed(self.cut_top(torch.cat(list(cuts_BD), dim=1)))
 
     def local(self, own: Features) -> Tensor:
-        """By the model of own columns."""
+        """Compute logits by the model of own columns."""
         logits: Tensor = self.alone([], own)
         return logits
 
@@ -164,7 +168,7 @@ class Averaged(BranchedModel):
         self.cut_top = cut_top
 
     def of_cut(self, cuts_BD: Sequence[Tensor]) -> Tensor:
-        """Logits by the cut embeddings alone."""
+        """Compute logits by the cut embeddings alone."""
         return _squeezed(self.cut_top(torch.cat(list(cuts_BD), dim=1)))
 
     def finish(self, cuts_BD: Sequence[Tensor], own: Features) -> Tensor:

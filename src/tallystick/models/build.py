@@ -238,7 +238,7 @@ _one_at_a_time = threading.Lock()
 
 @contextmanager
 def seeded(seed: Seed, name: str) -> Iterator[None]:
-    """PyTorch initialises modules from its global generator: lend it a state of (seed, name), then put it back.
+    """Lend PyTorch's global generator, by which modules are initialised, a state of (seed, name), then put it back.
 
     A secret fills the whole state: of a number PyTorch keeps 32 bits, which a peer that sees embeddings could try one by one.
     """

@@ -38,7 +38,7 @@ class EnsembleTop(nn.Module):
         self.output = SideBySide([first, *others][-1], outputs, members)
 
     def forward(self, joined_BD: Tensor) -> Tensor:
-        """In training the logits of each member (B, M, C), else their mean (B, C)."""
+        """Return in training the logits of each member (B, M, C), else their mean (B, C)."""
         hidden_BX = torch.relu(self.first(joined_BD))
         hidden_MBW = hidden_BX.view(-1, self.members, hidden_BX.shape[1] // self.members).transpose(0, 1)
         for layer in self.layers:
@@ -61,5 +61,5 @@ class SideBySide(nn.Module):
         self.bias = nn.Parameter(torch.empty(members, 1, after).uniform_(-bound, bound))
 
     def forward(self, values_MBW: Tensor) -> Tensor:
-        """Each member's layer."""
+        """Apply each member's layer."""
         return torch.baddbmm(self.bias, values_MBW, self.weight)

@@ -47,7 +47,7 @@ class FoldedLabelModel(LabelModel):
 
     @property
     def members(self) -> list[LabelModel]:
-        """Each fold's model."""
+        """Return each fold's model."""
         assert isinstance(self.top, nn.ModuleList)
         members = [member for member in self.top if isinstance(member, LabelModel)]
         assert len(members) == len(self.top), "they were given as label models"
@@ -64,13 +64,13 @@ class FoldedLabelModel(LabelModel):
 
     @contextmanager
     def apart(self) -> Iterator[None]:
-        """Within this block each member's logits are given in use, too: for rows that not all of them may judge."""
+        """Give each member's logits within this block in use, too: for rows that not all of them may judge."""
         with self._giving("each"):
             yield
 
     @contextmanager
     def first_alone(self) -> Iterator[None]:
-        """Within this block only the first member predicts: it learnt from no row of the contract's validation part."""
+        """Predict within this block by the first member only: it learnt from no row of the contract's validation part."""
         with self._giving("first"):
             yield
 

@@ -39,7 +39,7 @@ def statistics_of(module: nn.Module) -> dict[str, Tensor]:
 
 
 def norms_like(bottom: nn.Module) -> nn.ModuleList:
-    """Normalisation for another branch over a bottom model's layers; empty where they have none."""
+    """Make normalisation for another branch over a bottom model's layers; empty where they have none."""
     layers = getattr(bottom, "layers", None)
     norms = [part for part in layers if isinstance(part, BatchNorm)] if isinstance(layers, nn.Sequential) else []
     return nn.ModuleList(BatchNorm(part.num_features) for part in norms)

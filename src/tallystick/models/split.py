@@ -22,7 +22,9 @@ class LabelModel(nn.Module):
         self.wide = wide
 
     def forward(self, cuts_BD: Sequence[Tensor], own: Features) -> Tensor:
-        """Logits: (B,) for one output, else (B, C), of cut embeddings as they crossed, one tensor per feature party."""
+        """Compute the logits, (B,) for one output, else (B, C), of cut embeddings as they crossed, one tensor per feature
+        party.
+        """
         return self.finish(self.by_example(cuts_BD, own), own)
 
     def by_example(self, cuts_BD: Sequence[Tensor], own: Features) -> list[Tensor]:  # noqa: ARG002
@@ -30,22 +32,22 @@ class LabelModel(nn.Module):
         return list(cuts_BD)
 
     def finish(self, cuts_BD: Sequence[Tensor], own: Features) -> Tensor:
-        """Logits of what ``by_example`` gives. The feature parties' cut embeddings come first, then the own one."""
+        """Compute the logits of what ``by_example`` gives. The feature parties' cut embeddings come first, then the own one."""
         parts = list(cuts_BD)
         if self.bottom is not None:
             parts.append(self.bottom(own))
         return self.predict(parts, own)
 
     def apart(self) -> AbstractContextManager[None]:
-        """Within this block the logits are those by which weights are compared: here those of use."""
+        """Give within this block the logits by which weights are compared: here those of use."""
         return nullcontext()
 
     def first_alone(self) -> AbstractContextManager[None]:
-        """Within this block the logits are of what learnt from no validation row: here those of use."""
+        """Give within this block the logits of what learnt from no validation row: here those of use."""
         return nullcontext()
 
     def predict(self, parts: Sequence[Tensor], own: Features) -> Tensor:
-        """Logits of all parts side by side, and of the own columns where there is a wide part.
+        """Compute the logits of all parts side by side, and of the own columns where there is a wide part.
 
         An ensemble that trains has a logit of each member: (B, M), or (B, M, C).
         """
@@ -74,7 +76,7 @@ class CentralizedModel(nn.Module):
         self.label = label
 
     def forward(self, features: Sequence[Features], own: Features) -> Tensor:
-        """Logits of a batch, given each feature party's columns and the label party's."""
+        """Compute the logits of a batch, given each feature party's columns and the label party's."""
         cuts_BD = [bottom(columns) for bottom, columns in zip(self.bottoms, features, strict=True)]
         logits: Tensor = self.label(cuts_BD, own)
         return logits

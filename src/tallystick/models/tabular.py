@@ -133,7 +133,7 @@ def starting_scale(asked: float | Literal["auto"], *, rows: float) -> float:
 
 
 def one_by_one(columns: Columns, features: Features) -> Tensor:
-    """Numbers and rows of the tables, as PyTorch looks them up."""
+    """Look up numbers and rows of the tables as PyTorch does."""
     embedded = [table(features.categorical_NG[:, g]) for g, table in enumerate(columns.embeddings)]
     return torch.cat([features.numeric_NF, *embedded], dim=1) if embedded else features.numeric_NF
 
@@ -208,7 +208,7 @@ class TabularTop(nn.Module):
         self.output = nn.Linear(hidden[-1] if hidden else width, outputs)
 
     def forward(self, joined_BD: Tensor) -> Tensor:
-        """Logits (B, outputs) of the concatenated cut embeddings."""
+        """Compute the logits (B, outputs) of the concatenated cut embeddings."""
         logits: Tensor = self.output(self.layers(joined_BD))
         return logits
 
@@ -238,7 +238,7 @@ class Wide(nn.Module):
 
 
 def mlp(width: int, hidden: Sequence[int], *, normalized: bool = False) -> nn.Sequential:
-    """Linear and ReLU per given width, with batch normalisation between the two if asked for."""
+    """Build linear layers and ReLU per given width, with batch normalisation between the two if asked for."""
     layers: list[nn.Module] = []
     for before, after in zip([width, *hidden[:-1]], hidden, strict=True) if hidden else ():
         layers += [nn.Linear(before, after), *([BatchNorm(after)] if normalized else []), nn.ReLU()]

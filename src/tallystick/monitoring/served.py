@@ -81,7 +81,7 @@ def monitor_served(look: ServedLook) -> Monitoring:
 
 
 def _columns(folder: RunFolder, rows: Sequence[AnsweredRow], notes: list[str]) -> list[Drift]:
-    """Own columns as the network took them, beside the training rows'."""
+    """Compare own columns as the network took them with the training rows'."""
     encoder = kept_encoder(folder)
     if encoder is None:
         notes.append("This party has no column in the model.")
@@ -133,7 +133,7 @@ def _coded(profile: CategoricalProfile, column: CategoricalColumn) -> Categorica
 
 
 def _scored(rows: Sequence[tuple[datetime, AnsweredRow]]) -> pl.DataFrame:
-    """Digest, score, by which model and when, the oldest first; no score of several classes."""
+    """Return digest, score, by which model and when, the oldest first; no score of several classes."""
     return pl.DataFrame(
         {
             KEY: [row.row for _, row in rows],
@@ -161,7 +161,7 @@ def _measured(look: ServedLook, scored: pl.DataFrame, notes: list[str]) -> list[
 
 
 def _served(answers: Sequence[KeptAnswer], every: Every) -> list[ServedPeriod]:
-    """Shares and latency by time, the earliest first."""
+    """Summarise shares and latency by time, the earliest first."""
     requests = [each for each in answers if each.rows]
     times = pl.Series([each.at.replace(tzinfo=None) for each in requests], dtype=pl.Datetime)
     parts: dict[str, list[KeptAnswer]] = {}

@@ -203,7 +203,8 @@ def refusal(error: ssl.SSLCertVerificationError) -> str:
 
 
 def tls_context(identity: Identity, *, listens: bool = False) -> ssl.SSLContext:
-    """TLS 1.3 that proves this party's identity and wants the peer's from its CAs; a dialler also wants the name it dials.
+    """Make a context of TLS 1.3 that proves this party's identity and wants the peer's from its CAs; a dialler also wants the
+    name it dials.
 
     Raises ConfigError for a certificate that TLS does not take, such as one with a short RSA key.
     """
@@ -339,7 +340,7 @@ def _read(path: Path) -> bytes:
 
 
 def _leads_to(authorities: list[x509.Certificate], own: x509.Certificate, between: list[x509.Certificate]) -> bool:
-    """Whether one of the authorities issued a certificate, or what issued it, and so on; the peer's TLS judges the rest."""
+    """Tell whether one of the authorities issued a certificate, or what issued it, and so on; the peer's TLS judges the rest."""
     last, left = own, list(between)
     while not any(_issued(authority, last) for authority in authorities):
         issuer = next((each for each in left if _issued(each, last)), None)

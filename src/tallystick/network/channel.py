@@ -130,4 +130,4 @@ Progress = Callable[[str, int, int], None]
 
 
 def no_progress(what: str, done: int, total: int) -> None:
-    """Progress that goes nowhere."""
+    """Ignore progress."""

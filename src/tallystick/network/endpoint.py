@@ -131,7 +131,7 @@ class Endpoint:
         self._loop.end(self._transport.stop())
 
     def interrupt(self) -> None:
-        """From any thread: have whoever waits for a peer here raise KeyboardInterrupt, now or when it waits next."""
+        """Have whoever waits for a peer here raise KeyboardInterrupt, now or when it waits next; from any thread."""
         self._loop.interrupt()
 
     def _raise_failures(self) -> None:

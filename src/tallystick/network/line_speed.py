@@ -43,7 +43,7 @@ class ProbeAnswer(Message, frozen=True):
 
 
 def measure_line(channel: Channel) -> MeasuredLine:
-    """Time probes: the prober's role."""
+    """Time probes, in the prober's role."""
     times = []
     for size in (*[0] * _EMPTY, PROBE_BYTES):
         began = time.perf_counter()

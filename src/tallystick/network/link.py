@@ -33,7 +33,7 @@ class Link(Protocol):
 
     @property
     def arriving(self) -> Arriving | None:
-        """The frame that is being read, if any."""
+        """Return the frame that is being read, if any."""
         ...
 
     @property

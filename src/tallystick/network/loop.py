@@ -106,7 +106,7 @@ class Loop:
         task.result()
 
     def wake(self) -> None:
-        """Something happened: let spin() return."""
+        """Let spin() return, because something happened."""
         if self._spinning:
             self._loop.stop()
 
@@ -152,7 +152,7 @@ class Loop:
         self.wake()
 
     def interrupt(self) -> None:
-        """From any thread: whoever waits here, now or later, gets KeyboardInterrupt, and an end in peace has little time left."""
+        """Give whoever waits here, now or later, KeyboardInterrupt, and an end in peace little time; from any thread."""
         with contextlib.suppress(RuntimeError):  # the loop ended this very moment
             self.later(self._hurry)
             self.later(self.fail, KeyboardInterrupt())
@@ -177,7 +177,7 @@ class Loop:
 
     @contextlib.contextmanager
     def urgent(self) -> Iterator[None]:
-        """Something is half done: while the driver computes, the housekeeper goes on with it."""
+        """Say that something is half done: while the driver computes, the housekeeper goes on with it."""
         self._half_done += 1
         try:
             yield
@@ -228,7 +228,9 @@ class Loop:
         return self._closed
 
     def ignore_interrupts(self) -> None:
-        """From here on the job is ending: being asked to end leaves an end in peace HURRY_S, and changes nothing else."""
+        """Ignore interrupts from here on, because the job is ending: being asked to end leaves an end in peace HURRY_S, and
+        changes nothing else.
+        """
         self._closing = True
 
     def end(self, first: Coroutine[Any, Any, None]) -> None:

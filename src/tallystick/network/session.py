@@ -383,7 +383,7 @@ class Session:
 
     @property
     def link(self) -> Link | None:
-        """The present link."""
+        """Return the present link."""
         return self._link
 
     # Connecting
@@ -487,7 +487,7 @@ class Session:
                 self._queue(DATA, encode_parts(Stopped(reason=reason[:4000], final=final)))
 
     def see_off(self, until: float, *, reason: str | None) -> None:
-        """After take_leave(): wait until the peer has everything and, unless it ends early, says the same."""
+        """Wait after take_leave() until the peer has everything and, unless it ends early, says the same."""
         if not self._leaving:
             return
         arrived_by = until + (sum(map(_cost, (*self._unreceived, *self._unsent))) / SLOWEST_LINE if reason is None else 0.0)

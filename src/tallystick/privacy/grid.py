@@ -43,13 +43,13 @@ class GridGaussian:
 
     @cached_property
     def step(self) -> float:
-        """The grid's step: the largest power of two that is fine enough."""
+        """Return the grid's step: the largest power of two that is fine enough."""
         most = min(self.radius / (_FINENESS * math.sqrt(self.width)), 2 * self.radius * self.multiplier / _LEAST_DEVIATION)
         return 2.0 ** math.floor(math.log2(most))
 
     @cached_property
     def deviation(self) -> float:
-        """Deviation of the continuous noise that would do, in steps."""
+        """Return the deviation of the continuous noise that would do, in steps."""
         sensitivity = 2 * self.radius * (1 + _CLIPPING_ERROR) / self.step + math.sqrt(self.width)
         return self.multiplier * sensitivity
 

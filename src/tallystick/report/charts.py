@@ -41,12 +41,12 @@ class Axis:
     end: float = 100.0
 
     def at(self, value: float) -> float:
-        """Coordinate of a value, kept within the axis."""
+        """Return the coordinate of a value, kept within the axis."""
         share = (value - self.low) / (self.high - self.low)
         return round(self.start + min(max(share, 0.0), 1.0) * (self.end - self.start), 2)
 
     def ticks(self, count: int = 5) -> list[Tick]:
-        """About ``count`` round values on the axis."""
+        """Choose about ``count`` round values on the axis."""
         step = _round_step((self.high - self.low) / count)
         digits = max(0, -math.floor(math.log10(step)))
         first = math.ceil(self.low / step - 1e-9)
@@ -87,7 +87,7 @@ class PlottedSeries:
 
     @property
     def path(self) -> str:
-        """The points as an SVG path."""
+        """Return the points as an SVG path."""
         return "M" + "L".join(f"{x:g},{y:g}" for x, y in self.points)
 
 
@@ -139,19 +139,19 @@ class Line:
 
 
 def roc_plot(lines: Sequence[Line], summary: str) -> Plot:
-    """ROC curves in a square, above the diagonal of guessing."""
+    """Plot ROC curves in a square, above the diagonal of guessing."""
     return _square("ROC curve", summary, ("false positive rate", "true positive rate"), lines, top=1.0, dotted=False)
 
 
 def reliability_plot(lines: Sequence[Line], summary: str) -> Plot:
-    """Observed against predicted rate per bin, beside the diagonal of perfect calibration."""
+    """Plot observed against predicted rate per bin, beside the diagonal of perfect calibration."""
     top = spanning([value for line in lines for value in (*line.xs, *line.ys)], floor=0.0).high
     labels = ("predicted probability", "observed rate")
     return _square("Reliability", summary, labels, lines, top=min(top, 1.0), dotted=True)
 
 
 def precision_recall_plot(lines: Sequence[Line], summary: str) -> Plot:
-    """Precision against recall."""
+    """Plot precision against recall."""
     labels = ("recall", "precision")
     return _square("Precision and recall", summary, labels, lines, top=1.0, dotted=False, diagonal=False)
 
@@ -205,7 +205,7 @@ def _square(
     dotted: bool,
     diagonal: bool = True,
 ) -> Plot:
-    """Both axes from 0 to ``top``, with their diagonal if that means something."""
+    """Draw both axes from 0 to ``top``, with their diagonal if that means something."""
     x, y = axes(400, 396, (0, top), (0, top))
     placed = [(line, _points(x, y, line.xs, line.ys)) for line in lines]
     return Plot(
@@ -227,7 +227,7 @@ def _square(
 
 
 def loss_plot(joint: TrainingSummary, own: TrainingSummary | None) -> Plot | None:
-    """Training and validation loss per epoch, the best epoch marked; None without two finite losses."""
+    """Plot training and validation loss per epoch, the best epoch marked; None without two finite losses."""
     lines = [
         _loss_line("joint, training", "muted", joint, "train_loss"),
         _loss_line("joint, validation", "joint", joint, "validation_loss"),

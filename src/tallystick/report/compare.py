@@ -43,7 +43,7 @@ class RunComparison:
     notes: list[str]
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values, for JSON."""
+        """Return plain values, for JSON."""
         return asdict(self)
 
 
@@ -114,7 +114,7 @@ def _row(name: str, values: Sequence[float | int | str | None]) -> ComparisonRow
 
 
 def _settings(results: Sequence[Result]) -> list[ComparisonRow]:
-    """Contract keys whose values differ."""
+    """List contract keys whose values differ."""
     flat = [_flat(result) for result in results]
     keys = dict.fromkeys(key for each in flat for key in each)
     return [_row(key, [each.get(key) for each in flat]) for key in keys if len({str(each.get(key)) for each in flat}) > 1]
@@ -142,7 +142,7 @@ def _leaves(value: Any, path: str = "") -> dict[str, str]:
 
 
 def _metrics(results: Sequence[Result]) -> list[ComparisonRow]:
-    """Metrics of the joint model, as measured or as shared, and of the own-columns model; the best of each is marked."""
+    """List the metrics of the joint model, as measured or as shared, and of the own-columns model; the best of each is marked."""
     rows = []
     own = [result.local_baseline for result in results]
     for found, suffix in (([_joint(result) for result in results], ""), (own, ", own columns only")):

@@ -17,7 +17,7 @@ MINUS = "\N{MINUS SIGN}"
 
 
 def number(value: float | None, *, signed: bool = False, digits: int = 4) -> str:
-    """``digits`` decimals below 10, fewer above, none from 1,000 on; a real minus sign."""
+    """Write ``digits`` decimals below 10, fewer above, none from 1,000 on; a real minus sign."""
     if value is None:
         return NOTHING
     large = abs(value)
@@ -26,7 +26,7 @@ def number(value: float | None, *, signed: bool = False, digits: int = 4) -> str
 
 
 def quantity(value: float, unit: str) -> str:
-    """Three digits and the unit, never as a power of ten: 28.1 m, 1.24 km."""
+    """Write three digits and the unit, never as a power of ten: 28.1 m, 1.24 km."""
     if unit == "m" and abs(value) >= 1000:
         value, unit = value / 1000, "km"
     if value == 0:
@@ -49,7 +49,7 @@ def spread_in_words(value: Estimate) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds for people: 0.42 s, 12.3 s, 3 min 12 s, 2 h 5 min."""
+    """Write seconds for people: 0.42 s, 12.3 s, 3 min 12 s, 2 h 5 min."""
     if seconds is None:
         return NOTHING
     if seconds < 59.95:
@@ -59,7 +59,7 @@ def duration(seconds: float | None) -> str:
 
 
 def size(count: float) -> str:
-    """Bytes for people, in powers of 1,000."""
+    """Write bytes for people, in powers of 1,000."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 999.5:
             return f"{count:.0f} {unit}" if unit == "B" or count >= 99.95 else f"{count:.1f} {unit}"

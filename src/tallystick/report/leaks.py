@@ -49,7 +49,9 @@ def _rounded(value: float) -> float:
 
 
 def _known(attack: AttackResult) -> int:
-    """Labels that an attack has to be told, as its view says; of a share, and of some in every batch, more than of any number."""
+    """Return how many labels an attack has to be told, as its view says; of a share, and of some in every batch, more than of any
+    number.
+    """
     knowing = attack.view.partition(", knowing ")[2].split(" ")[0]
     return int(knowing) if knowing.isdigit() and "every batch" not in attack.view else 0 if knowing in ("", "no") else 10**9
 
@@ -194,7 +196,7 @@ def told_headline(told: ToldColumns) -> str:
 
 
 def told_by_name(told: ToldColumns) -> list[tuple[str, dict[int, RebuiltColumn], dict[int, RebuiltColumn]]]:
-    """Each column with its figures by number of known rows, with gradients and without, the most told first."""
+    """List each column with its figures by number of known rows, with gradients and without, the most told first."""
     by_name: dict[str, tuple[dict[int, RebuiltColumn], dict[int, RebuiltColumn]]] = {}
     for place, columns in enumerate((told.columns, told.without)):
         for column in columns:
@@ -261,7 +263,7 @@ def column_promise(audit: FeatureAudit) -> str:
 
 
 def columns_by_name(audit: FeatureAudit | RowGroup) -> list[tuple[str, bool, dict[int, RebuiltColumn]]]:
-    """Each column with its figures by number of known rows, the worst first, those that were not used last."""
+    """List each column with its figures by number of known rows, the worst first, those that were not used last."""
     by_name: dict[tuple[str, bool], dict[int, RebuiltColumn]] = {}
     for column in audit.columns:
         by_name.setdefault((column.name, column.used), {})[column.known] = column
@@ -362,7 +364,7 @@ def _gain(attack: LocatedKeys) -> float:
 
 
 def _known_keys(name: str) -> int:
-    """Keys that an attack on a linkage must know; none for one that is not known here."""
+    """Return how many keys an attack on a linkage must know; none for one that is not known here."""
     row = LINKAGE_ATTACKS.get(name)
     return row.known_keys if row is not None else 0
 
@@ -392,7 +394,7 @@ def _even_without(attack: AttackResult) -> str:
 
 
 def _from_gradients_alone(found: Sequence[AttackResult]) -> str:
-    """Beside a strongest attack that may have from embeddings what it finds: what gradients tell without them."""
+    """Say what gradients tell alone, beside a strongest attack that may have from embeddings what it finds."""
     alone = next((each for each in found if each.reads == "cut gradients"), None)
     if found[0].reads != "cut gradients and cut embeddings" or alone is None or alone.auc is None:
         return ""

@@ -143,7 +143,7 @@ MOST_STEPS = 5
 
 
 def _time_ticks(x: charts.Axis) -> list[charts.Tick]:
-    """At most six marks at round times (UTC): times of day where these are less than a day apart, dates beyond."""
+    """Place at most six marks at round times (UTC): times of day where these are less than a day apart, dates beyond."""
     step = next((step for step in TICK_STEPS if x.high - x.low <= MOST_STEPS * step), None)
     if step is None:
         step = math.ceil((x.high - x.low) / (MOST_STEPS * 364 * DAY)) * 364 * DAY

@@ -84,7 +84,7 @@ def _linked(result: Result) -> Linked | None:
 
 
 def _party_colours(result: Result) -> dict[str, str]:
-    """Colour class per party: the label party's is that of its own columns, the others take turns."""
+    """Choose a colour class per party: the label party's is that of its own columns, the others take turns."""
     partners = [party.name for party in result.parties if party.role != "label"]
     return {party.name: "own" for party in result.parties if party.role == "label"} | {
         name: f"other{i % 3}" for i, name in enumerate(partners)

@@ -168,7 +168,7 @@ def _short(value: float | None) -> str:
 
 
 def _within(value: MetricValue, *, signed: bool = False, size: bool = False) -> str:
-    """Interval in brackets, or nothing; ``size`` drops the sign that both ends share."""
+    """Put the interval in brackets, or nothing; ``size`` drops the sign that both ends share."""
     low, high = value["low"], value["high"]
     if low is None or high is None:
         return ""
@@ -178,7 +178,7 @@ def _within(value: MetricValue, *, signed: bool = False, size: bool = False) -> 
 
 
 def verdict(difference: MetricValue, metric: Metric) -> str:
-    """better, worse, equal, or unclear where the interval holds zero; without an interval the value decides."""
+    """Say better, worse, equal, or unclear where the interval holds zero; without an interval the value decides."""
     value, low, high = difference["value"], difference["low"], difference["high"]
     if value is None:
         return "unclear"
@@ -190,7 +190,7 @@ def verdict(difference: MetricValue, metric: Metric) -> str:
 
 
 def kept_weights_line(training: TrainingSummary) -> str:
-    """After which step the weights were kept, and what was done with them."""
+    """Say after which step the weights were kept, and what was done with them."""
     if training.folds > 1:
         last = f", the last of them after step {training.best_step}" if training.best_step is not None else ""
         return (
@@ -213,7 +213,9 @@ def _refit_line(training: TrainingSummary) -> str:
 
 
 def dropout_line(training: TrainingSummary) -> str:
-    """Why training loss lies above validation loss, where it does at the epoch that was kept, and dropout has a part in that."""
+    """Say why training loss lies above validation loss, where it does at the epoch that was kept, and dropout has a part
+    in that.
+    """
     best = next((each for each in training.history if each.epoch == training.best_epoch), None)
     best = best or (training.history[-1] if training.history else None)
     if not training.dropout or best is None or best.train_loss is None or best.validation_loss is None:

@@ -36,7 +36,7 @@ def with_code(text: str) -> Markup:
 
 
 def script_json(text: str) -> Markup:
-    """JSON that cannot end the script element it stands in: <, > and & are written as escapes."""
+    """Write JSON that cannot end the script element it stands in: <, > and & are written as escapes."""
     return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))  # noqa: S704
 
 

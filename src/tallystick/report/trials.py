@@ -92,7 +92,7 @@ def place_labels(
 
 
 def _heights(count: int) -> Iterator[float]:
-    """Above the spot, below it, and ever further away: enough places for that many names, whatever lies there."""
+    """Yield places above the spot, below it, and ever further away: enough for that many names, whatever lies there."""
     yield -RADIUS - 1
     for step in range(1, 2 * count + 2):
         yield LINE * step / 2 - RADIUS - 1
@@ -111,7 +111,7 @@ PICTURES = (
 
 
 def sweep_plots(sweep: Sweep) -> list[Scatter]:
-    """One picture per kind of view, of labels; and one of what comes back of columns."""
+    """Plot one picture per kind of view, of labels; and one of what comes back of columns."""
     return [plot for reads, *names in PICTURES if (plot := _sweep_plot(sweep, reads, *names)) is not None]
 
 

@@ -89,7 +89,7 @@ def _merged_data(found: list[DataSummary]) -> DataSummary | None:
 
 
 def _merged_audit(found: list[Audit | None]) -> Audit | None:
-    """Each party audits what it sent: together these are all parties' views."""
+    """Put the audits together: each party audits what it sent, and together these are all parties' views."""
     audits = [audit for audit in found if audit is not None]
     if not audits:
         return None
@@ -119,7 +119,9 @@ def _merged_linkage(found: list[LinkageSummary | None]) -> LinkageSummary | None
 
 
 def _merged_importance(found: list[ImportanceSummary]) -> list[ImportanceSummary]:
-    """One per party: what the party itself says of its columns has their names, and what its peer measured has the start."""
+    """Put one summary per party together: what the party itself says of its columns has their names, and what its peer measured
+    has the start.
+    """
     merged: dict[str, ImportanceSummary] = {}
     for one in found:
         before = merged.get(one.party)

@@ -73,7 +73,7 @@ class ServedPeriod(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def partner_has(self) -> float | None:
-        """Of the rows that partners answered for, the share that all of them had; None for none."""
+        """Return the share of the rows that partners answered for that all of them had; None for none."""
         joint, absent = self.why.get("joint", 0), self.why.get("absent", 0)
         return joint / (joint + absent) if joint + absent else None
 
@@ -120,6 +120,6 @@ class Monitoring(msgspec.Struct, frozen=True, kw_only=True):
         return [each for each in [*self.columns, *([self.scores] if self.scores else [])] if each.state in ("some", "much")]
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values, for JSON."""
+        """Return plain values, for JSON."""
         values: dict[str, Any] = msgspec.to_builtins(self)
         return values

@@ -80,17 +80,17 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def role(self) -> Role | None:
-        """Role of the party whose result this is; None if it is all parties'."""
+        """Return the role of the party whose result this is; None if it is all parties'."""
         return next((party.role for party in self.parties if party.name == self.party), None)
 
     @property
     def joint(self) -> Mapping[str, MetricValue]:
-        """The joint model's metrics; none where they stay with the label party."""
+        """Return the joint model's metrics; none where they stay with the label party."""
         return self.evaluation["joint"] if self.evaluation is not None else {}
 
     @property
     def local_baseline(self) -> Mapping[str, MetricValue]:
-        """The metrics of the label party's own columns alone; none where there is no such model, or they stay with it."""
+        """Return the metrics of the label party's own columns alone; none where there is no such model, or they stay with it."""
         return (self.evaluation["local_baseline"] if self.evaluation is not None else None) or {}
 
     @property
@@ -99,7 +99,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return self.sections.leakage or Audit()
 
     def __repr__(self) -> str:
-        """One line per metric; the whole of it is in ``to_dict()``."""
+        """Write one line per metric; the whole of it is in ``to_dict()``."""
         head = f"Result of {self.contract.name!r}, run {self.run_id}: {self._told()}"
         return "\n".join([head, *(f"  {name:<9} " + "   ".join(cells) for name, cells in self._metrics())])
 
@@ -123,7 +123,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return "; ".join([*parts, f"{self.seconds:.1f} s"])
 
     def _metrics(self) -> list[tuple[str, list[str]]]:
-        """Per metric: the joint model's, and what the label party's own columns give."""
+        """Return for each metric the joint model's, and what the label party's own columns give."""
         rows = []
         for name, joint in self.joint.items():
             own = self.local_baseline.get(name)

@@ -32,7 +32,7 @@ DIGEST_BYTES = 8
 
 
 def serving_secret(folder: RunFolder) -> bytes:
-    """32 bytes that digests of keys and windows follow from, the same for as long as the run is served."""
+    """Return 32 bytes that digests of keys and windows follow from, the same for as long as the run is served."""
     secret_text = folder.noted(SERVING).get("secret")
     if isinstance(secret_text, str):
         return bytes.fromhex(secret_text)
@@ -153,7 +153,7 @@ class AnswerLog:
 
 
 def read_answers(folder: RunFolder, *, since: date | None = None) -> Iterator[KeptAnswer]:
-    """All that is kept of a run's answers from a day (UTC) on, the oldest first; raises DamagedFile."""
+    """Read all that is kept of a run's answers from a day (UTC) on, the oldest first; raises DamagedFile."""
     for day, path in _files_in(folder.path):
         if since is not None and day < since:
             continue

@@ -46,7 +46,7 @@ class Sent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     @property
     def most(self) -> int:
-        """The most that any row was."""
+        """Return the most that any row was."""
         return self.earlier + max(self.training, self.validation, self.test) + self.prediction
 
     def and_then(self, more: "Sent") -> "Sent":
@@ -130,7 +130,7 @@ class EmbeddingCharge:
 
     @classmethod
     def of(cls, contract: Contract, party: PartyFile, folder: RunFolder, *, what: str) -> "EmbeddingCharge":
-        """As the contract says."""
+        """Count as the contract says."""
         noise, bounded = noise_on_embeddings(contract), not serves_others(contract)
         return cls(noise=noise, bounded=bounded, party=party, folder=folder, what=what)
 

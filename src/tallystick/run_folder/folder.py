@@ -190,7 +190,7 @@ class RunFolder:
 
     @property
     def run_id(self) -> str:
-        """The run's id, which all its parties know; empty before they are aligned."""
+        """Return the run's id, which all its parties know; empty before they are aligned."""
         path = self.path / "alignment.safetensors"
         if not path.exists():
             return ""
@@ -205,32 +205,32 @@ class RunFolder:
 
     @property
     def result(self) -> Path:
-        """This party's result as JSON."""
+        """Return the path of this party's result as JSON."""
         return self.path / "result.json"
 
     @property
     def report(self) -> Path:
-        """This party's report."""
+        """Return the path of this party's report."""
         return self.path / "report.html"
 
     @property
     def encoder(self) -> Path:
-        """The fitted encoder of this party's columns."""
+        """Return the path of the fitted encoder of this party's columns."""
         return self.path / "encoder.json"
 
     @property
     def label_coder(self) -> Path:
-        """The label party's coding of labels."""
+        """Return the path of the label party's coding of labels."""
         return self.path / "label.json"
 
     @property
     def model(self) -> Path:
-        """This party's trained part of the network."""
+        """Return the path of this party's trained part of the network."""
         return self.path / "model.safetensors"
 
     @property
     def model_before_refit(self) -> Path:
-        """The model that the validation rows chose, where training began anew with them."""
+        """Return the path of the model that the validation rows chose, where training began anew with them."""
         return self.path / "model-before-refit.safetensors"
 
     @property
@@ -240,7 +240,7 @@ class RunFolder:
 
     @property
     def scores(self) -> Path:
-        """The label party's test rows: the joint model's score beside the label."""
+        """Return the path of the label party's test rows: the joint model's score beside the label."""
         return self.path / "scores.parquet"
 
     @property
@@ -317,7 +317,7 @@ class RunFolder:
         return replace(self, path=path, draw=lambda use: same.get(use, self.draw)(use))
 
     def store(self, name: str = "checkpoints") -> CheckpointStore:
-        """Checkpoints of the joint training, or of another one by its name."""
+        """Return the checkpoints of the joint training, or of another one by its name."""
         return CheckpointStore(self.path / name, origin=self.origin)
 
     def save_alignment(self, alignment: Alignment, *, run_id: str, table: str) -> None:
@@ -371,7 +371,7 @@ class RunFolder:
         write_tensors(self.path / NOISY_KEYS, tensors, {"of": of}, origin=self.origin, private=True)
 
     def load_noisy_keys(self, *, of: str) -> np.ndarray[Any, np.dtype[np.float64]] | None:
-        """Keys with noise that was drawn for the same keys before, if any: to draw it anew would tell more of them."""
+        """Load keys with noise that was drawn for the same keys before, if any: to draw it anew would tell more of them."""
         path = self.path / NOISY_KEYS
         if not path.exists():
             return None
@@ -407,7 +407,7 @@ class RunFolder:
         write_json(self.path / f"{name}.json", json.dumps(facts).encode(), origin=self.origin, private=private)
 
     def noted(self, name: str) -> dict[str, object]:
-        """Facts kept under a name; empty if there are none. Raises DamagedFile with what helps."""
+        """Return the facts kept under a name; empty if there are none. Raises DamagedFile with what helps."""
         path = self.path / f"{name}.json"
         if not path.exists():
             return {}
@@ -415,7 +415,7 @@ class RunFolder:
         return facts
 
     def required(self, name: str) -> dict[str, object]:
-        """Facts that a run cannot go on without; raises DamagedFile with what helps."""
+        """Return the facts that a run cannot go on without; raises DamagedFile with what helps."""
         if facts := self.noted(name):
             return facts
         raise DamagedFile(self.path / f"{name}.json", "it is missing", _HELPS[name])

@@ -132,6 +132,6 @@ def put_starting_weights(folder: RunFolder, module: nn.Module) -> None:
 
 
 def _differing(module: nn.Module, weights: Mapping[str, Tensor]) -> list[str]:
-    """Top-level parts whose weights only one of the two networks has, or has in another shape."""
+    """List the top-level parts whose weights only one of the two networks has, or has in another shape."""
     shapes = [{name: each.shape for name, each in found.items()} for found in (module.state_dict(), grown(module, weights))]
     return sorted({name.partition(".")[0] for name, _ in shapes[0].items() ^ shapes[1].items()})

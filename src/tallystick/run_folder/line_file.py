@@ -81,7 +81,7 @@ def read_lines(path: Path, *, origin: Origin) -> Iterator[bytes]:
 
 
 def _lines_of(path: Path, origin: Origin) -> Iterator[tuple[bytes, int]]:
-    """Each whole line, and how many bytes it takes in the file."""
+    """Yield each whole line, and how many bytes it takes in the file."""
     with path.open("rb") as file:
         for number, line in enumerate(file):
             if not line.endswith(b"\n"):

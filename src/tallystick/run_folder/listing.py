@@ -29,7 +29,7 @@ def folders_of(runs: Path, contract: Contract, use: str) -> list[Path]:
 
 
 def of_another_text(runs: Path, contract: Contract) -> str:
-    """Names, in brackets, a folder of the contract's name with another text, and the keys that differ; empty without one.
+    """Name, in brackets, a folder of the contract's name with another text, and the keys that differ; empty without one.
 
     Mostly somebody changed a key. A version may also have another default than the one that began the run.
     """

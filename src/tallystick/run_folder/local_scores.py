@@ -15,7 +15,7 @@ PASS = 4096  # rows of a pass that trains nothing
 
 @torch.no_grad()
 def logits_alone(model: LabelModel, dataset: Dataset, index_N: Tensor) -> Tensor:
-    """Logits by own columns at these positions, not calibrated."""
+    """Compute logits by own columns at these positions, not calibrated."""
     assert isinstance(model, BranchedModel), "the contract has a method for unaligned rows"
     model.eval()
     batches = torch.split(index_N, PASS) if len(index_N) else ()

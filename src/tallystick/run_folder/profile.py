@@ -59,7 +59,7 @@ def profile_of(frame: Frame, encoder: Encoder, rows: NDArray[np.int64]) -> Train
 
 
 def numeric_profile(name: str, values_N: NDArray[np.float64]) -> NumericProfile:
-    """Of numbers, NaN for missing."""
+    """Profile numbers, NaN for missing."""
     numbers_N = values_N[~np.isnan(values_N)]
     numbers_N.sort()
     if len(numbers_N) > POINTS:

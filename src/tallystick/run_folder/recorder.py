@@ -98,7 +98,7 @@ class ViewStore:
         return sorted(path for path in self.folder.glob("epoch-*.safetensors") if _EPOCH.fullmatch(path.name))
 
     def epochs(self) -> list[int]:
-        """Their numbers, counted from 0, in order."""
+        """List their numbers, counted from 0, in order."""
         return sorted(int(path.stem.removeprefix("epoch-")) for path in self.files())
 
     def _path(self, epoch: int) -> Path:

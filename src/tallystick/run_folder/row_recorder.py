@@ -112,7 +112,7 @@ def _fit(tensors: dict[str, Tensor], looks: Sequence[int]) -> bool:
 
 
 def one_each(index_B: Tensor) -> Tensor:
-    """One row for each position, called by it."""
+    """Return one row for each position, called by it."""
     return index_B
 
 

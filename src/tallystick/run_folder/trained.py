@@ -70,7 +70,7 @@ class Architecture:
         top: nn.Module | None = None,
         secret: bytes | None = None,
     ) -> "Architecture":
-        """As the contract says."""
+        """Build it as the contract says."""
         return cls(
             model=contract.feature_model if contract.role_of(party) == "feature" else contract.model,
             target=contract.target,
@@ -258,7 +258,7 @@ def keep_before_refit(folder: RunFolder, module: nn.Module) -> None:
 
 @contextmanager
 def before_refit(folder: RunFolder, module: nn.Module, state: TrainingState) -> Iterator[None]:
-    """Within this block a trained module is the one that the validation rows trained nothing of; raises DamagedFile."""
+    """Have a trained module within this block be the one that the validation rows trained nothing of; raises DamagedFile."""
     if not state.refit_epochs:
         yield
         return

@@ -118,7 +118,7 @@ class Open:
     """The gate where nothing is counted."""
 
     def allowed(self, names_B: Sequence[bytes], *, run: str) -> NDArray[np.bool_]:  # noqa: ARG002
-        """All."""
+        """Allow all."""
         return np.ones(len(names_B), dtype=np.bool_)
 
 
@@ -147,7 +147,7 @@ class Runs(Protocol):
 
 
 def answer_questions(channel: Channel, runs: Runs, *, gate: Gate = OPEN, agree: Callable[[Channel], None] | None = None) -> None:
-    """RowAnswer one question after the other until the label party says that there are no more.
+    """Answer one question after the other until the label party says that there are no more.
 
     Threat model: an honest-but-curious label party; no formal guarantee protects the cut embeddings beyond the contract's
     defences. This side learns which rows are asked for, and when, as the way of asking tells (``disclosure.serving_lines``).

@@ -81,7 +81,7 @@ class WhoIsAsked(Protocol):
 
     @property
     def channels(self) -> Sequence[Channel]:
-        """To each."""
+        """Return the channels to each."""
         ...
 
     def probe(self) -> None:
@@ -112,7 +112,7 @@ class Partners:
     def of_nothing(
         cls, channels: Sequence[Channel], turn: AbstractContextManager[object], *, within_s: float | None = None
     ) -> "Partners":
-        """Partners that are asked for nothing, to see whether they answer."""
+        """Ask the partners for nothing, to see whether they answer."""
         return cls(channels=channels, widths=[0] * len(channels), run="", turn=turn, within_s=within_s)
 
     def ask(self, questions: Sequence[tuple[Sequence[bytes], Sequence[int]]]) -> list[Answered]:
@@ -162,7 +162,7 @@ class Partners:
 def checked_answer(
     peer: str, answer: RowAnswer | ScoreAnswer, *, number: int, asked: int, width: int
 ) -> tuple[NDArray[np.uint8], Tensor]:
-    """Each row's state, and the numbers of those that are HERE; raises ProtocolError for what does not fit, Refused."""
+    """Check each row's state, and the numbers of those that are HERE; raises ProtocolError for what does not fit, Refused."""
     what = f"{peer}: {type(answer).__name__}"
     if answer.number != number:
         raise ProtocolError(peer, f"{what} is to question {answer.number}, expected {number}; the two sides are out of step")

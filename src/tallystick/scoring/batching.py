@@ -63,7 +63,7 @@ class Outcome:
 
     @classmethod
     def without(cls, rows: int, why: Why) -> "Outcome":
-        """No score for any."""
+        """Give no score for any."""
         return cls(why_B=[why] * rows, scores={})
 
 
@@ -373,7 +373,7 @@ def _index(is_B: NDArray[np.bool_]) -> Tensor:
 
 
 def _tell(batch: Sequence[Wanted], outcome: Outcome) -> None:
-    """Each its own rows' part."""
+    """Tell each its own rows' part."""
     start = 0
     for wanted in batch:
         rows = slice(start, start + len(wanted.keys))

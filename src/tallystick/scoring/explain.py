@@ -57,7 +57,7 @@ class Watched:
 
     @property
     def positions(self) -> Tensor:
-        """All of them, in ascending order."""
+        """Return all of them, in ascending order."""
         return torch.from_numpy(np.union1d(self.explained.numpy(), self.reference.numpy()))
 
     def watching(self, peer: int, cuts: Cuts) -> Cuts:
@@ -72,7 +72,7 @@ class Watched:
         return receive
 
     def at(self, dataset: Dataset, index_M: Tensor) -> Row:
-        """Own columns and embeddings at some of the positions."""
+        """Return own columns and embeddings at some of the positions."""
         place_M = torch.searchsorted(self.positions, index_M)
         return Row(own=dataset.features_at(index_M), cuts=[torch.cat(came)[place_M] for came in self._came.values()])
 

@@ -87,7 +87,7 @@ class AskedLabelParty:
 
     @property
     def channels(self) -> Sequence[Channel]:
-        """Of all who are asked: one."""
+        """Return the channels of all who are asked: one."""
         return (self.channel,)
 
     def ask(self, questions: Sequence[tuple[int | None, Tensor]]) -> list[Answered]:
@@ -194,7 +194,7 @@ class AskByAgreedBatch:
 
 
 def _put_together(members: Sequence[NDArray[np.int64]], answers: Sequence[Answered], place_B: NDArray[np.int64]) -> Answered:
-    """Of what came for some batches that of the wanted positions; -1 is none."""
+    """Put what came for some batches together at the wanted positions; -1 is none."""
     if not answers:
         return Answered(state_B=np.full(len(place_B), ABSENT, dtype=np.uint8), cuts_ED=[torch.empty(0, 1)])
     position_M = np.concatenate(members)

@@ -31,16 +31,16 @@ class Scoring(Protocol):
 
     @property
     def names(self) -> Sequence[str]:
-        """Names of the columns."""
+        """Return the names of the columns."""
         ...
 
     def joint(self, cuts_BD: Sequence[Tensor], own_B: Features | None) -> Columns:
-        """By all parties' columns."""
+        """Score by all parties' columns."""
         ...
 
     @property
     def alone(self) -> ByOwnColumns | None:
-        """Scores rows by own columns; None where only joint scores are given."""
+        """Return what scores rows by own columns; None where only joint scores are given."""
         ...
 
 
@@ -52,24 +52,26 @@ class Scorer:
 
     @classmethod
     def of(cls, trained: TrainedLabelParty) -> "Scorer":
-        """For a model that is not trained any more."""
+        """Take a model that is not trained any more."""
         trained.model.eval()
         return cls(trained=trained)
 
     @property
     def alone(self) -> ByOwnColumns | None:
-        """Scores rows by own columns, calibrated as the joint scores are; None where the contract has no method for that."""
+        """Return what scores rows by own columns, calibrated as the joint scores are; None where the contract has no method for
+        that.
+        """
         return self._alone if self.trained.alone is not None else None
 
     @property
     def names(self) -> list[str]:
-        """Names of the columns."""
+        """Return the names of the columns."""
         coder = self.trained.coder
         return [f"score_{name}" for name in coder.classes] if coder.type == "multiclass" else ["score"]
 
     @torch.inference_mode()
     def joint(self, cuts_BD: Sequence[Tensor], own_B: Features | None) -> Columns:
-        """By all parties' columns."""
+        """Score by all parties' columns."""
         index = whole_tiles(torch.arange(len(cuts_BD[0])))
         own = no_columns(index) if own_B is None else own_B.rows(index)
         logits = self.trained.model([cut_BD.index_select(0, index) for cut_BD in cuts_BD], own)

@@ -41,7 +41,7 @@ def own_places(side: ServingSide, alignment: Alignment) -> dict[bytes, int]:
 
 
 def _seed_of_stand_ins(secret: bytes, alignment: Alignment) -> int:
-    """None stands in on an intersection, whose rows have no universal ids."""
+    """Derive the seed of stand-ins; none stands in on an intersection, whose rows have no universal ids."""
     uids = alignment.uids_N16.tobytes() if alignment.uids_N16 is not None else b""
     digest = hashlib.blake2b(uids, key=secret[:64], digest_size=SEED_BITS // 8, person=b"serve stand-ins")
     return int.from_bytes(digest.digest(), "big")

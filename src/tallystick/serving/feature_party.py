@@ -40,7 +40,7 @@ class FeatureRun(OpenRun):
     bottom: nn.Module | None
 
     def retire(self) -> bool:
-        """At any time: questions come one after the other, and one that is being answered has all it needs."""
+        """Retire the run at any time: questions come one after the other, and one that is being answered has all it needs."""
         return True
 
     def close(self) -> None:

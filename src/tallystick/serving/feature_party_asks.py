@@ -187,7 +187,7 @@ class _OfPresentRows(nn.Module):
         self.bottom = bottom
 
     def forward(self, features: Features) -> Tensor:
-        """Their cut embeddings."""
+        """Forward the cut embeddings of these rows."""
         present_B = torch.ones(len(features), dtype=torch.bool)
         rows = ImputedFeatures(
             numeric_NF=features.numeric_NF, categorical_NG=features.categorical_NG, who_N=features.who_N, present_B=present_B

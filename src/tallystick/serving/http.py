@@ -114,7 +114,7 @@ class ScoreServer:
             return _as_json(run, rows) if kind == JSON else _as_arrow(run, rows)
 
     async def _rows(self, run: ServedRun, asked: RowsAsked, joint_until: float, until: float) -> _Rows:
-        """Joint scores for as many rows as there are by then; the others by own columns, where the contract has that."""
+        """Return joint scores for as many rows as there are by then; the others by own columns, where the contract has that."""
         parts = await self._outcomes(run, asked, joint_until)
         why_B = [why for part in parts for why in part.why_B]
         names = run.scorer.names
@@ -186,7 +186,7 @@ class ScoreServer:
         return Problem.later(503, "the partners are not here; scores follow when they are").response()
 
     async def metrics(self, request: Request) -> Response:
-        """Prometheus' page."""
+        """Write Prometheus' page."""
         try:
             self._allow(request)
         except Problem as problem:
@@ -263,7 +263,7 @@ def run_server(app: Starlette, options: ServingOptions) -> uvicorn.Server:
 
 
 async def _own(run: ServedRun, asked: RowsAsked, places: list[int], until: float) -> tuple[Features | None, list[int]]:
-    """Own columns of some rows, and which rows these are: those whose columns are known by then."""
+    """Return own columns of some rows, and which rows these are: those whose columns are known by then."""
     if asked.own is not None:
         return _picked(asked.own, places), places
     keys = [asked.keys[place] for place in places]
@@ -376,7 +376,9 @@ def _time_out(futures: "list[asyncio.Future[Outcome]]", sizes: list[int]) -> Non
 
 
 def _milliseconds(began: float, times: Times | None) -> dict[str, float]:
-    """By part: until now, and of the slowest batch the wait for it, the partners' time and all the rest of it."""
+    """Return milliseconds by part: until now, and of the slowest batch the wait for it, the partners' time and all the rest of
+    it.
+    """
     parts = {"all": time.monotonic() - began}
     if times is not None:
         scoring = times.ended - times.began - times.asked_s

@@ -27,11 +27,11 @@ class Loaded(Protocol):
 
     @property
     def run_id(self) -> str:
-        """Its id."""
+        """Return its id."""
         ...
 
     def retire(self) -> bool:
-        """Be used by nobody from now on; False while somebody still waits for what it scores."""
+        """Retire it: nobody may use it from now on; False while somebody still waits for what it scores."""
         ...
 
     def close(self) -> None:
@@ -51,7 +51,7 @@ class Promoted:
 
     @property
     def ids(self) -> list[str]:
-        """Of all these runs."""
+        """Return the ids of all these runs."""
         return [each.run_id for each in (*self.halves, *([self.candidate] if self.candidate is not None else []))]
 
 
@@ -93,12 +93,12 @@ class LoadedRuns(Generic[R]):
 
     @property
     def loaded(self) -> tuple[R, ...]:
-        """All that are loaded."""
+        """Return all that are loaded."""
         return tuple(self._runs.values())
 
     @property
     def failed(self) -> tuple[str, ...]:
-        """Those wanted that could not be loaded."""
+        """Return those wanted that could not be loaded."""
         return tuple(run_id for run_id in self._wanted if run_id in self._failed)
 
     def begin(self, first: R) -> None:

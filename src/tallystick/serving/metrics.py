@@ -72,7 +72,7 @@ class Metrics:
         self.partner_seconds.observe(partner_seconds)
 
     def observe_shadow(self, candidate: str, differences_B: NDArray[np.float64], changed: int | None) -> None:
-        """So far apart are the scores of some rows, and so many of them change side; None where there are no sides."""
+        """Observe how far apart the scores of some rows are, and how many of them change side; None where there are no sides."""
         self.shadow_rows.labels(candidate, "compared").inc(len(differences_B))
         for difference in differences_B.tolist():
             self.shadow_difference.labels(candidate).observe(difference)
@@ -94,5 +94,5 @@ class Metrics:
                 self.missing.labels(run_id, party).set(1)
 
     def text(self) -> bytes:
-        """In Prometheus' format."""
+        """Write Prometheus' format."""
         return generate_latest(self.registry)

@@ -22,16 +22,16 @@ class Problem(Exception):
 
     @classmethod
     def later(cls, status: int, detail: str, *, after_s: int = AGAIN_S) -> "Problem":
-        """One that may be gone in some seconds."""
+        """Make a problem that may be gone in some seconds."""
         return cls(status=status, detail=detail, headers={"Retry-After": str(after_s)})
 
     @property
     def facts(self) -> dict[str, Any]:
-        """As the body has it."""
+        """Return the facts as the body has them."""
         return {"status": self.status, "title": HTTPStatus(self.status).phrase, "detail": self.detail}
 
     def response(self) -> "Response":
-        """As HTTP sends it."""
+        """Make the response as HTTP sends it."""
         from starlette.responses import Response
 
         return Response(

@@ -81,7 +81,7 @@ class Reader:
 
     @classmethod
     def of(cls, contract: Contract, party: PartyFile, encoder: Encoder | None, frame: Frame) -> "Reader":
-        """For a party's table."""
+        """Make the reader of a party's table."""
         return cls(
             contract=contract,
             party=party,
@@ -93,17 +93,17 @@ class Reader:
 
     @cached_property
     def key_columns(self) -> list[str]:
-        """Columns of the key, by this party's names."""
+        """Return the columns of the key, by this party's names."""
         return [self.party.keys[key.name] for key in self.contract.alignment.keys]
 
     @cached_property
     def own_columns(self) -> list[str]:
-        """Columns that the own part of the network reads."""
+        """Return the columns that the own part of the network reads."""
         return columns_read(self.encoder)
 
     @property
     def columns(self) -> list[str]:
-        """Columns that a request may bring."""
+        """Return the columns that a request may bring."""
         return self.key_columns if self.keys_only else [*self.key_columns, *self.own_columns]
 
     def json(self, request: ScoreRequest) -> RowsAsked:
@@ -199,7 +199,7 @@ class Reader:
 
 
 def _keys_only(contract: Contract, party: PartyFile) -> str:
-    """Why no request may bring own columns, if a feature party is asked for its rows' scores."""
+    """Say why no request may bring own columns, if a feature party is asked for its rows' scores."""
     if contract.serving is None or not contract.serving.feature_party_asks:
         return ""
     if (party.serving.way or contract.serving.ways[0]) == "agreed-batch":

@@ -60,7 +60,7 @@ class ServedRun(ScoringRun):
 
     @classmethod
     def of(cls, side: ServingSide, opened: OpenRun, scorer: Scoring) -> "ServedRun":
-        """For a run as this side has it."""
+        """Take a run as this side has it."""
         return cls(
             run_id=opened.run_id,
             scorer=scorer,
@@ -71,7 +71,7 @@ class ServedRun(ScoringRun):
         )
 
     def retire(self) -> bool:
-        """Be used by nobody from now on; False while requests wait for it."""
+        """Retire it: nobody may use it from now on; False while requests wait for it."""
         return self.users.retire()
 
     def close(self) -> None:
@@ -98,7 +98,7 @@ class RunsNow:
     missing: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def facts(self) -> dict[str, Any]:
-        """As GET /v1/runs has them."""
+        """Return the facts as GET /v1/runs has them."""
         runs = [{"run_id": self.current.run_id, "state": "in use", "answers": True}]
         if self.before is not None:
             runs.append({"run_id": self.before.run_id, "state": "before", "answers": True})

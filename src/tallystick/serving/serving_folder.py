@@ -49,7 +49,7 @@ class ServingHome:
         return locked(self.path, doing="serves this contract for this party already")
 
     def secret(self) -> bytes:
-        """32 bytes that windows and the journal's digests follow from; raises DamagedFile."""
+        """Return 32 bytes that windows and the journal's digests follow from; raises DamagedFile."""
         path = self.path / "secret.json"
         origin = Origin(folder=self.path, only="secret of serving", key=self.key)
         if self.key is not None and _FOLDER in self.key.clear and path.exists() and not is_encrypted(path):

@@ -36,7 +36,7 @@ class Comparisons(Protocol):
     """Receiver of the differences."""
 
     def observe_shadow(self, candidate: str, differences_B: NDArray[np.float64], changed: int | None) -> None:
-        """So far apart are the scores of some rows, and so many of them change side; None where there are no sides."""
+        """Observe how far apart the scores of some rows are, and how many of them change side; None where there are no sides."""
         ...
 
     def skip_shadow(self, candidate: str, rows: int) -> None:

@@ -228,7 +228,7 @@ class Switching:
             )
 
     def _missing(self, lists: Mapping[str, Sequence[PromotedHalf]]) -> dict[str, tuple[str, ...]]:
-        """Each party's newest promotion, where it waits, and whoever has not promoted it."""
+        """Say each party's newest promotion, where it waits, and whoever has not promoted it."""
         ids = {name: [half.run_id for half in halves] for name, halves in lists.items()}
         newest = dict.fromkeys(found[0] for found in ids.values() if found)
         lacking = {run_id: tuple(name for name, found in ids.items() if run_id not in found) for run_id in newest}

@@ -7,7 +7,8 @@ MAX_BINS = 128
 
 
 def bin_edges(values_N: NDArray[np.floating], *, bins: int = MAX_BINS) -> tuple[float, ...]:
-    """Edges of at most ``bins`` bins, ascending and distinct: heavy values are edges of their own, the rest have equal shares.
+    """Choose the edges of at most ``bins`` bins, ascending and distinct: heavy values are edges of their own, the rest have equal
+    shares.
 
     Gorishniy, Rubachev and Babenko (2022), "On embeddings for numerical features in tabular deep learning", section 3.2.1, take
     quantiles; on a column full of one value these collapse onto it, and the other values are left with few bins. Here a value

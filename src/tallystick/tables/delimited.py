@@ -180,7 +180,7 @@ def _readings(cells: pl.Series) -> list[str]:
 
 
 def _other_words(cells: pl.Series) -> tuple[str, ...]:
-    """Words that can only mark a missing cell: a few that stand beside many different values with digits."""
+    """Return words that can only mark a missing cell: a few that stand beside many different values with digits."""
     is_word = cells.str.contains(A_WORD)
     words = cells.filter(is_word).unique()
     many_values = cells.filter(~is_word).n_unique() >= FEWEST_VALUES
@@ -188,7 +188,7 @@ def _other_words(cells: pl.Series) -> tuple[str, ...]:
 
 
 def _among(cells: pl.Series, words: Sequence[str]) -> tuple[str, ...]:
-    """Those of the words that are among the cells."""
+    """Return those of the words that are among the cells."""
     return tuple(sorted(set(cells.filter(cells.is_in(pl.Series(words, dtype=pl.String).implode())).unique().to_list())))
 
 
@@ -202,7 +202,7 @@ def _without(text: pl.Expr, words: Sequence[str]) -> pl.Expr:
 
 
 def _plain_text(cells: Spelt, *, foreign: bool) -> Spelt:
-    """Cells with the minus sign of a keyboard, without apostrophes or spaces between thousands.
+    """Return the cells with the minus sign of a keyboard, without apostrophes or spaces between thousands.
 
     Where some cells have ``foreign`` characters, all digits are ASCII's, signs of a number are too, and what cannot be seen is
     dropped.
@@ -383,7 +383,7 @@ def _read_all(files: Sequence[_Plain], separator: str, text: set[str], folder: P
 
 
 def _mixed(tables: Sequence[LazyTable]) -> set[str]:
-    """Columns that hold text in one file and something else in another."""
+    """Return the columns that hold text in one file and something else in another."""
     kinds: dict[str, set[bool]] = {}
     for table in tables:
         for name, kind in table.schema.items():
@@ -580,7 +580,7 @@ def _typed(column: pl.Series, look: _Look, decimal: str) -> pl.Expr | None:
 
 
 def _moments(text: pl.Expr) -> pl.Expr:
-    """With a T in the middle, a time of day and seconds."""
+    """Write times with a T in the middle, a time of day and seconds."""
     return (
         text.str.replace(" ", "T", literal=True)
         .str.replace(r"^(.{10})$", "${1}T00:00")

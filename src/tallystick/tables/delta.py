@@ -63,7 +63,9 @@ def _rows(
 
 
 def _completed(piece: "pa.RecordBatch", schema: "pa.Schema", partition: dict[str, Any]) -> "pa.RecordBatch":
-    """In the table's columns: those of the partition stand in no file, and those that are new in no older one."""
+    """Complete a file's rows in the table's columns: those of the partition stand in no file, and those that are new in no older
+    one.
+    """
     import pyarrow as pa
 
     columns = []
@@ -76,7 +78,7 @@ def _completed(piece: "pa.RecordBatch", schema: "pa.Schema", partition: dict[str
 
 
 def _partition(fragment: Any, found: Any) -> dict[str, Any]:
-    """Values that all rows of a file have; a column of the partition that is absent here has none."""
+    """Return the values that all rows of a file have; a column of the partition that is absent here has none."""
     from pyarrow.dataset import get_partition_keys
 
     keys = get_partition_keys(fragment.partition_expression)

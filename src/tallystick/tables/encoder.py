@@ -168,7 +168,7 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def feature_shape(self) -> FeatureShape:
-        """Shape of what encode gives."""
+        """Return the shape of what encode gives."""
         return FeatureShape(
             numeric=len(self.numeric_names),
             cardinalities=tuple(column.tables[0] for column in self.categorical),
@@ -186,14 +186,14 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def numeric_names(self) -> tuple[str, ...]:
-        """Names of the F numeric outputs: the columns, then their missing-indicators."""
+        """Return the names of the F numeric outputs: the columns, then their missing-indicators."""
         return tuple(column.name for column in self.numeric) + tuple(
             f"{column.name} is missing" for column in self.numeric if column.indicator
         )
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the encoded columns, other than sequences: the numeric outputs, then the categorical ones."""
+        """Return the names of the encoded columns, other than sequences: the numeric outputs, then the categorical ones."""
         return self.numeric_names + tuple(column.name for column in self.categorical)
 
     @property
@@ -207,7 +207,7 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def types(self) -> dict[str, pl.DataType]:
-        """A type in which each of its columns, other than sequences, has the form that it had in training."""
+        """Return a type in which each of its columns, other than sequences, has the form that it had in training."""
         return {column.name: TYPES[column.form] for column in self._columns}
 
     @property
@@ -216,7 +216,7 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def text_columns(self) -> tuple[str, ...]:
-        """Columns that were text in training: a file's cells are kept as they are written."""
+        """Return the columns that were text in training: a file's cells are kept as they are written."""
         return tuple(column.name for column in self.categorical if column.form == "text")
 
     def fitted(self, frame: Frame) -> Frame:
@@ -272,7 +272,7 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
                 pass
 
     def _records(self, frame: Frame, packing: Packing) -> NDArray[np.uint8]:
-        """Packed rows, in the order of the frame's."""
+        """Pack the rows, in the order of the frame's."""
         records_NR = np.empty((frame.height, packing.row_bytes), dtype=np.uint8)
         chunks = [slice(start, start + ENCODED_AT_A_TIME) for start in range(0, frame.height, ENCODED_AT_A_TIME)]
         indicator = 0
@@ -368,7 +368,7 @@ def _chosen_notes(
 
 
 def transformed(values_N: Floats, transform: str, knots: tuple[float, ...], scores: tuple[float, ...]) -> Floats:
-    """Numbers before they are standardised."""
+    """Transform numbers before they are standardised."""
     if transform == "log":
         size_N = np.abs(values_N)
         np.log1p(size_N, out=size_N)

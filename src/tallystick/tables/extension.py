@@ -123,7 +123,7 @@ def _grown(known: tuple[str, ...], found: Sequence[str], *, most: int) -> tuple[
 def _counts(
     before: Encoder, categorical: Sequence[CategoricalColumn], sequences: Sequence[SequenceColumn]
 ) -> list[tuple[str, int, int]]:
-    """Of each column of codes its name, and how many it had and has."""
+    """Return each column of codes by name, and how many codes it had and has."""
     counts = [
         (then.name, len(then.categories), len(now.categories)) for then, now in zip(before.categorical, categorical, strict=True)
     ]

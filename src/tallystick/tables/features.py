@@ -39,7 +39,7 @@ class SequenceShape:
 
     @property
     def columns(self) -> int:
-        """Columns of codes that it takes."""
+        """Return the columns of codes that it takes."""
         return self.length + self.has_target
 
 
@@ -82,7 +82,7 @@ class FeatureShape:
 
     @property
     def tables_built_for(self) -> tuple[int, ...]:
-        """By how many codes the width of each embedding table goes: those that there were when the network was built."""
+        """Return by how many codes the width of each embedding table goes: those that there were when the network was built."""
         return (self.built_for or self.cardinalities) + tuple(each.built_for or each.codes for each in self.sequences)
 
 
@@ -122,7 +122,7 @@ class Features:
         )
 
     def crossing(self, cuts_ND: Sequence[Tensor], index_B: Tensor) -> list[Tensor]:
-        """Of the feature parties' cut embeddings that go with these rows, those that go with the picked ones."""
+        """Pick, of the feature parties' cut embeddings that go with these rows, those that go with the picked ones."""
         return [cut_ND.index_select(0, index_B) for cut_ND in cuts_ND]
 
     def to(self, device: torch.device) -> "Features":
@@ -240,7 +240,7 @@ class PackedFeatures:
         return replace(self, rows_N=index_N if self.rows_N is None else self.rows_N.index_select(0, index_N))
 
     def unpacked(self) -> Features:
-        """All rows at once."""
+        """Unpack all rows at once."""
         return self.rows(torch.arange(len(self), device=self.records_MR.device))
 
     def to(self, device: torch.device) -> "PackedFeatures":

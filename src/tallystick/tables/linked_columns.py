@@ -60,7 +60,7 @@ class LinkedFeatures(Features):
         )
 
     def crossing(self, cuts_RD: Sequence[Tensor], index_B: Tensor) -> list[Tensor]:  # noqa: ARG002
-        """All rows that cross: the places of the picked rows are places among them."""
+        """Return all rows that cross: the places of the picked rows are places among them."""
         return list(cuts_RD)
 
 

@@ -50,7 +50,7 @@ def read_parquet(path: TableFile, table: TableConfig, *, reason: Callable[[Excep
 def pieces_of(
     path: TableFile, table: TableConfig, *, reason: Callable[[Exception], str]
 ) -> "Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]":
-    """Within this block a file's schema, and its rows in batches of some text each, checked as ``read_parquet`` says."""
+    """Give within this block a file's schema, and its rows in batches of some text each, checked as ``read_parquet`` says."""
     with _open(path, reason=reason) as file:
         schema, metadata = _without_views(file.schema_arrow), file.metadata
         # Refuse what the footer itself says of values and bytes; neither follows from the rows where a cell is a list
@@ -85,7 +85,7 @@ def _chunks(metadata: "FileMetaData", group: int | None = None) -> "Iterator[Col
 
 
 def _room() -> int:
-    """Bytes that one column may take."""
+    """Return how many bytes one column may take."""
     return limits.machine_memory() // SHARE_OF_A_COLUMN
 
 
@@ -97,14 +97,14 @@ def _too_large(path: TableFile, name: str, what: str) -> DataError:
 
 
 def _as_dictionaries(metadata: "FileMetaData") -> list[str]:
-    """Columns of text and bytes, but for those that Arrow cannot read in this form."""
+    """List columns of text and bytes, without those that Arrow cannot read in this form."""
     chunks = list(_chunks(metadata))
     unfit = {chunk.path_in_schema for chunk in chunks if NOT_AS_DICTIONARY & set(chunk.encodings)}
     return sorted({chunk.path_in_schema for chunk in chunks if chunk.physical_type == "BYTE_ARRAY"} - unfit)
 
 
 def _pieces(file: "ParquetFile", schema: "pa.Schema", table: TableConfig, path: TableFile) -> "Iterator[pa.RecordBatch]":
-    """All rows in the types of ``schema``, in batches of some text each."""
+    """Yield all rows in the types of ``schema``, in batches of some text each."""
     seen_rows, rows = _Seen(path), 0
     for group in range(file.num_row_groups):
         waiting: list[pa.RecordBatch] = []
@@ -131,7 +131,9 @@ def _without_views(schema: "pa.Schema") -> "pa.Schema":
 
 
 def _rows_at_a_time(metadata: "FileMetaData", group: int) -> int:
-    """As many as hold a piece's text, were each as long as all of the column, where every value may repeat the last."""
+    """Return as many rows as hold a piece's text, were each as long as all of the column, where every value may repeat
+    the last.
+    """
     wide = [int(chunk.total_uncompressed_size) for chunk in _chunks(metadata, group) if PREFIXED in chunk.encodings]
     return max(1, min(ROWS_IN_A_GROUP, TEXT_AT_A_TIME // max([1, *wide])))
 
@@ -165,7 +167,7 @@ def _halved(batch: "pa.RecordBatch", path: TableFile) -> "Iterator[tuple[pa.Reco
 
 
 def _text_of(column: Any) -> int:
-    """Bytes of a column's text once each of its values stands for itself; numbers take what the footer tells."""
+    """Return the bytes of a column's text once each of its values stands for itself; numbers take what the footer tells."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -39,7 +39,7 @@ def plain_key(cells: Sequence[Spelling], steps: Sequence[Sequence[Step]]) -> byt
 
 
 def _plain(text: str) -> str:
-    """As ``as_text`` spells text."""
+    """Spell a key as ``as_text`` spells text."""
     whole = _WHOLE_NUMBER.fullmatch(text) if ".0" in text else None
     text = whole[1] if whole is not None else text
     return "0" if text == "-0" else text

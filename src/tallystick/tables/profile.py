@@ -114,7 +114,7 @@ def samples_of(column: pl.Series) -> tuple[str, ...]:
 
 
 def _shown(value: object) -> str | None:
-    """Six digits of a fraction are enough for a glance; the whole part is never rounded."""
+    """Round to six digits of a fraction, enough for a glance; the whole part is never rounded."""
     if isinstance(value, float) and abs(value) < 1e6:
         value = float(f"{value:.6g}")
     return None if value is None else str(value)

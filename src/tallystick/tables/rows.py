@@ -9,12 +9,12 @@ BYTES_OF_A_ROW = 100  # at the least: its id, and where it stands
 
 
 def machine_memory() -> int:
-    """Bytes of this machine's memory."""
+    """Return the bytes of this machine's memory."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def rows_allowed(table: TableConfig) -> int:
-    """Most rows that are read of a table."""
+    """Return the most rows that are read of a table."""
     return table.max_rows if table.max_rows is not None else machine_memory() // BYTES_OF_A_ROW
 
 

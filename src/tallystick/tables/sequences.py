@@ -35,7 +35,7 @@ class SequenceColumn(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def shape(self) -> SequenceShape:
-        """Shape of what encode gives."""
+        """Return the shape of what encode gives."""
         built_for = FIRST_CATEGORY + self.built_for if self.built_for is not None else 0
         codes, has_target = FIRST_CATEGORY + len(self.items), self.target is not None
         return SequenceShape(codes=codes, length=self.length, has_target=has_target, built_for=built_for)

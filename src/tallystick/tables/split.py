@@ -92,7 +92,7 @@ def split_by_time(times: pl.Series, split: SplitConfig) -> Parts:
 
 
 def parts_of_other_times(times: pl.Series, parts_N: Parts) -> Parts:
-    """Parts of rows that came later into a split by time: the bounds are those of the first rows.
+    """Return the parts of rows that came later into a split by time: the bounds are those of the first rows.
 
     Args:
         times: of the N rows that were split, then of the others.

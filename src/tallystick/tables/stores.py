@@ -34,7 +34,7 @@ class StoredFile:
 
     @property
     def name(self) -> str:
-        """The last part of its address."""
+        """Return the last part of its address."""
         return self.key.rpartition("/")[2]
 
     def __str__(self) -> str:
@@ -156,7 +156,7 @@ def _gs(rest: str, config: StoreConfig) -> tuple[str, "FileSystem"]:
 
 
 def _abfs(rest: str, config: StoreConfig) -> tuple[str, "FileSystem"]:
-    """abfs://container@account.dfs.core.windows.net/path, as Azure writes it, or abfs://container/path with an account."""
+    """Split abfs://container@account.dfs.core.windows.net/path, as Azure writes it, or abfs://container/path with an account."""
     from pyarrow.fs import AzureFileSystem
 
     before, at, host = rest.partition("@")

@@ -37,17 +37,17 @@ class TrainedForms(Protocol):
 
     @property
     def text_columns(self) -> Collection[str]:
-        """Columns that were text."""
+        """Return the columns that were text."""
         ...
 
     @property
     def decimal(self) -> Literal[",", "."] | None:
-        """The files' sign before a fraction; None where nothing told."""
+        """Return the files' sign before a fraction; None where nothing told."""
         ...
 
     @property
     def missing(self) -> Mapping[str, tuple[str, ...]]:
-        """Words that marked a missing cell in columns of the files."""
+        """Return the words that marked a missing cell in columns of the files."""
         ...
 
 
@@ -161,7 +161,7 @@ def _stored(place: Store) -> list[StoredFile]:
 
 @contextmanager
 def _local(files: Sequence[TableFile], table: TableConfig) -> Iterator[list[Path]]:
-    """Within this block local files of the same content; what is said of a copy is said of the file in the store."""
+    """Give within this block local files of the same content; what is said of a copy is said of the file in the store."""
     stored = [file for file in files if isinstance(file, StoredFile)]
     if not stored:
         yield [file for file in files if isinstance(file, Path)]
@@ -216,7 +216,7 @@ def _ending(path: TableFile) -> str | None:
 
 
 def _joined(paths: Sequence[TableFile], parts: Sequence[pl.LazyFrame]) -> pl.LazyFrame:
-    """Parquet files of the same columns as one table; numbers of several widths take the widest."""
+    """Join Parquet files of the same columns to one table; numbers of several widths take the widest."""
     schemas = [part.collect_schema() for part in parts]
     first = schemas[0]
     for path, schema in zip(paths, schemas, strict=True):
@@ -279,7 +279,7 @@ def _database_name(table: TableConfig) -> str:
 
 
 def _reason(error: Exception, *, secret: str = "") -> str:
-    """First line of an error, without the password and without quoted cells."""
+    """Return the first line of an error, without the password and without quoted cells."""
     lines = str(error).strip().splitlines() or [""]
     text = redacted(lines[0])
     password = _password(secret)

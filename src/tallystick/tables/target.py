@@ -101,7 +101,7 @@ class LabelCoder(msgspec.Struct, frozen=True, kw_only=True):
         return labels
 
     def _codes(self, column: pl.Series) -> pl.Series:
-        """Each label's class, null for one that was not there at fitting."""
+        """Return each label's class, null for one that was not there at fitting."""
         return as_text(column).replace_strict(self.classes, list(range(len(self.classes))), default=None, return_dtype=pl.Int64)
 
     def in_units(self, values: NDArray[Any]) -> NDArray[Any]:

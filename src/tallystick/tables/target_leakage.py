@@ -55,7 +55,9 @@ def _determines(values: pl.Series, label: pl.Series) -> bool:
 
 
 def _auc(values: pl.Series, label: pl.Series) -> float | None:
-    """Area under the ROC curve of one column for a label of two values, whichever way round; ties count half (Mann-Whitney)."""
+    """Compute the area under the ROC curve of one column for a label of two values, whichever way round; ties count half (Mann-
+    Whitney).
+    """
     text = as_text(label)
     if text.n_unique() != 2:
         return None

@@ -104,7 +104,7 @@ class LogitShift:
 
 
 def _log_excess(logits_B: Tensor, floor: float) -> Tensor:
-    """log((sigmoid(l) - floor) / sigmoid(l)), and -inf where sigmoid(l) <= floor."""
+    """Compute log((sigmoid(l) - floor) / sigmoid(l)), and -inf where sigmoid(l) <= floor."""
     if floor == 0:
         return torch.zeros_like(logits_B)
     gap_B = (log(floor) - log(1 - floor)) - logits_B

@@ -54,7 +54,7 @@ class FoldedObjective:
         self._members = members
 
     def taught(self, member: int, index_B: Tensor) -> Tensor:
-        """Those of these positions that a member learns from."""
+        """Return those of these positions that a member learns from."""
         return index_B[self._fold_N.index_select(0, index_B) != member]
 
     def __call__(self, logits: Tensor, index_B: Tensor, cuts_BD: Sequence[Tensor] = ()) -> tuple[Tensor, Tensor]:
@@ -99,7 +99,7 @@ class ValidationLosses:
 
 
 def validation_losses(objective: Objective, logits: Tensor, index_N: Tensor) -> ValidationLosses:
-    """Those of logits as ``LabelModel.apart`` gives them; a single network's own loss is the common one."""
+    """Compute the losses of logits as ``LabelModel.apart`` gives them; a single network's own loss is the common one."""
     common = objective.validation_loss(logits, index_N).item()
     each = objective.validation_losses(logits, index_N) if isinstance(objective, FoldedObjective) else [common]
     return ValidationLosses(common=common, each=each)

@@ -40,15 +40,15 @@ class FeaturePeer:
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """Return its name."""
         return self.channel.peer
 
     def cuts(self, place: int, cut_rows: CutRows) -> Cuts:
-        """Its cut embeddings, as it sends them; ``place`` is its own in the contract's order."""
+        """Return its cut embeddings, as it sends them; ``place`` is its own in the contract's order."""
         return crossing(self.channel, self.width, place, cut_rows=cut_rows)
 
     def embeddings(self, joint: Sequence[Batch], rows: Sequence[int]) -> Sequence[Tensor]:
-        """Those of a message's joint batches, of so many rows."""
+        """Receive the embeddings of a message's joint batches, of so many rows."""
         cut_BD = receive_embedding(self.channel, joint[0].step, sum(rows), self.width, compression=self.compression)
         return torch.split(cut_BD.to(joint[0].index_B.device), list(rows))
 
@@ -71,15 +71,15 @@ class KeptPeer:
 
     @property
     def width(self) -> int:
-        """Its cut width."""
+        """Return its cut width."""
         return self.kept.width
 
     def cuts(self, place: int, cut_rows: CutRows) -> Cuts:  # noqa: ARG002
-        """Its cut embeddings, as they were kept."""
+        """Return its cut embeddings, as they were kept."""
         return self.kept
 
     def embeddings(self, joint: Sequence[Batch], rows: Sequence[int]) -> Sequence[Tensor]:  # noqa: ARG002
-        """Those of a message's joint batches."""
+        """Look up the embeddings of a message's joint batches."""
         return [self.kept(batch.step, batch.index_B) for batch in joint]
 
     def answer(self, step: int, grads_BD: Sequence[Tensor]) -> Sequence[Tensor]:  # noqa: ARG002

@@ -16,7 +16,8 @@ class Objective(Protocol):
     """Gives the batch's loss; it knows the labels by position, so a loss may also make labels up where there are none."""
 
     def __call__(self, logits: Tensor, index_B: Tensor, cuts_BD: Sequence[Tensor] = ()) -> tuple[Tensor, Tensor]:
-        """Scalar loss of logits (B,) or (B, C) for the given aligned positions, and the targets (B,) that it was taken by.
+        """Return the scalar loss of logits (B,) or (B, C) for the given aligned positions, and the targets (B,) that it was taken
+        by.
 
         Those of an ensemble that trains are (B, M) or (B, M, C), and the loss is the mean of its members'. ``cuts_BD`` are
         the batch's cut embeddings. Defences of what is sent hide these targets, not others.
@@ -24,7 +25,7 @@ class Objective(Protocol):
         ...
 
     def validation_loss(self, logits: Tensor, index_N: Tensor) -> Tensor:
-        """Scalar loss by which epochs are compared, on validation positions."""
+        """Return the scalar loss by which epochs are compared, on validation positions."""
         ...
 
     def fitted(self) -> dict[str, float]:
@@ -44,12 +45,13 @@ class Supervised:
         self._weight_N = weight_N
 
     def __call__(self, logits: Tensor, index_B: Tensor, cuts_BD: Sequence[Tensor] = ()) -> tuple[Tensor, Tensor]:  # noqa: ARG002
-        """Loss by the labels at these positions, and those labels."""
+        """Return the loss by the labels at these positions, and those labels."""
         target_B = self._target_N.index_select(0, index_B)
         return self._mean(logits, target_B, index_B), target_B
 
     def towards(self, logits: Tensor, index_B: Tensor, prior: Tensor, *, share: float) -> tuple[Tensor, Tensor]:
-        """As a call, but of each target ``share`` is what another model's logits ``prior`` make likely; the labels stay hard.
+        """Return what a call does, with of each target ``share`` what another model's logits ``prior`` make likely; the labels
+        stay hard.
 
         So the loss has (1 - share) of the loss by labels, and share of that by the other model's probabilities, or, of
         numbers, its predictions (Hinton, Vinyals and Dean 2015, section 2).
@@ -88,7 +90,7 @@ class Supervised:
         return self(logits, index_N)[0]
 
     def fitted(self) -> dict[str, float]:
-        """Nothing."""
+        """Return nothing: there is nothing to fit."""
         return {}
 
 

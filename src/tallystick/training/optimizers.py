@@ -105,7 +105,7 @@ class Sgd(Optimizer):
     """Stochastic gradient descent, without momentum."""
 
     def begun(self, weight: Tensor) -> dict[str, Tensor]:  # noqa: ARG002
-        """Nothing."""
+        """Ignore the beginning of a step."""
         return {}
 
     def _update(self, weights: list[Tensor], gradients: list[Tensor], kept: list[dict[str, Tensor]], rate: float) -> None:

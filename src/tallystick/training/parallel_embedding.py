@@ -28,7 +28,7 @@ ParallelFor = Callable[[Callable[[int], None], Iterable[int]], None]
 
 @contextmanager
 def parallel_embedding_lookup(module: nn.Module) -> Iterator[None]:
-    """Within this block a module's columns embed large batches with all threads, and so do the backward passes.
+    """Embed large batches of a module's columns with all threads within this block, and run the backward passes so.
 
     With a single thread there is nothing to share, and nothing changes. Nor does it for parties that are threads of one process:
     they would fight over the number of threads, which PyTorch keeps once for all threads to come.

@@ -40,7 +40,7 @@ class Batch:
 
 
 def no_positions() -> Tensor:
-    """No position at all."""
+    """Return no position at all."""
     return torch.empty(0, dtype=torch.int64)
 
 
@@ -54,7 +54,7 @@ class Phase:
 
     @property
     def parts(self) -> "EpochPositions":
-        """Its positions."""
+        """Return its positions."""
         return EpochPositions(joint_N=self.joint_N, local_N=self.local_N)
 
 
@@ -103,12 +103,12 @@ class Schedule:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Steps in a usual epoch; the last batch of a kind may be smaller."""
+        """Count the steps in a usual epoch; the last batch of a kind may be smaller."""
         return self._count(self._usual)
 
     @property
     def epochs_before(self) -> int:
-        """Epochs of the phases before."""
+        """Count the epochs of the phases before."""
         return sum(phase.epochs for phase in self.before)
 
     def steps_before(self, epoch: int) -> int:
@@ -124,7 +124,7 @@ class Schedule:
         return len(self._parts(epoch).joint_N) > 0
 
     def rows(self, epoch: int) -> int:
-        """Positions that an epoch takes."""
+        """Count the positions that an epoch takes."""
         parts = self._parts(epoch)
         return len(parts.joint_N) + len(self._repeated(parts))
 
@@ -210,7 +210,9 @@ def ignore_commit(step: int) -> None:
 
 
 def batches_per_message(training: TrainingConfig) -> int:
-    """Batches that travel together: a small message costs more than its bytes, so a long pipeline sends half of it at a time."""
+    """Return how many batches travel together: a small message costs more than its bytes, so a long pipeline sends half of it at
+    a time.
+    """
     return max(1, min(staleness_of(training) // 2, GROUPED_ROWS // training.batch_size))
 
 
@@ -249,7 +251,9 @@ def _spread(joint: Sequence[Tensor], local: Sequence[Tensor]) -> list[tuple[Tens
 
 
 def staleness_of(training: TrainingConfig) -> int:
-    """Batches that a feature party sends ahead of the gradients it has applied: 0 when synchronous, or not settled yet."""
+    """Return how many batches a feature party sends ahead of the gradients it has applied: 0 when synchronous, or not settled
+    yet.
+    """
     return training.staleness if training.mode == "pipelined" else 0
 
 
@@ -261,7 +265,8 @@ MOST_ROWS_IN_FLIGHT = 8192
 
 
 def fitting_staleness(round_trip_s: float, *, batch_size: int, batches: int) -> int:
-    """Batches in flight that fill a line of this round trip: a power of two, or 0 where training need not be pipelined.
+    """Return how many batches in flight fill a line of this round trip: a power of two, or 0 where training need not be
+    pipelined.
 
     Half of them travel while the other half is at work. A quarter of an epoch's ``batches`` is never passed.
     """

@@ -43,12 +43,12 @@ class TrainingRun:
 
     @property
     def epochs(self) -> int:
-        """Epochs in all, if training is not stopped early."""
+        """Count the epochs in all, if training is not stopped early."""
         return self.schedule.epochs_before + (self.begins.refit_epochs or self.training.epochs)
 
     @property
     def steps(self) -> int:
-        """Steps in all, if training is not stopped early."""
+        """Count the steps in all, if training is not stopped early."""
         return self.ends(self.epochs - 1)
 
     def ends(self, epoch: int) -> int:
@@ -57,7 +57,7 @@ class TrainingRun:
         return min(whole, self.begins.step + self.begins.refit_steps) if self.begins.refit_epochs else whole
 
     def rows(self, epoch: int) -> int:
-        """Positions that an epoch takes."""
+        """Count the positions that an epoch takes."""
         whole, steps = self.schedule.rows(epoch), self.ends(epoch) - self.schedule.steps_before(epoch)
         return min(whole, steps * self.training.batch_size) if self.begins.refit_epochs else whole
 

@@ -126,7 +126,7 @@ class SplitNetwork:
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
-        """Within this block all modules have the averaged weights, if the contract asks for them."""
+        """Give all modules the averaged weights within this block, if the contract asks for them."""
         with ExitStack() as stack:
             for updates in self._updates:
                 stack.enter_context(updates.averaged())

@@ -69,7 +69,7 @@ class CutObserver(Protocol):
         ...
 
     def epoch_ended(self, epoch: int) -> None:
-        """All steps of an epoch are over."""
+        """Note that all steps of an epoch are over."""
         ...
 
 
@@ -146,7 +146,7 @@ def label_step(
 
 
 def _as_crossed(grads_BD: Sequence[Tensor], by_example: Sequence[Tensor], received_RD: Sequence[Tensor]) -> list[Tensor]:
-    """Gradients by what crossed, of gradients by example: the sum over the examples that a row is linked to."""
+    """Sum gradients by example over the examples that a row is linked to: gradients by what crossed."""
     return [
         grad_BD if part_BD is row_RD else torch.autograd.grad(part_BD, row_RD, grad_BD, retain_graph=True)[0]
         for grad_BD, part_BD, row_RD in zip(grads_BD, by_example, received_RD, strict=True)

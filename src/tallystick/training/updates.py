@@ -128,7 +128,7 @@ class Updates:
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
-        """Within this block the module has the averaged weights, if the contract asks for them."""
+        """Give the module the averaged weights within this block, if the contract asks for them."""
         present = {name: weight.detach().clone() for name, weight in self._averaged.items()}
         self._put(self._averages)
         try:
@@ -182,7 +182,7 @@ class Updates:
             self.optimizer.kept[table] = shared_state
 
     def _put(self, weights: Mapping[str, Tensor]) -> None:
-        """In place: a pipelined party knows its weights by where they lie."""
+        """Put the weights in place: a pipelined party knows its weights by where they lie."""
         with torch.no_grad():
             for name, weight in weights.items():
                 self._averaged[name].copy_(weight)

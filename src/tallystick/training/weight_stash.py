@@ -8,7 +8,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 
 def weights_kept(module: nn.Module) -> AbstractContextManager[object]:
-    """Within this block a forward pass keeps copies of the module's weights, where its backward pass will read them."""
+    """Keep copies of the module's weights in a forward pass within this block, where its backward pass will read them."""
     # The graph keeps the hook and what it gives: one that held a loop, or a tensor that still knows how it was made, would be a
     # circle that Python cannot collect.
     weights = {parameter.untyped_storage().data_ptr() for parameter in module.parameters()}

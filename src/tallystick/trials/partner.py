@@ -110,7 +110,7 @@ def _features(party: PartyFile, columns: FeatureColumns, chosen: Sequence[str]) 
 
 
 def _targets(party: PartyFile, chosen: Sequence[str]) -> list[str]:
-    """Columns that the chosen sequences name as their target item: a sequence is of no use without."""
+    """Return the columns that the chosen sequences name as their target item: a sequence is of no use without."""
     return [each.target for name, each in party.sequences.items() if name in chosen and each.target is not None]
 
 

@@ -46,7 +46,7 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        """Defence and strength."""
+        """Return the defence and its strength."""
         return f"{self.defense} {self.strength}".strip()
 
 
@@ -77,7 +77,7 @@ def default_sweep(contract: Contract) -> list[tuple[str, tuple[float, ...]]]:
 def candidate_trials(
     contract: Contract, partner: SimulatedPartner, sweep: Sequence[tuple[str, Sequence[float]]]
 ) -> list[Candidate]:
-    """All that is to be tried: nothing, the contract's own defences if it has some, and the sweep, each by itself.
+    """List all that is to be tried: nothing, the contract's own defences if it has some, and the sweep, each by itself.
 
     Raises ConfigError for a strength out of range and for a defence that the target does not allow, before anything runs.
     """
@@ -199,7 +199,7 @@ def _within(value: float, low: float | None, high: float | None) -> tuple[float,
 
 
 def estimate(runs: Sequence[tuple[float, float, float]], *, floor: float = 0.0) -> results.Estimate:
-    """Mean over seeds with Student's interval, within [floor, 1]; of one run, a (value, low, high), its bootstrap interval.
+    """Average over seeds with Student's interval, within [floor, 1]; of one run, a (value, low, high), its bootstrap interval.
 
     Of two runs the smaller and the larger value: with one degree of freedom Student's interval is 13 times as wide as they are
     apart, and would nearly always be the whole range.
@@ -337,7 +337,9 @@ def _result(
 
 
 def _begun_until(until: float, candidates: int, seeds: int) -> Iterator[int]:
-    """Seed after seed through all candidates, so that the result is a whole picture at any time; the first of each always."""
+    """Begin trials seed after seed through all candidates, so that the result is a whole picture at any time; the first of each
+    always.
+    """
     for number in range(seeds * candidates):
         if number >= candidates and time.monotonic() > until:
             return
@@ -347,7 +349,7 @@ def _begun_until(until: float, candidates: int, seeds: int) -> Iterator[int]:
 def _run_all(
     tried: Sequence[Candidate], runs: Iterator[tuple[int, Outcome]], metric: str, *, pace: "_Pace", watcher: Watcher
 ) -> _Found:
-    """Whatever time, or an interrupt once a trial is over, allows."""
+    """Run what time, or an interrupt once a trial is over, allows."""
     over: dict[int, Outcome] = {}
     interrupted, lost = False, None
     try:

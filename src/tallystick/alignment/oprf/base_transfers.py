@@ -86,7 +86,7 @@ def transfer_receiver(channel: Channel, choices_T: Choices, *, rng: SecureRandom
 
 
 def _masks(elements_T: Elements, *, side: int, context: bytes = b"") -> Elements:
-    """H: a group element that nobody knows the logarithm of, for each transfer and side."""
+    """Compute H: a group element that nobody knows the logarithm of, for each transfer and side."""
     return elements_of(
         [
             _hash(b"mask", side.to_bytes(1, "big") + place.to_bytes(4, "big") + element.tobytes() + context, 64)
@@ -96,7 +96,7 @@ def _masks(elements_T: Elements, *, side: int, context: bytes = b"") -> Elements
 
 
 def _seeds(shared_T: Elements, asked_2T: Elements, public_1: Elements, *, side: Choices, context: bytes) -> Seeds:
-    """KDF over the transcript, so that a seed belongs to one transfer, side and run."""
+    """Derive seeds from the transcript, so that a seed belongs to one transfer, side and run."""
     transcript = _hash(b"transcript", public_1.tobytes() + np.ascontiguousarray(asked_2T).tobytes() + context, 32)
     seeds: Sequence[bytes] = [
         _hash(b"seed", transcript + bytes([chosen]) + place.to_bytes(4, "big") + element.tobytes(), SEED_BYTES)

@@ -69,7 +69,7 @@ class Sender:
 
 
 def outputs(input_P64: Rows, slots_P: Slots, *, salt: bytes, size: int) -> Rows:
-    """H: give the function's outputs (P, ``size``) by BLAKE2b, over the input, this run's salt and the bin's number."""
+    """Compute H: give the function's outputs (P, ``size``) by BLAKE2b, over the input, this run's salt and the bin's number."""
     assert len(salt) == SALT_BYTES
     # The salt in the message, not in the hash's parameters, which would take a tenth longer; it is one block still.
     row = [("input", np.void, CODE_BYTES), ("salt", np.void, SALT_BYTES), ("number", "<u8")]

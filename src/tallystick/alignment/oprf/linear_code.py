@@ -81,7 +81,7 @@ def _parity(symbol: int) -> int:
 
 @cache
 def _groups() -> tuple[np.ndarray[Any, np.dtype[np.intp]], ...]:
-    """For each eight data bits: which of their 256 sums every column takes."""
+    """Tabulate for each eight data bits which of their 256 sums every column takes."""
     padded_DC = np.zeros((-(-DATA_BITS // _GROUP) * _GROUP, COLUMNS), dtype=bool)
     padded_DC[:DATA_BITS] = generator()
     return tuple(np.packbits(padded_DC, axis=0, bitorder="little").astype(np.intp))

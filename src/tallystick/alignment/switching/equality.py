@@ -77,7 +77,7 @@ def _function(input_B64: Rows, span: slice, *, salt: bytes) -> Rows:
 
 
 def _padded(value_B: Words) -> Rows:
-    """Values as the code takes them (B, 16)."""
+    """Pad values as the code takes them (B, 16)."""
     words_B2 = np.zeros((len(value_B), FINGERPRINT_BYTES // 8), dtype=np.uint64)
     words_B2[:, 0] = value_B
     return words_B2.view(np.uint8)

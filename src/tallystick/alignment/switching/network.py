@@ -101,7 +101,7 @@ class Network:
             object.__setattr__(self, name, value)
 
     def layers(self) -> Iterator[Layer]:
-        """All layers, in order."""
+        """Yield all layers, in order."""
         yield from (_Parting(1 << level) for level in range(self.levels))
         yield from (_Comparing(self.width, *pair) for pair in comparisons(self.width))
         yield from (_Meeting(1 << level) for level in reversed(range(self.levels)))
@@ -113,7 +113,7 @@ class Network:
 
 
 def comparisons(width: int) -> list[tuple[int, int]]:
-    """Batcher's sorting network: which two places are compared, in order."""
+    """List which two places are compared, in order, by Batcher's sorting network."""
     pairs: list[tuple[int, int]] = []
     part = top = 1 << (width - 1).bit_length() >> 1
     while part:
@@ -165,7 +165,7 @@ def _halves(target_N: Index, *, block: int) -> tuple[Bits, Bits]:
 
 
 def _others(values_N: Values) -> Values:
-    """Of each pair, the other one's value."""
+    """Return each pair's other value."""
     return values_N.reshape(-1, 2)[:, ::-1].reshape(-1)
 
 

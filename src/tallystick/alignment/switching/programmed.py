@@ -85,7 +85,7 @@ class Bins:
 
     @property
     def count(self) -> int:
-        """Of all regions."""
+        """Count the programmed points of all regions."""
         return REGIONS * self.per_region
 
     def spans(self) -> list[slice]:

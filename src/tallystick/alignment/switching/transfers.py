@@ -114,7 +114,7 @@ def begin_as_sender(channel: Channel, *, rng: SecureRandom, salt: bytes) -> Tran
 
 
 def _leaf_pads(seeds_T16: Seeds) -> Seeds:
-    """Of each base transfer's seed, a pad for each place of its group (T, 16, 16)."""
+    """Expand each base transfer's seed to a pad for each place of its group (T, 16, 16)."""
     return Streams(seeds_T16).next_words(8 * SEED_BYTES * LEAVES).view(np.uint8).reshape(TRANSFERS, LEAVES, SEED_BYTES)
 
 

@@ -18,7 +18,7 @@ FLAT = 1e-6
 
 
 def course(view: FeatureView) -> Tensor:
-    """Uncorrelated components of the rows' looks, aligned, each of deviation 1, the largest first; float64 (N, P).
+    """Compute uncorrelated components of the rows' looks, aligned, each of deviation 1, the largest first; float64 (N, P).
 
     Where fewer than three looks were kept, as of a wide cut, those of the mean embeddings.
     """
@@ -61,7 +61,7 @@ def aligned(looks_NLD: Tensor, at_NL: Tensor) -> Tensor:
 
 
 def even_columns(x_NE: Tensor) -> Tensor:
-    """Each column centred and of deviation 1; one that hardly varies becomes 0."""
+    """Centre each column and scale it to deviation 1; one that hardly varies becomes 0."""
     centred_NE = x_NE - x_NE.mean(dim=0)
     deviation_E = centred_NE.square().mean(dim=0).sqrt()
     flat_E = deviation_E <= FLAT * deviation_E.max().clamp(min=torch.finfo(x_NE.dtype).tiny)

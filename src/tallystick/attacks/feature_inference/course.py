@@ -50,7 +50,7 @@ class CourseAttack:
 
 
 def _widths(most: int) -> Iterator[int]:
-    """How many components are tried: each time twice as many."""
+    """List how many components are tried: each time twice as many."""
     width = min(most, 4)
     while width < most:
         yield width

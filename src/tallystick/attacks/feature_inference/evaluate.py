@@ -45,7 +45,7 @@ class FeatureLeaks:
     by_attack: Mapping[tuple[str, int], float] = field(default_factory=dict)  # (attack, known): mean over columns
 
     def mean(self, known: int) -> float | None:
-        """Mean over the columns of what the strongest attack rebuilt; None if none was measured."""
+        """Average over the columns what the strongest attack rebuilt; None if none was measured."""
         values = [column.value for column in self.columns if column.known == known]
         return float(np.mean(values)) if values else None
 
@@ -207,7 +207,7 @@ class AttackPlan:
         return FeatureLeaks(columns=tuple(measured), not_measured=tuple(dict.fromkeys(unmeasured)), by_attack=by_attack)
 
     def planned(self) -> Iterator[PlannedAttack]:
-        """All attacks, in their order."""
+        """Yield all attacks, in their order."""
         for each in self._rounds():
             yield from each.attacks
 
@@ -236,7 +236,7 @@ class AttackPlan:
             yield self._knowing_rows(view_of, attacks, count)
 
     def _knowing_no_row(self, view_of: Callable[..., FeatureView], attacks: Mapping[str, FeatureInferenceAttack]) -> _Round:
-        """Attacks by starting weights, or by how each column is distributed."""
+        """Plan the attacks by starting weights, or by how each column is distributed."""
         columns, everything_N = self.columns, torch.arange(len(self.columns))
         none_K = everything_N[:0]
         view = view_of(known_K=none_K, columns_K=columns.rows(none_K), first=self.first, marginals=marginals_of(columns))
@@ -260,7 +260,7 @@ class AttackPlan:
     def _knowing_rows(
         self, view_of: Callable[..., FeatureView], attacks: Mapping[str, FeatureInferenceAttack], count: int
     ) -> _Round:
-        """Attacks with so many known rows, in each draw of them."""
+        """Plan the attacks with so many known rows, in each draw of them."""
         if reason := _cannot(count, self.columns):
             return _Round(known=count, reason=reason)
         planned: list[PlannedAttack] = []
@@ -416,7 +416,7 @@ class _Tally:
         return columns, list(self.missing.values())
 
     def means(self) -> dict[str, float]:
-        """Per attack the mean over columns, each at least 0."""
+        """Average each attack's figures over the columns, each at least 0."""
         attacks = dict.fromkeys(attack for _, attack in self.values)  # in their order: of a tie the first is shown
         return {
             attack: float(np.mean([max(0.0, float(np.mean(v))) for (_, each), v in self.values.items() if each == attack]))
@@ -431,7 +431,8 @@ def _error(gained_N: Tensor) -> float:
 
 
 def _ranked(score_NC: Tensor, code_N: Tensor, count_C: Tensor) -> tuple[float, float] | None:
-    """Of the category whose rows are ranked highest 2 AUC - 1, and its standard error for a guess (Mann and Whitney 1947).
+    """Find the category whose rows are ranked highest: 2 AUC - 1 of it, and its standard error for a guess (Mann and Whitney
+    1947).
 
     A rare category can be ranked well and never be guessed. Only what luck gives to the best category of the column in one of a
     hundred audits is beyond luck; None where no category is.
@@ -454,7 +455,7 @@ def _ranked(score_NC: Tensor, code_N: Tensor, count_C: Tensor) -> tuple[float, f
 
 
 def _r_squared(truth_N: Tensor, guess_N: Tensor) -> tuple[float, float] | None:
-    """1 less the squared error over that of the mean, and its standard error; None for a constant."""
+    """Return 1 less the squared error over that of the mean, and its standard error; None for a constant."""
     total = float((truth_N - truth_N.mean()).square().sum())
     scale = float(truth_N.abs().max()) if len(truth_N) else 0.0
     if total <= 1e-12 * max(scale, 1e-12) ** 2 * len(truth_N):

@@ -53,7 +53,7 @@ class Targets:
 
     @classmethod
     def of(cls, columns_K: ColumnValues) -> "Targets":
-        """Of the known rows."""
+        """Take the targets of the known rows."""
         parts, codes = [columns_K.numeric_NF.double()], []
         for g in range(len(columns_K.categorical)):
             code_K = columns_K.categorical_NG[:, g]

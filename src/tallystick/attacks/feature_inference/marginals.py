@@ -123,7 +123,7 @@ def at_ranks(quantile_Q: Tensor, rows: int) -> Tensor:
 
 
 def _search(z_NP: Tensor, quantile_Q: Tensor, start_PS: Tensor, *, steps: int) -> tuple[Tensor, Tensor]:
-    """Directions, and the correlation of what is projected on each with the values that its ranks have."""
+    """Find directions, and the correlation of what is projected on each with the values that its ranks have."""
     wanted_N = at_ranks(quantile_Q, len(z_NP))
     wanted_N = wanted_N - wanted_N.mean()
     wanted_N = wanted_N / wanted_N.square().mean().sqrt().clamp(min=torch.finfo(wanted_N.dtype).tiny)
@@ -142,5 +142,5 @@ def _search(z_NP: Tensor, quantile_Q: Tensor, start_PS: Tensor, *, steps: int) -
 
 
 def _by_rank(value_SN: Tensor, wanted_N: Tensor) -> Tensor:
-    """In each row the wanted values, which ascend, in the order that its own values have."""
+    """Put the wanted values of each row, which ascend, in the order that its own values have."""
     return torch.empty_like(value_SN).scatter_(1, value_SN.argsort(dim=1), wanted_N.expand_as(value_SN))

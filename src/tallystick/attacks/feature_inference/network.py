@@ -95,7 +95,7 @@ class _Loss:
         self.place_KG = torch.stack(codes, dim=1) if codes else torch.zeros(len(scaled_KF), 0, dtype=torch.int64)
 
     def __call__(self, output_BT: Tensor, some: Tensor) -> Tensor:
-        """Of the outputs for these B of the known rows."""
+        """Compute the loss of the outputs for these B of the known rows."""
         numeric_BF, score_BS = output_BT[:, : self.numeric], output_BT[:, self.numeric :]
         loss = mse_loss(numeric_BF, self.scaled_KF[some]) if self.numeric else output_BT.new_zeros(())
         if not self.place_KG.shape[1]:

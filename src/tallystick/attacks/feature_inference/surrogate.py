@@ -107,7 +107,7 @@ class _Surrogate:
 
 
 def _ridge(from_KA: Tensor, to_KT: Tensor, penalty: float) -> tuple[Tensor, Tensor]:
-    """Weights (A, T) of centred columns, and the error of each row when it is left out; by the smaller Gram matrix."""
+    """Return weights (A, T) of centred columns, and the error of each row when it is left out; by the smaller Gram matrix."""
     rows, columns = from_KA.shape
     few = columns <= rows
     gram = from_KA.T @ from_KA if few else from_KA @ from_KA.T

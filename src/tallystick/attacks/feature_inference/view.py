@@ -115,7 +115,7 @@ class SentEmbeddings:
         return cls(last_BD=step.received_BD, mean_BD=step.mean_BD, looks_BE=step.looks_BE, looks_at_BL=step.looks_at_BL)
 
     def rows(self, kept_K: Tensor) -> "SentEmbeddings":
-        """Those of some rows."""
+        """Return the values of some rows."""
         return SentEmbeddings(
             last_BD=self.last_BD[kept_K],
             mean_BD=self.mean_BD[kept_K],
@@ -125,7 +125,8 @@ class SentEmbeddings:
         )
 
     def beside(self, other: "SentEmbeddings") -> "SentEmbeddings":
-        """Both trainings' embeddings: further columns; looks at the same steps are one wider look, others are further looks.
+        """Put both trainings' embeddings beside each other: further columns; looks at the same steps are one wider look, others
+        are further looks.
 
         Of further looks the narrower cut's are filled up with zeros.
         """

@@ -59,7 +59,7 @@ class CombinedAttack:
 
 
 def _side_by_side(scores: Sequence[Scores], rows_N: Tensor, most: int) -> Tensor:
-    """Each part's score of each of these rows, less the part's mean: 0 for a row that it does not score."""
+    """Put each part's scores of these rows side by side, less the part's mean: 0 for a row that it does not score."""
     columns = []
     for score in scores:
         by_row = torch.zeros(most, dtype=torch.float64)
@@ -94,7 +94,7 @@ def _rarer_share(part_NP: Tensor) -> float:
 
 
 def _self_trained(x_NF: Tensor, score_N: Tensor, share: float, generator: torch.Generator) -> Tensor:
-    """Each row by a head that other folds' surest rows fitted."""
+    """Score each row by a head that other folds' surest rows fitted."""
     rows = len(score_N)
     rarer, other_count = max(1, round(SURE_OF_RARER * share * rows)), max(1, round(SURE_OF_OTHER * (1 - share) * rows))
     order_N = score_N.argsort(stable=True)

@@ -99,7 +99,7 @@ class LabelInferenceEvaluation:
         return self.evaluator(scores, truth_N, classes=attacked.classes, bootstrap=self.bootstrap)
 
     def usable(self) -> dict[str, LabelInferenceAttack]:
-        """All attacks that can read this view and target."""
+        """List all attacks that can read this view and target."""
         return _usable(self.stepwise[0])
 
 

@@ -129,6 +129,6 @@ class FineTunedCompletion:
 
 
 def _chances(logit_BO: Tensor) -> Tensor:
-    """Probabilities (B, C) of one logit for two classes, or of one per class."""
+    """Return the probabilities (B, C) of one logit for two classes, or of one per class."""
     logit_BC = torch.cat([torch.zeros_like(logit_BO), logit_BO], dim=1) if logit_BO.shape[1] == 1 else logit_BO
     return logit_BC.softmax(dim=1)

@@ -91,7 +91,7 @@ def _scaled(along_B: Tensor) -> Tensor:
 
 
 def _turned(view: View) -> Iterator[tuple[Tensor, Tensor]]:
-    """Of each step how far its gradients lie along their first principal direction, all turned alike, and the gradients."""
+    """Return how far each step's gradients lie along their first principal direction, all turned alike, and the gradients."""
     before_D: Tensor | None = None
     for grad_BD in matrices(view, "cut_gradient"):
         towards_D = top_direction(grad_BD)
@@ -109,7 +109,7 @@ def embeddings(view: View) -> tuple[Tensor, Tensor]:
 
 
 def later_gradients(view: View) -> tuple[Tensor, Tensor]:
-    """Of each row of the later epochs its mean gradient, and the mean of its gradients' directions, all turned the same way.
+    """Return each row's mean gradient in the later epochs, and the mean of its gradients' directions, all turned the same way.
 
     The first epoch's are left out: of the first steps' rows they are the targets, and no other row's are.
     """

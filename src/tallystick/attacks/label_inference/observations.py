@@ -64,7 +64,7 @@ def observations(view: View, target: Received) -> tuple[Tensor, Tensor]:
 
 
 def scaled_observations(view: View, target: Received, columns: Literal["alike", "each"]) -> tuple[Tensor, Tensor]:
-    """``observations``, all columns on one scale (alike) or each of one deviation, float32; kept where they are."""
+    """Scale ``observations``: all columns on one scale (alike) or each of one deviation, float32; the result is kept."""
     rows, x_ND = observations(view, target)
     if len(view.steps) == 1 and columns == "alike":  # which they are
         return rows, x_ND

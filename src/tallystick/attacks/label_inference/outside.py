@@ -56,7 +56,7 @@ class OutsideAttack:
     number: int
 
     def __call__(self, view: View, *, generator: torch.Generator) -> Scores:
-        """Scores of the attack; raises DataError, which says why, where it raises, does not end, or gives none."""
+        """Return the attack's scores; raises DataError, which says why, where it raises, does not end, or gives none."""
         message = view_message(view, self.number, seed=generator.initial_seed(), threads=torch.get_num_threads())
         answer, ended = _answer(message)
         if ended:

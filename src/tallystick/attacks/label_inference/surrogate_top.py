@@ -82,7 +82,9 @@ class SurrogateTop:
         return whole_run(view, rows, odds_NC, named=bool((known_rows(view) >= 0).any()))
 
     def _likelihoods(self, view: View, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Of each row's labels, by its gradient and by its embedding; one fit serves both guesses that are drawn alike."""
+        """Compute the likelihoods of each row's labels, by its gradient and by its embedding; one fit serves both guesses that
+        are drawn alike.
+        """
         cache = view.steps[0].observed if len(view.steps) == 1 else {}
         rows, grad_ND = observations(view, "cut_gradient")
         label_N = known_rows(view)[rows]
@@ -103,7 +105,9 @@ class SurrogateTop:
         return cache[fit]
 
     def _fitted(self, cut_ND: Tensor, grad_ND: Tensor, label_N: Tensor, classes: int, generator: torch.Generator) -> "_Surrogate":
-        """From known labels' head, or from that of some starts which explains the gradients best after a quarter of the steps."""
+        """Fit from known labels' head, or from that of some starts which explains the gradients best after a quarter of the
+        steps.
+        """
         sample = torch.randperm(len(cut_ND), generator=generator)[: self.sample]
         fitting = _Fitting(self, cut_ND[sample], grad_ND[sample], generator)
         told_N = (label_N >= 0) & (classes > 2)
@@ -191,7 +195,7 @@ class _Surrogate(torch.nn.Module):
         return self.predicted(cut_SD) - spread
 
     def _linear(self, cut_SD: Tensor, grad_SD: Tensor) -> tuple[Tensor, Tensor]:
-        """Of what each label would send, (p - y) J, its product with the gradient and its squared length."""
+        """Return for what each label would send, (p - y) J, its product with the gradient and its squared length."""
         mean_SD = self.logits(cut_SD).softmax(dim=1) @ self.weight_DC.T
         along_SC = (grad_SD * mean_SD).sum(dim=1, keepdim=True) - grad_SD @ self.weight_DC
         across_SC = mean_SD.square().sum(dim=1, keepdim=True) - 2 * mean_SD @ self.weight_DC

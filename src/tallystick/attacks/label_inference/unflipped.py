@@ -77,7 +77,7 @@ class UnflippedAttack:
         return whole_run(view, rows, true_N.logit() + torch.where(replaced_N, epsilon, -epsilon))
 
     def _predicted(self, x_NF: Tensor, replaced_N: Tensor, generator: torch.Generator) -> Tensor:
-        """Each row's chance of a replaced label of 1, by a head that other folds' rows fitted."""
+        """Predict each row's chance of a replaced label of 1, by a head that other folds' rows fitted."""
         fold_N = torch.randint(FOLDS, (len(x_NF),), generator=generator)
         chance_N = torch.zeros(len(x_NF), dtype=torch.float64)
         for fold in range(FOLDS):

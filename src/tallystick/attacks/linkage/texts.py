@@ -280,6 +280,6 @@ def _share(name: str, right_T: np.ndarray[tuple[int, ...], np.dtype[np.bool_]], 
 
 
 def _centred(matrix: Floats) -> Floats:
-    """Inner products of what is left when the mean is taken away."""
+    """Take the mean away and return the inner products of what is left."""
     mean = matrix.mean(axis=0)
     return np.asarray(matrix - mean - mean[:, None] + mean.mean())

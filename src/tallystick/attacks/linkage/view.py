@@ -146,7 +146,7 @@ class LinkageAttack(Protocol[V_contra]):
 
 
 def links_of(view: LabelPartyView) -> tuple[Integers, Integers, Integers]:
-    """Every link as (position, number, place among the position's links), by number."""
+    """List every link as (position, number, place among the position's links), by number."""
     position_L, place_L = np.nonzero(view.numbers_NK >= 0)
     number_L = view.numbers_NK[position_L, place_L]
     order_L = np.argsort(number_L, kind="stable")

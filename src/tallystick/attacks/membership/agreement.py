@@ -95,7 +95,8 @@ class ToldLabelAgreement:
 
 
 def _sides(view: View) -> tuple[Tensor, Tensor]:
-    """On which side of their batches' main directions a row's gradients are on average, the rarer being positive; and how often.
+    """Return on which side of their batches' main directions a row's gradients are on average, the rarer being positive; and how
+    often.
 
     Where labels are even a batch cannot tell which side is which: a step that goes against the other epochs' is turned.
     """
@@ -178,7 +179,7 @@ class OwnColumnAgreement:
         return "it reads the columns of the party that receives, which are not in the view"
 
     def _likelier(self, given_MP: Tensor, x_MD: Tensor, fitted: Tensor, scored: Tensor) -> Tensor:
-        """Twice the log of how much likelier the scored rows' embeddings are given their own parts, less a constant."""
+        """Return twice the log of how much likelier the scored rows' embeddings are given their own parts, less a constant."""
         mean_P, mean_D = given_MP[fitted].mean(dim=0), x_MD[fitted].mean(dim=0)
         a_FP, b_FD = given_MP[fitted] - mean_P, x_MD[fitted] - mean_D
         gram_PP = a_FP.T @ a_FP / max(len(fitted), 1) + self.penalty * torch.eye(a_FP.shape[1], dtype=a_FP.dtype)
@@ -220,7 +221,7 @@ class _Pairs:
         return cls(rows_M=rows_M, x_MD=x_MD, label_M=label_N[rows_M] if labelled else None)
 
     def scores(self, view: View, score_M: Tensor | None) -> Scores:
-        """One per row; none at all where there is nothing to score by."""
+        """Return one score per row; none at all where there is nothing to score by."""
         score_N, count_N = (torch.zeros(view.rows, dtype=torch.float64) for _ in range(2))
         if score_M is not None:
             score_N[self.rows_M], count_N[self.rows_M] = score_M, 1.0
@@ -228,7 +229,7 @@ class _Pairs:
 
 
 def _halves(rows: int, generator: torch.Generator) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """Two halves at random, each fitted to and scored by the other."""
+    """Split rows at random in two halves, each fitted to and scored by the other."""
     one, other = torch.tensor_split(torch.randperm(rows, generator=generator), 2)
     return (one, other), (other, one)
 

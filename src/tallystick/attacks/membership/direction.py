@@ -50,7 +50,7 @@ class DirectionFlips:
 
 
 def oriented_cosine(grad_BD: Tensor) -> Tensor:
-    """Cosine of each gradient with the batch's main direction, oriented so that the rarer side of 0 is positive.
+    """Return the cosine of each gradient with the batch's main direction, oriented so that the rarer side of 0 is positive.
 
     A cut gradient is (p - y) times the top model's slope at that row. Slopes are much alike, so the sign of the cosine tells
     the labels apart; residuals of a fitted model add up to 0, so the rarer label has the longer gradients.

@@ -110,7 +110,7 @@ def _view_of(received: Received, steps: Sequence[StepView], present_U: Tensor, *
 
 
 def _why_not(attack: Attack, view: View, present_N: Tensor) -> str:
-    """Why an attack gave nothing to measure: never because nothing leaks."""
+    """Say why an attack gave nothing to measure: never because nothing leaks."""
     if bool((present_N == present_N[0]).all()):
         return (
             f"the sending side has {'every' if present_N[0] else 'no'} one of the recorded rows: there is nothing to tell apart"

@@ -111,12 +111,12 @@ class Asked:
 
     @property
     def features(self) -> tuple[str, ...]:
-        """The feature parties."""
+        """List the feature parties."""
         return tuple(name for name in self.parties[1:] if name != HELPER)
 
     @property
     def roles(self) -> dict[str, Role]:
-        """Every party's role, in the contract's order."""
+        """Return every party's role, in the contract's order."""
         roles: dict[str, Role] = {self.parties[0]: "label", **dict.fromkeys(self.features, "feature")}
         return {**roles, HELPER: "helper"} if self.facts.helper else roles
 
@@ -176,7 +176,7 @@ def _note(columns: FoundColumns, found: str | None, use: str) -> str:
 
 
 def _name(party: str) -> str:
-    """In quotes where YAML would read a number, or nothing."""
+    """Put the name in quotes where YAML would read a number, or nothing."""
     return party if party[0].isalpha() and party not in ("null", "true", "false") else _quoted(party)
 
 

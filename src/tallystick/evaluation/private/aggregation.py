@@ -47,7 +47,7 @@ class SecureSum(CountingMechanism):
 
     @property
     def least_clients(self) -> int:
-        """As many as are taken as honest, and two at least."""
+        """Return as many clients as are taken as honest, and two at least."""
         return self.honest or 2
 
     @property
@@ -57,59 +57,59 @@ class SecureSum(CountingMechanism):
 
     @property
     def reveals(self) -> str:
-        """The sums alone."""
+        """Say that the sums alone are revealed."""
         exact = "the score histogram" if self.inner.needs_totals else "the number of rows"
         return f"only sums over all clients: {exact} and the noisy answer of {self.inner.name}"
 
     @property
     def needs_totals(self) -> bool:
-        """As the inner mechanism."""
+        """Ask the inner mechanism."""
         return self.inner.needs_totals
 
     @property
     def epsilon(self) -> float:  # type: ignore[override]
-        """As the inner mechanism."""
+        """Return the inner mechanism's epsilon."""
         return self.inner.epsilon
 
     @property
     def sensitivity(self) -> float:
-        """As the inner mechanism: one label sits with one client."""
+        """Return the inner mechanism's sensitivity: one label sits with one client."""
         return self.inner.sensitivity
 
     @property
     def event(self) -> Event:
-        """As the inner mechanism."""
+        """Return the inner mechanism's event."""
         return self.inner.event
 
     @property
     def counted(self) -> CountingMechanism:
-        """The inner mechanism."""
+        """Return the inner mechanism."""
         return self.inner
 
     @property
     def title(self) -> str:
-        """Both names."""
+        """Return both names."""
         return f"{self.name} of {self.inner.name}"
 
     @property
     def widest_scale(self) -> float:
-        """As the inner mechanism."""
+        """Return the inner mechanism's widest scale."""
         return self.inner.widest_scale
 
     def shares_of(self, clients: int | None) -> int | None:
-        """One for every client."""
+        """Return one share for every client."""
         return clients
 
     def predicted_error(self, assumed: Population) -> float:
-        """As the inner mechanism counts, with the noise of the sum."""
+        """Predict the error as the inner mechanism counts, with the noise of the sum."""
         return self.inner.predicted_error(replace(assumed, clients=assumed.clients / self.honest if self.honest else 1))
 
     def bins(self, grid: ScoreBins) -> ScoreBins:
-        """As the inner mechanism."""
+        """Return the inner mechanism's bins."""
         return self.inner.bins(grid)
 
     def answer(self, positives_B: Ints, negatives_B: Ints, bins: ScoreBins, *, noise: NoiseSource) -> Ints:
-        """As the inner mechanism."""
+        """Answer as the inner mechanism does."""
         return self.inner.answer(positives_B, negatives_B, bins, noise=noise)
 
     def noise(self, bins: ScoreBins, *, source: NoiseSource, shape: tuple[int, ...] = (), shares: int | None = None) -> Ints:
@@ -123,9 +123,9 @@ class SecureSum(CountingMechanism):
         return self.inner.noise(bins, source=source, shape=shape, shares=self.honest or shares)
 
     def estimate(self, total_L: Ints, bins: ScoreBins) -> tuple[Floats, Floats]:
-        """As the inner mechanism."""
+        """Estimate as the inner mechanism does."""
         return self.inner.estimate(total_L, bins)
 
     def predicted_sd(self, population: Population) -> float:
-        """As the inner mechanism with a single client."""
+        """Predict the deviation as the inner mechanism does with a single client."""
         return self.inner.predicted_sd(replace(population, clients=population.clients / self.honest if self.honest else 1))

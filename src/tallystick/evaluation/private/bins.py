@@ -127,17 +127,17 @@ class Population:
 
     @property
     def positives(self) -> float:
-        """Number of positives."""
+        """Count the positives."""
         return self.rows * self.positive_rate
 
     @property
     def negatives(self) -> float:
-        """Number of negatives."""
+        """Count the negatives."""
         return self.rows * (1 - self.positive_rate)
 
     @property
     def separation(self) -> float:
-        """Distance d of the two classes on the latent axis."""
+        """Return the distance d of the two classes on the latent axis."""
         return math.sqrt(2) * NormalDist().inv_cdf(self.auc)
 
     def score(self, latent: Floats) -> Floats:

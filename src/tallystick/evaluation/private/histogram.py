@@ -30,7 +30,7 @@ class _LaplaceCounts(CountingMechanism):
 
     @property
     def widest_scale(self) -> float:
-        """All counts get the same."""
+        """Return the scale that all counts get."""
         return self.scale
 
 
@@ -60,17 +60,17 @@ class LabelHistogram(_LaplaceCounts):
 
     @classmethod
     def tuned(cls, epsilon: float, population: Population) -> "LabelHistogram":  # noqa: ARG003
-        """With fine bins, whatever the population."""
+        """Choose fine bins, whatever the population."""
         return cls(epsilon=epsilon, count=FINE_BINS)
 
     @property
     def sensitivity(self) -> float:
-        """A flipped label moves one count by one."""
+        """Return 1: a flipped label moves one count by one."""
         return 1.0
 
     @property
     def event(self) -> Event:
-        """Pure label DP."""
+        """Return the event: pure label DP."""
         return PureDP(epsilon=self.epsilon)
 
     def bins(self, grid: ScoreBins) -> ScoreBins:
@@ -128,12 +128,12 @@ class RecordHistogram(_LaplaceCounts):
 
     @property
     def sensitivity(self) -> float:
-        """A replaced record leaves one cell and enters another."""
+        """Return 2: a replaced record leaves one cell and enters another."""
         return 2.0
 
     @property
     def event(self) -> Event:
-        """Pure DP for records."""
+        """Return the event: pure DP for records."""
         return PureDP(epsilon=self.epsilon, unit="record")
 
     def bins(self, grid: ScoreBins) -> ScoreBins:  # noqa: ARG002 - the edges are fixed beforehand

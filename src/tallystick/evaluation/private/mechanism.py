@@ -37,12 +37,12 @@ class Mechanism(Protocol):
 
     @property
     def epsilon(self) -> float:
-        """The epsilon asked for."""
+        """Return the epsilon asked for."""
         ...
 
     @property
     def sensitivity(self) -> float:
-        """Largest L1 (Gaussian noise: L2) change of the exact answer between neighbours."""
+        """Return the largest L1 (Gaussian noise: L2) change of the exact answer between neighbours."""
         ...
 
     @property
@@ -92,13 +92,13 @@ class CountingMechanism(ABC):
 
     @property
     def least_clients(self) -> int:
-        """Fewest clients that must take part."""
+        """Return the fewest clients that must take part."""
         return 1
 
     @property
     @abstractmethod
     def sensitivity(self) -> float:
-        """Largest L1 (Gaussian noise: L2) change of the exact answer between neighbours."""
+        """Return the largest L1 (Gaussian noise: L2) change of the exact answer between neighbours."""
 
     @property
     @abstractmethod
@@ -107,17 +107,17 @@ class CountingMechanism(ABC):
 
     @property
     def counted(self) -> "CountingMechanism":
-        """The mechanism that counts: itself, or the one that a sum wraps."""
+        """Return the mechanism that counts: itself, or the one that a sum wraps."""
         return self
 
     @property
     def title(self) -> str:
-        """Its name, with what it wraps."""
+        """Return its name, with what it wraps."""
         return self.name
 
     @property
     def widest_scale(self) -> float:
-        """The widest noise that it draws."""
+        """Return the widest noise that it draws."""
         return 0.0
 
     @property
@@ -126,7 +126,7 @@ class CountingMechanism(ABC):
         return True
 
     def shares_of(self, clients: int | None) -> int | None:  # noqa: ARG002
-        """In how many shares its noise is drawn; None for whole noise at every client."""
+        """Return in how many shares its noise is drawn; None for whole noise at every client."""
         return None
 
     @abstractmethod

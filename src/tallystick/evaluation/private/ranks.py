@@ -64,13 +64,14 @@ class TwoStatistics(CountingMechanism):
 
     @property
     def sensitivity(self) -> float:
-        """Of S, in ranks; that of P is 1."""
+        """Return the sensitivity of S, in ranks; that of P is 1."""
         return 0.5
 
     @property
     def units(self) -> int:
-        """Units per rank of 1: a power of two, smaller where epsilon is, so that the noise on S can be drawn in shares; what
-        is lost to rounding is little beside noise that wide."""
+        """Return the units per rank of 1: a power of two, smaller where epsilon is, so that the noise on S can be drawn in
+        shares; what is lost to rounding is little beside noise that wide.
+        """
         units = RANK_UNITS
         while units > 2 and units * self.sensitivity / (self.split * self.epsilon) > WIDEST_SHARE:
             units //= 2
@@ -78,17 +79,17 @@ class TwoStatistics(CountingMechanism):
 
     @property
     def scales(self) -> tuple[float, float]:
-        """Scales of the noise on S (in units) and on P."""
+        """Return the scales of the noise on S (in units) and on P."""
         return self.units * self.sensitivity / (self.split * self.epsilon), 1 / ((1 - self.split) * self.epsilon)
 
     @property
     def widest_scale(self) -> float:
-        """The wider of the two."""
+        """Return the wider of the two."""
         return max(self.scales)
 
     @property
     def event(self) -> Event:
-        """Pure label DP."""
+        """Return the event: pure label DP."""
         return PureDP(epsilon=self.epsilon)
 
     def bins(self, grid: ScoreBins) -> ScoreBins:
@@ -96,7 +97,7 @@ class TwoStatistics(CountingMechanism):
         return grid
 
     def bins_of(self, scores_N: Floats) -> ScoreBins:
-        """Exact ranks: a bin per distinct score."""
+        """Give each distinct score a bin of its own: exact ranks."""
         return ScoreBins.exact(scores_N)
 
     def order_within(self, total_L: Ints, bins: ScoreBins) -> float:  # noqa: ARG002
@@ -112,13 +113,13 @@ class TwoStatistics(CountingMechanism):
         return float(np.sqrt(np.sum(shares_B**4)) / 2)
 
     def rounding(self, total_L: Ints, shape: tuple[int, ...], *, source: NoiseSource) -> Ints:
-        """S is rounded with a coin per positive, at most as uncertain as a fair one."""
+        """Return the rounding's part: S is rounded with a coin per positive, at most as uncertain as a fair one."""
         coins = max(int(total_L[1]), 0)
         ranks = source.binomial(np.full(shape, coins), 0.5) - coins // 2
         return np.stack([ranks, np.zeros_like(ranks)], axis=-1)
 
     def predicted_error(self, assumed: Population) -> float:
-        """Its ranks are exact, so nothing is hidden."""
+        """Predict no error by bins: its ranks are exact, so nothing is hidden."""
         return self.predicted_sd(assumed)
 
     def answer(self, positives_B: Ints, negatives_B: Ints, bins: ScoreBins, *, noise: NoiseSource) -> Ints:  # noqa: ARG002
@@ -176,22 +177,22 @@ class RandomisedResponse(CountingMechanism):
 
     @property
     def draws_shares(self) -> bool:
-        """Flips have no shares."""
+        """Tell whether noise is drawn in shares: flips have none."""
         return False
 
     @property
     def flip_probability(self) -> float:
-        """Chance that a label is reported wrongly."""
+        """Return the chance that a label is reported wrongly."""
         return 1 / (1 + math.exp(self.epsilon))
 
     @property
     def sensitivity(self) -> float:
-        """One label."""
+        """Return 1: one label."""
         return 1.0
 
     @property
     def event(self) -> Event:
-        """Pure label DP."""
+        """Return the event: pure label DP."""
         return PureDP(epsilon=self.epsilon)
 
     def bins(self, grid: ScoreBins) -> ScoreBins:  # noqa: ARG002 - the thresholds are fixed beforehand
@@ -205,7 +206,7 @@ class RandomisedResponse(CountingMechanism):
         return np.concatenate([truthful + flipped, positives_B + negatives_B - truthful - flipped], axis=-1)
 
     def noise(self, bins: ScoreBins, *, source: NoiseSource, shape: tuple[int, ...] = (), shares: int | None = None) -> Ints:  # noqa: ARG002
-        """No noise besides the flips, which have no shares either."""
+        """Draw no noise besides the flips, which have no shares either."""
         if shares is not None:
             raise ConfigError(
                 "randomised response adds no noise to its counts, so there is nothing to share; sum another mechanism securely"

@@ -36,12 +36,12 @@ class NoisyScores:
 
     @property
     def sensitivity(self) -> float:
-        """A score lies in [0, 1]."""
+        """Return 1: a score lies in [0, 1]."""
         return 1.0
 
     @property
     def event(self) -> Event:
-        """Nothing is promised about labels."""
+        """Return the event: nothing is promised about labels."""
         return NotPrivate()
 
     def perturb(self, scores_N: Floats, *, noise: NoiseSource) -> Floats:

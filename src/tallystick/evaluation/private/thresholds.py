@@ -54,7 +54,7 @@ class ThresholdCounts(CountingMechanism):
 
     @property
     def sensitivity(self) -> float:
-        """L1: two counts per threshold (four as published); L2 for Gaussian noise."""
+        """Return L1: two counts per threshold (four as published); L2 for Gaussian noise."""
         if self.kind == "gaussian":
             return math.sqrt(2 * self.thresholds)
         return float({"published": 4, "correct": 2}[self.accounting] * self.thresholds)
@@ -68,17 +68,17 @@ class ThresholdCounts(CountingMechanism):
 
     @property
     def draws_shares(self) -> bool:
-        """Laplace noise is drawn in shares, Gaussian noise is not."""
+        """Tell whether noise is drawn in shares: Laplace noise is, Gaussian noise is not."""
         return self.kind == "laplace"
 
     @property
     def widest_scale(self) -> float:
-        """All counts get the same."""
+        """Return the scale that all counts get."""
         return self.scale
 
     @property
     def event(self) -> Event:
-        """Pure label DP, or one Gaussian release."""
+        """Return the event: pure label DP, or one Gaussian release."""
         if self.kind == "gaussian":
             return GaussianDP(noise_multiplier=self.scale / self.sensitivity)
         return PureDP(epsilon=self.epsilon)
@@ -105,7 +105,7 @@ class ThresholdCounts(CountingMechanism):
         )
 
     def order_within(self, total_L: Ints, bins: ScoreBins) -> float:  # noqa: ARG002
-        """Of the paper's curve not even the bias is known."""
+        """Return 0: of the paper's curve not even the bias is known."""
         return 0.0
 
     def estimate(self, total_L: Ints, bins: ScoreBins) -> tuple[Floats, Floats]:

@@ -65,7 +65,7 @@ def align_or_keep(job: Job, keys: Keys, *, anew: bool, run_id: str) -> Alignment
 
 
 def with_noise(contract: Contract, party: PartyFile, folder: RunFolder, keys: Keys, *, what: str) -> Keys:
-    """Keys with the contract's noise, charged to this party's ledger before it is drawn; one draw for a key, in every run."""
+    """Add the contract's noise to keys, charged to this party's ledger before it is drawn; one draw for a key, in every run."""
     terms = contract.alignment.similarity
     event = key_event(terms) if terms is not None else None
     if terms is None or event is None or keys.similar is None:
@@ -185,14 +185,14 @@ def _spelt_differently(job: Job) -> str:
 
 
 def max_rows(contract: Contract, own: int, *, expected: int = 0) -> int:
-    """Most ids that a party with ``own`` ids takes part with, or accepts."""
+    """Return how many ids a party with ``own`` ids takes part with, or accepts, at most."""
     if contract.alignment.max_rows is not None:
         return contract.alignment.max_rows
     return min(max(usual_max_rows(own), expected), MAX_IDS)
 
 
 def max_positions(contract: Contract, own: int) -> int:
-    """Most rows of the label party that a feature party with ``own`` ids accepts for these."""
+    """Return how many rows of the label party a feature party with ``own`` ids accepts for these, at most."""
     if contract.alignment.max_rows is not None:
         return contract.alignment.max_rows
     return min(max(ROWS_OF_AN_ID * own, USUAL_ROWS), MAX_IDS)

@@ -74,7 +74,7 @@ class Ahead:
 
     @property
     def what(self) -> str:
-        """The job in words."""
+        """Say what the job is."""
         if self.trials is not None:
             return f"{self.trials} trials, each charged like a run,"
         if self.predicts:

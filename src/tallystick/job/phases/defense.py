@@ -158,7 +158,7 @@ def training_charged(folder: RunFolder) -> bool:
 
 
 def key_stream(secret: bytes, use: bytes) -> RandomBytes:
-    """Cryptographically random bytes that follow from a secret key and a use: the ChaCha20 key stream of that use's own key."""
+    """Derive random bytes from a secret key and a use: the ChaCha20 key stream of that use's own key."""
     key = hashlib.blake2b(use, key=secret, digest_size=32).digest()
     encryptor = Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor()
 

@@ -123,7 +123,9 @@ def _crossing(job: Job, trained: TrainedLabelParty, dataset: Dataset) -> list[Cu
 
 
 def take_part(job: Job, trained: TrainedFeatureParty, dataset: Dataset, *, run_id: str) -> Evaluated:
-    """Feature party: embed the test rows, and those by which columns are measured; then learn what may leave the label party."""
+    """Embed the test rows, as a feature party, and those by which columns are measured; then learn what may leave the label
+    party.
+    """
     channel = job.channels[job.contract.label_party]
     batches = dataset.test_batches(dataset.resolved(job.contract.training).batch_size)
     what = f"evaluation of {job.contract.name}, run {run_id}"
@@ -378,7 +380,7 @@ def _better(job: Job, own: Dataset, network: _Baseline, best: float, *, anew: bo
 
 
 def _boosted(job: Job, own: Dataset) -> tuple[Boosted, int]:
-    """Boosting fitted on the training rows, and on how many of them."""
+    """Fit boosting on the training rows, and say on how many of them."""
     labels_here, seed = own.known_labels, job.contract.seed
     fitted_N = sampled_rows(own.train_N, MOST_ROWS, seed=seed)
     weights = labels_here.weight_N[fitted_N] if labels_here.weight_N is not None else None

@@ -47,7 +47,7 @@ class Measured:
 def send_columns(
     job: Job, bottom: nn.Module, dataset: Dataset, channel: Channel, sending: Sending, passes: PassRecorder | None
 ) -> None:
-    """Feature party: embed validation rows once more and, if the contract says so, with each own column shuffled.
+    """Embed validation rows once more, as a feature party, and, if the contract says so, with each own column shuffled.
 
     ``sending`` is told before rows are sent, ``passes`` keeps them for the audit.
     """
@@ -88,7 +88,7 @@ def send_columns(
 def measure_columns(
     job: Job, trained: TrainedLabelParty, dataset: Dataset, *, kept: Sequence[KeptCuts] | None = None
 ) -> Measured | None:
-    """Label party: score the joint model with one column shuffled after the other; None where the contract measures none.
+    """Score the joint model with one column shuffled after the other, as the label party; None where the contract measures none.
 
     The validation rows' embeddings are ``kept`` ones, or sent once more.
     """
@@ -142,7 +142,7 @@ def measure_columns(
 def receive_results(
     job: Job, dataset: Dataset, channel: Channel
 ) -> tuple[results.Shared | None, list[results.ImportanceSummary]]:
-    """Feature party: receive the exact results that the contract lets it have, if any, and put names to its own columns."""
+    """Receive the exact results that the contract lets a feature party have, if any, and put names to its own columns."""
     evaluation = job.contract.evaluation
     both = evaluation.importance.feature_columns == "both"
     if not evaluation.share_metrics and not both:

@@ -134,7 +134,7 @@ def _suggested(keys: Mapping[str, TunedKey], before: Sequence[TrialRecord], *, s
 
 
 def _rounded(number: float, low: float, high: float) -> float:
-    """Three digits, as one would write it into a contract, within the bounds."""
+    """Round to three digits, as one would write it into a contract, within the bounds."""
     return number if isinstance(number, int) else min(max(float(f"{number:.3g}"), low), high)
 
 

@@ -403,7 +403,9 @@ def train_as_feature_party(job: Job, dataset: Dataset, agreement: Agreement) -> 
 
 
 def _how_it_ended(state: TrainingState, run: TrainingRun) -> str:
-    """After how many epochs, and why: patience ends most trainings long before the last step that progress counts to."""
+    """Say after how many epochs it ended, and why: patience ends most trainings long before the last step that progress counts
+    to.
+    """
     if state.refit_epochs:
         return f"trained anew with the validation rows, for {state.refit_steps} steps; these weights are kept"
     sentence = f"trained {state.epoch} of at most {run.epochs} epochs"

@@ -175,12 +175,12 @@ def tune_as_feature_party(job: Job, keys: Keys, alignment: Alignment, *, run_id:
 
 
 def told(values: Mapping[str, Any]) -> str:
-    """Values in words."""
+    """Put values in words."""
     return ", ".join(f"{key} = {value}" for key, value in values.items()) or "the contract as it is"
 
 
 def search(job: Job, tunable: Mapping[str, TunedKey], most: int, *, at_once: int, run: Run) -> list[TrialRecord]:
-    """Have all trials run, and keep each once it is over; gives all of them."""
+    """Run all trials, and keep each once it is over; give all of them."""
     require_optuna()
     watcher, trial_of_number = job.logbook.watcher, {trial.number: trial for trial in finished_trials(job.folder)}
     reported = set(trial_of_number)

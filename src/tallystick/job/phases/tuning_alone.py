@@ -94,7 +94,7 @@ class _Rows:
     defense: RunDefense
 
     def exact(self, contract: Contract) -> IntersectionDataset:
-        """Every row that takes part, with its true label."""
+        """Return every row that takes part, with its true label."""
         count = len(self.keys.rows_R)
         everyone = Alignment(method="none", rows_N=np.arange(count), sizes={"own": count, "intersection": count}, learnt=[])
         own = OwnRows(

@@ -24,13 +24,15 @@ from tallystick.training.workers.team import Team
 def label_workers(
     job: Job, model: LabelModel, dataset: Dataset, widths: Sequence[int], run: TrainingRun
 ) -> AbstractContextManager[object]:
-    """Within this block the label party's model trains by all of the party's workers."""
+    """Train the label party's model by all of the party's workers within this block."""
     own = dataset.encoder.feature_shape if dataset.encoder is not None else None
     return _shared(job, model, own, run, cut_widths=tuple(widths), rows=run.training.batch_size)
 
 
 def feature_workers(job: Job, bottom: nn.Module, dataset: Dataset, run: TrainingRun) -> AbstractContextManager[object]:
-    """Within this block a feature party's bottom model does; what defends or replaces its embeddings sees the whole batch."""
+    """Train a feature party's bottom model by all of its workers within this block; what defends or replaces its embeddings sees
+    the whole batch.
+    """
     inner = bottom
     while isinstance(inner, DefendedBottom | ImputingBottom):
         inner = inner.bottom

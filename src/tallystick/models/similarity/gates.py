@@ -22,7 +22,7 @@ class LearntWeight(nn.Module):
         self.layers = nn.Sequential(nn.Linear(1, 10), nn.ReLU(), nn.Linear(10, 1), nn.Sigmoid())
 
     def forward(self, similarity_BK: Tensor) -> Tensor:
-        """Weights (B, K) of similarities (B, K)."""
+        """Weigh similarities (B, K): weights (B, K)."""
         weight_BK: Tensor = self.layers(similarity_BK[:, :, None])[:, :, 0] + SMALLEST
         return weight_BK
 
@@ -39,10 +39,10 @@ class EqualWeight(nn.Module):
     """Every link counts alike."""
 
     def forward(self, similarity_BK: Tensor) -> Tensor:
-        """Ones (B, K)."""
+        """Return ones (B, K)."""
         return torch.ones_like(similarity_BK)
 
 
 def ascending(similarity_BK: Tensor, present_BK: Tensor) -> Tensor:
-    """FedSim's sort gate: the order (B, K) from the least similar link to the most similar one, pads first."""
+    """Return FedSim's sort gate: the order (B, K) from the least similar link to the most similar one, pads first."""
     return torch.where(present_BK, similarity_BK, -torch.inf).argsort(dim=1, stable=True)

@@ -87,7 +87,7 @@ class Top1Merge(nn.Module):
         self.width = width
 
     def forward(self, output_BKL: Tensor, weight_BK: Tensor, present_BK: Tensor) -> Tensor:  # noqa: ARG002
-        """Its output (B, L)."""
+        """Merge the links (B, L)."""
         return output_BKL[:, -1] * present_BK[:, -1:]
 
 

@@ -54,7 +54,7 @@ class LinkModel(nn.Module):
 
     @property
     def width(self) -> int:
-        """Of the merged row."""
+        """Return the width of the merged row."""
         width = self.merge.width
         assert isinstance(width, int)
         return width
@@ -102,7 +102,7 @@ class SimilarityLabelModel(BranchedModel):
         self.own_columns = own_columns
 
     def local(self, own: Features) -> Tensor:
-        """By the own columns' model: no branch trains the joint one."""
+        """Compute logits by the own columns' model: no branch trains the joint one."""
         assert self.own_rows is not None, "the contract leaves rows without a link"
         logits: Tensor = self.own_rows([], own)
         return logits
@@ -113,7 +113,7 @@ class SimilarityLabelModel(BranchedModel):
         return [linked.gather(cut_RD) for linked, cut_RD in zip(own.linked, cuts_BD, strict=True)]
 
     def finish(self, cuts_BD: Sequence[Tensor], own: Features) -> Tensor:
-        """Logits of each example's candidates."""
+        """Compute the logits of each example's candidates."""
         assert isinstance(own, LinkedFeatures), "a merging model's batch comes from a dataset of candidates"
         own_BE = self.bottom(own) if self.bottom is not None else None
         parts = [links(own_BE, cut_BKD, linked) for links, cut_BKD, linked in zip(self.links, cuts_BD, own.linked, strict=True)]

@@ -45,7 +45,7 @@ def _moment(cell: Cell, kind: pl.DataType) -> date | datetime | time:
 
 
 def columns_read(encoder: Encoder | None) -> list[str]:
-    """Columns of a table that an encoder reads."""
+    """List the columns of a table that an encoder reads."""
     if encoder is None:
         return []
     columns = [column.name for column in encoder.numeric] + [column.name for column in encoder.categorical]
@@ -54,7 +54,7 @@ def columns_read(encoder: Encoder | None) -> list[str]:
 
 
 def frame_of(rows: Sequence[Mapping[str, Cell]], names: Sequence[str], schema: Mapping[str, pl.DataType]) -> pl.DataFrame:
-    """Rows as a table of these columns; raises FeatureError for a column that a row lacks, or a cell of another type."""
+    """Make a table of these columns from rows; raises FeatureError for a column that a row lacks, or a cell of another type."""
     for name in names:
         if any(name not in row for row in rows):
             raise FeatureError(f"column {name!r} is missing")

@@ -39,7 +39,7 @@ class Snapshot:
         return cls(places=places, packed=packed)
 
     def digest(self) -> str:
-        """Digest these rows: their columns, and which row each is."""
+        """Return a digest of these rows: their columns, and which row each is."""
         assert self.packed is not None
         digest = hashlib.blake2b(self.packed.records_MR.numpy().reshape(-1).data, digest_size=16)
         if self.packed.who_M is not None:

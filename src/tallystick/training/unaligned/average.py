@@ -31,7 +31,7 @@ class Average(LocalBatches):
 
     @property
     def rates(self) -> Mapping[str, float]:
-        """Each branch's own."""
+        """Return each branch's own rates."""
         local = self.local_rate
         return {
             "first.bottom": self.settings.warm_rate,
@@ -41,7 +41,7 @@ class Average(LocalBatches):
         }
 
     def model(self, parts: BranchParts) -> BranchedModel:
-        """Both branches, each with a bottom of its own."""
+        """Build both branches, each with a bottom of its own."""
         second = parts.joint("second")
         shared = SharedBottom(second, parts.top(width_of(second.bottom), "second/local-top"))
         first = FromLocal(parts.joint(), parts.alone(ALONE), offset=True, frozen=self.settings.warm_rate == 0)
@@ -62,7 +62,7 @@ class Average(LocalBatches):
     def joint_loss(
         self, model: LabelModel, objective: Objective, batch: Batch, cuts_BD: Sequence[Tensor], own: Features
     ) -> tuple[Tensor, Tensor]:
-        """Each branch has to be right by itself, and so has the cut embedding: a half of each loss."""
+        """Add half of each branch's loss: each has to be right by itself, and so has the cut embedding."""
         assert isinstance(model, Averaged)
         first, targets_B = objective(model.first(cuts_BD, own), batch.index_B, cuts_BD)
         second, _ = objective(model.second(cuts_BD, own), batch.index_B, cuts_BD)

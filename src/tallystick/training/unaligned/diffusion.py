@@ -30,16 +30,16 @@ class NoiseSchedule:
 
     @property
     def variances(self) -> Tensor:
-        """beta (T,): variance of the noise that each step adds."""
+        """Return beta (T,): variance of the noise that each step adds."""
         return torch.linspace(self.first, self.last, self.steps, dtype=torch.float64)
 
     @property
     def kept(self) -> Tensor:
-        """alpha-bar (T,): share of the first variance that is left after each step."""
+        """Return alpha-bar (T,): share of the first variance that is left after each step."""
         return torch.cumprod(1 - self.variances, dim=0)
 
     def noisy(self, clean_BD: Tensor, noise_BD: Tensor, step_B: Tensor) -> Tensor:
-        """q(x_t | x_0), equation 4 of DDPM."""
+        """Draw from q(x_t | x_0), equation 4 of DDPM."""
         kept_B1 = self.kept[step_B][:, None].to(clean_BD.dtype)
         return kept_B1.sqrt() * clean_BD + (1 - kept_B1).sqrt() * noise_BD
 
@@ -73,7 +73,7 @@ class NoiseSchedule:
         limit: float = math.inf,
         fresh: torch.Generator | None = None,
     ) -> Tensor:
-        """From noise to a sample in this many evaluations, equation 12 of DDIM.
+        """Go from noise to a sample in this many evaluations, equation 12 of DDIM.
 
         ``limit`` bounds what is taken for x_0 in between, where a network is least sure. ``fresh`` draws further noise at every
         evaluation but the last (eta = 1: with as many evaluations as steps, DDPM's own sampling); without it eta is 0.

@@ -40,7 +40,7 @@ class AlignedRows(nn.Module):
         self.filled.fill_(rows)
 
     def forward(self, query_BW: Tensor) -> Tensor:
-        """softmax(Q K' / sqrt(W)) V."""
+        """Compute softmax(Q K' / sqrt(W)) V."""
         key_AW, value_AD = self.key_AW[: int(self.filled)], self.value_AD[: int(self.filled)]
         weights_BA = torch.softmax(query_BW @ key_AW.T / math.sqrt(query_BW.shape[1]), dim=1)
         return weights_BA @ value_AD
@@ -65,7 +65,7 @@ class FedCVT(LocalBatches):
         return {"bottom": self.local_rate, "local_top": self.local_rate}
 
     def model(self, parts: BranchParts) -> BranchedModel:
-        """One bottom; tops over both embeddings, over the own and over the cut's."""
+        """Build one bottom; tops over both embeddings, over the own and over the cut's."""
         joint = parts.joint()
         width = width_of(joint.bottom)
         rows = AlignedRows(KEPT, width, parts.cut_width, parts.top(parts.cut_width, "feature-top"))
@@ -74,7 +74,7 @@ class FedCVT(LocalBatches):
     def joint_loss(
         self, model: LabelModel, objective: Objective, batch: Batch, cuts_BD: Sequence[Tensor], own: Features
     ) -> tuple[Tensor, Tensor]:
-        """Three classifiers' losses, and what holds common and unique halves apart."""
+        """Add three classifiers' losses, and what holds common and unique halves apart."""
         assert isinstance(model, Synthesizing)
         assert isinstance(model.generator, AlignedRows)
         (cut_BD,) = cuts_BD

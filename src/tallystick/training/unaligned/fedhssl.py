@@ -50,18 +50,18 @@ class FedHSSL(SelfSupervised):
         return Synthesizing(joint, *tops, predictors)
 
     def prepare(self, model: LabelModel, objective: Objective, own: OwnPart) -> None:  # noqa: ARG002
-        """SimSiam on the label party's rows."""
+        """Pretrain by SimSiam on the label party's rows."""
         assert model.bottom is not None
         simsiam(model.bottom, own, self.alone("label"))
 
     def prepare_bottom(self, bottom: nn.Module, own: OwnPart) -> None:
-        """SimSiam on a feature party's rows."""
+        """Pretrain by SimSiam on a feature party's rows."""
         simsiam(bottom, own, self.alone("feature"))
 
     def loss(
         self, model: LabelModel, objective: Objective, batch: Batch, cuts_BD: Sequence[Tensor], own: Features
     ) -> tuple[Tensor, Tensor]:
-        """In the first epochs the cosines alone, then the plain loss."""
+        """Return in the first epochs the cosines alone, then the plain loss."""
         if batch.epoch >= self.settings.joint_epochs:
             return super().loss(model, objective, batch, cuts_BD, own)
         assert isinstance(model, Synthesizing)

@@ -39,7 +39,7 @@ class JointPrivilegedLearning(LocalBatches):
         return dict.fromkeys(("bottom", "synthetic_top", "local_top"), self.local_rate)
 
     def model(self, parts: BranchParts) -> BranchedModel:
-        """One bottom under three tops, and the mapping."""
+        """Build one bottom under three tops, and the mapping."""
         joint = parts.joint()
         width = width_of(joint.bottom)
         with seeded(self.seed, "jpl"):
@@ -70,6 +70,6 @@ class JointPrivilegedLearning(LocalBatches):
 
 
 def rank_alignment(logits: Tensor, teacher: Tensor) -> Tensor:
-    """Cross-entropy between the pairwise orders of two sets of logits; each row is paired with the next one."""
+    """Compute the cross-entropy between the pairwise orders of two sets of logits; each row is paired with the next one."""
     student_gap, teacher_gap = logits - logits.roll(1, dims=0), teacher - teacher.roll(1, dims=0)
     return binary_cross_entropy_with_logits(student_gap, torch.sigmoid(teacher_gap))

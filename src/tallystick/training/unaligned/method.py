@@ -98,7 +98,9 @@ class UnalignedMethod(StepRule, ABC):
 
     @property
     def local_rate(self) -> float:
-        """The learning rate of what local batches teach, as a share of the usual: in proportion to their size, within limits."""
+        """Return the learning rate of what local batches teach, as a share of the usual: in proportion to their size, within
+        limits.
+        """
         return min(max(self.ratio, 1.0), FASTEST)
 
     @abstractmethod
@@ -106,13 +108,15 @@ class UnalignedMethod(StepRule, ABC):
         """Build the label party's model, the same from the same seed."""
 
     def prepare(self, model: LabelModel, objective: Objective, own: OwnPart) -> None:
-        """Label party: what comes before the first step; nothing crosses."""
+        """Do what comes before the label party's first step; nothing crosses."""
 
     def prepare_again(self, model: LabelModel, objective: Objective, own: OwnPart) -> None:
-        """Label party: the same where the model has the weights of an earlier run, which are to stay."""
+        """Do what comes before the label party's first step where the model has the weights of an earlier run, which are
+        to stay.
+        """
 
     def prepare_bottom(self, bottom: nn.Module, own: OwnPart) -> None:
-        """Feature party: what comes before the first step; nothing crosses."""
+        """Do what comes before a feature party's first step; nothing crosses."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,7 +30,7 @@ class MultiTask(LocalBatches):
         return {"bottom": self.local_rate, "local_top": self.local_rate}
 
     def model(self, parts: BranchParts) -> BranchedModel:
-        """One bottom under two tops."""
+        """Build one bottom under two tops."""
         joint = parts.joint()
         return SharedBottom(joint, parts.top(width_of(joint.bottom), "local-top"))
 

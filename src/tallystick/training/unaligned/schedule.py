@@ -27,7 +27,7 @@ def scheduled(schedule: Schedule, settings: UnalignedConfig, local_N: Tensor) ->
 
 
 def rows_ratio(schedule: Schedule) -> float:
-    """Rows of a local batch for each row of a joint one."""
+    """Return the rows of a local batch for each row of a joint one."""
     if not schedule.local_batches:
         return 1.0
     return len(schedule.local_N) / schedule.local_batches / schedule.batch_size

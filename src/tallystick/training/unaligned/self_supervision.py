@@ -37,7 +37,7 @@ class SelfSupervision:
 
     @property
     def epochs(self) -> int:
-        """Passes over own rows."""
+        """Count the passes over own rows."""
         return max(1, self.settings.epochs // SHARE)
 
     def view(self, features: Features, generator: torch.Generator) -> Features:
@@ -57,7 +57,7 @@ class SelfSupervision:
 
 
 def momentum_contrast(bottom: nn.Module, own: OwnPart, how: SelfSupervision) -> None:
-    """MoCo (He et al. 2020) with two views of a row: SS-VFL's pretraining of one party. No label is read."""
+    """Pretrain by MoCo (He et al. 2020) with two views of a row: SS-VFL's pretraining of one party. No label is read."""
     with seeded(own.start, how.name):
         head = nn.Linear(width_of(bottom), width_of(bottom))
         slow, slow_head = copy.deepcopy(bottom), copy.deepcopy(head)
@@ -83,7 +83,7 @@ def momentum_contrast(bottom: nn.Module, own: OwnPart, how: SelfSupervision) -> 
 
 
 def simsiam(bottom: nn.Module, own: OwnPart, how: SelfSupervision) -> None:
-    """SimSiam (Chen and He 2021) with two views of a row: FedHSSL's local stage. No label is read."""
+    """Pretrain by SimSiam (Chen and He 2021) with two views of a row: FedHSSL's local stage. No label is read."""
     width = width_of(bottom)
     with seeded(own.start, how.name):
         projector = nn.Sequential(

@@ -71,7 +71,7 @@ class Conditioned(nn.Module):
         return (cuts_BD - self.mean_D) / self.deviation_D
 
     def in_units(self, standardised_BD: Tensor) -> Tensor:
-        """And back."""
+        """Put them back in units."""
         return standardised_BD * self.deviation_D + self.mean_D
 
     def condition(self, embedded_BW: Tensor, targets_B: Tensor) -> Tensor:
@@ -83,7 +83,7 @@ class Conditioned(nn.Module):
 
 
 def one_hot(targets_B: Tensor, classes: int) -> Tensor:
-    """Classes as 0 and 1, (B, classes); one number as it is, (B, 1)."""
+    """Write classes as 0 and 1, (B, classes); one number as it is, (B, 1)."""
     if classes == 1:
         return targets_B[:, None].to(torch.float32)
     return nn.functional.one_hot(targets_B.long(), classes).to(torch.float32)
@@ -105,7 +105,7 @@ class Synthesis(LocalBatches):
 
     @property
     def rates(self) -> Mapping[str, float]:
-        """The generator has been fitted when local batches come."""
+        """Return the rates: the generator has been fitted when local batches come."""
         local = self.local_rate
         return {"generator": 0.0, "bottom": local, "synthetic_top": local, "local_top": local}
 
@@ -115,10 +115,10 @@ class Synthesis(LocalBatches):
 
     @abstractmethod
     def made(self, model: Synthesizing, own: Features, targets_B: Tensor, *, generator: torch.Generator) -> Tensor:
-        """Embeddings (B, D) for these rows."""
+        """Make embeddings (B, D) for these rows."""
 
     def model(self, parts: BranchParts) -> BranchedModel:
-        """One bottom under three tops, and the generator."""
+        """Build one bottom under three tops, and the generator."""
         joint = parts.joint()
         width = width_of(joint.bottom)
         synthetic_top = parts.top(parts.cut_width + width, "synthetic-top")
@@ -137,7 +137,7 @@ class Synthesis(LocalBatches):
 
 
 def embedded_rows(bottom: nn.Module, own: FeatureSource, index_N: Tensor, *, batch_size: int) -> Tensor:
-    """Own embeddings (N, W) at these positions, without training."""
+    """Compute own embeddings (N, W) at these positions, without training."""
     bottom.eval()
     with torch.no_grad():
         return torch.cat([bottom(own(index_B)) for index_B in torch.split(index_N, batch_size)])

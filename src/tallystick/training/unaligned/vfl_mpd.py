@@ -44,7 +44,7 @@ class MatchedPairs(UnalignedMethod):
     def loss(
         self, model: LabelModel, objective: Objective, batch: Batch, cuts_BD: Sequence[Tensor], own: Features
     ) -> tuple[Tensor, Tensor]:
-        """In the first epochs the pairs alone, then the plain loss."""
+        """Return in the first epochs the pairs alone, then the plain loss."""
         if batch.epoch >= self.settings.joint_epochs:
             return super().loss(model, objective, batch, cuts_BD, own)
         assert isinstance(model, Synthesizing)

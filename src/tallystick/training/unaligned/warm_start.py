@@ -49,7 +49,7 @@ class WarmStart(UnalignedMethod):
 
     @property
     def rates(self) -> Mapping[str, float]:
-        """The bottom goes slowly, the top fast; the first model stays as it is."""
+        """Return the rates: the bottom goes slowly, the top fast; the first model stays as it is."""
         return {"bottom": self.settings.warm_rate, "alone": 0.0, "top": TOP_RATE}
 
     def model(self, parts: BranchParts) -> BranchedModel:
@@ -99,7 +99,7 @@ class Offset(UnalignedMethod):
 
     @property
     def rates(self) -> Mapping[str, float]:
-        """The bottom goes slowly; the first model stays as it is."""
+        """Return the rates: the bottom goes slowly; the first model stays as it is."""
         return {"bottom": self.settings.warm_rate, "alone": 0.0}
 
     def model(self, parts: BranchParts) -> BranchedModel:

@@ -53,7 +53,7 @@ class WorkerPlan:
     late: bool = False
 
     def to_json(self) -> str:
-        """Written for another process."""
+        """Write it for another process."""
         return msgspec.json.encode(self).decode()
 
     @classmethod
@@ -80,7 +80,7 @@ class WorkerPlan:
 
     @property
     def settings(self) -> TrainingConfig:
-        """The contract's training section."""
+        """Return the contract's training section."""
         return TrainingConfig.model_validate_json(self.training)
 
     def named(self, worker: int) -> str:
@@ -88,7 +88,7 @@ class WorkerPlan:
         return f"worker {worker} of the {self.workers} that train for {self.party}"
 
     def output_width(self, module: nn.Module) -> int:
-        """Numbers that the module gives for a row in training."""
+        """Return how many numbers the module gives for a row in training."""
         model = NetworkModel.model_validate_json(self.network)
         return width_of(module) if self.cut_widths is None else self.outputs * model.ensemble
 

@@ -151,7 +151,7 @@ class Shard:
 
     @contextmanager
     def _embedding(self) -> Iterator[list[Tensor]]:
-        """Within this block the graph begins at numbers beside rows of the tables; they are in the list, once there are some."""
+        """Begin the graph within this block at numbers beside rows of the tables; they are in the list, once there are some."""
         looked_up: list[Tensor] = []
         if self._columns is None:
             yield looked_up
@@ -169,7 +169,7 @@ class Shard:
 
 
 def _looked_up(columns: Columns, features: Features) -> Tensor:
-    """Numbers beside the rows of the tables (P, F + E), each written once: ``cat`` takes several times as long."""
+    """Write numbers beside the rows of the tables (P, F + E), each once: ``cat`` takes several times as long."""
     tables = [columns.table(place) for place in range(len(columns.embeddings))]
     numeric_PF, ends = features.numeric_NF, list(accumulate((table.shape[1] for table in tables), initial=columns.numeric))
     joined_PW = numeric_PF.new_empty(len(numeric_PF), ends[-1])

@@ -154,7 +154,7 @@ class Team:
 
     @contextmanager
     def update(self, *, rate: float, decay: float) -> Iterator[None]:
-        """Each table is updated by one of the workers, and all other weights by the block."""
+        """Update each table by one of the workers, and all other weights by the block."""
         for table in self.tables:
             table.grad = None
         self._memory["rate and decay"].copy_(torch.tensor([rate, decay], dtype=torch.float64))
