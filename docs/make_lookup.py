@@ -57,7 +57,6 @@ CONTRACT = {
     "`split.validation` above 0.",
     "unaligned": "[Rows without a partner](../howto/use-rows-without-a-partner.md) says which method to choose. A contract that "
     "`tallystick init` writes has `warm-start`.",
-    "target": "`classes` is for `multiclass` only.",
     "split": "`validation` and `test` together are below 1. With `validation: 0`, `training.patience` must be `null`.",
     "model": "`cut_after` is at most the number of layers in `hidden`. [Numbers](data.md#numbers) and "
     "[normalisation](data.md#normalisation-of-layers) explain two of the keys.",
@@ -271,30 +270,34 @@ def _rows(model: type[BaseModel], above: str) -> Iterator[str]:
         if len(models) == 1:
             yield from _rows(models[0], f"{key}{many}.")
         elif models:
-            yield from _choice(models, f"{key}{many}.", str(field.discriminator or _tag(field.annotation)))
+            tags = [note.discriminator for note in (field, *_nested(field.annotation)) if getattr(note, "discriminator", None)]
+            yield from _choice(models, f"{key}{many}.", tags)
 
 
-def _tag(kind: Any) -> str:
-    """Find the key that chooses one of the classes that an annotation holds."""
-    return next(note.discriminator for note in _nested(kind) if getattr(note, "discriminator", None))
-
-
-def _choice(models: list[type[BaseModel]], above: str, tag: str) -> Iterator[str]:
+def _choice(models: list[type[BaseModel]], above: str, tags: list[str]) -> Iterator[str]:
     """Rows of a section that is one of several classes: a row once, in brackets the choices that have it, if not all."""
-    names = {model: [str(value) for value in get_args(model.model_fields[tag].annotation)] for model in models}
-    usual = next((model.model_fields[tag].default for model in models if not model.model_fields[tag].is_required()), None)
-    about = SHORT.get(f"{above}{tag}") or _plain("; ".join(dict.fromkeys(str(m.model_fields[tag].description) for m in models)))
-    values = ", ".join(f"`{name}`" for each in names.values() for name in each)
-    yield f"| `{above}{tag}` | {values} | {f'`{usual}`' if usual else 'required'} | {about} |"
+    for tag in tags:
+        values = ", ".join(f"`{value}`" for value in _chosen_by(tag, models))
+        abouts = dict.fromkeys(str(model.model_fields[tag].description) for model in models)
+        about = SHORT.get(f"{above}{tag}") or _plain("; ".join(abouts))
+        usual = next((model.model_fields[tag].default for model in models if not model.model_fields[tag].is_required()), None)
+        yield f"| `{above}{tag}` | {values} | {f'`{usual}`' if usual else 'required'} | {about} |"
     rows: dict[str, list[type[BaseModel]]] = {}
     for model in models:
         for row in _rows(model, above):
-            if not row.startswith(f"| `{above}{tag}`"):
+            if row.split("`")[1] not in [f"{above}{tag}" for tag in tags]:
                 rows.setdefault(row, []).append(model)
     for row, having in rows.items():
-        which = f"({', '.join(name for model in having for name in names[model])})."
+        others = [model for model in models if model not in having]
+        tag = next(tag for tag in tags if not {*_chosen_by(tag, having)} & {*_chosen_by(tag, others)})
+        which = f"({f'{tag}: ' if len(tags) > 1 else ''}{', '.join(_chosen_by(tag, having))})."
         is_nested = "." in row.split("`")[1].removeprefix(above)  # and stands below a row that says which
-        yield row if is_nested or len(having) == len(models) else row.replace(f"`{above}", f"`{above}{which}", 1)
+        yield row if is_nested or not others else row.replace(f"`{above}", f"`{above}{which}", 1)
+
+
+def _chosen_by(tag: str, models: list[type[BaseModel]]) -> list[str]:
+    """List the values of a tag that choose one of these classes."""
+    return list(dict.fromkeys(str(value) for model in models for value in get_args(model.model_fields[tag].annotation)))
 
 
 def _models(kind: Any) -> Iterator[type[BaseModel]]:

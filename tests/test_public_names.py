@@ -71,13 +71,13 @@ def test_what_computes_nothing_loads_no_library_that_computes(tmp_path, script):
 TRAINING = """
 import sys, torch, tallystick, tallystick.job.process
 from torch import nn
-from tallystick.config.sections import TrainingSettings
+from tallystick.config.sections import SynchronousTraining
 from tallystick.training.step import take_back
 from tallystick.training.updates import Updates
 
 tallystick.DEFENSES
 network = nn.Linear(2, 1)
-updates = Updates(TrainingSettings().resolved(1000), network, steps=1)
+updates = Updates(SynchronousTraining().resolved(1000), network, steps=1)
 take_back(network(torch.ones(3, 2)), torch.ones(3, 1))
 updates.step(1)
 updates.zero_grad()

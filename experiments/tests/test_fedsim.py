@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tallystick.alignment.federal import Pivots
-from tallystick.config.sections import NetworkModel, TrainingSettings
+from tallystick.config.sections import NetworkModel, SynchronousTraining
 from tallystick.dataset.similarity import AllCandidates
 from tallystick.errors import ConfigError, DataError
 from tallystick_experiments.catalogue.pairs import read_bike, read_frogs, read_hdb, read_house, read_independent, read_synthetic
@@ -98,7 +98,7 @@ def test_every_method_trains(hdb, quick, name):
 def test_by_contract_a_pair_is_encoded_and_trained_as_a_contract_says_by_default(hdb, quick):
     linked = runs.link_pair(read_hdb(hdb), neighbors=3, seed=1)
     trained = runs.train_method(linked, "the contract's default", runs.RECIPES["hdb"], seed=1)
-    default = TrainingSettings(folds=1).resolved(len(linked.train_N))  # a contract links by similarity without folds
+    default = SynchronousTraining(folds=1).resolved(len(linked.train_N))  # a contract links by similarity without folds
     assert trained.network.training == default
     assert trained.network.schedule.batch_size == default.batch_size
     assert trained.network.model.bottom.width == NetworkModel().hidden[0]

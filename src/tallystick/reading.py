@@ -17,6 +17,7 @@ from pydantic import (
     Field,
     SerializationInfo,
     SerializerFunctionWrapHandler,
+    TypeAdapter,
     ValidationError,
     ValidationInfo,
     model_serializer,
@@ -452,12 +453,21 @@ class _Place:
         tags = [
             str(tag)
             for choice in self.choices
-            if key in choice.model_fields and (value is None or value in get_args(choice.model_fields[key].annotation))
+            if key in choice.model_fields and (value is None or _allows(choice.model_fields[key], value))
             for tag in get_args(choice.model_fields[self.tag].annotation)
         ]
         *first, last = dict.fromkeys(tags) or [""]
         names = f"{', '.join(first)} or {last}" if first else last
         return f"{self.choice.partition(' = ')[0]} = {names}" if tags else ""
+
+
+def _allows(field: FieldInfo, value: Any) -> bool:
+    kind: Any = Annotated[field.annotation, field]
+    try:
+        TypeAdapter(kind).validate_python(value)
+    except ValidationError:
+        return False
+    return True
 
 
 def _union(kind: Any) -> tuple[Any, str]:

@@ -9,7 +9,11 @@ from tiny import contract_values
 from tallystick.alignment.linkages import LINKAGES
 from tallystick.config.alignment import AlignmentKeys
 from tallystick.config.contract import Contract, parse_contract
+from tallystick.config.merge import MergeKeys
+from tallystick.config.sections import TargetKeys, TrainingChoice
+from tallystick.config.unaligned import CLASSES, UnalignedKeys
 from tallystick.errors import ConfigError
+from tallystick.models.similarity.merge_table import MERGES
 from tallystick.reading import Choice, Model
 
 PARTIES = ("bank", "shop")
@@ -24,9 +28,19 @@ WRITTEN: dict[type[Choice], list[dict[str, Any]]] = {
         {"alignment": {"method": "union-with-helper", "keys": KEYS}, "parties": HELPED},
         {"alignment": {"method": "similarity", "similarity": NEAREST}, "parties": HELPED},
     ],
+    UnalignedKeys: [{"unaligned": {"method": method}} for method in CLASSES],
+    TargetKeys: [{"target": {}}, {"target": {"type": "multiclass", "classes": 3}}, {"target": {"type": "regression"}}],
+    TrainingChoice: [{"training": {}}, {"training": {"mode": "pipelined"}}, {"training": {"gradients": "none"}}],
+    MergeKeys: [{"model": {"merge": {"method": method}}} for method in MERGES],
 }
 """A contract of each choice of a section, with nothing but what it needs."""
-SECTIONS = {AlignmentKeys: "alignment"}
+SECTIONS = {
+    AlignmentKeys: "alignment",
+    UnalignedKeys: "unaligned",
+    TargetKeys: "target",
+    TrainingChoice: "training",
+    MergeKeys: "model.merge",
+}
 
 
 def section_of(family: type[Choice], contract: Contract) -> Any:
@@ -86,6 +100,48 @@ def test_a_key_of_another_choice_is_refused_by_the_reader_and_by_the_schema(fami
             (line,) = str(refused.value).splitlines()
             assert line.startswith(f"contract: {SECTIONS[family]}.{key} = 12345: goes with {SECTIONS[family]}.")
             assert line.endswith(" only; leave it out")
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"training": {"mode": "pipelind"}}, 'training.mode = "pipelind": is not known; did you mean pipelined?'),
+        ({"training": {"gradients": "nne"}}, 'training.gradients = "nne": is not known; did you mean none?'),
+        ({"training": {"staleness": 4}}, "training.staleness = 4: goes with training.mode = pipelined only; leave it out"),
+        (
+            {"training": {"gradients": "none", "compression": "int8"}},
+            'training.compression = "int8": goes with training.gradients = sent only; leave it out',
+        ),
+        (
+            {"training": {"gradients": "none", "mode": "pipelined"}},
+            'training.mode = "pipelined": goes with training.gradients = sent only; here it must be synchronous or auto',
+        ),
+        (
+            {"training": {"gradients": "none", "folds": 4}},
+            "training.folds = 4: goes with training.gradients = sent only; here it must be auto or 1; it says: number of",
+        ),
+        ({"target": {"type": "multiclass"}}, "target.classes: is missing; target.type = multiclass needs it; it says: number of"),
+        ({"target": {"type": "multiclass", "classes": 2}}, "target.classes = 2: must be at least 3"),
+        ({"target": {"classes": 3}}, "target.classes = 3: goes with target.type = multiclass only; leave it out"),
+        (
+            {"model": {"merge": {"method": "top1", "sort": False}}},
+            "model.merge.sort = false: goes with model.merge.method = attention, cnn, mlp or average only; leave it out",
+        ),
+        (
+            {"model": {"merge": {"weight": "similarity"}}},
+            'model.merge.weight = "similarity": goes with model.merge.method = cnn or mlp only; here it must be learnt or equal',
+        ),
+        (
+            {"unaligned": {"method": "average", "sampling": "ddpm"}},
+            'unaligned.sampling = "ddpm": goes with unaligned.method = diffu-at only; leave it out',
+        ),
+    ],
+)
+def test_a_choice_that_is_not_open_is_named_with_what_opens_it(changes: dict[str, Any], line: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        parse_contract(contract_values(PARTIES) | changes)
+    assert str(refused.value).startswith(f"contract: {line}")
+    assert len(str(refused.value).splitlines()) == 1
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,7 @@ def write(tmp_path: Path, text: str) -> Path:
         ({"model__bottoms": {"shop": "a:B"}}, "contract.yaml: model.bottoms.shop: is not a party with a table; allowed"),
         (
             {"target": {"type": "multiclass"}},
-            "contract.yaml: target.classes = 2: must be at least 3 for target.type = multiclass",
+            "contract.yaml: target.classes: is missing; target.type = multiclass needs it; it says: number of classes",
         ),
         ({"target": {"classes": 3}}, "contract.yaml: target.classes = 3: goes with target.type = multiclass only"),
         ({"split": {"validation": 0.5, "test": 0.5}}, "contract.yaml: split.validation + split.test = 1: must be below 1"),
@@ -321,7 +321,7 @@ def test_every_key_is_documented() -> None:
     from tallystick.config.party import PartyFile
 
     page = Path(__file__).parents[2] / "docs" / "reference" / "configuration.md"
-    text = re.sub(r"\[\]|\([a-z, -]+\)\.", "", page.read_text(encoding="utf-8"))  # defense[].(marvell).power is defense.power
+    text = re.sub(r"\[\]|\([a-z0-9:, -]+\)\.", "", page.read_text(encoding="utf-8"))  # defense[].(marvell).power is defense.power
     missing = [key for model in (Contract, PartyFile) for key in keys_of(model) if f"`{key}`" not in text]
     missing += [key for key in keys_of(Secret) if f"| `{key}` |" not in text.partition("## Secrets")[2]]
     assert missing == []

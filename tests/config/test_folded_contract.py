@@ -19,7 +19,6 @@ REFUSED = {
     "split.validation = 0": {"split__validation": 0.0},
     "split.method = time": {"split__method": "time"},
     "training.refit = true": {"training__refit": True},
-    "training.gradients = none": {"training__gradients": "none"},
     "training.starts = public": {"training__starts": "public"},
     "alignment.method = union": {"alignment__method": "union"},
     "unaligned.method = heuristic": {"unaligned": {"method": "heuristic"}},

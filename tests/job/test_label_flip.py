@@ -14,7 +14,7 @@ from scipy.special import ndtr
 from tiny import columns, contract_values, seed_system, tables
 
 from tallystick.config.contract import parse_contract
-from tallystick.config.unaligned import UnalignedConfig
+from tallystick.config.unaligned import HeuristicConfig, NoneConfig
 from tallystick.dataset.intersection import check_classes
 from tallystick.defenses.gaussian_labels import GRID
 from tallystick.defenses.label_dp import other_words
@@ -330,9 +330,9 @@ def test_without_label_dp_a_class_that_no_training_row_has_ends_the_run(tmp_path
 
 def test_classes_are_counted_among_the_labels_that_train():
     """Exact labels lack a class, replaced ones do not, and the other way round; targets between the classes teach both."""
-    coder, settings = LabelCoder(type="binary", classes=("no", "yes")), UnalignedConfig(method="heuristic")
+    coder, settings = LabelCoder(type="binary", classes=("no", "yes")), HeuristicConfig(method="heuristic")
     check_classes(settings, coder, torch.tensor([0.0, 1.0, 0.0]))
     check_classes(settings, coder, torch.tensor([0.2, 0.3, 0.4]))
-    check_classes(UnalignedConfig(), coder, torch.zeros(3))
+    check_classes(NoneConfig(), coder, torch.zeros(3))
     with pytest.raises(DataError, match=r"unaligned\.method = heuristic: no aligned training row is of class \"yes\""):
         check_classes(settings, coder, torch.zeros(3))

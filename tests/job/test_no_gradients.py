@@ -377,7 +377,6 @@ REFUSED = {
     },
     "alignment.method = union: what stands in for a union's absent rows": {"alignment__method": "union"},
     "unaligned.method = vfl-mpd: trains the feature parties' bottom models": {"unaligned": {"method": "vfl-mpd"}},
-    "training.mode = pipelined: nobody waits for a gradient": {"training__mode": "pipelined"},
     "tuning.keys: the values that a search tries next": {"tuning": {"keys": {"training.epochs": {"values": [1, 2]}}}},
     "evaluation.privacy: sends a figure of the test labels": {"evaluation__privacy": {"epsilon": 1}},
     'evaluation.share_metrics = ["auc"]: are figures': {"evaluation__share_metrics": ["auc"]},

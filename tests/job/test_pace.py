@@ -7,7 +7,7 @@ import tiny
 from tiny import columns, contract_values, tables
 
 from tallystick.config.contract import parse_contract
-from tallystick.config.sections import TrainingSettings
+from tallystick.config.sections import StillTraining, SynchronousTraining
 from tallystick.errors import DamagedFile, ProtocolError
 from tallystick.job.phases import batches_in_flight
 from tallystick.network.channel import memory_channels
@@ -86,7 +86,7 @@ def near(channel):
 
 def parts(folder, channel):
     """What this phase needs of a job and of a dataset."""
-    training = TrainingSettings(mode="auto")
+    training = SynchronousTraining(mode="auto")
     job = SimpleNamespace(
         contract=SimpleNamespace(training=training, label_party="bank"),
         channels={"bank": channel},
@@ -158,14 +158,15 @@ def test_a_pace_that_is_lost_is_not_made_up(far, tmp_path):
     ],
 )
 def test_check_says_what_a_long_line_means_for_training(changes, round_trip_s, expected):
-    note = batches_in_flight.pace_note(TrainingSettings(batch_size=64, **changes), 100_000, round_trip_s=round_trip_s)
+    training = parse_contract(contract_values(PARTIES, training={"batch_size": 64, **changes})).training
+    note = batches_in_flight.pace_note(training, 100_000, round_trip_s=round_trip_s)
     assert (note is None) == (expected is None)
     assert note is None or note.startswith(expected)
 
 
 def test_messages_are_bounded_before_the_line_is_known():
     """Eight batches of sixteen in flight travel together at most, of 4,096 rows at most."""
-    settled = TrainingSettings(mode="auto", batch_size=64).resolved(1_000)
+    settled = SynchronousTraining(mode="auto", batch_size=64).resolved(1_000)
     assert most_batches_per_message(settled) == 8
     assert most_batches_per_message(settled.model_copy(update={"batch_size": 1024})) == 4
     assert most_batches_per_message(settled.model_copy(update={"mode": "synchronous"})) == 1
@@ -183,11 +184,11 @@ def test_messages_are_bounded_before_the_line_is_known():
     ],
 )
 def test_validation_rows_of_a_message_fit_into_it_in_whole_tiles_or_are_those_of_a_batch(batch_size, width, most, rows):
-    training = TrainingSettings(batch_size=batch_size).resolved(10_000)
+    training = SynchronousTraining(batch_size=batch_size).resolved(10_000)
     assert rows_validated(training, width=width, max_message_bytes=most) == rows
     assert rows == batch_size or (4 * rows * width <= most and rows % 32 == 0)
 
 
 def test_where_no_gradient_is_sent_nobody_waits_and_nothing_is_measured():
-    settings = TrainingSettings(mode="auto", gradients="none")
-    assert settings.resolved(1000) == TrainingSettings(mode="synchronous", gradients="none").resolved(1000)
+    settings = StillTraining(mode="auto", gradients="none")
+    assert settings.resolved(1000) == StillTraining(mode="synchronous", gradients="none").resolved(1000)

@@ -12,7 +12,7 @@ from tiny import columns, contract_values, tables
 from tallystick.alignment.outcome import Alignment
 from tallystick.config.contract import parse_contract
 from tallystick.config.party import parse_party
-from tallystick.config.unaligned import UnalignedConfig
+from tallystick.config.unaligned import JPLConfig
 from tallystick.dataset.own_rows import OwnRows
 from tallystick.dataset.union import UnionDataset
 from tallystick.errors import ConfigError, DamagedFile
@@ -125,7 +125,7 @@ def test_whatever_holds_the_secret_does_not_show_it():
     holding = (
         replace(Architecture.of(contract, "shop"), seed=secret),
         BranchParts(model=contract.model, party="bank", own=SHAPE, cut_width=4, outputs=1, seed=secret),
-        method_of(UnalignedConfig(method="jpl"), batch_size=1, seed=secret),
+        method_of(JPLConfig(method="jpl"), batch_size=1, seed=secret),
         OwnPart(source=None, train_N=none, validation_N=none, training=training, store=None, seed=1, start=secret),
     )
     assert [repr(secret) in repr(each) for each in holding] == [False] * 4

@@ -15,6 +15,7 @@ from tiny import columns, contract_values, tables, weights
 from tallystick.cli.watch import JsonLines
 from tallystick.config.contract import parse_contract
 from tallystick.config.party import parse_party
+from tallystick.config.unaligned import CLASSES
 from tallystick.config.unaligned import METHODS as DECLARED
 from tallystick.dataset.own_rows import Before, own_folds_of
 from tallystick.errors import ConfigError, DataError, category_of
@@ -62,7 +63,8 @@ def own_columns_by_day():
 
 
 def contract(method="average", **changes):
-    settings = {"method": method, "epochs": 4, "evaluations": 4}
+    quick = {"epochs": 4, "evaluations": 4}
+    settings = {"method": method} | {key: value for key, value in quick.items() if key in CLASSES[method].model_fields}
     return contract_values(PARTIES, **{"unaligned": settings | changes.pop("settings", {}), **changes})
 
 
@@ -418,14 +420,14 @@ NEAREST = {"dimensions": [{"name": "id"}], "neighbors": 1, "helper_sees": "clear
     [
         ({"alignment__method": "union"}, "alignment.method = union leaves no row without a partner's row"),
         ({"alignment": {"method": "similarity", "similarity": NEAREST}}, "by similarity every row has its nearest candidates"),
-        ({"settings": {"dropout": 1.0}}, "unaligned.dropout"),
+        ({"settings": {"method": "offset", "dropout": 1.0}}, "unaligned.dropout = 1.0: must be below 1"),
         ({"settings": {"method": "fedcvt"}, "target": {"type": "multiclass", "classes": 3}}, "needs two classes"),
         ({"settings": {"method": "fedcvt"}, "parties": ("bank", "club", "shop")}, "is for one feature party, found 2"),
-        ({"settings": {"group": "kind"}}, "groups nothing; leave unaligned.group"),
-        ({"settings": {"method": "guess"}}, "unaligned.method"),
-        ({"settings": {"evaluations": 1001}}, "unaligned.evaluations"),
-        ({"settings": {"masked": 1.0}}, "unaligned.masked"),
-        ({"settings": {"self_supervision_rate": 0.0}}, "unaligned.self_supervision_rate"),
+        ({"settings": {"group": "kind"}}, 'unaligned.group = "kind": goes with unaligned.method = heuristic only; leave it out'),
+        ({"settings": {"method": "ofset"}}, 'unaligned.method = "ofset": is not known; did you mean offset?'),
+        ({"settings": {"method": "diffu-at", "evaluations": 1001}}, "unaligned.evaluations = 1001: must be at most"),
+        ({"settings": {"method": "ss-vfl", "masked": 1.0}}, "unaligned.masked = 1.0: must be below 1"),
+        ({"settings": {"method": "ss-vfl", "self_supervision_rate": 0.0}}, "unaligned.self_supervision_rate = 0.0"),
         ({"model__wide": True}, "model.wide = false"),
     ],
 )

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from tallystick.config.contract import parse_contract
-from tallystick.config.merge import MergeConfig
-from tallystick.config.sections import NetworkModel, TargetConfig
+from tallystick.config.merge import AttentionMergeConfig, AverageMergeConfig, CNNMergeConfig, MergeKeys, Top1MergeConfig
+from tallystick.config.sections import BinaryTarget, NetworkModel
 from tallystick.errors import ConfigError
 from tallystick.models.build import build_bottom, build_label_model
 from tallystick.models.dropout import Dropout
@@ -20,9 +20,10 @@ from tallystick.run_folder.trained import Architecture
 from tallystick.tables.features import FeatureShape
 from tallystick.tables.linked_columns import CandidateLinks, LinkedFeatures
 
-PUBLISHED = MergeConfig(
+PUBLISHED = CNNMergeConfig(
     method="cnn", width=10, activation="sigmoid", own_columns=False, similarity_input=False, top=(), channels=8, kernel=7
 )
+MERGE_KEYS = {choice.model_fields["method"].annotation.__args__[0]: choice for choice in MergeKeys.choices()}
 B, K, L = 4, 5, 3
 
 
@@ -44,7 +45,7 @@ def drawn(seed=0):
 
 
 def test_the_convolution_is_the_sum_that_the_paper_means():
-    settings = MergeConfig(method="cnn", channels=2, kernel=3, hidden=7)
+    settings = CNNMergeConfig(method="cnn", channels=2, kernel=3, hidden=7)
     torch.manual_seed(1)
     merge = CNNMerge(K, L, settings).eval()
     output_BKL, weight_BK, present_BK = drawn()
@@ -70,7 +71,7 @@ def test_the_convolution_is_the_sum_that_the_paper_means():
 
 def test_the_average_is_weighted_by_what_is_there():
     output_BKL, weight_BK, present_BK = drawn()
-    found = AverageMerge(K, L, MergeConfig())(output_BKL, weight_BK, present_BK).numpy()
+    found = AverageMerge(K, L, AverageMergeConfig(method="average"))(output_BKL, weight_BK, present_BK).numpy()
     for row, output_KL, weight_K, present_K in zip(found, output_BKL.numpy(), weight_BK.numpy(), present_BK.numpy(), strict=True):
         expected = np.average(output_KL[present_K], axis=0, weights=weight_K[present_K]) if present_K.any() else np.zeros(L)
         np.testing.assert_allclose(row, expected, atol=1e-6)
@@ -78,7 +79,7 @@ def test_the_average_is_weighted_by_what_is_there():
 
 def test_attention_is_softmax_of_scores_times_weights_over_what_is_there():
     torch.manual_seed(1)
-    merge = AttentionMerge(K, L, MergeConfig(heads=2))
+    merge = AttentionMerge(K, L, AttentionMergeConfig(heads=2))
     output_BKL, weight_BK, present_BK = drawn()
     found = merge(output_BKL, weight_BK, present_BK).detach()
     for b, head in itertools.product(range(B), range(2)):
@@ -112,8 +113,10 @@ def test_the_order_of_links_and_the_rows_behind_pads_change_nothing(method):
     places_BK = torch.tensor([[0, 1, 2, 3], [3, 2, -1, 0], [1, -1, -1, -1], [-1, -1, -1, -1]])
     own, cut_RD = features(generator, places_BK), torch.randn(4, 6, generator=generator)
     sort = method not in ("attention", "average")
-    merge = MergeConfig(method=method, width=4, sort=sort, heads=2, kernel=2, hidden=5, top=(3,))
-    model = NetworkModel(hidden=(8, 8), cut_after=1, merge=merge)
+    known = MERGE_KEYS[method].model_fields
+    merge = {"sort": sort, "heads": 2, "kernel": 2, "hidden": 5}
+    merge = {"method": method, "width": 4, "top": (3,)} | {key: value for key, value in merge.items() if key in known}
+    model = NetworkModel.model_validate({"hidden": (8, 8), "cut_after": 1, "merge": merge})
     label = build_label_model(model, "p", FeatureShape(numeric=3, cardinalities=()), [6], outputs=1, seed=1, candidates=[4])
     logits_B = label([cut_RD], own)
     torch.testing.assert_close(label([cut_RD], shuffled(own, torch.tensor([2, 0, 3, 1]))), logits_B)
@@ -128,7 +131,7 @@ def test_first_is_the_most_similar_alone():
     own = features(generator, torch.tensor([[0, 1, 2], [2, 1, 0]]))
     best_B = own.linked[0].similarity_BK.argmax(dim=1)
     alone = CandidateLinks(place_BK=own.linked[0].place_BK.gather(1, best_B[:, None]), similarity_BK=torch.zeros(2, 1))
-    model = NetworkModel(hidden=(8, 8), cut_after=1, merge=MergeConfig(method="top1", similarity_input=False, width=4))
+    model = NetworkModel(hidden=(8, 8), cut_after=1, merge=Top1MergeConfig(method="top1", similarity_input=False, width=4))
     cut_RD = torch.randn(3, 6, generator=generator)
     logits = []
     for links in (own, LinkedFeatures(numeric_NF=own.numeric_NF, categorical_NG=own.categorical_NG, linked=(alone,))):
@@ -172,7 +175,10 @@ def test_dropout_goes_on_where_it_was():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"method": "attention", "weight": "similarity"}, "model.merge.weight = similarity: may be negative"),
+        (
+            {"method": "attention", "weight": "similarity"},
+            "model.merge.weight = .similarity.: goes with model.merge.method = cnn or mlp only",
+        ),
         ({"method": "top1", "sort": False}, "model.merge.sort = false"),
         ({"method": "median"}, "model.merge.method"),
         ({"width": 0}, "model.merge.width"),
@@ -190,9 +196,11 @@ def test_merges_that_cannot_be_are_refused(changes, message):
 
 
 def test_an_own_top_is_built_for_the_merged_rows_and_no_other_is_taken():
-    model = NetworkModel(hidden=(8, 8), cut_after=1, numeric="plain", top="torch.nn:Linear", merge=MergeConfig(width=4, heads=2))
+    model = NetworkModel(
+        hidden=(8, 8), cut_after=1, numeric="plain", top="torch.nn:Linear", merge=AttentionMergeConfig(width=4, heads=2)
+    )
     label = build_label_model(model, "p", FeatureShape(numeric=3, cardinalities=()), [6], outputs=2, seed=1, candidates=[5])
     assert (label.top.in_features, label.top.out_features) == (2 * 4 + 8, 2)  # both heads, and the own embedding
-    taken = Architecture(model=model, target=TargetConfig(), seed=1, party="p", top=torch.nn.Linear(3, 1))
+    taken = Architecture(model=model, target=BinaryTarget(), seed=1, party="p", top=torch.nn.Linear(3, 1))
     with pytest.raises(ConfigError, match=r"name the class in the contract's model\.top"):
         taken.label_model(None, [6], candidates=[5])

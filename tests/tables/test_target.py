@@ -10,14 +10,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.preprocessing import StandardScaler
 
-from tallystick.config.sections import TargetConfig
+from tallystick.config.sections import RegressionTarget, TargetConfig, target_of
 from tallystick.errors import DataError
 from tallystick.tables.target import LabelCoder, encode_weights
 
 
+def target_named(type: str = "binary", classes: int = 2) -> TargetConfig:
+    return target_of(type, classes=classes)
+
+
 def fit(values: Any, rows: list[int] | None = None, **target: Any) -> tuple[LabelCoder, torch.Tensor]:
     column = pl.Series("y", values)
-    coder = LabelCoder.fit(column, TargetConfig(**target), np.array(range(len(column)) if rows is None else rows))
+    coder = LabelCoder.fit(
+        column,
+        target_named(**target),
+        np.array(range(len(column)) if rows is None else rows),
+    )
     assert LabelCoder.from_json(coder.to_json()) == coder
     return coder, coder.encode(column)
 
@@ -80,7 +88,11 @@ def test_label_constant_on_training_rows_alone() -> None:
     [([0, 0, 1], {}), ([5.0, 5.0, 9.0], {"type": "regression"}), ([0.0, 0.0, 9.0], {"type": "regression"})],
 )
 def test_hidden_labels_may_be_constant_on_training_rows_but_not_in_the_whole_column(values: Any, target: Any) -> None:
-    column, rows, kind = pl.Series("y", values), np.array([0, 1]), TargetConfig(**target)
+    column, rows, kind = (
+        pl.Series("y", values),
+        np.array([0, 1]),
+        target_named(**target),
+    )
     coder = LabelCoder.fit(column, kind, rows, hidden=True)
     assert coder.deviation == 1
     assert coder.encode(column).tolist() == [0, 0, values[2] - values[0]]
@@ -91,7 +103,9 @@ def test_hidden_labels_may_be_constant_on_training_rows_but_not_in_the_whole_col
 @pytest.mark.parametrize("rows", [[0, 1], [0, 2], [2, 3]])
 def test_hidden_numbers_too_large_are_refused_whichever_rows_are_for_training(rows: list[int]) -> None:
     with pytest.raises(DataError, match="too large to standardise"):
-        LabelCoder.fit(pl.Series("y", [1e308, -1e308, 1.0, 2.0]), TargetConfig(type="regression"), np.array(rows), hidden=True)
+        LabelCoder.fit(
+            pl.Series("y", [1e308, -1e308, 1.0, 2.0]), RegressionTarget(type="regression"), np.array(rows), hidden=True
+        )
 
 
 def test_label_never_seen_before() -> None:
@@ -124,7 +138,7 @@ def test_weights_of_any_size_keep_their_ratios(scale: float) -> None:
 @pytest.mark.parametrize("offset", [0.0, 1e6, 1e12, -1e14])
 def test_numbers_far_from_nought_are_no_constant(offset: float) -> None:
     labels = pl.Series("y", offset + 20 * np.random.default_rng(1).normal(size=200))
-    coder = LabelCoder.fit(labels, TargetConfig(type="regression"), np.arange(200))
+    coder = LabelCoder.fit(labels, RegressionTarget(type="regression"), np.arange(200))
     encoded = coder.encode(labels)
     assert abs(encoded.mean().item()) < 0.01
     assert encoded.std().item() == pytest.approx(1, abs=0.02)
@@ -135,4 +149,4 @@ def test_numbers_far_from_nought_are_no_constant(offset: float) -> None:
 def test_a_constant_number_is_refused_with_its_rounding(value: float) -> None:
     labels = pl.Series("y", [value, value * (1 + 2.0**-52), value])
     with pytest.raises(DataError, match="is constant on the training rows"):
-        LabelCoder.fit(labels, TargetConfig(type="regression"), np.arange(3))
+        LabelCoder.fit(labels, RegressionTarget(type="regression"), np.arange(3))

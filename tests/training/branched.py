@@ -3,7 +3,7 @@
 import torch
 
 from tallystick.config.sections import NetworkModel
-from tallystick.config.unaligned import UnalignedConfig
+from tallystick.config.unaligned import CLASSES
 from tallystick.models.build import BranchParts
 from tallystick.tables.features import Features, FeatureShape
 from tallystick.training.plan import Batch
@@ -16,7 +16,7 @@ CUT, CODES = 2, 5
 
 def step_rule(name, *, batch_size=32, ratio=1.0, **settings):
     """A method; the label party's one categorical column is called user."""
-    return method_of(UnalignedConfig(method=name, **settings), batch_size=batch_size, ratio=ratio, seed=1, columns=("user",))
+    return method_of(CLASSES[name](method=name, **settings), batch_size=batch_size, ratio=ratio, seed=1, columns=("user",))
 
 
 def model_of(method, *, cut_width=CUT, outputs=1):

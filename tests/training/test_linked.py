@@ -12,7 +12,7 @@ from loops import OWN, ROWS, SHAPES, Setting, assert_same_bits, training, weight
 from test_resume import Unplugged, Until
 from test_step import in_process
 
-from tallystick.config.merge import MergeConfig
+from tallystick.config.merge import AttentionMergeConfig, AverageMergeConfig, CNNMergeConfig, MergeConfig
 from tallystick.dataset.similarity import AllCandidates, CandidateSource, DistinctCandidates, LinkedSource, no_features
 from tallystick.defenses.chain import chain
 from tallystick.defenses.defense_table import DEFENSES
@@ -25,9 +25,9 @@ from tallystick.training.label_defense import CutDefense
 CANDIDATES = {"club": 3, "shop": 5}
 PUBLISHED = {"width": 4, "activation": "sigmoid", "own_columns": False, "similarity_input": False, "top": ()}
 MERGES = {
-    "attention": MergeConfig(width=6, heads=2, top=(8,), dropout=0.1),
-    "cnn": MergeConfig(method="cnn", channels=6, kernel=3, hidden=40, **PUBLISHED),
-    "average": MergeConfig(method="average", weight="equal", **PUBLISHED),
+    "attention": AttentionMergeConfig(width=6, heads=2, top=(8,), dropout=0.1),
+    "cnn": CNNMergeConfig(method="cnn", channels=6, kernel=3, hidden=40, **PUBLISHED),
+    "average": AverageMergeConfig(method="average", weight="equal", **PUBLISHED),
 }
 
 

@@ -6,7 +6,7 @@ from loops import Setting, assert_same_bits, training, weights_of
 from test_resume import AVERAGED, Unplugged, Until
 
 from tallystick.config.sections import NetworkModel
-from tallystick.config.unaligned import UnalignedConfig
+from tallystick.config.unaligned import CLASSES, WarmStartConfig
 from tallystick.models.branches import FromLocal, SharedBottom
 from tallystick.models.build import BranchParts, build_bottom
 from tallystick.models.normalization import BatchNorm, statistics_of
@@ -124,7 +124,7 @@ def test_a_model_of_unaligned_rows_that_stays_as_it_is_keeps_its_statistics():
 
 def test_a_warm_starts_prior_goes_by_the_first_models_statistics_and_leaves_them():
     """A simulated network is started before it is put into training mode, a job's after: both get the same probabilities."""
-    method = WarmStart(settings=UnalignedConfig(method="warm-start"), batch_size=20, seed=1)
+    method = WarmStart(settings=WarmStartConfig(method="warm-start"), batch_size=20, seed=1)
     model, own, index_N = method.model(parts()), rows(20, seed=2), torch.arange(20)
     model.alone.train()([], rows(50, seed=3))  # statistics of other rows, as after training
     before = copied(model.alone)
@@ -142,7 +142,7 @@ def test_a_warm_starts_prior_goes_by_the_first_models_statistics_and_leaves_them
 @pytest.mark.parametrize(("rate", "frozen"), [(0.0, True), (0.2, False)])
 @pytest.mark.parametrize("method", ["warm-start", "average"])
 def test_a_bottom_at_rate_zero_keeps_its_statistics_and_goes_by_them(method, rate, frozen):
-    model = method_of(UnalignedConfig(method=method, warm_rate=rate), batch_size=20, seed=1).model(parts())
+    model = method_of(CLASSES[method](method=method, warm_rate=rate), batch_size=20, seed=1).model(parts())
     bottom = (model if method == "warm-start" else model.first).train().bottom
     before = copied(bottom)
     model([torch.randn(20, 2)], rows(20, seed=2))

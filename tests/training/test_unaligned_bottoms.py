@@ -11,7 +11,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits as entropy
 from torch.nn.functional import logsigmoid
 
 from tallystick.config.sections import NetworkModel
-from tallystick.config.unaligned import METHODS, UnalignedConfig, unaligned_problems
+from tallystick.config.unaligned import CLASSES, METHODS, MultiTaskConfig, SSVFLConfig, unaligned_problems
 from tallystick.metrics import auc
 from tallystick.models.build import BranchParts, build_bottom
 from tallystick.models.split import OwnColumnsModel
@@ -266,7 +266,7 @@ def test_a_local_batch_moves_the_bottom_and_its_top_at_the_rate_of_its_size(name
 def test_local_steps_share_all_unaligned_rows_among_so_many_batches_of_an_epoch(local_steps):
     aligned_N, local_N = torch.arange(70), torch.arange(70, 400)
     plain = Schedule(train_N=aligned_N, validation_N=torch.arange(0), batch_size=32, seed=3)
-    settings = UnalignedConfig(method="multi-task", local_steps=local_steps)
+    settings = MultiTaskConfig(method="multi-task", local_steps=local_steps)
     batches = list(scheduled(plain, settings, local_N).epoch(0))
     local = [batch.index_B for batch in batches if batch.is_local]
     assert len(local) == 3 * local_steps
@@ -392,7 +392,7 @@ def test_self_supervision_finds_groups_that_its_columns_share(name, epochs, batc
     shape = FeatureShape(numeric=0, cardinalities=(2 * groups + 2,) * 12)
     model = NetworkModel(embedding_width=4, hidden=(32, 16, 16), cut_after=2)
     parts = BranchParts(model=model, party="bank", own=shape, cut_width=2, outputs=1, seed=2)
-    method = method_of(UnalignedConfig(method=name, epochs=epochs), batch_size=batch_size, seed=2)
+    method = method_of(CLASSES[name](method=name, epochs=epochs), batch_size=batch_size, seed=2)
 
     def explained(bottom):
         """The share of the cut's variance that lies between groups."""
@@ -413,7 +413,7 @@ def test_a_view_hides_that_share_of_the_cells_and_shows_nothing_or_another_rows_
     """Of 20,000 cells the share hidden has a standard deviation of .003; .02 is more than six of them."""
     rows = 5000
     numbers_NF, codes_NG = torch.arange(2.0 * rows).view(rows, 2) + 1, torch.arange(2 * rows).view(rows, 2) + 2
-    settings = UnalignedConfig(method="ss-vfl", masked=0.2, masked_by=masked_by)
+    settings = SSVFLConfig(method="ss-vfl", masked=0.2, masked_by=masked_by)
     how = self_supervision.SelfSupervision(settings=settings, name="label")
     view = how.view(Features(numeric_NF=numbers_NF, categorical_NG=codes_NG), torch.Generator().manual_seed(1))
     for seen, cells, missing in ((view.numeric_NF, numbers_NF, 0), (view.categorical_NG, codes_NG, MISSING)):
@@ -467,7 +467,7 @@ def test_fedhssls_cross_party_cosines_by_hand():
 def test_a_joint_and_a_local_step_for_each_target_and_number_of_parties_or_a_refusal(name, how):
     """Every feature party gets a gradient, a local step moves the bottom, and what scores a row alone has the target's width."""
     setting = Setting(**how)
-    settings = UnalignedConfig(method=name, evaluations=2)
+    settings = CLASSES[name](method=name, **{"evaluations": 2} if name == "diffu-at" else {})
     problems = unaligned_problems(
         settings, alignment="intersection", target=setting.kind, feature_parties=len(setting.parties), wide=False
     )
@@ -484,13 +484,13 @@ def test_a_joint_and_a_local_step_for_each_target_and_number_of_parties_or_a_ref
     own, objective = setting.own_source, setting.objective
     cuts_BD = [bottoms[party](setting.source_of(party)(index_B)).detach() for party in setting.parties]
     if settings.facts.embeds:
-        fitting = method_of(settings.model_copy(update={"epochs": 1}), batch_size=32, seed=1)
+        fitting = method_of(settings.model_copy(update={"epochs": 1} if name != "heuristic" else {}), batch_size=32, seed=1)
         fitting.fit(model, objective, own, index_B, torch.cat(cuts_BD, dim=1))
     before = copied(model)
     grads_BD = one_step(method, model, objective, SGD, a_batch(index_B, epoch=1), own, cuts_BD)
     assert [grad_BD.shape for grad_BD in grads_BD] == [cut_BD.shape for cut_BD in cuts_BD]
     assert all(torch.isfinite(grad_BD).all() and grad_BD.any() for grad_BD in grads_BD)
-    if settings.facts.local_steps:
+    if settings.steps_beside:
         between = copied(model)
         one_step(method, model, objective, SGD, a_batch(index_B + 32, is_local=True), own)
         bottom = "second.bottom." if hasattr(model, "second") else "bottom."

@@ -304,8 +304,14 @@ METHOD_JOBS: dict[str, Values] = {
     "job with importance": {"evaluation__importance": {"feature_columns": "both", "repeats": 1, "rows": 20}},
     "job that tunes": {"tuning": {"trials": 2, "keys": {_TUNED: {"low": 0.001, "high": 0.1}}}},
     **{
-        f"job with unaligned rows, {method}": {"unaligned": {"method": method, "epochs": 1}}
-        for method in ("warm-start", "diffu-at", "fedcvt", "fedhssl", "vfl-mpd")
+        f"job with unaligned rows, {method}": {"unaligned": {"method": method, **quick}}
+        for method, quick in (
+            ("warm-start", {"epochs": 1}),
+            ("diffu-at", {"epochs": 1}),
+            ("fedcvt", {}),
+            ("fedhssl", {"epochs": 1}),
+            ("vfl-mpd", {}),
+        )
     },
 }
 KEPT = ("format", "contract.json", "origin.json", "alignment.safetensors")

@@ -15,24 +15,26 @@ from tallystick.config.imputation import (
     defended_imputation_problems,
     imputation_problems,
 )
-from tallystick.config.merge import merge_problems
 from tallystick.config.promotion import PromotionConfig, promotion_problems
 from tallystick.config.sections import (
     FULL_ALONE,
     WITHIN,
+    BinaryTarget,
     ContractParty,
     EvaluationConfig,
     NetworkConfig,
     NetworkModel,
     SplitConfig,
+    SynchronousTraining,
     TargetConfig,
+    TrainingKeys,
     TrainingSettings,
     UnionConfig,
     fitting_folds,
 )
 from tallystick.config.serving import FeaturePartyAsks, ServingConfig
 from tallystick.config.tuning import TUNABLE, TuningConfig, unknown_key
-from tallystick.config.unaligned import UnalignedConfig, unaligned_problems
+from tallystick.config.unaligned import NoneConfig, UnalignedConfig, unaligned_problems
 from tallystick.defenses.chain import Defenses, EmbeddingDefenses, chain, embedding_chain
 from tallystick.defenses.gaussian_embeddings import GaussianEmbeddings
 from tallystick.errors import ConfigError
@@ -51,13 +53,13 @@ class Contract(Model):
         default_factory=UnionConfig, description="how the union's absent rows are imputed (union methods only)"
     )
     unaligned: UnalignedConfig = Field(
-        default_factory=UnalignedConfig,
+        default_factory=NoneConfig,
         description="what the label party's rows without a partner's row are good for (intersection only)",
     )
-    target: TargetConfig = Field(default_factory=TargetConfig, description="what is predicted")
+    target: TargetConfig = Field(default_factory=BinaryTarget, description="what is predicted")
     split: SplitConfig = Field(default_factory=SplitConfig, description="training, validation and test rows")
     model: NetworkModel = Field(default_factory=NetworkModel, description="the split network")
-    training: TrainingSettings = Field(default_factory=TrainingSettings, description="how the network is trained")
+    training: TrainingSettings = Field(default_factory=SynchronousTraining, description="how the network is trained")
     defense: tuple[DefenseEntry, ...] = Field(
         default=(), description="how labels and features are defended: a list of methods, each with its own keys"
     )
@@ -136,7 +138,7 @@ class Contract(Model):
         is_own = bool(self.model.bottoms) or self.model.top is not None
         return 1 if self.training.folds != "auto" or not plain or is_own else fitting_folds(rows, full=FULL_ALONE)
 
-    def validations(self, training: TrainingSettings) -> int:
+    def validations(self, training: TrainingKeys) -> int:
         """Return how often in an epoch of joint training the weights are compared on validation rows.
 
         It is how often at most if ``training``, the contract's, is not settled for its rows and its line yet. By itself only once
@@ -162,7 +164,7 @@ class Contract(Model):
 
         Everything that unaligned rows would rule out, such as folds, holds again. The hash stays that of the agreed contract.
         """
-        derived = self.model_copy(update={"unaligned": UnalignedConfig()})
+        derived = self.model_copy(update={"unaligned": NoneConfig()})
         derived._agreed = self.agreed
         return derived
 
@@ -336,7 +338,6 @@ def _value_problems(contract: Contract) -> list[str]:
             "training.starts = public: from public weights the whole training can be gone through again, and so which rows of a "
             "union are imputed read; use secret, or align by intersection"
         )
-    problems += merge_problems(model.merge)
     if model.normalization == "batch" and GaussianEmbeddings in [entry.defense for entry in contract.defense]:
         problems.append(
             "model.normalization = batch: by it a row's columns are in the embeddings of its whole batch, which "
@@ -347,10 +348,6 @@ def _value_problems(contract: Contract) -> list[str]:
         problems.append(
             f"model.cut_after = {model.cut_after}: must be at most {len(model.hidden)}, the number of layers in model.hidden"
         )
-    if target.type == "multiclass" and target.classes < 3:
-        problems.append(f"target.classes = {target.classes}: must be at least 3 for target.type = multiclass")
-    if target.type != "multiclass" and target.classes != 2:
-        problems.append(f"target.classes = {target.classes}: goes with target.type = multiclass only; leave it out")
     problems += imputation_problems(contract.union.labels, contract.union.features, validation=split.validation)
     if contract.linkage.imputes:
         if target.type != "binary":
@@ -496,10 +493,6 @@ def _no_gradient_problems(contract: Contract) -> list[str]:
             f"{where}, unaligned.method = {contract.unaligned.method}: trains the feature parties' bottom models by cut "
             "gradients; choose another method, or send gradients"
         )
-    if training.mode == "pipelined":
-        problems.append(f"{where}, training.mode = {training.mode}: nobody waits for a gradient; leave training.mode out")
-    if training.compression != "none":
-        problems.append(f"{where}, training.compression = {training.compression}: each row crosses once, whole; leave it out")
     if contract.tuning.keys:
         problems.append(
             f"{where}, tuning.keys: the values that a search tries next depend on validation labels, and every party sees them; "
@@ -575,8 +568,6 @@ def _against_folds(contract: Contract) -> list[str]:
         )
     if training.refit is True:
         problems.append("training.refit = true: with folds the validation rows already train all networks but one")
-    if training.gradients == "none":
-        problems.append("training.gradients = none: an embedding crosses once there, and would be several times as wide")
     if training.starts == "public":
         problems.append("training.starts = public: the audit makes the first models anew, and knows one network only")
     if contract.alignment.method != "intersection":

@@ -1,31 +1,22 @@
-"""Declare how a label party's model merges the rows that are linked to one of its own, as far as a contract says."""
+"""Declare how a model merges the rows that are linked to one of the label party's: a class for each ``model.merge.method``."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal, TypeAlias
 
 from pydantic import Field
 
-from tallystick.reading import Model, Width
+from tallystick.reading import Choice, Width, usual
 
-MergeMethod = Literal["attention", "cnn", "mlp", "average", "top1"]
-Weight = Literal["learnt", "similarity", "equal"]
+_METHOD = "attention, FedSim's cnn, its mlp in place of that, the average, or the most similar link alone (top1)"
+_WEIGHT = "what a link weighs: a learnt function of its similarity, the similarity, or all equal"
+_SIGNED = "what a link weighs: a learnt function of its similarity, or all equal; a similarity may be negative, which is no share"
+Sort = Annotated[bool, Field(strict=True, description="read the links from the least to the most similar")]
+Dropout = Annotated[float, Field(strict=True, ge=0, lt=1, description="share of numbers that a merge leaves out in training")]
+Hidden = Annotated[Width, Field(description="width of the layer after the links")]
 
 
-class MergeConfig(Model):
-    """Merging of the links of one row into one prediction (alignment by similarity only)."""
+class MergeKeys(Choice):
+    """Base of the merges of the links of one row into one prediction."""
 
-    method: MergeMethod = Field(
-        default="attention",
-        description="attention, FedSim's cnn, its mlp in place of that, the average, or the most similar link alone (top1)",
-    )
-    weight: Weight = Field(
-        default="learnt",
-        description="what a link weighs: a learnt function of its similarity, the similarity, or all equal",
-    )
-    sort: bool = Field(
-        default=True,
-        strict=True,
-        description="read the links from the least to the most similar (cnn and mlp need it)",
-    )
     similarity_input: bool = Field(
         default=True, strict=True, description="the similarity is also a column of the link (FeatureSim)"
     )
@@ -34,25 +25,60 @@ class MergeConfig(Model):
     )
     width: Width = Field(default=64, description="outputs of a link before the merge")
     activation: Literal["relu", "sigmoid", "none"] = Field(default="relu", description="of a link's outputs; FedSim's is sigmoid")
-    heads: Annotated[int, Field(strict=True, ge=1, le=64)] = Field(default=4, description="heads (attention only)")
-    channels: Annotated[int, Field(strict=True, ge=1, le=1024)] = Field(default=8, description="channels (cnn only)")
-    kernel: Annotated[int, Field(strict=True, ge=1, le=99)] = Field(
-        default=7, description="links that a channel reads at once (cnn)"
-    )
-    hidden: Width = Field(default=400, description="width of the layer after the links (cnn and mlp only)")
     top: tuple[Width, ...] = Field(default=(128,), max_length=100, description="widths of the hidden layers after the merge")
-    dropout: float = Field(
-        default=0.0, strict=True, ge=0, lt=1, description="share of numbers that a merge leaves out in training"
-    )
 
 
-def merge_problems(merge: MergeConfig) -> list[str]:
-    """List the settings that do not go together."""
-    problems = []
-    if merge.weight == "similarity" and merge.method not in ("cnn", "mlp"):
-        problems.append(
-            f"model.merge.weight = similarity: may be negative, of which {merge.method} makes no share; use learnt or equal"
-        )
-    if merge.method == "top1" and not merge.sort:
-        problems.append("model.merge.sort = false: merge.method = top1 reads the most similar link, so leave sort out")
-    return problems
+class AttentionMergeConfig(MergeKeys):
+    """Attention over the links."""
+
+    method: Literal["attention"] = Field(default="attention", description=_METHOD)
+    weight: Literal["learnt", "equal"] = Field(default="learnt", description=_SIGNED)
+    sort: Sort = True
+    heads: Annotated[int, Field(strict=True, ge=1, le=64)] = Field(default=4, description="heads of the attention")
+    dropout: Dropout = 0.0
+
+
+class CNNMergeConfig(MergeKeys):
+    """FedSim's convolution along the links."""
+
+    method: Literal["cnn"] = Field(description=_METHOD)
+    weight: Literal["learnt", "similarity", "equal"] = Field(default="learnt", description=_WEIGHT)
+    sort: Sort = True
+    channels: Annotated[int, Field(strict=True, ge=1, le=1024)] = Field(default=8, description="channels of the convolution")
+    kernel: Annotated[int, Field(strict=True, ge=1, le=99)] = Field(default=7, description="links that a channel reads at once")
+    hidden: Hidden = 400
+    dropout: Dropout = 0.0
+
+
+class MLPMergeConfig(MergeKeys):
+    """FedSim without its convolution."""
+
+    method: Literal["mlp"] = Field(description=_METHOD)
+    weight: Literal["learnt", "similarity", "equal"] = Field(default="learnt", description=_WEIGHT)
+    sort: Sort = True
+    hidden: Hidden = 400
+    dropout: Dropout = 0.0
+
+
+class AverageMergeConfig(MergeKeys):
+    """The weighted mean of the links' outputs."""
+
+    method: Literal["average"] = Field(description=_METHOD)
+    weight: Literal["learnt", "equal"] = Field(default="learnt", description=_SIGNED)
+    sort: Sort = True
+
+
+class Top1MergeConfig(MergeKeys):
+    """The most similar link alone, which is the last of sorted ones."""
+
+    method: Literal["top1"] = Field(description=_METHOD)
+    weight: Literal["learnt", "equal"] = Field(default="learnt", description=_SIGNED)
+
+    sort: ClassVar[bool] = True
+
+
+MergeConfig: TypeAlias = Annotated[
+    AttentionMergeConfig | CNNMergeConfig | MLPMergeConfig | AverageMergeConfig | Top1MergeConfig,
+    Field(discriminator="method"),
+    usual("method", "attention"),
+]

@@ -1,7 +1,7 @@
 """The parts of a contract, with every key: parties, target, split, model, training, evaluation, network."""
 
 import math
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field
 
@@ -11,9 +11,9 @@ from tallystick.config.imputation import (
     FeatureStrategy,
     LabelStrategy,
 )
-from tallystick.config.merge import MergeConfig
-from tallystick.metrics import METRICS
-from tallystick.reading import Count, Model, Name, Role, Share, Text, Width
+from tallystick.config.merge import AttentionMergeConfig, MergeConfig
+from tallystick.metrics import METRICS, TargetType
+from tallystick.reading import Choice, Count, Model, Name, Role, Share, Text, Width, usual
 
 ROLE_ALIASES: dict[str, Role] = {
     **dict.fromkeys(("active", "primary", "guest", "leader"), "label"),
@@ -52,11 +52,43 @@ class UnionConfig(Model):
     audit: bool = Field(default=True, strict=True, description="attack the run's own views for membership and report the result")
 
 
-class TargetConfig(Model):
-    """Target of the prediction."""
+class TargetKeys(Choice):
+    """Base of the targets of the prediction."""
 
-    type: Literal["binary", "multiclass", "regression"] = Field(default="binary", description="kind of label")
-    classes: int = Field(default=2, strict=True, ge=2, le=100_000, description="number of classes (multiclass only, at least 3)")
+
+class BinaryTarget(TargetKeys):
+    """One of two classes."""
+
+    type: Literal["binary"] = Field(default="binary", description="kind of label")
+
+    classes: ClassVar[int] = 2
+
+
+class MulticlassTarget(TargetKeys):
+    """One of several classes."""
+
+    type: Literal["multiclass"] = Field(description="kind of label")
+    classes: int = Field(strict=True, ge=3, le=100_000, description="number of classes")
+
+
+class RegressionTarget(TargetKeys):
+    """A number."""
+
+    type: Literal["regression"] = Field(description="kind of label")
+
+    classes: ClassVar[int] = 2
+
+
+TargetConfig: TypeAlias = Annotated[
+    BinaryTarget | MulticlassTarget | RegressionTarget, Field(discriminator="type"), usual("type", "binary")
+]
+
+
+def target_of(kind: TargetType, *, classes: int) -> TargetConfig:
+    """Return the target of this kind."""
+    if kind == "multiclass":
+        return MulticlassTarget(type=kind, classes=classes)
+    return RegressionTarget(type=kind) if kind == "regression" else BinaryTarget()
 
 
 class SplitConfig(Model):
@@ -122,7 +154,7 @@ class NetworkModel(Model):
         default_factory=dict, description="party name to its own bottom: package.module:Class"
     )
     top: ModulePath | None = Field(default=None, description="own top model: package.module:Class; null is the built-in one")
-    merge: MergeConfig = Field(default_factory=MergeConfig, description="how linked rows are merged (similarity only)")
+    merge: MergeConfig = Field(default_factory=AttentionMergeConfig, description="how linked rows are merged (similarity only)")
 
     @property
     def narrowed(self) -> bool:
@@ -155,8 +187,45 @@ LEAST_FOLDED, FULL, FULL_ALONE = 200, 2_000, 10_000
 (docs/results/quality.md), and of own columns alone (docs/results/unaligned.md)."""
 
 
-class TrainingSettings(Model):
-    """Training of the network, as the contract says it: what is ``auto`` depends on the number of training rows."""
+_GRADIENTS = (
+    "what goes back over the cut: gradients, by which bottom models learn and labels can be read, or nothing: each row's "
+    "embedding crosses once, of a bottom model that stays as it is, and the label party then trains alone"
+)
+_MODE = (
+    "lossless, or overlapping the parties with stale cut gradients; auto: the label party measures the round trip before "
+    "training, and takes pipelined from 5 ms on, with as many batches in flight as fill it"
+)
+Folds = Annotated[
+    Annotated[int, Field(strict=True, ge=1, le=MOST_FOLDS)] | Literal["auto"],
+    Field(
+        description="number of networks; each is trained on the training and validation rows without one fold, and judged "
+        "on that fold; each keeps the weights of its own best step, and the mean of their logits predicts. Thresholds and column "
+        "importance come from the network that was trained without the validation rows. "
+        "Embeddings are so many times as wide. auto: "
+        f"{FOLDS} for {LEAST_FOLDED} to {FULL - 1:,} training rows, where the split is by hash and the contract has nothing "
+        "that folds cannot go with, else 1"
+    ),
+]
+Compression = Annotated[
+    CompressionName,
+    Field(
+        description="how the numbers of a training step are written for the wire, both ways: whole; bfloat16 in two bytes each; "
+        "int8 in one and four bytes a row. What validates, tests and predicts is written whole. It is no defence"
+    ),
+]
+Staleness = Annotated[
+    int,
+    Field(
+        strict=True,
+        ge=1,
+        le=1024,
+        description="batches in flight; from 4 on, half of them travel in one message, of at most 4,096 rows, which is faster",
+    ),
+]
+
+
+class TrainingKeys(Model):
+    """Keys of training that hold whatever crosses the cut; what is ``auto`` depends on the number of training rows."""
 
     epochs: Epochs | Literal["auto"] = Field(
         default="auto", description="most passes over the training rows; auto: as many as take about 6,000 steps, 4 to 60"
@@ -189,29 +258,8 @@ class TrainingSettings(Model):
         description="how much of the averaged weights a step keeps (less in the first steps); each party averages its own "
         "weights; epochs are compared by the averages, and they are the trained model; null averages none",
     )
-    gradients: Literal["sent", "none"] = Field(
-        default="sent",
-        description="what goes back over the cut: gradients, by which bottom models learn and labels can be read, or nothing: "
-        "each row's embedding crosses once, of a bottom model that stays as it is, and the label party then trains alone",
-    )
-    mode: Literal["synchronous", "pipelined", "auto"] = Field(
-        default="synchronous",
-        description="lossless, or overlapping the parties with stale cut gradients; auto: the label party measures the round "
-        "trip before training, and takes pipelined from 5 ms on, with as many batches in flight as fill it",
-    )
-    staleness: int = Field(
-        default=2,
-        strict=True,
-        ge=1,
-        le=1024,
-        description="batches in flight (pipelined only; auto finds its own); from 4 on, half of them travel in one message, "
-        "of at most 4,096 rows, which is faster",
-    )
-    compression: CompressionName = Field(
-        default="none",
-        description="how the numbers of a training step are written for the wire, both ways: whole; bfloat16 in two "
-        "bytes each; int8 in one and four bytes a row. What validates, tests and predicts is written whole. It is no defence",
-    )
+    gradients: Literal["sent", "none"] = Field(default="sent", description=_GRADIENTS)
+    mode: Literal["synchronous", "pipelined", "auto"] = Field(default="synchronous", description=_MODE)
     patience: Count | Literal["auto"] | None = Field(
         default="auto",
         description="epochs without a better validation loss before stopping; auto: as many as take 200 steps, 2 to 5; null is "
@@ -229,15 +277,7 @@ class TrainingSettings(Model):
         "validated best; what needs validation rows (thresholds, column importance) is measured by the model before; auto: "
         "where the split is by time, for the newest rows are the validation rows",
     )
-    folds: Annotated[int, Field(strict=True, ge=1, le=MOST_FOLDS)] | Literal["auto"] = Field(
-        default="auto",
-        description="number of networks; each is trained on the training and validation rows without one fold, and judged "
-        "on that fold; each keeps the weights of its own best step, and the mean of their logits predicts. Thresholds and column "
-        "importance come from the network that was trained without the validation rows. "
-        "Embeddings are so many times as wide. auto: "
-        f"{FOLDS} for {LEAST_FOLDED} to {FULL - 1:,} training rows, where the split is by hash and the contract has nothing "
-        "that folds cannot go with, else 1",
-    )
+    folds: Folds = "auto"
     starts: Literal["secret", "public"] = Field(
         default="secret",
         description="what weights are drawn from before training: each party's own secret, or the contract's seed, by which "
@@ -282,7 +322,49 @@ class TrainingSettings(Model):
         ]
 
 
-class TrainingConfig(TrainingSettings):
+class TrainingChoice(TrainingKeys, Choice):
+    """Base of the ways of training that a contract can ask for."""
+
+
+class SynchronousTraining(TrainingChoice):
+    """Training in which every step waits for its gradients, or which finds its pace by itself."""
+
+    gradients: Literal["sent"] = Field(default="sent", description=_GRADIENTS)
+    mode: Literal["synchronous", "auto"] = Field(default="synchronous", description=_MODE)
+    compression: Compression = "none"
+
+    staleness: ClassVar[int] = 2
+
+
+class PipelinedTraining(TrainingChoice):
+    """Training with several batches in flight."""
+
+    gradients: Literal["sent"] = Field(default="sent", description=_GRADIENTS)
+    mode: Literal["pipelined"] = Field(description=_MODE)
+    staleness: Staleness = 2
+    compression: Compression = "none"
+
+
+class StillTraining(TrainingChoice):
+    """Training without gradients: each row crosses once and whole, for one network, and nobody waits for anything."""
+
+    gradients: Literal["none"] = Field(description=_GRADIENTS)
+    mode: Literal["synchronous", "auto"] = Field(default="synchronous", description=_MODE)
+    folds: Literal["auto", 1] = Field(default="auto", description="number of networks: one, whose embeddings cross once")
+
+    staleness: ClassVar[int] = 2
+    compression: ClassVar[Literal["none"]] = "none"
+
+
+SentGradients: TypeAlias = Annotated[
+    SynchronousTraining | PipelinedTraining, Field(discriminator="mode"), usual("mode", "synchronous")
+]
+TrainingSettings: TypeAlias = Annotated[
+    SentGradients | StillTraining, Field(discriminator="gradients"), usual("gradients", "sent")
+]
+
+
+class TrainingConfig(TrainingKeys):
     """Training of the network, with every number settled; what is left out is as in the papers, which train plainly."""
 
     epochs: Epochs = 5
@@ -294,6 +376,8 @@ class TrainingConfig(TrainingSettings):
     validations: Validations = 1
     refit: Literal["auto", True, False] = False
     folds: Annotated[int, Field(strict=True, ge=1, le=MOST_FOLDS)] = 1
+    staleness: Staleness = 2
+    compression: Compression = "none"
 
 
 def fitting_folds(rows: int, *, full: int = FULL) -> int:

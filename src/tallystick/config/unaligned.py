@@ -1,12 +1,12 @@
-"""Declare what a contract says of rows that only the label party has: the methods of training/unaligned/, and keys."""
+"""Declare what a contract says of rows that only the label party has: a class for each ``unaligned.method``, with its keys."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+from typing import Annotated, ClassVar, Literal, TypeAlias, get_args
 
 from pydantic import Field
 
-from tallystick.reading import Count, Model, Text, WholeShare
+from tallystick.reading import Choice, Count, Text, WholeShare, usual
 
 MOST_EVALUATIONS = 1000  # a diffusion has so many steps of noise
 
@@ -18,167 +18,285 @@ class MethodFacts:
     Args:
         what: in one phrase.
         implemented: where in training/unaligned/ its class is, as file.Class; it is loaded when a party trains. Empty for none.
-        joint_before: epochs on aligned rows come first.
-        embeds: the embeddings of the training rows are sent once more after these epochs.
-        local_steps: steps on unaligned rows lie among the joint ones, in which nothing crosses.
+        embeds: the embeddings of the training rows are sent once more after the joint epochs that come first.
         pretrains_bottoms: the feature parties train their bottom models on all their own rows first, without labels.
         teaches_bottoms: the feature parties' bottom models learn by cut gradients in the epochs before, so it needs these.
         two_classes: the target must be binary.
-        groups: rows are grouped by ``unaligned.group``.
         one_feature_party: there may be only one.
         dispensable: where the label party has no unaligned row to train on, a run goes on as with none.
     """
 
     what: str
     implemented: str = ""
-    joint_before: bool = False
     embeds: bool = False
-    local_steps: bool = True
     pretrains_bottoms: bool = False
     teaches_bottoms: bool = False
     two_classes: bool = False
-    groups: bool = False
     one_feature_party: bool = False
     dispensable: bool = False
 
 
-METHODS: Mapping[str, MethodFacts] = {
-    "none": MethodFacts(what="they are left out (VanillaVFL)", local_steps=False),
-    "warm-start": MethodFacts(
-        what="the label party's model starts from one that was trained on them",
-        implemented="warm_start.WarmStart",
-        local_steps=False,
-        dispensable=True,
-    ),
-    "offset": MethodFacts(
-        what="a model trained on them gives a logit, which the joint model corrects",
-        implemented="warm_start.Offset",
-        local_steps=False,
-    ),
-    "multi-task": MethodFacts(
-        what="they train the label party's bottom model through a top of their own", implemented="multi_task.MultiTask"
-    ),
-    "average": MethodFacts(what="offset and multi-task over one cut, their logits averaged", implemented="average.Average"),
-    "heuristic": MethodFacts(
-        what="a row gets the mean embedding of the aligned rows of its group",
-        implemented="heuristic.Heuristic",
-        joint_before=True,
-        embeds=True,
-        groups=True,
-    ),
-    "regressor": MethodFacts(
-        what="a regression gives the missing embedding", implemented="regressor.Regressor", joint_before=True, embeds=True
-    ),
-    "diffu-at": MethodFacts(
-        what="a conditional diffusion gives the missing embedding (Diffu-AT)",
-        implemented="diffu_at.DiffuAT",
-        joint_before=True,
-        embeds=True,
-    ),
-    "jpl": MethodFacts(
-        what="a mapping learnt beside the model gives the missing embedding (JPL)", implemented="jpl.JointPrivilegedLearning"
-    ),
-    "fedcvt": MethodFacts(
-        what="attention over aligned rows gives the missing embedding (FedCVT)",
-        implemented="fedcvt.FedCVT",
-        two_classes=True,
-        one_feature_party=True,
-    ),
-    "ss-vfl": MethodFacts(
-        what="each party's bottom model starts from momentum contrast on all its rows (SS-VFL)",
-        implemented="ss_vfl.SelfSupervised",
-        local_steps=False,
-        pretrains_bottoms=True,
-    ),
-    "fedhssl": MethodFacts(
-        what="each party's bottom model starts from SimSiam on all its rows and from the other's embeddings (FedHSSL)",
-        implemented="fedhssl.FedHSSL",
-        joint_before=True,
-        local_steps=False,
-        pretrains_bottoms=True,
-        teaches_bottoms=True,
-    ),
-    "vfl-mpd": MethodFacts(
-        what="the bottom models start from telling matched pairs of embeddings from mismatched ones (VFL-MPD)",
-        implemented="vfl_mpd.MatchedPairs",
-        joint_before=True,
-        local_steps=False,
-        teaches_bottoms=True,
-    ),
-}
-"""The contract's unaligned.method to what it is: the one table of these methods, with a file of its own for each."""
-
-if TYPE_CHECKING:
-    Method: TypeAlias = str
-else:
-    Method = Literal[tuple(METHODS)]
-
-_HELP = "; ".join(f"{name}: {facts.what}" for name, facts in METHODS.items())
-
-
-class UnalignedConfig(Model):
-    """Use of the label party's rows without a partner's row (FedAds, section 4.1, and what does better)."""
-
-    method: Method = Field(default="none", description=f"how they train, and get a score: {_HELP}")
-    epochs: Count = Field(
-        default=30,
+_HELP = "how they train, and get a score"
+Epochs = Annotated[
+    Count,
+    Field(
         description="most epochs of what comes before the joint model: a model on unaligned rows, stopped after the first that "
-        "their validation rows find no better; self-supervision takes a tenth of them",
-    )
-    joint_epochs: Count = Field(
-        default=1,
-        description="epochs on aligned rows before embeddings are made up (heuristic, regressor, diffu-at), or before "
-        "labels are used (fedhssl, vfl-mpd)",
-    )
-    local_steps: Annotated[int, Field(strict=True, ge=1, le=1000)] = Field(
-        default=1, description="steps on unaligned rows for each joint step; each epoch's share all of these rows"
-    )
-    warm_rate: WholeShare = Field(
-        default=0.3,
-        description="learning rate of a bottom model that starts from another's weights, as a share of the usual; 0 freezes it",
-    )
-    dropout: Annotated[float, Field(strict=True, ge=0, lt=1)] = Field(
-        default=0.5, description="warm-start, offset: share of the joint top's inputs that each step leaves out, at random"
-    )
-    label_condition: bool = Field(
-        default=False, strict=True, description="regressor, diffu-at: the label too conditions what is made up, as in FedAds"
-    )
-    prediction: Literal["epsilon", "x0", "v"] = Field(default="epsilon", description="diffu-at: what its network predicts")
-    evaluations: Annotated[int, Field(strict=True, ge=1, le=MOST_EVALUATIONS)] = Field(
-        default=20, description=f"diffu-at: evaluations of its network per embedding, at most {MOST_EVALUATIONS}"
-    )
-    sampling: Literal["ddim", "ddpm"] = Field(
-        default="ddim",
-        description="diffu-at: ddim adds no noise between evaluations, ddpm does; FedAds has ddpm in 1000 evaluations, at fifty "
-        "times the time",
-    )
-    masked: Annotated[float, Field(strict=True, gt=0, lt=1)] = Field(
-        default=0.3, description="ss-vfl, fedhssl: share of a row's cells that each of its two views hides"
-    )
-    masked_by: Literal["missing", "other-row"] = Field(
-        default="missing",
-        description="ss-vfl, fedhssl: what stands in a hidden cell: nothing, or another row's cell",
-    )
-    self_supervision_rate: Annotated[float, Field(strict=True, gt=0, le=100)] = Field(
-        default=1.0, description="ss-vfl, fedhssl: learning rate of self-supervision, as a multiple of the usual"
-    )
-    group: Text | None = Field(
-        default=None,
-        description="heuristic: the label party's categorical column that groups rows, such as a user's id; null is one group",
-    )
+        "their validation rows find no better; a generator of embeddings; or self-supervision, which takes a tenth of them"
+    ),
+]
+JointEpochs = Annotated[
+    Count, Field(description="epochs on aligned rows before embeddings are made up, or before labels are used")
+]
+LocalSteps = Annotated[
+    int,
+    Field(
+        strict=True,
+        ge=1,
+        le=1000,
+        description="steps on unaligned rows for each joint step; each epoch's share all of these rows",
+    ),
+]
+WarmRate = Annotated[
+    WholeShare,
+    Field(
+        description="learning rate of a bottom model that starts from another's weights, as a share of the usual; 0 freezes it"
+    ),
+]
+Dropout = Annotated[
+    float,
+    Field(strict=True, ge=0, lt=1, description="share of the joint top's inputs that each step leaves out, at random"),
+]
+LabelCondition = Annotated[bool, Field(strict=True, description="whether the label too conditions what is made up, as in FedAds")]
+Masked = Annotated[float, Field(strict=True, gt=0, lt=1, description="share of a row's cells that each of its two views hides")]
+MaskedBy = Annotated[
+    Literal["missing", "other-row"],
+    Field(description="what stands in a hidden cell: nothing, or another row's cell"),
+]
+SelfSupervisionRate = Annotated[
+    float, Field(strict=True, gt=0, le=100, description="learning rate of self-supervision, as a multiple of the usual")
+]
 
-    @property
-    def facts(self) -> MethodFacts:
-        """Return the method's facts."""
-        return METHODS[self.method]
+
+class UnalignedKeys(Choice):
+    """Base of the uses of the label party's rows without a partner's row (FedAds, section 4.1, and what does better)."""
+
+    facts: ClassVar[MethodFacts]
+    method: str
 
     @property
     def used(self) -> bool:
         """Tell whether unaligned rows are used."""
-        return self.method != "none"
+        return bool(self.facts.implemented)
+
+    @property
+    def epochs_before(self) -> int:
+        """Return how many joint epochs come before embeddings are made up, or before labels are used."""
+        epochs: int = getattr(self, "joint_epochs", 0)
+        return epochs
+
+    @property
+    def steps_beside(self) -> int:
+        """Return how many steps on unaligned rows there are for each joint step; nothing crosses in them."""
+        steps: int = getattr(self, "local_steps", 0)
+        return steps
 
 
-def unaligned_problems(unaligned: UnalignedConfig, *, alignment: str, target: str, feature_parties: int, wide: bool) -> list[str]:
+class NoneConfig(UnalignedKeys):
+    """They are left out."""
+
+    facts = MethodFacts(what="they are left out (VanillaVFL)")
+    method: Literal["none"] = Field(default="none", description=_HELP)
+
+
+class WarmStartConfig(UnalignedKeys):
+    """A model that was trained on them starts the joint one."""
+
+    facts = MethodFacts(
+        what="the label party's model starts from one that was trained on them",
+        implemented="warm_start.WarmStart",
+        dispensable=True,
+    )
+    method: Literal["warm-start"] = Field(description=_HELP)
+    epochs: Epochs = 30
+    warm_rate: WarmRate = 0.3
+    dropout: Dropout = 0.5
+
+
+class OffsetConfig(UnalignedKeys):
+    """A model that was trained on them is corrected by the joint one."""
+
+    facts = MethodFacts(
+        what="a model trained on them gives a logit, which the joint model corrects", implemented="warm_start.Offset"
+    )
+    method: Literal["offset"] = Field(description=_HELP)
+    epochs: Epochs = 30
+    warm_rate: WarmRate = 0.3
+    dropout: Dropout = 0.5
+
+
+class MultiTaskConfig(UnalignedKeys):
+    """They train the label party's bottom model beside the joint one."""
+
+    facts = MethodFacts(
+        what="they train the label party's bottom model through a top of their own", implemented="multi_task.MultiTask"
+    )
+    method: Literal["multi-task"] = Field(description=_HELP)
+    local_steps: LocalSteps = 1
+
+
+class AverageConfig(UnalignedKeys):
+    """The mean of offset and multi-task."""
+
+    facts = MethodFacts(what="offset and multi-task over one cut, their logits averaged", implemented="average.Average")
+    method: Literal["average"] = Field(description=_HELP)
+    epochs: Epochs = 30
+    local_steps: LocalSteps = 1
+    warm_rate: WarmRate = 0.3
+
+
+class HeuristicConfig(UnalignedKeys):
+    """A row gets the mean embedding of a group of aligned rows."""
+
+    facts = MethodFacts(
+        what="a row gets the mean embedding of the aligned rows of its group", implemented="heuristic.Heuristic", embeds=True
+    )
+    method: Literal["heuristic"] = Field(description=_HELP)
+    joint_epochs: JointEpochs = 1
+    local_steps: LocalSteps = 1
+    group: Text | None = Field(
+        default=None,
+        description="the label party's categorical column that groups rows, such as a user's id; null is one group",
+    )
+
+
+class RegressorConfig(UnalignedKeys):
+    """A regression gives a row's missing embedding."""
+
+    facts = MethodFacts(what="a regression gives the missing embedding", implemented="regressor.Regressor", embeds=True)
+    method: Literal["regressor"] = Field(description=_HELP)
+    epochs: Epochs = 30
+    joint_epochs: JointEpochs = 1
+    local_steps: LocalSteps = 1
+    label_condition: LabelCondition = False
+
+
+class DiffuATConfig(UnalignedKeys):
+    """A diffusion gives a row's missing embedding (Diffu-AT)."""
+
+    facts = MethodFacts(
+        what="a conditional diffusion gives the missing embedding (Diffu-AT)", implemented="diffu_at.DiffuAT", embeds=True
+    )
+    method: Literal["diffu-at"] = Field(description=_HELP)
+    epochs: Epochs = 30
+    joint_epochs: JointEpochs = 1
+    local_steps: LocalSteps = 1
+    label_condition: LabelCondition = False
+    prediction: Literal["epsilon", "x0", "v"] = Field(default="epsilon", description="what its network predicts")
+    evaluations: Annotated[int, Field(strict=True, ge=1, le=MOST_EVALUATIONS)] = Field(
+        default=20, description=f"evaluations of its network per embedding, at most {MOST_EVALUATIONS}"
+    )
+    sampling: Literal["ddim", "ddpm"] = Field(
+        default="ddim",
+        description="ddim adds no noise between evaluations, ddpm does; FedAds has ddpm in 1000 evaluations, at fifty times the "
+        "time",
+    )
+
+
+class JPLConfig(UnalignedKeys):
+    """A mapping learnt beside the model gives a row's missing embedding (JPL)."""
+
+    facts = MethodFacts(
+        what="a mapping learnt beside the model gives the missing embedding (JPL)", implemented="jpl.JointPrivilegedLearning"
+    )
+    method: Literal["jpl"] = Field(description=_HELP)
+    local_steps: LocalSteps = 1
+
+
+class FedCVTConfig(UnalignedKeys):
+    """Attention over aligned rows gives a row's missing embedding (FedCVT)."""
+
+    facts = MethodFacts(
+        what="attention over aligned rows gives the missing embedding (FedCVT)",
+        implemented="fedcvt.FedCVT",
+        two_classes=True,
+        one_feature_party=True,
+    )
+    method: Literal["fedcvt"] = Field(description=_HELP)
+    local_steps: LocalSteps = 1
+
+
+class SSVFLConfig(UnalignedKeys):
+    """Bottom models start from momentum contrast (SS-VFL)."""
+
+    facts = MethodFacts(
+        what="each party's bottom model starts from momentum contrast on all its rows (SS-VFL)",
+        implemented="ss_vfl.SelfSupervised",
+        pretrains_bottoms=True,
+    )
+    method: Literal["ss-vfl"] = Field(description=_HELP)
+    epochs: Epochs = 30
+    masked: Masked = 0.3
+    masked_by: MaskedBy = "missing"
+    self_supervision_rate: SelfSupervisionRate = 1.0
+
+
+class FedHSSLConfig(UnalignedKeys):
+    """Bottom models start from SimSiam and from the other party's embeddings (FedHSSL)."""
+
+    facts = MethodFacts(
+        what="each party's bottom model starts from SimSiam on all its rows and from the other's embeddings (FedHSSL)",
+        implemented="fedhssl.FedHSSL",
+        pretrains_bottoms=True,
+        teaches_bottoms=True,
+    )
+    method: Literal["fedhssl"] = Field(description=_HELP)
+    epochs: Epochs = 30
+    joint_epochs: JointEpochs = 1
+    masked: Masked = 0.3
+    masked_by: MaskedBy = "missing"
+    self_supervision_rate: SelfSupervisionRate = 1.0
+
+
+class VFLMPDConfig(UnalignedKeys):
+    """Bottom models start from matched and mismatched pairs (VFL-MPD)."""
+
+    facts = MethodFacts(
+        what="the bottom models start from telling matched pairs of embeddings from mismatched ones (VFL-MPD)",
+        implemented="vfl_mpd.MatchedPairs",
+        teaches_bottoms=True,
+    )
+    method: Literal["vfl-mpd"] = Field(description=_HELP)
+    joint_epochs: JointEpochs = 1
+
+
+UnalignedConfig: TypeAlias = Annotated[
+    NoneConfig
+    | WarmStartConfig
+    | OffsetConfig
+    | MultiTaskConfig
+    | AverageConfig
+    | HeuristicConfig
+    | RegressorConfig
+    | DiffuATConfig
+    | JPLConfig
+    | FedCVTConfig
+    | SSVFLConfig
+    | FedHSSLConfig
+    | VFLMPDConfig,
+    Field(discriminator="method"),
+    usual("method", "none"),
+]
+
+CLASSES: Mapping[str, type[UnalignedKeys]] = {
+    get_args(choice.model_fields["method"].annotation)[0]: choice
+    for choice in UnalignedKeys.choices()
+    if issubclass(choice, UnalignedKeys)
+}
+METHODS: Mapping[str, MethodFacts] = {name: choice.facts for name, choice in CLASSES.items()}
+"""The contract's unaligned.method to what it is: training/unaligned/ has a file for each."""
+
+
+def unaligned_problems(unaligned: UnalignedKeys, *, alignment: str, target: str, feature_parties: int, wide: bool) -> list[str]:
     """List what is wrong with a method for unaligned rows beside the rest of a contract."""
     if not unaligned.used:
         return []
@@ -191,8 +309,6 @@ def unaligned_problems(unaligned: UnalignedConfig, *, alignment: str, target: st
         )
     if facts.two_classes and target != "binary":
         problems.append(f"{where}: needs two classes; target.type = {target}; choose multi-task or average")
-    if unaligned.group is not None and not facts.groups:
-        problems.append(f"{where}: groups nothing; leave unaligned.group = {unaligned.group} out")
     if facts.one_feature_party and feature_parties > 1:
         problems.append(f"{where}: is for one feature party, found {feature_parties}; choose multi-task or average")
     if wide:

@@ -10,7 +10,7 @@ from torch import Tensor
 from tallystick.alignment.outcome import Rows
 from tallystick.config.contract import Contract
 from tallystick.config.sections import SplitConfig, TrainingConfig
-from tallystick.config.unaligned import UnalignedConfig
+from tallystick.config.unaligned import HeuristicConfig, NoneConfig, UnalignedKeys
 from tallystick.cut.forward import ignore_rows
 from tallystick.dataset.dataset import Dataset, Labels, UnalignedRows
 from tallystick.dataset.own_rows import OwnRows, Parts, fitted_positions, folds_of, own_folds_of, positions
@@ -44,7 +44,7 @@ class IntersectionDataset(Dataset):
         settings: what the contract says of unaligned rows; none where the label party has none and the method can do without.
     """
 
-    settings: UnalignedConfig = field(default_factory=UnalignedConfig)
+    settings: UnalignedKeys = field(default_factory=NoneConfig)
 
     @classmethod
     def of(
@@ -95,7 +95,7 @@ class IntersectionDataset(Dataset):
             validation_N=validation_N.to(device),
             test_N=test_N.to(device),
             unaligned=UnalignedRows() if dispensed else unaligned,
-            settings=UnalignedConfig() if dispensed else contract.unaligned,
+            settings=NoneConfig() if dispensed else contract.unaligned,
             dispensed=contract.agreed.unaligned.method if dispensed or contract.agreed.unaligned != contract.unaligned else None,
             folds=folds.to(device) if folds is not None else None,
             own_folds=own_folds.to(device) if own_folds is not None else None,
@@ -164,7 +164,7 @@ class IntersectionDataset(Dataset):
             labels=replace(labels, training_labels_N=labels.true_N),
             train_N=torch.cat([self.train_N, self.unaligned.train_N.to(device)]),
             validation_N=torch.cat([self.validation_N, self.unaligned.validation_N.to(device)]),
-            settings=UnalignedConfig(),
+            settings=NoneConfig(),
             folds=self.own_folds if self.settings.used else self.folds,
         )
 
@@ -189,16 +189,17 @@ def _with_unaligned(contract: Contract, own: OwnRows, parts_N: Parts) -> tuple[R
     return np.concatenate([linked_N, other_rows]), UnalignedRows(train_N=train_N, validation_N=validation_N, test_N=test_N)
 
 
-def check_unaligned(settings: UnalignedConfig, encoder: Encoder | None) -> None:
+def check_unaligned(settings: UnalignedKeys, encoder: Encoder | None) -> None:
     """Refuse a label party's columns of which the method can make nothing; raises DataError."""
     where = f"unaligned.method = {settings.method}"
     if encoder is None:
         raise DataError(f"{where}: the label party has no usable column of its own, so unaligned rows teach nothing; use none")
-    if settings.group is not None and settings.group not in [column.name for column in encoder.categorical]:
-        raise DataError(f"unaligned.group = {settings.group}: is no categorical column of the label party that training uses")
+    group = settings.group if isinstance(settings, HeuristicConfig) else None
+    if group is not None and group not in [column.name for column in encoder.categorical]:
+        raise DataError(f"unaligned.group = {group}: is no categorical column of the label party that training uses")
 
 
-def check_classes(settings: UnalignedConfig, coder: LabelCoder, aligned_N: Tensor) -> None:
+def check_classes(settings: UnalignedKeys, coder: LabelCoder, aligned_N: Tensor) -> None:
     """Refuse aligned training rows without one of the classes, where others train a joint model beside them; raises DataError.
 
     ``aligned_N`` are the labels that train, replaced ones where the contract hides them: whether a run goes on is seen by all.

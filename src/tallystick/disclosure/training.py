@@ -215,8 +215,8 @@ def _embedded_once_more(contract: Contract) -> list[str]:
         return [f"the training rows' cut embeddings once more to {contract.label_party}, before epoch 1"]
     if not contract.unaligned.facts.embeds:
         return []
-    epoch = contract.unaligned.joint_epochs
-    return [f"the training rows' cut embeddings once more to {contract.label_party}, after epoch {epoch}"]
+    after = f"after epoch {contract.unaligned.epochs_before}"
+    return [f"the training rows' cut embeddings once more to {contract.label_party}, {after}"]
 
 
 def _unaligned(contract: Contract) -> list[str]:
@@ -248,7 +248,7 @@ def _unaligned_learnt(contract: Contract, facts: RunFacts) -> list[Learnt]:
     ]
     if not contract.unaligned.used:
         return items
-    steps = "how many steps they take follows from the contract" if contract.unaligned.facts.local_steps else "they have no step"
+    steps = "how many steps they take follows from the contract" if contract.unaligned.steps_beside else "they have no step"
     what = (
         f"Nothing is sent about {label}'s rows without a partner's row (unaligned.method = {method}): {steps}. Their labels "
         "shape the weights behind later cut gradients, as aligned rows' do; a defence that replaces labels replaces theirs too. "

@@ -15,7 +15,7 @@ from torch import nn
 
 from tallystick.config.contract import Contract
 from tallystick.config.sections import NetworkModel, TargetConfig
-from tallystick.config.unaligned import UnalignedConfig
+from tallystick.config.unaligned import NoneConfig, UnalignedKeys
 from tallystick.dataset.dataset import Dataset
 from tallystick.defenses.chain import NO_EMBEDDING_DEFENSE, EmbeddingDefenses
 from tallystick.errors import ConfigError, DataError
@@ -52,7 +52,7 @@ class Architecture:
     device: str = "cpu"
     bottom: nn.Module | None = None
     top: nn.Module | None = None
-    unaligned: UnalignedConfig = field(default_factory=UnalignedConfig)
+    unaligned: UnalignedKeys = field(default_factory=NoneConfig)
     defenses: EmbeddingDefenses = NO_EMBEDDING_DEFENSE
     secret: bytes | None = field(default=None, repr=False)
     scores_alone: bool = False  # rows without a link, where rows are linked by similarity
@@ -87,7 +87,7 @@ class Architecture:
 
     def without_unaligned(self) -> "Architecture":
         """Return the same for a run that had no unaligned row to train on."""
-        return replace(self, unaligned=UnalignedConfig())
+        return replace(self, unaligned=NoneConfig())
 
     def bottom_model(self, dataset: Dataset) -> nn.Module:
         """Build a feature party's bottom model, with what its way of linking rows and the defences do to the cut embedding."""

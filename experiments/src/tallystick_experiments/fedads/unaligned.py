@@ -19,7 +19,7 @@ from scipy.stats import spearmanr
 from torch import Tensor, nn
 
 from tallystick.config.sections import NetworkModel, TrainingConfig
-from tallystick.config.unaligned import UnalignedConfig
+from tallystick.config.unaligned import CLASSES, NoneConfig, UnalignedKeys
 from tallystick.cut.forward import FeatureSource
 from tallystick.errors import ConfigError
 from tallystick.metrics import ace, auc
@@ -88,7 +88,7 @@ class MethodRow:
     """
 
     name: str
-    settings: UnalignedConfig = field(default_factory=UnalignedConfig)
+    settings: UnalignedKeys = field(default_factory=NoneConfig)
     joint: str = "aligned"
     paper: tuple[float, float] | None = None
     kind: str = "FedAds"
@@ -121,7 +121,7 @@ class Frozen(StepRule):
 
 
 def _row(name: str, method: str, paper: tuple[float, float] | None = None, *, kind: str = "FedAds", **settings: Any) -> MethodRow:
-    return MethodRow(name=name, settings=UnalignedConfig(method=method, **settings), paper=paper, kind=kind)
+    return MethodRow(name=name, settings=CLASSES[method].model_validate({"method": method, **settings}), paper=paper, kind=kind)
 
 
 PROBE = "probe"

@@ -7,7 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tallystick.config.merge import MergeConfig
+from tallystick.config.merge import (
+    AttentionMergeConfig,
+    AverageMergeConfig,
+    CNNMergeConfig,
+    MergeConfig,
+    MLPMergeConfig,
+    Top1MergeConfig,
+)
 
 _PLAIN: dict[str, Any] = {
     "weight": "equal",
@@ -43,12 +50,14 @@ class ComparedMethod:
     by_contract: bool = False
     paper: str | None = None
 
-    def merged(self, published: MergeConfig) -> MergeConfig | None:
+    def merged(self, published: CNNMergeConfig) -> MergeConfig | None:
         """Return the merge with the sizes that the paper gives for a set."""
         if self.merge is None:
             return None
-        sizes = {name: getattr(published, name) for name in ("channels", "kernel", "hidden", "dropout")}
-        return self.merge.model_copy(update=sizes if self.merge.method in ("cnn", "mlp") else {})
+        if not isinstance(self.merge, CNNMergeConfig | MLPMergeConfig):
+            return self.merge
+        names = [name for name in ("channels", "kernel", "hidden", "dropout") if name in type(self.merge).model_fields]
+        return self.merge.model_copy(update={name: getattr(published, name) for name in names})
 
 
 TREES = "boosted trees on K nearest"  # no network
@@ -57,26 +66,28 @@ METHODS: Mapping[str, ComparedMethod] = {
     "Solo": ComparedMethod(merge=None, links="none", paper="Solo"),
     "Solo with the keys": ComparedMethod(merge=None, links="none", sees_keys=True),
     "Secondary": ComparedMethod(
-        merge=MergeConfig(method="top1", **_PLAIN), links="most similar", own_columns=False, paper="Secondary"
+        merge=Top1MergeConfig(method="top1", **_PLAIN), links="most similar", own_columns=False, paper="Secondary"
     ),
-    "Top1Sim": ComparedMethod(merge=MergeConfig(method="top1", **_PLAIN), links="most similar", paper="Top1Sim"),
-    "AvgSim": ComparedMethod(merge=MergeConfig(method="average", **_PLAIN), paper="AvgSim"),
-    "FeatureSim": ComparedMethod(merge=MergeConfig(method="average", **{**_PLAIN, "similarity_input": True}), paper="FeatureSim"),
-    "FedSim": ComparedMethod(merge=MergeConfig(method="cnn", **_PUBLISHED), paper="FedSim"),
-    "attention": ComparedMethod(merge=MergeConfig()),
-    BY_CONTRACT: ComparedMethod(merge=MergeConfig(), by_contract=True),
+    "Top1Sim": ComparedMethod(merge=Top1MergeConfig(method="top1", **_PLAIN), links="most similar", paper="Top1Sim"),
+    "AvgSim": ComparedMethod(merge=AverageMergeConfig(method="average", **_PLAIN), paper="AvgSim"),
+    "FeatureSim": ComparedMethod(
+        merge=AverageMergeConfig(method="average", **{**_PLAIN, "similarity_input": True}), paper="FeatureSim"
+    ),
+    "FedSim": ComparedMethod(merge=CNNMergeConfig(method="cnn", **_PUBLISHED), paper="FedSim"),
+    "attention": ComparedMethod(merge=AttentionMergeConfig()),
+    BY_CONTRACT: ComparedMethod(merge=AttentionMergeConfig(), by_contract=True),
     "FedSim without weight gate": ComparedMethod(
-        merge=MergeConfig(method="cnn", weight="similarity", **_PUBLISHED), paper="FedSim (w/o Weight)"
+        merge=CNNMergeConfig(method="cnn", weight="similarity", **_PUBLISHED), paper="FedSim (w/o Weight)"
     ),
     "FedSim without sort gate": ComparedMethod(
-        merge=MergeConfig(method="cnn", sort=False, **_PUBLISHED), shuffles=True, paper="FedSim (w/o Sort)"
+        merge=CNNMergeConfig(method="cnn", sort=False, **_PUBLISHED), shuffles=True, paper="FedSim (w/o Sort)"
     ),
-    "FedSim without CNN": ComparedMethod(merge=MergeConfig(method="mlp", **_PUBLISHED), paper="FedSim (w/o CNN)"),
-    "FedSim's merge, attention's links": ComparedMethod(merge=MergeConfig(method="cnn")),
-    "attention, width 10": ComparedMethod(merge=MergeConfig(width=10)),
-    "attention, width 10, sigmoid": ComparedMethod(merge=MergeConfig(width=10, activation="sigmoid")),
-    "attention, FedSim's links": ComparedMethod(merge=MergeConfig(**_PUBLISHED)),
-    "FedSim averaging": ComparedMethod(merge=MergeConfig(method="average", **_PUBLISHED)),
-    "Combine": ComparedMethod(merge=MergeConfig(method="top1", **_PLAIN), links="same row", paper="Combine"),
+    "FedSim without CNN": ComparedMethod(merge=MLPMergeConfig(method="mlp", **_PUBLISHED), paper="FedSim (w/o CNN)"),
+    "FedSim's merge, attention's links": ComparedMethod(merge=CNNMergeConfig(method="cnn")),
+    "attention, width 10": ComparedMethod(merge=AttentionMergeConfig(width=10)),
+    "attention, width 10, sigmoid": ComparedMethod(merge=AttentionMergeConfig(width=10, activation="sigmoid")),
+    "attention, FedSim's links": ComparedMethod(merge=AttentionMergeConfig(**_PUBLISHED)),
+    "FedSim averaging": ComparedMethod(merge=AverageMergeConfig(method="average", **_PUBLISHED)),
+    "Combine": ComparedMethod(merge=Top1MergeConfig(method="top1", **_PLAIN), links="same row", paper="Combine"),
 }
 """A method's name to what it does."""

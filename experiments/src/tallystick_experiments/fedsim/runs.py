@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tallystick.alignment.nearest import nearest
-from tallystick.config.merge import MergeConfig
-from tallystick.config.sections import NetworkModel, TargetConfig, TrainingConfig, TrainingSettings
+from tallystick.config.merge import AttentionMergeConfig, CNNMergeConfig
+from tallystick.config.sections import NetworkModel, SynchronousTraining, TrainingConfig, target_of
 from tallystick.dataset.similarity import CandidateSource, DistinctCandidates, LinkedSource
 from tallystick.errors import ConfigError
 from tallystick.models.build import build_bottom, build_label_model, width_of
@@ -68,7 +68,7 @@ class Recipe:
     warm_up: float = 0.0
     optimizer: Literal["adamw", "lamb"] = "adamw"
     schedule: Literal["cosine", "constant"] = "cosine"
-    published: MergeConfig = field(default_factory=MergeConfig)
+    published: CNNMergeConfig = field(default_factory=partial(CNNMergeConfig, method="cnn"))
 
     @property
     def model(self) -> NetworkModel:
@@ -95,11 +95,11 @@ class ContractRecipe:
     """Training of a contract that says nothing of its network and training."""
 
     model: NetworkModel = field(default_factory=NetworkModel)
-    published: MergeConfig = field(default_factory=MergeConfig)
+    published: CNNMergeConfig = field(default_factory=partial(CNNMergeConfig, method="cnn"))
 
     def training(self, rows: int) -> TrainingConfig:
         """Resolve the training for so many training rows."""
-        return TrainingSettings(folds=1).resolved(rows)  # which similarity has
+        return SynchronousTraining(folds=1).resolved(rows)  # which similarity has
 
 
 RECIPES = {
@@ -111,7 +111,7 @@ RECIPES = {
         learning_rate=0.003,
         clip=1.0,
         warm_up=0.1,
-        published=MergeConfig(dropout=0.3),
+        published=CNNMergeConfig(method="cnn", dropout=0.3),
     ),
     "hdb": Recipe(neighbors=5, hidden=(200, 100, 100), epochs=40, batch_size=256, learning_rate=0.003, clip=1.0, warm_up=0.1),
     "frogs": Recipe(neighbors=20, hidden=(100, 50, 100), epochs=20, batch_size=128, learning_rate=0.003),
@@ -123,7 +123,7 @@ RECIPES = {
         epochs=15,
         batch_size=128,
         learning_rate=0.002,
-        published=MergeConfig(kernel=5, dropout=0.1),
+        published=CNNMergeConfig(method="cnn", kernel=5, dropout=0.1),
     ),
 }
 """A set's name to how its networks are trained."""
@@ -142,13 +142,28 @@ class _Published(TypedDict):
     batch_size: int
     learning_rate: float
     weight_decay: float
-    published: MergeConfig
+    published: CNNMergeConfig
 
 
 PUBLISHED: dict[str, _Published] = {
-    "house": {"batch_size": 128, "learning_rate": 1e-3, "weight_decay": 1e-5, "published": MergeConfig(dropout=0.3)},
-    "hdb": {"batch_size": 128, "learning_rate": 1e-3, "weight_decay": 1e-4, "published": MergeConfig(dropout=0.2)},
-    "bike": {"batch_size": 64, "learning_rate": 3e-4, "weight_decay": 1e-5, "published": MergeConfig(kernel=5, dropout=0.1)},
+    "house": {
+        "batch_size": 128,
+        "learning_rate": 1e-3,
+        "weight_decay": 1e-5,
+        "published": CNNMergeConfig(method="cnn", dropout=0.3),
+    },
+    "hdb": {
+        "batch_size": 128,
+        "learning_rate": 1e-3,
+        "weight_decay": 1e-4,
+        "published": CNNMergeConfig(method="cnn", dropout=0.2),
+    },
+    "bike": {
+        "batch_size": 64,
+        "learning_rate": 3e-4,
+        "weight_decay": 1e-5,
+        "published": CNNMergeConfig(method="cnn", kernel=5, dropout=0.1),
+    },
 }
 """What differs in the paper's recipe, by the authors' settings."""
 
@@ -233,7 +248,7 @@ def linked_pair(
     ]
     label = pair.own.get_column(pair.label)
     classes = len(classes_of(label)) if pair.target == "multiclass" else 2
-    coder = LabelCoder.fit(label, TargetConfig(type=pair.target, classes=classes), train_N)
+    coder = LabelCoder.fit(label, target_of(pair.target, classes=classes), train_N)
     return LinkedPair(
         pair=pair,
         train_N=train_N,
@@ -320,7 +335,7 @@ def network_of(
 ) -> SplitNetwork:
     """Build the network of a method, with its batches and sources; ``crossing`` says which rows cross."""
     merge = method.merged(recipe.published)
-    model = recipe.model.model_copy(update={"merge": merge if merge is not None else MergeConfig()})
+    model = recipe.model.model_copy(update={"merge": merge if merge is not None else AttentionMergeConfig()})
     training = recipe.training(len(linked.train_N))
     pair, own = linked.pair, linked.own
     own_shape = linked.own_encoder.feature_shape if method.own_columns else None

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from tallystick.config.merge import MergeConfig
+from tallystick.config.merge import AttentionMergeConfig, CNNMergeConfig
 from tallystick.config.sections import NetworkModel
 from tallystick.models.build import build_bottom, build_label_model, width_of
 from tallystick.tables.features import FeatureShape
@@ -35,15 +35,17 @@ class PublishedSizes:
     columns: tuple[int, int]
     neighbors: int
     widths: Widths
-    merge: MergeConfig
+    merge: CNNMergeConfig
 
 
 SETS = {
-    "house": PublishedSizes(columns=(54, 22), neighbors=100, widths=(200, 100, 100), merge=MergeConfig()),
-    "taxi": PublishedSizes(columns=(960, 2), neighbors=50, widths=(100, 50, 100), merge=MergeConfig(kernel=5)),
-    "hdb": PublishedSizes(columns=(68, 8), neighbors=50, widths=(200, 100, 100), merge=MergeConfig()),
-    "game": PublishedSizes(columns=(37, 85), neighbors=50, widths=(100, 50, 100), merge=MergeConfig()),
-    "company": PublishedSizes(columns=(90, 156), neighbors=50, widths=(100, 50, 100), merge=MergeConfig(channels=4, hidden=200)),
+    "house": PublishedSizes(columns=(54, 22), neighbors=100, widths=(200, 100, 100), merge=CNNMergeConfig(method="cnn")),
+    "taxi": PublishedSizes(columns=(960, 2), neighbors=50, widths=(100, 50, 100), merge=CNNMergeConfig(method="cnn", kernel=5)),
+    "hdb": PublishedSizes(columns=(68, 8), neighbors=50, widths=(200, 100, 100), merge=CNNMergeConfig(method="cnn")),
+    "game": PublishedSizes(columns=(37, 85), neighbors=50, widths=(100, 50, 100), merge=CNNMergeConfig(method="cnn")),
+    "company": PublishedSizes(
+        columns=(90, 156), neighbors=50, widths=(100, 50, 100), merge=CNNMergeConfig(method="cnn", channels=4, hidden=200)
+    ),
 }
 
 
@@ -51,7 +53,9 @@ def weights_of(of: PublishedSizes, method: str, widths: Widths) -> int:
     """Build both parties' modules of a method at these widths, and count their weights."""
     linked = method == "FedSim"
     merge = METHODS[method].merged(of.merge) if linked else None
-    model = NetworkModel(numeric="plain", hidden=widths, cut_after=2, merge=merge if merge is not None else MergeConfig())
+    model = NetworkModel(
+        numeric="plain", hidden=widths, cut_after=2, merge=merge if merge is not None else AttentionMergeConfig()
+    )
     own, partner_columns = of.columns
     bottom = build_bottom(model, "feature", _numbers(partner_columns + (method == "FeatureSim")), seed=0)
     candidates = [of.neighbors] if linked else []

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tallystick import metrics
-from tallystick.config.sections import TargetConfig
+from tallystick.config.sections import target_of
 from tallystick.tables.target import LabelCoder
 from tallystick_experiments.catalogue.public import PublicTable
 
@@ -31,7 +31,7 @@ QualityMethod = Callable[[PublicTable, int], Figure]
 
 def coder_of(table: PublicTable, rows: Ints) -> LabelCoder:
     """Fit the coding of the labels on these rows."""
-    target = TargetConfig(type=table.target, classes=table.classes)
+    target = target_of(table.target, classes=table.classes)
     return LabelCoder.fit(table.frame.get_column(table.label), target, rows)
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from tallystick.config.party import EncodingConfig, FeatureColumns
-from tallystick.config.sections import NetworkModel, TrainingConfig, TrainingSettings
+from tallystick.config.sections import NetworkModel, StillTraining, SynchronousTraining, TrainingConfig
 from tallystick.cut.forward import KeptCuts, logits_over
 from tallystick.errors import DataError
 from tallystick.models.build import width_of
@@ -294,20 +294,20 @@ METHODS: dict[str, QualityMethod] = {
     "boosting-early": BoostingMethod(columns="joined", settings={"early_stopping": True, "max_iter": 1000}),
     "lightgbm": LightGBMMethod(),
     "boosting-own": BoostingMethod(columns="own", settings={}),
-    "default": NetworkMethod(model=NetworkModel(), training=TrainingSettings().resolved, encoding=EncodingConfig()),
+    "default": NetworkMethod(model=NetworkModel(), training=SynchronousTraining().resolved, encoding=EncodingConfig()),
     "unscreened": NetworkMethod(
-        model=NetworkModel(), training=TrainingSettings().resolved, encoding=EncodingConfig(screening="off")
+        model=NetworkModel(), training=SynchronousTraining().resolved, encoding=EncodingConfig(screening="off")
     ),
-    "no-folds": NetworkMethod(model=NetworkModel(), training=TrainingSettings(folds=1).resolved, encoding=EncodingConfig()),
-    "ensemble": NetworkMethod(model=NetworkModel(ensemble=8), training=TrainingSettings().resolved, encoding=EncodingConfig()),
+    "no-folds": NetworkMethod(model=NetworkModel(), training=SynchronousTraining(folds=1).resolved, encoding=EncodingConfig()),
+    "ensemble": NetworkMethod(model=NetworkModel(ensemble=8), training=SynchronousTraining().resolved, encoding=EncodingConfig()),
     "no-gradients": KeptMethod(
-        model=NetworkModel(), training=TrainingSettings(gradients="none").resolved, encoding=EncodingConfig()
+        model=NetworkModel(), training=StillTraining(gradients="none").resolved, encoding=EncodingConfig()
     ),
     "joined": NetworkMethod(
-        model=NetworkModel(), training=TrainingSettings().resolved, encoding=EncodingConfig(), columns="joined"
+        model=NetworkModel(), training=SynchronousTraining().resolved, encoding=EncodingConfig(), columns="joined"
     ),
     "lightgbm-own": LightGBMMethod(columns="own"),
-    "own": NetworkMethod(model=NetworkModel(), training=TrainingSettings().resolved, encoding=EncodingConfig(), columns="own"),
+    "own": NetworkMethod(model=NetworkModel(), training=SynchronousTraining().resolved, encoding=EncodingConfig(), columns="own"),
     "unmatched": UnmatchedMethod(method="warm-start"),
     "tabm": TabMMethod(refit="by-time"),
     "tabm-refit": TabMMethod(refit="always"),

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 from typer import Option
 
-from tallystick.config.sections import TargetConfig
+from tallystick.config.sections import BinaryTarget, MulticlassTarget, TargetConfig
 from tallystick.defenses.chain import Defenses, EmbeddingDefenses, chain, embedding_chain
 from tallystick.defenses.defense_table import DEFENSES
 from tallystick.defenses.distance_correlation import squared_distance_correlation
@@ -38,7 +38,7 @@ POSITIVE_SHARE = 0.256  # Criteo's
 SHAPE = FeatureShape(numeric=13, cardinalities=(1_000,) * 26)
 BELOW, ABOVE = 5, 2
 
-BINARY, MULTICLASS = TargetConfig(), TargetConfig(type="multiclass", classes=10)
+BINARY, MULTICLASS = BinaryTarget(), MulticlassTarget(type="multiclass", classes=10)
 CASES: dict[str, tuple[dict[str, Any], TargetConfig]] = {
     **{
         method: ({"method": method, **defense.usual}, BINARY if "binary" in defense.targets else MULTICLASS)

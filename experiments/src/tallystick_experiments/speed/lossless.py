@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from typer import Option
 
-from tallystick.config.sections import NetworkModel, TrainingConfig, TrainingSettings
+from tallystick.config.sections import NetworkModel, SynchronousTraining, TrainingConfig
 from tallystick.demo.localhost import FEATURE, LABEL, PAIR, PartyContext, run_parties
 from tallystick.models.build import build_bottom, build_label_model
 from tallystick.models.split import CentralizedModel, LabelModel
@@ -115,7 +115,7 @@ def _modules(seed: int) -> tuple[nn.Module, LabelModel]:
 
 
 def _training() -> TrainingConfig:
-    terms = TrainingSettings(epochs=EPOCHS, batch_size=BATCH, patience=None, checkpoint_every=50)
+    terms = SynchronousTraining(epochs=EPOCHS, batch_size=BATCH, patience=None, checkpoint_every=50)
     return terms.resolved(ROWS)
 
 

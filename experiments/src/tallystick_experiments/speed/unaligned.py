@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tallystick.config.sections import NetworkModel, TrainingConfig, TrainingSettings
-from tallystick.config.unaligned import METHODS, UnalignedConfig
+from tallystick.config.sections import NetworkModel, SynchronousTraining, TrainingConfig
+from tallystick.config.unaligned import CLASSES, METHODS, UnalignedKeys
 from tallystick.cut.forward import FeatureSource
 from tallystick.demo.localhost import FEATURE, LABEL, PAIR, PartyContext, run_parties
 from tallystick.errors import ConfigError
@@ -118,15 +118,15 @@ class TimedRows:
     @property
     def training(self) -> TrainingConfig:
         """Return what the contract's defaults make of these rows, on the scenario's batches."""
-        resolved = TrainingSettings(folds=1).resolved(self.scenario.rows)
+        resolved = SynchronousTraining(folds=1).resolved(self.scenario.rows)
         return timed(resolved, self.scenario).model_copy(update={"epochs": EPOCHS})
 
-    def schedule(self, settings: UnalignedConfig, local_N: Tensor) -> Schedule:
+    def schedule(self, settings: UnalignedKeys, local_N: Tensor) -> Schedule:
         """Build the batches of all epochs, as the dataset of a job makes them."""
         plain = Schedule(train_N=self.aligned_N, validation_N=no_positions(), batch_size=self.scenario.batch_size, seed=1)
         return scheduled(plain, settings, local_N)
 
-    def method(self, settings: UnalignedConfig, schedule: Schedule) -> UnalignedMethod | None:
+    def method(self, settings: UnalignedKeys, schedule: Schedule) -> UnalignedMethod | None:
         """Build the method for the unaligned rows."""
         if not settings.used:
             return None
@@ -156,7 +156,7 @@ def as_label_party(rows: TimedRows, channel: Channel, turns: Sequence[str]) -> d
     for name in turns:
         channel.receive(Turn)
         began = time.perf_counter()
-        settings = UnalignedConfig(method=name)
+        settings = CLASSES[name].model_validate({"method": name})
         schedule = rows.schedule(settings, rows.unaligned_N)
         method = rows.method(settings, schedule)
         model: LabelModel = parts.joint()
@@ -178,7 +178,7 @@ def as_feature_party(rows: TimedRows, channel: Channel, turns: Sequence[str]) ->
     """Train with it."""
     for name in turns:
         channel.send(Turn(mode=name))
-        settings = UnalignedConfig(method=name)
+        settings = CLASSES[name].model_validate({"method": name})
         schedule = rows.schedule(settings, no_positions())
         method, bottom = rows.method(settings, schedule), _bottom(rows)
         if method is not None:

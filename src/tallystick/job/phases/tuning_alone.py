@@ -18,7 +18,7 @@ from tallystick.compute.task import Engine, TaskFunction, Work
 from tallystick.config.contract import Contract, parse_contract
 from tallystick.config.party import PartyFile, parse_party
 from tallystick.config.tuning import ONLY_TOGETHER
-from tallystick.config.unaligned import UnalignedConfig
+from tallystick.config.unaligned import NoneConfig
 from tallystick.dataset.intersection import IntersectionDataset
 from tallystick.dataset.own_rows import OwnRows
 from tallystick.errors import ConfigError
@@ -106,7 +106,7 @@ class _Rows:
             numbers=contract.model.numeric,
             screens=contract.screens(self.party.party),
         )
-        alone = contract.model_copy(update={"unaligned": UnalignedConfig()})
+        alone = contract.model_copy(update={"unaligned": NoneConfig()})
         return IntersectionDataset.of(alone, own, [], secret_seed=_imputes_nothing)
 
     def trained(self, record: TrialRecord, store: CheckpointStore, *, progress: Progress = no_progress) -> TrialRecord:

@@ -1,11 +1,10 @@
 """Merges and weight gates by name: a row each, and nobody else compares the names; the contract's keys are in config/merge.py."""
 
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import nn
 
-from tallystick.config.merge import MergeConfig
 from tallystick.models.similarity.gates import EqualWeight, LearntWeight, SimilarityWeight
 from tallystick.models.similarity.merges import AttentionMerge, AverageMerge, CNNMerge, MLPMerge, Top1Merge
 
@@ -13,8 +12,8 @@ from tallystick.models.similarity.merges import AttentionMerge, AverageMerge, CN
 class MakesMerge(Protocol):
     """A class of merges, as a label model makes them."""
 
-    def __call__(self, links: int, width: int, settings: MergeConfig) -> nn.Module:
-        """Make one for so many links, whose outputs are so wide."""
+    def __call__(self, links: int, width: int, settings: Any) -> nn.Module:
+        """Make one for so many links, whose outputs are so wide, by the settings of its own method."""
         ...
 
 

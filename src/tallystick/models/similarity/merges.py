@@ -8,7 +8,7 @@ channels, H heads.
 import torch
 from torch import Tensor, nn
 
-from tallystick.config.merge import MergeConfig
+from tallystick.config.merge import AttentionMergeConfig, AverageMergeConfig, CNNMergeConfig, MLPMergeConfig, Top1MergeConfig
 from tallystick.models.dropout import Dropout
 
 
@@ -19,7 +19,7 @@ class CNNMerge(nn.Module):
     in as they are; what it makes of a link hangs on its place, so links are sorted first.
     """
 
-    def __init__(self, links: int, width: int, settings: MergeConfig) -> None:
+    def __init__(self, links: int, width: int, settings: CNNMergeConfig) -> None:
         super().__init__()
         kernel = settings.kernel
         self.convolution = nn.Conv2d(1, settings.channels, (kernel, 1), padding=(kernel - 1, 0))
@@ -43,7 +43,7 @@ class CNNMerge(nn.Module):
 class MLPMerge(nn.Module):
     """FedSim without its convolution: all weighted outputs of all links side by side, and two layers over them."""
 
-    def __init__(self, links: int, width: int, settings: MergeConfig) -> None:
+    def __init__(self, links: int, width: int, settings: MLPMergeConfig) -> None:
         super().__init__()
         self.layers = nn.Sequential(
             nn.Flatten(),
@@ -67,7 +67,7 @@ class MLPMerge(nn.Module):
 class AverageMerge(nn.Module):
     """The weighted mean of the links' outputs; with equal weights and a linear top it is AvgSim's mean of predictions."""
 
-    def __init__(self, links: int, width: int, settings: MergeConfig) -> None:  # noqa: ARG002
+    def __init__(self, links: int, width: int, settings: AverageMergeConfig) -> None:  # noqa: ARG002
         super().__init__()
         self.width = width
 
@@ -82,7 +82,7 @@ class AverageMerge(nn.Module):
 class Top1Merge(nn.Module):
     """The most similar link alone (Top1Sim); of links that are read in ascending order it is the last."""
 
-    def __init__(self, links: int, width: int, settings: MergeConfig) -> None:  # noqa: ARG002
+    def __init__(self, links: int, width: int, settings: Top1MergeConfig) -> None:  # noqa: ARG002
         super().__init__()
         self.width = width
 
@@ -99,7 +99,7 @@ class AttentionMerge(nn.Module):
     weighted mean.
     """
 
-    def __init__(self, links: int, width: int, settings: MergeConfig) -> None:  # noqa: ARG002
+    def __init__(self, links: int, width: int, settings: AttentionMergeConfig) -> None:  # noqa: ARG002
         super().__init__()
         self.heads = settings.heads
         self.score = nn.Linear(width, settings.heads)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from tallystick.config.unaligned import AverageConfig
 from tallystick.models.branches import Averaged, BranchedModel, FromLocal, SharedBottom
 from tallystick.models.build import BranchParts, width_of
 from tallystick.models.split import LabelModel
@@ -29,6 +30,8 @@ class Average(LocalBatches):
     later cut gradients.
     """
 
+    settings: AverageConfig
+
     @property
     def rates(self) -> Mapping[str, float]:
         """Return each branch's own rates."""
@@ -51,13 +54,13 @@ class Average(LocalBatches):
         """Train the first branch's first model."""
         assert isinstance(model, Averaged)
         assert isinstance(model.first, FromLocal)
-        start_from_unaligned_rows(self, model.first, objective, own)
+        start_from_unaligned_rows(self, model.first, objective, own, epochs=self.settings.epochs)
 
     def prepare_again(self, model: LabelModel, objective: Objective, own: OwnPart) -> None:
         """Train the first branch's first model on."""
         assert isinstance(model, Averaged)
         assert isinstance(model.first, FromLocal)
-        train_on_unaligned_rows(self, model.first, objective, own)
+        train_on_unaligned_rows(self, model.first, objective, own, epochs=self.settings.epochs)
 
     def joint_loss(
         self, model: LabelModel, objective: Objective, batch: Batch, cuts_BD: Sequence[Tensor], own: Features

@@ -6,6 +6,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from tallystick.config.unaligned import DiffuATConfig
 from tallystick.cut.forward import FeatureSource
 from tallystick.models.branches import Synthesizing
 from tallystick.models.build import BranchParts, seeded
@@ -42,6 +43,8 @@ class DiffuAT(Synthesis):
     the made-up embedding; without y it cannot.
     Threat model and guarantee are those of Synthesis.
     """
+
+    settings: DiffuATConfig
 
     def generator(self, parts: BranchParts) -> nn.Module:
         """Build the denoiser, with a copy of the bottom."""

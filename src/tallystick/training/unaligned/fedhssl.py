@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity
 
+from tallystick.config.unaligned import FedHSSLConfig
 from tallystick.models.branches import BranchedModel, Synthesizing
 from tallystick.models.build import BranchParts, seeded, width_of
 from tallystick.models.split import LabelModel
@@ -39,6 +40,8 @@ class FedHSSL(SelfSupervised):
     Threat model: honest-but-curious parties. In the cross-party stage the cut gradients carry no label, but tell of the label
     party's embeddings. No formal guarantee. Not protected: nothing else that plain training does not protect.
     """
+
+    settings: FedHSSLConfig
 
     def model(self, parts: BranchParts) -> BranchedModel:
         """Build the joint model with the predictors beside it."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from tallystick.config.unaligned import HeuristicConfig
 from tallystick.cut.forward import FeatureSource
 from tallystick.models.branches import Synthesizing
 from tallystick.models.build import BranchParts
@@ -31,6 +32,8 @@ class Heuristic(Synthesis):
     FedAds, section 5.1.3. Of a user without aligned rows it does not speak: here the mean of all rows stands in, as it does for
     every row where no column is named. Threat model and guarantee are those of Synthesis.
     """
+
+    settings: HeuristicConfig
 
     def generator(self, parts: BranchParts) -> nn.Module:
         """Build the table of means."""

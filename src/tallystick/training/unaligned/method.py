@@ -14,7 +14,7 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from tallystick.config.sections import TrainingConfig
-from tallystick.config.unaligned import UnalignedConfig
+from tallystick.config.unaligned import UnalignedKeys
 from tallystick.cut.forward import FeatureSource
 from tallystick.models.branches import BranchedModel
 from tallystick.models.build import BranchParts
@@ -90,7 +90,7 @@ class UnalignedMethod(StepRule, ABC):
     scores_alone: ClassVar[bool] = True
     """Whether a row without a partner's row gets a score."""
 
-    settings: UnalignedConfig
+    settings: UnalignedKeys
     batch_size: int
     ratio: float = 1.0
     seed: Seed = field(default=0, repr=False)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from importlib import import_module
 
-from tallystick.config.unaligned import METHODS, UnalignedConfig
+from tallystick.config.unaligned import METHODS, UnalignedKeys
 from tallystick.privacy.randomness import Seed
 from tallystick.training.unaligned.method import UnalignedMethod
 
@@ -16,7 +16,7 @@ def class_of(name: str) -> type[UnalignedMethod]:
 
 
 def method_of(
-    settings: UnalignedConfig, *, batch_size: int, ratio: float = 1.0, seed: Seed = 0, columns: Sequence[str] = ()
+    settings: UnalignedKeys, *, batch_size: int, ratio: float = 1.0, seed: Seed = 0, columns: Sequence[str] = ()
 ) -> UnalignedMethod:
     """Build the method of a contract that uses unaligned rows."""
     return class_of(settings.method)(settings=settings, batch_size=batch_size, ratio=ratio, seed=seed, columns=columns)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from tallystick.config.unaligned import RegressorConfig
 from tallystick.cut.forward import FeatureSource
 from tallystick.models.branches import Synthesizing
 from tallystick.models.build import BranchParts, seeded
@@ -34,6 +35,8 @@ class Regressor(Synthesis):
 
     The ablation that FedAds leaves out. Threat model and guarantee are those of Synthesis.
     """
+
+    settings: RegressorConfig
 
     def generator(self, parts: BranchParts) -> nn.Module:
         """Build the regression, with a copy of the bottom."""

@@ -4,24 +4,23 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from tallystick.config.unaligned import UnalignedConfig
+from tallystick.config.unaligned import UnalignedKeys
 from tallystick.training.plan import Phase, Schedule
 
 
-def scheduled(schedule: Schedule, settings: UnalignedConfig, local_N: Tensor) -> Schedule:
+def scheduled(schedule: Schedule, settings: UnalignedKeys, local_N: Tensor) -> Schedule:
     """Add what the contract's method needs to the batches of aligned rows.
 
     How many local batches there are follows from the aligned rows and the contract alone, so a feature party, who gives no
     ``local_N``, learns nothing from it.
     """
-    facts = settings.facts
     joint = len(schedule.train_N)
-    if facts.joint_before:
-        schedule = replace(schedule, before=(Phase(epochs=settings.joint_epochs, joint_N=schedule.train_N),))
-    if facts.embeds:
-        schedule = replace(schedule, embeds_before=settings.joint_epochs)
-    if facts.local_steps:
-        batches = settings.local_steps * -(-joint // schedule.batch_size)
+    if settings.epochs_before:
+        schedule = replace(schedule, before=(Phase(epochs=settings.epochs_before, joint_N=schedule.train_N),))
+    if settings.facts.embeds:
+        schedule = replace(schedule, embeds_before=settings.epochs_before)
+    if settings.steps_beside:
+        batches = settings.steps_beside * -(-joint // schedule.batch_size)
         schedule = replace(schedule, local_N=local_N, local_batches=batches)
     return schedule
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, cross_entropy, normalize
 
-from tallystick.config.unaligned import UnalignedConfig
+from tallystick.config.unaligned import FedHSSLConfig, SSVFLConfig
 from tallystick.models.build import seeded, width_of
 from tallystick.privacy.randomness import generator_of
 from tallystick.tables.categories import MISSING
@@ -32,7 +32,7 @@ class SelfSupervision:
         name: whose start the heads are drawn from: label or feature.
     """
 
-    settings: UnalignedConfig
+    settings: SSVFLConfig | FedHSSLConfig
     name: str
 
     @property

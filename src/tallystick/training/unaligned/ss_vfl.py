@@ -5,6 +5,7 @@ from typing import ClassVar
 
 from torch import nn
 
+from tallystick.config.unaligned import FedHSSLConfig, SSVFLConfig
 from tallystick.models.branches import BranchedModel, SharedBottom
 from tallystick.models.build import BranchParts, width_of
 from tallystick.models.split import LabelModel
@@ -21,6 +22,8 @@ class SelfSupervised(UnalignedMethod):
     No formal guarantee. Not protected: bottom models also carry what unaligned rows taught them. A row without a partner's row
     gets no score: no label of such a row was used.
     """
+
+    settings: SSVFLConfig | FedHSSLConfig
 
     scores_alone: ClassVar[bool] = False
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
+from tallystick.config.unaligned import VFLMPDConfig
 from tallystick.models.branches import BranchedModel, Synthesizing
 from tallystick.models.build import BranchParts, seeded, width_of
 from tallystick.models.split import LabelModel
@@ -30,6 +31,8 @@ class MatchedPairs(UnalignedMethod):
     Threat model: honest-but-curious parties. In the first epochs the cut gradients carry no label, but tell of the label party's
     embeddings. No formal guarantee. Not protected: nothing else that plain training does not protect.
     """
+
+    settings: VFLMPDConfig
 
     scores_alone: ClassVar[bool] = False
 

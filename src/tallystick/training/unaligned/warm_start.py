@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from tallystick.config.unaligned import OffsetConfig, WarmStartConfig
 from tallystick.cut.forward import FeatureSource
 from tallystick.models.branches import BranchedModel, FromLocal
 from tallystick.models.build import BranchParts, seeded
@@ -45,6 +46,8 @@ class WarmStart(UnalignedMethod):
     later cut gradients.
     """
 
+    settings: WarmStartConfig
+
     _prior: list[Tensor] = field(init=False, repr=False, compare=False, default_factory=list)  # logits by position, once started
 
     @property
@@ -59,13 +62,13 @@ class WarmStart(UnalignedMethod):
     def prepare(self, model: LabelModel, objective: Objective, own: OwnPart) -> None:
         """Train the first model on unaligned rows and start the joint one from it."""
         assert isinstance(model, FromLocal)
-        start_from_unaligned_rows(self, model, objective, own)
+        start_from_unaligned_rows(self, model, objective, own, epochs=self.settings.epochs)
         _start_top(model.top, model.alone.top)
 
     def prepare_again(self, model: LabelModel, objective: Objective, own: OwnPart) -> None:
         """Train the first model on."""
         assert isinstance(model, FromLocal)
-        train_on_unaligned_rows(self, model, objective, own)
+        train_on_unaligned_rows(self, model, objective, own, epochs=self.settings.epochs)
 
     @torch.no_grad()
     def start(self, model: LabelModel, own: FeatureSource, train_N: Tensor) -> None:
@@ -97,6 +100,8 @@ class Offset(UnalignedMethod):
     out ``dropout`` of the top's inputs. Threat model and guarantee are those of WarmStart.
     """
 
+    settings: OffsetConfig
+
     @property
     def rates(self) -> Mapping[str, float]:
         """Return the rates: the bottom goes slowly; the first model stays as it is."""
@@ -109,16 +114,16 @@ class Offset(UnalignedMethod):
     def prepare(self, model: LabelModel, objective: Objective, own: OwnPart) -> None:
         """Train the first model on unaligned rows and start the joint one's bottom from it."""
         assert isinstance(model, FromLocal)
-        start_from_unaligned_rows(self, model, objective, own)
+        start_from_unaligned_rows(self, model, objective, own, epochs=self.settings.epochs)
 
     def prepare_again(self, model: LabelModel, objective: Objective, own: OwnPart) -> None:
         """Train the first model on."""
         assert isinstance(model, FromLocal)
-        train_on_unaligned_rows(self, model, objective, own)
+        train_on_unaligned_rows(self, model, objective, own, epochs=self.settings.epochs)
 
 
 def _beside_the_first(
-    method: UnalignedMethod, parts: BranchParts, *, offset: bool, cut_top: nn.Module | None = None
+    method: WarmStart | Offset, parts: BranchParts, *, offset: bool, cut_top: nn.Module | None = None
 ) -> FromLocal:
     with seeded(method.seed, "dropout"):
         dropout = Dropout(method.settings.dropout)
@@ -138,13 +143,17 @@ def _start_top(joint: nn.Module, alone: nn.Module) -> None:
         weight[..., -of_own.shape[-1] :] = of_own
 
 
-def start_from_unaligned_rows(method: UnalignedMethod, model: FromLocal, objective: Objective, own: OwnPart) -> None:
+def start_from_unaligned_rows(
+    method: UnalignedMethod, model: FromLocal, objective: Objective, own: OwnPart, *, epochs: int
+) -> None:
     """Train the model of own columns on unaligned rows alone, then copy its bottom into the joint model."""
-    train_on_unaligned_rows(method, model, objective, own)
+    train_on_unaligned_rows(method, model, objective, own, epochs=epochs)
     model.bottom.load_state_dict(model.alone.bottom.state_dict())
 
 
-def train_on_unaligned_rows(method: UnalignedMethod, model: FromLocal, objective: Objective, own: OwnPart) -> None:
+def train_on_unaligned_rows(
+    method: UnalignedMethod, model: FromLocal, objective: Objective, own: OwnPart, *, epochs: int
+) -> None:
     """Train the model of own columns on unaligned rows alone, from the weights that it has."""
     size = max(1, round(method.batch_size * method.local_rate))
-    own.train(model.alone, objective, ALONE, epochs=method.settings.epochs, batch_size=size, rate=method.local_rate)
+    own.train(model.alone, objective, ALONE, epochs=epochs, batch_size=size, rate=method.local_rate)
