@@ -1,9 +1,21 @@
 """Of findings that tell as much, the headline shows the one that somebody reaches who knows least."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tallystick.report.leaks import feature_headline, linkage_headline
-from tallystick.results import FeatureAudit, LinkageSummary, LocatedKeys, MeanRebuilt, RebuiltColumn, RowGroup
+from tallystick.report.leaks import A_LITTLE, YES, feature_headline, leak_headline, linkage_headline, told_headline
+from tallystick.results import (
+    AttackResult,
+    Audit,
+    FeatureAudit,
+    LinkageSummary,
+    LocatedKeys,
+    MeanRebuilt,
+    RebuiltColumn,
+    RowGroup,
+    ToldColumns,
+)
 
 
 def column(known: int, value: float) -> RebuiltColumn:
@@ -77,3 +89,89 @@ def test_keys_are_located_by_whoever_knows_fewest_of_them() -> None:
     first, second = linkage_headline(linkage(located(needs_ten, 5.0), located("greedy", 20.0, "bank")))
     assert first.startswith("bank could place keys of shop by greedy")
     assert second.startswith("helper, knowing 10 keys,")
+
+
+def told(means: dict[int, tuple[float, float]], columns: dict[int, tuple[float, float]]) -> ToldColumns:
+    """Figures with gradients and without, by known rows."""
+    return ToldColumns(
+        party="bank",
+        by="shop",
+        columns=[column(known, value) for known, (value, _) in columns.items()],
+        without=[column(known, value) for known, (_, value) in columns.items()],
+        means=[MeanRebuilt(known=known, value=value) for known, (value, _) in means.items()],
+        means_without=[MeanRebuilt(known=known, value=value) for known, (_, value) in means.items()],
+    )
+
+
+@pytest.mark.parametrize(
+    ("means", "columns", "who"),
+    [
+        # more known rows rebuild more, and gradients add as much for who knows fewer
+        ({20: (0.5, 0.2), 1000: (0.7, 0.4)}, {20: (0.6, 0.2), 1000: (0.8, 0.4)}, "shop, knowing the columns of 20 rows,"),
+        ({20: (0.3, 0.2), 1000: (0.7, 0.4)}, {20: (0.3, 0.2), 1000: (0.8, 0.4)}, "shop, knowing the columns of 1000 rows,"),
+        ({20: (0.5, 0.2), 1000: (0.9, 0.88)}, {20: (0.6, 0.2), 1000: (0.9, 0.88)}, "shop, knowing the columns of 20 rows,"),
+    ],
+)
+def test_what_gradients_add_is_told_by_who_knows_fewest_rows(means, columns, who) -> None:
+    assert told_headline(told(means, columns)).startswith(f"Through cut gradients, yes: {who}")
+
+
+def test_a_strong_attack_within_luck_does_not_hide_a_weaker_one_beyond_it() -> None:
+    """A wide interval of few rows is no reason to say that no attack found more than a guess."""
+    wide = AttackResult(name="wide", view="shop, from cut gradients, knowing no label", auc=0.75, low=0.4, high=1.0)
+    narrow = AttackResult(name="narrow", view="shop, from cut gradients, knowing no label", auc=0.7, low=0.69, high=0.71)
+    (line,) = leak_headline(Audit(attacks=[wide, narrow]))
+    assert line.startswith("Through cut gradients, yes: shop, knowing no label, can tell the classes apart with AUC 0.700")
+
+
+figures = st.floats(0, 1)
+
+
+@given(st.lists(st.tuples(st.sampled_from([0, 20, 200]), figures, st.floats(0, 0.2)), min_size=1, max_size=12))
+def test_no_column_of_the_table_has_a_graver_verdict_than_the_headline(findings) -> None:
+    columns = [
+        RebuiltColumn(
+            name=f"c{place}", kind="numeric", known=known, attack="ridge", value=value, low=value, high=value, luck=luck
+        )
+        for place, (known, value, luck) in enumerate(findings)
+    ]
+    counts = {each.known for each in columns}
+    means = [
+        MeanRebuilt(known=known, value=sum(each.value for each in columns if each.known == known) / len(columns))
+        for known in counts
+    ]
+    gravest = max(
+        YES if each.value >= 0.1 and each.value > each.luck else A_LITTLE if each.value > max(0.01, each.luck) else 0
+        for each in columns
+    )
+    begins = {YES: "yes: ", A_LITTLE: "a little: ", 0: "no attack here found more"}[gravest]
+    line = feature_headline(FeatureAudit(party="shop", by="bank", columns=columns, means=means))
+    assert line.startswith(f"Through cut embeddings, {begins}")
+    nothing = [MeanRebuilt(known=known, value=0.0) for known in counts]
+    line = told_headline(ToldColumns(party="bank", by="shop", columns=columns, means=means, means_without=nothing))
+    assert line.startswith(f"Through cut gradients, {begins}")
+
+
+@given(st.lists(st.tuples(figures, st.floats(0.001, 0.3), st.booleans()), min_size=1, max_size=12))
+def test_no_attack_on_labels_has_a_graver_verdict_than_the_headline(findings) -> None:
+    attacks = [
+        AttackResult(
+            name=f"attack {place}",
+            view=f"shop, from cut gradients, knowing {'40 labels' if knows else 'no label'}",
+            auc=auc,
+            low=auc - half,
+            high=auc + half,
+        )
+        for place, (auc, half, knows) in enumerate(findings)
+    ]
+    (together,) = leak_headline(Audit(attacks=attacks))
+    grave = {"yes: ": YES, "a little: ": A_LITTLE, "no attack": 0}
+
+    def verdict(line: str) -> int:
+        return next(value for words, value in grave.items() if line.startswith(f"Through cut gradients, {words}"))
+
+    # judged as the best of as many attacks: the others are no better than a guess
+    guesses = [
+        AttackResult(name="guess", view=attacks[0].view, auc=0.5, low=0.5, high=0.5, chance=0.5) for _ in range(len(attacks) - 1)
+    ]
+    assert verdict(together) == max(verdict(leak_headline(Audit(attacks=[each, *guesses]))[0]) for each in attacks)

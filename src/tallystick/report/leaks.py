@@ -1,7 +1,8 @@
 """Say what leaked, in sentences: whether somebody could read labels, columns or keys, and what a guarantee bounds."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from scipy.special import ndtri, stdtrit
 
@@ -25,6 +26,9 @@ from tallystick.results import (
     above_guess,
 )
 
+Finding = TypeVar("Finding")
+
+NEITHER, A_LITTLE, YES = 0, 1, 2  # verdicts
 MUCH = 0.1  # above a guess
 SURE, LIKELY = 0.01, 0.05  # chances that "yes", or "a little", is said of labels that have nothing to do with what crossed
 DEGREES = 30  # of Student's quantiles of that: of few rows, errors are themselves estimated
@@ -36,12 +40,47 @@ TRAINING_ROWS = "training rows"
 NOTHING_SENT = "No: nothing that depends on a label was sent, so there is nothing to attack."
 
 
-def by_strength(attacks: Sequence[AttackResult]) -> list[AttackResult]:
+def by_strength(attacks: Sequence[AttackResult], *, tried: int | None = None) -> list[AttackResult]:
     """Order label attacks by how far they come above a guess; of those that come as far, what need know least comes first.
 
-    Those that need labels nobody has come last.
+    The one that headlines name comes first; those that need labels nobody has come last.
     """
-    return sorted(attacks, key=lambda each: (each.upper_bound, -_rounded(strength(each)), _known(each), -strength(each)))
+    ordered = sorted(attacks, key=lambda each: (each.upper_bound, -_rounded(strength(each)), _known(each), -strength(each)))
+    runnable = [each for each in ordered if _runnable(each)]
+    if not runnable:
+        return ordered
+    first = least_knowing(
+        runnable,
+        figures=lambda each: (strength(each),),
+        known=_known,
+        verdict=lambda each: _verdict_on_labels(each, tried=tried or len(runnable)),
+        as_far=AS_FAR,
+    )
+    return [first, *(each for each in ordered if each is not first)]
+
+
+def least_knowing(
+    findings: Sequence[Finding],
+    *,
+    figures: Callable[[Finding], tuple[float, ...]],
+    known: Callable[[Finding], int],
+    verdict: Callable[[Finding], int] = lambda _: 0,
+    as_far: float = NOTED,
+) -> Finding:
+    """Return the finding that a headline names: of those that find about as much as the strongest, the one that knows least.
+
+    The strongest has the gravest verdict (``YES``, ``A_LITTLE``, or neither), then the greatest first figure. About as much: the
+    verdict is the same, and none of the figures is less by more than ``as_far``. Of attackers who know as much, the stronger one
+    is named. So no finding of a table has a graver verdict than its headline.
+    """
+    strongest = max(findings, key=lambda each: (verdict(each), *figures(each)))
+    as_much = [
+        each
+        for each in findings
+        if verdict(each) == verdict(strongest)
+        and all(mine >= most - as_far for mine, most in zip(figures(each), figures(strongest), strict=True))
+    ]
+    return min(as_much, key=lambda each: (known(each), *(-figure for figure in figures(each))))
 
 
 def _rounded(value: float) -> float:
@@ -91,9 +130,9 @@ def leak_headline(audit: Audit) -> list[str]:
     if audit.nothing_sent:
         return [NOTHING_SENT]
     for kind in ("gradients", "embeddings"):
-        every = [each for each in by_strength(audit.attacks) if f"from cut {kind}" in each.view]
-        attacks = [each for each in every if _runnable(each)]
         count = sum(_runnable(each) for each in audit.attacks)
+        every = by_strength([each for each in audit.attacks if f"from cut {kind}" in each.view], tried=count)
+        attacks = [each for each in every if _runnable(each)]
         if attacks:
             unaided = next((each for each in attacks if each.view.endswith("knowing no label")), attacks[0])
             without = "" if unaided is attacks[0] else _even_without(unaided)
@@ -148,24 +187,21 @@ def feature_headline(audit: FeatureAudit) -> str:
     if not measured:
         return f"Whether {audit.by} could rebuild columns of {audit.party} was not measured, so nothing is known of it."
     measured_means = [(group, mean, _most_told(group, mean)) for group in measured for mean in group.means]
-    _, most, most_column = max(measured_means, key=lambda each: (each[2].value > each[2].luck, each[1].value))
-    as_much = [
-        (group, mean, column)
-        for group, mean, column in measured_means
-        if (column.value > column.luck) == (most_column.value > most_column.luck)
-        and mean.value >= most.value - NOTED
-        and column.value >= most_column.value - NOTED
-    ]
-    group, mean, column = min(as_much, key=lambda each: (each[1].known, -each[1].value))
+    group, mean, column = least_knowing(
+        measured_means,
+        figures=lambda each: (each[1].value, each[2].value),
+        known=lambda each: each[1].known,
+        verdict=lambda each: _verdict_on_column(each[2].value, each[2].luck),
+    )
     who = f"{audit.by}, knowing {f'the columns of {mean.known} rows' if mean.known else 'no row'},"
     of = f"{column.name!r}{'' if column.used else ', which the model was not given'} ({column.attack})"
     # Never rounded up to all of a column.
     mean_text, worst = (number(min(each, 0.999) if each < 1 else each, digits=3) for each in (mean.value, column.value))
     rows = "rows" if group.rows == TRAINING_ROWS else group.rows
     what = f"the columns of other {rows}: {mean_text} on average, {worst} of {of}. 0 is a guess, 1 is exact."
-    if _rebuilt(column):
+    if _verdict_on_column(column.value, column.luck) == YES:
         return f"Through cut embeddings, yes: {who} can rebuild {what}"
-    if column.value > max(SLIGHT, column.luck):
+    if _verdict_on_column(column.value, column.luck) == A_LITTLE:
         return f"Through cut embeddings, a little: {who} can rebuild {what}"
     return (
         f"Through cut embeddings, no attack here found more of any column than a guess would: {who} got at most {worst} of one. "
@@ -174,23 +210,38 @@ def feature_headline(audit: FeatureAudit) -> str:
 
 
 def told_headline(told: ToldColumns) -> str:
-    """Say first how much more cut gradients tell of a party's columns than what is known without."""
+    """Say first how much more cut gradients tell of a party's columns than what is known without.
+
+    The greatest gain counts, and of gains that come within .02 of it that of who need know fewest rows.
+    """
     both = [(mean, other) for mean in told.means for other in told.means_without if mean.known == other.known]
     if not both:
         return f"Through cut gradients: whether {told.by} could rebuild columns of {told.party} was not measured."
-    mean, other = max(both, key=lambda pair: pair[0].known)
-    before = {each.name: each.value for each in told.without if each.known == mean.known}
-    every = [each for each in told.columns if each.known == mean.known]
-    column = max(every, key=lambda each: each.value - max(0.0, before.get(each.name, 0.0)))
-    gain = column.value - max(0.0, before.get(column.name, 0.0))
+    before = {(each.name, each.known): each.value for each in told.without}
+
+    def gained(column: RebuiltColumn) -> float:
+        return column.value - max(0.0, before.get((column.name, column.known), 0.0))
+
+    gains = []
+    for mean, other in both:
+        of_count = [each for each in told.columns if each.known == mean.known]
+        column = max(of_count, key=lambda each: (_verdict_on_column(gained(each), each.luck), gained(each)))
+        gains.append((mean, other, column, gained(column)))
+    mean, other, column, gain = least_knowing(
+        gains,
+        figures=lambda each: (each[0].value - each[1].value, each[3]),
+        known=lambda each: each[0].known,
+        verdict=lambda each: _verdict_on_column(each[3], each[2].luck),
+    )
+    unaided = before.get((column.name, column.known))
     figures = (
         f"{number(mean.value, digits=3)} of the columns of other rows on average, {number(other.value, digits=3)} without "
-        f"gradients; most of {column.name!r}, {number(column.value, digits=3)} for {number(before.get(column.name), digits=3)}"
+        f"gradients; most of {column.name!r}, {number(column.value, digits=3)} for {number(unaided, digits=3)}"
     )
     who = f"{told.by}, knowing the columns of {mean.known} rows,"
-    if gain >= MUCH and column.value > column.luck:
+    if _verdict_on_column(gain, column.luck) == YES:
         return f"Through cut gradients, yes: {who} can rebuild {figures}."
-    if gain > max(SLIGHT, column.luck):
+    if _verdict_on_column(gain, column.luck) == A_LITTLE:
         return f"Through cut gradients, a little: {who} can rebuild {figures}."
     return f"Through cut gradients, no attack here found more of {told.party}'s columns than without: {who} {figures}."
 
@@ -244,7 +295,21 @@ def next_steps(result: Result) -> list[str]:
 
 def _rebuilt(column: RebuiltColumn) -> bool:
     """Tell whether much of a column came back, and more than luck gives."""
-    return column.value >= max(MUCH, column.luck)
+    return _verdict_on_column(column.value, column.luck) == YES
+
+
+def _verdict_on_column(value: float, luck: float) -> int:
+    """Judge a figure of a column."""
+    if value >= MUCH and value > luck:
+        return YES
+    return A_LITTLE if value > max(SLIGHT, luck) else NEITHER
+
+
+def _verdict_on_labels(attack: AttackResult, *, tried: int) -> int:
+    """Judge the best of so many attacks on labels."""
+    if strength(attack) >= MUCH and _beyond_luck(attack, tried=tried, risk=SURE):
+        return YES
+    return A_LITTLE if _beyond_luck(attack, tried=tried, risk=LIKELY) else NEITHER
 
 
 def column_promise(audit: FeatureAudit) -> str:
@@ -314,9 +379,9 @@ def _leak_of_numbers(kind: str, attack: AttackResult, *, tried: int) -> str:
     direction = " but which way is up" if knowing.startswith("no ") else ""  # known numbers say that themselves
     who = f"{seat.partition(',')[0]}, knowing {knowing}{direction},"
     how = f"of {attack.rows:,} rows, {attack.name}: {plain(attack.name)}"
-    if strength(attack) >= MUCH and _beyond_luck(attack, tried=tried, risk=SURE):
+    if _verdict_on_labels(attack, tried=tried) == YES:
         return f"Through cut {kind}, yes: {who} can rank {_ranking(attack)} ({how})."
-    if _beyond_luck(attack, tried=tried, risk=LIKELY):
+    if _verdict_on_labels(attack, tried=tried) == A_LITTLE:
         return f"Through cut {kind}, a little: {who} can rank {_ranking(attack)} ({how})."
     none = f"Through cut {kind}, no attack here found more than a guess would"
     return f"{none}: the strongest, by {who} ranks {_ranking(attack)} ({how})."
@@ -344,9 +409,11 @@ def linkage_headline(linkage: LinkageSummary) -> list[str]:
         by_seat.setdefault((attack.attacker, attack.located, tuple(attack.dimensions)), []).append(attack)
     cheapest = []
     for attacks in by_seat.values():
-        most = max(map(_gain, attacks))
-        as_much = [attack for attack in attacks if _gain(attack) >= (1 - NOTED) * most]
-        cheapest.append(min(as_much, key=lambda each: (_known_keys(each.name), -_gain(each))))
+        cheapest.append(
+            least_knowing(
+                attacks, figures=lambda each: (math.log(max(_gain(each), 1e-12)),), known=lambda each: _known_keys(each.name)
+            )
+        )
     cheapest.sort(key=lambda each: _known_keys(each.name))
     return [f"{line}." for line in (*map(located_sentence, cheapest), *map(named_sentence, linkage.named))]
 
@@ -435,8 +502,8 @@ def _leak_through(kind: str, attack: AttackResult, *, tried: int) -> str:
     who = seat.partition(",")[0] + (f", knowing {knowing}," if knowing else "")
     how = f"{attack.name}: {plain(attack.name)}" if plain(attack.name) else attack.name
     reached = f"AUC {number(value, digits=3)}; a guess gives {number(chance, digits=3)} ({how})"
-    if strength(attack) >= MUCH and _beyond_luck(attack, tried=tried, risk=SURE):
+    if _verdict_on_labels(attack, tried=tried) == YES:
         return f"Through cut {kind}, yes: {who} can tell the classes apart with {reached}."
-    if _beyond_luck(attack, tried=tried, risk=LIKELY):
+    if _verdict_on_labels(attack, tried=tried) == A_LITTLE:
         return f"Through cut {kind}, a little: {who} can tell the classes apart with {reached}."
     return f"Through cut {kind}, no attack here found more than a guess would: the strongest, by {who} has {reached}."
