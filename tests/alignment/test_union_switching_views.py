@@ -80,6 +80,7 @@ def runs():
 
 
 def test_a_view_holds_these_lists_and_nothing_else(runs):
+    """It holds for whatever is drawn; that the runs themselves end has the chance that ``Run`` states."""
     for run in runs:
         assert set(run.views[0]) == PERMUTES | PSEUDONYMS | {SEEDS}
         assert set(run.views[1]) == MERGES | PSEUDONYMS | {SEEDS}
@@ -87,7 +88,7 @@ def test_a_view_holds_these_lists_and_nothing_else(runs):
 
 
 def test_messages_depend_on_sizes_alone(runs):
-    """Other ids, of which as many are common, come in messages of the same kinds and sizes."""
+    """Other ids, of which as many are common, come in messages of the same kinds and sizes, whatever is drawn."""
     other = Run([b"%d" % n for n in range(500)], [b"%d" % n for n in range(200, 800)])
     assert other.sizes == runs[0].sizes == runs[1].sizes
 

@@ -120,6 +120,8 @@ def test_a_stream_is_standard_normal_and_uniform(dtype: torch.dtype) -> None:
 
 
 def test_a_stream_is_fixed_by_secret_and_step_alone() -> None:
+    """64 words of 32 bits of another stream are these with a chance of 2^-2048; only one secret here is drawn."""
+
     def draw(secret: bytes, step: int) -> torch.Tensor:
         return NoiseStream(secret, step=step).words(64)
 
