@@ -16,11 +16,12 @@ from tallystick.cli.app import app
 from tallystick.config.contract import parse_contract
 from tallystick.config.party import load_party, parse_party
 from tallystick.config.sections import PrivateRelease
+from tallystick.defenses.defense_table import DEFENSES
 from tallystick.errors import DataError, StorageError
 from tallystick.evaluation.private.result import NothingReleased
 from tallystick.job.phases.budget import Ahead, budget_outlooks
 from tallystick.job.phases.budget import check_budget as check_ahead
-from tallystick.job.phases.defense import RunDefense
+from tallystick.job.phases.defense import RunDefense, key_stream
 from tallystick.job.phases.release import release_auc
 from tallystick.privacy.events import PureDP
 from tallystick.privacy.ledger import BudgetExceeded, Cap, Ledger
@@ -120,6 +121,32 @@ def test_a_run_goes_on_with_the_labels_that_it_was_charged_for(party_of, tmp_pat
     with pytest.raises(DataError, match="the labels are not those that this run was charged for"):
         charge(1 - labels_N)
     assert len(Ledger(party.privacy.ledger, party="bank").entries("labels")) == 1
+
+
+@pytest.mark.parametrize("entry", [LABEL_DP, GAUSSIAN])
+def test_a_copy_that_goes_on_too_releases_the_same_replaced_labels_and_is_charged_once(party_of, tmp_path, entry):
+    """What a peer sends to either changes no flip. Noise that follows from gradients has no ε for a run, so none is charged."""
+    party, contract = party_of(), contract_of(entry)
+    folder, labels_N = RunFolder.new(tmp_path / "runs", contract, "bank", key=None), torch.tensor([0, 1, 1, 0] * 50)
+    defense = RunDefense.of(contract, folder)
+    defense.spend(contract, party, folder, labels_N, what="training")
+    shutil.copytree(folder.path, folder.path.with_name("copy"))
+    copy = RunFolder.open(folder.path.with_name("copy"))
+    of_copy = RunDefense.of(contract, copy)
+    of_copy.spend(contract, party, copy, labels_N, what="training")
+    first, second = (
+        each.defenses.defend_labels(labels_N, 2, random_bytes=key_stream(each.secret, b"labels")) for each in (defense, of_copy)
+    )
+    assert torch.equal(first, second)
+    assert not torch.equal(first, labels_N)  # all kept: a chance of .731^200, below 1e-27, at an epsilon of 1
+    assert len(Ledger(party.privacy.ledger, party="bank").entries("labels")) == 1
+
+
+@pytest.mark.parametrize("method", [name for name, each in DEFENSES.items() if each.stage in ("gradients", "penalties")])
+def test_no_defence_of_steps_claims_an_epsilon_for_a_run(method):
+    """Its noise follows from what it hides; charged once per run, a copy that goes on would release other noise uncounted."""
+    defense = DEFENSES[method]
+    assert defense(**defense.usual).guarantee().event is None
 
 
 @pytest.mark.parametrize("changed", ["a linked row", "a row without a partner's row", "nothing"])

@@ -1,6 +1,8 @@
 """What noisy embeddings cost: ledger, audit and page have one count, that of what crossed; and caps hold before anything does."""
 
+import shutil
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
@@ -150,6 +152,55 @@ def test_a_killed_run_keeps_what_it_reserved_and_pays_for_what_it_sends_again(tm
     assert releases(tmp_path) == 4
     charge_of(tmp_path, number=2)("training")
     assert releases(tmp_path) == 5
+
+
+def copied(charge):
+    """The charge of a copy of the run's folder, made now."""
+    path = charge.folder.path.with_name(f"{charge.folder.path.name}-copy")
+    shutil.copytree(charge.folder.path, path)
+    return replace(charge, folder=RunFolder.open(path))
+
+
+@pytest.mark.parametrize("first", ["the copy", "the original"])
+def test_a_copy_of_a_folder_that_goes_on_too_is_charged_for_its_own_noise(tmp_path, first):
+    """Two trainings of four epochs; the first is common, and the other three may send other embeddings, and so other noise."""
+    original = charge_of(tmp_path)
+    original.reserve(Sent(training=4))
+    original("training")
+    both = [copied(original), original]
+    for each in both if first == "the copy" else both[::-1]:
+        each.reserve(Sent(training=3))
+        for _ in range(3):
+            each("training")
+    assert releases(tmp_path) == 1 + 3 + 3
+    for each in both:
+        each.settle()
+        each("prediction")
+    assert releases(tmp_path) == 1 + 2 * (3 + 1)
+
+
+def test_copies_that_go_on_side_by_side_are_charged_for_all_that_either_sends(tmp_path):
+    original = charge_of(tmp_path)
+    original.reserve(Sent(training=6))
+    original("training")
+    copy = copied(original)
+    for _ in range(2):
+        copy("training")
+        original("training")
+    assert releases(tmp_path) >= 1 + 2 + 2
+    copy.settle()
+    original.settle()
+    assert releases(tmp_path) >= 1 + 2 + 2
+
+
+def test_a_copy_does_not_take_back_what_the_other_one_sends(tmp_path):
+    original = charge_of(tmp_path)
+    original.reserve(Sent(training=4))
+    copy = copied(original)
+    for _ in range(4):
+        original("training")
+    copy.settle()
+    assert releases(tmp_path) == 4
 
 
 def test_a_cap_holds_before_rows_are_sent_and_none_where_nothing_is_bounded(tmp_path):

@@ -196,6 +196,18 @@ class Ledger:
             row = connection.execute("SELECT digest FROM bound WHERE name = ?", (name,)).fetchone()
         return row[0] if row is not None else None
 
+    def hold(self, name: str, token: str, successor: str) -> bool:
+        """Tell whether this is the token that was last left under a name, and leave its successor if so; the first one is.
+
+        Of two copies of what was charged once, each with the token that it was copied with, one alone can go on by it. It is
+        outside the chain of hashes.
+        """
+        with self._transaction() as connection:
+            connection.execute("CREATE TABLE IF NOT EXISTS held (name TEXT PRIMARY KEY, token TEXT NOT NULL)")
+            connection.execute("INSERT OR IGNORE INTO held VALUES (?, ?)", (name, token))
+            is_last = connection.execute("UPDATE held SET token = ? WHERE name = ? AND token = ?", (successor, name, token))
+            return is_last.rowcount == 1
+
     def enter_not_private(self, dataset: str, *, what: str) -> Entry:
         """Record what is about to leave without any guarantee; no cap can judge it, and no sum will count it."""
         with self._transaction() as connection:

@@ -18,7 +18,7 @@ from tallystick.disclosure.training import draws_labels_first
 from tallystick.msgspec_threads import prepared
 from tallystick.privacy.events import UnsentGaussianDP
 from tallystick.run_folder.folder import RunFolder
-from tallystick.run_folder.ledger import EMBEDDINGS, charged, data_set
+from tallystick.run_folder.ledger import EMBEDDINGS, charged, data_set, takes_up
 from tallystick.run_folder.noise_secret import noise_secret
 from tallystick.training.checkpoint import TrainingState
 from tallystick.training.plan import Schedule, no_positions
@@ -114,6 +114,8 @@ class EmbeddingCharge:
     linked by similarity or with several rows of the label party for it, nothing bounds how often it is sent, and the entry is
     one of what is not private, once per run.
 
+    A copy of the run folder that goes on, too, is charged anew for all that it will send from there.
+
     Args:
         noise: the contract's, if it has any.
         bounded: whether a row is sent for itself alone.
@@ -154,8 +156,10 @@ class EmbeddingCharge:
     def settle(self) -> None:
         """Take back what was charged for and not sent."""
         count = sent_by(self.folder)
-        never = count.charged - count.most
-        if self.noise is None or never <= 0:
+        if self.noise is None or count.charged <= count.most:
+            return
+        never = self._own().charged - count.most
+        if never <= 0:
             return
         # Killed after this, too much stays charged, never too little.
         self._note(msgspec.structs.replace(count, charged=count.most))
@@ -166,10 +170,12 @@ class EmbeddingCharge:
             ledger.take_back(data_set(self.party, EMBEDDINGS), event, what=f"{self.what}: {never} of them were not sent")
 
     def _charge(self, most: int) -> None:
-        count = sent_by(self.folder)
-        if self.noise is None or most <= count.charged:
+        if self.noise is None or not most:
             return
         noise_secret(self.party)  # which must be known before anything is charged that counts on it
+        count = self._own()
+        if most <= count.charged:
+            return
         name, more = data_set(self.party, EMBEDDINGS), most - count.charged
         with charged(self.party, self.folder, EMBEDDINGS) as ledger:
             if self.bounded:
@@ -178,6 +184,14 @@ class EmbeddingCharge:
             elif not count.charged:
                 ledger.enter_not_private(name, what=f"{self.what}: noisy embeddings, each row's any number of times")
         self._note(msgspec.structs.replace(count, charged=most))  # killed before this, it is charged again
+
+    def _own(self) -> Sent:
+        """Return the count; a copy whose charge the other one has taken up was charged for no more than was sent."""
+        count = sent_by(self.folder)
+        if not takes_up(self.party, self.folder, EMBEDDINGS) and count.charged > count.most:
+            count = msgspec.structs.replace(count, charged=count.most)
+            self._note(count)
+        return count
 
     def _note(self, sent: Sent) -> None:
         self.folder.note(_NOTE, msgspec.to_builtins(sent))

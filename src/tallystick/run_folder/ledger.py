@@ -1,5 +1,6 @@
 """The label party's privacy ledger: the one that its party file states and its run folders were charged to."""
 
+import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,7 +16,7 @@ from tallystick.privacy.events import Entered
 from tallystick.privacy.ledger import BudgetExceeded, Cap, Ledger
 from tallystick.run_folder.folder import TRIAL, RunFolder
 
-LEDGER_NOTE = "ledger"
+LEDGER_NOTE, _TAKEN_UP = "ledger", "charge-taken-up"
 LABELS, KEYS, EMBEDDINGS = "", "-keys", "-embeddings"
 """What a party's budgets add to ``privacy.dataset`` in the ledger: each is of something else, and so has a sum of its own."""
 _LOST = (
@@ -109,6 +110,24 @@ def charged(party: PartyFile, folder: RunFolder, of: str) -> Iterator[Ledger]:
         note()
         raise
     note()
+
+
+def takes_up(party: PartyFile, folder: RunFolder, of: str) -> bool:
+    """Tell whether what a run folder was charged for is its own to use, each time before it is used; False for a copy.
+
+    Of two copies of a folder the first that goes on has the charge. Noise follows from what it hides, so that the other one would
+    send other noise wherever it sends something else: it is to be charged anew, and is then a folder of its own. Killed within,
+    it is charged anew as well: too much, never too little. ``of`` names what was charged for.
+    """
+    noted, successor = folder.noted(_TAKEN_UP), secrets.token_hex(16)
+    name, _, token = str(noted.get(of, "")).partition(" ")
+    ledger = known_ledger(party)
+    is_own = not name or ledger.hold(name, token, successor)
+    if not (name and is_own):
+        name = secrets.token_hex(16)
+        ledger.hold(name, successor, successor)
+    folder.note(_TAKEN_UP, {**noted, of: f"{name} {successor}"})
+    return is_own
 
 
 def known_budget(party: PartyFile, of: str) -> tuple[list[Entered], Cap | None]:

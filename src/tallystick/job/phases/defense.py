@@ -94,6 +94,8 @@ class RunDefense:
     ) -> None:
         """Charge the ledger once per run, before anything is sent; training without a guarantee is entered as not private.
 
+        A copy of the run folder that goes on, too, replaces the same labels by the same ones, which is one release.
+
         ``column`` are the labels of the linked rows as the table has them: a resumed run compares them before it calls anybody.
         ``use`` is what exact labels are sent for, where no defence replaces them.
 
