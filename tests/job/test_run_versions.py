@@ -265,6 +265,42 @@ def test_a_decision_and_a_promotion_by_exact_figures_are_entered_as_not_private_
     assert [each.what for each in entries(job)[before + 1 :]] == [f"promotion of run {old}, chosen at bank"]
 
 
+def test_whatever_run_people_choose_where_others_see_it_is_entered_as_not_private(job, ids):
+    """Taken back, tried beside, named for a prediction or to start from: each shows which run somebody found the better one."""
+    old, new = ids
+    bank, shop = versions(job, "bank"), versions(job, "shop")
+    for each in (bank, shop):
+        each.promote(old)
+    before = len(entries(job))
+    for each in (bank, shop):  # the shop has no labels
+        each.name_candidate(new)
+        each.drop_candidate()
+        each.drop_candidate()  # there was none any more
+        each.promote(new)
+        each.roll_back()
+    assert predicted(job, "people.csv", bank=new, shop=new) == {"bank": new, "shop": new}
+    assert predicted(job, "people-in-use.csv", bank=old, shop=old) == {
+        "bank": old,
+        "shop": old,
+    }  # which its promotion told already
+    for start in (new, old):
+        ended = both(lambda name, start=start: run_process(*files_of(job, name), watcher=Silent(), start_from=start))
+        assert not any(isinstance(end, Exception) for end in ended.values()), ended
+    entered = [each for each in entries(job)[before:] if "chosen at" in each.what]
+    assert not any(each.private for each in entered)
+    assert [each.what.removesuffix(", chosen at bank") for each in entered] == [
+        f"shadow of run {new}",
+        f"shadow, ended, of run {new}",
+        f"promotion of run {new}",
+        f"rollback of run {new}",
+        f"predict --run {new}",
+        f"--start-from {new}",
+    ]
+    for name in PARTIES:  # the runs that were begun here
+        for folder in job.runs(name)[2:]:
+            shutil.rmtree(folder)
+
+
 @pytest.mark.parametrize("gradients", ["sent", "none"])
 @pytest.mark.parametrize(("word", "turns"), [(b"\x00", True), (b"\xff", False)])
 @pytest.mark.parametrize("without", [(), (1,), (0,)], ids=["both", "new failed", "old failed"])

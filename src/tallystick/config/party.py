@@ -191,7 +191,7 @@ ExactUse = Literal["gradients", "importance", "promotion", "scores", "share_metr
 EXACT_USES: dict[ExactUse, str] = {
     "gradients": "a training without a defence that replaces labels",
     "importance": "evaluation.importance.feature_columns = both",
-    "promotion": "which run is promoted, unless promotion.epsilon decided it",
+    "promotion": "which run is promoted, taken back, tried or named, unless promotion.epsilon decided it",
     "scores": "scores that a feature party gets, by a model that exact labels trained",
     "share_metrics": "evaluation.share_metrics",
     "tuning": "a search without a defence that replaces labels",

@@ -81,6 +81,12 @@ def _score_lines(contract: Contract) -> list[str]:
     ]
 
 
+_CHOICES = (
+    "`--run` and `--start-from`, if they name another run than the one in use: {features} see which run {label} chose, by exact "
+    "figures perhaps; not private, and entered in the ledger"
+)
+
+
 def _promotion(contract: Contract) -> list[str]:
     label, features = parties_of(contract)
     epsilon = contract.promotion.epsilon
@@ -89,22 +95,27 @@ def _promotion(contract: Contract) -> list[str]:
     if epsilon is not None:
         return [
             f"`tallystick compare --decide`, if you use it: {features} see which run {label} promotes. That shows an answer "
-            f"which may be turned at random: {epsilon:g}-DP of all labels for each decision (promotion.epsilon)"
+            f"which may be turned at random: {epsilon:g}-DP of all labels for each decision (promotion.epsilon)",
+            f"`tallystick runs ... promote` without that answer, `rollback`, `shadow`, if you use them: {features} see which run "
+            f"{label} chose, by exact figures perhaps. It is not private, and the ledger says so",
+            _CHOICES.format(features=features, label=label),
         ]
     return [
-        f"`tallystick compare --decide` and `tallystick runs ... promote`, if you use them: {features} see which runs {label} "
-        "promotes, and when, and so how exact figures of the test labels compare. One label can change that. It is not private, "
-        "and the ledger says so (promotion.epsilon is null)"
+        f"`tallystick compare --decide` and `tallystick runs ... promote`, `rollback`, `shadow`, if you use them: {features} see "
+        f"which runs {label} promotes, takes back or tries, and when, and so how exact figures of the test labels compare. One "
+        "label can change that. It is not private, and the ledger says so (promotion.epsilon is null)",
+        _CHOICES.format(features=features, label=label),
     ]
 
 
 SERVING = (
     Disclosure(
-        name="promotion, `compare --decide`",
-        label_party="which runs are promoted",
-        feature_party="which runs are promoted: with gradients, how exact figures of test labels compare, month after month; "
+        name="chosen runs: `promote`, `rollback`, `shadow`, `--run`, `--start-from`, `compare --decide`",
+        label_party="which runs are promoted, tried or named",
+        feature_party="which runs are promoted, taken back, tried or named: with gradients, how exact figures of test labels "
+        "compare, month after month; "
         "with `gradients: none`, that embeddings arrived",
-        guarantee="none, unless `promotion.epsilon`: then ε-DP of all labels for each decision",
+        guarantee="none, unless `promotion.epsilon`: then ε-DP of all labels for each decision of `compare --decide`",
         fields=("Greeting.promoted", "VersionsHeld.promoted", "VersionsWanted.runs"),
         sentences=_promotion,
     ),

@@ -118,6 +118,8 @@ def predict(
     folder = chosen_run(contract, party, promoted[0].run_id if promoted else run, say=watcher.say)
     with ExitStack() as stack:
         stack.enter_context(folder.locked())
+        if run is not None:
+            versions.enter_named(folder, option="predict --run")
         return _Prediction(
             contract=contract,
             party=party,

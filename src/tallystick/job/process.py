@@ -34,6 +34,7 @@ from tallystick.job.phases.tuning import allowed_keys, open_trials, trials_left
 from tallystick.job.preflight import identity_of, proxy_of, require
 from tallystick.job.run import run_party
 from tallystick.job.start_from import run_to_start_from
+from tallystick.job.versions import Versions
 from tallystick.network.channel import Channel
 from tallystick.network.endpoint import Endpoint
 from tallystick.network.messages import MEBIBYTE
@@ -42,6 +43,7 @@ from tallystick.privacy.ledger import BudgetExceeded
 from tallystick.results import Result
 from tallystick.run_folder.folder import RunFolder
 from tallystick.run_folder.initial_weights import keep_starting_point, starting_point
+from tallystick.run_folder.listing import contract_of
 from tallystick.tables.keys import Keys
 from tallystick.tables.lazy_table import Frame
 from tallystick.watcher import Watcher
@@ -153,6 +155,8 @@ class _Start:
         if resume and start_from is not None:
             raise ConfigError("--start-from, --resume: a run that goes on knows what it started from; give one of the two")
         earlier = run_to_start_from(contract, party, start_from) if start_from is not None else None
+        if earlier is not None:
+            Versions(contract=contract_of(earlier.path), party=party).enter_named(earlier, option="--start-from")
         trials = trials_left(contract, party, folder) if tunes else None
         frame, keys = require(contract, party, folder=folder, trials=trials, point=starting_point(folder, earlier), say=say)
         is_label = contract.role_of(party.party) == "label"

@@ -22,7 +22,7 @@ from tallystick.metrics import METRICS
 from tallystick.privacy.events import PureDP
 from tallystick.results import Result
 from tallystick.run_folder.folder import RunFolder
-from tallystick.run_folder.ledger import LABELS, charged, enter_exact
+from tallystick.run_folder.ledger import LABELS, charged, enter_exact, known_ledger, refuse_exact
 from tallystick.run_folder.listing import contract_of
 
 DECISION = "decision"
@@ -138,6 +138,21 @@ def count_decision(decision: Decision, party: PartyFile, folder: RunFolder, *, o
         "it alone, for what is promoted is seen by the others"
     )
     return replace(decision, promote=answer, reasons=[*decision.reasons, why])
+
+
+def enter_choice(contract: Contract, party: PartyFile, folder: RunFolder | None, *, what: str) -> None:
+    """Enter as not private that a label party chose a run where others see it: whoever chose may have seen exact figures.
+
+    Without gradients people must not choose by them, and no ledger can tell. Raises BudgetExceeded over a cap.
+    """
+    if party.party != contract.label_party or not contract.sends_gradients:
+        return
+    what = f"{what}, chosen at {party.party}"
+    if folder is not None:
+        enter_exact(party, folder, "promotion", what=what)
+    else:  # it is gone, so it notes nothing of the ledger
+        refuse_exact(party, ["promotion"], what=what)
+        known_ledger(party).enter_not_private(party.privacy.dataset, what=what)
 
 
 def was_decided(folder: RunFolder) -> bool:

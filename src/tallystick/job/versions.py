@@ -18,7 +18,7 @@ mean of numbers, is part of its commitment there, and what uses a model asks ``r
 import hashlib
 import secrets
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,12 +29,11 @@ from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
 from tallystick.errors import ConfigError, PeerError, StorageError, advice
 from tallystick.job.handshake import PromotedHalf
-from tallystick.job.promotion import was_decided
+from tallystick.job.promotion import enter_choice, was_decided
 from tallystick.job.run_selection import named_run, require_complete, require_trained
 from tallystick.results import read_result
 from tallystick.run_folder.folder import RunFolder
 from tallystick.run_folder.initial_weights import StartingPoint
-from tallystick.run_folder.ledger import enter_exact
 from tallystick.storage import locked, read_own, write_bytes
 
 _FOLDER = "promoted"
@@ -130,7 +129,8 @@ class Versions:
             if newest is not None and newest.run_id == folder.run_id:
                 raise ConfigError(f"promote {name}: run {folder.run_id} is the newest promotion of {self.party.party} already")
             promotion = before.with_run(folder.run_id) or self._made(folder)
-            self._count_choice(folder)
+            if not was_decided(folder):  # a decision that was counted already said so
+                enter_choice(self.contract, self.party, folder, what=f"promotion of run {folder.run_id}")
             is_candidate = before.candidate is not None and before.candidate.run_id == promotion.run_id
             self._write(
                 _Kept(
@@ -155,12 +155,14 @@ class Versions:
                 raise ConfigError(f"shadow {name}: run {folder.run_id} is the newest promotion; name a run that is not in use")
             promotion = before.with_run(folder.run_id) or self._made(folder)
             withdrawn = _without(promotion, before.withdrawing(before.candidate))
+            enter_choice(self.contract, self.party, folder, what=f"shadow of run {folder.run_id}")
             self._write(msgspec.structs.replace(before, candidate=promotion, withdrawn=withdrawn))
         return promotion
 
     def drop_candidate(self) -> Promotion | None:
         """Let no run be scored beside any more; gives the one that was."""
         with self._changing() as before:
+            self._enter_end(before.candidate, "shadow, ended,")
             self._write(msgspec.structs.replace(before, candidate=None, withdrawn=before.withdrawing(before.candidate)))
         return before.candidate
 
@@ -182,8 +184,18 @@ class Versions:
             if not own_promotions:
                 raise ConfigError(f"rollback: {self.party.party} has promoted no run of contract {self.contract.name}")
             remaining = [each for each in before.promoted if each is not own_promotions[0]]
+            self._enter_end(own_promotions[0], "rollback")
             self._write(msgspec.structs.replace(before, promoted=remaining, withdrawn=before.withdrawing(own_promotions[0])))
         return own_promotions[0], own_promotions[1] if len(own_promotions) > 1 else None
+
+    def _enter_end(self, promotion: Promotion | None, what: str) -> None:
+        """Enter that a run is no longer used so, whether its folder is still there or not."""
+        if promotion is None:
+            return
+        folder = None
+        with suppress(ConfigError, StorageError):
+            folder = named_run(self.contract, self.party, promotion.run_id, option=what)
+        enter_choice(self.contract, self.party, folder, what=f"{what} of run {promotion.run_id}")
 
     def intact(self) -> list[Promotion]:
         """List the promotions whose halves have not changed; raises ConfigError if the newest one's has.
@@ -201,16 +213,11 @@ class Versions:
                 )
         return promotions
 
-    def _count_choice(self, folder: RunFolder) -> None:
-        """Enter a label party's promotion as not private, for whoever chose the run may have seen exact figures.
-
-        A decision that was counted already said so; without gradients a promotion says that embeddings arrived. Raises
-        BudgetExceeded under a cap that does not allow it.
-        """
-        contract, party = self.contract, self.party
-        if party.party != contract.label_party or not contract.sends_gradients or was_decided(folder):
-            return
-        enter_exact(party, folder, "promotion", what=f"promotion of run {folder.run_id}, chosen at {party.party}")
+    def enter_named(self, folder: RunFolder, *, option: str) -> None:
+        """Enter a label party's choice of a run by an option; its newest promotion was entered when it was promoted."""
+        promoted = self.promoted()
+        if not promoted or promoted[0].run_id != folder.run_id:
+            enter_choice(self.contract, self.party, folder, what=f"{option} {folder.run_id}")
 
     def require_usable(self) -> None:
         """Raise ConfigError where this side lets a run be used that holds no trained model, as it may without gradients.

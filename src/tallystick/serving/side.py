@@ -153,6 +153,8 @@ class ServingSide:
             )
         encoder = kept_encoder(folder)
         frame = _read(source, contract, party, encoder)
+        if run is not None:
+            versions.enter_named(folder, option="serve --run")
         return cls(
             contract=contract,
             party=party,
