@@ -1,8 +1,12 @@
 """Attacks on columns: each finds what embeddings tell of them, none what they do not; and what cannot be measured is said."""
 
+import re
+import subprocess
+import sys
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,8 +15,10 @@ from engines import InThisProcess
 from tiny import short_trainings
 from torch.nn.functional import cross_entropy, mse_loss, one_hot
 
+from tallystick import attacks
 from tallystick.attacks import kernels
-from tallystick.attacks.feature_inference import tasks
+from tallystick.attacks.descent import Adam
+from tallystick.attacks.feature_inference import simulator, tasks
 from tallystick.attacks.feature_inference.attack_table import FEATURE_INFERENCE_ATTACKS
 from tallystick.attacks.feature_inference.bootstrap import BootstrapInversion
 from tallystick.attacks.feature_inference.contrast import ShuffledColumnsAttack
@@ -627,3 +633,83 @@ def test_a_line_is_fitted_by_its_columns_as_by_its_rows():
     by_columns, by_rows = (kernels.kernel_ridge(each_ND[:200], y_KS, each_ND) for each_ND in (x_ND, wide_ND))
     assert float(by_rows.abs().max()) > 0.5
     torch.testing.assert_close(by_columns, by_rows, atol=1e-9, rtol=0)
+
+
+def test_the_simulated_bottom_models_written_out_slopes_are_the_automatic_ones():
+    seeded = torch.Generator().manual_seed(31)
+    bottom = simulator._SimulatedBottom(3, 5, generator=seeded)
+    received = simulator._Distribution.of(drawn(2000, 5, seed=32), generator=seeded)
+    read_BI, some_S = drawn(simulator.BATCH, 3, seed=33), torch.arange(7)
+    leaves = [each.clone().requires_grad_() for each in bottom.weights]
+    line_PI, line_P, in_HI, in_H, out_PH, out_P = leaves
+    embedded_BP = read_BI @ line_PI.T + line_P + (read_BI @ in_HI.T + in_H).relu() @ out_PH.T + out_P
+    along_SB = received.direction_SP[some_S] @ embedded_BP.T
+    (along_SB.sort(dim=1).values - received.quantile_SQ[some_S]).abs().mean().backward()
+    steps = []
+
+    class Kept:
+        def step(self, gradients):
+            steps.append(gradients)
+
+    bottom._step(Kept(), read_BI, lambda embedded_BP: received.slope(embedded_BP, some_S))
+    for leaf, slope in zip(leaves, steps[0], strict=True):
+        torch.testing.assert_close(slope, leaf.grad, atol=1e-6, rtol=1e-4)
+    quantiles_SQ = torch.quantile(
+        drawn(2000, 5, seed=32) @ received.direction_SP[some_S].T, (torch.arange(simulator.BATCH) + 0.5) / simulator.BATCH, dim=0
+    ).T
+    torch.testing.assert_close(received.quantile_SQ[some_S], quantiles_SQ, atol=1e-4, rtol=0)
+
+
+def test_descent_is_that_of_pytorchs_class_at_a_rate_that_falls_by_a_cosine():
+    start, target = drawn(4, 3, seed=41), drawn(4, 3, seed=42)
+    ours, theirs = start.clone().requires_grad_(), start.clone().requires_grad_()
+    adam = Adam([ours], rate=0.05, steps=20, decay=0.1)
+    oracle = torch.optim.AdamW([theirs], lr=0.05, weight_decay=0.1, fused=True)
+    falling = torch.optim.lr_scheduler.CosineAnnealingLR(oracle, 20)
+    for _ in range(20):
+        adam.down(mse_loss(ours, target))
+        oracle.zero_grad()
+        mse_loss(theirs, target).backward()
+        oracle.step()
+        falling.step()
+    torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=0)
+
+
+NO_COMPILER = """
+import sys
+import torch
+from tallystick.attacks.feature_inference.attack_table import FEATURE_INFERENCE_ATTACKS
+from tallystick.attacks.feature_inference.view import ColumnValues, FeatureView
+from tallystick.attacks.descent import Adam
+truth = ColumnValues(numeric_NF=torch.randn(60, 2), categorical_NG=torch.zeros(60, 0).long(), numeric=("a", "b"), categorical=(),
+                     categories=())
+x_ND = truth.numeric_NF @ torch.randn(2, 4)
+view = FeatureView(last_ND=x_ND, mean_ND=x_ND, looks_NE=x_ND, known_K=torch.arange(30), columns_K=truth.rows(torch.arange(30)))
+FEATURE_INFERENCE_ATTACKS["network"].attack(view, generator=torch.Generator())
+sys.exit("torch._dynamo" in sys.modules)
+"""
+
+
+def test_attacks_that_learn_do_not_import_pytorchs_compiler():
+    """It takes a second of processor time, a tenth of a small run's, in each party's audit."""
+    assert subprocess.run([sys.executable, "-c", NO_COMPILER], check=False).returncode == 0
+    classes = re.compile(r"torch\.optim\.(Adam|AdamW|SGD|lr_scheduler)\b")
+    users = [path.name for path in Path(attacks.__file__).parent.rglob("*.py") if classes.search(path.read_text())]
+    assert users == ["fine_tuned.py"], "it needs the attacker's own model, and so is in no audit"
+
+
+def test_a_mean_takes_over_what_its_attacks_guessed_by_themselves():
+    truth = columns(400)
+    sent = planted(truth)
+    rows = {name: row for name, row in FEATURE_INFERENCE_ATTACKS.items() if not row.own_columns and not row.knows_no_row}
+    plan = AttackPlan.of(
+        SentEmbeddings(last_BD=sent, mean_BD=sent, looks_BE=sent, looks_at_BL=None), truth, known=[40], draws=1, attacks=rows
+    )
+    (alone,) = [each for each in plan.planned() if each.name == "weighted-mean"]
+    expected = alone()
+    for each in plan.planned():
+        found = each()
+        assert set(each.view.guesses) <= {(part, 0) for part in FEATURE_INFERENCE_ATTACKS["weighted-mean"].attack.parts}
+    assert each.name == "weighted-mean"
+    assert each.view.guesses == {}
+    assert torch.equal(found.numeric_NF, expected.numeric_NF)

@@ -125,7 +125,8 @@ FEATURE_INFERENCE_ATTACKS: Mapping[str, FeatureInferenceAttack] = MappingProxyTy
             quick=True,
         ),
         "network": FeatureInferenceAttack(
-            attack=InversionNetwork(), description="a small network from all of a row's embeddings and their mean to all columns"
+            attack=InversionNetwork(),
+            description="a small network from all of a row's embeddings and their mean to all columns",
         ),
         "surrogate": FeatureInferenceAttack(
             attack=SurrogateInversion(),

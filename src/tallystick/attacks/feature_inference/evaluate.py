@@ -21,6 +21,7 @@ from tallystick.attacks.feature_inference.contrast import upward
 from tallystick.attacks.feature_inference.marginals import marginals_of
 from tallystick.attacks.feature_inference.simulator import LEAST_PEOPLE
 from tallystick.attacks.feature_inference.view import ColumnValues, FeatureView, FirstBatch, Reconstruction, SentEmbeddings
+from tallystick.attacks.feature_inference.weighted_mean import WeightedMean
 from tallystick.attacks.findings import RebuiltColumn
 from tallystick.attacks.matrix import UNSOLVED
 from tallystick.errors import ConfigError, DataError
@@ -102,6 +103,7 @@ class PlannedAttack:
         truth: the columns of the rows that it is judged by.
         rest_N: which of the view's rows these are.
         seed: of its draws.
+        is_averaged: whether a later attack of the plan averages what it finds.
     """
 
     known: int
@@ -111,6 +113,7 @@ class PlannedAttack:
     truth: ColumnValues
     rest_N: Tensor
     seed: int
+    is_averaged: bool = False
 
     @property
     def key(self) -> tuple[int, int, str]:
@@ -120,9 +123,12 @@ class PlannedAttack:
     def __call__(self) -> Reconstruction | str:
         """Rebuild the columns, or say why that could not be."""
         try:
-            return self.row.attack(self.view, generator=torch.Generator().manual_seed(self.seed))
+            rebuilt = self.row.attack(self.view, generator=torch.Generator().manual_seed(self.seed))
         except UNSOLVED as error:
             return f"the attack {self.name}, knowing {self.known} rows, could not be run: {error}"
+        if self.is_averaged:
+            self.view.guesses[self.row.attack, self.seed] = rebuilt
+        return rebuilt
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -280,8 +286,18 @@ class AttackPlan:
         *,
         seed: int,
     ) -> list[PlannedAttack]:
+        averaged = [part for row in attacks.values() if isinstance(row.attack, WeightedMean) for part in row.attack.parts]
         return [
-            PlannedAttack(known=known, name=name, row=row, view=view, truth=truth, rest_N=rest_N, seed=seed)
+            PlannedAttack(
+                known=known,
+                name=name,
+                row=row,
+                view=view,
+                truth=truth,
+                rest_N=rest_N,
+                seed=seed,
+                is_averaged=row.attack in averaged,
+            )
             for name, row in attacks.items()
         ]
 

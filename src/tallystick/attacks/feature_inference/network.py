@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
+from tallystick.attacks.descent import Adam
 from tallystick.attacks.feature_inference.inputs import Reads, Targets, inputs
 from tallystick.attacks.feature_inference.view import FeatureView, Reconstruction
 from tallystick.errors import ConfigError
@@ -52,8 +53,7 @@ class InversionNetwork:
             for parameter in network.parameters():
                 bound = parameter.shape[-1] ** -0.5
                 parameter.copy_((torch.rand(parameter.shape, generator=generator) * 2 - 1) * bound)
-        optimizer = torch.optim.AdamW(network.parameters(), lr=1e-2, weight_decay=self.decay, fused=True)
-        slower = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.steps)
+        optimizer = Adam(network.parameters(), rate=1e-2, steps=self.steps, decay=self.decay)
         x_KD, loss_of = x_ND[view.known_K], _Loss(targets, (view.columns_K.numeric_NF.float() - mean_F) / deviation_F)
         known_count = len(x_KD)
         for _ in range(self.steps):
@@ -62,11 +62,7 @@ class InversionNetwork:
                 if known_count > self.batch
                 else torch.arange(known_count)
             )
-            loss = loss_of(network(x_KD[some]), some)
-            optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-            slower.step()
+            optimizer.down(loss_of(network(x_KD[some]), some))
         with torch.no_grad():
             reconstruction = targets.reconstruction(network(x_ND).double())
         numeric_NF = reconstruction.numeric_NF * deviation_F.double() + mean_F.double()

@@ -166,6 +166,7 @@ class FeatureView:
         contrast_NCD: by how much less a row's embedding was on average with each of the C columns shuffled, numbers first; None
             where no column was.
         scaled: what attacks read of all rows, scaled by the first of them for the others, whichever rows these know.
+        guesses: what attacks found that one after them averages, by attack and seed.
     """
 
     last_ND: Tensor
@@ -180,6 +181,7 @@ class FeatureView:
     looks_at_NL: Tensor | None = None
     contrast_NCD: Tensor | None = None
     scaled: dict[tuple[str, bool], Tensor] = field(default_factory=dict, repr=False, compare=False)
+    guesses: dict[tuple["FeatureAttack", int], "Reconstruction"] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.last_ND.ndim != 2 or self.last_ND.shape != self.mean_ND.shape:

@@ -43,7 +43,10 @@ class WeightedMean:
             )
 
     def __call__(self, view: FeatureView, *, generator: torch.Generator) -> Reconstruction:
-        """Guess every row's columns; ``generator`` is the attacks'. One known row gives its own columns."""
+        """Guess every row's columns; ``generator`` is the attacks', each of which begins anew where it knows all known rows.
+
+        One known row gives its own columns.
+        """
         targets, known_count = Targets.of(view.columns_K), len(view.known_K)
         left_AKT = torch.zeros(len(self.parts), *targets.y_KT.shape, dtype=torch.float64)
         fold_K, alone = torch.arange(known_count) % self.folds, _known_rows(view)
@@ -53,7 +56,8 @@ class WeightedMean:
             fold_view = replace(alone, known_K=shown_S, columns_K=view.columns_K.rows(shown_S))
             for place, attack in enumerate(self.parts):
                 left_AKT[place, left_K] = _values(attack(fold_view, generator=generator), targets)[left_K]
-        all_ANT = torch.stack([_values(attack(view, generator=generator), targets) for attack in self.parts])
+        seed = generator.initial_seed()
+        all_ANT = torch.stack([_values(_guess(attack, view, seed=seed), targets) for attack in self.parts])
         mean_T = targets.y_KT.mean(dim=0)
         weight_AT = self._weights(left_AKT - mean_T, targets.y_KT - mean_T)
         return targets.reconstruction(mean_T + (weight_AT[:, None] * (all_ANT - mean_T)).sum(dim=0))
@@ -74,6 +78,12 @@ class WeightedMean:
         return weight_AT
 
 
+def _guess(attack: FeatureAttack, view: FeatureView, *, seed: int) -> Reconstruction:
+    """Return what an attack guesses, from ``view.guesses`` if it was run by itself before; it is not kept longer."""
+    earlier = view.guesses.pop((attack, seed), None)
+    return earlier if earlier is not None else attack(view, generator=torch.Generator().manual_seed(seed))
+
+
 def _known_rows(view: FeatureView) -> FeatureView:
     """Give a view of the known rows alone, whose inputs are scaled as all rows' are: to guess them needs no other row."""
     for reads in _READS:
@@ -88,6 +98,7 @@ def _known_rows(view: FeatureView) -> FeatureView:
         contrast_NCD=left_NCD if left_NCD is None else left_NCD[view.known_K],
         own_NA=view.own_NA if view.own_NA is None else view.own_NA[view.known_K],
         known_K=torch.arange(len(view.known_K)),
+        guesses={},
         scaled={key: x_ND[view.known_K] for key, x_ND in view.scaled.items()},
     )
 

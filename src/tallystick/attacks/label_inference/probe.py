@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
+from tallystick.attacks.descent import Adam
 from tallystick.attacks.label_inference.linear import fit_linear, log_odds
 from tallystick.attacks.label_inference.observations import known_rows, scaled_observations, whole_run
 from tallystick.attacks.view import Received, Scores, View
@@ -67,8 +68,7 @@ class Probe:
             for parameter in network.parameters():
                 bound = parameter.shape[-1] ** -0.5
                 parameter.copy_((torch.rand(parameter.shape, generator=generator) * 2 - 1) * bound)
-        optimizer = torch.optim.AdamW(network.parameters(), lr=1e-2, weight_decay=self.penalty, fused=True)
-        slower = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.steps)
+        optimizer = Adam(network.parameters(), rate=1e-2, steps=self.steps, decay=self.penalty)
         for _ in range(self.steps):
             batch = told[torch.randint(len(told), (min(self.batch, len(told)),), generator=generator)]
             logit_BO, label_B = network(x_ND[batch]), label_N[batch]
@@ -76,9 +76,6 @@ class Probe:
                 loss = binary_cross_entropy_with_logits(logit_BO.squeeze(1), label_B.float())
             else:
                 loss = cross_entropy(logit_BO, label_B)
-            optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-            slower.step()
+            optimizer.down(loss)
         with torch.no_grad():
             return log_odds(network(x_ND).double())

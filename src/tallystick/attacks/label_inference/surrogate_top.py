@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from tallystick.attacks.descent import Adam
 from tallystick.attacks.label_inference.linear import LinearHead, fit_linear, log_odds
 from tallystick.attacks.label_inference.observations import known_rows, observations, whole_run
 from tallystick.attacks.label_inference.spectral import orient
@@ -135,18 +136,14 @@ class _Fitting:
     generator: torch.Generator
 
     def __call__(self, surrogate: "_Surrogate", steps: int, *, told: tuple[Tensor, Tensor, Tensor] | None = None) -> None:
-        optimizer = torch.optim.Adam(surrogate.parameters(), lr=self.how.rate, fused=True)
-        falling = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+        optimizer = Adam(surrogate.parameters(), rate=self.how.rate, steps=steps)
         for _ in range(steps):
             some = torch.randint(len(self.cut_SD), (self.how.batch,), generator=self.generator)
             loss = -surrogate(self.cut_SD[some], self.grad_SD[some]).logsumexp(dim=1).mean()
             if told is not None:
                 cut_TD, grad_TD, label_T = told
                 loss = loss - surrogate(cut_TD, grad_TD).gather(1, label_T[:, None]).mean()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            falling.step()
+            optimizer.down(loss)
 
     def likelihood(self, surrogate: "_Surrogate") -> float:
         """Log likelihood of the sample, by row."""

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, normalize
 
+from tallystick.attacks.descent import Adam
 from tallystick.attacks.membership.observations import mean_over_run
 from tallystick.attacks.view import Scores, StepView, View
 from tallystick.errors import ConfigError
@@ -72,12 +73,10 @@ class LearnedDiscriminator:
             for parameter in network.parameters():
                 bound = parameter.shape[-1] ** -0.5
                 parameter.copy_((torch.rand(parameter.shape, generator=generator) * 2 - 1) * bound)
-        optimizer = torch.optim.AdamW(network.parameters(), lr=1e-2, weight_decay=self.weight_decay)
+        optimizer = Adam(network.parameters(), rate=1e-2, decay=self.weight_decay)
         for _ in range(self.steps):
-            optimizer.zero_grad()
             loss = binary_cross_entropy_with_logits(network(x_SP).squeeze(1), y_S, weight=weight_S, reduction="sum")
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
+            optimizer.down(loss)
         return network
 
 

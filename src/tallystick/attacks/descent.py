@@ -1,0 +1,57 @@
+"""Adam for attacks that learn by gradients."""
+
+from collections.abc import Iterable
+from math import cos, pi
+
+import torch
+from torch import Tensor
+from torch.optim.adam import adam
+
+BETAS, EPSILON = (0.9, 0.999), 1e-8
+
+
+class Adam:
+    """Adam (Kingma and Ba 2015) with weight decay apart from the gradients, at a rate that falls to 0 by a cosine if told when.
+
+    By the function behind PyTorch's class of that name: its first object imports PyTorch's compiler, a tenth of a small run's
+    processor time.
+
+    Args:
+        weights: updated in place, by the gradients that they have.
+        rate: of the first step.
+        steps: after which the rate would be 0; None: it stays.
+        decay: of weights, in units of the rate.
+    """
+
+    def __init__(self, weights: Iterable[Tensor], *, rate: float, steps: int | None = None, decay: float = 0.0) -> None:
+        self.weights = list(weights)
+        self.rate, self.steps, self.decay, self.taken = rate, steps, decay, 0
+        self.means, self.squares = ([torch.zeros_like(each) for each in self.weights] for _ in range(2))
+        self.counts = [torch.zeros(()) for _ in self.weights]
+
+    def down(self, loss: Tensor) -> None:
+        """Take a step down a loss."""
+        self.step(torch.autograd.grad(loss, self.weights, materialize_grads=True))
+
+    @torch.no_grad()
+    def step(self, gradients: Iterable[Tensor]) -> None:
+        """Take a step by these gradients."""
+        share = 1.0 if self.steps is None else (1 + cos(pi * self.taken / self.steps)) / 2
+        self.taken += 1
+        adam(
+            self.weights,
+            list(gradients),
+            self.means,
+            self.squares,
+            [],
+            self.counts,
+            fused=True,
+            decoupled_weight_decay=True,
+            amsgrad=False,
+            beta1=BETAS[0],
+            beta2=BETAS[1],
+            lr=share * self.rate,
+            weight_decay=self.decay,
+            eps=EPSILON,
+            maximize=False,
+        )
