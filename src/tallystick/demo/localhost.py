@@ -108,7 +108,11 @@ class PartyProcesses:
         with contextlib.ExitStack() as unfinished:
             unfinished.callback(self._end)
             for name, home in homes.items():
-                self._start(module, name)
+                process = self._processes[name] = PartyProcess(module, name)
+                for work in (self._read_lines, self._read_words):
+                    thread = threading.Thread(target=work, args=(name, process), daemon=True)
+                    thread.start()
+                    self._threads.append(thread)
                 settings = {"peers": dict(peers[name]), "limits": msgspec.to_builtins(self.limits)}
                 self._tell(name, {**settings, "home": str(home), "arguments": arguments})
             unfinished.pop_all()
@@ -140,7 +144,9 @@ class PartyProcesses:
             if line is None:
                 ended.add(name)
                 if name not in results and name not in failures:
-                    failures[name] = self._last_words(name)
+                    code = self._processes[name].wait()
+                    how = f"by signal {-code}" if code < 0 else f"with {code}"
+                    failures[name] = f"its process ended {how} without a result{self._tail(name)}"
             elif "listening" in line:
                 port: int | None = line["listening"]
                 ports[name] = port if port is None or self._route is None else self._route(port)
@@ -170,13 +176,6 @@ class PartyProcesses:
             raise TallystickError("; ".join(f"{name}: {failures[name]}" for name in first))
         return PartyResults(results={name: results[name] for name in self._processes}, seconds=finished - started)
 
-    def _start(self, module: str, name: str) -> None:
-        process = self._processes[name] = PartyProcess(module, name)
-        for work in (self._read_lines, self._read_words):
-            thread = threading.Thread(target=work, args=(name, process), daemon=True)
-            thread.start()
-            self._threads.append(thread)
-
     def _read_lines(self, name: str, process: PartyProcess) -> None:
         for text in process.stdout:
             try:
@@ -205,10 +204,6 @@ class PartyProcesses:
         lines = [f"{name}: {why}" for name, why in failures.items()]
         lines += [f"{name} had not ended in time: {self._tail(name)}" for name in sorted(running)]
         raise TallystickError("; ".join(lines))
-
-    def _last_words(self, name: str) -> str:
-        code = self._processes[name].wait()
-        return f"its process ended {f'by signal {-code}' if code < 0 else f'with {code}'} without a result{self._tail(name)}"
 
     def _tail(self, name: str) -> str:
         lines = "".join(self._said[name]).strip()

@@ -271,7 +271,13 @@ def _greet(contract: Contract, resume_state: ResumeState, channel: Channel) -> G
     )
     greeting = channel.receive(Greeting)
     if greeting.contract_hash != contract.hash:
-        raise _mismatch(contract, channel)
+        channel.send(ContractText(text=contract.canonical_json()))
+        differing = differences(contract.canonical_json(), channel.receive(ContractText).text)
+        raise ContractMismatch(
+            channel.peer,
+            f"the contract differs from {channel.peer}'s in {len(differing)} place(s): {'; '.join(differing)}",
+            differing,
+        )
     if greeting.version != __version__:
         raise ProtocolError(
             channel.peer,
@@ -302,13 +308,3 @@ def _note_versions(peer: str, theirs: Greeting, note: Callable[[str], None]) -> 
             f"{peer} computes with {one}, this side with {two}: both draw the order of rows from the contract's seed, which "
             "another version may draw otherwise; install the same on both (constraints.txt)"
         )
-
-
-def _mismatch(contract: Contract, channel: Channel) -> ContractMismatch:
-    channel.send(ContractText(text=contract.canonical_json()))
-    differing = differences(contract.canonical_json(), channel.receive(ContractText).text)
-    return ContractMismatch(
-        channel.peer,
-        f"the contract differs from {channel.peer}'s in {len(differing)} place(s): {'; '.join(differing)}",
-        differing,
-    )

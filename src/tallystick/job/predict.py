@@ -244,7 +244,8 @@ class _Prediction:
         }
         unscored = {why: count for why, count in reasons.items() if count}
         own = f"{scores.height} of {keys.report.rows} own rows have a score"
-        by_model = _by_model(scores)
+        names = (JOINT, ALONE) if SCORED_BY in scores.columns else ()
+        by_model = {name: int((scores[SCORED_BY] == name).sum()) for name in names}
         split = f" ({', '.join(f'{count} by the {name}' for name, count in by_model.items())})" if by_model else ""
         self.watcher.say(
             f"{own}{split}{'; ' if unscored else ''}{', '.join(f'{count} {why}' for why, count in unscored.items())}"
@@ -301,7 +302,12 @@ class _Scoring:
             watching = watched.watching if watched is not None else None
             scores = predict_label_party(trained, dataset, batches, ordered, rows=len(alignment), watching=watching)
             if watched is not None:
-                self._explain(trained, dataset, watched, alignment)
+                assert self.wanted is not None, "somebody asked for it"
+                explained = explanations(
+                    trained, dataset, watched, parties=self.contract.feature_parties, seed=self.contract.seed
+                )
+                rows = self.keys.rows_R[alignment.rows_N[watched.explained.numpy()]]
+                write_scores(self.frame[rows].select(self.party.keys.values()).hstack(as_table(explained)), self.wanted.file)
             if linkage.shares_scores and not self.contract.hides_labels:
                 what = f"prediction with {self.folder.path.name}: scores, sent to {' and '.join(self.contract.feature_parties)}"
                 enter_exact(self.party, self.folder, "scores", what=what)
@@ -349,12 +355,6 @@ class _Scoring:
         first = np.argsort(rows, kind="stable")[: self.wanted.most]
         return Watched.of(torch.from_numpy(first), len(alignment), seed=self.contract.seed)
 
-    def _explain(self, trained: TrainedLabelParty, dataset: Dataset, watched: Watched, alignment: Alignment) -> None:
-        assert self.wanted is not None, "somebody asked for it"
-        explained = explanations(trained, dataset, watched, parties=self.contract.feature_parties, seed=self.contract.seed)
-        rows = self.keys.rows_R[alignment.rows_N[watched.explained.numpy()]]
-        write_scores(self.frame[rows].select(self.party.keys.values()).hstack(as_table(explained)), self.wanted.file)
-
     def _with_similarity(self, scored: pl.DataFrame, dataset: Dataset, alignment: Alignment) -> pl.DataFrame:
         """Add how similar the most similar row is to each, and by what each is scored if some have none."""
         scored = scored.with_columns(_best_similarity(alignment))
@@ -372,10 +372,3 @@ def _best_similarity(alignment: Alignment) -> pl.Series:
         if found.similarity_NK is not None
     ]
     return pl.Series(SIMILARITY, np.max(best, axis=0).astype(np.float64)).replace(-np.inf, None)
-
-
-def _by_model(scores: pl.DataFrame) -> dict[str, int]:
-    """Count the scores of the joint model, and those of own columns alone, if rows without a partner's have one too."""
-    if SCORED_BY not in scores.columns:
-        return {}
-    return {name: int((scores[SCORED_BY] == name).sum()) for name in (JOINT, ALONE)}

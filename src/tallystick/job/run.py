@@ -62,7 +62,9 @@ def _run_label_party(job: Job) -> tuple[Job, RunFindings]:
         agreement = shake_hands_label_party(
             contract, _resume_state(job, keys), feature_channels, helper=helper, note=partial(_note, job, notes)
         )
-        agreement = _own_steps(job, agreement)
+        if not (job.contract.sends_gradients or agreement.align) and "training" in job.phases:
+            # Without gradients nobody else has steps, or knows of them: the label party goes on by itself.
+            agreement = msgspec.structs.replace(agreement, resume_from=max(job.folder.steps()[0], default=0))
         findings = _taken_up(job, keys, agreement, notes)
     if "alignment" in job.phases:
         findings = _linked(job, keys, agreement, findings)
@@ -216,13 +218,6 @@ def _resume_state(job: Job, keys: Keys) -> ResumeState:
         checkpoints=tuple(steps) if job.contract.sends_gradients else (),
         trained=job.contract.sends_gradients and job.folder.trained and not of_model,
     )
-
-
-def _own_steps(job: Job, agreement: Agreement) -> Agreement:
-    """Set where the label party goes on by itself, if no gradients are sent: nobody else has steps, or knows of them."""
-    if job.contract.sends_gradients or agreement.align or "training" not in job.phases:
-        return agreement
-    return msgspec.structs.replace(agreement, resume_from=max(job.folder.steps()[0], default=0))
 
 
 def _taken_up(job: Job, keys: Keys, agreement: Agreement, notes: list[str]) -> RunFindings:

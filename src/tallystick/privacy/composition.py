@@ -107,7 +107,7 @@ def _pld_epsilon(events: Sequence[Bounded], delta: float) -> float:
     )
     step = min(max(1e-4, rough / 5e4), 0.05)
     composed = None
-    for event, count in _counted(events):
+    for event, count in Counter(events).items():
         if isinstance(event, GaussianDP):
             pld = privacy_loss_distribution.from_gaussian_mechanism(
                 event.noise_multiplier,
@@ -126,10 +126,3 @@ def _pld_epsilon(events: Sequence[Bounded], delta: float) -> float:
         composed = pld if composed is None else composed.compose(pld)
     assert composed is not None, "called with events only"
     return float(composed.get_epsilon_for_delta(delta))
-
-
-def _counted(events: Sequence[Bounded]) -> list[tuple[Bounded, int]]:
-    counts: dict[Bounded, int] = {}
-    for event in events:
-        counts[event] = counts.get(event, 0) + 1
-    return list(counts.items())

@@ -41,7 +41,11 @@ def known_ledger(party: PartyFile) -> Ledger:
     Raises ConfigError if there never was one, StorageError if it is gone, damaged, another one or an older copy of itself.
     """
     budget = party.privacy
-    notes = {path: note for path, note in _ledger_notes(party).items() if _of_budget(note, party)}
+    notes = {
+        path: note
+        for path, note in _ledger_notes(party).items()
+        if (note.party, note.dataset) == (party.party, party.privacy.dataset)
+    }
     if not budget.ledger.exists():
         if budget.identity is None and not notes:
             whose = "" if party.label else "; a feature party needs one where its columns or keys get noise"
@@ -171,7 +175,3 @@ def _ledger_notes(party: PartyFile) -> dict[Path, LedgerNote]:
             folder = replace(RunFolder.open(path.parents[above], key=party.run_key), path=path.parent)
             notes[path] = msgspec.convert(folder.noted(LEDGER_NOTE), prepared(LedgerNote))
     return notes
-
-
-def _of_budget(note: LedgerNote, party: PartyFile) -> bool:
-    return (note.party, note.dataset) == (party.party, party.privacy.dataset)
