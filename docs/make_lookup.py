@@ -27,11 +27,17 @@ BOUNDS = {
     "gt": "above",
     "le": "at most",
     "lt": "below",
-    "min_length": "length at least",
-    "max_length": "length at most",
 }
+ENTRIES = ("min_length", "max_length")
 
 SHORT = {
+    "serving.ways": "ways of asking that are allowed, all the label party's or all the feature party's: "
+    "[serve scores online](../howto/serve-scores-online.md) compares them",
+    "evaluation.share_metrics": "[metrics](python-names.md#metrics) of the joint model that the label party sends the feature "
+    "parties, exact and not private",
+    "promotion.metric": "which [metric](python-names.md#metrics) is compared; null is the target's first",
+    "union.labels": "what a label is that the label party lacks: [imputers](methods.md#imputers-of-a-union)",
+    "union.features": "what features are that the feature party lacks: [imputers](methods.md#imputers-of-a-union)",
     "defense[].method": "which method",
     "unaligned.method": "how they train, and get a score: [methods](methods.md#rows-without-a-partners-row)",
 }
@@ -42,13 +48,12 @@ CONTRACT = {
     "`union-with-helper` and `similarity` need a helper, and the other methods have none.",
     "alignment": "[Alignments](../explanation/alignments.md) says which method to choose, and "
     "[tables](data.md#several-rows-of-one-key) what `duplicates: all` discloses.\n\n"
-    "**The match rate** is the number of ids that all parties have, divided by the number of the label party's ids, "
-    "dummies included. Every party knows both numbers from the alignment, so `min_match_rate` tells nobody more. If "
-    "the rate is lower, all parties end together before training. They keep what the alignment told them. Without the"
-    " key, a run warns if less than half of the smallest side's ids are common. The warning says what may keep keys "
-    "apart: which steps of `normalise` would change one's own keys, zeros that a column of numbers loses in front, "
-    "and what most of one's own keys look like (`+9{12}` here and `9{11}` there). None of this is sent, but people of"
-    " both sides can compare it.",
+    "**The match rate** is the number of ids that all parties have, divided by the number of the label party's ids, dummies "
+    "included. All parties know both numbers from the alignment. If the rate is below `min_match_rate`, they end together before "
+    "training. Without the key, a run warns if less than half of the smallest side's ids are common. The warning says what may "
+    "keep keys apart: which steps of `normalise` would change one's own keys, zeros that a column of numbers loses in front, "
+    "and what most of one's own keys look like (`+9{12}` here and `9{11}` there). None of this is sent, but people of both "
+    "sides can compare it.",
     "alignment.similarity": "[Linking](../explanation/linking.md) explains the method, and "
     "[its protocol](alignment-protocols.md#similarity) what each side sees. A number "
     "needs `low` and `high` unless the helper sees keys in the clear.",
@@ -64,18 +69,17 @@ CONTRACT = {
     "training": "`warm_up` goes with `schedule: cosine` only. [Training without "
     "gradients](../explanation/what-crosses-the-cut.md#training-without-gradients) says what `gradients: none` promises. It is "
     "refused beside what would tell of labels in another way (`evaluation.privacy`, `share_metrics`, `tuning.keys`, "
-    "`importance.feature_columns`), what needs gradients (unions, `fedhssl`, `vfl-mpd`, penalties on embeddings, "
-    "`mode: pipelined`, `compression`), and defences of labels, which would only cost accuracy.",
+    "`importance.feature_columns`), what needs gradients (unions, `fedhssl`, `vfl-mpd`, penalties on embeddings), "
+    "and defences of labels, which would only cost accuracy.",
     "defense": "[Defences](../explanation/defenses.md) explains each method, its targets and its guarantee. An entry has a "
     "`method` and that method's keys. No method is given twice. Each method fits certain targets, and `check` names what "
     "does not fit. At most one method replaces labels (`label-dp`, `label-dp-prior`, `gaussian-labels`, `ladsg`), and only on an "
     "intersection. `marvell` and `distance-correlation` need labels that are classes, so they do not go with "
     "`gaussian-labels`, `ladsg` or `union.labels: neighbors`; nor does `gaussian` go with `neighbors`.",
-    "evaluation": "`privacy` goes with `binary` targets only. `share_metrics` names metrics of the target, each once, and does "
-    "not go with `privacy`, whose promise exact figures would undo. `importance.feature_columns` other than `none` "
-    "[discloses these columns](report.md#which-columns-matter). It needs an intersection and `split.validation` above 0, and "
-    "goes with no defence of columns. Its value `both` does not go with a defence that replaces labels"
-    " under a guarantee: exact figures of validation labels would undo the promise.",
+    "evaluation": "`privacy` goes with `binary` targets only, and not with `share_metrics`, whose exact figures would undo its "
+    "promise. `importance.feature_columns` other than `none` [discloses these columns](report.md#which-columns-matter). It needs "
+    "an intersection and `split.validation` above 0, and goes with no defence of columns. Its value `both` does not go with a "
+    "defence that replaces labels under a guarantee.",
     "network": "[The network](network.md) has the rules behind these keys. `heartbeat_s` is below `deadline_s`.",
     "tuning": "[Tune a contract](../howto/tune.md) says what a search discloses. Each value and bound is one that the contract "
     "could have in its own place, and `split.validation` is above 0. What may be tuned: "
@@ -131,7 +135,7 @@ def configuration() -> str:
     """Give the page of every key of the contract and the party file."""
     parts = [
         "# Configuration, from the code",
-        "`make reference` makes this page from the classes that read the files, so no key is missing here. "
+        "`make reference` makes this page from the classes that read the files. "
         "[The contract and the party file](../explanation/a-run.md#the-contract-and-the-party-file) explains the two files. "
         "A `[]` after a key says that its value is a list. Methods in brackets, as in `defense[].(marvell).power`, say that "
         "the key goes with these only.",
@@ -261,7 +265,7 @@ def _rows(model: type[BaseModel], above: str) -> Iterator[str]:
         key = f"{above}{field.alias or name}"
         models = list(_models(field.annotation))
         many = "[]" if models and get_origin(field.annotation) in (list, tuple) else ""
-        kind = "keys below" if models else _kind(field.annotation)
+        kind = "section" if models else _kind(field.annotation)
         default = "required" if field.is_required() else _default(field.default)
         if models == [Secret]:
             kind, models = "[secret](#secrets)", []
@@ -315,14 +319,14 @@ def _kind(kind: Any) -> str:
     if origin is Annotated:
         return _kind(inner[0])
     if origin is Literal:
-        return ", ".join(f"`{value}`" for value in inner)
+        return ", ".join(f"`{str(value).lower() if isinstance(value, bool) else value}`" for value in inner)
     if origin in (Union, types.UnionType):
         return " or ".join(dict.fromkeys(_kind(one) for one in inner))
     if origin in (list, tuple):
         return "list of " + _kind(inner[0])
     if origin is dict:
         return "mapping to " + _kind(inner[1])
-    named = {int: "whole number", float: "number", str: "text", bool: "true or false", type(None): "null", Path: "path"}
+    named = {int: "integer", float: "number", str: "text", bool: "true or false", type(None): "null", Path: "path"}
     return named.get(kind, getattr(kind, "__name__", "value"))
 
 
@@ -336,12 +340,24 @@ def _default(value: Any) -> str:
 
 
 def _bounds(metadata: list[Any], kind: Any) -> str:
-    found = [*metadata, *_nested(kind)]
-    found += [inner for one in found for inner in getattr(one, "metadata", ())]
-    said = [
-        f"{words} {value}" for one in found for name, words in BOUNDS.items() if (value := getattr(one, name, None)) is not None
-    ]
-    return ", ".join(dict.fromkeys(said))
+    """Say between which limits a value lies, and how many entries a list has."""
+    notes = [*metadata, *_nested(kind)]
+    notes += [inner for note in notes for inner in getattr(note, "metadata", ())]
+    limits = {name: value for name in BOUNDS for note in notes if (value := getattr(note, name, None)) is not None}
+    entries = {name: value for name in ENTRIES for note in metadata if (value := getattr(note, name, None)) is not None}
+    if "ge" in limits and "le" in limits:
+        words = [f"{_written(limits['ge'])} to {_written(limits['le'])}"]
+    else:
+        words = [f"{BOUNDS[name]} {_written(value)}" for name, value in limits.items()]
+    if get_origin(kind) is tuple and entries:
+        most = f"{entries.get('min_length', 0)} to {entries['max_length']} entries" if "max_length" in entries else "not empty"
+        words.insert(0, most)
+    return ", ".join(words)
+
+
+def _written(limit: float) -> str:
+    """Write a limit in few characters."""
+    return f"{limit:,}" if isinstance(limit, int) else f"{limit:g}"
 
 
 def _nested(kind: Any) -> Iterator[Any]:

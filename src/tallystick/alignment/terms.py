@@ -77,10 +77,9 @@ class SimilarityConfig(Model):
     )
     least_similarity: Annotated[float, Field(strict=True, gt=0, le=1)] | None = Field(
         default=None,
-        description="links whose keys are less alike are left out: 1 is equal, 0 has nothing in common, as numbers have from "
-        "twice their window on; texts by Dice's coefficient of their filters, or by Levenshtein's; several dimensions by their "
-        "weighted mean; a row without any link is scored by the label party's own columns; null links every row to its nearest, "
-        "however unlike",
+        description="links whose keys are less alike are left out: 1 is equal; 0 has nothing in common, for numbers from twice "
+        "the window on; texts by Dice's coefficient of their filters, or by Levenshtein's; several dimensions by "
+        "their weighted mean; a row without a link is scored by own columns; null links every row to its nearest",
     )
     helper_sees: Sees = Field(
         default="ranks",

@@ -303,9 +303,8 @@ class PartyFile(Model):
         strict=True,
         ge=1,
         le=64,
-        description="processes that share the rows of each training batch, with `threads` threads each: this one and others of "
-        "this machine, or of the Ray cluster under compute; the other parties need not know of them, and may have other numbers; "
-        "Linux only",
+        description="processes that share the rows of each training batch, with `threads` threads each, on this machine or on "
+        "the Ray cluster under compute; the other parties need not know of them; Linux only",
     )
 
     @model_validator(mode="after")

@@ -117,17 +117,16 @@ class NetworkModel(Model):
     )
     embedding_scale: Annotated[float, Field(strict=True, gt=0, le=100)] | Literal["auto"] = Field(
         default="auto",
-        description="standard deviation of embeddings of categories before training; at 1 a network learns the rows of a rare "
-        "category by heart; auto: 0.3 for a column that has at least 200 training rows for each category on average, where "
-        "missing and rare values count as two categories more, and 0.1 for others; where training.gradients is none, 0.3 for all "
-        "columns of a feature party",
+        description="standard deviation of embeddings of categories before training; auto: 0.3 for a column with at least 200 "
+        "training rows for each category on average (missing and rare values count as two more), 0.1 for others, and "
+        "0.3 for all columns of a feature party where training.gradients is none",
     )
     numeric: Literal["auto", "plain", "piecewise-linear", "periodic"] = Field(
         default="auto",
         description="what a built-in bottom puts beside each number: plain: nothing; piecewise-linear: a function that is "
-        "linear within up to 128 bins, 12 wide, with a linear term, whose weights begin at zero (Gorishniy, Rubachev and Babenko "
-        "2022, section 3.2.1); periodic: sines and cosines at learnt frequencies, through one layer, 12 wide (section 3.2.2); "
-        "auto: each party takes piecewise-linear from 400 training rows on, and plain below",
+        "linear within up to 128 bins, 12 wide, with a linear term, whose weights begin at zero (Gorishniy et al. "
+        "2022, 3.2.1); periodic: sines and cosines at learnt frequencies, 12 wide (3.2.2); auto: each party takes "
+        "piecewise-linear from 400 training rows on, and plain below",
     )
     normalization: Literal["none", "batch"] = Field(
         default="none", description="of the built-in bottoms' layers: none, or by the batch's mean and deviation"
@@ -198,12 +197,11 @@ _MODE = (
 Folds = Annotated[
     Annotated[int, Field(strict=True, ge=1, le=MOST_FOLDS)] | Literal["auto"],
     Field(
-        description="number of networks; each is trained on the training and validation rows without one fold, and judged "
-        "on that fold; each keeps the weights of its own best step, and the mean of their logits predicts. Thresholds and column "
-        "importance come from the network that was trained without the validation rows. "
-        "Embeddings are so many times as wide. auto: "
-        f"{FOLDS} for {LEAST_FOLDED} to {FULL - 1:,} training rows, where the split is by hash and the contract has nothing "
-        "that folds cannot go with, else 1"
+        description="number of networks; each trains on the training and validation rows but one fold, which judges it and "
+        "chooses its weights; the mean of their logits predicts. Thresholds and column importance come from the network without "
+        "the validation rows. Embeddings are so many times as wide. auto: "
+        f"{FOLDS} for {LEAST_FOLDED} to {FULL - 1:,} training rows, if the split is by hash and nothing in the contract rules "
+        "folds out, else 1"
     ),
 ]
 Compression = Annotated[
@@ -255,8 +253,8 @@ class TrainingKeys(Model):
         strict=True,
         gt=0,
         lt=1,
-        description="how much of the averaged weights a step keeps (less in the first steps); each party averages its own "
-        "weights; epochs are compared by the averages, and they are the trained model; null averages none",
+        description="how much of the averaged weights a step keeps (less in the first steps); each party averages its own; "
+        "epochs are compared by the averages, which are the trained model; null averages none",
     )
     gradients: Literal["sent", "none"] = Field(default="sent", description=_GRADIENTS)
     mode: Literal["synchronous", "pipelined", "auto"] = Field(default="synchronous", description=_MODE)
@@ -267,9 +265,9 @@ class TrainingKeys(Model):
     )
     validations: Validations | Literal["auto"] = Field(
         default="auto",
-        description="how often in an epoch the validation rows are embedded and the weights compared on them, the last time at "
-        "its end; auto: 4 where an epoch has fewer than 100 steps, and 2 where it has more; 1 behind a defence of columns or a "
-        "narrowed cut (model.cut_width), on a union, where training is pipelined, and with folds, by which all rows are compared",
+        description="how often in an epoch the weights are compared on the validation rows, the last time at its end; auto: 4 "
+        "where an epoch has fewer than 100 steps, else 2; 1 behind a defence of columns or a narrowed cut "
+        "(model.cut_width), on a union, where training is pipelined, and with folds",
     )
     refit: Literal["auto", True, False] = Field(
         default="auto",
