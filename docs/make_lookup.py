@@ -1,10 +1,12 @@
 """Write the pages of docs/reference/ from the code: configuration, commands, messages and errors: ``make reference``."""
 
 import importlib
+import json
 import pkgutil
 import re
 import types
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -139,6 +141,9 @@ def configuration() -> str:
         "[The contract and the party file](../explanation/a-run.md#the-contract-and-the-party-file) explains the two files. "
         "A `[]` after a key says that its value is a list. Methods in brackets, as in `defense[].(marvell).power`, say that "
         "the key goes with these only.",
+        "Editors check a file as you write it, if its first line names its schema, such as "
+        "`# yaml-language-server: $schema=contract.schema.json`: download [contract.schema.json](contract.schema.json) and "
+        "[party-file.schema.json](party-file.schema.json).",
     ]
     for title, model, notes in (("The contract", Contract, CONTRACT), ("The party file", PartyFile, PARTY)):
         parts += [f"## {title}", notes[""]]
@@ -383,7 +388,19 @@ def _plain(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|").replace("<", "\\<").replace("*", "\\*")
 
 
-PAGES = {"configuration.md": configuration, "command-line.md": command_line, "messages.md": messages, "errors.md": error_tree}
+def schema(model: type[BaseModel]) -> str:
+    """Write what an editor reads to check a file while it is written."""
+    return json.dumps(model.model_json_schema(), indent=1, ensure_ascii=False) + "\n"
+
+
+PAGES = {
+    "configuration.md": configuration,
+    "command-line.md": command_line,
+    "messages.md": messages,
+    "errors.md": error_tree,
+    "contract.schema.json": partial(schema, Contract),
+    "party-file.schema.json": partial(schema, PartyFile),
+}
 
 if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)

@@ -36,7 +36,7 @@ if __name__ == "__main__":
     shutil.rmtree(SITE, ignore_errors=True)
     for source in PLACES:
         for file in sorted((ROOT / source).rglob("*")):
-            if file.suffix in {".md", ".svg", ".png"}:
+            if file.suffix in {".md", ".svg", ".png", ".json"}:
                 path = file.relative_to(ROOT).as_posix()
                 target = SITE / place_of(path)
                 target.parent.mkdir(parents=True, exist_ok=True)

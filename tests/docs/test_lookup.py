@@ -38,7 +38,13 @@ def referred() -> ModuleType:
     return load("make_reference")
 
 
-@pytest.mark.parametrize("page", ["configuration.md", "command-line.md", "messages.md", "errors.md"])
+@pytest.mark.parametrize(
+    "page",
+    [
+        *("configuration.md", "command-line.md", "messages.md", "errors.md"),
+        *("contract.schema.json", "party-file.schema.json"),
+    ],
+)
 def test_a_page_of_keys_is_what_the_code_says(page: str, made: ModuleType) -> None:
     assert (DOCS / "reference" / page).read_text(encoding="utf-8") == made.PAGES[page](), "run `make reference`"
 

@@ -4,11 +4,12 @@ import re
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 import yaml
 
-from tallystick.config.contract import parse_contract
-from tallystick.config.party import parse_party
+from tallystick.config.contract import Contract, parse_contract
+from tallystick.config.party import PartyFile, parse_party
 
 DOCS = Path(__file__).parents[2] / "docs"
 FENCE = re.compile(r"^ *```yaml\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
@@ -37,6 +38,8 @@ def test_a_block_names_its_file_and_fits_into_it(text: str, tmp_path: Path) -> N
     head = HEAD.match(text)
     assert head, "the first line says which file it is of: # contract.yaml or # party.yaml"
     given = yaml.safe_load(text)
+    base, model = (CONTRACT, Contract) if head[1] == "contract" else (PARTY, PartyFile)
+    jsonschema.validate({**base, **given}, model.model_json_schema())
     if head[1] == "contract":
         contract = parse_contract({**CONTRACT, **given}).model_dump()
         assert all(name in contract for name in given)

@@ -139,6 +139,11 @@ class EncodingConfig(Model):
 
 
 Statistic = Literal["mean", "median", "sum", "min", "max", "std", "count", "distinct", "first", "last"]
+Statistics = Annotated[
+    tuple[Statistic, ...],
+    Field(min_length=1),
+    BeforeValidator(_one_or_more, json_schema_input_type=Statistic | tuple[Statistic, ...]),
+]
 
 
 class RepeatsConfig(Model):
@@ -147,7 +152,7 @@ class RepeatsConfig(Model):
     latest: Text | None = Field(
         default=None, description="column by which a key's latest row is found, and counts; null takes the last in the table"
     )
-    aggregate: dict[Text, Annotated[tuple[Statistic, ...], BeforeValidator(_one_or_more), Field(min_length=1)]] = Field(
+    aggregate: dict[Text, Statistics] = Field(
         default_factory=dict,
         description="column to what is made of all its values of a key, in place of the latest: mean, median, sum, min, max, "
         "std, count, distinct, first or last, or a list of these, which gives a column COLUMN_mean and so on for each",
@@ -259,9 +264,9 @@ class PartyFile(Model):
     label: Text | None = Field(default=None, description="label column (label party only)")
     weight: Text | None = Field(default=None, description="sample-weight column (label party only, not on a union)")
     time: Text | None = Field(default=None, description="time column (label party only, for split.method = time)")
-    features: Annotated[FeatureColumns | None, BeforeValidator(_auto_is_none)] = Field(
-        default=None, description="auto (every other column by its type), or lists of numeric and categorical columns"
-    )
+    features: Annotated[
+        FeatureColumns | None, BeforeValidator(_auto_is_none, json_schema_input_type=FeatureColumns | Literal["auto"] | None)
+    ] = Field(default=None, description="auto (every other column by its type), or lists of numeric and categorical columns")
     sequences: dict[Text, SequenceConfig] = Field(
         default_factory=dict, description="columns whose cells list items, beside the features: column to how it is read"
     )

@@ -127,5 +127,5 @@ def _path_is_file(value: Any) -> Any:
     return {"file": value} if isinstance(value, str | Path) else value
 
 
-SecretInFile = Annotated[Secret, BeforeValidator(_path_is_file)]
+SecretInFile = Annotated[Secret, BeforeValidator(_path_is_file, json_schema_input_type=Secret | str)]
 """A secret whose plain value is taken for the path of its file."""

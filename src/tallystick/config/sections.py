@@ -1,7 +1,7 @@
 """The parts of a contract, with every key: parties, target, split, model, training, evaluation, network."""
 
 import math
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field
 
@@ -29,6 +29,12 @@ ReleaseEpsilon = Annotated[float, Field(strict=True, ge=1e-9, le=100)]
 ModulePath = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
 
 
+if TYPE_CHECKING:
+    RoleName: TypeAlias = str
+else:
+    RoleName = Literal[("label", "feature", "helper", *ROLE_ALIASES)]
+
+
 def _canonical_role(role: Any) -> Any:
     return ROLE_ALIASES.get(role, role) if isinstance(role, str) else role
 
@@ -36,7 +42,7 @@ def _canonical_role(role: Any) -> Any:
 class ContractParty(Model):
     """One party of the contract."""
 
-    role: Annotated[Role, BeforeValidator(_canonical_role)] = Field(
+    role: Annotated[Role, BeforeValidator(_canonical_role, json_schema_input_type=RoleName)] = Field(
         description="label (also active, primary, guest, leader), feature (passive, secondary, host, follower) "
         "or helper (server, coordinator, arbiter)"
     )
