@@ -75,9 +75,9 @@ CONTRACT = {
     "and defences of labels, which would only cost accuracy.",
     "defense": "[Defences](../explanation/defenses.md) explains each method, its targets and its guarantee. An entry has a "
     "`method` and that method's keys. No method is given twice. Each method fits certain targets, and `check` names what "
-    "does not fit. At most one method replaces labels (`label-dp`, `label-dp-prior`, `gaussian-labels`, `ladsg`), and only on an "
+    "does not fit. At most one method replaces labels (`label-dp`, `label-dp-prior`, `gaussian-labels`), and only on an "
     "intersection. `marvell` and `distance-correlation` need labels that are classes, so they do not go with "
-    "`gaussian-labels`, `ladsg` or `union.labels: neighbors`; nor does `gaussian` go with `neighbors`.",
+    "`gaussian-labels` or `union.labels: neighbors`; nor does `gaussian` go with `neighbors`.",
     "evaluation": "`privacy` goes with `binary` targets only, and not with `share_metrics`, whose exact figures would undo its "
     "promise. `importance.feature_columns` other than `none` [discloses these columns](report.md#which-columns-matter). It needs "
     "an intersection and `split.validation` above 0, and goes with no defence of columns. Its value `both` does not go with a "

@@ -148,7 +148,7 @@ def test_every_part_knows_its_scenarios() -> None:
 @pytest.mark.long
 def test_the_sweep_is_resumed_and_sets_ours_beside_the_paper(file: Path, tmp_path: Path) -> None:
     log = tmp_path / "runs.jsonl"
-    training = {"epochs": 1, "batch_size": 128}
+    training = {"steps": leakage.StepOptions(epochs=1, batch_size=128)}
     first = leakage.experiment(data=file, seeds=(1,), only=["table-3"], **training).run(Keeping(log=log))
     again = Keeping(log=log, resume=True)
     found = leakage.experiment(data=file, seeds=(1, 2), only=["table-3"], **training).run(again)
@@ -165,7 +165,7 @@ def test_the_sweep_is_resumed_and_sets_ours_beside_the_paper(file: Path, tmp_pat
 
 
 def test_a_scenario_is_run_alone_and_unknown_ones_are_named(file: Path) -> None:
-    training = {"epochs": 1, "batch_size": 128}
+    training = {"steps": leakage.StepOptions(epochs=1, batch_size=128)}
     with pytest.raises(ConfigError, match="unknown part table-9"):
         leakage.experiment(data=file, only=["table-9"]).run()
     (alone,) = leakage.experiment(data=file, seeds=(1,), scenario=["none"], **training).run().rows
@@ -218,7 +218,8 @@ def test_the_papers_steps_are_as_many_and_as_long_on_a_sample(batch_size: int | 
 
 
 def test_with_the_papers_steps_its_own_network_alone_is_trained(file: Path) -> None:
-    found = leakage.experiment(data=file, seeds=(1,), only=["table-2"], papers_steps=True, epochs=1, batch_size=128).run()
+    steps = leakage.StepOptions(papers_steps=True, epochs=1, batch_size=128)
+    found = leakage.experiment(data=file, seeds=(1,), only=["table-2"], steps=steps).run()
     assert [row["name"] for row in found.rows] == ["none", "dcor 0.03"]
     page = found.page()
     (table,) = (each for each in page.tables if each.name == "Table 2")
@@ -250,7 +251,9 @@ def test_the_leak_on_rows_that_nobody_learnt_from_stands_beside_that_on_training
 
 def test_the_page_compares_the_leak_with_the_auc_on_the_same_rows(file: Path) -> None:
     name = "none, by rows"
-    found = leakage.experiment(data=file, seeds=(1, 2), scenario=[name], epochs=1, batch_size=128).run()
+    found = leakage.experiment(
+        data=file, seeds=(1, 2), scenario=[name], steps=leakage.StepOptions(epochs=1, batch_size=128)
+    ).run()
     page = page_of({**found.about, "parts": ["bound"]}, found.rows)
     (table,) = (each for each in page.tables if each.name.startswith("The leak beside"))
     ((title, leak, auc, less, *_),) = table.rows

@@ -203,7 +203,7 @@ def validate(model: type[M], data: Any, *, source: str, context: Mapping[str, An
         return model.model_validate(_plain(dict(data)), context=context)
     except ValidationError as error:
         # Unchained: pydantic's own error holds the raw values.
-        raise ConfigError("\n".join(f"{source}: {printable(line)}" for line in _lines(model, error))) from None
+        raise ConfigError("\n".join(f"{source}: {printable(line)}" for line in problem_lines(model, error))) from None
 
 
 def _plain(value: Any) -> Any:
@@ -304,7 +304,8 @@ for _tag, _pattern, _first in (
     _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), _first)
 
 
-def _lines(model: type[Model], error: ValidationError) -> list[str]:
+def problem_lines(model: type[Model], error: ValidationError) -> list[str]:
+    """Say each problem of a model's values in a line: the key, its value, and what is allowed."""
     lines = []
     problems = error.errors()
     # A number or auto is a union: pydantic has a line for each half, below the key.

@@ -184,7 +184,8 @@ def test_no_problem_has_pydantics_own_words() -> None:
     with pytest.raises(ConfigError) as refused:
         parse_contract(values)
     assert str(refused.value).splitlines() == [
-        'contract: defense.0.method = "marvel": is not known; did you mean marvell?',
+        'contract: defense.0.method = "marvel": is not known, nor an installed entry point of tallystick.defenses; '
+        "did you mean marvell?",
         "contract: defense.1: method is missing",
         "contract: defense.2.epsilon: is missing; defense.2.method = label-dp needs it; it says: label-DP budget of the run, "
         "1e-6 to 100",

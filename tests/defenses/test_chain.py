@@ -1,5 +1,6 @@
 """A contract's list of defences: what it makes, in which order it applies, and what is refused."""
 
+from importlib.metadata import EntryPoint, EntryPoints
 from typing import Any
 
 import numpy as np
@@ -8,8 +9,10 @@ import torch
 from defense_rows import DEFENSE_ROWS
 
 from tallystick.config.contract import Contract, parse_contract
+from tallystick.defenses import defense_table
 from tallystick.defenses.chain import NO_DEFENSE, chain
-from tallystick.defenses.defense_table import DEFENSES
+from tallystick.defenses.defense import Defense
+from tallystick.defenses.defense_table import DEFENSES, GROUP, defense_named, installed_methods
 from tallystick.defenses.distance_correlation import DistanceCorrelation
 from tallystick.defenses.noise import NoiseStream
 from tallystick.errors import ConfigError
@@ -43,14 +46,17 @@ def problem(*entries: dict[str, Any], **keys: Any) -> str:
 
 
 def test_the_tables_know_the_same_methods() -> None:
-    assert set(DEFENSES) == set(ENTRIES)
+    assert {*DEFENSES, *installed_methods()} == set(ENTRIES)
+    assert not {*DEFENSES} & {*installed_methods()}
 
 
 @pytest.mark.parametrize("method", ENTRIES)
 @pytest.mark.parametrize(("target", "classes"), [(BINARY, 2), (MULTICLASS, 4), ({"type": "regression"}, 2)])
 def test_every_method_works_for_its_targets_and_is_refused_for_others(method: str, target: dict[str, Any], classes: int) -> None:
-    if target["type"] not in DEFENSES[method].targets:
-        line = f"contract.yaml: defense.0.method = {method}: is for {' or '.join(DEFENSES[method].targets)} targets; "
+    of_class = defense_named(method)
+    assert of_class is not None
+    if target["type"] not in of_class.targets:
+        line = f"contract.yaml: defense.0.method = {method}: is for {' or '.join(of_class.targets)} targets; "
         assert line + f"target.type = {target['type']}" in problem(entry(method), target=target)
         with pytest.raises(ConfigError, match=f"defense {method} is for"):
             chain([each.make() for each in _parsed(method)], target=target["type"])
@@ -62,7 +68,7 @@ def test_every_method_works_for_its_targets_and_is_refused_for_others(method: st
     defended_B = defenses.defend_labels(labels_B, classes, np.random.default_rng(1).bytes)
     assert defended_B.shape == labels_B.shape
     cut_BD = torch.randn(64, 5, generator=torch.Generator().manual_seed(2), requires_grad=True)
-    if DEFENSES[method].hides_features():
+    if of_class.hides_features():
         assert defenses == NO_DEFENSE
         hidden = job.embedding_defenses()
         assert len(hidden.guarantees()) == 1
@@ -81,7 +87,9 @@ def test_every_method_works_for_its_targets_and_is_refused_for_others(method: st
 
 
 def _parsed(method: str) -> Any:
-    allowed = DEFENSES[method].targets[0]
+    of_class = defense_named(method)
+    assert of_class is not None
+    allowed = of_class.targets[0]
     return contract(entry(method), target=BINARY if allowed == "binary" else MULTICLASS).defense
 
 
@@ -124,17 +132,24 @@ def test_no_defense_changes_nothing() -> None:
     ("entries", "line"),
     [
         ([{}], "contract.yaml: defense.0: method is missing"),
-        ([{"method": "marvel"}], 'contract.yaml: defense.0.method = "marvel": is not known; did you mean marvell?'),
+        (
+            [{"method": "marvel"}],
+            'contract.yaml: defense.0.method = "marvel": is not known, nor an installed entry point of tallystick.defenses; '
+            "did you mean marvell?",
+        ),
         (
             [{"method": "dp"}],
-            'contract.yaml: defense.0.method = "dp": is not known; known here: distance-correlation, feature',
+            'contract.yaml: defense.0.method = "dp": is not known, nor an installed entry point of tallystick.defenses; ',
         ),
         ([{"method": "marvell", "powr": 1}], "contract.yaml: defense.0.powr: is not a known key; did you mean power?"),
         ([{"method": "marvell"}], "contract.yaml: defense.0.power, max_sum_kl: give exactly one of the two"),
         ([{"method": "marvell", "power": -1}], "contract.yaml: defense.0.power = -1: must be at least 1e-06"),
         ([{"method": "marvell", "max_sum_kl": 9}], "contract.yaml: defense.0.max_sum_kl = 9: must be at most 4"),
         ([{"method": "mixpro", "goal": 1}], "contract.yaml: defense.0.goal = 1: must be below 1"),
-        ([{"method": "label-dp"}], "contract.yaml: defense.0.epsilon: is missing; it says: label-DP budget of the run"),
+        (
+            [{"method": "label-dp"}],
+            "defense.0.epsilon: is missing; defense.0.method = label-dp needs it; it says: label-DP budget of the run",
+        ),
         ([{"method": "label-dp", "epsilon": 0}], "contract.yaml: defense.0.epsilon = 0: must be at least 1e-06"),
         ([{"method": "label-dp", "epsilon": float("nan")}], "contract.yaml: defense.0.epsilon = NaN: must be a finite number"),
         (["marvell"], 'contract.yaml: defense.0 = "marvell": must be a mapping of `key: value`'),
@@ -152,9 +167,7 @@ def test_what_is_no_list_is_shown_an_entry(given: Any) -> None:
 def test_what_does_not_go_together_is_refused() -> None:
     assert "defense.0, defense.1: 2 entries are marvell; give one" in problem(entry("marvell"), entry("marvell"))
     both = problem(entry("label-dp"), entry("isotropic"), entry("gaussian-labels"))
-    assert (
-        "defense.0, defense.2: 2 entries replace the labels (label-dp, label-dp-prior, gaussian-labels, ladsg); give one" in both
-    )
+    assert "defense.0, defense.2: 2 entries replace the labels (label-dp, label-dp-prior, gaussian-labels); give one" in both
     soft = problem(entry("gaussian-labels"), entry("marvell"))
     assert (
         "defense.1.method = marvell: needs a class per row, but defense.0.method = gaussian-labels makes labels numbers between"
@@ -187,3 +200,45 @@ def test_both_sides_compare_the_list() -> None:
     assert with_defense.hash != without.hash
     assert contract(entry("label-dp", epsilon=1.0)).hash == with_defense.hash
     assert [entry.model_dump() for entry in with_defense.defense] == [{"method": "label-dp", "epsilon": 1.0}]
+
+
+def installed(monkeypatch: pytest.MonkeyPatch, *values: str, name: str = "mine") -> None:
+    """Install packages with an entry point of this name."""
+    points = EntryPoints(EntryPoint(name=name, value=value, group=GROUP) for value in values)
+    monkeypatch.setattr(defense_table, "entry_points", lambda **of: points.select(**of))
+
+
+class Mine(Defense):
+    """Made by a package of its own."""
+
+    method = "mine"
+
+
+def test_a_defence_that_no_package_has_is_named_with_the_entry_point_and_what_is_near() -> None:
+    said = problem(entry("lasdg", soft=0.5))
+    assert 'defense.0.method = "lasdg": is not known, nor an installed entry point of tallystick.defenses' in said
+    assert "did you mean ladsg?" in said
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ((f"{__name__}:Mine", f"{__name__}:Defense"), "2 packages have one"),
+        (("nowhere_at_all:Mine",), "nowhere_at_all:Mine cannot be loaded: ModuleNotFoundError"),
+        ((f"{__name__}:entry",), "is no class of a Defense whose method is mine"),
+        (("tallystick.defenses.marvell:Marvell",), "is no class of a Defense whose method is mine"),
+    ],
+)
+def test_an_entry_point_that_is_no_defence_is_named(monkeypatch: pytest.MonkeyPatch, values: tuple[str, ...], said: str) -> None:
+    installed(monkeypatch, *values)
+    assert said in problem(entry("mine", weight=1))
+
+
+def test_the_keys_of_an_installed_defence_are_checked_as_those_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "defense.0.soft = 5: must be below 1" in problem(entry("ladsg", soft=5))
+    assert "defense.0.hard: is not a known key; known here: limit, method, soft" in problem(entry("ladsg", soft=0.5, hard=1))
+    agreed = contract(entry("ladsg", soft=0.5))
+    again = parse_contract(agreed.model_dump(mode="json"), source="contract.yaml")
+    assert (again.hash, [each.defense for each in again.defense]) == (agreed.hash, [each.defense for each in agreed.defense])
+    installed(monkeypatch)
+    assert "is not known, nor an installed entry point" in problem(entry("ladsg", soft=0.5))

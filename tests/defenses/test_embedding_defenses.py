@@ -8,15 +8,15 @@ import torch
 from torch import nn
 
 from tallystick.defenses.chain import NO_EMBEDDING_DEFENSE, embedding_chain
-from tallystick.defenses.feature_distance_correlation import FeatureDistanceCorrelation, correlation_of_distances
 from tallystick.defenses.gaussian_embeddings import GaussianEmbeddings
 from tallystick.defenses.noise import NoiseStream
 from tallystick.defenses.quantized_embeddings import QuantizedEmbeddings
-from tallystick.defenses.reconstruction_penalty import RIDGE, ReconstructionPenalty, explained
 from tallystick.errors import ConfigError, DataError
 from tallystick.models.tabular import TabularBottom
 from tallystick.tables.features import Features, FeatureShape
 from tallystick.training.feature_defense import DefendedBottom
+from tallystick_experiments.defenses.feature_distance_correlation import FeatureDistanceCorrelation, correlation_of_distances
+from tallystick_experiments.defenses.reconstruction_penalty import RIDGE, ReconstructionPenalty, explained
 
 ROWS, WIDTH = 120, 6
 NO_CODES = torch.empty(ROWS, 0, dtype=torch.int64)

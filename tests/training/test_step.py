@@ -11,7 +11,7 @@ from test_label_defense import cut_defense, defenses
 
 from tallystick.cut.cut_messages import CutEmbedding, CutGradient
 from tallystick.dataset.imputed import ImputingBottom, ImputingObjective, ImputingSource
-from tallystick.defenses.defense_table import DEFENSES
+from tallystick.defenses.defense_table import defense_named
 from tallystick.imputation.draws import Draws
 from tallystick.imputation.imputer_table import FEATURE_IMPUTERS, LABEL_IMPUTERS
 from tallystick.imputation.majority_labels import MajorityLabels
@@ -26,7 +26,8 @@ CUT_DEFENSES = {
         f"{method} {number}": [{"method": method, **keys}]
         for method, rows in DEFENSE_ROWS.items()
         for number, keys in enumerate(rows)
-        if DEFENSES[method].stage in ("penalties", "gradients")  # the others are applied before any step, or by a bottom
+        if (of_class := defense_named(method)) is not None
+        and of_class.stage in ("penalties", "gradients")  # the others are applied before any step, or by a bottom
     },
     "two at once": [{"method": "distance-correlation", "weight": 0.01}, {"method": "marvell", "power": 4.0}],
 }

@@ -4,9 +4,9 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_args, get_type_hints
 
 import typer
 from rich.console import Console
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from tallystick_experiments.grid import Keeping, Maker
     from tallystick_experiments.page import Benchmark, Cell, ExperimentResult
 
+GROUP = "the options that are fields of this dataclass"
+"""Annotates a parameter whose default says what they usually are."""
 SHOWN_ROWS = 24  # of a table on the terminal
 OutFolder = Annotated[Path | None, typer.Option("--out", help="Write result.json and report.html into this folder.")]
 ResumeFlag = Annotated[bool, typer.Option("--resume", help="Go on with the runs that --out holds.")]
@@ -33,9 +35,9 @@ RayOption = Annotated[str | None, typer.Option(help="On a Ray cluster: auto, hos
 class Command(NamedTuple):
     """A command that is not loaded yet.
 
-    Its function has an option for each parameter that is annotated with ``typer.Option`` or ``ReadOption``. One that declares an
-    Experiment gets --out, --resume, --workers and --ray; one that gives an ExperimentResult gets --out and, if it takes
-    ``keeping``, the others. ``progress`` and ``keeping`` are handed to it.
+    Its function has an option for each parameter that is annotated with ``typer.Option`` or ``ReadOption``, and for each such
+    field of a ``GROUP``. One that declares an Experiment gets --out, --resume, --workers and --ray; one that gives an
+    ExperimentResult gets --out and, if it takes ``keeping``, the others. ``progress`` and ``keeping`` are handed to it.
     """
 
     place: str  # module:function
@@ -129,7 +131,7 @@ def command_of(work: Callable[..., Any]) -> Callable[..., None]:
     """Make a command of an experiment's function, or of one that gives figures, which are printed."""
     from tallystick_experiments.page import ExperimentResult
 
-    parameters, options, declares = inspect.signature(work).parameters, options_of(work), is_declaration(work)
+    parameters, options, declares = parameters_of(work), options_of(work), is_declaration(work)
     has_page = declares or inspect.signature(work).return_annotation is ExperimentResult
     is_kept = declares or "keeping" in parameters
     shared = (*(("out",) if has_page else ()), *(("resume", "workers", "ray") if is_kept else ()), "as_json")
@@ -150,7 +152,7 @@ def command_of(work: Callable[..., Any]) -> Callable[..., None]:
                 arguments["keeping"] = keeping
             elif "progress" in parameters:
                 arguments["progress"] = automatic_watcher().progress
-            result = work(**arguments)
+            result = called(work, arguments)
             if has_page:
                 finish_bench(result.run(keeping) if declares else result, out=out, as_json=as_json)
             else:
@@ -172,9 +174,37 @@ def is_declaration(work: Callable[..., Any]) -> bool:
     return inspect.signature(work).return_annotation is Experiment
 
 
+def parameters_of(work: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """Return the parameters of a command's function, with the fields of its groups beside these."""
+    parameters: dict[str, inspect.Parameter] = {}
+    for each in inspect.signature(work).parameters.values():
+        parameters[each.name] = each
+        for name, hint in _fields(each).items():
+            parameters[name] = each.replace(name=name, annotation=hint, default=getattr(each.default, name))
+    return parameters
+
+
+def called(work: Callable[..., Any], values: Mapping[str, Any]) -> Any:
+    """Call a command's function with values of its parameters and of the fields of its groups."""
+    arguments = dict(values)
+    for name, each in inspect.signature(work).parameters.items():
+        if changes := {field: arguments.pop(field) for field in _fields(each) if field in values}:
+            arguments[name] = replace(each.default, **changes)
+    return work(**arguments)
+
+
+def _fields(parameter: inspect.Parameter) -> dict[str, Any]:
+    """Return the fields of a group of options, and what each is annotated with; none of another parameter."""
+    if GROUP not in getattr(parameter.annotation, "__metadata__", ()):
+        return {}
+    group = get_args(parameter.annotation)[0]
+    hints = get_type_hints(group, include_extras=True)
+    return {field.name: hints[field.name] for field in fields(group)}
+
+
 def options_of(work: Callable[..., Any]) -> dict[str, Any]:
-    """Return the options of a command's function, by its parameters' names."""
-    options = {name: _option(parameter) for name, parameter in inspect.signature(work).parameters.items()}
+    """Return the options of a command's function, by the names of its parameters and their fields."""
+    options = {name: _option(parameter) for name, parameter in parameters_of(work).items()}
     return {name: option for name, option in options.items() if option is not None}
 
 

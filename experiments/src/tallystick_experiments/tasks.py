@@ -4,7 +4,6 @@ So no sweep knows of workers. What a worker loads and encodes, it keeps for its 
 """
 
 import importlib
-import inspect
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from pydantic_core import to_jsonable_python
 
 from tallystick.compute.task import Engine, TaskFunction, Work
 from tallystick.errors import DataError
+from tallystick_experiments.command import called, parameters_of
 from tallystick_experiments.experiment import Experiment
 from tallystick_experiments.grid import Trial, place_of
 from tallystick_experiments.stats import Row
@@ -68,8 +68,10 @@ def declared(command: str, options: Mapping[str, Any]) -> Experiment:
     """Declare a command's experiment by its options as plain data."""
     module, _, name = command.partition(":")
     work: Callable[..., Experiment] = getattr(importlib.import_module(module), name)
-    parameters = inspect.signature(work).parameters
-    return work(**{name: TypeAdapter(parameters[name].annotation).validate_python(value) for name, value in options.items()})
+    parameters = parameters_of(work)
+    values = {name: TypeAdapter(parameters[name].annotation).validate_python(value) for name, value in options.items()}
+    experiment: Experiment = called(work, values)
+    return experiment
 
 
 def _whole(value: Any) -> Any:

@@ -1,17 +1,28 @@
-"""The contract's defences: an entry per row of defenses/defense_table.py, with the keys that the defence itself states."""
+"""The contract's defences: an entry per row of defenses/defense_table.py, or of an installed package's entry point.
 
-from collections.abc import Sequence
+An entry has the keys that the defence itself states.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, Union, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias, Union, get_args, get_type_hints
 
-from pydantic import Field, create_model, model_validator
+from pydantic import (
+    Field,
+    SerializeAsAny,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    create_model,
+    model_validator,
+)
 from pydantic.fields import FieldInfo
 
 from tallystick.alignment.linkages import Linkage
 from tallystick.defenses.defense import Defense
-from tallystick.defenses.defense_table import DEFENSES
+from tallystick.defenses.defense_table import DEFENSES, GROUP, defense_named, installed_methods
 from tallystick.errors import ConfigError
-from tallystick.reading import Model, Problems
+from tallystick.reading import Model, Problems, did_you_mean, problem_lines, shown
 
 _METHOD = f"which defence: {', '.join(DEFENSES)}"
 
@@ -19,10 +30,8 @@ _METHOD = f"which defence: {', '.join(DEFENSES)}"
 class DefenseKeys(Model):
     """One entry: the method, and its own keys."""
 
-    @property
-    def defense(self) -> type[Defense]:
-        """Return the row of the table that it names."""
-        return DEFENSES[self.model_dump()["method"]]
+    defense: ClassVar[type[Defense]]
+    """The defence that it names."""
 
     def make(self) -> Defense:
         """Make the defence; raises ConfigError where keys do not go together."""
@@ -50,7 +59,28 @@ def _entry(defense: type[Defense]) -> type[DefenseKeys]:
         if any(isinstance(note, FieldInfo) for note in get_args(hints[field.name]))
     }
     method = Annotated[Literal[defense.method], Field(description=_METHOD)]  # type: ignore[name-defined]
-    return create_model(defense.__name__, __base__=DefenseKeys, method=(method, ...), **keys)
+    entry = create_model(defense.__name__, __base__=DefenseKeys, method=(method, ...), **keys)
+    entry.defense = defense
+    return entry
+
+
+def _known_or_installed(values: Any, known: ValidatorFunctionWrapHandler) -> Any:
+    """Read an entry of a method that is none of the table's by the class of an installed package."""
+    method = values.get("method") if isinstance(values, Mapping) else None
+    if isinstance(values, DefenseKeys) or not isinstance(method, str) or method in DEFENSES:
+        return known(values)
+    try:
+        defense = defense_named(method)
+    except ConfigError as error:
+        raise Problems([f"method = {method}: {error}"]) from None
+    if defense is None:
+        known_here = did_you_mean(method, [*DEFENSES, *installed_methods()])
+        raise Problems([f"method = {shown(method)}: is not known, nor an installed entry point of {GROUP}; {known_here}"])
+    entry = _entry(defense)
+    try:
+        return entry.model_validate(values)
+    except ValidationError as error:
+        raise Problems(problem_lines(entry, error)) from None
 
 
 if TYPE_CHECKING:
@@ -58,8 +88,9 @@ if TYPE_CHECKING:
 else:
     _ENTRIES = tuple(_entry(defense) for defense in DEFENSES.values())
     DefenseEntry = Annotated[
-        Union[_ENTRIES],  # noqa: UP007 - of a tuple
+        SerializeAsAny[Union[_ENTRIES]],  # noqa: UP007 - of a tuple
         Field(discriminator="method", examples=[{"method": "label-dp", "epsilon": 1}]),
+        WrapValidator(_known_or_installed),
     ]
 
 

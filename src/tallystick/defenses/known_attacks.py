@@ -31,8 +31,6 @@ READ_BY: Mapping[str, ReadBy] = MappingProxyType(
         "marvell": ReadBy(attack="low-energy", auc=1.0),
         "mixpro": ReadBy(attack="combined", auc=0.981),
         "isotropic": ReadBy(attack="surrogate-top", auc=1.0),
-        "gradient-compression": ReadBy(attack="surrogate-top", auc=0.999),
-        "ladsg": ReadBy(attack="surrogate-top", auc=0.998),
         "distance-correlation": ReadBy(attack="spectral-averaged", auc=1.0),
     }
 )

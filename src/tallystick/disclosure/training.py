@@ -276,7 +276,7 @@ TRAINING = (
         label_party="nothing",
         feature_party="a cut gradient per training row and epoch. It tells the row's label, and something of the other parties' "
         "columns; after each validation, whether it is the best so far; after each epoch, whether training stops",
-        guarantee="none; if a method with an ε replaces labels (not `ladsg`), differential privacy of training and validation "
+        guarantee="none; if a method with an ε replaces labels, differential privacy of training and validation "
         "labels for all that is sent; none for columns",
         fields=(
             *("CutGradient.step", "CutGradient.values", "Pace.staleness"),

@@ -17,7 +17,7 @@ from tallystick.attacks.feature_inference.evaluate import KNOWN
 from tallystick.compute.task import Engine
 from tallystick.config.contract import Contract, parse_contract
 from tallystick.config.sections import WIDE_CUT
-from tallystick.defenses.defense_table import DEFENSES
+from tallystick.defenses.defense_table import DEFENSES, defense_named, installed_methods
 from tallystick.errors import ComputeError, ConfigError, DataError
 from tallystick.job.phases.report import contract_info, versions
 from tallystick.metrics import METRICS
@@ -55,8 +55,9 @@ def parse_sweep(text: str) -> tuple[str, tuple[float, ...]]:
     method, equals, values = text.partition("=")
     if not equals or not values.strip():
         raise ConfigError(f"--sweep {text}: must be METHOD=STRENGTH,STRENGTH,..., such as label-dp=3,1")
-    if method not in DEFENSES and method not in CUTS and method != NO_GRADIENTS:
-        raise ConfigError(f"--sweep {text}: {method} is no defence; {did_you_mean(method, [*DEFENSES, *CUTS, NO_GRADIENTS])}")
+    if method not in CUTS and method != NO_GRADIENTS and defense_named(method) is None:
+        known = [*DEFENSES, *installed_methods(), *CUTS, NO_GRADIENTS]
+        raise ConfigError(f"--sweep {text}: {method} is no defence; {did_you_mean(method, known)}")
     try:
         return method, tuple(float(value) for value in values.split(","))
     except ValueError:
@@ -99,7 +100,9 @@ def candidate_trials(
             elif method == NO_GRADIENTS:
                 changed = _without_gradients(base, size)
             else:
-                changed = base | {"defense": [{"method": method, **DEFENSES[method].usual, DEFENSES[method].strength: size}]}
+                defense = defense_named(method)
+                assert defense is not None, "a sweep names a defence"
+                changed = base | {"defense": [{"method": method, **defense.usual, defense.strength: size}]}
             candidates.append(Candidate(defense=method, strength=f"{strength:g}", contract=_contract(changed, where)))
     return candidates
 

@@ -10,7 +10,9 @@ def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
     """Show the rows of ``dpauc.run``."""
     tables, predictions, first = groups(rows, "in"), about["predictions"], next(iter(about["exact_auc"]))
     rows_of_both = [
-        row for row in (*tables["table_4"], *tables["mechanisms"]) if (row["scenario"], row["partition"]) == (first, "IID")
+        {**row, "named": _named(row)}
+        for row in (*tables["table_4"], *tables["mechanisms"])
+        if (row["scenario"], row["partition"]) == (first, "IID")
     ]
     return Benchmark(
         title=f"DPAUC: {about['rows']:,} rows, {about['positives']:,} positives",
@@ -18,17 +20,61 @@ def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
             ResultTable.of(
                 "Every mechanism at epsilon 1",
                 [row for row in rows_of_both if row["epsilon"] == 1],
-                {"mechanism": _named, "clients": "clients", "sd": "sd_many", "bias": "bias", "predicted sd": "predicted_sd"},
+                {"mechanism": "named", "clients": "clients", "sd": "sd_many", "bias": "bias", "predicted sd": "predicted_sd"},
                 note=f"{first}; sd and bias over {max(about['repeats'], about['check_repeats']):,} draws of the noise.",
             ),
             _table("Table 1", "Randomised response, 200 thresholds.", tables["table_1"]),
-            _top_k(tables["table_2"], first),
-            _noisy_scores(tables["table_3"]),
+            ResultTable.of(
+                "Table 2",
+                tables["table_2"],
+                {
+                    "k": _in_words("k"),
+                    "paper, positives": "paper_positives",
+                    **{field: field for field in ("positives", "precision", "recall")},
+                },
+                note=f"{first}: positives among the k rows of highest score, which shared scores give away.",
+            ),
+            ResultTable.of(
+                "Table 3",
+                tables["table_3"],
+                {
+                    **{"scores": "scenario", "epsilon": _in_words("epsilon"), "paper, mean": "paper_mean"},
+                    **{"mean": "mean", "sd": "sd", "predicted mean": "predicted_mean"},
+                },
+                note="Laplace noise on the scores, labels in the clear: for comparison only.",
+            ),
             _table("Table 4", "Laplace noise as published, 100 thresholds.", tables["table_4"], "partition", "clients"),
             _table("Table 5", "As published, 10 clients, by the number of thresholds.", tables["table_5"], "thresholds"),
             _table("Mechanisms", "What the same epsilon buys otherwise.", tables["mechanisms"], "partition", "clients"),
         ],
-        curves=[_curve(rows_of_both, clients) for clients in (10, 1000)] + _densities(tables["figure_3"]),
+        curves=[
+            *(
+                Curve(
+                    name=f"Error against epsilon, {clients:,} clients",
+                    x="epsilon",
+                    y="sd of the AUC",
+                    log_x=True,
+                    log_y=True,
+                    series=[
+                        Series.of(name, [(row["epsilon"], row["sd_many"]) for row in of])
+                        for name, of in groups((row for row in rows_of_both if row["clients"] == clients), "named").items()
+                    ],
+                )
+                for clients in (10, 1000)
+            ),
+            *(
+                Curve(
+                    name=f"Figure 3, {scenario}",
+                    x="score",
+                    y="density",
+                    series=[
+                        Series.of(name, [(row["score"], row["density"]) for row in of_class])
+                        for name, of_class in groups(of, "class").items()
+                    ],
+                )
+                for scenario, of in groups(tables["figure_3"], "scenario").items()
+            ),
+        ],
         notes=[
             f"Source: {about['source']}. Means and sds are over {about['repeats']} draws of the noise, on fixed data; bias, and "
             f"the ratio of predicted to measured sd, over {about['check_repeats']}.",
@@ -61,48 +107,3 @@ def _table(name: str, note: str, rows: Sequence[Row], *settings: str) -> ResultT
 def _in_words(field: str) -> Shown:
     """Show a setting, which is no figure."""
     return lambda row: row[field] if isinstance(row[field], str) else f"{row[field]:g}"
-
-
-def _top_k(rows: Sequence[Row], scenario: str) -> ResultTable:
-    columns: dict[str, Shown] = {"k": _in_words("k"), "paper, positives": "paper_positives"}
-    columns |= {field: field for field in ("positives", "precision", "recall")}
-    note = f"{scenario}: positives among the k rows of highest score, which shared scores give away."
-    return ResultTable.of("Table 2", rows, columns, note=note)
-
-
-def _noisy_scores(rows: Sequence[Row]) -> ResultTable:
-    columns: dict[str, Shown] = {"scores": "scenario", "epsilon": _in_words("epsilon"), "paper, mean": "paper_mean"}
-    columns |= {"mean": "mean", "sd": "sd", "predicted mean": "predicted_mean"}
-    return ResultTable.of("Table 3", rows, columns, note="Laplace noise on the scores, labels in the clear: for comparison only.")
-
-
-def _densities(rows: Sequence[Row]) -> list[Curve]:
-    """Figure 3: a picture for each set of scores."""
-    return [
-        Curve(
-            name=f"Figure 3, {scenario}",
-            x="score",
-            y="density",
-            series=[
-                Series.of(name, [(row["score"], row["density"]) for row in of_class])
-                for name, of_class in groups(of, "class").items()
-            ],
-        )
-        for scenario, of in groups(rows, "scenario").items()
-    ]
-
-
-def _curve(rows: Sequence[Row], clients: int) -> Curve:
-    """Measured sd against epsilon of every mechanism."""
-    lines: dict[str, list[tuple[float, float]]] = {}
-    for row in rows:
-        if row["clients"] == clients:
-            lines.setdefault(_named(row), []).append((row["epsilon"], row["sd_many"]))
-    return Curve(
-        name=f"Error against epsilon, {clients:,} clients",
-        x="epsilon",
-        y="sd of the AUC",
-        log_x=True,
-        log_y=True,
-        series=[Series.of(name, points) for name, points in lines.items()],
-    )

@@ -89,7 +89,10 @@ def run_setting(setting: CutSetting, data: SplitData, columns: ColumnValues, pla
         compared.looks_at_LN[-1] = 0  # one pass, by weights that stand still
     trained = time.perf_counter() - started
     leaks = _leaks(sums, columns, data.own_training, seed=seed)
-    held_out = _leaks(compared, _like(columns, data), data.own_test, seed=seed)
+    features = data.test.rows(torch.arange(len(data.test)))
+    categorical_NG = features.categorical_NG[:, : len(columns.categorical)]
+    held_out_columns = replace(columns, numeric_NF=features.numeric_NF, categorical_NG=categorical_NG)
+    held_out = _leaks(compared, held_out_columns, data.own_test, seed=seed)
     return {
         "test_auc": aucs,
         **_figures(leaks),
@@ -108,13 +111,6 @@ class _Silent(torch.nn.Module):
 
     def forward(self, features: Any) -> torch.Tensor:
         return torch.zeros(len(features), self.width)
-
-
-def _like(columns: ColumnValues, data: SplitData) -> ColumnValues:
-    """Return the same columns of the rows that are held out of training."""
-    features = data.test.rows(torch.arange(len(data.test)))
-    categorical_NG = features.categorical_NG[:, : len(columns.categorical)]
-    return replace(columns, numeric_NF=features.numeric_NF, categorical_NG=categorical_NG)
 
 
 def _leaks(sums: RowSums, columns: ColumnValues, own_columns: FeatureSource, *, seed: int) -> dict[str, FeatureLeaks]:
@@ -143,7 +139,12 @@ def _figures(leaks: dict[str, FeatureLeaks]) -> dict[str, Any]:
         "attacks": {f"{name}, {k} rows": value for found in leaks.values() for (name, k), value in found.by_attack.items()},
         "columns": {
             reads: {
-                str(known): {column.name: _column(column) for column in found.columns if column.known == known} for known in KNOWN
+                str(known): {
+                    column.name: {name: getattr(column, name) for name in ("value", "attack", "accuracy", "majority")}
+                    for column in found.columns
+                    if column.known == known
+                }
+                for known in KNOWN
             }
             for reads, found in leaks.items()
         },
@@ -153,7 +154,3 @@ def _figures(leaks: dict[str, FeatureLeaks]) -> dict[str, Any]:
 
 def _means(leaks: dict[str, FeatureLeaks]) -> dict[str, dict[str, float | None]]:
     return {reads: {str(known): found.mean(known) for known in KNOWN} for reads, found in leaks.items()}
-
-
-def _column(found: RebuiltColumn) -> dict[str, Any]:
-    return {"value": found.value, "attack": found.attack, "accuracy": found.accuracy, "majority": found.majority}

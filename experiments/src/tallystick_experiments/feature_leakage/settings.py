@@ -1,10 +1,10 @@
 """Every setting of the feature-leakage benchmark: cut widths, depths of the cut, and defences."""
 
 from tallystick.defenses.defense import Defense
-from tallystick.defenses.feature_distance_correlation import FeatureDistanceCorrelation
 from tallystick.defenses.gaussian_embeddings import GaussianEmbeddings
 from tallystick.defenses.quantized_embeddings import QuantizedEmbeddings
-from tallystick.defenses.reconstruction_penalty import ReconstructionPenalty
+from tallystick_experiments.defenses.feature_distance_correlation import FeatureDistanceCorrelation
+from tallystick_experiments.defenses.reconstruction_penalty import ReconstructionPenalty
 from tallystick_experiments.feature_leakage.runs import ALONE, WIDTH, CutSetting
 
 DEFAULT = f"width {WIDTH}"

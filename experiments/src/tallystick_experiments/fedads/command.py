@@ -1,17 +1,41 @@
 """bench fedads: which of the tables, and the options that go with it."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
 from typer import Option
 
 from tallystick.errors import ConfigError
-from tallystick_experiments.command import seeds_option, several
+from tallystick_experiments.command import GROUP, seeds_option, several
 from tallystick_experiments.experiment import Experiment
 from tallystick_experiments.fedads import defenses, leaks, unaligned
 from tallystick_experiments.fedads.unaligned_data import ALIGNED
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableOptions:
+    """Options of one table or of two; each is refused beside another."""
+
+    epochs: Annotated[int, Option(help="Table 4: of every training run.", min=1)] = 1
+    swapped: Annotated[bool, Option("--swapped", help="Table 4: give each party the other's columns.")] = False
+    by_users: Annotated[bool, Option("--by-users", help="Table 3: draw test and aligned rows by whole users.")] = False
+    aligned: Annotated[
+        float | None,
+        Option(help="Share of the training rows that both parties have; if left out, 0.2 for table 3, all for table 4."),
+    ] = None
+    paper_networks: Annotated[
+        bool,
+        Option(
+            "--paper-networks",
+            help="The paper's networks, with batch normalisation and a linear layer on top; in table 3 FedAds' own data always "
+            "gets them.",
+        ),
+    ] = False
+
+
+USUAL = TableOptions()
 
 
 def experiment(
@@ -34,45 +58,29 @@ def experiment(
             separator=";",
         ),
     ] = (),
-    epochs: Annotated[int, Option(help="Table 4: of every training run.", min=1)] = 1,
-    swapped: Annotated[bool, Option("--swapped", help="Table 4: give each party the other's columns.")] = False,
-    by_users: Annotated[bool, Option("--by-users", help="Table 3: draw test and aligned rows by whole users.")] = False,
-    aligned: Annotated[
-        float | None,
-        Option(help="Share of the training rows that both parties have; if left out, 0.2 for table 3, all for table 4."),
-    ] = None,
-    paper_networks: Annotated[
-        bool,
-        Option(
-            "--paper-networks",
-            help="The paper's networks, with batch normalisation and a linear layer on top; in table 3 FedAds' own data always "
-            "gets them.",
-        ),
-    ] = False,
+    options: Annotated[TableOptions, GROUP] = USUAL,
     limit: Annotated[int | None, Option(help="Draw so many rows of each file at random.")] = None,
 ) -> Experiment:
-    """Make the table; raises ConfigError for an option of another one."""
+    """Declare the table; raises ConfigError for an option of another one."""
+    aligned, paper_networks = options.aligned, options.paper_networks
     if table not in ("3", "4", "leaks"):
         raise ConfigError(f"--table {table}: expected 3, 4 or leaks")
-    if table != "3" and by_users:
+    if table != "3" and options.by_users:
         raise ConfigError("--by-users: goes with --table 3 only; leave it out")
     if table == "leaks" and (paper_networks or aligned is not None):
         raise ConfigError("--paper-networks, --aligned: go with --table 3 or 4; leave them out")
-    if table != "4" and (swapped or epochs != 1):
+    if table != "4" and (options.swapped or options.epochs != 1):
         raise ConfigError("--swapped, --epochs: go with --table 4 only; leave them out")
     if table == "leaks":
         return leaks.experiment(data=data, seeds=seeds, methods=only or leaks.METHODS, limit=limit)
     if table == "3":
-        return unaligned.experiment(
-            data=data,
-            seeds=seeds,
-            only=only,
-            by_users=by_users,
-            paper_networks=paper_networks,
-            aligned=ALIGNED if aligned is None else aligned,
-            limit=limit,
-        )
-    plan = replace(defenses.USUAL.plan, epochs=epochs)
-    share = 1.0 if aligned is None else aligned
-    setting = defenses.Setting(plan=plan, swapped=swapped, aligned=share, normalised=paper_networks)
+        share = ALIGNED if aligned is None else aligned
+        how = {"by_users": options.by_users, "paper_networks": paper_networks}
+        return unaligned.experiment(data=data, seeds=seeds, only=only, aligned=share, limit=limit, **how)
+    setting = defenses.Setting(
+        plan=replace(defenses.USUAL.plan, epochs=options.epochs),
+        swapped=options.swapped,
+        aligned=1.0 if aligned is None else aligned,
+        normalised=paper_networks,
+    )
     return defenses.experiment(data=data, seeds=seeds, setting=setting, only=only, limit=limit)

@@ -15,7 +15,6 @@ import polars as pl
 from tallystick.results import Result
 from tallystick_experiments.audited import audited
 from tallystick_experiments.catalogue.ads import read_by_kind
-from tallystick_experiments.catalogue.table import TwoPartyTable
 from tallystick_experiments.experiment import Experiment
 from tallystick_experiments.fedads.unaligned_data import ALIGNED
 from tallystick_experiments.grid import grid
@@ -46,19 +45,24 @@ def experiment(
     about = {"name": table.name, "rows": table.frame.height, "aligned": aligned}
 
     def trial(seed: int, defense: str, method: str) -> Row:
-        return {"figures": _figures_of(_job(table, method, DEFENSES[defense], seed, aligned))}
+        frame = table.frame.collect()
+        result = audited(
+            frame,
+            table.label,
+            {"label": table.label_party, "feature": table.feature_party},
+            contract={
+                "target": {"type": "binary"},
+                "seed": seed,
+                "unaligned": {"method": method},
+                "defense": DEFENSES[defense],
+            },
+            has_partner=pl.Series(np.random.default_rng(seed).random(frame.height) < aligned),
+            sequences={"label": table.label_sequences, "feature": table.feature_sequences},
+        )
+        return {"figures": _figures_of(result)}
 
     cases = grid(seed=seeds, defense=DEFENSES, method=methods)
     return Experiment(name="fedads-leaks", cases=cases, trial=trial, page=page_of, setting=about, about=about)
-
-
-def _job(table: TwoPartyTable, method: str, defense: list[dict[str, Any]], seed: int, aligned: float) -> Result:
-    frame = table.frame.collect()
-    has_partner = pl.Series(np.random.default_rng(seed).random(frame.height) < aligned)
-    contract = {"target": {"type": "binary"}, "seed": seed, "unaligned": {"method": method}, "defense": defense}
-    columns = {"label": table.label_party, "feature": table.feature_party}
-    sequences = {"label": table.label_sequences, "feature": table.feature_sequences}
-    return audited(frame, table.label, columns, contract=contract, has_partner=has_partner, sequences=sequences)
 
 
 def _figures_of(result: Result) -> dict[str, float]:

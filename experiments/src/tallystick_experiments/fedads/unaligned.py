@@ -202,7 +202,9 @@ def experiment(
     table = read_by_kind(data, limit=limit)
     methods = chosen_of(table, only)
     networks = PAPER if paper_networks or table.name == "fedads" else SMALL
-    setting = _setting(table, aligned, networks, by_users=by_users)
+    # what runs must agree on to be in one log; what is unusual is named only if it is there
+    setting: Row = {"name": table.name, "rows": table.frame.height, "aligned": aligned}
+    setting |= ({"networks": networks.words} if networks is PAPER else {}) | ({"parts": "by users"} if by_users else {})
     shared = Latest(share_out)
 
     def trial(seed: int, method: str) -> Row:
@@ -218,12 +220,6 @@ def experiment(
         setting=setting,
         about={**setting, "share_of_positives": positives},
     )
-
-
-def _setting(table: TwoPartyTable, aligned: float, networks: Networks, *, by_users: bool) -> dict[str, Any]:
-    """Return what runs must agree on to be in one log; what is unusual is named only if it is there."""
-    usual = {"name": table.name, "rows": table.frame.height, "aligned": aligned}
-    return usual | ({"networks": networks.words} if networks is PAPER else {}) | ({"parts": "by users"} if by_users else {})
 
 
 def chosen_of(table: TwoPartyTable, only: Sequence[str]) -> dict[str, MethodRow]:
@@ -257,7 +253,9 @@ class MethodTrial:
     def run(self) -> Row:
         """Train, and measure on the test rows."""
         rows = self.rows
-        schedule = self._schedule()
+        train_N = rows.aligned_N if self.row.joint == "aligned" else torch.cat([rows.aligned_N, rows.unaligned_N])
+        plain = Schedule(train_N=train_N, validation_N=rows.validation_N, batch_size=TRAINING.batch_size, seed=self.seed)
+        schedule = scheduled(plain, self.row.settings, rows.unaligned_N)
         method = self._method(schedule) if self.row.settings.used else None
         model, bottoms = self._modules(method)
         began = time.process_time()
@@ -287,16 +285,12 @@ class MethodTrial:
         return method_of(
             self.row.settings,
             batch_size=TRAINING.batch_size,
-            ratio=rows_ratio(schedule) if schedule.local_batches else _ratio(self.rows),
+            ratio=rows_ratio(schedule)
+            if schedule.local_batches
+            else len(self.rows.unaligned_N) / max(1, len(self.rows.aligned_N)),
             seed=self.seed,
             columns=self.rows.columns,
         )
-
-    def _schedule(self) -> Schedule:
-        rows = self.rows
-        train_N = rows.aligned_N if self.row.joint == "aligned" else torch.cat([rows.aligned_N, rows.unaligned_N])
-        plain = Schedule(train_N=train_N, validation_N=rows.validation_N, batch_size=TRAINING.batch_size, seed=self.seed)
-        return scheduled(plain, self.row.settings, rows.unaligned_N)
 
     def _modules(self, method: UnalignedMethod | None) -> tuple[LabelModel, list[nn.Module]]:
         rows = self.rows
@@ -328,10 +322,6 @@ class MethodTrial:
             seed=self.seed,
             start=self.seed,
         )
-
-
-def _ratio(rows: Rows) -> float:
-    return len(rows.unaligned_N) / max(1, len(rows.aligned_N))
 
 
 def _train(network: SplitNetwork, rows: Rows, bottoms: Sequence[nn.Module]) -> Row:

@@ -21,7 +21,7 @@ class Compared(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class PaperPart:
     """A table or figure.
 
     Args:
@@ -62,8 +62,8 @@ class Part:
                     yield name, always | ({} if value is None else {self.varies: value}), compared.methods
 
 
-PARTS: Mapping[str, Part] = {
-    "table-1": Part(
+PARTS: Mapping[str, PaperPart] = {
+    "table-1": PaperPart(
         title="Table 1: methods and ablations",
         runs=[
             Compared(
@@ -74,23 +74,23 @@ PARTS: Mapping[str, Part] = {
             )
         ],
     ),
-    "table-2": Part(
+    "table-2": PaperPart(
         title="Table 2: either side alone",
         runs=[Compared(("Solo", "Solo with the keys", "Secondary"))],
     ),
-    "table-6": Part(
+    "table-6": PaperPart(
         title="Table 6: three feature parties that share the columns out, and fewer of them",
         runs=[Compared(("FedSim", "attention"), ("1+2+3", "1+2", "1+3", "2+3", "1", "2", "3"))],
         varies="parties",
         figures=("r2", "rmse"),
     ),
-    "table-8": Part(
+    "table-8": PaperPart(
         title="Table 8: an epoch's training",
         runs=[Compared(("Top1Sim", "FeatureSim", "AvgSim", "FedSim", "FedSim averaging", "attention"))],
         always={"timed": True},
         at_papers_k=True,
     ),
-    "neighbors": Part(
+    "neighbors": PaperPart(
         title="Figure 9: by the number of links K",
         runs=[
             Compared(("Top1Sim",)),  # whatever K is
@@ -101,27 +101,27 @@ PARTS: Mapping[str, Part] = {
         ],
         varies="neighbors",
     ),
-    "tau": Part(
+    "tau": PaperPart(
         title="Figure 6: noise on the similarities of filters, from tau",
         runs=[Compared(("FedSim", "Top1Sim"), tuple(noise_settings(FINE_TAUS, ())))],
         varies="noise",
     ),
-    "table-11": Part(
+    "table-11": PaperPart(
         title="Table 11: distances of keys, or of their filters",
         runs=[Compared(("FedSim", "attention"), ("", "tau 1"))],
         varies="noise",
     ),
-    "windows": Part(
+    "windows": PaperPart(
         title="Why filters cost: how far they reach",
         runs=[Compared(("FedSim",), ("", "tau 1", WIDE_FILTERS))],
         varies="noise",
     ),
-    "gains": Part(
+    "gains": PaperPart(
         title="Figure 5 ii: what FedSim brings over the most similar link",
         runs=[Compared(("Top1Sim", "FedSim"))],
         at_papers_k=True,
     ),
-    "merges": Part(
+    "merges": PaperPart(
         title="Why attention is ahead: its merge, width and activation apart",
         runs=[
             Compared(
@@ -132,30 +132,30 @@ PARTS: Mapping[str, Part] = {
             )
         ],
     ),
-    "recipes": Part(
+    "recipes": PaperPart(
         title="FedSim by how it is trained",
         runs=[Compared(("FedSim",), ("ours", "the paper's"))],
         varies="recipe",
         figures=("rmse", "r2", "dead"),
     ),
-    "contract": Part(
+    "contract": PaperPart(
         title="What a contract does by default, beside boosted trees",
         runs=[Compared((TREES, "attention", BY_CONTRACT))],
     ),
-    "frontier": Part(
+    "frontier": PaperPart(
         title="What noise costs and what it hides",
         runs=[Compared(("Top1Sim", "FedSim", "attention"), tuple(noise_settings()))],
         varies="noise",
         sets=PLACES,
         always={"locates": True},
     ),
-    "synthetic": Part(
+    "synthetic": PaperPart(
         title="Figure 5: noise on the keys of one table split by columns",
         runs=[Compared(("Solo", "Top1Sim", "AvgSim", "FedSim averaging", "attention", "Combine"), values=paper.KEY_NOISE)],
         varies="key_noise",
         sets=("frogs", "synthetic"),
     ),
-    "table-10": Part(
+    "table-10": PaperPart(
         title="Table 10: keys that tell nothing but which rows are one thing",
         runs=[
             Compared(("Solo", "Top1Sim", "FedSim", "attention", "Combine"), (30,)),
@@ -164,8 +164,8 @@ PARTS: Mapping[str, Part] = {
         varies="neighbors",
         sets=("synthetic-random",),
     ),
-    "table-7": Part(sets=()),
-    "table-9": Part(sets=()),
-    "cut": Part(),
-    "delta": Part(),
+    "table-7": PaperPart(sets=()),
+    "table-9": PaperPart(sets=()),
+    "cut": PaperPart(),
+    "delta": PaperPart(),
 }

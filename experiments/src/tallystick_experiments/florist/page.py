@@ -18,9 +18,9 @@ _BOUNDED = (f"Attacks read evenly spread steps of each epoch, {KEPT_ROWS:,} rows
 
 def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
     """Show the rows of ``florist.sweep``."""
-    name, baseline = about["name"], {place_of(row): row["auc"] for row in rows if row["strategy"] == "baseline-partial"}
+    name, baseline = about["name"], {compared_with(row): row["auc"] for row in rows if row["strategy"] == "baseline-partial"}
     # against the partial baseline of the same seed, so that the luck of the test set cancels
-    compared = [{**row, "change": 100 * (row["auc"] / baseline[place_of(row)] - 1)} for row in rows]
+    compared = [{**row, "change": 100 * (row["auc"] / baseline[compared_with(row)] - 1)} for row in rows]
     by_side = groups(compared, "side")
     attacked = {side: [row for row in by_side.get(side, []) if row["ratio"] == ATTACKED_RATIO] for side in SIDES}
     panels = [
@@ -117,7 +117,7 @@ def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
     )
 
 
-def place_of(row: Row) -> tuple[str, float, int]:
+def compared_with(row: Row) -> tuple[str, float, int]:
     """Return what runs have in common that are compared with each other."""
     return row["side"], row["ratio"], row["seed"]
 

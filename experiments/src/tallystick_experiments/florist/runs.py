@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from math import log2
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
+from typer import Option
 
 from tallystick.attacks.membership.evaluate import evaluate_membership
 from tallystick.attacks.membership.identical import IdenticalEmbeddings
@@ -57,18 +58,26 @@ class FloristSetting:
     be updated 27 times; here the batch keeps about 140 updates an epoch and Adam's step is ten times as long.
     """
 
-    epochs: int = 3
-    learning_rate: float = 1e-3
+    epochs: Annotated[int, Option(help="Of every training run; the paper's table 5 has 2.", min=1)] = 3
+    learning_rate: Annotated[float, Option(help="Of Adam; the paper's is 0.0001, over 1,500 updates.")] = 1e-3
     updates_per_epoch: int = 140
-    fixed_batch_size: int | None = None  # None: the power of two nearest to rows / updates_per_epoch
+    fixed_batch_size: Annotated[
+        int | None, Option("--batch-size", help="Rows per step; scaled to the file if left out.", min=2)
+    ] = None  # None: the power of two nearest to rows / updates_per_epoch
     hidden: tuple[int, ...] = (128, 128, 128, 128)
     cut_after: int = 2
     embedding_width: int = 4
     ace_bins: int = 15  # of ACE; the paper does not say how many
-    min_count: int = 10  # training rows that a category needs for a code of its own
+    min_count: Annotated[
+        int, Option(help="Training rows that a category needs for a code of its own; the paper's is 1.", min=1)
+    ] = 10
     planted: int = 200  # rows of each kind whose presence the attacker knows
-    own_columns: int = 0  # that the label party has; the paper gives it none
-    features_ratio: float | None = None  # share of rows whose features are absent, where both are; None: as of labels
+    own_columns: Annotated[
+        int, Option(help="Columns that the label party has, of the file's; for --sides features. The paper: none.", min=0)
+    ] = 0
+    features_ratio: Annotated[
+        float | None, Option(help="For --sides both: share of rows whose features are absent; the ratio, if left out.")
+    ] = None
 
     def batch(self, rows: int) -> int:
         """Rows of a batch."""

@@ -6,10 +6,9 @@ rows beside the paper's numbers.
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
@@ -25,7 +24,7 @@ from tallystick.imputation.spliced_features import SplicedFeatures
 from tallystick.training.calibration import Calibration, LogitShift
 from tallystick_experiments.catalogue.clicks import encode_clicks, give_columns, read_clicks
 from tallystick_experiments.catalogue.table import SplitData, TwoPartyTable
-from tallystick_experiments.command import seeds_option, several
+from tallystick_experiments.command import GROUP, seeds_option, several
 from tallystick_experiments.experiment import Experiment
 from tallystick_experiments.florist.page import page_of
 from tallystick_experiments.florist.paper import ATTACKED_RATIO
@@ -71,21 +70,8 @@ def experiment(
     ] = (),
     sides: Annotated[Sequence[str], several("Who lacks rows: labels, features, both; with commas between.")] = tuple(STRATEGIES),
     strategies: Annotated[Sequence[str], several("Strategies, with commas between; all if empty.")] = (),
-    epochs: Annotated[int, Option(help="Of every training run; the paper's table 5 has 2.", min=1)] = 3,
-    learning_rate: Annotated[float, Option(help="Of Adam; the paper's is 0.0001, over 1,500 updates.")] = PAPERS.learning_rate,
-    batch_size: Annotated[int | None, Option(help="Rows per step; scaled to the file if left out.", min=2)] = None,
-    min_count: Annotated[
-        int, Option(help="Training rows that a category needs for a code of its own; the paper's is 1.", min=1)
-    ] = PAPERS.min_count,
-    own_columns: Annotated[
-        int, Option(help="Columns that the label party has, of the file's; for --sides features. The paper: none.", min=0)
-    ] = 0,
-    features_ratio: Annotated[
-        float | None,
-        Option(help="For --sides both: share of rows whose features are absent; the ratio, if left out."),
-    ] = None,
     limit: Annotated[int | None, Option(help="Draw so many rows at random.")] = None,
-    setting: FloristSetting = PAPERS,
+    setting: Annotated[FloristSetting, GROUP] = PAPERS,
 ) -> Experiment:
     """Declare every strategy at every ratio and seed.
 
@@ -94,23 +80,19 @@ def experiment(
             or another log.
         DataError: the file is not in Kaggle's format.
     """
-    setting = replace(
-        setting,
-        epochs=epochs,
-        learning_rate=learning_rate,
-        fixed_batch_size=batch_size or setting.fixed_batch_size,
-        min_count=min_count,
-        own_columns=own_columns,
-        features_ratio=features_ratio,
-    )
     ratios = ratios or RATIOS
-    _check([*ratios, *([] if features_ratio is None else [features_ratio])], sides, strategies, learning_rate)
-    if features_ratio is not None and tuple(sides) != ("both",):
-        raise ConfigError(f"--features-ratio {features_ratio}: goes with --sides both only; found {', '.join(sides)}")
-    if own_columns and any(side != "features" for side in sides):
+    _check(ratios, sides, strategies, setting)
+    if setting.features_ratio is not None and tuple(sides) != ("both",):
+        raise ConfigError(f"--features-ratio {setting.features_ratio}: goes with --sides both only; found {', '.join(sides)}")
+    if setting.own_columns and any(side != "features" for side in sides):
         raise ConfigError(
             f"bench florist: own columns are for the side features, where the label party has every row; found {', '.join(sides)}"
         )
+
+    def of_side(side: Side) -> set[str]:
+        every = {*STRATEGIES[side], *EXTRAS[side]} & {*strategies} if strategies else {*STRATEGIES[side]}
+        return every - {*BASELINES}
+
     table = read_clicks(data, limit=limit)
     about = {"name": table.name, "rows": table.frame.height, **setting.facts()}
     cases = [
@@ -120,7 +102,7 @@ def experiment(
         for side in STRATEGIES
         if side in sides
         # variants of prediction come next to what they share a training with
-        for name in ("baseline-full", "baseline-partial", *sorted(_chosen(side, strategies)))
+        for name in ("baseline-full", "baseline-partial", *sorted(of_side(side)))
     ]
     trials = _Trials(table, setting)
 
@@ -136,15 +118,11 @@ def experiment(
     return Experiment(name="florist", cases=cases, trial=trials, page=page_of, setting=about, about=with_split)
 
 
-def _encoded(table: TwoPartyTable, setting: FloristSetting, *, seed: int) -> SplitData:
-    return encode_clicks(give_columns(table, setting.own_columns), seed=seed, min_count=setting.min_count)
-
-
-def _check(ratios: Sequence[float], sides: Sequence[str], strategies: Sequence[str], learning_rate: float) -> None:
-    if not 1e-9 <= learning_rate <= 1e6:  # what a contract takes
-        raise ConfigError(f"--learning-rate {learning_rate}: must be from 1e-9 to 1e6")
-    for ratio in ratios:
-        if not 0 < ratio < 1:
+def _check(ratios: Sequence[float], sides: Sequence[str], strategies: Sequence[str], setting: FloristSetting) -> None:
+    if not 1e-9 <= setting.learning_rate <= 1e6:  # what a contract takes
+        raise ConfigError(f"--learning-rate {setting.learning_rate}: must be from 1e-9 to 1e6")
+    for ratio in (*ratios, setting.features_ratio):
+        if ratio is not None and not 0 < ratio < 1:
             raise ConfigError(
                 f"bench florist: ratio {ratio} is not a share of absent rows; expected between 0 and 1, both excluded"
             )
@@ -158,17 +136,12 @@ def _check(ratios: Sequence[float], sides: Sequence[str], strategies: Sequence[s
         )
 
 
-def _chosen(side: Side, strategies: Sequence[str]) -> list[str]:
-    if not strategies:
-        return [name for name in STRATEGIES[side] if name not in BASELINES]
-    return [name for name in (*STRATEGIES[side], *EXTRAS[side]) if name not in BASELINES and name in strategies]
-
-
 class _Trials:
     """Makes a case's row; cases that differ at prediction only share a training, as all of a seed do the full baseline's."""
 
     def __init__(self, table: TwoPartyTable, setting: FloristSetting) -> None:
-        self.setting, self.encoded = setting, Latest(partial(_encoded, table, setting))
+        given = give_columns(table, setting.own_columns)
+        self.setting, self.encoded = setting, Latest(partial(encode_clicks, given, min_count=setting.min_count))
         self.full_baseline = Latest(self._full_baseline)
         self.trained: dict[str, tuple[Trained, dict[str, Row]]] = {}
 
@@ -204,18 +177,16 @@ class _Trials:
         if key not in self.trained:
             self.trained.clear()  # views are large
             trained = Trained(treatment, clicks, self.setting, seed=seed, record=attacked)
-            self.trained[key] = (trained, _leaks(trained, side) if attacked else {})
+            seats: dict[Literal["feature", "label"], Side] = {"feature": "features", "label": "labels"}
+            leaks = {
+                f"{party} party/{name}": figures
+                for party, spared in seats.items()
+                if attacked and side != spared
+                for name, figures in trained.leaks(party).items()
+            }
+            self.trained[key] = (trained, leaks)
         trained, attacks = self.trained[key]
         return {**trained.utility(calibration), "attacks": attacks}
-
-
-def _leaks(trained: Trained, side: Side) -> dict[str, Row]:
-    leaks: dict[str, Row] = {}
-    if side != "features":
-        leaks |= {f"feature party/{name}": figures for name, figures in trained.leaks("feature").items()}
-    if side != "labels":
-        leaks |= {f"label party/{name}": figures for name, figures in trained.leaks("label").items()}
-    return leaks
 
 
 def treatment_of(name: str, side: Side, members: Membership, clicks: SplitData, *, seed: int) -> tuple[Treatment, Calibration]:

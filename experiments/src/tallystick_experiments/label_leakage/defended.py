@@ -17,7 +17,7 @@ from typer import Option
 
 from tallystick.config.contract import Contract, parse_contract
 from tallystick.config.party import parse_party
-from tallystick.defenses.defense_table import DEFENSES
+from tallystick.defenses.defense_table import defense_named
 from tallystick.errors import ConfigError, DataError
 from tallystick.metrics import METRICS
 from tallystick.results import AttackResult, CutReads, Result, above_guess
@@ -169,7 +169,8 @@ def trials(
     frame = LazyTable.of(table.frame.with_row_index(KEY))
     partner = SimulatedPartner.of(contract, party, frame, split=partner_names, rows=table.frame.height, seed=seed)
     strengths = {**STRENGTHS, **OF_COLUMNS} if only else STRENGTHS
-    allowed = [each for each in strengths.items() if each[0] not in DEFENSES or table.target in DEFENSES[each[0]].targets]
+    classes = {name: defense_named(name) for name in strengths}
+    allowed = [each for each in strengths.items() if (of := classes[each[0]]) is None or table.target in of.targets]
     every = candidate_trials(contract, partner, allowed)
     if unknown := sorted(set(only) - {each.name for each in every}):
         raise ConfigError(f"--only {unknown[0]}: no such defence of {table.name}; choose from {', '.join(e.name for e in every)}")

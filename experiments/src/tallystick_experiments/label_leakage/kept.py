@@ -146,7 +146,11 @@ def audit_cost(rows: int, *, seed: int = 1, turns: int = TURNS) -> dict[str, Any
         with tempfile.TemporaryDirectory(prefix="tallystick-audit-") as folder:
             changes: dict[str, Any] = {"training": {}, "evaluation": SHORT, "audit": name == "with"}
             usages = memory.job_usages(Path(folder), rows, "intersection", seed, **changes)
-            seconds = {role: _phases(Path(folder) / party, party) for role, party in ROLES.items()}
+            seconds: dict[str, dict[str, float]] = {}
+            for role, party in ROLES.items():
+                (path,) = (Path(folder) / party / "runs").glob("*/result.json")
+                phases = read_result(path.read_bytes()).phases
+                seconds[role] = {phase.name: phase.seconds for phase in phases if phase.party == party}
             measured[name].append({"seconds": seconds, "usages": usages})
     figures: dict[str, Any] = {"rows": rows, "turns": turns}
     for name, each in measured.items():
@@ -163,11 +167,6 @@ def audit_cost(rows: int, *, seed: int = 1, turns: int = TURNS) -> dict[str, Any
     figures["share"] = {role: figures["recording"] + figures["attacking"][role] for role in ROLES}
     figures["a fifth at most"] = max(figures["share"].values()) <= FIFTH
     return figures
-
-
-def _phases(home: Path, party: str) -> dict[str, float]:
-    (path,) = (home / "runs").glob("*/result.json")
-    return {phase.name: phase.seconds for phase in read_result(path.read_bytes()).phases if phase.party == party}
 
 
 def experiment(

@@ -1,14 +1,18 @@
 """The label-leakage benchmark's page: the paper's tables and figures beside ours, the frontiers, the claims."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from operator import ge, gt, le
 
 from tallystick_experiments.label_leakage import paper
 from tallystick_experiments.label_leakage.paper import LEAK
 from tallystick_experiments.label_leakage.scenarios import BY_ROWS, DEPTHS, FRONTIERS, NORMALISED, PLAIN, depth, point
 from tallystick_experiments.page import Benchmark, Cell, Curve, ResultTable, Series, counted, seed_count, seeds_of
+from tallystick_experiments.pivot import LineCell, Pivot, mean
 from tallystick_experiments.stats import Row, Spread, at, change, distinct, groups, over_seeds, spread
 
 HIDDEN_ENOUGH = 0.55
+HOLDS = {">=": ge, ">": gt, "<=": le}
 METRICS = {
     "test_auc": "test AUC",
     LEAK: "leak AUC, spectral on embeddings",
@@ -16,7 +20,6 @@ METRICS = {
     "spectral-gradient": "leak AUC, spectral on gradients",
     "layers": "leak AUC, spectral by layer",
 }
-ByName = dict[str, list[Row]]
 _guess = at("attacks", "spectral-embedding", "chance_symmetric_auc")  # as every attack's that is told nothing
 _PICTURES = (
     "The paper's figures are pictures: only what its text states can be set beside ours. Figures 3 and 6 do not say which "
@@ -34,40 +37,97 @@ _NORMALISED = (
 
 
 def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
-    """Show the rows of ``sweep.run``."""
+    """Show the rows of ``sweep.experiment``."""
     by_name, parts, data = groups(rows, "name"), about["parts"], about["data"]
-    frontiers = [at for at in FRONTIERS if ("frontier-large" if at else "frontier") in parts]
+    frontiers = {
+        batch: points
+        for batch in FRONTIERS
+        if ("frontier-large" if batch else "frontier") in parts and (points := _points(batch, by_name))
+    }
     seconds = sum(row["seconds"] for row in rows)
-    figures = [part.removeprefix("figure-") for part in parts if part.startswith("figure-")]
+    panels = {
+        f"{number}{letter}": panel
+        for part in parts
+        if part.startswith("figure-")
+        for number in [part.removeprefix("figure-")]
+        for letter, panel in paper.FIGURES[number].items()
+    }
+    cuts = [{**row, "below": below} for below in DEPTHS for row in by_name.get(depth(below), [])] if "depth" in parts else []
+    bounds = [{**row, "plain_name": row["name"].removesuffix(BY_ROWS)} for row in rows if "bound" in parts and "by_rows" in row]
+    components = [
+        {**row, "component": str(number), "auc": auc} for row in rows for number, auc in enumerate(row["components"], start=1)
+    ]
     return Benchmark(
         title=f"Label leakage on {data['name']}: {data['rows']:,} rows, {seed_count(rows)}",
         tables=[
-            table
-            for table in (
-                *([_claims(by_name)] if "claims" in parts else []),
-                *(_paper_table(part.removeprefix("table-"), by_name) for part in parts if part.startswith("table-")),
-                _stated(figures, by_name),
-                *(table for at in frontiers for table in (_frontier(at, by_name), _prices(at, by_name))),
-                *([_depth(by_name)] if "depth" in parts else []),
-                *([_bound(by_name)] if "bound" in parts else []),
-                _components(by_name),
-                _scenarios(by_name),
-            )
-            if table.rows
+            *([_claims(by_name)] if "claims" in parts else []),
+            *(_paper_table(part.removeprefix("table-"), by_name) for part in parts if part.startswith("table-")),
+            ResultTable(
+                name="Figures: numbers that the text states",
+                note="The only numbers that the paper's text gives for its figures; here after the last epoch.",
+                columns=["panel", "scenario", "what", "paper, about", "here"],
+                rows=[
+                    [number, name, METRICS[metric], value, last(by_name[name], metric)]
+                    for number, panel in panels.items()
+                    for metric, value in panel.stated.items()
+                    for name in _shown(panel, by_name)
+                ],
+            ),
+            *(
+                table
+                for batch, points in frontiers.items()
+                for table in (
+                    every_attack(
+                        f"Distance correlation, {_batch(batch)}",
+                        {"penalty and weight": "point"},
+                        points,
+                        "Leak AUCs are max(a, 1 - a) per batch.",
+                    ),
+                    _prices(batch, points, by_name),
+                )
+            ),
+            every_attack(
+                "Depth of the cut", {"layers below": "below"}, cuts, "Layers below the cut, of seven and the output; no defence."
+            ),
+            BOUND.table(bounds),
+            Pivot(
+                name="Where the label sits",
+                note="AUC of the cut embeddings' principal components, each by itself: the spectral attack reads the first.",
+                rows={"scenario": "name"},
+                columns="component",
+                figure="auc",
+            ).table(components),
+            every_attack(
+                "Every scenario", {"scenario": "name"}, rows, "Leak AUCs of the last epoch's steps, max(a, 1 - a) per batch."
+            ),
         ],
         curves=[
+            *(_panel(number, panel, by_name) for number, panel in panels.items()),
             *(
-                _panel(f"{number}{letter}", panel, by_name)
-                for number in figures
-                for letter, panel in paper.FIGURES[number].items()
+                Curve(
+                    name=f"What distance correlation buys, {_batch(batch)}",
+                    x=METRICS[LEAK],
+                    y="test AUC",
+                    series=[
+                        Series.of(
+                            title,
+                            [
+                                (leak.value, spread(map(test_auc, of)).value)
+                                for of in groups(of_title, "point").values()
+                                if (leak := last(of, LEAK)) is not None
+                            ],
+                        )
+                        for title, of_title in groups(points, "title").items()
+                    ],
+                )
+                for batch, points in frontiers.items()
             ),
-            *(_trade(at, by_name) for at in frontiers),
         ],
         notes=[
             "Small figures below a mean are Student's 95 % interval of it over seeds."
             + (" One seed gives none." if len(distinct(rows, "seed")) < 2 else ""),
             f"Leak AUCs are symmetric per batch, max(a, 1 - a): a pure guess scores {spread(map(_guess, rows)).value:.3f} here.",
-            *(_PICTURES if figures else ()),
+            *(_PICTURES if panels else ()),
             _STEPS["paper" if data.get("papers_steps") else "scaled"],
             *(_NORMALISED if any(NORMALISED in name for name in by_name) else ()),
             "Layers above the cut are the label party's: their AUC is no leak.",
@@ -82,9 +142,8 @@ def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
     )
 
 
-def test_auc(row: Row) -> float:
-    """After the last epoch."""
-    return float(row["epochs"][-1]["test_auc"])
+test_auc: Callable[[Row], float] = at("epochs", -1, "test_auc")
+"""After the last epoch."""
 
 
 def after_epoch(metric: str, epoch: int) -> Callable[[Row], float]:
@@ -106,13 +165,7 @@ def last(rows: Sequence[Row], metric: str) -> Spread | None:
     return over_seeds(rows, at("attacks", metric, "symmetric_auc"))
 
 
-def _attacks(runs: Sequence[Sequence[Row]]) -> list[str]:
-    """Attacks that every seed's run of some scenario has."""
-    names = (name for rows in runs for name in rows[0]["attacks"] if all(name in row["attacks"] for row in rows))
-    return list(dict.fromkeys(names))
-
-
-def _claims(found: ByName) -> ResultTable:
+def _claims(found: Mapping[str, list[Row]]) -> ResultTable:
     """Check the paper's claims as inequalities: the means must hold them."""
     bare, defended = found["none"], found["marvell 8"]
     claims: list[tuple[str, Spread | None, str, float]] = [
@@ -126,17 +179,13 @@ def _claims(found: ByName) -> ResultTable:
         claims.append((f"Marvell s = 8: {attack} on gradients", last(defended, attack), "<=", 0.6))
     claims.append(("Marvell s = 8: spectral on embeddings stays", last(defended, LEAK), ">", 0.6))
     rows: list[list[Cell]] = [
-        [what, measured, f"{relation} {wanted:g}", measured is not None and _holds(measured.value, relation, wanted)]
+        [what, measured, f"{relation} {wanted:g}", measured is not None and HOLDS[relation](measured.value, wanted)]
         for what, measured, relation, wanted in claims
     ]
     return ResultTable(name="The paper's claims", columns=["what", "leak AUC", "wanted", "holds"], rows=rows)
 
 
-def _holds(value: float, relation: str, wanted: float) -> bool:
-    return {">=": value >= wanted, ">": value > wanted, "<=": value <= wanted}[relation]
-
-
-def _paper_table(number: str, found: ByName) -> ResultTable:
+def _paper_table(number: str, found: Mapping[str, list[Row]]) -> ResultTable:
     """Return the paper's figures beside ours; for test AUC also the distance from weight 0, with the same seed."""
     table = paper.TABLES[number]
     metrics = list(dict.fromkeys(metric for row in table.rows for metric in row.printed))
@@ -161,122 +210,86 @@ def _paper_table(number: str, found: ByName) -> ResultTable:
     )
 
 
-def _shown(panel: paper.Panel, found: ByName) -> list[str]:
+def _shown(panel: paper.Panel, found: Mapping[str, list[Row]]) -> list[str]:
     """List a panel's scenarios in both networks, if they were run."""
     return [each for name in panel.scenarios for each in (name, name + NORMALISED) if each in found]
 
 
-def _stated(numbers: Sequence[str], found: ByName) -> ResultTable:
-    return ResultTable(
-        name="Figures: numbers that the text states",
-        note="The only numbers that the paper's text gives for its figures; here after the last epoch.",
-        columns=["panel", "scenario", "what", "paper, about", "here"],
-        rows=[
-            [f"{number}{letter}", name, METRICS[metric], value, last(found[name], metric)]
-            for number in numbers
-            for letter, panel in paper.FIGURES[number].items()
-            for metric, value in panel.stated.items()
-            for name in _shown(panel, found)
-        ],
+def _points(batch: str, found: Mapping[str, list[Row]]) -> list[Row]:
+    """Give a frontier's rows, with the form and the weight that each is of."""
+    return [
+        {**row, "form": form, "weight": weight, "title": title, "point": f"{title} {weight:g}"}
+        for form, weights in FRONTIERS[batch].items()
+        for title in [form.format("").strip().replace(" ,", ",")]
+        for weight in weights
+        for row in found.get(point(form, weight, batch), [])
+    ]
+
+
+def _batch(batch: str) -> str:
+    return batch.removeprefix(", ") or "the sweep's batch"
+
+
+def attacks_of(rows: Iterable[Row], *fields: str) -> dict[str, LineCell]:
+    """Show every attack that each seed's run of some scenario has."""
+    runs = groups(rows, *fields).values()
+    names = (name for of in runs for name in of[0]["attacks"] if all(name in row["attacks"] for row in of))
+    return {name: partial(last, metric=name) for name in dict.fromkeys(names)}
+
+
+def every_attack(name: str, line: Mapping[str, str], rows: Sequence[Row], note: str) -> ResultTable:
+    """Show the test AUC of each scenario, and what every attack found."""
+    return Pivot(name=name, note=note, rows=line, shown={"test AUC": mean(test_auc), **attacks_of(rows, *line.values())}).table(
+        rows
     )
 
 
-def _points(at: str, found: ByName) -> Iterator[tuple[str, str, float, list[Row]]]:
-    """Yield a frontier's form, its title, a weight, and its runs."""
-    for form, weights in FRONTIERS[at].items():
-        for weight in weights:
-            if rows := found.get(point(form, weight, at)):
-                yield form, form.format("").strip().replace(" ,", ","), weight, rows
-
-
-def _batch(at: str) -> str:
-    return at.removeprefix(", ") or "the sweep's batch"
-
-
-def _leaks(rows: Sequence[Row], attacks: Sequence[str]) -> list[Spread | None]:
-    return [last(rows, name) for name in attacks]
-
-
-def _frontier(at: str, found: ByName) -> ResultTable:
-    """Per form and weight: what it costs and what still leaks."""
-    points = [(f"{title} {weight:g}", rows) for _, title, weight, rows in _points(at, found)]
-    note = "Leak AUCs are max(a, 1 - a) per batch."
-    return _by_scenario(f"Distance correlation, {_batch(at)}", "penalty and weight", points, note)
-
-
-def _prices(at: str, found: ByName) -> ResultTable:
-    """Return the smallest weight of each form that hides from the spectral attack."""
-    points = list(_points(at, found))
-    attacks = _attacks([rows for *_, rows in points])
-    base = found.get(point(PLAIN, 0.0, at), [])  # the paper's network without a defence, whatever the form's own network
-    cheapest: dict[str, tuple[str, float, list[Row]]] = {}
-    for form, title, weight, rows in points:
-        leak = last(rows, LEAK)
+def _prices(batch: str, points: Sequence[Row], found: Mapping[str, list[Row]]) -> ResultTable:
+    """Show the smallest weight of each form that hides from the spectral attack."""
+    base = found.get(point(PLAIN, 0.0, batch), [])  # the paper's network without a defence, whatever the form's own network
+    cheapest: dict[str, list[Row]] = {}
+    for (form, weight), of in groups(points, "form", "weight").items():
+        leak = last(of, LEAK)
         if base and weight and leak is not None and leak.value <= HIDDEN_ENOUGH:
-            cheapest.setdefault(form, (title, weight, rows))
-    return ResultTable(
-        name=f"Price of hiding, {_batch(at)}",
+            cheapest.setdefault(form, of)
+    return Pivot(
+        name=f"Price of hiding, {_batch(batch)}",
         note="Of each form, the smallest weight that brings the spectral attack on embeddings to 0.55, and what it costs against "
         "the paper's network without a defence, same seed.",
-        columns=["penalty and weight", "test AUC, change", "test AUC", *attacks],
-        rows=[
-            [f"{title} {weight:g}", change(rows, base, test_auc), over_seeds(rows, test_auc), *_leaks(rows, attacks)]
-            for title, weight, rows in cheapest.values()
-        ],
-    )
+        rows={"penalty and weight": "point"},
+        shown={
+            "test AUC, change": lambda of: change(of, base, test_auc),
+            "test AUC": mean(test_auc),
+            **attacks_of(points, "point"),
+        },
+    ).table(row for of in cheapest.values() for row in of)
 
 
-def _depth(found: ByName) -> ResultTable:
-    cuts = [(below, rows) for below in DEPTHS if (rows := found.get(depth(below)))]
-    return _by_scenario("Depth of the cut", "layers below", cuts, "Layers below the cut, of seven and the output; no defence.")
+def _by_rows(which: str, what: str) -> LineCell:
+    if what == "leak less AUC":
+        return mean(lambda row: row["by_rows"][which]["leak"] - row["by_rows"][which]["auc"])
+    return mean(at("by_rows", which, what.lower()))
 
 
-def _bound(found: ByName) -> ResultTable:
-    """Compare the network's AUC with the leak, on rows that it learnt from and on rows that it did not."""
-    cells: list[list[Cell]] = []
-    for name, rows in ((name, rows) for name, rows in found.items() if "by_rows" in rows[0]):
-        line: list[Cell] = [name.removesuffix(BY_ROWS)]
-        for which in ("training", "test"):
-            leak, auc = (at("by_rows", which, figure) for figure in ("leak", "auc"))
-            line += [over_seeds(rows, leak), over_seeds(rows, auc), spread(leak(row) - auc(row) for row in rows)]
-        cells.append(line)
-    return ResultTable(
-        name="The leak beside the network's AUC, by rows",
-        note="After the last epoch. Leak: the spectral attack on cut embeddings. Training rows are judged by their true labels, "
-        "also where label DP replaced them.",
-        columns=[
-            "scenario",
-            *(f"{which} rows, {what}" for which in ("training", "test") for what in ("leak", "AUC", "leak less AUC")),
-        ],
-        rows=cells,
-    )
+BOUND = Pivot(
+    name="The leak beside the network's AUC, by rows",
+    note="After the last epoch. Leak: the spectral attack on cut embeddings. Training rows are judged by their true labels, also "
+    "where label DP replaced them.",
+    rows={"scenario": "plain_name"},
+    shown={
+        f"{which} rows, {what}": _by_rows(which, what)
+        for which in ("training", "test")
+        for what in ("leak", "AUC", "leak less AUC")
+    },
+)
 
 
 def _by_place(rows: Sequence[Row], kind: str) -> list[Spread]:
-    """Over seeds, the figures of each layer or component."""
+    """Average the figures of each layer over seeds."""
     return [spread(values) for values in zip(*(row[kind] for row in rows), strict=True)]
 
 
-def _components(found: ByName) -> ResultTable:
-    rows: list[list[Cell]] = [[name, *_by_place(runs, "components")] for name, runs in found.items() if runs[0]["components"]]
-    note = "AUC of the cut embeddings' principal components, each by itself: the spectral attack reads the first."
-    columns = ["scenario", *(str(number) for number in range(1, len(rows[0]) if rows else 1))]
-    return ResultTable(name="Where the label sits", note=note, columns=columns, rows=rows)
-
-
-def _scenarios(found: ByName) -> ResultTable:
-    note = "Leak AUCs of the last epoch's steps, max(a, 1 - a) per batch."
-    return _by_scenario("Every scenario", "scenario", list(found.items()), note)
-
-
-def _by_scenario(name: str, first: str, named: Sequence[tuple[Cell, list[Row]]], note: str) -> ResultTable:
-    """Of each scenario the test AUC, and what every attack found."""
-    attacks = _attacks([rows for _, rows in named])
-    cells = [[title, over_seeds(rows, test_auc), *_leaks(rows, attacks)] for title, rows in named]
-    return ResultTable(name=name, note=note, columns=[first, "test AUC", *attacks], rows=cells)
-
-
-def _panel(number: str, panel: paper.Panel, found: ByName) -> Curve:
+def _panel(number: str, panel: paper.Panel, found: Mapping[str, list[Row]]) -> Curve:
     """By layer, or by epoch."""
     series = []
     for name in _shown(panel, found):
@@ -292,18 +305,4 @@ def _panel(number: str, panel: paper.Panel, found: ByName) -> Curve:
         x="layer (the cut is after the fifth)" if panel.metric == "layers" else "epoch",
         y=METRICS[panel.metric],
         series=series,
-    )
-
-
-def _trade(at: str, found: ByName) -> Curve:
-    lines: dict[str, list[tuple[float, float]]] = {}
-    for _, title, _, rows in _points(at, found):
-        leak = last(rows, LEAK)
-        if leak is not None:
-            lines.setdefault(title, []).append((leak.value, spread(map(test_auc, rows)).value))
-    return Curve(
-        name=f"What distance correlation buys, {_batch(at)}",
-        x=METRICS[LEAK],
-        y="test AUC",
-        series=[Series.of(title, points) for title, points in lines.items()],
     )

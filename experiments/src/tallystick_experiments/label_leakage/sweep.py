@@ -4,6 +4,7 @@ Every scenario that the chosen parts need is trained once per seed; ``page.py`` 
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import ceil, log2
 from pathlib import Path
 from typing import Annotated
@@ -12,8 +13,8 @@ from typer import Option
 
 from tallystick.errors import ConfigError
 from tallystick_experiments.catalogue.clicks import TEST_SHARE, encode_clicks, read_clicks
-from tallystick_experiments.catalogue.table import SplitData, TwoPartyTable
-from tallystick_experiments.command import seeds_option, several
+from tallystick_experiments.catalogue.table import SplitData
+from tallystick_experiments.command import GROUP, seeds_option, several
 from tallystick_experiments.experiment import Experiment
 from tallystick_experiments.grid import Latest, grid
 from tallystick_experiments.label_leakage import paper
@@ -26,6 +27,25 @@ from tallystick_experiments.stats import Row
 _PAPER_ROWS = 1_000_000  # from here on the paper's own batch and step size
 UPDATES_PER_EPOCH = 140
 UPDATES = 1500  # of the paper's training: 3 epochs of a tenth of Criteo
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepOptions:
+    """How the networks are trained."""
+
+    papers_steps: Annotated[
+        bool,
+        Option(
+            "--papers-steps",
+            help="Adam 1e-4, 1,500 updates and numbers in [0, 1], as in the paper, and its network alone.",
+        ),
+    ] = False
+    epochs: Annotated[int | None, Option(help="Of every training run but those at batch 8,192; 3 if left out.", min=1)] = None
+    batch_size: Annotated[int | None, Option(help="Rows per step; scaled to the file if left out.", min=2)] = None
+    learning_rate: Annotated[float | None, Option(help="Of Adam; scaled to the file if left out.")] = None
+
+
+USUAL = StepOptions()
 
 
 def plan_for(
@@ -69,16 +89,7 @@ def experiment(
     scenario: Annotated[
         list[str] | None, Option(help="One scenario by its name, such as none; may be repeated. With --only, of its parts.")
     ] = None,
-    papers_steps: Annotated[
-        bool,
-        Option(
-            "--papers-steps",
-            help="Adam 1e-4, 1,500 updates and numbers in [0, 1], as in the paper, and its network alone.",
-        ),
-    ] = False,
-    epochs: Annotated[int | None, Option(help="Of every training run but those at batch 8,192; 3 if left out.", min=1)] = None,
-    batch_size: Annotated[int | None, Option(help="Rows per step; scaled to the file if left out.", min=2)] = None,
-    learning_rate: Annotated[float | None, Option(help="Of Adam; scaled to the file if left out.")] = None,
+    steps: Annotated[StepOptions, GROUP] = USUAL,
     limit: Annotated[int | None, Option(help="Draw so many rows at random.")] = None,
     min_count: int = 10,
 ) -> Experiment:
@@ -91,7 +102,7 @@ def experiment(
     table, names = read_clicks(data, limit=limit), scenario or []
     parts_chosen = _chosen(only, table.name) if only or not names else []
     rows = table.frame.height
-    plan = plan_for(rows, papers_steps=papers_steps, epochs=epochs, batch_size=batch_size, learning_rate=learning_rate)
+    plan, papers_steps = plan_for(rows, **vars(steps)), steps.papers_steps
     about = {
         "name": table.name,
         "rows": rows,
@@ -105,10 +116,14 @@ def experiment(
     offered = list(dict.fromkeys(name for part in parts_chosen for name in parts(papers=papers_steps)[part])) or list(every)
     if unknown := sorted(set(names) - set(offered)):
         raise ConfigError(f"bench label-leakage: unknown scenario {', '.join(unknown)}; choose from {', '.join(offered)}")
-    encoded = Latest(_encoded)
+
+    @Latest
+    def encoded(rate: float | None, seed: int) -> SplitData:
+        clicks = table if rate is None else balanced(table, rate, seed=seed)
+        return encode_clicks(clicks, seed=seed, min_count=min_count, unit_numbers=papers_steps)
 
     def trial(name: str, seed: int) -> Row:
-        clicks = encoded(table, every[name].positive_rate, min_count=min_count, unit_numbers=papers_steps, seed=seed)
+        clicks = encoded(every[name].positive_rate, seed)
         return run_scenario(every[name], clicks, plan=plan, seed=seed)
 
     # one share of positives is encoded at a time
@@ -131,9 +146,3 @@ def _chosen(only: Sequence[str], data: str) -> list[str]:
     if data == "avazu" and not only:
         return [part for part in parts() if part.startswith("table-") and part not in elsewhere]
     return [part for part in parts() if (part in only if only else part not in elsewhere)]
-
-
-def _encoded(table: TwoPartyTable, rate: float | None, *, seed: int, min_count: int, unit_numbers: bool) -> SplitData:
-    """Encode the table with this share of positives, its own if None."""
-    clicks = table if rate is None else balanced(table, rate, seed=seed)
-    return encode_clicks(clicks, seed=seed, min_count=min_count, unit_numbers=unit_numbers)

@@ -1,6 +1,7 @@
 """bench quality: methods compared on tables, or the audits of some of them."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -8,11 +9,24 @@ from typer import Option
 
 from tallystick.errors import ConfigError
 from tallystick_experiments.catalogue.public import MOST_ROWS, own_table
-from tallystick_experiments.command import seeds_option, several
+from tallystick_experiments.command import GROUP, seeds_option, several
 from tallystick_experiments.experiment import Experiment
 from tallystick_experiments.quality import leaks as audits
 from tallystick_experiments.quality import sweep
 from tallystick_experiments.quality.methods import USUAL
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnFile:
+    """A table of the user's own."""
+
+    table: Annotated[Path | None, Option(help="A table of your own, CSV or Parquet.")] = None
+    label: Annotated[str, Option(help="The column of --table that is predicted.")] = ""
+    key: Annotated[str | None, Option("--id", help="The column of --table that names rows; it is no feature.")] = None
+    time: Annotated[str | None, Option(help="The column of --table by which rows are split, the newest for test.")] = None
+
+
+NO_FILE = OwnFile()
 
 
 def experiment(
@@ -23,10 +37,7 @@ def experiment(
     tables: Annotated[
         Sequence[str], several("Tables, with commas between; or held-out, or by-time; all but these if left out.")
     ] = (),
-    table: Annotated[Path | None, Option(help="A table of your own, CSV or Parquet.")] = None,
-    label: Annotated[str, Option(help="The column of --table that is predicted.")] = "",
-    key: Annotated[str | None, Option("--id", help="The column of --table that names rows; it is no feature.")] = None,
-    time: Annotated[str | None, Option(help="The column of --table by which rows are split, the newest for test.")] = None,
+    own: Annotated[OwnFile, GROUP] = NO_FILE,
     methods: Annotated[Sequence[str], several("Methods, with commas between; all but TabM if left out.")] = (),
     seeds: Annotated[Sequence[int], seeds_option("Seeds per table and method.")] = range(1, 6),
     rows: Annotated[int, Option(help="Rows that are drawn from a larger table.", min=100)] = MOST_ROWS,
@@ -37,30 +48,14 @@ def experiment(
     ] = False,
 ) -> Experiment:
     """Compare on tables of the catalogue or one's own, or audit; raises ConfigError for options that do not go together."""
-    if table is None and (label or key or time):
+    if own.table is None and (own.label or own.key or own.time):
         raise ConfigError("--label, --id, --time: name columns of --table; give a table, or leave them out")
-    if leaks and table is not None:
-        raise ConfigError(f"--leaks: audits tables of the catalogue; leave --table {table} out, or --leaks")
+    if leaks and own.table is not None:
+        raise ConfigError(f"--leaks: audits tables of the catalogue; leave --table {own.table} out, or --leaks")
+    more = {"most_rows": rows, "noise_columns": noise_columns}
     if leaks:
-        method_names = methods or audits.USUAL
-        return audits.experiment(
-            tables or ["breast"],
-            data,
-            methods=method_names,
-            seeds=seeds,
-            most_rows=rows,
-            noise_columns=noise_columns,
-        )
-    own = own_table(table, label=label, key=key, time=time) if table is not None else None
-    table_names = sweep.tables_of(tables, data) if own is None or tables else []
-    method_names = methods or list(USUAL)
-    return sweep.experiment(
-        data=data,
-        tables=table_names,
-        own=own,
-        methods=method_names,
-        seeds=seeds,
-        most_rows=rows,
-        noise_columns=noise_columns,
-        device=device,
-    )
+        return audits.experiment(tables or ["breast"], data, methods=methods or audits.USUAL, seeds=seeds, **more)
+    mine = None if own.table is None else own_table(own.table, label=own.label, key=own.key, time=own.time)
+    names = sweep.tables_of(tables, data) if mine is None or tables else []
+    methods = methods or list(USUAL)
+    return sweep.experiment(data=data, tables=names, own=mine, methods=methods, seeds=seeds, device=device, **more)

@@ -48,12 +48,18 @@ ByMethod = Mapping[str, Sequence[Row]]  # of one table
 def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
     """Show the rows of ``sweep.run``."""
     by_table = {name: groups(of, "method") for name, of in groups(rows, "table").items()}
-    tables = {name: (by_table[name], _metric(of)) for name, of in about["data"].items()}
+    tables = {name: (by_table[name], "rmse" if of["target"] == "regression" else "auc") for name, of in about["data"].items()}
     methods = {name: title for name, title in SHOWN.items() if any(name in of for of in by_table.values())}
-    gaps = {name: _gaps(tables, *both) for name, both in BEHIND.items()}
+    gaps = {
+        name: {table: gap for table, of in tables.items() if (gap := _gap(*of, *both)) is not None}
+        for name, both in BEHIND.items()
+    }
+    subject = "A split network beside gradient boosting on the joined table"
+    if "unmatched" in methods and "default" not in methods:
+        subject = "Rows without a partner's row beside own columns alone"
     by_time = [name for name, of in about["data"].items() if of.get("by_time")]
     return Benchmark(
-        title=f"{_subject(methods)}: {counted(len(tables), 'table')}, {counted(len(distinct(rows, 'seed')), 'seed')}",
+        title=f"{subject}: {counted(len(tables), 'table')}, {counted(len(distinct(rows, 'seed')), 'seed')}",
         tables=[
             _figures(about["data"], tables, methods, gaps),
             *_seed_by_seed(tables, methods),
@@ -65,7 +71,13 @@ def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
                 x="table, by its number above",
                 y="ahead",
                 series=[
-                    Series.of(title, [(number, _ahead(*of, name)) for number, of in enumerate(tables.values(), 1)])
+                    Series.of(
+                        title,
+                        [
+                            (number, None if (gap := _gap(*of, name, "boosting")) is None else -100 * gap)
+                            for number, of in enumerate(tables.values(), 1)
+                        ],
+                    )
                     for name, title in methods.items()
                     if name != "boosting"
                 ],
@@ -88,16 +100,6 @@ def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
     )
 
 
-def _subject(methods: Mapping[str, str]) -> str:
-    if "unmatched" in methods and "default" not in methods:
-        return "Rows without a partner's row beside own columns alone"
-    return "A split network beside gradient boosting on the joined table"
-
-
-def _metric(about: Row) -> str:
-    return "rmse" if about["target"] == "regression" else "auc"
-
-
 def behind(metric: str, ours: float, theirs: float) -> float:
     """Return how far behind a figure is, negative if ahead: AUC as a difference, RMSE relatively."""
     return (ours - theirs) / theirs if metric == "rmse" else theirs - ours
@@ -107,17 +109,6 @@ def _gap(found: ByMethod, metric: str, ours: str, theirs: str) -> float | None:
     """Return how far the mean of one method is behind another's; None if either was not run."""
     both = [over_seeds(found.get(name, []), "value") for name in (ours, theirs)]
     return None if both[0] is None or both[1] is None else behind(metric, both[0].value, both[1].value)
-
-
-def _gaps(tables: Mapping[str, tuple[ByMethod, str]], ours: str, rival: str) -> dict[str, float]:
-    """By table, how far one method is behind another."""
-    gaps = {name: _gap(of, metric, ours, rival) for name, (of, metric) in tables.items()}
-    return {name: gap for name, gap in gaps.items() if gap is not None}
-
-
-def _ahead(found: ByMethod, metric: str, method: str) -> float | None:
-    gap = _gap(found, metric, method, "boosting")
-    return None if gap is None else -100 * gap
 
 
 def count_within(ours: str, rival: str, gaps: Sequence[tuple[str, float]]) -> str:
@@ -179,10 +170,6 @@ def _seed_by_seed(tables: Mapping[str, tuple[ByMethod, str]], methods: Mapping[s
     ]
 
 
-def _megabytes(row: Row) -> float | None:
-    return None if row.get("crossing_bytes") is None else row["crossing_bytes"] / 1e6
-
-
 def _cost_table(tables: Mapping[str, tuple[ByMethod, str]], methods: Mapping[str, str]) -> list[ResultTable]:
     """Return how long each method takes; if networks with and without gradients are side by side, what crosses too."""
     both_kinds = [name for name in ("default", "no-gradients") if name in methods]
@@ -194,7 +181,10 @@ def _cost_table(tables: Mapping[str, tuple[ByMethod, str]], methods: Mapping[str
         if "tabm" in methods:
             note += " TabM's are of the device that the command names, beside other runs on it."
         return [ResultTable(name="Seconds", columns=["table", *methods.values()], rows=seconds, note=note)]
-    prices: Mapping[str, Figure] = {"MB that cross": _megabytes, "seconds": "seconds"}
+    prices: Mapping[str, Figure] = {
+        "MB that cross": lambda row: None if row.get("crossing_bytes") is None else row["crossing_bytes"] / 1e6,
+        "seconds": "seconds",
+    }
     cells: list[list[Cell]] = []
     for name, (found, _) in tables.items():
         price = change(found.get("no-gradients", []), found.get("default", []), "value")

@@ -24,7 +24,7 @@ from typer import Option
 
 from tallystick.config.sections import BinaryTarget, MulticlassTarget, TargetConfig
 from tallystick.defenses.chain import Defenses, EmbeddingDefenses, chain, embedding_chain
-from tallystick.defenses.defense_table import DEFENSES
+from tallystick.defenses.defense_table import DEFENSES, defense_named, installed_methods
 from tallystick.defenses.distance_correlation import squared_distance_correlation
 from tallystick.defenses.noise import NoiseStream
 from tallystick.errors import TallystickError
@@ -42,7 +42,8 @@ BINARY, MULTICLASS = BinaryTarget(), MulticlassTarget(type="multiclass", classes
 CASES: dict[str, tuple[dict[str, Any], TargetConfig]] = {
     **{
         method: ({"method": method, **defense.usual}, BINARY if "binary" in defense.targets else MULTICLASS)
-        for method, defense in DEFENSES.items()
+        for method in (*DEFENSES, *installed_methods())
+        if (defense := defense_named(method)) is not None
     },
     "marvell, dynamic": ({"method": "marvell", "max_sum_kl": 0.16}, BINARY),
     "distance-correlation, 10 classes": ({"method": "distance-correlation", "weight": 0.3}, MULTICLASS),
@@ -62,7 +63,9 @@ def run(
     step_ms = _milliseconds(step, turns)
     defenses = {}
     for name, (keys, target) in CASES.items():
-        defense = DEFENSES[keys["method"]](**{key: value for key, value in keys.items() if key != "method"})
+        of_class = defense_named(keys["method"])
+        assert of_class is not None, "it was found by this name"
+        defense = of_class(**{key: value for key, value in keys.items() if key != "method"})
         defense_chain, hiding = chain([defense], target=target.type), embedding_chain([defense])
         work = _hiding(hiding, rows, width, seed) if hiding else _application(defense_chain, rows, width, target, seed)
         milliseconds = _milliseconds(work, turns)

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from tallystick.defenses.gradient_compression import GradientCompression
 from tallystick.errors import ConfigError
+from tallystick_experiments.defenses.gradient_compression import GradientCompression
 
 ANY = torch.Generator()
 sizes = st.sampled_from([-2.0, -0.5, 0.0, 0.25, 2.0, 3.0])

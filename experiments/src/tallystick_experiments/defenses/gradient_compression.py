@@ -12,7 +12,10 @@ from torch import Tensor
 
 from tallystick.defenses.checks import check_between, check_gradients
 from tallystick.defenses.defense import Defense, Fraction, Guarantee, Stage
+from tallystick.defenses.known_attacks import ReadBy
 from tallystick.defenses.noise import Randomness
+
+READ_BY = ReadBy(attack="surrogate-top", auc=0.999)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,5 +60,6 @@ class GradientCompression(Defense):
     def guarantee(self) -> Guarantee:
         """Say that there is none."""
         return Guarantee(
-            text=f"no formal guarantee: of each batch's cut gradients the largest coordinates are sent, {self.keep:g} of all"
+            text=f"no formal guarantee: of each batch's cut gradients the largest coordinates are sent, {self.keep:g} of all; "
+            f"{READ_BY.sentence}"
         )

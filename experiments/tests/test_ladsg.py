@@ -12,13 +12,13 @@ from torch import Tensor
 from tallystick.config.contract import Contract, parse_contract
 from tallystick.dataset.dataset import Labels
 from tallystick.dataset.intersection import IntersectionDataset
-from tallystick.defenses.ladsg import Ladsg, SimilarGradients
 from tallystick.errors import ConfigError, DataError
 from tallystick.evaluation.boosting import cross_fitted
 from tallystick.job.phases.defense import RunDefense
 from tallystick.run_folder.folder import RunFolder
 from tallystick.tables.features import Features
 from tallystick.tables.target import LabelCoder
+from tallystick_experiments.defenses.ladsg import Ladsg, SimilarGradients
 
 ANY = torch.Generator()
 
