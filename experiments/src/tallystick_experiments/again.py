@@ -26,9 +26,10 @@ import typer
 from tallystick.compute.threads import limited_threads
 from tallystick.errors import ConfigError, DataError
 from tallystick_experiments.app import every_command
-from tallystick_experiments.command import command_of, is_declaration, options_of, read_option
+from tallystick_experiments.command import command_of, is_declaration
 from tallystick_experiments.experiment import Experiment
 from tallystick_experiments.grid import Trial
+from tallystick_experiments.options import options_of, read_option
 from tallystick_experiments.results import RUNS, rounded
 from tallystick_experiments.stats import Row
 from tallystick_experiments.tasks import declared

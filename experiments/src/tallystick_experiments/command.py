@@ -4,9 +4,8 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 from rich.console import Console
@@ -16,13 +15,12 @@ from tallystick.cli.options import JsonFlag
 from tallystick.cli.output import LIBRARIES, finish, guarded
 from tallystick.errors import ConfigError, TallystickError
 from tallystick.watcher import Style, Watcher
+from tallystick_experiments.options import ReadOption, called, options_of, parameters_of, read_option
 
 if TYPE_CHECKING:
     from tallystick_experiments.grid import Keeping, Maker
     from tallystick_experiments.page import Benchmark, Cell, ExperimentResult
 
-GROUP = "the options that are fields of this dataclass"
-"""Annotates a parameter whose default says what they usually are."""
 SHOWN_ROWS = 24  # of a table on the terminal
 OutFolder = Annotated[Path | None, typer.Option("--out", help="Write result.json and report.html into this folder.")]
 ResumeFlag = Annotated[bool, typer.Option("--resume", help="Go on with the runs that --out holds.")]
@@ -48,52 +46,6 @@ class Command(NamedTuple):
         module, _, name = self.place.partition(":")
         guarded(lambda: None, as_json="--json" in sys.argv, loads=(*LIBRARIES, module))
         return command_of(getattr(importlib.import_module(module), name))
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReadOption:
-    """An option whose value is made of what the command line says.
-
-    Args:
-        help: of the option.
-        kind: what Typer takes.
-        read: makes the value; raises ValueError for what is none.
-        said: gives what would have said a value, which the help shows of the default.
-        wanted: what an error asks for.
-        least: of a number.
-    """
-
-    help: str
-    kind: type
-    read: Callable[[Any], Any]
-    said: Callable[[Any], Any]
-    wanted: str = ""
-    least: int | None = None
-
-    def value(self, name: str, said: Any) -> Any:
-        """Read the value; raises ConfigError for an unusable one."""
-        try:
-            return self.read(said)
-        except ConfigError:
-            raise
-        except ValueError:
-            raise ConfigError(f"--{name} {said}: must be {self.wanted}") from None
-
-
-def several(help: str, *, of: Callable[[str], Any] = str, separator: str = ",", wanted: str = "") -> ReadOption:
-    """Declare an option that lists values between separators."""
-    return ReadOption(
-        help=help,
-        kind=str,
-        read=lambda text: [of(part.strip()) for part in text.split(separator) if part.strip()],
-        said=lambda values: separator.join(map(str, values)),
-        wanted=wanted,
-    )
-
-
-def seeds_option(help: str = "Runs per row.") -> ReadOption:
-    """Declare an option for the number of seeds, from 1 on."""
-    return ReadOption(help=help, kind=int, read=lambda count: list(range(1, count + 1)), said=len, least=1)
 
 
 def automatic_watcher() -> "Watcher":
@@ -174,46 +126,6 @@ def is_declaration(work: Callable[..., Any]) -> bool:
     return inspect.signature(work).return_annotation is Experiment
 
 
-def parameters_of(work: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """Return the parameters of a command's function, with the fields of its groups beside these."""
-    parameters: dict[str, inspect.Parameter] = {}
-    for each in inspect.signature(work).parameters.values():
-        parameters[each.name] = each
-        for name, hint in _fields(each).items():
-            parameters[name] = each.replace(name=name, annotation=hint, default=getattr(each.default, name))
-    return parameters
-
-
-def called(work: Callable[..., Any], values: Mapping[str, Any]) -> Any:
-    """Call a command's function with values of its parameters and of the fields of its groups."""
-    arguments = dict(values)
-    for name, each in inspect.signature(work).parameters.items():
-        if changes := {field: arguments.pop(field) for field in _fields(each) if field in values}:
-            arguments[name] = replace(each.default, **changes)
-    return work(**arguments)
-
-
-def _fields(parameter: inspect.Parameter) -> dict[str, Any]:
-    """Return the fields of a group of options, and what each is annotated with; none of another parameter."""
-    if GROUP not in getattr(parameter.annotation, "__metadata__", ()):
-        return {}
-    group = get_args(parameter.annotation)[0]
-    hints = get_type_hints(group, include_extras=True)
-    return {field.name: hints[field.name] for field in fields(group)}
-
-
-def options_of(work: Callable[..., Any]) -> dict[str, Any]:
-    """Return the options of a command's function, by the names of its parameters and their fields."""
-    options = {name: _option(parameter) for name, parameter in parameters_of(work).items()}
-    return {name: option for name, option in options.items() if option is not None}
-
-
-def _option(parameter: inspect.Parameter) -> Any:
-    """Return a parameter's annotation, if that makes it an option."""
-    stated = getattr(parameter.annotation, "__metadata__", ())
-    return next((each for each in stated if isinstance(each, ReadOption | typer.models.OptionInfo)), None)
-
-
 def _shown(parameter: inspect.Parameter, option: Any) -> inspect.Parameter:
     """Return a parameter as Typer reads it."""
     if isinstance(option, ReadOption):
@@ -223,11 +135,6 @@ def _shown(parameter: inspect.Parameter, option: Any) -> inspect.Parameter:
             default=option.said(parameter.default) if has_default else parameter.default,
         )
     return parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-
-
-def read_option(option: Any, name: str, said: Any) -> Any:
-    """Read an option's value from the command line; raises ConfigError for an unusable one."""
-    return option.value(name.replace("_", "-"), said) if isinstance(option, ReadOption) else said
 
 
 def finish_bench(found: "ExperimentResult", *, out: Path | None, as_json: bool) -> None:

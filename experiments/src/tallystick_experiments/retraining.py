@@ -14,9 +14,9 @@ from tallystick.errors import ConfigError
 from tallystick.simulation import simulate
 from tallystick.tables.flights import CARRIER_FEATURES, KEY, LABEL, WEATHER_FEATURES, write_flights
 from tallystick.watcher import Silent
-from tallystick_experiments.command import seeds_option
 from tallystick_experiments.experiment import Experiment
 from tallystick_experiments.grid import grid
+from tallystick_experiments.options import seeds_option
 from tallystick_experiments.page import Benchmark, Cell, seeds_of
 from tallystick_experiments.pivot import Pivot, mean
 from tallystick_experiments.stats import Figure, Row, change

@@ -15,9 +15,9 @@ from pydantic_core import to_jsonable_python
 
 from tallystick.compute.task import Engine, TaskFunction, Work
 from tallystick.errors import DataError
-from tallystick_experiments.command import called, parameters_of
 from tallystick_experiments.experiment import Experiment
 from tallystick_experiments.grid import Trial, place_of
+from tallystick_experiments.options import called, parameters_of
 from tallystick_experiments.stats import Row
 
 SAME_FILES = "each machine needs the same files at the same path"

@@ -26,8 +26,8 @@ from tallystick.network.messages import Message
 from tallystick.storage import scratch_folder
 from tallystick.tables.features import FeatureShape
 from tallystick.training.plan import fitting_staleness
-from tallystick_experiments.command import several
 from tallystick_experiments.observed_training import PLAIN_ADAM
+from tallystick_experiments.options import several
 from tallystick_experiments.page import Benchmark, Cell, ExperimentResult, ResultTable
 from tallystick_experiments.speed.slow_link import SlowLink
 from tallystick_experiments.speed.training import Clock, SpeedData, SpeedScenario, modules, train_feature, train_label

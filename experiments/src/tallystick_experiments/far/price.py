@@ -11,9 +11,9 @@ from tallystick.report.leaks import strength
 from tallystick.results import Result
 from tallystick_experiments.audited import audited_table
 from tallystick_experiments.catalogue.public import load_table
-from tallystick_experiments.command import seeds_option, several
 from tallystick_experiments.experiment import Experiment
 from tallystick_experiments.grid import grid
+from tallystick_experiments.options import seeds_option, several
 from tallystick_experiments.page import Benchmark, seeds_of
 from tallystick_experiments.pivot import LineCell, Pivot
 from tallystick_experiments.stats import Row

@@ -29,12 +29,12 @@ from tallystick.models.split import LabelModel
 from tallystick.models.tabular import TabularBottom, TabularTop
 from tallystick.training.single_process import CrossedStep
 from tallystick_experiments.catalogue.ads import read_pair
-from tallystick_experiments.command import several
 from tallystick_experiments.experiment import Experiment
 from tallystick_experiments.feature_leakage.data import split_and_encode
 from tallystick_experiments.feature_leakage.runs import EMBEDDING_WIDTH, HIDDEN
 from tallystick_experiments.grid import grid
 from tallystick_experiments.observed_training import ObservedTraining, TrainingPlan, summed_epoch
+from tallystick_experiments.options import several
 from tallystick_experiments.page import Benchmark, seed_count, seeds_of
 from tallystick_experiments.pivot import Pivot
 from tallystick_experiments.stats import Row

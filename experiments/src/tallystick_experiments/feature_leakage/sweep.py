@@ -13,7 +13,6 @@ from typer import Option
 from tallystick.errors import ConfigError
 from tallystick_experiments.catalogue.ads import read_pair
 from tallystick_experiments.catalogue.table import column_names
-from tallystick_experiments.command import several
 from tallystick_experiments.experiment import Experiment
 from tallystick_experiments.feature_leakage.data import split_and_encode
 from tallystick_experiments.feature_leakage.page import page_of
@@ -21,6 +20,7 @@ from tallystick_experiments.feature_leakage.runs import run_setting
 from tallystick_experiments.feature_leakage.settings import settings
 from tallystick_experiments.grid import Latest, grid
 from tallystick_experiments.observed_training import TrainingPlan
+from tallystick_experiments.options import several
 from tallystick_experiments.stats import Row
 
 

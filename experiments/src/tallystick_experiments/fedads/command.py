@@ -8,10 +8,10 @@ from typing import Annotated
 from typer import Option
 
 from tallystick.errors import ConfigError
-from tallystick_experiments.command import GROUP, seeds_option, several
 from tallystick_experiments.experiment import Experiment
 from tallystick_experiments.fedads import defenses, leaks, unaligned
 from tallystick_experiments.fedads.unaligned_data import ALIGNED
+from tallystick_experiments.options import GROUP, seeds_option, several
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,6 @@ from tallystick.alignment.nearest import nearest
 from tallystick.alignment.outcome import Candidates
 from tallystick.errors import ConfigError, DataError
 from tallystick_experiments.catalogue.pairs import GENERATED, GENERATED_ROWS, READERS, Pair, recognise
-from tallystick_experiments.command import seeds_option, several
 from tallystick_experiments.experiment import Experiment
 from tallystick_experiments.fedsim import cut, paper
 from tallystick_experiments.fedsim.located import link_places
@@ -34,6 +33,7 @@ from tallystick_experiments.fedsim.runs import (
 from tallystick_experiments.fedsim.sizes import table_9
 from tallystick_experiments.fedsim.table_7 import table_7
 from tallystick_experiments.grid import Latest
+from tallystick_experiments.options import seeds_option, several
 from tallystick_experiments.stats import Row
 
 

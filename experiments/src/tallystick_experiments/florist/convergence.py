@@ -13,11 +13,11 @@ from tallystick.errors import ConfigError
 from tallystick.metrics import auc_statistic
 from tallystick.training.single_process import CrossedStep
 from tallystick_experiments.catalogue.clicks import encode_clicks, read_clicks
-from tallystick_experiments.command import seeds_option, several
 from tallystick_experiments.experiment import Experiment
 from tallystick_experiments.florist.runs import BOTH, PAPERS, FloristSetting, Membership, Trained
 from tallystick_experiments.florist.sweep import NUMBERS, treatment_of
 from tallystick_experiments.grid import grid
+from tallystick_experiments.options import seeds_option, several
 from tallystick_experiments.page import Benchmark, Curve, seeds_of
 from tallystick_experiments.pivot import Pivot, line_of_means, mean
 from tallystick_experiments.stats import Row, at, groups

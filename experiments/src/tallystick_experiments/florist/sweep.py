@@ -24,12 +24,12 @@ from tallystick.imputation.spliced_features import SplicedFeatures
 from tallystick.training.calibration import Calibration, LogitShift
 from tallystick_experiments.catalogue.clicks import encode_clicks, give_columns, read_clicks
 from tallystick_experiments.catalogue.table import SplitData, TwoPartyTable
-from tallystick_experiments.command import GROUP, seeds_option, several
 from tallystick_experiments.experiment import Experiment
 from tallystick_experiments.florist.page import page_of
 from tallystick_experiments.florist.paper import ATTACKED_RATIO
 from tallystick_experiments.florist.runs import BOTH, PAPERS, FloristSetting, Membership, Side, Trained, Treatment
 from tallystick_experiments.grid import Latest
+from tallystick_experiments.options import GROUP, seeds_option, several
 from tallystick_experiments.stats import Row
 
 RATIOS = (0.05, 0.1, 0.25, 0.5, 0.6, 0.75, 0.8, 0.9, 0.95)

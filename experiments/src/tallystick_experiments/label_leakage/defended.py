@@ -27,10 +27,10 @@ from tallystick.trials.partner import SimulatedPartner
 from tallystick.trials.trials import Candidate, candidate_trials
 from tallystick.watcher import Silent
 from tallystick_experiments.catalogue.public import MOST_ROWS, PublicTable, load_table
-from tallystick_experiments.command import several
 from tallystick_experiments.experiment import Experiment
 from tallystick_experiments.grid import Latest
 from tallystick_experiments.label_leakage.own_model import attacked_with_model
+from tallystick_experiments.options import several
 from tallystick_experiments.page import Benchmark, Cell, ResultTable, counted, seed_count, seeds_of
 from tallystick_experiments.stats import Row, Spread, at, change, groups, over_seeds
 

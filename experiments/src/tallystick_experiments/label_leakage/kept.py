@@ -33,11 +33,11 @@ from tallystick.tables.lazy_table import LazyTable
 from tallystick_experiments.catalogue.ads import read_pair
 from tallystick_experiments.catalogue.clicks import CRITEO_CATEGORICAL, CRITEO_NUMERIC
 from tallystick_experiments.catalogue.table import TwoPartyTable, split_columns
-from tallystick_experiments.command import seeds_option, several
 from tallystick_experiments.experiment import Experiment
 from tallystick_experiments.feature_leakage import kept as embeddings
 from tallystick_experiments.feature_leakage.kept import split_experiment
 from tallystick_experiments.observed_training import PLAIN_EVALUATOR, TrainingPlan, summed_epoch, view_of_step
+from tallystick_experiments.options import seeds_option, several
 from tallystick_experiments.page import Benchmark, Cell, ResultTable, counted, seed_count
 from tallystick_experiments.speed import memory
 from tallystick_experiments.stats import Row, at, groups, over_seeds, spread

@@ -14,7 +14,6 @@ from typer import Option
 from tallystick.errors import ConfigError
 from tallystick_experiments.catalogue.clicks import TEST_SHARE, encode_clicks, read_clicks
 from tallystick_experiments.catalogue.table import SplitData
-from tallystick_experiments.command import GROUP, seeds_option, several
 from tallystick_experiments.experiment import Experiment
 from tallystick_experiments.grid import Latest, grid
 from tallystick_experiments.label_leakage import paper
@@ -22,6 +21,7 @@ from tallystick_experiments.label_leakage.page import page_of
 from tallystick_experiments.label_leakage.runs import balanced, run_scenario
 from tallystick_experiments.label_leakage.scenarios import LARGE_BATCH, parts, scenarios
 from tallystick_experiments.observed_training import TrainingPlan
+from tallystick_experiments.options import GROUP, seeds_option, several
 from tallystick_experiments.stats import Row
 
 _PAPER_ROWS = 1_000_000  # from here on the paper's own batch and step size

@@ -9,8 +9,8 @@ from typer import Option
 
 from tallystick.errors import ConfigError
 from tallystick_experiments.catalogue.public import MOST_ROWS, own_table
-from tallystick_experiments.command import GROUP, seeds_option, several
 from tallystick_experiments.experiment import Experiment
+from tallystick_experiments.options import GROUP, seeds_option, several
 from tallystick_experiments.quality import leaks as audits
 from tallystick_experiments.quality import sweep
 from tallystick_experiments.quality.methods import USUAL

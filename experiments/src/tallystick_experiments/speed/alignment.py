@@ -38,7 +38,7 @@ from tallystick.job.phases.align import align, help_align
 from tallystick.run_folder.folder import RunFolder
 from tallystick.tables.keys import fingerprint, read_keys
 from tallystick.tables.table import read_table
-from tallystick_experiments.command import several
+from tallystick_experiments.options import several
 from tallystick_experiments.resident import memory_mib
 from tallystick_experiments.speed import secretflow
 from tallystick_experiments.speed.slow_link import SlowLink

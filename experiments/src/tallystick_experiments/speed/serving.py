@@ -31,7 +31,7 @@ from tallystick.scoring.scoring import Scorer
 from tallystick.scoring.stores.table import Snapshot
 from tallystick.tables.keys import keys_of
 from tallystick.tables.table import read_party_table
-from tallystick_experiments.command import several
+from tallystick_experiments.options import several
 from tallystick_experiments.page import ExperimentResult
 from tallystick_experiments.speed import serving_far, serving_faults, serving_flood, serving_memory
 from tallystick_experiments.speed.serving_clients import CLIENTS, ask, require_clients
