@@ -80,7 +80,7 @@ def test_a_sweep_that_was_stopped_goes_on_alone_with_what_its_log_has(data, monk
 def test_what_is_wrong_with_a_case_is_said_and_the_log_keeps_the_others(data):
     (data / "wrong-2").touch()
     done = CliRunner().invoke(app, ["--data", str(data), "--out", str(data / "out"), "--workers", "1"])
-    assert (done.exit_code, done.stderr) == (2, "error: seed 2 has no rows\n")
+    assert (done.exit_code, done.stderr.splitlines()[-1]) == (2, "error: seed 2 has no rows")  # below progress, if it takes long
     _, lines, _ = kept(data, "out")
     assert [line["seed"] for line in lines[1:]] == [0, 0, 1, 1]
 
