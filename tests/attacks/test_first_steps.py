@@ -116,7 +116,7 @@ def test_no_attack_ranks_numbers_that_are_not_there(name: str) -> None:
 def test_one_epoch_gives_no_later_gradient() -> None:
     view, target_N = regression(epochs=1)
     assert found("first-steps", view, target_N).spearman.mean > 0.95
-    with pytest.raises(DataError, match="one epoch was recorded only"):
+    with pytest.raises(DataError, match="only one epoch was recorded"):
         found("first-steps-gradient", view, target_N)
 
 

@@ -216,7 +216,7 @@ def test_noise_on_embeddings_is_charged_to_the_feature_partys_ledger(undefended,
     assert entry.what.endswith("embeddings of each row, up to 3, given the bottom model's weights at each")
     spent = ledger.total(entry.dataset, delta=1e-6, unit="record")
     assert spent == pytest.approx(audit.epsilon)
-    assert column_promise(audit).startswith(f"ε = {spent:.3g} (δ = 1e-06) bounds, given the bottom model at each, ")
+    assert column_promise(audit).startswith(f"ε = {spent:.3g} (δ = 1e-06) bounds how much a change of one row's columns ")
     assert column_promise(before) == ""
     shop = read_result((run_folder(folder) / "result.json").read_bytes())
     for each in (result, shop):  # "spent: 0" is of labels
@@ -252,7 +252,7 @@ def test_one_epoch_and_a_narrow_cut(tmp_path):
     result = run(tmp_path, training__epochs=1, model__cut_width=1)
     (audit,) = result.sections.features
     assert "over epoch 1;" in audit.summary
-    assert "what a row's embeddings of several epochs tell together: one epoch was recorded only, and more tell more" in (
+    assert "what a row's embeddings of several epochs tell together: only one epoch was recorded, and more epochs tell more" in (
         audit.not_measured
     )
     (shop,) = [part for part in result.model if part.party == "shop"]

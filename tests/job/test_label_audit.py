@@ -153,7 +153,7 @@ def test_only_the_label_party_has_the_findings(undefended):
     shop = read_result((run_folder(folder, "shop") / "result.json").read_bytes())
     assert shop.sections.leakage is None
     alignment, audited = shop.sections.notes
-    assert alignment.startswith("Alignment by intersection: a peer that does not follow the protocol may ask for ids")
+    assert alignment.startswith("Alignment by intersection: a peer that does not follow the protocol can test ids of its choice")
     assert audited == "bank recorded the cut, attacked it for labels as shop could, and kept the findings."
     assert not list((run_folder(folder, "shop") / "view").glob("**/epoch-*"))  # running sums alone, of what it sent
     bank = read_result((run_folder(folder) / "result.json").read_bytes())
@@ -183,7 +183,7 @@ def test_the_audit_says_which_epochs_it_saw(tmp_path, epochs, says, whole):
     kept = {1: [], 2: [1, 2], 9: [1, 3, 5, 7, 9]}[epochs]
     assert [each.epochs for each in found.growth] == [kept] * (3 if kept else 0)
     (missing,) = [line for line in found.not_measured if line.startswith("norm-averaged")] if epochs == 1 else [""]
-    assert missing.endswith("one epoch was recorded only" if epochs == 1 else "")
+    assert missing.endswith("only one epoch was recorded" if epochs == 1 else "")
 
 
 def recorded_again(folder, path, change, *, file="epoch-*"):

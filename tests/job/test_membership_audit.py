@@ -51,12 +51,12 @@ def test_every_attack_is_measured_or_said_not_to_be(received):
     across = "flips, consistency" if received == "cut_gradient" else "consistency"
     assert {attack.name for attack in two.attacks} == EVERY[received]
     assert {attack.name for attack in one.attacks} == EVERY[received] - set(across.split(", "))
-    told = f"{across}, in shop's seat: it compares epochs, and one epoch was recorded only"
+    told = f"{across}, in shop's seat: it compares epochs, and only one epoch was recorded"
     assert set(one.not_measured) - set(two.not_measured) == {told}
     beyond = [line.partition(",")[0] for line in two.not_measured]
     other = {"cut_gradient": ["agreement of own columns"], "cut_embedding": ["agreement", "agreement-own", "one pass"]}
     assert beyond == other[received]
-    assert "a floor, for another attack may find more" in two.summary
+    assert "a floor, because another attack may find more" in two.summary
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, 1e30])

@@ -334,7 +334,7 @@ def test_each_row_of_several_feature_parties_crosses_once_and_no_gradient_does(c
     guarantees = {item.party: item.guarantee for item in result.learnt if item.step == "training"}
     assert guarantees["club"] == guarantees["shop"] == "what is sent does not depend on labels"
     assert result.sections.privacy is None  # nothing of the labels was spent
-    assert leak_lines(result)[0].endswith("was sent. What its own columns tell of labels stays.")
+    assert leak_lines(result)[0].endswith("was sent. It can still guess from its own columns.")
 
 
 def test_candidates_of_similar_keys_cross_once_each(crossed):

@@ -77,7 +77,7 @@ def test_the_report_says_it(both):
     assert learnt["bank"].endswith(" The same of 3 more epochs, in which training began anew with the validation rows.")
     assert any("by the weights before the refit" in item.what for item in refitted.learnt)
     for folder in folders.values():
-        assert "training then began anew with the validation rows for as many passes (" in folder.report.read_text()
+        assert "training then began anew with the validation rows for that many passes (" in folder.report.read_text()
 
 
 def test_the_audit_reads_the_validation_rows_labels(both):

@@ -115,7 +115,7 @@ def test_nothing_that_crosses_tells_how_many_unaligned_rows_there_are(method):
     few, many = (run(method, tables_, **quick) for tables_ in (given, more))
     for result, tables_ in ((few, given), (many, more)):  # the alignment's counts do, and what is learnt says so
         assert f"bank has {tables_['bank'].height} ids." in [each.what for each in result.learnt if each.party == "shop"]
-        assert any("How many they are follows from two counts" in each.what for each in result.learnt)
+        assert any("Their number follows from two counts" in each.what for each in result.learnt)
     assert few.data.rows == many.data.rows
     assert sent_by_training(few) == sent_by_training(many)
 
@@ -395,7 +395,7 @@ def test_rows_without_a_partner_get_a_calibrated_score_that_says_so(lay_out_job)
     counted = predicted["bank"].found["scored_by"]
     assert counted == {"joint model": len(common), "own columns": alone.height}
     said = [event["say"] for event in predicted["bank"].events if "say" in event]
-    assert any(f"({len(common)} by the joint model, {alone.height} by the own columns)" in line for line in said)
+    assert any(f"({len(common)} by the joint model, {alone.height} by own columns)" in line for line in said)
     told = alone.join(given["bank"].select("id", "y"), on="id")
     assert auc(told["y"].to_numpy(), told["score"].to_numpy()) > 0.75
     # 1,400 rows: five standard errors of a rate are under .07

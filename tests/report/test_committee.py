@@ -72,7 +72,7 @@ def full(make) -> Result:
 def test_decisions_columns_and_groups_stand_on_the_page_escaped(full) -> None:
     page = to_html(full)
     for title in (
-        "What the scores are worth where they decide",
+        "Decisions by score, and their costs",
         "Which columns matter",
         "Groups of rows",
         "Precision and recall",
@@ -88,12 +88,12 @@ def test_decisions_columns_and_groups_stand_on_the_page_escaped(full) -> None:
 
 
 def test_groups_say_which_model_scores_them(full) -> None:
-    assert "The joint model on test rows apart, by columns that carrier named." in to_html(full)
+    assert "The joint model on groups of test rows, by columns that carrier named." in to_html(full)
     (group,) = full.sections.groups
     sections = msgspec.structs.replace(full.sections, groups=[{**group, "column": "all test rows"}])
     page = to_html(msgspec.structs.replace(full, sections=sections)).replace("&#39;", "'")
     assert "those without by carrier's own columns" in page
-    assert "The joint model on test rows apart" not in page
+    assert "The joint model on groups of test rows" not in page
 
 
 def test_a_page_without_them_has_no_such_sections(make) -> None:
@@ -175,4 +175,7 @@ def test_a_threshold_that_others_beat_is_called_chosen_and_not_cheapest(full) ->
     assert least < decisions["best"]["cost"]
     page = to_html(msgspec.structs.replace(full, sections=msgspec.structs.replace(full.sections, decisions=decisions)))
     assert ">cheapest<" not in page
-    assert f"another line of the table costs less: {number(1000 * least)} for {number(1000 * decisions['best']['cost'])}" in page
+    assert (
+        f"another line of the table costs less, {number(1000 * least)} instead of {number(1000 * decisions['best']['cost'])}"
+        in page
+    )

@@ -161,7 +161,7 @@ def test_a_headline_says_by_which_metric_joining_helped_and_who_knows(make) -> N
     [
         ((0.004, -0.001, 0.009), "made no clear difference to AUC"),
         ((0.004, -0.001, 0.009), "AUC that is 0.004 higher than that of the baseline"),
-        ((-0.004, -0.009, 0.001), "The interval holds 0, so chance may be all of it."),
+        ((-0.004, -0.009, 0.001), "The interval contains 0, so this may be chance."),
         ((-0.02, -0.03, -0.01), "fall behind"),
         ((-0.02, -0.03, -0.01), "by 0.020 (95 % interval 0.010 to 0.030)"),
         ((0.0, None, None), "did not change AUC"),
@@ -330,7 +330,7 @@ def test_an_attack_that_turns_its_scores_the_wrong_way_is_the_strongest_and_says
     wrong = AttackResult(name="norm", view=view, auc=0.348, low=0.33, high=0.366, symmetric_auc=0.652)
     right = AttackResult(name="spectral-averaged", view=view, auc=0.55, low=0.54, high=0.56, symmetric_auc=0.55)
     (line,) = leak_headline(Audit(attacks=[wrong, right]))
-    assert "knowing no label but which way round its scores are, can tell the classes apart with AUC 0.652" in line
+    assert "knowing no label (told the direction of its scores), can tell the classes apart with AUC 0.652" in line
     assert "(norm: " in line
 
 
@@ -344,7 +344,7 @@ def test_of_attacks_that_find_as_much_the_one_that_knows_least_comes_first_which
         AttackResult(name="spectral-averaged", view=f"{view} no label", auc=0.0, symmetric_auc=0.999, symmetric_low=0.998),
     ]
     (line,) = leak_headline(Audit(attacks=attacks))
-    assert line.startswith("Through cut gradients, yes: w, knowing no label but which way round its scores are,")
+    assert line.startswith("Through cut gradients, yes: w, knowing no label (told the direction of its scores),")
     assert "AUC 0.999" in line
     assert "(spectral-averaged: " in line
     ordered = ["spectral-averaged", "completion-gradient", "direction-5", "norm"]
@@ -396,8 +396,8 @@ def test_what_a_probe_finds_beyond_every_attack_is_said_beside_the_strongest() -
         (line,) = leak_headline(Audit(attacks=attacks))
         return line
 
-    assert told(0.7).endswith(" More is there: AUC 0.700 to somebody who knew 50% of all labels (probe).")
-    assert "More is there" not in told(0.61)
+    assert told(0.7).endswith(" More can be found: AUC 0.700 by somebody who knows 50% of all labels (probe).")
+    assert "More can be found" not in told(0.61)
 
 
 def test_a_view_that_could_not_be_attacked_is_never_passed_over_in_silence() -> None:

@@ -223,7 +223,7 @@ def _help_link(given: HelperInput) -> HelperOutcome:
     return link_helper(given.label, given.features, terms=given.terms, rng=given.rng, max_rows=given.max_rows)
 
 
-_MORE = ", and of these 50 more than it says, or 1.36 times as many if it says more than 4,096"
+_MORE = ", up to 50 more than it announces, or 1.36 times as many if it announces more than 4,096"
 """A test holds these figures against ``psi_malicious.most_ids`` for all sizes."""
 
 _INTERSECTION_AGAINST_CHEATERS = Linkage(
@@ -235,10 +235,10 @@ _INTERSECTION_AGAINST_CHEATERS = Linkage(
     protocols=True,
     guarantee="peers that deviate, by a protocol that nobody outside has reviewed; computational Diffie-Hellman on ristretto255, "
     "AES-128 and BLAKE2b",
-    deviation=f"may bring ids that it does not hold{_MORE}, and end the run; it cannot add, move or leave out matches of the ids "
+    deviation=f"can test ids of its choice{_MORE}, and end the run; it cannot add, move or leave out matches of the ids "
     "that it brought",
-    deviation_of_several=f"may bring ids that it does not hold{_MORE}, and end the run; the label party may leave out matches, "
-    "and cannot add or move any",
+    deviation_of_several=f"can test ids of its choice{_MORE}, and end the run; the label party can leave out matches, "
+    "but cannot add or move any",
 )
 
 LINKAGES: Mapping[str, Linkage] = MappingProxyType(
@@ -251,10 +251,10 @@ LINKAGES: Mapping[str, Linkage] = MappingProxyType(
             imputes=False,
             protocols=True,
             guarantee="honest-but-curious peers; Diffie-Hellman on ristretto255, and for more than a few ids AES-128 and BLAKE2b",
-            deviation="may ask for ids that it does not hold, and move one of its matches to another row; with oblivious "
-            "transfer a feature party may test three ids for each id that it announced; it cannot add matches",
-            deviation_of_several="may ask for ids that it does not hold; with oblivious transfer a feature party may test three "
-            "ids for each id that it announced; with Diffie-Hellman the label party may claim single rows that do not match",
+            deviation="can test ids of its choice, and move one of its matches to another row; with oblivious transfer a feature "
+            "party can test three ids for each id that it announced; it cannot add matches",
+            deviation_of_several="can test ids of its choice; with oblivious transfer a feature party can test three ids for "
+            "each id that it announced; with Diffie-Hellman the label party can claim single rows that do not match",
             against_cheaters=_INTERSECTION_AGAINST_CHEATERS,
         ),
         "union": Linkage(
@@ -266,7 +266,7 @@ LINKAGES: Mapping[str, Linkage] = MappingProxyType(
             protocols=True,
             guarantee="honest-but-curious peers; decisional Diffie-Hellman on ristretto255, or for more than a few ids "
             "computational Diffie-Hellman, AES-128 as an ideal cipher and BLAKE2b",
-            deviation="learns which ids are common, unnoticed; choose it only for peers that a contract in law binds",
+            deviation="learns unnoticed which ids are common; choose a union only with peers whom a legal contract binds",
         ),
         "union-with-helper": Linkage(
             what="the same by way of a helper",
@@ -276,7 +276,7 @@ LINKAGES: Mapping[str, Linkage] = MappingProxyType(
             several=False,
             imputes=True,
             guarantee="a helper that colludes with nobody; keyed BLAKE2b",
-            deviation="may ask for ids that it does not hold; with the helper it learns all that it can guess",
+            deviation="can test ids of its choice; together with the helper it learns every id that it can guess",
         ),
         "similarity": Linkage(
             what="rows linked by similar keys, by way of a helper",
@@ -287,7 +287,8 @@ LINKAGES: Mapping[str, Linkage] = MappingProxyType(
             imputes=False,
             similar=True,
             guarantee="honest-but-curious parties and a helper that colludes with nobody; no formal guarantee for similarities",
-            deviation="may invent keys at places of its choice, and so ask what lies there; with the helper it learns all keys",
+            deviation="can invent keys at places of its choice, and so ask what lies there; together with the helper "
+            "it learns all keys",
         ),
     }
 )

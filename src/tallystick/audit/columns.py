@@ -43,18 +43,18 @@ GROUPS: Mapping[Part, str] = MappingProxyType(
     }
 )
 NO_GROUP = (
-    "rows that predictions, requests or a later evaluation send after this audit: by the weights of the test rows, hence with "
-    "their figure, and with a higher one where a row crosses by other weights, too"
+    "rows that predictions, requests or a later evaluation send after this audit: they cross by the weights of the test rows, so "
+    "the test rows' figure holds for them, and a higher one if a row also crosses by other weights"
 )
 GROUPS_ALONE = (
-    "of validation and test rows: attacks that know no row (but for shuffled columns), columns that the model was not given, and "
-    "what several runs tell together"
+    "on validation and test rows: attacks that know no row (except on shuffled columns), columns that the model was not given, "
+    "and several runs together"
 )
 MANY_KNOWN = 100
 NO_START = "known-start: solves the first batch by starting weights, which are this side's secret"
 NO_KNOWN_ROW = (
     "an attacker who knows no row: known-start needs a public start; marginals, which knows how each column is distributed, and "
-    "simulator, which has other people's rows, are run where the contract says `audit: true`"
+    "simulator, which has other people's rows, run only with `audit: true`"
 )
 OF_NO_ROW = (
     "A figure for 0 known rows is of an attacker who knows how each column is distributed (marginals) or has other people's rows "
@@ -111,7 +111,9 @@ def audit_columns(
     groups, group_notes = _group_leaks(recorded, known=known, engine=engine, seed=seed)
     notes += group_notes
     if len(recorded.epochs) == 1:
-        notes.append("what a row's embeddings of several epochs tell together: one epoch was recorded only, and more tell more")
+        notes.append(
+            "what a row's embeddings of several epochs tell together: only one epoch was recorded, and more epochs tell more"
+        )
     return results.FeatureAudit(
         party=recorded.party,
         by=contract.label_party,

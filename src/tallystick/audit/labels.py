@@ -36,7 +36,7 @@ AUXILIARY_LABELS = 40  # labels that few-label attacks are told, or one per clas
 GROWTH = ("spectral-averaged", "completion-gradient", "completion")  # quick, and one vector per row
 EVALUATOR = AttackEvaluator(either_end=True)  # what is found for sure, as what is told apart, may stand at the low end
 NO_START = "it simulates the top model's start, which does not follow from the contract here"
-QUICK = "a quick audit leaves them out, and what it keeps does not serve them; `audit: true` runs them and may find more"
+QUICK = "a quick audit leaves them out, and keeps too little for them; `audit: true` runs them and may find more"
 NO_MODEL = "it trains the feature party's own model on the feature party's columns, and this side has neither"
 
 
@@ -46,8 +46,8 @@ def unattacked(contract: Contract) -> results.Audit | None:
         return None
     peers = " or ".join(contract.feature_parties)
     summary = (
-        f"{peers} can guess labels by own columns alone, as before the run; each row's embedding crossed once, before any "
-        "training, and tells of columns (the audit of columns)."
+        f"{peers} can guess labels from own columns alone, as before the run. Each row's embedding crossed once, before any "
+        "training; it tells about columns (see the audit of columns)."
     )
     defense = "training.gradients = none: no cut gradient, no decision, no figure is sent"
     return results.Audit(summary=summary, defense=defense, nothing_sent=True)
@@ -250,7 +250,7 @@ def _why_not(row: LabelInferenceAttack, label_R: Tensor, view: View) -> str:
     if not len(label_R) or bool((label_R == label_R[0]).all()):
         return "the training rows have one class only"
     if len(view.epochs) < 2 and isinstance(row.attack, OverEpochs | PairedEnergy):
-        return "it compares epochs, and one epoch was recorded only"
+        return "it compares epochs, and only one epoch was recorded"
     if not isinstance(row.knows, NoLabels | ClassOrder):
         return "there are too few rows of a class to tell the attacker some labels and to judge it by the others"
     return "no group of the rows that it scores holds two classes"
@@ -276,7 +276,7 @@ def _summary(recorded: RecordedLabels) -> str:
         whole = f"Attacks on one vector per row read {of_rows} {epochs_in_words(sums.epochs)}{'' if epochs else f' {of}'}. "
     floor = "Every figure is a floor: another attack may find more."
     return " ".join(
-        [f"What could {peers} tell of the labels? {whole}{steps}", *_beside_unaligned_rows(contract), floor]
+        [f"What could {peers} learn about the labels? {whole}{steps}", *_beside_unaligned_rows(contract), floor]
     ) + runs_in_words(recorded.runs)
 
 
@@ -285,8 +285,8 @@ def _beside_unaligned_rows(contract: Contract) -> list[str]:
     if not contract.unaligned.used:
         return []
     return [
-        "Rows without a partner's row trained too, and nothing of them crosses: only aligned rows are attacked. What "
-        "the others add or take away is the difference to a run with unaligned.method = none (tallystick compare)."
+        "Rows without a partner's row trained too. Nothing about them crosses, so only aligned rows are attacked. To see what "
+        "they add to the leak, compare with a run with unaligned.method = none (tallystick compare)."
     ]
 
 
@@ -315,5 +315,5 @@ def attack_result(
         tpr_at_fpr_001=metrics.tpr_at_fpr.mean,
         chance=metrics.chance_auc,
         upper_bound=row.upper_bound,
-        note="needs labels that no attacker has: that much, at least, is there to be found" if row.upper_bound else note,
+        note="needs labels that no attacker has; it shows how much there is to find, at least" if row.upper_bound else note,
     )

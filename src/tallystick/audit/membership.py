@@ -20,11 +20,11 @@ REBUILT = "the columns that were embedded, if they were rebuilt without error"
 OUT_OF_REACH: Mapping[Received, Mapping[str, str]] = {
     "cut_embedding": {
         "one pass": "it compares embeddings of the whole union at one stage of the model, as in validation, evaluation or "
-        "prediction, and steps of training alone are recorded (bench florist measures it)",
+        "prediction, and only steps of training are recorded (bench florist measures it)",
     },
     "cut_gradient": {
         "agreement of own columns": "a feature party asks its own columns which labels agree with them, and this side has only "
-        "its embeddings; of settled labels on click data boosting of own columns tells .010 to .014 more",
+        "its embeddings; on click data, boosting of own columns told .010 to .014 more about settled labels",
     },
 }
 """Attacks that need what no run records at home."""
@@ -69,7 +69,7 @@ def audit_membership(
     ]
     epochs = ", ".join(str(epoch + 1) for epoch in sorted({step.epoch for step in steps}))
     rows = sum(len(step.rows_B) for step in steps)
-    measured = f"Measured on {rows:,} rows of epochs {epochs}: a floor, for another attack may find more."
+    measured = f"Measured on {rows:,} rows of epochs {epochs}: a floor, because another attack may find more."
     summary = f"{question} {measured if attacks else 'That was not measured.'}"
     return results.Audit(summary=summary, defense=defense, attacks=attacks, not_measured=_unmeasured(leaks, peer, received))
 
@@ -80,7 +80,7 @@ def _of_columns(received: Received, name: str) -> bool:
 
 def _note(metrics: AttackMetrics, *, of_columns: bool) -> str:
     if of_columns:
-        return "needs every column of every row without error: so much is there for whoever rebuilds them"
+        return "needs every column of every row without error; it shows what somebody could find who rebuilds them"
     return f"a guess would give {metrics.chance_symmetric_auc:.3f}" if metrics.chance_symmetric_auc > 0.505 else ""
 
 

@@ -58,7 +58,7 @@ def audit_told_columns(
     truth, party, run_id = load_columns(folder, contract, GRADIENTS if role == "label" else None)
     if not (truth.used.numeric or truth.used.categorical):
         return []
-    watcher.say("attacking own columns by what cut gradients tell of them, as another feature party could")
+    watcher.say("attacking own columns by what cut gradients tell of them, as a feature party could")
     peers = contract.feature_parties if role == "label" else (contract.label_party,)
     told_columns = []
     for peer in peers:
@@ -76,11 +76,11 @@ def audit_told_columns(
             label_N = load_labels(folder, contract).label_N[here.rows_B].long()
             classes_NC = one_hot(label_N, max(2, contract.target.classes)).float()
             own_ND, by = here.sent_BD, peer
-            who = f"{peer}, which has its own columns and is granted every label,"
+            who = f"{peer}, which has its own columns and is told every label,"
         else:
             classes_NC, own_ND = one_hot(_class_of(here), 2).float(), None
             by = " or ".join(name for name in contract.feature_parties if name != party)
-            who = f"{by}, for whose gradients {party}'s own stand, without its own columns,"
+            who = f"{by} (its gradients taken to be like those of {party}, its own columns left out)"
         told_columns.append(_told(contract, party, by, who, here, own_ND, classes_NC, columns, seed=seed))
     return told_columns
 
@@ -155,8 +155,8 @@ def _told(
         party=party,
         by=by,
         summary=f"How well could {who} rebuild columns of {party} from cut gradients? Measured by {party} alone, on "
-        f"{len(columns):,} training rows, beside what would be rebuilt without gradients; of a column that noise hides in "
-        "gradients that counts, for an attacker may leave them aside. Nothing was sent for it. No defence of "
+        f"{len(columns):,} training rows, beside what would be rebuilt without gradients. If noise hides a column in "
+        "gradients, the figure without them counts, because an attacker may ignore them. Nothing was sent for it. No defence of "
         "labels promises anything for columns; only `training.gradients: none` sends no gradient. Every figure is a floor.",
         columns=list(with_gradients.columns),
         without=list(without.columns),

@@ -219,10 +219,10 @@ def _show_profile(console: Console, profile: dict[str, Any]) -> None:
         console.print(f"and {more:,} more columns; --json lists all", markup=False)
     for name, value in profile.items():
         if isinstance(value, dict):
-            parts = ", ".join(f"{key} {_cell(part)}" for key, part in value.items() if part != "")
-            console.print(f"{name}: {parts}", markup=False)
+            parts = ", ".join(f"{key.replace('_', ' ')} {_cell(part)}" for key, part in value.items() if part not in ("", ()))
+            console.print(f"{name.replace('_', ' ')}: {parts}", markup=False)
     if profile["positive_class"] is not None:
-        console.print(f"positive_class: {profile['positive_class']}; a score is its probability", markup=False)
+        console.print(f"positive class: {profile['positive_class']}; a score is its probability", markup=False)
 
 
 def _few(columns: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], int]:

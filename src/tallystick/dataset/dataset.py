@@ -121,7 +121,7 @@ class Dataset(ABC):
         if self.folds is not None:
             notes += training.folds_notes(self.folds.count) + self._untaught_notes(self.folds)
         if self.own_folds is not None:
-            notes.append(f"own columns alone: {self.own_folds.count} networks, each trained on all own rows but one fold")
+            notes.append(f"own columns alone: {self.own_folds.count} networks, each trained on all own rows except one fold")
             notes += self.own_part()._untaught_notes(self.own_folds)
         if self.dispensed is None:
             return notes

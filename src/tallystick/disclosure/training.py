@@ -155,9 +155,10 @@ def _folds(contract: Contract) -> list[str]:
     when = f" with {LEAST_FOLDED} to {FULL - 1:,} training rows" if setting == "auto" else ""
     return [
         f"{most} networks train together{when} (training.folds: {setting}). For each training and validation row {label} gets "
-        f"{most} embeddings in each epoch, and again at each validation. {features} get as many gradients, which depend on the "
-        "validation rows' labels too. The row's id decides which of its gradients is zero. At each validation they are told "
-        f"which networks have their best weights so far: {most} bits, which depend on the labels of the rows that judge them"
+        f"{most} embeddings in each epoch, and again at each validation. {label} sends {features} as many gradients, which "
+        f"depend on the validation rows' labels too. The row's id decides which of its gradients is zero. At each validation it "
+        f"tells {features} which networks have their best weights so far: {most} bits, which depend on the labels of the "
+        f"rows that judge them"
     ]
 
 
@@ -248,12 +249,14 @@ def _unaligned_learnt(contract: Contract, facts: RunFacts) -> list[Learnt]:
     ]
     if not contract.unaligned.used:
         return items
-    steps = "how many steps they take follows from the contract" if contract.unaligned.steps_beside else "they have no step"
+    steps = (
+        "how many steps they take follows from the contract" if contract.unaligned.steps_beside else "they have no training step"
+    )
     what = (
         f"Nothing is sent about {label}'s rows without a partner's row (unaligned.method = {method}): {steps}. Their labels "
         "shape the weights behind later cut gradients, as aligned rows' do; a defence that replaces labels replaces theirs too. "
-        f"How many they are follows from two counts that the alignment tells a feature party: {label}'s ids, and how many of "
-        "these all parties have."
+        f"Their number follows from two counts that the alignment tells a feature party: {label}'s ids, and how many of these "
+        "all parties have."
     )
     of_labels = protection(contract, of="labels")
     return items + [Learnt(step="training", party=name, what=what, guarantee=of_labels) for name in contract.feature_parties]

@@ -246,7 +246,8 @@ class _Prediction:
         own = f"{scores.height} of {keys.report.rows} own rows have a score"
         names = (JOINT, ALONE) if SCORED_BY in scores.columns else ()
         by_model = {name: int((scores[SCORED_BY] == name).sum()) for name in names}
-        split = f" ({', '.join(f'{count} by the {name}' for name, count in by_model.items())})" if by_model else ""
+        by = ", ".join(f"{count} by {'the joint model' if name == JOINT else name}" for name, count in by_model.items())
+        split = f" ({by})" if by_model else ""
         self.watcher.say(
             f"{own}{split}{'; ' if unscored else ''}{', '.join(f'{count} {why}' for why, count in unscored.items())}"
         )

@@ -34,7 +34,7 @@ SURE, LIKELY = 0.01, 0.05  # chances that "yes", or "a little", is said of label
 DEGREES = 30  # of Student's quantiles of that: of few rows, errors are themselves estimated
 NOTED = 0.02  # by which a probe finds more than any attack
 AS_FAR = 0.01  # above a guess: attacks that come within about so much of each other are told by what they must know
-WHICH_WAY = " but which way round its scores are"
+WHICH_WAY = " (told the direction of its scores)"
 SLIGHT = 0.01  # of a column: what a draw of known rows may give by chance
 TRAINING_ROWS = "training rows"
 NOTHING_SENT = "No: nothing that depends on a label was sent, so there is nothing to attack."
@@ -157,7 +157,7 @@ def leak_lines(result: Result) -> list[str]:
             [each for each in by_strength(sections.leakage.attacks) if _runnable(each)] if sections.leakage is not None else []
         )
         price = f"What {names.feature} could read of {names.label}'s labels:"
-        none = "nothing from this run; nothing that depends on a label was sent. What its own columns tell of labels stays."
+        none = "nothing from this run, because nothing that depends on a label was sent. It can still guess from its own columns."
         is_exposed = sections.leakage is None or not sections.leakage.nothing_sent
         lines.append(f"{price} {_read_with(lines_of_party[0]) if lines_of_party else unknown if is_exposed else none}")
     if result.role in ("feature", None):
@@ -236,7 +236,7 @@ def told_headline(told: ToldColumns) -> str:
     unaided = before.get((column.name, column.known))
     figures = (
         f"{number(mean.value, digits=3)} of the columns of other rows on average, {number(other.value, digits=3)} without "
-        f"gradients; most of {column.name!r}, {number(column.value, digits=3)} for {number(unaided, digits=3)}"
+        f"gradients; most for {column.name!r}: {number(column.value, digits=3)}, and {number(unaided, digits=3)} without"
     )
     who = f"{told.by}, knowing the columns of {mean.known} rows,"
     if _verdict_on_column(gain, column.luck) == YES:
@@ -278,7 +278,7 @@ def next_steps(result: Result) -> list[str]:
         ways, numbers = [], attacks[0].spearman is not None
         if not str(result.contract.summary.get("alignment")).startswith("union"):
             price = "" if numbers else " (`tallystick audit CONTRACT --party PARTY --sweep no-gradients=512` shows its cost)"
-            ways.append(f"`training.gradients: none` sends nothing that depends on one{price}")
+            ways.append(f"`training.gradients: none` sends nothing that depends on a label{price}")
         if not numbers and not promise(result):
             ways.append("`label-dp` among `defense` bounds what is sent")
         lines += [f"About labels: {', and '.join(ways)}."] if ways else []
@@ -286,10 +286,10 @@ def next_steps(result: Result) -> list[str]:
         audit for audit in sections.features if any(_rebuilt(column) for group in row_groups(audit) for column in group.columns)
     ]
     if read:
-        ways = ["`drop` in the party file keeps one out of training"]
+        ways = ["`drop` in the party file keeps a column out of training"]
         if any(audit.epsilon is None for audit in read):
             ways.append("`gaussian-embeddings` among `defense` bounds what a row's own embeddings tell")
-        lines.append(f"About columns: {', and '.join(ways)}. Accuracy pays for it.")
+        lines.append(f"About columns: {', and '.join(ways)}. This costs accuracy.")
     return lines
 
 
@@ -318,9 +318,9 @@ def column_promise(audit: FeatureAudit) -> str:
         return ""
     most = number(most_auc(audit.epsilon, audit.delta), digits=3)
     return (
-        f"ε = {audit.epsilon:.3g} (δ = {audit.delta:.2g}) bounds, given the bottom model at each, how much a change of one row's "
-        f"columns can change that row's own embeddings, all {audit.releases} of them together that this run sent at most, in "
-        "training, validation and evaluation. That alone lets somebody who "
+        f"ε = {audit.epsilon:.3g} (δ = {audit.delta:.2g}) bounds how much a change of one row's columns can change that row's "
+        f"own embeddings, given the bottom model at each. It covers all embeddings of a row that this run sent in training, "
+        f"validation and evaluation, at most {audit.releases}. That alone lets somebody who "
         f"knows everything else tell two values of a row apart with an AUC of up to {most}. It does not bound what the model "
         "learnt from these columns, which shapes all that is sent, nor what embeddings tell about rows on average. The attacks "
         "here rebuilt some of that, and others may rebuild more."
@@ -349,9 +349,9 @@ def promise(result: Result) -> str:
     return (
         f"ε = {epsilon:.3g} bounds how much a change of one label can change what is sent: nothing becomes more than "
         f"e^ε = {times:.3g} times as likely{but}. That alone lets somebody who knows everything else tell two values of a "
-        f"label apart with an AUC of up to {most}. On top comes what ε does not bound: what the features' correlation "
-        "with the label gives away. What other people's labels teach about the features is what the model is for, and "
-        "it tells the classes apart as well as the model does, even for a person whose label was never used. An attack's AUC "
+        f"label apart with an AUC of up to {most}. ε does not bound what the features tell of the label. "
+        "The model learns that from other people's labels, which is its purpose. "
+        "So it tells the classes apart even for a person whose label was never used. An attack's AUC "
         f"counts both: {epsilon:.3g}-label-DP and a high AUC do not contradict each other."
     )
 
@@ -376,7 +376,7 @@ def _leak_of_numbers(kind: str, attack: AttackResult, *, tried: int) -> str:
     seat = attack.view.partition(", knowing ")[0]
     kind = "gradients and embeddings together" if seat.endswith(" and cut embeddings") else kind
     knowing = attack.view.partition(", knowing ")[2]
-    direction = " but which way is up" if knowing.startswith("no ") else ""  # known numbers say that themselves
+    direction = " (told which direction is up)" if knowing.startswith("no ") else ""  # known numbers say that themselves
     who = f"{seat.partition(',')[0]}, knowing {knowing}{direction},"
     how = f"of {attack.rows:,} rows, {attack.name}: {plain(attack.name)}"
     if _verdict_on_labels(attack, tried=tried) == YES:
@@ -390,7 +390,7 @@ def _leak_of_numbers(kind: str, attack: AttackResult, *, tried: int) -> str:
 def located_sentence(attack: LocatedKeys) -> str:
     """Say in a line how near one attack came to keys."""
     of = f" ({', '.join(attack.dimensions)})" if len(attack.dimensions) else ""
-    bound = f", of which {attack.bounds:,} only to a bound" if attack.bounds else ""
+    bound = f", {attack.bounds:,} of them only to a bound" if attack.bounds else ""
     median, chance = quantity(attack.median, attack.unit), quantity(attack.chance, attack.unit)
     knowing = f", knowing {count} keys," if (count := _known_keys(attack.name)) else ""
     return (
@@ -421,7 +421,7 @@ def linkage_headline(linkage: LinkageSummary) -> list[str]:
 def named_sentence(attack: NamedKeys) -> str:
     """Say in a line how many text keys one attack named."""
     return (
-        f"{attack.attacker}, with a list that has them all, could name {attack.right:.1%} of {attack.named:,} keys of "
+        f"{attack.attacker}, with a list of all these texts, could name {attack.right:.1%} of {attack.named:,} keys of "
         f"{attack.located} by {attack.name} (a guess: {attack.chance:.1%})"
     )
 
@@ -450,13 +450,13 @@ def _ranking(attack: AttackResult) -> str:
     """Say how well the numbers are ranked."""
     ranked = f"the numbers, with a rank correlation (Spearman) of {number(attack.spearman, digits=3)}"
     guess = f"where a guess gives {number(attack.spearman_chance, digits=3)}"
-    return f"{ranked}, {guess}; R² {number(attack.r_squared, digits=3)} to somebody who knows place and scale"
+    return f"{ranked}, {guess}; R² of the best straight line {number(attack.r_squared, digits=3)}"
 
 
 def _even_without(attack: AttackResult) -> str:
     if strength(attack) < MUCH or attack.spearman is not None:
         return ""
-    way = ", told which way round its scores are" if turned_round(attack) else ""
+    way = ", told the direction of its scores" if turned_round(attack) else ""
     return f" Without knowing any label: AUC {number(told_apart(attack)[0], digits=3)} ({attack.name}{way})."
 
 
@@ -474,8 +474,10 @@ def _beyond(strongest: AttackResult, attacks: Sequence[AttackResult]) -> str:
     if strength(probe) < strength(strongest) + NOTED or probe.auc is None:
         return ""
     _, _, knowing = probe.view.partition(", knowing ")
-    where = "in both together" if probe.reads == "cut gradients and cut embeddings" else "there"
-    return f" More is {where}: AUC {number(told_apart(probe)[0], digits=3)} to somebody who knew {knowing} ({probe.name})."
+    where = " from both together" if probe.reads == "cut gradients and cut embeddings" else ""
+    return (
+        f" More can be found{where}: AUC {number(told_apart(probe)[0], digits=3)} by somebody who knows {knowing} ({probe.name})."
+    )
 
 
 def _beyond_luck(attack: AttackResult, *, tried: int, risk: float) -> bool:

@@ -99,7 +99,7 @@ def headline(result: Result) -> Headline:
         title=f"Joining made no clear difference to {short}",
         text=(
             f"{unseen} {names.all} together have an {short} that is {_short(abs(difference['value']))} {beside} than that of "
-            f"{alone.removesuffix(',')}{_within(difference, signed=True)}. The interval holds 0, so chance may be all of it."
+            f"{alone.removesuffix(',')}{_within(difference, signed=True)}. The interval contains 0, so this may be chance."
         ),
     )
 
@@ -207,8 +207,8 @@ def _refit_line(training: TrainingSummary) -> str:
     if not training.refit_epochs:
         return ""
     return (
-        f": epoch {training.refit_epochs} validated best, and training then began anew with the validation rows for as many "
-        f"passes ({training.refit_steps:,} steps); thresholds and column importance are by the model before"
+        f": epoch {training.refit_epochs} validated best, and training then began anew with the validation rows for that many "
+        f"passes ({training.refit_steps:,} steps). Thresholds and column importance come from the model before that"
     )
 
 
@@ -223,9 +223,9 @@ def dropout_line(training: TrainingSummary) -> str:
     if best.train_loss <= best.validation_loss:
         return ""
     return (
-        f"Training loss lies above validation loss at epoch {best.epoch}. They are not measured alike: training loss while "
-        f"dropout leaves out {100 * training.dropout:g} % of what it is applied to, and as a mean over the epoch, in which the "
-        "weights still change; validation loss between two steps, with nothing left out."
+        f"Training loss lies above validation loss at epoch {best.epoch}. They are measured differently. Training loss is a "
+        f"mean over the epoch, while weights change and dropout leaves out {100 * training.dropout:g} % of its inputs. "
+        "Validation loss is measured between two steps, with nothing left out."
     )
 
 

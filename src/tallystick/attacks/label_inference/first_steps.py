@@ -115,7 +115,7 @@ def later_gradients(view: View) -> tuple[Tensor, Tensor]:
     """
     later = [step for step in view.steps if step.epoch > view.epochs[0]]
     if not later:
-        raise DataError("first steps: it reads the gradients of later epochs, and one epoch was recorded only")
+        raise DataError("first steps: it reads the gradients of later epochs, and only one epoch was recorded")
     return _sums(replace(view, steps=tuple(later), known_labels=None, clean_hints=None), later)
 
 

@@ -16,5 +16,5 @@ class Needs(Protocol):
 
 def other_epochs(view: View) -> str:
     """Say what attacks lack that compare a row's observations."""
-    one = "one epoch was recorded only" if len(view.epochs) < 2 else "too few rows were recorded in more than one"
+    one = "only one epoch was recorded" if len(view.epochs) < 2 else "too few rows were recorded in more than one"
     return f"it compares epochs, and {one}"
