@@ -320,7 +320,7 @@ def test_a_decision_with_an_epsilon_is_charged_once_and_its_answer_may_be_turned
     (entered,) = entries(job)[len(before) :]
     assert entered.event == PureDP(epsilon=2.0)
     assert f"run {new} takes the place of run {old}" in entered.what
-    assert "turned with probability 0.119" in said
+    assert "reversed with probability 0.119" in said
 
 
 def test_without_gradients_a_decision_needs_an_epsilon(job):

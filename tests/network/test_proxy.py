@@ -76,7 +76,7 @@ def test_a_session_goes_through_a_proxy_and_tls_from_end_to_end(networks, pool, 
         (
             "forbidden",
             None,
-            "answers 403 Forbidden by ?[31mpolicy: it does not let this party connect there; ask whoever runs it",
+            "answers 403 Forbidden by ?[31mpolicy: it does not let this party connect there; ask the people who run it",
         ),
         (
             "open",

@@ -455,7 +455,7 @@ def test_a_sweep_shows_what_comes_back_of_columns(make_sweep) -> None:
     assert [spot.x for spot in plot.spots] == [plot.x.at(0.4), plot.x.at(0.2)]  # what was not measured is no point at 0
     assert (plot.x.low, plot.x.high) == (0.0, 1.0)
     text = words(to_html(msgspec.structs.replace(result, sections=msgspec.structs.replace(result.sections, sweep=sweep))))
-    assert "knowing 200 of its rows" in text
+    assert "if you know 200 of its rows" in text
     assert "Of columns not measured: column 'x' is constant." in text
 
 
@@ -472,7 +472,7 @@ def test_the_strongest_attack_is_furthest_above_its_guess_and_a_higher_number_is
     assert (strongest(read_together, "cut gradients"), strongest(read_together, "cut embeddings")) == (both, trial.leaks[1])
     sections = msgspec.structs.replace(sections, sweep=msgspec.structs.replace(sections.sweep, trials=[trial]))
     text = words(to_html(msgspec.structs.replace(make_sweep(), sections=sections)))
-    assert "furthest above what a guess of it gives" in text
+    assert "furthest above that of its own guess" in text
     assert "spectral-embedding; a guess: 0.520 highest: 0.740 clusters; a guess: 0.730" in text
 
 
@@ -609,7 +609,7 @@ def test_training_loss_above_validation_loss_is_explained_where_dropout_has_a_pa
     line = dropout_line(training)
     assert (f"Training loss lies above validation loss {says}." in line) if says else line == ""
     page = words(to_html(msgspec.structs.replace(make(), training=training)))
-    assert ("leaves out 50 % of what it is applied to" in page) == bool(says)
+    assert ("leaves out 50 % of its inputs" in page) == bool(says)
 
 
 def styles(page: str, media: str) -> dict[str, str]:

@@ -165,7 +165,7 @@ def receive_keys(channel: Channel, rows: int, terms: SimilarityConfig) -> Encode
         wrong_ND = (ranks_ND2[..., 0] < 0) | (ranks_ND2[..., 1] < ranks_ND2[..., 0]) | (ranks_ND2[..., 1] > pivots_D)
         if wrong_ND.any():
             raise ProtocolError(
-                channel.peer, f"{channel.peer} sent 'ranks' of which {int(wrong_ND.sum())} lie outside the filter"
+                channel.peer, f"{channel.peer} sent 'ranks': {int(wrong_ND.sum())} of them lie outside the filter"
             )
     if numbers and sees == "clear":
         numbers_ND = receive_array(channel, "numbers", (rows, numbers), np.float64)

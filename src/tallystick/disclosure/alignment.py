@@ -155,7 +155,7 @@ def _split(contract: Contract) -> list[str]:
 def _split_learnt(contract: Contract, facts: RunFacts) -> list[Learnt]:
     if contract.split.method != "time" or facts.training is None or not contract.sends_gradients:
         return []
-    by_time = "Each row's part of the split, hence the order in time of three groups of rows."
+    by_time = "Each row's part of the split, and so the order in time of three groups of rows."
     return [Learnt(step="training", party=name, what=by_time, guarantee=UNPROTECTED) for name in contract.feature_parties]
 
 

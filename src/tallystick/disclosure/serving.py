@@ -30,15 +30,15 @@ def serving_lines(contract: Contract) -> list[str]:
         "key": f"{label} shows {features} the key of each row that it asks for, and when, also of rows that {features} lacks",
         "position": f"{label} shows {features} which of the common rows it asks for, and when; nothing is sent about other keys",
         "window": f"{label} shows {features} a window of at least {window} common rows, one or more of which it wants, and when; "
-        "the window of a row changes only by rows that come or go, and what else is known of these rows can tell which one it "
-        "was; no formal guarantee",
+        "the window of a row changes only by rows that come or go, and other knowledge of these rows can tell which one it was; "
+        "no formal guarantee",
         "ahead": f"{label} gets the embeddings of all {rows} when the sides meet; a request sends no message, so {features} does "
         "not learn from messages that there was one",
         "embedding": f"{features} shows {label} the embedding of each row that it asks for, and when, and no id; but "
         f"{label} recognises by it a row that was embedded before, in training, evaluation, a prediction or an earlier request; "
         f"if it knew which row that was, it knows it now{has}; no formal guarantee",
         "agreed-batch": f"{features} shows {label} which batch of at least {window} {rows} holds a row that it asks for, the "
-        "embeddings of all its rows, and when, once while the sessions stand; what else is known of these rows can tell which "
+        "embeddings of all its rows, and when, once while the sessions stand; other knowledge of these rows can tell which "
         "one it was; no formal guarantee",
     }
     lines = [f"`tallystick serve`: {ways[way]} (serving.ways: {way})" for way in contract.serving.ways]

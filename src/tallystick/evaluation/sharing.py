@@ -63,7 +63,7 @@ def receive_shared(
         return ProtocolError(channel.peer, f"{channel.peer}: SharedResults {what}; it does not fit the contract")
 
     if not 0 <= message.rows <= rows:
-        raise refuse(f"is of {message.rows} test rows, of which there are {rows}")
+        raise refuse(f"is of {message.rows} test rows, and there are {rows}")
     if len(message.metrics) != len(names):
         raise refuse(f"holds {len(message.metrics)} metrics where {len(names)} are agreed")
     figures = {}

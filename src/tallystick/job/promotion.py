@@ -134,8 +134,8 @@ def count_decision(decision: Decision, party: PartyFile, folder: RunFolder, *, o
         return replace(decision, promote=answer)
     chance = 1 / (1 + math.exp(epsilon))
     why = (
-        f"promotion.epsilon = {epsilon:g}: the answer is turned with probability {chance:.3g}, once for these two runs; act on "
-        "it alone, for what is promoted is seen by the others"
+        f"promotion.epsilon = {epsilon:g}: the answer is reversed with probability {chance:.3g}, once for these two runs; act on "
+        "the answer alone, because the others see what is promoted"
     )
     return replace(decision, promote=answer, reasons=[*decision.reasons, why])
 

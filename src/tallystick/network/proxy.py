@@ -78,7 +78,7 @@ def check_answer(answer: bytes | bytearray, proxy: Proxy) -> None:
             raise ProxyRefused(f"{answered}: it wants a user and a password; say in proxy.credentials where user:password is")
         raise ProxyRefused(f"{answered}: it does not take the user and password in proxy.credentials")
     if code in (b"401", b"403", b"405"):
-        raise ProxyRefused(f"{answered}: it does not let this party connect there; ask whoever runs it")
+        raise ProxyRefused(f"{answered}: it does not let this party connect there; ask the people who run it")
     raise LinkBroken(f"{answered}: it did not reach the peer")
 
 

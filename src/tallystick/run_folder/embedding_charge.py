@@ -211,7 +211,7 @@ def embeddings_cost(contract: Contract, folder: RunFolder) -> str:
         return ""
     epsilon, delta, most = embeddings_epsilon(contract, folder)
     if epsilon is None:
-        return "noisy embeddings: not bounded, for a row's may be sent any number of times"
+        return "noisy embeddings: not bounded, because a row's may be sent any number of times"
     times = "1 release" if most == 1 else f"{most} releases"
     return f"noisy embeddings: ε = {epsilon:.3g} (δ = {delta:g}) for {times} of a row, given the bottom model's weights at each"
 

@@ -46,7 +46,7 @@ _PROBLEMS: dict[Why, Problem] = {
     "budget": Problem.later(
         429, "this row was asked for as often as the contract allows in a day; come again tomorrow", after_s=3600
     ),
-    "store": Problem.later(503, "the rows here cannot be looked up now; whoever runs this server finds the reason in its log"),
+    "store": Problem.later(503, "the rows here cannot be looked up now; the reason is in the log of this server"),
     "away": Problem.later(503, "the partners do not answer in time, and no row is scored here by own columns alone; come again"),
 }
 

@@ -83,7 +83,7 @@ FEATURE_INFERENCE_ATTACKS: Mapping[str, FeatureInferenceAttack] = MappingProxyTy
         ),
         "simulator": FeatureInferenceAttack(
             attack=SimulatorDecoding(),
-            description="teaches a simulated bottom model by other people's rows, of which none was sent, and inverts it",
+            description="trains a simulated bottom model on other people's rows, none of which was sent, and inverts it",
             from_others=True,
         ),
         "shuffled-columns": FeatureInferenceAttack(
