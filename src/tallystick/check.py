@@ -18,7 +18,7 @@ from tallystick.network.certificates import probe
 from tallystick.network.proxy import Proxy
 from tallystick.run_folder.folder import RunFolder
 from tallystick.tables.keys import spelling_hints
-from tallystick.tables.lazy_table import Frame
+from tallystick.tables.lazy_table import Frame, LazyTable
 from tallystick.tables.profile import keys_as_written, profile
 from tallystick.tables.repeats import with_summaries
 from tallystick.tables.table import read_party_table
@@ -37,6 +37,7 @@ def check_party_file(party_path: Path, contract_path: Path | None) -> dict[str, 
     else:
         report = read
         report.frame = report.tried(lambda: _table(party)) if party.table is not None else None
+        report.notes += report.frame.notes if isinstance(report.frame, LazyTable) else ()
         report.identity = report.tried(lambda: identity_of(party)) if party.tls is not None else None
     summary: dict[str, Any] = {"party": party.party, "problems": [], "warnings": list(report.warnings), "peers": []}
     if report.notes:

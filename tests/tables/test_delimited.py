@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tallystick.config.party import parse_party
+from tallystick.check import check_party_file
+from tallystick.config.party import load_party, parse_party
 from tallystick.config.table import TableConfig
 from tallystick.errors import ConfigError, DataError
 from tallystick.tables.delimited import NUMBERS, read_delimited
-from tallystick.tables.table import read_table
+from tallystick.tables.table import read_party_table, read_table
 from tallystick.tables.text import text_warning
 
 
@@ -307,7 +308,45 @@ def test_words_that_may_be_values_beside_numbers_stay_text(tmp_path):
         column, frame = column_of(tmp_path, cells)
         assert column.to_list() == cells
         assert not frame.notes
-    assert column_of(tmp_path, [*MANY, "none here"], missing_in={"x": []})[0].dtype == pl.Float64
+
+
+@pytest.mark.parametrize(
+    ("cells", "words"),
+    [
+        ([*map(str, range(1, 41)), *["EG", "UG"] * 9], "'EG', 'UG'"),  # floors
+        ([*map(str, range(40, 100)), *["pass", "fail"] * 20], "'fail', 'pass'"),  # marks
+        ([*map(str, range(1, 31)), *["AB"] * 7], "'AB'"),  # codes
+        ([*map(str, range(34, 64, 1)), *["XL", "XXL"] * 3], "'XL', 'XXL'"),  # sizes
+        ([*map(str, range(34, 64, 1)), *["S", "M", "L", "XL"] * 3], None),
+        ([*(f"2024-01-{day:02}" for day in range(1, 29)), "never"], "'never'"),
+    ],
+)
+def test_check_names_words_that_it_takes_for_missing_and_both_ways_to_keep_them_work(tmp_path, cells, words):
+    lines = "".join(f"k{number},{cell},{number % 7},{number % 2}\n" for number, cell in enumerate(cells))
+    (tmp_path / "t.csv").write_text(f"id,x,w,y\n{lines}")
+
+    def checked(table="", features="auto"):
+        (tmp_path / "party.yaml").write_text(
+            f"party: bank\ntable: {{path: t.csv{table}}}\nkeys: {{id: id}}\nlabel: y\nfeatures: {features}\n"
+        )
+        found = check_party_file(tmp_path / "party.yaml", None)
+        assert not found["problems"]
+        return [each for each in found.get("encoding", ()) if "missing" in each]
+
+    notes = checked()
+    if words is None:
+        assert not notes
+        return
+    (note,) = notes
+    assert (
+        f"beside many numbers or times: {words} in column 'x'; where they are values, keep them by table.missing_in: {{x: []}}"
+        in note
+    )
+    for kept in ({"table": ", missing_in: {x: []}"}, {"features": "{numeric: [w], categorical: [x]}"}):
+        assert not checked(**kept)
+        assert read_party_table(load_party(tmp_path / "party.yaml")).get_column("x").to_list() == cells
+    (note,) = checked(table=f", missing: [{words.replace(chr(39), '')}]")
+    assert note.startswith(f"cells that count as missing: {words} in column 'x'")
 
 
 @pytest.mark.parametrize(

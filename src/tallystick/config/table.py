@@ -98,7 +98,9 @@ class TableConfig(Model):
         "other words beside 20 or more different numbers or times",
     )
     missing_in: dict[Text, tuple[str, ...]] = Field(
-        default_factory=dict, description="the same for single columns: [] keeps NA in a column of countries as a value"
+        default_factory=dict,
+        description="the same for single columns, in which no other words are taken for marks beside numbers: [] keeps NA in a "
+        "column of countries as a value, and EG and UG in one of floors",
     )
     max_rows: Annotated[int, Field(strict=True, ge=1, le=1_000_000_000_000)] | None = Field(
         default=None, description="most rows that are read; null: as many as this machine's memory has 100 bytes for"

@@ -40,7 +40,8 @@ MARKS = (
 )  # fmt: skip
 """What stands for a missing cell in a column whose other cells are numbers, times, or true and false."""
 FEWEST_VALUES, MOST_WORDS, MOST_OF_WORDS = 20, 5, 0.5
-"""Other words do so, too, in a column of that many different numbers or times: a few words, in less than half of it."""
+"""Other words are taken for such marks in a column of that many different numbers or times: a few words, in less than half of it,
+unless the party file names the words of this column."""
 A_WORD = r"^[^0-9]{2,}$"  # "A" beside numbers may be one of several codes
 UNNAMED = re.compile(r"Unnamed: \d+(_level_\d+)?")  # what pandas calls a column without a name
 SEPARATOR_LINE = re.compile(r'"?sep=(.)"?[\r\n]*')  # Excel's, before the header
@@ -134,7 +135,7 @@ def read_delimited(paths: Sequence[Path], form: TableConfig, *, text: Collection
             typed.append(_without(cs.by_name(name).as_expr(), look.words))
             words |= {name: look.words}
     table = LazyTable(table.source.with_columns(typed), held=table.held, decimal=decimal_sign, missing=missing)
-    return _without_counts(replace(table, notes=_marks_notes(numbers, words, form)), plain[0], paths[0])
+    return _without_counts(replace(table, notes=_marks_notes(numbers, missing, words, form)), plain[0], paths[0])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,7 +160,7 @@ def _looked(column: pl.Series, form: TableConfig) -> _Look:
     if not readings and (len(column) <= SAMPLE_CELLS or len(sample)):
         return _Look(readings=frozenset(), marks=(), words=words)
     cells = _unmarked(stripped, marks)
-    others = _other_words(cells) if "boolean" not in readings else ()
+    others = _other_words(cells) if "boolean" not in readings and column.name not in form.missing_in else ()
     cells = _unmarked(cells, others)
     foreign = _is_foreign(cells)
     cells = _plain_text(cells, foreign=foreign)
@@ -217,12 +218,22 @@ def _is_foreign(cells: pl.Series) -> bool:
     return bool(cells.str.contains(FOREIGN).any())
 
 
-def _marks_notes(numbers: dict[str, tuple[str, ...]], words: dict[str, tuple[str, ...]], form: TableConfig) -> tuple[str, ...]:
+def _marks_notes(
+    numbers: dict[str, tuple[str, ...]], own: dict[str, tuple[str, ...]], words: dict[str, tuple[str, ...]], form: TableConfig
+) -> tuple[str, ...]:
+    """Say which words counted as missing beside ``numbers``, those of ``own`` by their place alone, and which beside text."""
     notes = []
-    if numbers:
+    known = {name: rest for name, marks in numbers.items() if (rest := tuple(sorted(set(marks) - set(own.get(name, ())))))}
+    if known:
         notes.append(
-            f"cells that count as missing: {_listed(numbers)} (table.missing names more such words; list a column of codes under "
+            f"cells that count as missing: {_listed(known)} (table.missing names more such words; list a column of codes under "
             "features.categorical)"
+        )
+    if own:
+        notes.append(
+            f"words taken for missing cells, because they stand beside many numbers or times: {_listed(own)}; where they are "
+            f"values, keep them by table.missing_in: {{{next(iter(own))}: []}}, or list the column under features.categorical; "
+            "where they are not, name them under table.missing"
         )
     if words and form.missing is None:
         first = next(iter(words))
