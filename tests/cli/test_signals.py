@@ -3,9 +3,12 @@
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 from tiny import PATIENCE_S
+
+from tallystick.cli import signals
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -22,6 +25,36 @@ def test_a_signal_while_modules_load_is_one_line(tmp_path, number):
         assert process.wait(PATIENCE_S) == 130
         assert process.stdout.read() == ""
     assert [line for line in lines if not line.startswith("import time:")] == ["interrupted before anything began"]
+
+
+HANGING = """
+import ctypes, os, sys, types
+from tallystick.cli import signals
+from tallystick.cli.output import guarded
+def hang(name):
+    if sys.argv[1] == "SIGINT of its own":
+        os.kill(os.getpid(), 2)  # as OpenBLAS does where it gets no thread
+    print("hangs", flush=True)
+    ctypes.PyDLL(None).sleep(600)  # which keeps Python's lock
+signals.importlib = types.SimpleNamespace(import_module=hang)
+guarded(lambda: None, as_json=False, loads=["numpy"])
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells which signals wait")
+@pytest.mark.parametrize("how", ["SIGINT", "SIGTERM", "SIGINT of its own"])
+def test_a_library_that_hangs_as_it_is_loaded_is_ended_with_one_line(how):
+    """OpenBLAS asks for memory for ever where an address space has no more, and no Python runs meanwhile."""
+    with subprocess.Popen(
+        [sys.executable, "-c", HANGING, how], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout.readline() == "hangs\n"
+        begun = time.monotonic()
+        if " " not in how:
+            process.send_signal(signal.Signals[how])
+        out, said = process.communicate(timeout=PATIENCE_S)  # the process apart has let go of both, too
+        assert time.monotonic() - begun >= signals.HANGS_S
+    assert (process.returncode, out, said) == (-signal.SIGKILL, "", signals.HANGS)
 
 
 BEFORE_ITS_WORK = """

@@ -2,11 +2,14 @@
 
 import importlib
 import os
+import select
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
@@ -15,7 +18,12 @@ from tallystick.errors import of_threads
 EXIT_FAILED, EXIT_INTERRUPTED = 3, 130
 AGAIN_S = 0.05
 NOTHING_BEGUN = "interrupted before anything began"
+HANGS = "error: a library hung as it was loaded, and was ended after a signal; free some memory or raise its limit (ulimit -v)\n"
+HANGS_S, HANGS_BUSILY_S = 20.0, 5.0
+"""How long a module's loading may keep a signal waiting, and how many of the processor's seconds: a busy machine loads slowly."""
+LOOK_S = 0.25
 _ASKS_FOR_THE_END = (signal.SIGINT, signal.SIGTERM)
+_ON_LINUX = sys.platform == "linux"
 
 
 def interruptible() -> None:
@@ -35,32 +43,85 @@ def signals_noted() -> Iterator[None]:
     """Raise KeyboardInterrupt at the block's end if a signal came within it, where it could tear the import of a module.
 
     OpenBLAS sends this process SIGINT where the system gives it no thread as it is loaded: that is a MachineError. Only Linux
-    tells who sent a signal.
+    tells who sent a signal, and which signals wait.
     """
     signals: list[int] = []
     for number in _ASKS_FOR_THE_END:
         signal.signal(number, lambda number, _: signals.append(number))
-    tells = sys.platform == "linux"
-    if tells:
-        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    if _ON_LINUX:
+        signal.pthread_sigmask(signal.SIG_BLOCK, _ASKS_FOR_THE_END)
+    senders = []
     try:
         yield
     finally:
-        sender = signal.sigtimedwait([signal.SIGINT], 0) if tells else None
-        if tells:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+        if _ON_LINUX:
+            while (sent := signal.sigtimedwait(_ASKS_FOR_THE_END, 0)) is not None:
+                senders.append(sent.si_pid)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _ASKS_FOR_THE_END)
         interruptible()
-    if sender is not None and sender.si_pid == os.getpid():
+    if os.getpid() in senders:
         raise of_threads("a library could not start its threads as it was loaded")
-    if signals or sender is not None:
+    if signals or senders:
         raise KeyboardInterrupt
 
 
 def load(modules: Sequence[str]) -> None:
     """Import modules one after the other, so that a signal need not wait for all of them."""
-    for module in modules:
-        with signals_noted():
-            importlib.import_module(module)
+    with _ended_from_outside():
+        for module in modules:
+            with signals_noted():
+                importlib.import_module(module)
+
+
+@contextmanager
+def _ended_from_outside() -> Iterator[None]:
+    """Have a process apart end this one, with a line, where a signal waits for too long within the block.
+
+    Code in C that holds Python's lock hears no signal: OpenBLAS asks for memory for ever as it is loaded, where there is none.
+    Only this thread may run yet, and only Linux tells which signals wait.
+    """
+    if not _ON_LINUX or len(list(Path("/proc/self/task").iterdir())) > 1:
+        yield
+        return
+    mine, other_end = os.pipe()
+    parent = os.getpid()
+    try:
+        child = os.fork()
+    except OSError:  # no more processes: whoever lacks those lacks this one, too
+        os.close(mine)
+        os.close(other_end)
+        yield
+        return
+    if child == 0:
+        try:
+            os.close(other_end)
+            _end_if_hanging(parent, mine)
+        finally:
+            os._exit(0)
+    os.close(mine)
+    try:
+        yield
+    finally:
+        os.close(other_end)
+        os.waitpid(child, 0)
+
+
+def _end_if_hanging(process: int, over: int) -> None:
+    """Watch a process until the other end of a pipe is closed."""
+    ignore_signals()
+    folder, ticks, first_seen = Path("/proc", str(process)), os.sysconf("SC_CLK_TCK"), None
+    while not select.select([over], [], [], LOOK_S)[0]:
+        lines = (folder / "status").read_text().splitlines()
+        waiting = [int(line.split()[1], 16) for line in lines if line.startswith(("SigPnd:", "ShdPnd:"))]
+        if not any(each >> (number - 1) & 1 for each in waiting for number in _ASKS_FOR_THE_END):
+            continue
+        times = (folder / "stat").read_text().rpartition(")")[2].split()[11:13]
+        now = time.monotonic(), sum(map(int, times)) / ticks
+        first_seen = first_seen or now
+        if now[0] - first_seen[0] > HANGS_S or now[1] - first_seen[1] > HANGS_BUSILY_S:
+            os.write(2, HANGS.encode())
+            os.kill(process, signal.SIGKILL)
+            return
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
