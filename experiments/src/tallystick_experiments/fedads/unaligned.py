@@ -8,7 +8,7 @@ once an epoch loses more than the methods differ by.
 
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -41,8 +41,9 @@ from tallystick_experiments.catalogue.table import TwoPartyTable
 from tallystick_experiments.experiment import Experiment
 from tallystick_experiments.fedads.unaligned_data import ALIGNED, Rows, share_out
 from tallystick_experiments.grid import Latest, grid
-from tallystick_experiments.page import Benchmark, Cell, ResultTable, seeds_of
-from tallystick_experiments.stats import Row, at, change, groups, over_seeds, spread
+from tallystick_experiments.page import Benchmark, Cell, seeds_of
+from tallystick_experiments.pivot import LineCell, Pivot, mean
+from tallystick_experiments.stats import Row, at, change, groups, spread
 
 CHECKS = 4  # looks at the validation rows for each pass over the joint batches
 PATIENCE = 12  # looks without a better loss
@@ -390,19 +391,71 @@ def _alone(model: BranchedModel, rows: Rows, logits_T: Tensor) -> Row:
 
 # --- the page
 
-OVER = {"VanillaVFL": "over VanillaVFL", "Diffu-AT": "over Diffu-AT", "ORALE": "over ORALE"}
-
 
 def page_of(about: Row, found: Sequence[Row]) -> Benchmark:
     """Show the rows of ``experiment`` beside the paper's table, in its order."""
-    by_name = groups(found, "method")
-    printed = {row: by_name[row.name] for row in rows() if row.name in by_name}
-    order = order_like_the_papers(printed)
+    by_name, row_of = groups(found, "method"), {row.name: row for row in rows()}
+    printed = {row: by_name[name] for name, row in row_of.items() if name in by_name}
+    order, vanilla = order_like_the_papers(printed), by_name.get("VanillaVFL", [])
+    seconds = {each["seed"]: each["cpu_seconds"] for each in vanilla}
+
+    def of_row(read: Callable[[MethodRow], Cell]) -> LineCell:
+        return lambda mine: read(row_of[mine[0]["method"]])
+
+    def over(other: str) -> LineCell:
+        return lambda mine: None if mine[0]["method"] == other else change(mine, by_name.get(other, []), "auc")
+
+    def times(mine: Sequence[Row]) -> Cell:
+        ratios = [each["cpu_seconds"] / seconds[each["seed"]] for each in mine if each["seed"] in seconds]
+        return float(np.median(ratios)) if ratios else None
+
+    def beside_usual(figure: str) -> LineCell:
+        return lambda mine: change(mine, by_name[mine[0]["method"].partition(", ")[0]], figure)
+
+    parts = {"with": "half with a partner's row", "without": "half without", "both": "both halves"}
+    table_3 = Pivot(
+        name="Table 3",
+        rows="method",
+        order=row_of,
+        shown={
+            "of": of_row(lambda row: row.kind),
+            "paper, AUC": of_row(lambda row: row.paper and row.paper[0]),
+            "paper, NLL": of_row(lambda row: row.paper and row.paper[1]),
+            "AUC": "auc",
+            **{f"over {other}": over(other) for other in ("VanillaVFL", "Diffu-AT", "ORALE")},
+            "NLL": "nll",
+            "NLL over VanillaVFL's": lambda mine: change(mine, vanilla, "nll"),
+            "ECE": "ece",
+            "CPU s": lambda mine: spread(each["cpu_seconds"] for each in mine).value,
+            "times VanillaVFL's": times,
+        },
+    )
+    other_settings = Pivot(
+        name="Other settings, beside the same method by the usual ones",
+        rows="method",
+        shown={"AUC": beside_usual("auc"), "NLL": beside_usual("nll")},
+        note="Changes of the same seed.",
+    )
+    without_partner = Pivot(
+        name="Test rows half of which have no partner's row",
+        rows="method",
+        order=row_of,
+        shown={
+            f"{short}: {figure.upper()}": mean(at("alone", part, figure))
+            for short, part in parts.items()
+            for figure in ("auc", "ece")
+        },
+        note="Every other test row is scored without its partner's row, by own columns, calibrated on validation rows.",
+    )
+    usual = {name: name.partition(", ")[0] for name in by_name}  # a row's name begins with the method's
     return Benchmark(
         title=f"FedAds, Table 3, on {about['name']}: {about['rows']:,} rows, {about['share_of_positives']:.2%} positive",
         tables=[
-            _methods(printed, by_name),
-            *(table for table in (_other_settings(by_name), _without_partner(printed)) if table.rows),
+            table_3.table(found),
+            other_settings.table(
+                row for row in found if usual[row["method"]] != row["method"] and usual[row["method"]] in by_name
+            ),
+            without_partner.table(row for mine in by_name.values() if all("alone" in each for each in mine) for row in mine),
         ],
         notes=[
             "Differences are of the same seed: the same rows, aligned and not, the same batches of aligned rows.",
@@ -422,61 +475,6 @@ def page_of(about: Row, found: Sequence[Row]) -> Benchmark:
             "optimiser": "Adam 1e-3, batch 256, stopped by validation rows that are looked at four times a pass",
             "seeds": seeds_of(found),
         },
-    )
-
-
-def _methods(chosen: Mapping[MethodRow, Sequence[Row]], by_name: Mapping[str, Sequence[Row]]) -> ResultTable:
-    """Means over seeds, and differences to VanillaVFL, Diffu-AT and ORALE seed by seed."""
-    vanilla, cells = by_name.get("VanillaVFL", []), list[list[Cell]]()
-    seconds = {each["seed"]: each["cpu_seconds"] for each in vanilla}
-    for row, mine in chosen.items():
-        over = [change(mine, by_name.get(other, []), "auc") if other != row.name else None for other in OVER]
-        times = [each["cpu_seconds"] / seconds[each["seed"]] for each in mine if each["seed"] in seconds]
-        cells.append(
-            [
-                row.name,
-                row.kind,
-                *(row.paper or (None, None)),
-                over_seeds(mine, "auc"),
-                *over,
-                over_seeds(mine, "nll"),
-                change(mine, vanilla, "nll"),
-                over_seeds(mine, "ece"),
-                spread(each["cpu_seconds"] for each in mine).value,
-                float(np.median(times)) if times else None,
-            ]
-        )
-    columns = ["method", "of", "paper, AUC", "paper, NLL", "AUC", *OVER.values()]
-    columns += ["NLL", "NLL over VanillaVFL's", "ECE", "CPU s", "times VanillaVFL's"]
-    return ResultTable(name="Table 3", columns=columns, rows=cells)
-
-
-def _other_settings(by_name: Mapping[str, Sequence[Row]]) -> ResultTable:
-    """Each method by settings other than Table 3's, beside itself by those: a row's name begins with the method's."""
-    usual = {name: name.partition(", ")[0] for name in by_name}
-    return ResultTable(
-        name="Other settings, beside the same method by the usual ones",
-        columns=["method", "AUC", "NLL"],
-        rows=[
-            [name, *(change(mine, by_name[usual[name]], figure) for figure in ("auc", "nll"))]
-            for name, mine in by_name.items()
-            if usual[name] != name and usual[name] in by_name
-        ],
-        note="Changes of the same seed.",
-    )
-
-
-def _without_partner(chosen: Mapping[MethodRow, Sequence[Row]]) -> ResultTable:
-    parts = {"with": "half with a partner's row", "without": "half without", "both": "both halves"}
-    return ResultTable(
-        name="Test rows half of which have no partner's row",
-        columns=["method", *(f"{short}: {figure}" for short in parts for figure in ("AUC", "ECE"))],
-        rows=[
-            [row.name, *(over_seeds(mine, at("alone", part, figure)) for part in parts.values() for figure in ("auc", "ece"))]
-            for row, mine in chosen.items()
-            if all("alone" in each for each in mine)
-        ],
-        note="Every other test row is scored without its partner's row, by own columns, calibrated on validation rows.",
     )
 
 
