@@ -441,3 +441,19 @@ def test_plain_categories_are_not_told_of():
         [f"{number} High Street" for number in range(30)],
     ):
         assert text_warning(pl.Series("x", cells)) is None
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+def test_lines_with_too_few_cells_are_told_of_and_with_too_many_refused(tmp_path, separator):
+    def read(*lines):
+        (tmp_path / "t.csv").write_text("\n".join(lines).replace(",", separator) + "\n")
+        return read_table(TableConfig(path=tmp_path / "t.csv", separator=separator))
+
+    frame = read("id,a,b", "k1,2,3", "k2,3", 'k3,"4\n5",6', "k4")
+    assert frame.get_column("b").to_list() == [3, None, 6, None]
+    assert "line 3 has 2 cells instead of 3" in frame.notes[0]
+    assert not read("id,a,b", "k1,2,", "k2,3,4").notes  # an empty cell is one
+    assert not read("id,a,b", "k1,2,3", "", "k2,3,4").notes
+    for lines, line in ((["k1,2,3", "k2,3,4,5"], "line 3 has 4 cells"), (["k1,2,3,", "k2,3,4,"], "line 2 has 4 cells")):
+        with pytest.raises(DataError, match=rf"t\.csv: {line}, and the header 3; put a cell that holds"):
+            read("id,a,b", *lines)

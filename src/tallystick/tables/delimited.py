@@ -11,7 +11,7 @@ import itertools
 import os
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -111,6 +111,13 @@ def read_delimited(paths: Sequence[Path], form: TableConfig, *, text: Collection
             has_breaks |= bool(column.str.contains("\n", literal=True).any())
         for file in plain if has_breaks else ():
             _check_quotes(file.text, separator, file.path)
+        short = tuple(
+            f"{file.path}: {line} instead of {len(file.names)}, and others may, too; their last columns count as missing, as "
+            "Excel leaves empty cells out; a file whose writing was cut off looks the same"
+            for file in plain
+            if table.get_column(file.names[-1]).null_count()  # no line can be short otherwise
+            and (line := file.line_of(separator, lambda cells: cells < len(file.names))) is not None  # noqa: B023
+        )
         cells = {name: look for name, look in looks.items() if name not in text}
         decimal_sign = form.decimal or _decimal(table, cells, set(text), plain, separator, folder)
         if decimal_sign == "," and (pointed := {name for name, kind in table.schema.items() if kind.is_float()} - as_read):
@@ -135,7 +142,7 @@ def read_delimited(paths: Sequence[Path], form: TableConfig, *, text: Collection
             typed.append(_without(cs.by_name(name).as_expr(), look.words))
             words |= {name: look.words}
     table = LazyTable(table.source.with_columns(typed), held=table.held, decimal=decimal_sign, missing=missing)
-    return _without_counts(replace(table, notes=_marks_notes(numbers, missing, words, form)), plain[0], paths[0])
+    return _without_counts(replace(table, notes=(*short, *_marks_notes(numbers, missing, words, form))), plain[0], paths[0])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -338,6 +345,11 @@ class _Plain:
                 if not is_foreign and column not in long:
                     return self.read(separator, text, folder, (*long, column))
             _check_quotes(self.text, separator, self.path)
+            if (line := self.line_of(separator, lambda cells: cells > len(self.names))) is not None:
+                raise DataError(
+                    f"{self.path}: {line}, and the header {len(self.names)}; put a cell that holds {separator!r} in quotes, or "
+                    "take what is behind the last column out"
+                ) from None
             if "malformed" in str(error):
                 raise DataError(
                     f'{self.path}: a quote stands within a cell that is not in quotes; write such a cell as "a ""b"" c"'
@@ -345,6 +357,15 @@ class _Plain:
             if "utf-8" in str(error).lower() or "utf8" in str(error).lower():
                 raise _other_encoding(self.path, self.codec) from None
             raise
+
+    def line_of(self, separator: str, is_such: Callable[[int], bool]) -> str | None:
+        """Say which line is the first whose number of cells is such, and has how many; an empty line has none, and is a row."""
+        with self.text.open(encoding="utf-8", errors="replace", newline="") as lines:
+            reader = csv.reader(lines, delimiter=separator)
+            for cells in reader:
+                if cells and is_such(len(cells)):
+                    return f"line {reader.line_num} has {len(cells)} cells"
+        return None
 
 
 def _check_quotes(text: Path, separator: str, path: Path) -> None:
