@@ -3,8 +3,10 @@
 import importlib.util
 import json
 import os
+import platform
 import signal
 import socket
+import threading
 from contextlib import closing
 from pathlib import Path
 
@@ -80,6 +82,18 @@ def test_a_cluster_does_tasks_again_that_lost_their_worker_or_their_machine(tmp_
         cluster.remove_node(second, allow_graceful=False)
         found = dict([first, *outputs])
         assert (found[0], found[1], found[2][0]) == ("done", "done", 9)
+
+        alone = RayEngine(address=cluster.address, workers=1)
+        monkeypatch.setattr(ray_cluster, "NO_PULSE_S", 12.0)
+        outputs = chores(alone, tmp_path, ["once", 25.0, "long"])  # its worker gives signs, however long it takes
+        assert list(outputs) == [(0, "done")]
+        outputs = chores(alone, tmp_path, ["square", 1], ["sleep", 600, "stopped"])
+        assert next(outputs)[0] == 0
+        threading.Thread(target=lambda: os.kill(begun(tmp_path / "stopped"), signal.SIGSTOP)).start()
+        with pytest.raises(ComputeError, match=rf"the worker of task 1 on {platform.node()},process=\d+ has given no sign for"):
+            next(outputs)
+        assert ended(int((tmp_path / "stopped").read_text()))
+        monkeypatch.setattr(ray_cluster, "NO_PULSE_S", 120.0)
 
         lost = RayEngine(address=cluster.address, workers=1, threads=2)
         with pytest.raises(ComputeError, match="with room for 0, each with CPU 2"):

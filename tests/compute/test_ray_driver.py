@@ -3,9 +3,11 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
+from contextlib import closing
 
 import pytest
 from test_local import begun, ended
@@ -47,7 +49,8 @@ class Task:
         return Task(lambda *_: b"\\0")
 
 class Context:
-    gcs_address = "127.0.0.1:1"
+    gcs_address = os.environ.get("RAY_TEST_HEAD", "127.0.0.1:1")
+    get_node_id = staticmethod(lambda: "1")
 
 def init(**_):
     (FOLDER / "pid").write_text(str(os.getpid()))
@@ -78,6 +81,20 @@ def shutdown():
     called("shutdown")
 '''
 
+HEAD = """
+import os
+from pathlib import Path
+PULSES = Path(os.environ["RAY_TEST_FOLDER"]) / "pulses"
+
+def _internal_kv_get(name):
+    file = PULSES / name.rpartition(":")[2]
+    return file.read_bytes() if file.exists() else None
+def _internal_kv_put(name, pulse, overwrite):
+    pass
+def _internal_kv_del(name):
+    pass
+"""
+
 SPY = """
 import json, os, sys
 seen = {"pid": os.getpid(), "environment": dict(os.environ), "arguments": sys.argv, "command": open("/proc/self/cmdline").read()}
@@ -103,6 +120,9 @@ def stand_in(tmp_path, monkeypatch):
     """Has ``ray`` be the stand-in, and gives its folder."""
     (tmp_path / "modules" / "ray").mkdir(parents=True)
     (tmp_path / "modules" / "ray" / "__init__.py").write_text(STAND_IN)
+    (tmp_path / "modules" / "ray" / "experimental").mkdir()
+    (tmp_path / "modules" / "ray" / "experimental" / "__init__.py").touch()
+    (tmp_path / "modules" / "ray" / "experimental" / "internal_kv.py").write_text(HEAD)
     monkeypatch.syspath_prepend(tmp_path / "modules")
     monkeypatch.setenv("RAY_TEST_FOLDER", str(tmp_path))
     return tmp_path
@@ -204,6 +224,22 @@ def test_a_process_that_does_not_answer_is_given_up(stand_in, monkeypatch):
         processes.ask(0)
         with pytest.raises(ComputeError, match=r"a process of the Ray cluster has not answered for 0\.2 s; it is stopped"):
             next(processes.answers(lambda _number, answer: answer, limit_s=0.2, late="it is stopped"))
+    assert ended(process_of(stand_in))
+
+
+@pytest.mark.parametrize("pulse", [b"7.1 1 node-a,process=12", b"rubbish \xff"])
+def test_a_task_whose_worker_stands_still_is_named(stand_in, monkeypatch, pulse):
+    """Ray waits for ever for a worker that is stopped; what it left on the head is read like a peer's."""
+    monkeypatch.setenv("RAY_TEST", "wait waits")
+    monkeypatch.setenv("RAY_USE_TLS", "1")  # the head of the stand-in takes connections, and no more
+    (stand_in / "pulses").mkdir()
+    (stand_in / "pulses" / "1").write_bytes(pulse)
+    with closing(socket.create_server(("127.0.0.1", 0))) as head:
+        monkeypatch.setenv("RAY_TEST_HEAD", f"127.0.0.1:{head.getsockname()[1]}")
+        monkeypatch.setattr(ray_cluster, "NO_PULSE_S", 0.5)
+        where = "node-a,process=12" if b"node" in pulse else "a machine"
+        with pytest.raises(ComputeError, match=f"the worker of task 1 on {where} has given no sign for"):
+            list(squares(stand_in, 1, 2))
     assert ended(process_of(stand_in))
 
 

@@ -50,6 +50,8 @@ LOST_S = 120.0
 """How long a task waits for a machine while the cluster has none for it."""
 HEAD_S = 20.0
 """How long a head may be away."""
+NO_PULSE_S = 120.0
+"""How long the worker of a task that was begun may give no sign; it gives one every few seconds, however long the task takes."""
 SILENT_S = 60.0
 """How long the process that joined may be silent while something is asked of it, as it is within a call that hangs."""
 _DRIVER = "from tallystick.compute.ray_driver import main; main()"  # so that what Ray's workers run has a module's name
@@ -122,6 +124,7 @@ class RayEngine:
             answer_s=ANSWER_S,
             head_s=HEAD_S,
             lost_s=LOST_S,
+            pulse_s=NO_PULSE_S,
         )
         cluster = JoinedCluster(self.address)
         try:

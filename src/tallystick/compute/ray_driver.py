@@ -5,14 +5,17 @@ few variables of the environment and no open file but its pipe: it holds neither
 given. It ends when the process that began it does.
 """
 
+import itertools
 import logging
 import os
+import platform
 import re
 import select
 import signal
 import socket
 import threading
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -41,6 +44,8 @@ from tallystick.errors import ComputeError, printable
 
 LOOK_S = 2.0
 """How often the cluster is looked after while its answers are waited for."""
+PULSE_S = 5.0
+"""How often a task says that its worker runs."""
 LEAVE_S = 10.0
 """How long leaving a cluster may take."""
 CLIENT = "ray://"
@@ -131,6 +136,10 @@ class _Cluster:
         self._waiting: dict[Any, int] = {}
         self._lacking: dict[str, float] = {}
         """Since when what is needed has not been there."""
+        self._pulses = f"tallystick:{uuid.uuid4().hex}:"
+        """What the names begin with under which the tasks of this process leave their pulses on the cluster's head."""
+        self._last_pulses: dict[int, tuple[bytes, float]] = {}
+        """The last pulse of each task that was begun, and when it was seen first."""
 
     @contextmanager
     def joined(self) -> "Iterator[_Cluster]":
@@ -162,7 +171,9 @@ class _Cluster:
     def begin(self, number: int, prepare: str, given: bytes) -> None:
         """Begin a task; Ray does it again, on another machine if need be, whose worker or machine died."""
         self._task = self._task or self._remote()  # Ray sends the function to the head for each of these
-        task = self._task.remote(prepare, self._shared, given, self._join.threads, self._join.versions)
+        task = self._task.remote(
+            prepare, self._shared, given, self._join.threads, self._join.versions, self._pulses + str(number), PULSE_S
+        )
         self._waiting[task] = number
 
     def keep(self, number: int, prepare: str, shared: bytes) -> None:
@@ -185,8 +196,12 @@ class _Cluster:
         """Wait for an answer that is due, looking after the cluster; ``alive`` is called as time goes by."""
         while not (done := self._ray.wait(list(self._waiting), num_returns=1, timeout=LOOK_S)[0]):
             self._look_after()
+            self._feel_pulses()
             alive()
         number = self._waiting.pop(done[0])
+        if self._last_pulses.pop(number, None) is not None:
+            with suppress(Exception):  # the head may be gone, which is no matter to an answer that is here
+                _key_values()._internal_kv_del(self._pulses + str(number))
         try:
             answer = self._ray.get(done[0])
         except Exception as error:  # Ray reads a pickle, which may raise anything
@@ -201,7 +216,9 @@ class _Cluster:
         for place, node in enumerate(_alive(self._ray)):
             there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
             remote = self._remote(num_cpus=0, resources={}, scheduling_strategy=there)
-            task = remote.remote(idle.prepare, idle.shared, b"", self._join.threads, self._join.versions)
+            task = remote.remote(
+                idle.prepare, idle.shared, b"", self._join.threads, self._join.versions, f"{self._pulses}{place}", PULSE_S
+            )
             self._waiting[task] = place
         took = []
         while self._waiting:
@@ -227,6 +244,27 @@ class _Cluster:
             raise ComputeError(_lost(address, "its head does not answer"))
         if "head" not in self._lacking and not self._lasts("machine", self._join.lost_s, ok=self._room() > 0):
             raise ComputeError(self._no_room())
+
+    def _feel_pulses(self) -> None:
+        """Raise ComputeError for a task whose worker is there and stands still: Ray waits for one that is stopped for ever.
+
+        A task without a pulse is not begun. One whose machine is gone is begun again by Ray, which may take its time.
+        """
+        machines = {node["NodeID"] for node in _alive(self._ray)}
+        for number in self._waiting.values():
+            pulse = _key_values()._internal_kv_get(self._pulses + str(number))
+            last, since = self._last_pulses.get(number, (None, 0.0))
+            if pulse is None:
+                continue
+            _, machine, where = [*pulse.decode(errors="replace").split(" ", 2), "", ""][:3]
+            if pulse != last or (where and machine not in machines):
+                self._last_pulses[number] = pulse, time.monotonic()
+            elif (silent_s := time.monotonic() - since) > self._join.pulse_s:
+                worker = f"the worker of task {number} on {printable(where, most=100) or 'a machine'}"
+                raise ComputeError(
+                    f"compute.address = {self._join.address}: {worker} has given no sign for {silent_s:.0f} s; it may be "
+                    "stopped, or its machine hang: end it there, and begin again"
+                )
 
     def _lasts(self, what: str, limit_s: float, *, ok: bool) -> bool:
         """Note whether it is there; False once it has not been for that long."""
@@ -257,9 +295,35 @@ class _Cluster:
         )
 
 
-def _perform_on_ray(prepare: str, shared: bytes, given: bytes, threads: int, versions: str) -> bytes:
-    """Run a task on Ray's workers: names and bytes, as every engine's are."""
-    return perform(Work(prepare=prepare, shared=shared), given, threads=threads, versions=versions)
+def _perform_on_ray(prepare: str, shared: bytes, given: bytes, threads: int, versions: str, pulse: str, pulse_s: float) -> bytes:
+    """Run a task on Ray's workers: names and bytes, as every engine's are.
+
+    Meanwhile a thread leaves a new pulse under that name every ``pulse_s`` seconds: a count, Ray's id of this machine, its name
+    and the process.
+    """
+    import ray
+
+    machine, over = f"{ray.get_runtime_context().get_node_id()} {platform.node()},process={os.getpid()}", threading.Event()
+
+    def beat() -> None:
+        for count in itertools.count():
+            with suppress(Exception):  # the head may be away for a while
+                _key_values()._internal_kv_put(pulse, f"{count}.{os.getpid()} {machine}".encode(), overwrite=True)
+            if over.wait(pulse_s):
+                return
+
+    threading.Thread(target=beat, daemon=True).start()
+    try:
+        return perform(Work(prepare=prepare, shared=shared), given, threads=threads, versions=versions)
+    finally:
+        over.set()
+
+
+def _key_values() -> Any:
+    """Return Ray's module for what its head keeps by name, as bytes: nothing is pickled."""
+    from ray.experimental import internal_kv
+
+    return internal_kv
 
 
 class _Process:

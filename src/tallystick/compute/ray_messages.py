@@ -40,6 +40,7 @@ class JoinCluster(_Message, frozen=True):
     answer_s: float
     head_s: float
     lost_s: float
+    pulse_s: float
 
 
 class Share(_Message, frozen=True):
