@@ -19,7 +19,8 @@ from tallystick import predict
 from tallystick.cli.app import app
 from tallystick.cli.compare import EXIT_KEPT
 from tallystick.config.contract import parse_contract
-from tallystick.errors import ConfigError
+from tallystick.config.serving import ServingOptions
+from tallystick.errors import ConfigError, TallystickError
 from tallystick.job.handshake import Agreement, Greeting, PromotedHalf, ResumeState, shake_hands
 from tallystick.job.process import run_process
 from tallystick.job.promotion import decide_promotion
@@ -27,7 +28,7 @@ from tallystick.job.run_selection import complete_ids
 from tallystick.job.versions import Versions, listed
 from tallystick.network.channel import memory_channels
 from tallystick.privacy.events import PureDP
-from tallystick.privacy.ledger import Ledger
+from tallystick.privacy.ledger import BudgetExceeded, Ledger
 from tallystick.report.compare import read_run
 from tallystick.serving.side import ServingSide
 from tallystick.watcher import Silent
@@ -299,6 +300,64 @@ def test_whatever_run_people_choose_where_others_see_it_is_entered_as_not_privat
     for name in PARTIES:  # the runs that were begun here
         for folder in job.runs(name)[2:]:
             shutil.rmtree(folder)
+
+
+def _serving(party):
+    return party.model_copy(update={"serving": ServingOptions(listen="127.0.0.1:8443", token_file="tokens")})
+
+
+def test_a_named_run_is_entered_once_for_each_command_that_calls_and_never_for_one_that_is_refused_at_home(job, ids):
+    old, new = ids
+    for name in PARTIES:
+        versions(job, name).promote(new)
+    contract, party = files_of(job, "bank")
+    ledger = Ledger(party.privacy.ledger, party="bank")
+    before, spent = len(entries(job)), ledger.total("labels", delta=0.0)
+
+    def entered():
+        return [each.what.removesuffix(", chosen at bank") for each in entries(job)[before:]]
+
+    bare = job.home("bank") / "bare.csv"
+    bare.write_text("id\nsomebody\n")
+    output = job.home("bank") / "refused.csv"
+
+    def served(run, *, table=None):
+        return ServingSide.of(contract, _serving(party), table=table, run=run, watcher=Silent()).first.run_id
+
+    refused = [
+        lambda: predict(contract, party, table=str(bare), output=output, run=old, watcher=Silent()),
+        lambda: served(old, table=str(bare)),
+        lambda: run_process(
+            contract, party.model_copy(update={"table": party.table_at(str(bare))}), watcher=Silent(), start_from=old
+        ),
+        lambda: run_process(contract, party, watcher=Silent(), start_from=old, resume=True),
+        lambda: served("no-such-run"),
+    ]
+    for each in refused:
+        assert isinstance(error_of(each), TallystickError)
+    assert entered() == []
+    assert [served(new), served(old), served(old)] == [new, old, old]  # the newest promotion was entered when it was promoted
+    for file in ("once.csv", "again.csv"):
+        assert predicted(job, file, bank=old, shop=old) == {"bank": old, "shop": old}
+    assert entered() == [f"serve --run {old}"] * 2 + [f"predict --run {old}"] * 2
+    assert ledger.total("labels", delta=0.0) == spent
+
+
+def test_under_a_cap_a_named_run_is_refused_before_anybody_is_called_unless_the_party_file_allows_it(job, ids):
+    old, new = ids
+    versions(job, "bank").promote(new)
+    contract, party = files_of(job, "bank")
+    before = len(entries(job))
+    capped = _serving(party).model_copy(update={"privacy": party.privacy.model_copy(update={"cap": 1.0})})
+    for each in (
+        lambda: ServingSide.of(contract, capped, table=None, run=old, watcher=Silent()),
+        lambda: predict(contract, capped, table=None, output=job.home("bank") / "capped.csv", run=old, watcher=Silent()),
+    ):
+        error = error_of(each)
+        assert isinstance(error, BudgetExceeded)
+        assert "privacy.allow: [promotion]" in str(error)
+    assert len(entries(job)) == before
+    assert ServingSide.of(contract, capped, table=None, run=new, watcher=Silent()).first.run_id == new
 
 
 @pytest.mark.parametrize("gradients", ["sent", "none"])

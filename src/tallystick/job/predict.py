@@ -118,8 +118,6 @@ def predict(
     folder = chosen_run(contract, party, promoted[0].run_id if promoted else run, say=watcher.say)
     with ExitStack() as stack:
         stack.enter_context(folder.locked())
-        if run is not None:
-            versions.enter_named(folder, option="predict --run")
         return _Prediction(
             contract=contract,
             party=party,
@@ -172,6 +170,8 @@ class _Prediction:
         """Predict by this folder's run, or by the one that all parties have promoted; its lock is held."""
         contract, party = self.contract, self.party
         own = self._model(folder, calls=True)
+        if self.chosen:  # last of all that this side can do alone: a command that is refused tells nobody of a run
+            Versions(contract=contract, party=party).enter_named(folder, option="predict --run")
         state = offered(contract, party, command=COMMAND, run_id=own.run_id, promoted=self.promoted, chosen=self.chosen)
         log = RunLog(self.watcher)
         log.keep_in(folder.path)

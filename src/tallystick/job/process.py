@@ -155,13 +155,13 @@ class _Start:
         if resume and start_from is not None:
             raise ConfigError("--start-from, --resume: a run that goes on knows what it started from; give one of the two")
         earlier = run_to_start_from(contract, party, start_from) if start_from is not None else None
-        if earlier is not None:
-            Versions(contract=contract_of(earlier.path), party=party).enter_named(earlier, option="--start-from")
         trials = trials_left(contract, party, folder) if tunes else None
         frame, keys = require(contract, party, folder=folder, trials=trials, point=starting_point(folder, earlier), say=say)
         is_label = contract.role_of(party.party) == "label"
         if folder is not None and keys is not None and is_label and (tunes or "training" in phases):
             _check_labels(contract, party, folder, frame, keys)
+        if earlier is not None:  # last of all that this side can do alone: a command that is refused tells nobody of a run
+            Versions(contract=contract_of(earlier.path), party=party).enter_named(earlier, option="--start-from")
         return cls(contract=contract, party=party, use=use, folder=folder, earlier=earlier, frame=frame, keys=keys)
 
     def begun(self, hold: Callable[[RunFolder], RunFolder]) -> RunFolder:

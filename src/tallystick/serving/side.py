@@ -153,7 +153,9 @@ class ServingSide:
             )
         encoder = kept_encoder(folder)
         frame = _read(source, contract, party, encoder)
-        if run is not None:
+        # Sorted: a partner that meets this side again sees whether its keys changed, and nothing of the table's order.
+        keys = require_to_predict(contract, party, frame, encoder, folder=folder, charges=False).sorted()
+        if run is not None:  # last of all that this side can do alone: a command that is refused tells nobody of a run
             versions.enter_named(folder, option="serve --run")
         return cls(
             contract=contract,
@@ -165,8 +167,7 @@ class ServingSide:
             home=ServingHome.of(contract, party),
             source=source,
             frame=frame,
-            # Sorted: a partner that meets this side again sees whether its keys changed, and nothing of the table's order.
-            keys=require_to_predict(contract, party, frame, encoder, folder=folder, charges=False).sorted(),
+            keys=keys,
             watcher=watcher,
         )
 
