@@ -42,7 +42,6 @@ Shapes: N ids of this side; B of them in a bucket; M slots of a store; K common 
 from collections.abc import Iterator, Sequence
 from functools import partial
 from hashlib import blake2b
-from operator import methodcaller
 from typing import Annotated
 
 import msgspec
@@ -51,6 +50,7 @@ import numpy as np
 from tallystick.alignment.buckets import Buckets, Settled, Split, TakenUp, require_bucket, take_up
 from tallystick.alignment.coin_toss import Coin, toss
 from tallystick.alignment.exchange import ChunkRows, chunks, exchange, receive_list, send_list
+from tallystick.alignment.hashing import hash_each
 from tallystick.alignment.ids import Ids
 from tallystick.alignment.matching import TAG_BYTES, Index, Tags, sorted_order
 from tallystick.alignment.oprf.base_transfers import transfer_receiver, transfer_sender
@@ -84,7 +84,6 @@ _HASHED_AT_ONCE = 16_384
 _WHAT = "private set intersection"
 _CORRECTIONS, _ANSWER = "corrections of the store", "hashes of columns"
 _LABEL_TAGS, _FEATURE_TAGS = "label party's tags", "feature party's tags"
-_digest = methodcaller("digest")
 
 
 class StoreSeed(Message, frozen=True):
@@ -243,10 +242,9 @@ def _parts(hashed_B40: Tags) -> tuple[Words, Tags]:
 def _hashed(ids: Ids, salt: bytes) -> Tags:
     """Give the hash of every id (N, 40)."""
     hashed_N40, filled = np.empty((len(ids), HASHED_BYTES), dtype=np.uint8), 0
-    of = partial(blake2b, digest_size=HASHED_BYTES, salt=salt[:16], person=b"tallystick store")
+    start = blake2b(digest_size=HASHED_BYTES, salt=salt[:16], person=b"tallystick store")
     for piece in ids.pieces():
-        rows = np.frombuffer(b"".join(map(_digest, map(of, piece))), dtype=np.uint8)
-        hashed_N40[filled : filled + len(piece)] = rows.reshape(-1, HASHED_BYTES)
+        hashed_N40[filled : filled + len(piece)] = hash_each(start, piece)
         filled += len(piece)
     return hashed_N40
 
@@ -316,15 +314,15 @@ def _swapped(channel: Channel, of: str, own_R: Tags, theirs: int, *, width: int)
 
 def _hash_tags(hashed_B40: Tags, label_B10: Words, feature_B10: Words, *, salt: bytes) -> Tags:
     """Compute H: give the tag (B, 32) of each id, by BLAKE2b over its hash, both functions' inputs, and this run's salt."""
-    tags: list[bytes] = []
-    of = partial(blake2b, digest_size=2 * TAG_BYTES, person=b"tallystick tag")
+    tag_B32 = np.empty((len(hashed_B40), 2 * TAG_BYTES), dtype=np.uint8)
+    empty = blake2b(digest_size=2 * TAG_BYTES, person=b"tallystick tag")
     for start in range(0, len(hashed_B40), _HASHED_AT_ONCE):
         piece = slice(start, start + _HASHED_AT_ONCE)
         salt_P = np.broadcast_to(np.frombuffer(salt, dtype=np.uint8), (len(hashed_B40[piece]), len(salt)))
         parts = (hashed_B40[piece], label_B10[piece].view(np.uint8), feature_B10[piece].view(np.uint8), salt_P)
         row_P = np.concatenate(parts, axis=1)
-        tags += map(_digest, map(of, row_P.view(f"V{row_P.shape[1]}").ravel().tolist()))
-    return np.frombuffer(b"".join(tags), dtype=np.uint8).reshape(-1, 2 * TAG_BYTES)
+        tag_B32[piece] = hash_each(empty, row_P.view(f"V{row_P.shape[1]}").ravel().tolist())
+    return tag_B32
 
 
 def _receive_tags(channel: Channel, of: str, count: int, settled: Settled) -> Tags:

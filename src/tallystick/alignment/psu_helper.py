@@ -26,6 +26,7 @@ from tallystick.alignment.exchange import (
     send_list,
     send_size,
 )
+from tallystick.alignment.hashing import hash_each
 from tallystick.alignment.matching import TAG_BYTES, DuplicateTags, Index, Tags, are_distinct_indices, match
 from tallystick.alignment.outcome import Alignment
 from tallystick.alignment.randomness import SecureRandom
@@ -89,9 +90,8 @@ def union_with_helper_party(
         (other_members,) = exchange_sizes(len(members), [peer], max_rows=max_rows)
         key = agree_on_key(peer, rng)
         order_M = rng.permutation(len(members))
-        hashes = b"".join([blake2b(members[row], key=key, digest_size=TAG_BYTES).digest() for row in order_M])
         send_size(helper, _HASHES, len(members))
-        send_list(helper, _HASHES, np.frombuffer(hashes, dtype=np.uint8).reshape(-1, TAG_BYTES))
+        send_list(helper, _HASHES, hash_each(blake2b(key=key, digest_size=TAG_BYTES), (members[row] for row in order_M)))
         size = union.receive_union(helper, _POSITIONS, len(members), other_members)
         union.check_union(size, len(members), other_members, peer.peer)
         shuffled_M = receive_list(helper, _POSITIONS, len(members), dtype=np.int64)

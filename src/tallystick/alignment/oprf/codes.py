@@ -4,14 +4,13 @@ Shapes: N ids.
 """
 
 from collections.abc import Sequence
-from functools import partial
 from hashlib import blake2b
-from operator import methodcaller
 from typing import Any
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
+from tallystick.alignment.hashing import hash_each
 from tallystick.alignment.ids import Ids
 
 FINGERPRINT_BYTES = 16
@@ -26,7 +25,6 @@ Places = np.ndarray[Any, np.dtype[np.int32]]
 _CODE_BLOCKS = range(1, 5)
 _BIN_BLOCKS = range(5, 7)
 _PIECE = 65_536
-_digest = methodcaller("digest")
 
 
 def fingerprints(ids: Sequence[bytes]) -> Bytes:
@@ -35,9 +33,9 @@ def fingerprints(ids: Sequence[bytes]) -> Bytes:
     Two of a million ids on either side share one with a chance below 10^-26.
     """
     prints_N16, filled = np.empty((len(ids), FINGERPRINT_BYTES), dtype=np.uint8), 0
+    start = blake2b(digest_size=FINGERPRINT_BYTES, person=b"tallystick order")
     for piece in Ids.of(ids).pieces():
-        hashed = map(partial(blake2b, digest_size=FINGERPRINT_BYTES, person=b"tallystick order"), piece)
-        prints_N16[filled : filled + len(piece)].reshape(-1)[:] = np.frombuffer(b"".join(map(_digest, hashed)), dtype=np.uint8)
+        prints_N16[filled : filled + len(piece)] = hash_each(start, piece)
         filled += len(piece)
     return prints_N16
 

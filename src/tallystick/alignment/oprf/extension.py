@@ -16,14 +16,13 @@ bits of s, and all of them with a dozen ids that it knows.
 Shapes: T transfers, which is bits of a code word; B bins of a piece; P pairs of an id and a bin.
 """
 
-from functools import partial
 from hashlib import blake2b
-from operator import methodcaller
 from typing import Any
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
+from tallystick.alignment.hashing import hash_each
 from tallystick.alignment.oprf.base_transfers import Choices, Seeds
 from tallystick.alignment.oprf.bit_matrix import Rows, Words, turned
 from tallystick.alignment.oprf.codes import CODE_BYTES
@@ -31,7 +30,6 @@ from tallystick.alignment.oprf.codes import CODE_BYTES
 SALT_BYTES = 16
 _NUMBER_BYTES = 8
 _WORD_BITS, _WORD_BYTES = 64, 8
-_digest = methodcaller("digest")
 
 Slots = np.ndarray[Any, np.dtype[np.int32]]
 
@@ -77,8 +75,7 @@ def outputs(input_P64: Rows, slots_P: Slots, *, salt: bytes, size: int) -> Rows:
     rows_P["input"] = input_P64.view(f"V{CODE_BYTES}").ravel()
     rows_P["salt"] = np.void(salt)
     rows_P["number"] = slots_P
-    hashed = map(partial(blake2b, digest_size=size), rows_P.view(f"V{rows_P.itemsize}").tolist())
-    return np.frombuffer(b"".join(map(_digest, hashed)), dtype=np.uint8).reshape(-1, size)
+    return hash_each(blake2b(digest_size=size), rows_P.view(f"V{rows_P.itemsize}").tolist())
 
 
 class Streams:
