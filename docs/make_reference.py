@@ -240,6 +240,9 @@ def attacks() -> str:
         "## On columns",
         "Made by a label party, from cut embeddings. It knows 20 or 200 rows, unless the table says otherwise. Attacks with its "
         "own columns run in benchmarks only, because no party at home has both sides.",
+        "A run's own audit leaves out "
+        + ", ".join(f"`{name}`" for name, row in FEATURE_INFERENCE_ATTACKS.items() if row.behind_noise)
+        + " where embeddings have neither noise nor levels. `tallystick audit FOLDER` runs them, too.",
         "`surrogate` follows He et al. 2019, `simulator` [Zhu et al. 2023](https://arxiv.org/abs/2310.10483). Compare "
         "`marginals` with [Ye et al. 2022](https://arxiv.org/abs/2210.06771).",
         _table(("attack", "knows", "what it does", "quick"), columns),

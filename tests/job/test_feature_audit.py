@@ -162,7 +162,14 @@ def test_the_audit_takes_the_embeddings_that_measuring_columns_sends(undefended,
 def test_a_feature_partys_folder_can_be_attacked_again(undefended):
     result, folder = undefended
     path = run_folder(folder)
-    assert audit_recorded(path, watcher=Silent()).features == result.sections.features[0]
+    in_run, in_full = result.sections.features[0], audit_recorded(path, watcher=Silent()).features
+    assert audit_recorded(path, watcher=Silent()).features == in_full
+    only_in_run = [each for each in in_run.not_measured if each not in in_full.not_measured]
+    assert [each.partition(": ")[0] for each in only_in_run] == ["network, bootstrap, weighted-mean"]
+    assert only_in_run[0].endswith("`tallystick audit FOLDER` runs them on what this run recorded")
+    assert {each.attack for each in in_run.columns}.isdisjoint({"network", "bootstrap", "weighted-mean"})
+    found = {(each.name, each.known): each.value for each in in_full.columns}
+    assert all(found[each.name, each.known] >= each.value for each in in_run.columns)
     again = audit_recorded(path, watcher=Silent(), known_rows=(30, 0)).features
     assert {column.known for column in again.columns} == {0, 30}
     assert read_result((path / "result.json").read_bytes()).sections.features == [again]
@@ -170,6 +177,29 @@ def test_a_feature_partys_folder_can_be_attacked_again(undefended):
     nothing = audit_recorded(path, watcher=Silent(), known_rows=(0,)).features
     assert "bank, knowing no row," in feature_headline(nothing)
     audit_recorded(path, watcher=Silent())
+
+
+@pytest.mark.parametrize(
+    ("defense", "behind_noise"),
+    [([], False), ([NOISE], True), ([{"method": "quantized-embeddings", "levels": 4}], True)],
+    ids=["none", "noise", "levels"],
+)
+def test_a_runs_own_audit_leaves_out_what_wins_behind_noise_or_levels_alone(defense, behind_noise):
+    contract = parse_contract(contract_values(PARTIES, audit=True, defense=defense))
+    rows = feature_audit.FEATURE_INFERENCE_ATTACKS
+    every, in_run = (feature_audit._attacks(contract, every=each) for each in (True, False))
+    assert set(every) - set(in_run) == (set() if behind_noise else {"network", "bootstrap", "weighted-mean"})
+    assert set(every) == {name for name, row in rows.items() if not row.own_columns}
+    assert bool(feature_audit._left_out(contract, in_run)) is not behind_noise
+    assert feature_audit._left_out(contract, every) == []
+
+
+def test_a_quick_audit_of_columns_names_the_attacks_that_it_leaves_out():
+    contract = parse_contract(contract_values(PARTIES, audit="quick"))
+    (line,) = feature_audit._left_out(contract, feature_audit._attacks(contract, every=False))
+    names, _, reason = line.partition(": ")
+    assert {"surrogate", "network", "bootstrap", "weighted-mean", "ridge-looks", "kernel-looks"} == set(names.split(", "))
+    assert reason.endswith("`audit: true` runs them and may find more")
 
 
 def test_more_known_rows_than_there_are_do_not_replace_what_was_found(undefended):
@@ -276,7 +306,8 @@ def test_columns_and_numbers_are_audited_where_the_label_is_a_number(tmp_path):
     assert "Spearman: the rank correlation" in (run_folder(tmp_path, "bank") / "report.html").read_text()
     shop = read_result((run_folder(tmp_path) / "result.json").read_bytes())
     assert "attacked it for labels as shop could" in shop.sections.notes[1]
-    assert audit_recorded(run_folder(tmp_path), watcher=Silent()).features == audit
+    again = audit_recorded(run_folder(tmp_path), watcher=Silent()).features
+    assert {(each.name, each.known) for each in again.columns} == {(each.name, each.known) for each in audit.columns}
     assert audit_recorded(run_folder(tmp_path, "bank"), watcher=Silent()).leakage == labels
 
 

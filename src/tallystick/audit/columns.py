@@ -51,6 +51,11 @@ GROUPS_ALONE = (
     "and several runs together"
 )
 MANY_KNOWN = 100
+QUICK = "a quick audit leaves them out; `audit: true` runs them and may find more"
+NO_NOISE = (
+    "no embedding has noise or levels here, and without these others found as much where it was measured; "
+    "`tallystick audit FOLDER` runs them on what this run recorded"
+)
 NO_START = "known-start: solves the first batch by starting weights, which are this side's secret"
 NO_KNOWN_ROW = (
     "an attacker who knows no row: known-start needs a public start; marginals, which knows how each column is distributed, and "
@@ -68,6 +73,7 @@ def audit_columns(
     watcher: Watcher,
     known: Sequence[int] = KNOWN,
     engine: Engine | None = None,
+    every: bool = True,
     seed: int = 0,
 ) -> results.FeatureAudit:
     """Attack what this party sent over the whole training, as the label party could, and measure by its own columns.
@@ -81,7 +87,7 @@ def audit_columns(
     watcher.say("attacking what this side sent, for its columns, as the label party could")
     leaks_by_name: dict[str, FeatureLeaks] = {}
     notes: list[str] = []
-    attacks = _attacks(contract)
+    attacks = _attacks(contract, every=every)
     for name, columns in (("used", recorded.truth.used), ("unused", recorded.truth.unused)):
         if not (columns.numeric or columns.categorical):
             continue
@@ -105,10 +111,11 @@ def audit_columns(
             continue
         leaks_by_name[name] = stronger(alone, together, how=f"{recorded.runs} runs")
         notes += alone.not_measured
+    notes += _left_out(contract, attacks)
     by_marginals = any(row.from_marginals for row in attacks.values())
     if recorded.first is None:
         notes.append(NO_START if by_marginals else NO_KNOWN_ROW)
-    groups, group_notes = _group_leaks(recorded, known=known, engine=engine, seed=seed)
+    groups, group_notes = _group_leaks(recorded, attacks, known=known, engine=engine, seed=seed)
     notes += group_notes
     if len(recorded.epochs) == 1:
         notes.append(
@@ -137,10 +144,28 @@ def _known_rows(rows: int, known: Sequence[int], *, seed: int) -> Told:
     return {count: draws if count < MANY_KNOWN else draws[:1] for count, draws in drawn.items()}
 
 
-def _attacks(contract: Contract) -> dict[str, FeatureInferenceAttack]:
-    """Select the attacks that this party can play at home; the quick ones where the contract asks for no more."""
+def _attacks(contract: Contract, *, every: bool) -> dict[str, FeatureInferenceAttack]:
+    """Select the attacks that this party can play at home; the quick ones where the contract asks for no more.
+
+    Without ``every`` those are left out that find nothing more where embeddings have neither noise nor levels.
+    """
+    quick, plain = contract.audit == "quick", not every and not contract.embedding_defenses()
+    return {
+        name: row
+        for name, row in FEATURE_INFERENCE_ATTACKS.items()
+        if not row.own_columns and (row.quick or not quick) and not (plain and row.behind_noise)
+    }
+
+
+def _left_out(contract: Contract, attacks: Mapping[str, FeatureInferenceAttack]) -> list[str]:
+    """Name the attacks that need known rows and are not run, each with its reason."""
     quick = contract.audit == "quick"
-    return {name: row for name, row in FEATURE_INFERENCE_ATTACKS.items() if not row.own_columns and (row.quick or not quick)}
+    names = [
+        name
+        for name, row in FEATURE_INFERENCE_ATTACKS.items()
+        if name not in attacks and not (row.own_columns or row.knows_no_row)
+    ]
+    return [f"{', '.join(names)}: {QUICK if quick else NO_NOISE}"] if names else []
 
 
 def with_releases(audit: results.FeatureAudit, folder: RunFolder, contract: Contract) -> results.FeatureAudit:
@@ -160,7 +185,12 @@ def stronger(some: FeatureLeaks, others: Sequence[FeatureLeaks], *, how: str) ->
 
 
 def _group_leaks(
-    recorded: RecordedColumns, *, known: Sequence[int], engine: Engine | None, seed: int
+    recorded: RecordedColumns,
+    attacks_run: Mapping[str, FeatureInferenceAttack],
+    *,
+    known: Sequence[int],
+    engine: Engine | None,
+    seed: int,
 ) -> tuple[list[results.RowGroup], list[str]]:
     """Attack what crossed outside training steps, each part of the split by itself; say what could not be measured."""
     split = recorded.contract.split
@@ -170,9 +200,7 @@ def _group_leaks(
     for group in recorded.groups:
         contrast = group.sent.contrast_BCD is not None
         attacks = {
-            name: row
-            for name, row in _attacks(recorded.contract).items()
-            if not row.knows_no_row and (group.passes > 1 or not row.several_looks)
+            name: row for name, row in attacks_run.items() if not row.knows_no_row and (group.passes > 1 or not row.several_looks)
         }
         try:
             plan = AttackPlan.of(

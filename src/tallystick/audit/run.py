@@ -127,5 +127,5 @@ def _columns(run: AuditedRun, own: OwnRows, watcher: Watcher) -> results.Feature
     store.drop_from(0)  # single steps served the audit of membership
     compute = own.party.compute
     recorded = RecordedColumns.load(run.folder, run.contract)
-    audit = audit_columns(recorded, watcher=watcher, engine=compute.made() if compute is not None else None)
+    audit = audit_columns(recorded, watcher=watcher, engine=compute.made() if compute is not None else None, every=False)
     return with_releases(audit, run.folder, run.contract)

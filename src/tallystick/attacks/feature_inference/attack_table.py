@@ -37,6 +37,7 @@ class FeatureInferenceAttack:
         own_columns: reads the label party's own columns, so a feature party cannot measure it at home; a simulation can.
         from_shuffled: reads embeddings with columns shuffled (``FeatureView.contrast_NCD``), with and without known rows.
         quick: a moment's work: what an audit runs that nobody asked for.
+        behind_noise: finds more than the others behind noise or levels alone; a run without these does not run it.
         from_start: knows no row, but the bottom model as it was before training (``FeatureView.first``).
         from_marginals: knows no row, but how each column is distributed (``FeatureView.marginals``).
         from_others: knows no row, but other people's, who are not among the rows (``FeatureView.others``).
@@ -50,6 +51,7 @@ class FeatureInferenceAttack:
     from_others: bool = False
     from_shuffled: bool = False
     quick: bool = False
+    behind_noise: bool = False
 
     @property
     def several_looks(self) -> bool:
@@ -127,6 +129,7 @@ FEATURE_INFERENCE_ATTACKS: Mapping[str, FeatureInferenceAttack] = MappingProxyTy
         "network": FeatureInferenceAttack(
             attack=InversionNetwork(),
             description="a small network from all of a row's embeddings and their mean to all columns",
+            behind_noise=True,
         ),
         "surrogate": FeatureInferenceAttack(
             attack=SurrogateInversion(),
@@ -135,10 +138,12 @@ FEATURE_INFERENCE_ATTACKS: Mapping[str, FeatureInferenceAttack] = MappingProxyTy
         "bootstrap": FeatureInferenceAttack(
             attack=BootstrapInversion(),
             description="learns how known rows are embedded, embeds made-up rows so, and learns the way back from these",
+            behind_noise=True,
         ),
         "weighted-mean": FeatureInferenceAttack(
             attack=WeightedMean(parts=AVERAGED),
             description="averages other attacks' guesses, each weighed by how well it guesses known rows that it is not shown",
+            behind_noise=True,
         ),
         "ridge-own-columns": FeatureInferenceAttack(
             attack=KernelRidge(reads="looks", own_columns=True),
