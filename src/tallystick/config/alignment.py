@@ -17,11 +17,10 @@ class KeyColumn(Model):
     name: Text = Field(description="name of the key column in this contract; each party file maps it to its own column")
     normalise: tuple[Step, ...] = Field(
         default=(),
-        description="steps, applied in the order of the contract's list: trim (white space at both ends), lower and upper (by "
-        "Unicode's rules), nfkc (full-width letters and ligatures become plain ones), email (nfkc, lower, trim; dots and +tags "
-        "stay, for not every provider ignores them), phone (digits and a leading +; 00 in front becomes +; (0) is dropped; no "
-        "country code is guessed), digits (0 to 9 only, after nfkc). Digits of every script count, and all steps but lower and "
-        "upper drop characters that cannot be seen, such as zero-width ones and soft hyphens",
+        description="steps, in the contract's order: trim (white space at both ends), lower, upper, nfkc (full-width letters "
+        "and ligatures become plain ones), email (nfkc, lower, trim; dots and +tags stay), phone (digits and a "
+        "leading +; 00 in front becomes +; (0) is dropped; no country code is guessed), digits (0 to 9, after "
+        "nfkc). All but lower and upper drop characters that cannot be seen, such as zero-width ones",
     )
 
 
@@ -86,9 +85,9 @@ class IntersectionConfig(AlignmentKeys):
     protocol: Protocol = "auto"
     security: Literal["semi-honest", "malicious"] = Field(
         default="semi-honest",
-        description="which peers it withstands: those that follow the protocol, or also those that do not, for about twice the "
-        "processor time and messages, by a protocol that nobody outside has reviewed; one that cheats can bring 50 ids more than "
-        "it says, or 1.36 times as many if it says more than 4,096",
+        description="which peers it withstands: those that follow the protocol, or also others, for about twice the processor "
+        "time and messages, by a protocol that nobody outside has reviewed; one that cheats can bring 50 ids more "
+        "than it says, or 1.36 times as many if it says more than 4,096",
     )
     keys: KeyColumns
     nulls: Nulls = "drop"

@@ -122,8 +122,9 @@ class EncodingConfig(Model):
     numeric: Literal["auto", "standard", "log", "rank"] = Field(
         default="auto",
         description="what is done to a number before it is standardised on the training rows: standard: nothing; log: sign(x) "
-        "log(1 + abs(x)), for counts and amounts with a long tail; rank: the normal score of its rank among the training rows "
-        "(1,000 knots), for any shape and outliers; auto: rank for a column whose skewness is above 1 or below -1, else nothing",
+        "log(1 + abs(x)), for counts and amounts with a long tail; rank: the normal score of its rank among the "
+        "training rows (1,000 knots), for any shape and outliers; auto: rank where the skewness is above 1 or below "
+        "-1, else nothing",
     )
     min_count: Count | Literal["auto"] = Field(
         default="auto",
@@ -154,8 +155,8 @@ class RepeatsConfig(Model):
     )
     aggregate: dict[Text, Statistics] = Field(
         default_factory=dict,
-        description="column to what is made of all its values of a key, in place of the latest: mean, median, sum, min, max, "
-        "std, count, distinct, first or last, or a list of these, which gives a column COLUMN_mean and so on for each",
+        description="column to what is made of all its values of a key: mean, median, sum, min, max, std, count, distinct, "
+        "first or last; a list of these gives a column COLUMN_mean and so on for each",
     )
     count: Text | None = Field(default=None, description="name of a further column: how many rows the key has")
 

@@ -277,16 +277,16 @@ class TrainingKeys(Model):
     )
     refit: Literal["auto", True, False] = Field(
         default="auto",
-        description="whether training then begins anew with the validation rows among the training rows, for as many passes as "
-        "validated best; what needs validation rows (thresholds, column importance) is measured by the model before; auto: "
-        "where the split is by time, for the newest rows are the validation rows",
+        description="whether training begins anew with the validation rows among the training rows, for as many passes as "
+        "validated best; thresholds and column importance come from the model before; auto: where the split is by "
+        "time, for the newest rows are the validation rows",
     )
     folds: Folds = "auto"
     starts: Literal["secret", "public"] = Field(
         default="secret",
         description="what weights are drawn from before training: each party's own secret, or the contract's seed, by which "
-        "every party can make the others' first models and read columns and labels off the first batches; public is for "
-        "experiments, and a contract with a defence or on a union refuses it",
+        "every party can make the others' first models and read columns and labels off the first batches; public is "
+        "for experiments, without a defence and not on a union",
     )
     checkpoint_every: Count = Field(default=200, description="steps between checkpoints; all parties commit the same step")
 
@@ -445,8 +445,8 @@ class EvaluationConfig(Model):
     own_columns_boosting: bool = Field(
         default=True,
         strict=True,
-        description="let that baseline be gradient boosting where it validates better than the network (needs "
-        "scikit-learn: pip install 'tallystick[quality]')",
+        description="let that baseline be gradient boosting where it validates better (needs scikit-learn: pip install "
+        "'tallystick[quality]')",
     )
     privacy: PrivateRelease | None = Field(
         default=None, description="release the AUC to the other parties under differential privacy; null sends them nothing"

@@ -93,9 +93,8 @@ class TableConfig(Model):
     )
     missing: tuple[str, ...] | None = Field(
         default=None,
-        description="words that stand for a missing cell of a CSV, beside an empty one; null is NA, NaN, nan, null and NULL. "
-        "Where all other cells of a column are numbers or times, common marks such as ?, - and n/a do so, too, and up to five "
-        "other words beside 20 or more different numbers or times",
+        description="words that stand for a missing cell of a CSV, beside an empty one; null is NA, NaN, nan, null and NULL, "
+        "and in columns of numbers or dates also common marks such as ?, - and n/a",
     )
     missing_in: dict[Text, tuple[str, ...]] = Field(
         default_factory=dict,
