@@ -73,20 +73,16 @@ CONTRACT = {
     "refused beside what would tell of labels in another way (`evaluation.privacy`, `share_metrics`, `tuning.keys`, "
     "`importance.feature_columns`), what needs gradients (unions, `fedhssl`, `vfl-mpd`, penalties on embeddings), "
     "and defences of labels, which would only cost accuracy.",
-    "defense": "[Defences](../explanation/defenses.md) explains each method, its targets and its guarantee. An entry has a "
-    "`method` and that method's keys. No method is given twice. Each method fits certain targets, and `check` names what "
-    "does not fit. At most one method replaces labels (`label-dp`, `label-dp-prior`, `gaussian-labels`), and only on an "
+    "defense": "[Defences](../explanation/defenses.md) explains each method. An entry has a `method` and that method's keys. "
+    "No method is given twice. At most one method replaces labels (`label-dp`, `label-dp-prior`, `gaussian-labels`), and only on an "
     "intersection. `marvell` and `distance-correlation` need labels that are classes, so they do not go with "
     "`gaussian-labels` or `union.labels: neighbors`; nor does `gaussian` go with `neighbors`.",
     "evaluation": "`privacy` goes with `binary` targets only, and not with `share_metrics`, whose exact figures would undo its "
     "promise. `importance.feature_columns` other than `none` [discloses these columns](report.md#which-columns-matter). It needs "
-    "an intersection and `split.validation` above 0, and goes with no defence of columns. Its value `both` does not go with a "
-    "defence that replaces labels under a guarantee.",
+    "an intersection and `split.validation` above 0, and goes with no defence of columns.",
     "network": "[The network](network.md) has the rules behind these keys. `heartbeat_s` is below `deadline_s`.",
-    "tuning": "[Tune a contract](../howto/tune.md) says what a search discloses. Each value and bound is one that the contract "
-    "could have in its own place, and `split.validation` is above 0. What may be tuned: "
-    + ", ".join(f"`{key}`" for key in TUNABLE)
-    + ".",
+    "tuning": "[Tune a contract](../howto/tune.md) says what a search discloses. `split.validation` is above 0. "
+    "What may be tuned: " + ", ".join(f"`{key}`" for key in TUNABLE) + ".",
 }
 COMMANDS = {
     "init": (

@@ -159,8 +159,8 @@ class ServingOptions(Model):
         strict=True,
         ge=0,
         le=100,
-        description="milliseconds that a row waits for others of its batch, where it need not; 0 asks at once. From some hundred "
-        "requests a second on, 5 spare a good part of the processor time (who answers clients only)",
+        description="milliseconds that a row waits for others of its batch; 0 asks at once; from some hundred requests a second "
+        "on, 5 save processor time (who answers clients only)",
     )
     journal: bool = Field(
         default=True, strict=True, description="keep a journal of what was asked, under `serving` beside the run folders"
