@@ -74,7 +74,8 @@ CONTRACT = {
     "`importance.feature_columns`), what needs gradients (unions, `fedhssl`, `vfl-mpd`, penalties on embeddings), "
     "and defences of labels, which would only cost accuracy.",
     "defense": "[Defences](../explanation/defenses.md) explains each method. An entry has a `method` and that method's keys. "
-    "No method is given twice. At most one method replaces labels (`label-dp`, `label-dp-prior`, `gaussian-labels`), and only on an "
+    "No method is given twice. At most one method replaces labels (`label-dp`, `label-dp-prior`, `gaussian-labels`), and only on "
+    "an "
     "intersection. `marvell` and `distance-correlation` need labels that are classes, so they do not go with "
     "`gaussian-labels` or `union.labels: neighbors`; nor does `gaussian` go with `neighbors`.",
     "evaluation": "`privacy` goes with `binary` targets only, and not with `share_metrics`, whose exact figures would undo its "
