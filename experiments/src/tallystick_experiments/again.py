@@ -95,7 +95,7 @@ def declared_by(command: str, data: Path) -> Experiment:
 
 
 def _found(value: Any, data: Path) -> Any:
-    """Paths below the folder of data: DATA stands for the folder itself."""
+    """Find paths below the folder of data: DATA stands for the folder itself."""
     if isinstance(value, list | tuple):
         return [_found(each, data) for each in value]
     if not isinstance(value, Path):
@@ -109,7 +109,7 @@ def _found(value: Any, data: Path) -> Any:
 
 
 def _numbers(value: Any, name: str = "") -> dict[str, float]:
-    """All numbers of a row by where they stand."""
+    """List all numbers of a row by where they stand."""
     if isinstance(value, Mapping):
         parts = ((str(key), each) for key, each in value.items() if key not in UNLIKE)
     elif isinstance(value, list):

@@ -120,7 +120,7 @@ COMMANDS: Mapping[str, Command] = {
 
 
 def every_command() -> dict[str, Command]:
-    """All of them, with those of other packages, such as tallystick-robustness."""
+    """List all commands, with those of other packages, such as tallystick-robustness."""
     return {**COMMANDS, **{entry.name: entry.load() for entry in entry_points(group="tallystick.bench")}}
 
 
@@ -138,7 +138,7 @@ def command_line(wanted: Sequence[str]) -> typer.Typer:
 
 
 def _not_loaded() -> None:
-    """Stands in the list of commands."""
+    """Stand in the list of commands for one that is not loaded."""
 
 
 def app(*, args: Sequence[str], prog_name: str) -> None:

@@ -24,7 +24,7 @@ Maker = Callable[[Trial, Sequence[Row], Sequence[int], Row], Iterator[tuple[int,
 
 
 def grid(**fields: Iterable[Any]) -> list[Row]:
-    """Every combination of the fields' values, as cases; the first field is the outermost loop."""
+    """Return every combination of the fields' values, as cases; the first field is the outermost loop."""
     return [dict(zip(fields, values, strict=True)) for values in product(*fields.values())]
 
 

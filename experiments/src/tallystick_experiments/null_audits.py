@@ -186,7 +186,7 @@ def _trained(name: str, training: int, *, rows: int, epochs: int) -> Recorded:
 
 
 def _tables(rows: int, rng: np.random.Generator, target: str) -> dict[str, pl.DataFrame]:
-    """Two parties' columns, which both tell of the label."""
+    """Make two parties' columns, which both tell of the label."""
     signal = rng.normal(size=(rows, 2))
     score = signal.sum(axis=1) + 0.3 * rng.normal(size=rows)
     label = {"binary": (score > 0).astype(np.int64), "multiclass": np.digitize(score, [-0.7, 0.7]), "regression": score}[target]
@@ -234,7 +234,7 @@ def simulated_coverage(of: Simulated, *, draws: int) -> float:
 
 
 def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
-    """Shares of false "yes" and "a little" beside what is promised, and coverage."""
+    """Show shares of false "yes" and "a little" beside what is promised, and coverage."""
     shown: dict[str, LineCell] = {"audits": len}
     for side, said in ((side, said) for side in ("labels", "columns") for said in PROMISED):
         shown[f"{side}: {said}"] = partial(share_of, side=side, said=said)

@@ -149,7 +149,7 @@ class ObservedTraining:
         )
 
     def _schedule(self) -> Schedule:
-        """All training rows, less one if it were left alone in the last batch: one row has no variance to normalise by."""
+        """Take all training rows, less one if it were left alone in the last batch: one row has no variance to normalise by."""
         rows = len(self.data.training)
         train_N = torch.arange(rows - 1 if rows > 1 and rows % self.plan.batch_size == 1 else rows)
         return Schedule(
@@ -157,11 +157,11 @@ class ObservedTraining:
         )
 
     def test_auc(self) -> float:
-        """AUC on the test rows."""
+        """Compute the AUC on the test rows."""
         return self._auc(self.data.test, self.data.own_test, self.data.test_labels_T)
 
     def training_auc(self) -> float:
-        """AUC on the training rows."""
+        """Compute the AUC on the training rows."""
         return self._auc(self.data.training, self.data.own_training, self.data.training_labels_N)
 
     @torch.no_grad()

@@ -81,7 +81,7 @@ def _shown(name: str, head: Row, count: int, tried: Sequence[Row]) -> list[Cell]
 
 
 def _still_kept(tried: Sequence[Row], commit: str) -> list[Row]:
-    """Outcomes of rows that are kept today."""
+    """Return outcomes of rows that are kept today."""
     return [row for row in tried if row.get("rows_of") == commit]
 
 

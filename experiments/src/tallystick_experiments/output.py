@@ -28,7 +28,7 @@ def write_folder(folder: Path, found: dict[str, Any], page: Benchmark) -> dict[s
 
 
 def machine_facts() -> dict[str, str]:
-    """Versions, and what a figure depends on of the machine."""
+    """Return versions, and what a figure depends on of the machine."""
     return {
         "tallystick": __version__,
         "python": platform.python_version(),

@@ -9,7 +9,7 @@ RESET_PEAK = Path("/proc/self/clear_refs")
 
 
 def status_bytes(field: str) -> int:
-    """Resident memory now (VmRSS), at its highest (VmHWM), or address space (VmSize); 0 where the system does not say."""
+    """Read resident memory now (VmRSS), at its highest (VmHWM), or address space (VmSize); 0 where the system does not say."""
     status = Path("/proc/self/status")
     if not status.exists():
         return 0

@@ -114,7 +114,7 @@ def _chain(way: Way, *, rows: int, months: int, epochs: int, seed: int) -> list[
 
 
 def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
-    """Means over months, with intervals over seeds, and the loss month by month."""
+    """Show means over months, with intervals over seeds, and the loss month by month."""
 
     def of_months(name: str) -> Figure:
         return lambda row: sum(month[name] for month in row["months"]) / len(row["months"])
@@ -153,7 +153,7 @@ def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
 
 
 def _flights(folder: Path, *, rows: int, seed: int) -> Tables:
-    """Both tables with the month as a number beside, so many flights of each month."""
+    """Return both tables with the month as a number beside, so many flights of each month."""
     written = write_flights(folder, seed=1)
     date = (pl.col("month") * 100 + pl.col("day")).alias(TIME)
     carrier = pl.read_parquet(written.carrier).with_columns(pl.col("month").alias(MONTH), date)

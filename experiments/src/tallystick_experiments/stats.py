@@ -22,7 +22,7 @@ class Spread:
 
 
 def spread(values: Iterable[float]) -> Spread:
-    """Mean and Student's 95 % interval of it (no interval from one value)."""
+    """Compute the mean and Student's 95 % interval of it (no interval from one value)."""
     array = np.asarray(list(values), dtype=np.float64)
     mean, count = float(array.mean()), len(array)
     if count < 2:
@@ -38,26 +38,28 @@ def read(row: Row, figure: Figure) -> float | None:
 
 
 def over_seeds(rows: Iterable[Row], figure: Figure) -> Spread | None:
-    """Mean and interval of a figure; None where no row has it."""
+    """Compute the mean and interval of a figure; None where no row has it."""
     values = [value for row in rows if (value := read(row, figure)) is not None]
     return spread(values) if values else None
 
 
 def paired(ours: Iterable[Row], theirs: Iterable[Row], figure: Figure) -> list[float]:
-    """By how much a figure of ours is above theirs, seed by seed where both have one: the luck of rows and start cancels."""
+    """Compute by how much a figure of ours is above theirs, seed by seed where both have one: the luck of rows and
+    start cancels.
+    """
     beside = {row["seed"]: read(row, figure) for row in theirs}
     both = [(read(row, figure), beside.get(row["seed"])) for row in ours]
     return [mine - other for mine, other in both if mine is not None and other is not None]
 
 
 def change(ours: Iterable[Row], theirs: Iterable[Row], figure: Figure) -> Spread | None:
-    """Mean and interval over seeds of what ``paired`` gives; None where no seed is on both sides."""
+    """Compute the mean and interval over seeds of what ``paired`` gives; None where no seed is on both sides."""
     differences = paired(ours, theirs, figure)
     return spread(differences) if differences else None
 
 
 def groups(rows: Iterable[Row], *fields: str) -> dict[Any, list[Row]]:
-    """Rows by their value of a field, or by the values of several, in the order of the first of each."""
+    """Group rows by their value of a field, or by the values of several, in the order of the first of each."""
     by_fields: dict[Any, list[Row]] = {}
     for row in rows:
         place = tuple(row[field] for field in fields)

@@ -75,7 +75,7 @@ def declared(command: str, options: Mapping[str, Any]) -> Experiment:
 
 
 def _whole(value: Any) -> Any:
-    """Paths from the root on: a worker may stand in another folder."""
+    """Write paths from the root on: a worker may stand in another folder."""
     if isinstance(value, list):
         return [_whole(each) for each in value]
     return value.absolute() if isinstance(value, Path) else value

@@ -45,7 +45,7 @@ class Pair:
 
 
 def read_hdb(folder: Path) -> Pair:
-    """Singapore's resale flats of 2015 and 2016, in thousands of dollars, and its secondary schools."""
+    """Read Singapore's resale flats of 2015 and 2016, in thousands of dollars, and its secondary schools."""
     flats = _csv(folder / "hdb_with_latlon.csv.gz").with_columns(
         pl.col("resale_price") / 1000,
         month=pl.col("month").str.slice(0, 4).cast(pl.Int64) * 12 + pl.col("month").str.slice(5, 2).cast(pl.Int64),
@@ -97,8 +97,8 @@ def read_bike(folder: Path) -> Pair:
 
 
 def read_house(folder: Path) -> Pair:
-    """Beijing's flats sold from 2013 on, in 10,000 yuan, and rooms to let: the columns of Kaggle's ruiqurm/lianjia, and of the
-    table that FedSim's authors give.
+    """Read Beijing's flats sold from 2013 on, in 10,000 yuan, and rooms to let: the columns of Kaggle's ruiqurm/lianjia, and of
+    the table that FedSim's authors give.
 
     As in the paper, rows without a missing value and of 10 to 1,000, and places as they are: the two maps differ by a kilometre.
     """
@@ -140,7 +140,7 @@ def read_frogs(folder: Path) -> Pair:
 
 
 def read_synthetic(*, rows: int = GENERATED_ROWS, seed: int = 0) -> Pair:
-    """Two classes of scikit-learn's make_classification, split by columns: 5 keys and 20 columns for each party."""
+    """Make two classes by scikit-learn's make_classification, split by columns: 5 keys and 20 columns for each party."""
     try:
         from sklearn.datasets import make_classification
     except ImportError:
@@ -163,7 +163,7 @@ def read_independent(*, rows: int = GENERATED_ROWS, seed: int = 0) -> Pair:
 def _by_columns(
     name: str, frame: pl.DataFrame, columns: Sequence[str], *, keys: int, label: str, target: Literal["binary", "multiclass"]
 ) -> Pair:
-    """One table whose columns are drawn into keys and two parties': row i of both is one thing."""
+    """Split one table, whose columns are drawn into keys and two parties': row i of both is one thing."""
     order = np.random.default_rng(0).permutation(len(columns))
     shuffled = [columns[place] for place in order]
     half = keys + (len(columns) - keys) // 2

@@ -38,7 +38,7 @@ class PublicTable:
 
     @property
     def classes(self) -> int:
-        """Number of classes; 2 where there are none."""
+        """Return the number of classes; 2 where there are none."""
         return self.frame.get_column(self.label).n_unique() if self.target == "multiclass" else 2
 
     @property
@@ -53,7 +53,7 @@ class PublicTable:
         return split_columns(self.columns, {names[place] for place in places_drawn})
 
     def parts(self, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """70 % of the rows for training, 10 % for validation, 20 % for test: at random, or in order of time."""
+        """Split rows: 70 % for training, 10 % for validation, 20 % for test: at random, or in order of time."""
         if self.times is not None:
             by_time = split_by_time(self.times, SplitConfig(method="time"))
             return np.flatnonzero(by_time == TRAINING), np.flatnonzero(by_time == VALIDATION), np.flatnonzero(by_time == TEST)

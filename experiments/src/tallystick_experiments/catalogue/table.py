@@ -39,7 +39,7 @@ class TwoPartyTable:
 
     @property
     def labels(self) -> Tensor:
-        """Of all rows, as float32."""
+        """Return the labels of all rows, as float32."""
         return torch.from_numpy(self.frame.get_column(self.label).to_numpy().astype(np.float32))
 
     def encoders(self, feature_rows: Numbers, label_rows: Numbers, encoding: EncodingConfig) -> tuple[Encoder, Encoder]:
@@ -101,12 +101,12 @@ def encode_split(
 
 
 def column_names(columns: FeatureColumns) -> tuple[str, ...]:
-    """All of them."""
+    """Return all names."""
     return columns.numeric + columns.categorical
 
 
 def split_columns(columns: FeatureColumns, given: Collection[str]) -> tuple[FeatureColumns, FeatureColumns]:
-    """Those that are given, and the others, each in their order."""
+    """Return those that are given, and the others, each in their order."""
     one, other = (
         FeatureColumns(
             numeric=tuple(name for name in columns.numeric if (name in given) == held),

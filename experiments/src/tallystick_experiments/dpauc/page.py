@@ -93,7 +93,7 @@ def _named(row: Row) -> str:
 
 
 def _table(name: str, note: str, rows: Sequence[Row], *settings: str) -> ResultTable:
-    """Means and sds beside the paper's, where it has any."""
+    """Show means and sds beside the paper's, where it has any."""
     columns: dict[str, Shown] = {"scores": "scenario"}
     if len({_named(row) for row in rows}) > 1:
         columns |= {"mechanism": _named}

@@ -420,7 +420,7 @@ def _pool_predictions(rows: list[Row]) -> None:
 
 
 def _densities(scenario: ScoredSet) -> list[Row]:
-    """Figure 3: how each class's scores are spread."""
+    """Draw Figure 3: how each class's scores are spread."""
     of_class = {"negatives": scenario.scores_N[~scenario.labels_N], "positives": scenario.scores_N[scenario.labels_N]}
     rows = list[Row]()
     for name, scores_N in of_class.items():

@@ -70,12 +70,12 @@ class LongLine:
         return cls(mbit_per_s=mbit_per_s, round_trip_ms=round_trip_ms)
 
     def __str__(self) -> str:
-        """As the command line says it."""
+        """Write it as the command line says it."""
         return f"{self.round_trip_ms:g}:{self.mbit_per_s:g}"
 
     @property
     def name(self) -> str:
-        """In words."""
+        """Return the name in words."""
         return "one machine" if self.mbit_per_s is None else f"{self.round_trip_ms:g} ms, {self.mbit_per_s:g} Mbit/s"
 
 
@@ -88,7 +88,7 @@ class TrainingWay:
 
     @property
     def name(self) -> str:
-        """In words."""
+        """Return the name in words."""
         return {0: "synchronous", None: "auto"}.get(self.staleness, f"pipelined, {self.staleness} in flight")
 
 
@@ -177,7 +177,7 @@ def _epochs(rows: Sequence[Row]) -> list[list[Cell]]:
 
 
 def _row_bytes(compression: CompressionName) -> int:
-    """Bytes of a row's cut embedding, or of its gradient."""
+    """Count the bytes of a row's cut embedding, or of its gradient."""
     written, width = COMPRESSIONS[compression], SCENARIO.bottom[-1]
     return written.row_bytes(width) if written is not None else 4 * width
 
@@ -206,7 +206,7 @@ def most_steps(line: LongLine, way: TrainingWay) -> float | None:
 
 
 def party(stage: PartyContext, arguments: dict[str, Any]) -> list[Row]:
-    """One party's process."""
+    """Run one party's process."""
     (channel,) = stage.channels.values()
     torch.set_num_threads(1)
     data, rates = SpeedData(SCENARIO), []

@@ -64,7 +64,7 @@ class KeptEmbeddings:
 
     @classmethod
     def of(cls, train_N: Tensor, *, width: int, epochs: int) -> "KeptEmbeddings":
-        """Nothing yet."""
+        """Begin with nothing."""
         received: Received = "cut_embedding"
         rows_N = chosen_rows(train_N, most=most_rows(received, width))
         all_N = torch.unique(torch.cat([rows_N, chosen_rows(train_N, most=ALL_ROWS)]))
@@ -103,7 +103,7 @@ def embeddings_kept_and_all(table: TwoPartyTable, defense: str, plan: TrainingPl
 
 
 def _figures(leaks: FeatureLeaks) -> dict[str, float]:
-    """By attack and number of known rows the mean over columns, and that of each column's strongest attack.
+    """Average by attack and number of known rows over columns, and the strongest attack of each column.
 
     An attack that could not be made, as one that needs the weights that were started from, is left out.
     """

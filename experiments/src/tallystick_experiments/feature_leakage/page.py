@@ -53,17 +53,17 @@ def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
 
 
 def final_auc(row: Row) -> float:
-    """After the last epoch."""
+    """Return the AUC after the last epoch."""
     return float(row["test_auc"][-1])
 
 
 def rebuilt(rows: Sequence[Row], figure: Figure) -> Spread | None:
-    """Over seeds; None if it could not be measured with one of them: without it the mean would be of other trainings."""
+    """Average over seeds; None if it could not be measured with one of them: without it the mean would be of other trainings."""
     return over_seeds(rows, figure) if all(read(row, figure) is not None for row in rows) else None
 
 
 def share_of_default(rows: Sequence[Row], default: Sequence[Row]) -> Spread | None:
-    """Of what the default gives away to all attacks; None where that is nothing, or was not measured."""
+    """Return the share of what the default gives away to all attacks; None where that is nothing, or was not measured."""
     whole = {row["seed"]: row["mean"][ANY][str(MOST)] for row in default}
     both = [(row["mean"][ANY][str(MOST)], whole[row["seed"]]) for row in rows if row["seed"] in whole]
     if not both or not all(mine is not None and base for mine, base in both):
@@ -105,7 +105,7 @@ def _strongest(rows: Sequence[Row]) -> str | None:
 
 
 def _by_column(found: dict[str, list[Row]], reads: str) -> list[ResultTable]:
-    """Of every column what came back; and of categories, which have one, the accuracy beside a guess's."""
+    """Show what came back of every column; and of categories, which have one, the accuracy beside a guess's."""
 
     def spread_of(rows: Sequence[Row], column: str, what: str) -> Spread | None:
         return over_seeds(rows, at("columns", reads, str(MOST), column, what))
@@ -126,7 +126,7 @@ def _by_column(found: dict[str, list[Row]], reads: str) -> list[ResultTable]:
 
 
 def _frontier(found: dict[str, list[Row]], reads: str) -> Curve:
-    """Of each family the settings that none of it beats in test AUC and in what comes back, from the default on."""
+    """Return the settings of each family that none of it beats in test AUC and in what comes back, from the default on."""
     families = {setting.name: setting.family for setting in settings()}
     places = {
         name: (leak.value, spread(map(final_auc, rows)).value)

@@ -124,7 +124,7 @@ def _leaks(sums: RowSums, columns: ColumnValues, own_columns: FeatureSource, *, 
 
 
 def _strongest_of(*found: FeatureLeaks) -> FeatureLeaks:
-    """Of every column the attack that rebuilt most of it: whoever has own columns can also leave them out."""
+    """Take for every column the attack that rebuilt most of it: whoever has own columns can also leave them out."""
     best: dict[tuple[str, int], RebuiltColumn] = {}
     for column in (column for each in found for column in each.columns):
         place = (column.name, column.known)

@@ -13,7 +13,7 @@ DELTA, CLIP = 1e-6, 1.0
 
 
 def settings() -> tuple[CutSetting, ...]:
-    """Every row of the table."""
+    """List every row of the table."""
     gaussian = [GaussianEmbeddings(epsilon=epsilon, delta=DELTA, clip=CLIP) for epsilon in (100.0, 30.0, 10.0)]
     rounded = QuantizedEmbeddings(levels=3)
     correlations = {weight: FeatureDistanceCorrelation(weight=weight) for weight in (0.03, 0.1, 0.3, 1.0)}

@@ -190,7 +190,7 @@ def experiment(
 
 
 def _network(data: SplitData, fusion: tuple[int, ...], setting: Setting, seed: int) -> ObservedTraining:
-    """FedAds' network (section 5.1.4)."""
+    """Describe FedAds' network (section 5.1.4)."""
     assert data.own_shape is not None
     normalised = setting.normalised
     with seeded(seed, "fedads"):

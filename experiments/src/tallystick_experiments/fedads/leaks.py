@@ -66,7 +66,9 @@ def experiment(
 
 
 def _figures_of(result: Result) -> dict[str, float]:
-    """Of a run: each attack's symmetric AUC, the strongest but for those that know half of all labels, and the model's AUC."""
+    """Return a run's figures: each attack's symmetric AUC, the strongest without those that know half of all labels, and the
+    model's AUC.
+    """
     assert result.training is not None
     attacks = result.label_audit.attacks
     figures = {attack.name: attack.symmetric_auc for attack in attacks if attack.symmetric_auc is not None}

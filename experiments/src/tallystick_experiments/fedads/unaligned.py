@@ -107,7 +107,7 @@ class Frozen(StepRule):
 
     @property
     def rates(self) -> Mapping[str, float]:
-        """None for the bottom, the step_rule's own for the rest."""
+        """Return None for the bottom, the step_rule's own for the rest."""
         return {**self.step_rule.rates, "bottom": 0.0}
 
     def start(self, model: LabelModel, own: FeatureSource, train_N: Tensor) -> None:
@@ -146,7 +146,7 @@ SAMPLING: Mapping[str, Mapping[str, Any]] = {
 
 
 def rows(*, group: str | None = None) -> tuple[MethodRow, ...]:
-    """All rows. FedAds draws a branch with the odds of its rows, so its methods have four local steps for each joint one.
+    """Make all rows. FedAds draws a branch with the odds of its rows, so its methods have four local steps for each joint one.
 
     Probes ask what a label party's bottom knows that starts at random, or from self-supervision, and is left as it is; and
     whether other settings of self-supervision, or more steps of diffusion, bring more.
@@ -358,7 +358,7 @@ def _train(network: SplitNetwork, rows: Rows, bottoms: Sequence[nn.Module]) -> R
 
 
 def measured(labels_T: Tensor, logits_T: Tensor) -> dict[str, float]:
-    """AUC, negative log-likelihood, and calibration error in bins of equal mass."""
+    """Compute AUC, negative log-likelihood, and calibration error in bins of equal mass."""
     labels = labels_T.numpy()
     return {
         "auc": auc(labels, logits_T.double().numpy()),
@@ -369,7 +369,7 @@ def measured(labels_T: Tensor, logits_T: Tensor) -> dict[str, float]:
 
 @torch.no_grad()
 def _alone(model: BranchedModel, rows: Rows, logits_T: Tensor) -> Row:
-    """Rows without a partner's row, by the own columns' branch, and both kinds where every other test row has none."""
+    """Measure rows without a partner's row, by the own columns' branch, and both kinds where every other test row has none."""
     model.train(False)
     alone_V, alone_T = (
         torch.cat([model.local(rows.own.rows(index_B)) for index_B in torch.split(part_N, PASS)])
@@ -479,7 +479,9 @@ def page_of(about: Row, found: Sequence[Row]) -> Benchmark:
 
 
 def order_like_the_papers(chosen: Mapping[MethodRow, Sequence[Row]]) -> float | None:
-    """Spearman's rank correlation of AUCs here with the paper's, over its methods for unaligned rows; None below three."""
+    """Compute Spearman's rank correlation of AUCs here with the paper's, over its methods for unaligned rows; None
+    below three.
+    """
     bounds = ("Local", "VanillaVFL", "ORALE")
     compared = [(row.paper, mine) for row, mine in chosen.items() if row.paper and row.name not in bounds]
     pairs = [(spread(each["auc"] for each in mine).value, paper[0]) for paper, mine in compared]

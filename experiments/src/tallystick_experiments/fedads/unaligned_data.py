@@ -97,7 +97,7 @@ def _parts(table: TwoPartyTable, random: np.random.Generator, aligned: float) ->
 
 
 def _parts_by_users(table: TwoPartyTable, random: np.random.Generator, aligned: float) -> Parts:
-    """As _parts, in the same shares of users: a user of the test rows is met in no other part.
+    """Split as _parts does, in the same shares of users: a user of the test rows is met in no other part.
 
     Where the data says which rows the feature party has, all of them are aligned that are for training; rows that it has not are
     left out where their user is for test or validation.

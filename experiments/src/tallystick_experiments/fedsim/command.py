@@ -19,7 +19,7 @@ def linkage(
     texts: Annotated[Path | None, Option(help="Folder of dblp_acm and fodors_zagats: recall of true matches instead.")] = None,
     places: Annotated[Path | None, Option(help="Folder of FedSim's hdb: what attackers locate instead.")] = None,
 ) -> Figures:
-    """Speed of linking by similar keys, recall of texts, or what attackers locate by noise."""
+    """Measure the speed of linking by similar keys, recall of texts, or what attackers locate by noise."""
     if places is not None:
         return located.run(places, neighbors=neighbors)
     if texts is not None:

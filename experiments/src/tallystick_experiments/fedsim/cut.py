@@ -49,7 +49,7 @@ def measure_cut(folder: Path, *, name: str, neighbors: int, steps: int, timeout_
 
 
 def party(stage: PartyContext, arguments: dict[str, Any]) -> dict[str, Any]:
-    """One party's process."""
+    """Run one party's process."""
     torch.set_num_threads(1)
     network, schedule = _network(arguments, FORMS[arguments["form"]])
     (channel,) = stage.channels.values()

@@ -93,7 +93,7 @@ def linkage_speed(*, rows: int = 141_000, others: int = 28_000, neighbors: int =
 
 
 def party(stage: PartyContext, job: Figures) -> Figures:
-    """One party's process."""
+    """Run one party's process."""
     baseline, name = memory_mib("VmRSS"), stage.name
     terms, channels, folder = city_terms(job["neighbors"]), stage.channels, Path(job["folder"])
     keys = SimilarKeys(numbers_RD=city_places(job["rows" if name == LABEL else "others"], seed=int(name == LABEL)))
@@ -160,7 +160,7 @@ def _keys(job: Figures) -> tuple[SimilarKeys, SimilarKeys]:
 
 
 def clear_cpu_seconds(job: Figures) -> float:
-    """Processor seconds of finding the same number of nearest places where nothing is hidden, in one process."""
+    """Measure the processor seconds of finding the same number of nearest places where nothing is hidden, in one process."""
     own, their_keys = (keys.numbers_RD for keys in _keys(job))
     started = time.process_time()
     nearest(own, their_keys, neighbors=job["neighbors"])
@@ -211,7 +211,7 @@ def _check_filters(job: Figures, *, sample: int, others: int, deviation: float) 
 
 
 def _filters(keys: SimilarKeys, terms: SimilarityConfig, secret: bytes) -> list[Packed]:
-    """FEDERAL's filters as they are defined, a bit per pivot within the window, and not by way of ranks."""
+    """Make FEDERAL's filters as they are defined, a bit per pivot within the window, and not by way of ranks."""
     filters = []
     for place, dimension in enumerate(terms.numbers):
         pivots, values_N = Pivots.of(terms, dimension, secret), keys.scaled(terms)[:, place]

@@ -167,7 +167,7 @@ _TABLES = {"frontier": _noise_table, "table-8": _time_table}  # of what a part s
 
 
 def _frontiers(rows: Sequence[Row]) -> Iterator[Curve]:
-    """RMSE by what trilateration located: a line for noise from tau and one for noise on keys, per method."""
+    """Plot RMSE by what trilateration located: a line for noise from tau and one for noise on keys, per method."""
     for name, of in groups(rows, "set").items():
         series = []
         for method, mine in groups(of, "method").items():
@@ -188,7 +188,7 @@ def _frontiers(rows: Sequence[Row]) -> Iterator[Curve]:
 
 
 def method_differences(rows: Sequence[Row]) -> list[list[Cell]]:
-    """Differences of methods on the same split, by set: as wide as methods differ, not as test rows do."""
+    """Show differences of methods on the same split, by set: as wide as methods differ, not as test rows do."""
     cells: list[list[Cell]] = []
     for name, of in groups(rows, "set").items():
         metric, by_method = paper.METRIC[name], groups(of, "method")
@@ -328,7 +328,7 @@ def _by_neighbors(rows: Sequence[Row]) -> Iterator[Curve]:
 
 
 def _by_tau(rows: Sequence[Row]) -> Iterator[Curve]:
-    """Figure 6: ours and the paper's, by tau."""
+    """Draw Figure 6: ours and the paper's, by tau."""
     for name, of in groups(rows, "set").items():
         metric = paper.METRIC[name]
         series = []
@@ -346,7 +346,7 @@ def _tau(noise: str) -> float:
 
 
 def _importances(rows: Sequence[Row]) -> Iterator[Curve]:
-    """Figure 10: what each link counts for FedSim's merge, of the first seed of each set and method, at the largest K."""
+    """Draw Figure 10: what each link counts for FedSim's merge, of the first seed of each set and method, at the largest K."""
     plain = [row for row in rows if not row["noise"] and not row["parties"]]
     for name, of in groups(plain, "set").items():
         count = max(row["neighbors"] for row in of)
@@ -362,7 +362,7 @@ def _importances(rows: Sequence[Row]) -> Iterator[Curve]:
 
 
 def _weights(rows: Sequence[Row]) -> Iterator[Curve]:
-    """Figure 10: what the weight gate learnt, once per set and method."""
+    """Draw Figure 10: what the weight gate learnt, once per set and method."""
     for name, of in groups(rows, "set").items():
         yield Curve(
             name=f"{name}: learnt weight by similarity, of the first seed",

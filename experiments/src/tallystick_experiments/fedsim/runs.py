@@ -72,11 +72,11 @@ class Recipe:
 
     @property
     def model(self) -> NetworkModel:
-        """As a contract would say it, without the merge: the paper's plain numbers and its widths."""
+        """Return the network as a contract would say it, without the merge: the paper's plain numbers and its widths."""
         return NetworkModel(embedding_width=4, embedding_scale=1.0, numeric="plain", hidden=self.hidden, cut_after=self.cut_after)
 
     def training(self, rows: int) -> TrainingConfig:  # noqa: ARG002
-        """As a contract would say it, whatever the number of training rows."""
+        """Return the training as a contract would say it, whatever the number of training rows."""
         return TrainingConfig(
             epochs=self.epochs,
             batch_size=self.batch_size,
@@ -203,7 +203,7 @@ class LinkedPair:
 
 
 def split_rows(rows: int, *, seed: int, kind: SplitKind = "varied") -> tuple[Ints, Ints, Ints]:
-    """Training, validation and test rows, 7:1:2, drawn by a seed, or the paper's one split."""
+    """Split rows for training, validation and test, 7:1:2, drawn by a seed, or the paper's one split."""
     order_N = np.random.default_rng(FIXED_SPLIT if kind == "fixed" else seed).permutation(rows)
     test, validation = rows // 5, rows // 10
     return order_N[test + validation :], order_N[test : test + validation], order_N[:test]
@@ -311,7 +311,7 @@ def train_method(linked: LinkedPair, name: str, recipe: Recipe, *, seed: int) ->
 
 
 def epoch_cost(linked: LinkedPair, name: str, recipe: Recipe, *, seed: int) -> dict[str, float]:
-    """Processor seconds of an epoch, by those of some steps after the first few; and how many steps it has.
+    """Measure the processor seconds of an epoch, by those of some steps after the first few; and how many steps it has.
 
     On one thread, whatever else the machine does meanwhile; ``seconds`` is the time that measuring took.
     """
@@ -375,7 +375,7 @@ def network_of(
 
 
 def _links(linked: LinkedPair, method: ComparedMethod, seed: int) -> tuple[Ints, NDArray[np.float32]]:
-    """Numbers and similarities of a method's links."""
+    """Return the numbers and similarities of a method's links."""
     if method.links == "most similar":
         return linked.best(), linked.similarity_NK.max(axis=1, keepdims=True)
     if method.links == "same row":
@@ -388,7 +388,7 @@ def _links(linked: LinkedPair, method: ComparedMethod, seed: int) -> tuple[Ints,
 
 
 def score_outputs(linked: LinkedPair, outputs_T: Tensor) -> dict[str, float]:
-    """RMSE and R-squared of a regression in the label's units, accuracy of classes."""
+    """Compute RMSE and R-squared of a regression in the label's units, accuracy of classes."""
     labels_T = linked.labels_N[torch.from_numpy(linked.test_N)]
     if linked.pair.target == "regression":
         found_T, true_T = (linked.coder.in_units(values.numpy()) for values in (outputs_T, labels_T))
@@ -400,7 +400,8 @@ def score_outputs(linked: LinkedPair, outputs_T: Tensor) -> dict[str, float]:
 
 
 def boosted_trees(linked: LinkedPair, *, seed: int) -> dict[str, float]:
-    """Boosted trees on the joined table, which no partner would allow: own columns, and those of the K nearest rows side by side.
+    """Fit boosted trees on the joined table, which no partner would allow: own columns, and those of the K nearest rows side by
+    side.
 
     Raises ConfigError without scikit-learn.
     """

@@ -168,7 +168,7 @@ class _Trials:
 
 
 def _deltas(folders: Mapping[str, Path]) -> list[Row]:
-    """FedSim's definition 1, with the K nearest by the keys in the clear, K as in the paper's Table 1."""
+    """Compute FedSim's definition 1, with the K nearest by the keys in the clear, K as in the paper's Table 1."""
     rows = []
     for name in (name for name in folders if name in paper.DELTA):
         pair = READERS[name](folders[name])

@@ -77,7 +77,7 @@ def generated_keys(linked: LinkedSet, rows: int, *, seed: int) -> SimilarKeys:
 
 
 def linking_seconds(keys: list[SimilarKeys], linked: LinkedSet, way: str) -> float:
-    """Processor seconds from keys to links."""
+    """Measure the processor seconds from keys to links."""
     secret, changes = bytes(32), {"neighbors": linked.neighbors, "helper_sees": "clear"}
     if way == "private":
         changes["helper_sees"] = "ranks" if linked.places else "filters"

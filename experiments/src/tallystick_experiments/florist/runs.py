@@ -80,11 +80,11 @@ class FloristSetting:
     ] = None
 
     def batch(self, rows: int) -> int:
-        """Rows of a batch."""
+        """Return the rows of a batch."""
         return self.fixed_batch_size or min(8192, max(16, 2 ** round(log2(rows / self.updates_per_epoch))))
 
     def facts(self) -> dict[str, Any]:
-        """Everything that a run's figures depend on, as plain data."""
+        """Return everything that a run's figures depend on, as plain data."""
         return {name: value for name, value in asdict(self).items() if name not in ("own_columns", "features_ratio") or value}
 
 
@@ -235,7 +235,7 @@ class Trained:
 
     @property
     def positive_rate(self) -> float:
-        """Of the label party's own rows that are trained on."""
+        """Return the rate of the label party's own rows that are trained on."""
         rows = self.treatment.rows
         return float(self.data.training_labels_N[rows[self.treatment.membership.has_labels_U[rows]]].double().mean())
 
@@ -273,7 +273,7 @@ class Trained:
 
     @torch.no_grad()
     def test_logits(self, calibration: Calibration = NO_CALIBRATION) -> Tensor:
-        """Calibrated logits of the test rows: float64 (T,)."""
+        """Compute the calibrated logits of the test rows: float64 (T,)."""
         if calibration.when == "fitted":
             calibration = self._fitted(calibration)
         test = self.data.test

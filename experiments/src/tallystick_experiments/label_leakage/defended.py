@@ -230,7 +230,9 @@ def attacked_run(candidate: Candidate, partner: SimulatedPartner, *, seed: int, 
 
 
 def _rebuilt(result: Result) -> dict[str, float]:
-    """By how many rows are known, what comes back of the feature party's columns; of several, of the party that loses most."""
+    """Show by how many rows are known what comes back of the feature party's columns; of several, of the party that
+    loses most.
+    """
     best_means: dict[str, float] = {}
     for mean in (mean for each in result.sections.features for mean in each.means):
         best_means[str(mean.known)] = max(mean.value, best_means.get(str(mean.known), mean.value))
@@ -251,7 +253,7 @@ def _above_guess(figures: Row) -> float:
 
 
 def _figures(attack: AttackResult) -> Row:
-    """Of classes the AUC whichever way round; of numbers, which attacks rank, Spearman whichever way round."""
+    """Return of classes the AUC whichever way round; of numbers, which attacks rank, Spearman whichever way round."""
     ranks = attack.spearman is not None
     return {
         "symmetric_auc": attack.spearman if ranks else attack.symmetric_auc,
@@ -320,7 +322,9 @@ def _strongest(name: str, about: Row, found: ByDefense) -> ResultTable:
 
 
 def strongest_attack(rows: Sequence[Row], reads: Collection[str], told: bool) -> str | None:
-    """Of the attacks on these views that somebody could run, the one that over seeds comes furthest from a guess to certainty."""
+    """Choose, of the attacks on these views that somebody could run, the one that over seeds comes furthest from a guess to
+    certainty.
+    """
     means: dict[str, float] = {}
     for name in dict.fromkeys(name for row in rows for name in row["attacks"]):
         figures = [row["attacks"][name] for row in rows if name in row["attacks"]]
@@ -349,7 +353,7 @@ def _columns(name: str, found: ByDefense) -> list[ResultTable]:
 
 
 def _every(name: str, found: ByDefense) -> ResultTable:
-    """Attacks down, defences across."""
+    """Show attacks down, defences across."""
     attacks = list(dict.fromkeys(attack for rows in found.values() for row in rows for attack in row["attacks"]))
     first = next(iter(found.values()))
     cells: list[list[Cell]] = []

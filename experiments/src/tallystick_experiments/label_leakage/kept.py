@@ -80,7 +80,7 @@ class KeptSteps:
 
     @classmethod
     def of(cls, train_N: torch.Tensor, plan: RecordingPlan, *, width: int) -> "KeptSteps":
-        """Nothing yet."""
+        """Begin with nothing."""
         rows_N = chosen_rows(train_N, most=most_rows("cut_gradient", width))
         every, selection = (RowSums.zero("cut_gradient", each_N, width) for each_N in (train_N, rows_N))
         return cls(plan=plan, every=every, chosen=selection)
@@ -218,7 +218,7 @@ def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
 
 
 def _beside_all(side: str, found: Mapping[str, Sequence[Row]]) -> ResultTable:
-    """Per defence and attack the audit's figure, that of everything, and their difference with the same seed."""
+    """Show per defence and attack the audit's figure, that of everything, and their difference with the same seed."""
     cells: list[list[Cell]] = []
     for defense, rows in found.items():
         for attack in rows[0]["everything"]:

@@ -152,7 +152,7 @@ def after_epoch(metric: str, epoch: int) -> Callable[[Row], float]:
 
 
 def _attacked_epochs(rows: Sequence[Row]) -> list[int]:
-    """Those after which attacks were run: of a long training some."""
+    """Return the epochs after which attacks were run: of a long training some."""
     return [number for number, epoch in enumerate(rows[0]["epochs"]) if epoch["leaks"]]
 
 
@@ -290,7 +290,7 @@ def _by_place(rows: Sequence[Row], kind: str) -> list[Spread]:
 
 
 def _panel(number: str, panel: paper.Panel, found: Mapping[str, list[Row]]) -> Curve:
-    """By layer, or by epoch."""
+    """Draw a panel by layer, or by epoch."""
     series = []
     for name in _shown(panel, found):
         rows = found[name]

@@ -164,7 +164,7 @@ class EmbedsRows(nn.Module):
 
 
 def row_aucs(network: ObservedTraining) -> dict[str, dict[str, float]]:
-    """Of training rows and of test rows: the network's AUC, and the spectral attack's on their cut embeddings.
+    """Compute, of training rows and of test rows, the network's AUC, and the spectral attack's on their cut embeddings.
 
     The attack is the sweep's: max(a, 1 - a) per batch of the training's size, the rows in their random order, a rest left out.
     """
@@ -183,7 +183,8 @@ def row_aucs(network: ObservedTraining) -> dict[str, dict[str, float]]:
 
 
 def layer_aucs(network: ObservedTraining) -> list[float]:
-    """AUC of the spectral attack on each layer's output, first layer first, the logit last; mean over 8,192 rows each.
+    """Compute the AUC of the spectral attack on each layer's output, first layer first, the logit last; mean over 8,192 rows
+    each.
 
     The layers above the cut are the label party's: their AUC is no leak, it says where the label is learned.
     """
@@ -195,7 +196,7 @@ def layer_aucs(network: ObservedTraining) -> list[float]:
 
 
 def component_aucs(network: ObservedTraining) -> list[float]:
-    """AUC of each of the cut embeddings' first principal components, over 131,072 training rows.
+    """Compute the AUC of each of the cut embeddings' first principal components, over 131,072 training rows.
 
     The spectral attack reads the first: a network that keeps the label out of it can still carry it in the next one.
     """

@@ -36,6 +36,6 @@ def coder_of(table: PublicTable, rows: Ints) -> LabelCoder:
 
 
 def test_figure(table: PublicTable, coder: LabelCoder, test: Ints, scores_T: NDArray[Any]) -> float:
-    """AUC, of several classes the mean of each against the rest; RMSE for regression."""
+    """Compute the AUC, of several classes the mean of each against the rest; RMSE for regression."""
     labels_T = coder.in_units(coder.encode(table.frame.get_column(table.label)).numpy()[test])
     return metrics.metric(table.target, "rmse" if table.target == "regression" else "auc", labels_T, scores_T)

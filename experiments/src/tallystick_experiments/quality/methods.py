@@ -58,7 +58,7 @@ class NetworkMethod:
 
     @property
     def feature_model(self) -> NetworkModel:
-        """The contract's, as a feature party builds its bottom."""
+        """Return the contract's network, as a feature party builds its bottom."""
         return self.model
 
     def __call__(self, table: PublicTable, seed: int) -> Figure:
@@ -147,7 +147,7 @@ class KeptMethod(NetworkMethod):
 
     @property
     def feature_model(self) -> NetworkModel:
-        """Of a bottom that stays as it is."""
+        """Return the network of a bottom that stays as it is."""
         return self.model.still()
 
     def __call__(self, table: PublicTable, seed: int) -> Figure:
@@ -176,7 +176,7 @@ class KeptMethod(NetworkMethod):
 
 
 def _bytes_of(bottoms: Sequence[nn.Module], rows: int) -> int:
-    """Bytes of so many rows at the cut, of four each number."""
+    """Count the bytes of so many rows at the cut, of four each number."""
     return 4 * rows * sum(map(width_of, bottoms))
 
 
@@ -317,6 +317,6 @@ USUAL = tuple(name for name in METHODS if not name.startswith("tabm"))
 
 
 def methods_on(device: str) -> Mapping[str, QualityMethod]:
-    """METHODS, of which TabM's train on this device; raises ConfigError for a device that PyTorch does not find here."""
+    """Return METHODS, of which TabM's train on this device; raises ConfigError for a device that PyTorch does not find here."""
     require_device(device)
     return {name: replace(each, device=device) if isinstance(each, TabMMethod) else each for name, each in METHODS.items()}

@@ -112,7 +112,7 @@ def _gap(found: ByMethod, metric: str, ours: str, theirs: str) -> float | None:
 
 
 def count_within(ours: str, rival: str, gaps: Sequence[tuple[str, float]]) -> str:
-    """On how many tables a method of OURS is as good as a rival, and on how many too far behind, by metrics and gaps."""
+    """Count on how many tables a method of OURS is as good as a rival, and on how many too far behind, by metrics and gaps."""
     if not gaps:
         return ""
     of_auc = WITHIN.get(rival, USUALLY_WITHIN)

@@ -161,7 +161,8 @@ def train_with_patience(
 
 
 def build_tabm(examples: Examples, train_N: Tensor, outputs: int) -> nn.Module:
-    """TabM with its authors' defaults, of which the bins are those of the training rows; draws from PyTorch's own generator.
+    """Build TabM with its authors' defaults, of which the bins are those of the training rows; draws from PyTorch's own
+    generator.
 
     Raises DataError where the package is not installed.
     """

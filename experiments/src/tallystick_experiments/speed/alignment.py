@@ -165,7 +165,7 @@ def _run_parties(job: Figures) -> tuple[float, dict[str, Figures]]:
 
 
 def party(stage: PartyContext, job: Figures) -> Figures:
-    """One party's process."""
+    """Run one party's process."""
     name, channels, contract = stage.name, stage.channels, _contract(job["protocol"])
     folder = None if name == HELPER else RunFolder.new(stage.home / "runs", contract, name, key=None)
     baseline = memory_mib("VmRSS")

@@ -156,14 +156,14 @@ def _value_and_gradient(function: Callable[[Tensor], Tensor], cut_BD: Tensor) ->
 
 
 def by_matrix_product(cut_BD: Tensor, labels_B: Tensor) -> Tensor:
-    """dCor^2 by definition, squared distances from one matrix product: how it is usually written in PyTorch."""
+    """Compute dCor^2 by definition, squared distances from one matrix product: how it is usually written in PyTorch."""
     square_B = cut_BD.square().sum(dim=1)
     squared_BB = (square_B[:, None] + square_B[None, :] - 2 * cut_BD @ cut_BD.T).clamp_min(0)
     return _by_definition((squared_BB + 1e-8).sqrt(), labels_B)
 
 
 def by_cdist(cut_BD: Tensor, labels_B: Tensor) -> Tensor:
-    """dCor^2 by definition, distances from torch.cdist."""
+    """Compute dCor^2 by definition, distances from torch.cdist."""
     return _by_definition(torch.cdist(cut_BD, cut_BD), labels_B)
 
 

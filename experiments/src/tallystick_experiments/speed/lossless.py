@@ -66,7 +66,7 @@ def run(*, seed: Annotated[int, Option(help="Seed of data and weights.")] = 1, t
 
 
 def party(stage: PartyContext, arguments: dict[str, Any]) -> dict[str, Any]:
-    """One party's process."""
+    """Run one party's process."""
     bottom, label = _modules(arguments["seed"])
     data = _Data(arguments["seed"])
     (channel,) = stage.channels.values()
@@ -93,7 +93,7 @@ def kept_weights(home: Path) -> Mapping[str, Tensor]:
 
 
 def largest_difference(some: Weights, others: Weights) -> float:
-    """Of any weight that ``others`` have."""
+    """Return the largest difference of any weight that ``others`` have."""
     pairs = [(some[party][name], tensor) for party, of in others.items() for name, tensor in of.items()]
     return max((one.double() - other.double()).abs().max().item() for one, other in pairs)
 

@@ -150,7 +150,7 @@ def _measured(what: str, client: str, job: ServingJob, port: int, rate: int, sec
 
 
 def _one_process(job: ServingJob, rates: Sequence[int]) -> dict[int, float]:
-    """CPU milliseconds of one row's score, looked up and computed in one process: at each rate, and at 0 without a pause.
+    """Measure CPU milliseconds of one row's score, looked up and computed in one process: at each rate, and at 0 without a pause.
 
     A process that has paused finds its caches full of others' data, as one that serves does.
     """

@@ -68,7 +68,7 @@ def ask(client: str, job: ServingJob, port: int, *, rate: int, seconds: int) -> 
 
 
 def _hey(job: ServingJob, port: int, *, rate: int, seconds: int) -> LoadAsked:
-    """Ten times a second one request of each worker, all at once."""
+    """Send one request of each worker ten times a second, all at once."""
     workers = max(1, rate // 10)
     command = ["hey", "-z", f"{seconds}s", "-c", str(workers), "-q", str(rate / workers), "-o", "csv", "-m", "POST"]
     command += ["-T", "application/json", "-H", f"Authorization: Bearer {job.token}", "-D", str(job.root / "body.json")]

@@ -20,7 +20,9 @@ LOOK_S = 5.0
 
 
 def plan(minutes: float) -> list[tuple[str, float]]:
-    """Faults and their seconds, one after the other: all of them short, then all of them long, as many as there is time for."""
+    """Plan faults and their seconds, one after the other: all of them short, then all of them long, as many as there is
+    time for.
+    """
     stages, left_s = list[tuple[str, float]](), 60 * minutes - BETWEEN_S
     turns = cycle(product(LASTS_S, IN_TURN))
     while True:

@@ -18,14 +18,14 @@ TRIPS = 500
 
 
 def round_trips(rates: Sequence[int]) -> dict[int, float]:
-    """CPU milliseconds of both sides together, of a round trip at each rate."""
+    """Measure CPU milliseconds of both sides together, of a round trip at each rate."""
     with scratch_folder() as folder:
         results = run_parties(Path(folder), __name__, PAIR, {"rates": list(rates)}, timeout_s=300).results
     return {rate: results[LABEL][place] + results[FEATURE][place] for place, rate in enumerate(rates)}
 
 
 def party(stage: PartyContext, arguments: dict[str, Any]) -> list[float]:
-    """One party's process."""
+    """Run one party's process."""
     (channel,) = stage.channels.values()
     rng, times = np.random.default_rng(0), []
     for rate in arguments["rates"]:

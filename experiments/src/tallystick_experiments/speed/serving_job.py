@@ -68,7 +68,7 @@ class ServingJob:
 
     @contextmanager
     def serving(self) -> "Iterator[dict[str, subprocess.Popen[bytes]]]":
-        """Both sides up until the block ends; a process that is put in the place of another is ended with it."""
+        """Keep both sides up until the block ends; a process that is put in the place of another is ended with it."""
         running = {name: self.start(name) for name in (LABEL, FEATURE)}
         try:
             until(f"http://127.0.0.1:{self.port}/readyz", READY)
@@ -141,7 +141,7 @@ class ServingJob:
         return values | {"label": "y", "listen": address, "serving": serving}
 
     def _write_bodies(self, table: pl.DataFrame) -> None:
-        """Bodies of requests for one row each, a line each: by key alone, and with own columns."""
+        """Write bodies of requests for one row each, a line each: by key alone, and with own columns."""
         sampled = table.sample(min(BODIES, table.height), seed=0).to_dicts()
         for name, rows in (("keys", [{"id": row["id"]} for row in sampled]), ("columns", sampled)):
             (self.root / name).write_text("".join(json.dumps({"rows": [row]}) + "\n" for row in rows))
@@ -193,6 +193,6 @@ def until(url: str, word: str) -> None:
 
 
 def cpu_s(pid: int) -> float:
-    """Seconds of processor time that a process has had."""
+    """Return the seconds of processor time that a process has had."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS

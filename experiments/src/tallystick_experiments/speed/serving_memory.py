@@ -38,7 +38,7 @@ def memory_under_load(job: ServingJob, *, minutes: float, say: Callable[[str], N
 
 
 def holds(pid: int) -> dict[str, float]:
-    """Memory in MiB, threads and descriptors of a process."""
+    """Return memory in MiB, threads and descriptors of a process."""
     lines = (line.partition(":") for line in Path(f"/proc/{pid}/status").read_text().splitlines())
     status = {name: text.split() for name, _, text in lines}
     return {
@@ -49,7 +49,7 @@ def holds(pid: int) -> dict[str, float]:
 
 
 def trend(seen: list[tuple[float, dict[str, float]]]) -> Row:
-    """First, last, most, and how much more it is by the minute, of all that is held."""
+    """Return first, last, most, and how much more it is by the minute, of all that is held."""
     at = np.array([time for time, _ in seen])
     trend: Row = {"looks": len(seen), "minutes": float(at[-1] - at[0]) / 60}
     for name in seen[0][1]:

@@ -148,7 +148,7 @@ class _MeasuredRows(OwnRows):
 
 
 def party(stage: PartyContext, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """One party's process: what it measured, and the bytes that a row takes."""
+    """Run one party's process: what it measured, and the bytes that a row takes."""
     return _measured(stage.name, stage.home, arguments, list(stage.channels.values()))
 
 
@@ -308,7 +308,7 @@ def _job(contract: Contract, own: PartyFile, frame: Frame, channels: list[Channe
 
 
 def _rows(job: Job, rows: int, seed: int, phases: _Phases) -> _MeasuredRows:
-    """All rows, known by their number, at positions whose order is drawn."""
+    """Return all rows, known by their number, at positions whose order is drawn."""
     row_R = np.arange(rows)
     report = KeyReport(rows=rows, null_rows=0, duplicated_keys=0, duplicate_rows=0, used=rows)
     order_N = np.random.default_rng(seed).permutation(rows)

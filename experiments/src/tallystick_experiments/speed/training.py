@@ -161,7 +161,7 @@ def _ratio(rates: list[float], others: list[float]) -> float:
 
 
 def party(stage: PartyContext, arguments: dict[str, Any]) -> dict[str, Any]:
-    """One party's process."""
+    """Run one party's process."""
     (channel,) = stage.channels.values()
     scenario = replace(SCENARIOS[arguments["scenario"]], device=arguments["device"])
     torch.set_num_threads(scenario.cores)
@@ -349,12 +349,12 @@ class SpeedData:
         return self._schedule(torch.arange(self._scenario.rows))
 
     def long_schedule(self, steps: int) -> Schedule:
-        """One epoch of so many full batches, so that nothing but steps is timed."""
+        """Make one epoch of so many full batches, so that nothing but steps is timed."""
         needed = steps * self._scenario.batch_size
         return self._schedule(torch.arange(self._scenario.rows).repeat(-(-needed // self._scenario.rows))[:needed])
 
     def test_batches(self) -> tuple[Tensor, ...]:
-        """The rows that no schedule has."""
+        """Return the rows that no schedule has."""
         return torch.split(self.test_N, self._scenario.batch_size)
 
     def _schedule(self, train_N: Tensor) -> Schedule:
@@ -364,7 +364,7 @@ class SpeedData:
 
 
 def drawn_features(shape: FeatureShape, rows: int, generator: torch.Generator) -> Features:
-    """Numbers and codes at random."""
+    """Draw numbers and codes at random."""
     codes = [torch.randint(0, size, (rows,), generator=generator) for size in shape.cardinalities]
     return Features(
         numeric_NF=torch.randn(rows, shape.numeric, generator=generator),

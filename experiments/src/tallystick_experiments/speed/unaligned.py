@@ -61,7 +61,7 @@ def run(*, method: str, turns: int | None = None, timeout_s: float = 3600) -> di
 
 
 def figures(method: str, seconds: Mapping[str, Seconds]) -> dict[str, Any]:
-    """Medians over the turns, and of each turn's ratio to the same turn's epoch without unaligned rows."""
+    """Compute medians over the turns, and of each turn's ratio to the same turn's epoch without unaligned rows."""
     epochs, plain, before = seconds[method]["epoch"], seconds[NONE]["epoch"], seconds[method]["before"]
     return {
         "method": method,
@@ -75,7 +75,7 @@ def figures(method: str, seconds: Mapping[str, Seconds]) -> dict[str, Any]:
 
 
 def party(stage: PartyContext, arguments: dict[str, Any]) -> dict[str, Any]:
-    """One party's process."""
+    """Run one party's process."""
     (channel,) = stage.channels.values()
     rows = TimedRows.of(SCENARIOS["small"])
     torch.set_num_threads(rows.scenario.cores)

@@ -44,17 +44,19 @@ class Processes:
 
     @property
     def name(self) -> str:
-        """In words."""
+        """Return the name in words."""
         return f"{self.workers} workers, {self.threads} threads" + ", on Ray" * (self.ray is not None)
 
     @property
     def engine(self) -> RayEngine | None:
-        """The cluster that the further workers are on."""
+        """Return the cluster that the further workers are on."""
         return RayEngine(address=self.ray, workers=self.workers - 1, threads=self.threads) if self.ray is not None else None
 
 
 def ways_of(workers: int, ray: str | None) -> tuple[Processes, ...]:
-    """One process of one thread; the workers; one process of as many threads; workers on a Ray cluster, where there is one."""
+    """Return one process of one thread; the workers; one process of as many threads; workers on a Ray cluster, where there is
+    one.
+    """
     here = (Processes(workers=1, threads=1), Processes(workers=workers, threads=1), Processes(workers=1, threads=workers))
     return here if ray is None else (*here, Processes(workers=workers, threads=1, ray=ray))
 
@@ -86,7 +88,7 @@ def run(
 
 
 def party(stage: PartyContext, arguments: dict[str, Any]) -> dict[str, Any]:
-    """One party's process."""
+    """Run one party's process."""
     (channel,) = stage.channels.values()
     network, data = NETWORKS[arguments["network"]], SpeedData(SHAPE)
     schedule = data.long_schedule(STEPS)
@@ -144,7 +146,7 @@ class _ProcessorClock(Clock):
             self._seconds.append([time.process_time(), *map(_processor_seconds, _children())])
 
     def processor_ms(self) -> list[float]:
-        """Milliseconds of a step, this process first."""
+        """Return milliseconds of a step, this process first."""
         began, ended = self._seconds
         (first, _), (last, _) = self._marks
         return [1e3 * (until - since) / (last - first) for since, until in zip(began, ended, strict=True)]
