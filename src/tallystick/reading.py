@@ -75,19 +75,18 @@ class Model(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True)
 
 
-class Choice(Model):
+class Variant(Model):
     """Base of the classes of a tagged union: the value of one key, such as ``method``, chooses one of them.
 
-    All classes without subclasses below one direct subclass of ``Choice``, the family, are its choices. Each has the keys that go
-    with it and no others, so that other states cannot be written. What stands for a key that only other choices have is the
+    All classes without subclasses below one direct subclass of ``Variant``, the family, are its choices. Each has the keys that
+    go with it and no others, so that other states cannot be written. What stands for a key that only other choices have is the
     default that it has there, or a class variable of this name. It is written out in the canonical form, so that every contract
-    has the same keys, and it is accepted where it is read again.
-    """
+    has the same keys, and it is accepted where it is read again."""
 
     @classmethod
-    def choices(cls) -> tuple[type["Choice"], ...]:
+    def choices(cls) -> tuple[type["Variant"], ...]:
         """Return all classes of the family, in the order of the source."""
-        return tuple(_leaves(next(base for base in cls.__mro__ if Choice in base.__bases__)))
+        return tuple(_leaves(next(base for base in cls.__mro__ if Variant in base.__bases__)))
 
     @classmethod
     def absent(cls) -> dict[str, Any]:
@@ -117,12 +116,12 @@ class Choice(Model):
         return {key: every[key] for key in _family_keys(type(self)) if key in every}
 
 
-def _leaves(family: type[Choice]) -> Iterator[type[Choice]]:
+def _leaves(family: type[Variant]) -> Iterator[type[Variant]]:
     for each in family.__subclasses__():
         yield from _leaves(each) if each.__subclasses__() else [each]
 
 
-def _family_keys(choice: type[Choice]) -> list[str]:
+def _family_keys(choice: type[Variant]) -> list[str]:
     """List the keys of all classes of a family, each where the classes that have it have it."""
     keys: list[str] = []
     for each in choice.choices():

@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy, mse_loss, one_hot
 
 from tallystick import attacks
 from tallystick.attacks import kernels
-from tallystick.attacks.descent import Adam
+from tallystick.attacks.descent import Descent
 from tallystick.attacks.feature_inference import simulator, tasks
 from tallystick.attacks.feature_inference.attack_table import FEATURE_INFERENCE_ATTACKS
 from tallystick.attacks.feature_inference.bootstrap import BootstrapInversion
@@ -663,13 +663,20 @@ def test_the_simulated_bottom_models_written_out_slopes_are_the_automatic_ones()
 def test_descent_is_that_of_pytorchs_class_at_a_rate_that_falls_by_a_cosine():
     start, target = drawn(4, 3, seed=41), drawn(4, 3, seed=42)
     ours, theirs = start.clone().requires_grad_(), start.clone().requires_grad_()
-    adam = Adam([ours], rate=0.05, steps=20, decay=0.1)
+    adam = Descent([ours], rate=0.05, steps=20, decay=0.1)
     oracle = torch.optim.AdamW([theirs], lr=0.05, weight_decay=0.1, fused=True)
     falling = torch.optim.lr_scheduler.CosineAnnealingLR(oracle, 20)
+
+    def loss_of(weights):  # whose gradient comes back with the strides of the transpose
+        x_B11 = drawn(5, 1, seed=43)[:, :, None]
+        return mse_loss(x_B11 * weights.T, x_B11 * target.T)
+
+    (gradient,) = torch.autograd.grad(loss_of(ours), ours)
+    assert not gradient.is_contiguous()
     for _ in range(20):
-        adam.down(mse_loss(ours, target))
+        adam.down(loss_of(ours))
         oracle.zero_grad()
-        mse_loss(theirs, target).backward()
+        loss_of(theirs).backward()
         oracle.step()
         falling.step()
     torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=0)
@@ -680,7 +687,7 @@ import sys
 import torch
 from tallystick.attacks.feature_inference.attack_table import FEATURE_INFERENCE_ATTACKS
 from tallystick.attacks.feature_inference.view import ColumnValues, FeatureView
-from tallystick.attacks.descent import Adam
+from tallystick.attacks.descent import Descent
 truth = ColumnValues(numeric_NF=torch.randn(60, 2), categorical_NG=torch.zeros(60, 0).long(), numeric=("a", "b"), categorical=(),
                      categories=())
 x_ND = truth.numeric_NF @ torch.randn(2, 4)

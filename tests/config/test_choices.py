@@ -15,14 +15,14 @@ from tallystick.config.sections import TargetKeys, TrainingChoice
 from tallystick.config.unaligned import CLASSES, UnalignedKeys
 from tallystick.errors import ConfigError
 from tallystick.models.similarity.merge_table import MERGES
-from tallystick.reading import Choice, Model
+from tallystick.reading import Model, Variant
 
 PARTIES = ("bank", "shop")
 NEAREST = {"dimensions": [{"name": "id"}], "neighbors": 1, "helper_sees": "clear"}
 HELPED = {"bank": {"role": "label"}, "shop": {"role": "feature"}, "aide": {"role": "helper"}}
 KEYS = [{"name": "id"}]
-FAMILIES = Choice.__subclasses__()
-WRITTEN: dict[type[Choice], list[dict[str, Any]]] = {
+FAMILIES = Variant.__subclasses__()
+WRITTEN: dict[type[Variant], list[dict[str, Any]]] = {
     AlignmentKeys: [
         {"alignment": {"keys": KEYS}},
         {"alignment": {"method": "union", "keys": KEYS}},
@@ -44,14 +44,14 @@ SECTIONS = {
 }
 
 
-def section_of(family: type[Choice], contract: Contract) -> Any:
+def section_of(family: type[Variant], contract: Contract) -> Any:
     place: Any = contract
     for key in SECTIONS[family].split("."):
         place = getattr(place, key)
     return place
 
 
-def values_at(family: type[Choice], values: Any) -> dict[str, Any]:
+def values_at(family: type[Variant], values: Any) -> dict[str, Any]:
     for key in SECTIONS[family].split("."):
         values = values[key]
     return values
@@ -73,7 +73,7 @@ def test_every_way_of_linking_has_its_class() -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_canonical_form_of_all_choices_has_the_same_keys_and_is_read_again(family: type[Choice]) -> None:
+def test_the_canonical_form_of_all_choices_has_the_same_keys_and_is_read_again(family: type[Variant]) -> None:
     contracts = [parsed(changes) for changes in WRITTEN[family]]
     forms = [json.loads(contract.canonical_json()) for contract in contracts]
     assert len({tuple(values_at(family, form)) for form in forms}) == 1
@@ -85,7 +85,7 @@ def test_the_canonical_form_of_all_choices_has_the_same_keys_and_is_read_again(f
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_key_of_another_choice_is_refused_by_the_reader_and_by_the_schema(family: type[Choice]) -> None:
+def test_a_key_of_another_choice_is_refused_by_the_reader_and_by_the_schema(family: type[Variant]) -> None:
     schema = jsonschema.Draft202012Validator(Contract.model_json_schema())
     for changes in WRITTEN[family]:
         contract = parsed(changes)
@@ -194,7 +194,7 @@ def test_no_problem_has_pydantics_own_words() -> None:
 
 
 def test_a_class_without_a_value_for_a_key_of_another_choice_takes_its_default() -> None:
-    class Family(Choice):
+    class Family(Variant):
         pass
 
     class First(Family):

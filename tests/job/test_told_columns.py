@@ -66,7 +66,7 @@ def test_and_of_another_feature_partys(run):
     told = {each.party: each for each in run[0].sections.told if each.party != "bank"}
     assert {party: each.by for party, each in told.items()} == {"club": "shop", "shop": "club"}
     assert gain(told["shop"], "x") > 0.1
-    assert "for whose gradients shop's own stand" in told["shop"].summary
+    assert "its gradients taken to be like those of shop" in told["shop"].summary
 
 
 def test_no_figure_is_below_what_is_told_without_gradients(tmp_path, monkeypatch):

@@ -130,7 +130,7 @@ def test_a_fitted_calibration_is_kept_and_leaves_the_shift_out_where_the_label_p
     for party, says in (("bank", own_columns), ("shop", True)):  # shop cannot know whether bank has any
         (of_party,) = (tmp_path / party).glob("*/result.json")
         notes = read_result(of_party.read_bytes()).sections.notes
-        assert any(note.startswith("If bank has columns of its own, whether") for note in notes) is says
+        assert any(note.startswith("If bank has columns of its own, it can tell") for note in notes) is says
     assert result.evaluation["joint"]["auc"]["value"] > 0.7
 
 

@@ -57,7 +57,7 @@ def test_words_for_null_in_text_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(None, "there is no such file"), (b"", "is empty"), (b"a,b\n", "has no rows"), (b"a,b\n1,2,3\n", "cannot be read")],
+    [(None, "there is no such file"), (b"", "is empty"), (b"a,b\n", "has no rows"), (b"a,b\n1,2,3\n", "line 2 has 3 cells")],
 )
 def test_unusable_csv(tmp_path: Path, content: bytes | None, message: str) -> None:
     if content is not None:

@@ -10,7 +10,7 @@ from torch.optim.adam import adam
 BETAS, EPSILON = (0.9, 0.999), 1e-8
 
 
-class Adam:
+class Descent:
     """Adam (Kingma and Ba 2015) with weight decay apart from the gradients, at a rate that falls to 0 by a cosine if told when.
 
     By the function behind PyTorch's class of that name: its first object imports PyTorch's compiler, a tenth of a small run's
@@ -40,7 +40,7 @@ class Adam:
         self.taken += 1
         adam(
             self.weights,
-            list(gradients),
+            [each.contiguous() for each in gradients],  # the fused kernel goes by places in memory, whatever the strides
             self.means,
             self.squares,
             [],

@@ -6,7 +6,7 @@ from pydantic import AfterValidator, Field
 
 from tallystick.alignment.linkages import LINKAGES
 from tallystick.alignment.terms import SimilarityConfig
-from tallystick.reading import Choice, Model, Step, Text, WholeShare, shown, usual
+from tallystick.reading import Model, Step, Text, Variant, WholeShare, shown, usual
 
 MAX_IDS = 1_000_000_000
 
@@ -69,7 +69,7 @@ LeastMatchRate = Annotated[
 ]
 
 
-class AlignmentKeys(Choice):
+class AlignmentKeys(Variant):
     """Base of the ways of matching rows."""
 
     @property

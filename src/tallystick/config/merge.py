@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Literal, TypeAlias
 
 from pydantic import Field
 
-from tallystick.reading import Choice, Width, usual
+from tallystick.reading import Variant, Width, usual
 
 _METHOD = "attention, FedSim's cnn, its mlp in place of that, the average, or the most similar link alone (top1)"
 _WEIGHT = "what a link weighs: a learnt function of its similarity, the similarity, or all equal"
@@ -14,7 +14,7 @@ Dropout = Annotated[float, Field(strict=True, ge=0, lt=1, description="share of 
 Hidden = Annotated[Width, Field(description="width of the layer after the links")]
 
 
-class MergeKeys(Choice):
+class MergeKeys(Variant):
     """Base of the merges of the links of one row into one prediction."""
 
     similarity_input: bool = Field(

@@ -13,7 +13,7 @@ from tallystick.config.imputation import (
 )
 from tallystick.config.merge import AttentionMergeConfig, MergeConfig
 from tallystick.metrics import METRICS, TargetType
-from tallystick.reading import Choice, Count, Model, Name, Role, Share, Text, Width, usual
+from tallystick.reading import Count, Model, Name, Role, Share, Text, Variant, Width, usual
 
 ROLE_ALIASES: dict[str, Role] = {
     **dict.fromkeys(("active", "primary", "guest", "leader"), "label"),
@@ -58,7 +58,7 @@ class UnionConfig(Model):
     audit: bool = Field(default=True, strict=True, description="attack the run's own views for membership and report the result")
 
 
-class TargetKeys(Choice):
+class TargetKeys(Variant):
     """Base of the targets of the prediction."""
 
 
@@ -326,7 +326,7 @@ class TrainingKeys(Model):
         ]
 
 
-class TrainingChoice(TrainingKeys, Choice):
+class TrainingChoice(TrainingKeys, Variant):
     """Base of the ways of training that a contract can ask for."""
 
 

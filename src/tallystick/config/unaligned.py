@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal, TypeAlias, get_args
 
 from pydantic import Field
 
-from tallystick.reading import Choice, Count, Text, WholeShare, usual
+from tallystick.reading import Count, Text, Variant, WholeShare, usual
 
 MOST_EVALUATIONS = 1000  # a diffusion has so many steps of noise
 
@@ -77,7 +77,7 @@ SelfSupervisionRate = Annotated[
 ]
 
 
-class UnalignedKeys(Choice):
+class UnalignedKeys(Variant):
     """Base of the uses of the label party's rows without a partner's row (FedAds, section 4.1, and what does better)."""
 
     facts: ClassVar[MethodFacts]

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from tallystick.config.party import EXACT_USES, ExactUse, PartyFile
-from tallystick.errors import ConfigError, StorageError
+from tallystick.errors import ConfigError, DamagedFile, StorageError
 from tallystick.evaluation.private.result import NothingReleased
 from tallystick.msgspec_threads import prepared
 from tallystick.privacy.events import Entered
@@ -172,6 +172,9 @@ def _ledger_notes(party: PartyFile) -> dict[Path, LedgerNote]:
     notes = {}
     for place, above in ((f"*/{LEDGER_NOTE}.json", 0), (f"*/{TRIAL}*/{LEDGER_NOTE}.json", 1)):
         for path in sorted(party.runs.glob(place)):
-            folder = replace(RunFolder.open(path.parents[above], key=party.run_key), path=path.parent)
+            try:
+                folder = replace(RunFolder.open(path.parents[above], key=party.run_key), path=path.parent)
+            except DamagedFile:
+                continue  # of a folder that no command can use; the others and the party file know the ledger, too
             notes[path] = msgspec.convert(folder.noted(LEDGER_NOTE), prepared(LedgerNote))
     return notes

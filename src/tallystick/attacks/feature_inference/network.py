@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
-from tallystick.attacks.descent import Adam
+from tallystick.attacks.descent import Descent
 from tallystick.attacks.feature_inference.inputs import Reads, Targets, inputs
 from tallystick.attacks.feature_inference.view import FeatureView, Reconstruction
 from tallystick.errors import ConfigError
@@ -53,7 +53,7 @@ class InversionNetwork:
             for parameter in network.parameters():
                 bound = parameter.shape[-1] ** -0.5
                 parameter.copy_((torch.rand(parameter.shape, generator=generator) * 2 - 1) * bound)
-        optimizer = Adam(network.parameters(), rate=1e-2, steps=self.steps, decay=self.decay)
+        optimizer = Descent(network.parameters(), rate=1e-2, steps=self.steps, decay=self.decay)
         x_KD, loss_of = x_ND[view.known_K], _Loss(targets, (view.columns_K.numeric_NF.float() - mean_F) / deviation_F)
         known_count = len(x_KD)
         for _ in range(self.steps):

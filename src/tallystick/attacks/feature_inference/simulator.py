@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from tallystick.attacks.descent import Adam
+from tallystick.attacks.descent import Descent
 from tallystick.attacks.feature_inference.inputs import Targets, inputs
 from tallystick.attacks.feature_inference.marginals import MarginalMatching
 from tallystick.attacks.feature_inference.view import FeatureView, Reconstruction
@@ -147,20 +147,20 @@ class _SimulatedBottom:
 
     def learn_rows(self, read_NI: Tensor, z_NP: Tensor, *, generator: torch.Generator) -> None:
         """Learn to embed guessed rows as they were embedded."""
-        adam = Adam(self.weights, rate=PAIRED_RATE)
+        adam = Descent(self.weights, rate=PAIRED_RATE)
         for _ in range(PAIRED_STEPS):
             row_B = torch.randint(len(read_NI), (BATCH,), generator=generator)
             self._step(adam, read_NI[row_B], partial(_squared_slope, to_BP=z_NP[row_B]))
 
     def learn_distribution(self, others_OI: Tensor, received: _Distribution, *, steps: int, generator: torch.Generator) -> None:
         """Learn to embed other people so that their embeddings are distributed as the received ones."""
-        adam = Adam(self.weights, rate=RATE, steps=steps)
+        adam = Descent(self.weights, rate=RATE, steps=steps)
         for _ in range(steps):
             row_B = torch.randint(len(others_OI), (BATCH,), generator=generator)
             some_S = torch.randint(DIRECTIONS, (DIRECTIONS_PER_STEP,), generator=generator)
             self._step(adam, others_OI[row_B], partial(received.slope, some_S=some_S))
 
-    def _step(self, adam: Adam, read_BI: Tensor, slope_of: Callable[[Tensor], Tensor]) -> None:
+    def _step(self, adam: Descent, read_BI: Tensor, slope_of: Callable[[Tensor], Tensor]) -> None:
         """Take a step down a loss of the embeddings of these rows, whose slope is given."""
         unit_BH = self._units(read_BI)
         slope_BP = slope_of(self._above(read_BI, unit_BH))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
-from tallystick.attacks.descent import Adam
+from tallystick.attacks.descent import Descent
 from tallystick.attacks.label_inference.linear import fit_linear, log_odds
 from tallystick.attacks.label_inference.observations import known_rows, scaled_observations, whole_run
 from tallystick.attacks.view import Received, Scores, View
@@ -28,7 +28,7 @@ class Probe:
         target: what is read: each row's last cut embedding, or its mean cut gradient.
         hidden: width of one hidden layer; 0 for a logistic head.
         penalty: on squared weights of the logistic head, weight decay of the network; greater than 0.
-        steps: Adam steps of the network, at least 1.
+        steps: Descent steps of the network, at least 1.
         batch: rows per step, at least 1.
         most: greatest number of rows that the logistic head learns from, at least 1.
     """
@@ -68,7 +68,7 @@ class Probe:
             for parameter in network.parameters():
                 bound = parameter.shape[-1] ** -0.5
                 parameter.copy_((torch.rand(parameter.shape, generator=generator) * 2 - 1) * bound)
-        optimizer = Adam(network.parameters(), rate=1e-2, steps=self.steps, decay=self.penalty)
+        optimizer = Descent(network.parameters(), rate=1e-2, steps=self.steps, decay=self.penalty)
         for _ in range(self.steps):
             batch = told[torch.randint(len(told), (min(self.batch, len(told)),), generator=generator)]
             logit_BO, label_B = network(x_ND[batch]), label_N[batch]

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from tallystick.attacks.descent import Adam
+from tallystick.attacks.descent import Descent
 from tallystick.attacks.label_inference.linear import LinearHead, fit_linear, log_odds
 from tallystick.attacks.label_inference.observations import known_rows, observations, whole_run
 from tallystick.attacks.label_inference.spectral import orient
@@ -136,7 +136,7 @@ class _Fitting:
     generator: torch.Generator
 
     def __call__(self, surrogate: "_Surrogate", steps: int, *, told: tuple[Tensor, Tensor, Tensor] | None = None) -> None:
-        optimizer = Adam(surrogate.parameters(), rate=self.how.rate, steps=steps)
+        optimizer = Descent(surrogate.parameters(), rate=self.how.rate, steps=steps)
         for _ in range(steps):
             some = torch.randint(len(self.cut_SD), (self.how.batch,), generator=self.generator)
             loss = -surrogate(self.cut_SD[some], self.grad_SD[some]).logsumexp(dim=1).mean()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, normalize
 
-from tallystick.attacks.descent import Adam
+from tallystick.attacks.descent import Descent
 from tallystick.attacks.membership.observations import mean_over_run
 from tallystick.attacks.view import Scores, StepView, View
 from tallystick.errors import ConfigError
@@ -27,7 +27,7 @@ class LearnedDiscriminator:
 
     Args:
         hidden: width of the one hidden layer.
-        steps: Adam steps over all known observations.
+        steps: Descent steps over all known observations.
         weight_decay: L2 penalty.
         most: greatest number of observations per class to learn from.
     """
@@ -73,7 +73,7 @@ class LearnedDiscriminator:
             for parameter in network.parameters():
                 bound = parameter.shape[-1] ** -0.5
                 parameter.copy_((torch.rand(parameter.shape, generator=generator) * 2 - 1) * bound)
-        optimizer = Adam(network.parameters(), rate=1e-2, decay=self.weight_decay)
+        optimizer = Descent(network.parameters(), rate=1e-2, decay=self.weight_decay)
         for _ in range(self.steps):
             loss = binary_cross_entropy_with_logits(network(x_SP).squeeze(1), y_S, weight=weight_S, reduction="sum")
             optimizer.down(loss)
