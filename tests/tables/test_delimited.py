@@ -443,6 +443,15 @@ def test_plain_categories_are_not_told_of():
         assert text_warning(pl.Series("x", cells)) is None
 
 
+@pytest.mark.parametrize("cell", ["x" * 200_000, '"' + "x\n" * 100_000 + '"', '"' + "x," * 100_000 + '"'])
+def test_a_long_cell_is_read_whatever_else_its_file_has_the_lines_gone_through_for(tmp_path, cell):
+    """Python's own reader of lines, which looks for short ones and at quotes, stops at 131,072 characters by itself."""
+    lines = ["a,b,c", *(f"{row},{cell if row == 3 else 'y'},{row if row % 2 else ''}" for row in range(30))]
+    frame = read(tmp_path, "\n".join(lines) + "\n")
+    assert frame.get_column("b")[3] == cell.strip('"')
+    assert frame.get_column("c").null_count() == 15
+
+
 @pytest.mark.parametrize("separator", [",", ";", "\t"])
 def test_lines_with_too_few_cells_are_told_of_and_with_too_many_refused(tmp_path, separator):
     def read(*lines):

@@ -50,6 +50,8 @@ UTF_8 = "utf-8-sig"  # with or without its mark
 SAMPLE_LINES = 50
 SAMPLE_CELLS = 1000
 MOST_CHARACTERS = 1 << 22  # of a header, or of one of the lines that are looked at first
+MOST_OF_A_CELL = (1 << 31) - 1  # characters: Polars has no limit, and Python's own stops at 131,072
+csv.field_size_limit(max(MOST_OF_A_CELL, csv.field_size_limit()))
 
 _EXPONENT = r"([eE][+-]?[0-9]+)?"
 NUMBERS = {
