@@ -21,7 +21,7 @@ from tallystick.config.unaligned import METHODS as UNALIGNED_METHODS
 from tallystick.disclosure.table import DISCLOSURES
 from tallystick.evaluation.private.release_table import MECHANISMS
 from tallystick.imputation.imputer_table import FEATURE_IMPUTERS, LABEL_IMPUTERS, SUFFIXES
-from tallystick.models.similarity.merge_table import MERGES
+from tallystick.models.similarity.merges import MERGES
 
 FOLDER = Path(__file__).with_name("reference")
 HEAD = """# Python names, from the code
@@ -128,7 +128,7 @@ RULES = {
         "job.versions",
         "serving.version_switch",
         "serving.shadow",
-        "scoring.alignment_reuse",
+        "serving.kept_alignment",
         "scoring.windows",
         "scoring.journal",
         "scoring.feature_party_asks",

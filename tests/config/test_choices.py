@@ -14,7 +14,7 @@ from tallystick.config.merge import MergeKeys
 from tallystick.config.sections import TargetKeys, TrainingChoice
 from tallystick.config.unaligned import CLASSES, UnalignedKeys
 from tallystick.errors import ConfigError
-from tallystick.models.similarity.merge_table import MERGES
+from tallystick.models.similarity.merges import MERGES
 from tallystick.reading import Model, Variant
 
 PARTIES = ("bank", "shop")

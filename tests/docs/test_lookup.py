@@ -14,7 +14,7 @@ from tallystick.attacks.linkage.texts import TEXT_ATTACKS
 from tallystick.config.unaligned import METHODS as UNALIGNED_METHODS
 from tallystick.evaluation.private.release_table import MECHANISMS
 from tallystick.imputation.imputer_table import FEATURE_IMPUTERS, LABEL_IMPUTERS
-from tallystick.models.similarity.merge_table import MERGES
+from tallystick.models.similarity.merges import MERGES
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -10,10 +10,10 @@ import torch
 from tiny import columns, contract_values, few_column_attacks, seed_system, tables, weights
 
 from tallystick.audit import run as audit
-from tallystick.audit.finished_run import audit_recorded
 from tallystick.audit.known_initial_weights import KnownStart
 from tallystick.audit.labels import audit_labels
 from tallystick.audit.recorded_labels import RecordedLabels
+from tallystick.audit.run import audit_recorded
 from tallystick.config.contract import parse_contract
 from tallystick.disclosure.protection import defense_lines
 from tallystick.errors import ConfigError

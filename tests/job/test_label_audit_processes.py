@@ -7,7 +7,7 @@ import pytest
 from tiny import columns, contract_values, weights
 
 from tallystick import simulation
-from tallystick.audit.finished_run import audit_recorded
+from tallystick.audit.run import audit_recorded
 from tallystick.privacy.ledger import Ledger
 from tallystick.results import read_result
 from tallystick.simulation import simulate

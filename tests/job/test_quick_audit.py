@@ -5,7 +5,7 @@ from tiny import columns, contract_values, tables
 
 from tallystick.attacks.feature_inference.attack_table import FEATURE_INFERENCE_ATTACKS
 from tallystick.attacks.label_inference.attack_table import LABEL_INFERENCE_ATTACKS
-from tallystick.audit.finished_run import audit_recorded
+from tallystick.audit.run import audit_recorded
 from tallystick.config.contract import parse_contract
 from tallystick.errors import ConfigError
 from tallystick.report.leaks import leak_lines

@@ -13,7 +13,7 @@ from tallystick.attacks.label_inference.attack_table import LABEL_INFERENCE_ATTA
 from tallystick.attacks.label_inference.evaluate import evaluate_label_inference
 from tallystick.attacks.several_runs import pooled_runs
 from tallystick.attacks.view import StepView, View
-from tallystick.audit.finished_run import audit_recorded
+from tallystick.audit.run import audit_recorded
 from tallystick.cli.app import app
 from tallystick.errors import ConfigError, DataError
 from tallystick.simulation import simulate

@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 from tiny import columns, contract_values, seed_system
 
-from tallystick.audit.finished_run import audit_recorded
+from tallystick.audit.run import audit_recorded
 from tallystick.audit.told_columns import NUMBERS
 from tallystick.report.leaks import told_headline
 from tallystick.simulation import simulate

@@ -13,9 +13,7 @@ from tallystick.config.sections import BinaryTarget, NetworkModel
 from tallystick.errors import ConfigError
 from tallystick.models.build import build_bottom, build_label_model
 from tallystick.models.dropout import Dropout
-from tallystick.models.similarity.gates import SMALLEST, LearntWeight, ascending
-from tallystick.models.similarity.merge_table import MERGES
-from tallystick.models.similarity.merges import AttentionMerge, AverageMerge, CNNMerge
+from tallystick.models.similarity.merges import MERGES, SMALLEST, AttentionMerge, AverageMerge, CNNMerge, LearntWeight, ascending
 from tallystick.run_folder.trained import Architecture
 from tallystick.tables.features import FeatureShape
 from tallystick.tables.linked_columns import CandidateLinks, LinkedFeatures

@@ -6,8 +6,8 @@ import pytest
 
 from tallystick.errors import ProtocolError
 from tallystick.network.channel import memory_channels
-from tallystick.scoring.alignment_reuse import meet_feature_party, meet_label_party
 from tallystick.scoring.scoring_messages import AlignmentKept, AlignmentNext
+from tallystick.serving.kept_alignment import meet_feature_party, meet_label_party
 
 OLD, NEW = "0011223344556677", "ab" * 8
 

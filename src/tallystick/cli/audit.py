@@ -76,7 +76,7 @@ def audit(
             options = _Options(split=split, share=share, sweep=sweep, seeds=seeds, rows=rows, minutes=minutes)
             _tried(target, party, options, watcher_of(progress), as_json=as_json)
 
-    loads = (*LIBRARIES, "tallystick.trials.trials", "tallystick.audit.finished_run")
+    loads = (*LIBRARIES, "tallystick.trials.trials", "tallystick.audit.run")
     guarded(work, as_json=as_json, loads=loads, interrupted="interrupted; nothing was written")
 
 
@@ -120,7 +120,7 @@ class _Told:
 
 
 def _recorded(folder: Path, told: _Told, watcher: "Watcher", *, as_json: bool) -> None:
-    from tallystick.audit.finished_run import audit_recorded
+    from tallystick.audit.run import audit_recorded
     from tallystick.cli.leakage import feature_values, leakage_values, show_features, show_leakage, show_told, told_values
     from tallystick.report.compare import read_run
     from tallystick.report.leaks import promise

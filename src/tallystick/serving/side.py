@@ -36,14 +36,13 @@ from tallystick.run_folder.embedding_charge import EmbeddingCharge, noise_on_emb
 from tallystick.run_folder.folder import RunFolder
 from tallystick.run_folder.noise_secret import row_noise_secret
 from tallystick.run_folder.trained import Architecture, kept_encoder
-from tallystick.scoring.alignment_reuse import meet_feature_party, meet_label_party
 from tallystick.scoring.answering import Gate
 from tallystick.scoring.stores.boundary import Boundary
 from tallystick.scoring.stores.postgres import PostgresStore
 from tallystick.scoring.stores.redis import RedisStore
 from tallystick.scoring.stores.store import KeyedRows
 from tallystick.scoring.stores.table import Snapshot, TableStore
-from tallystick.serving.kept_alignment import KeptAlignment
+from tallystick.serving.kept_alignment import KeptAlignment, meet_feature_party, meet_label_party
 from tallystick.serving.serving_folder import ServingHome
 from tallystick.tables.encoder import Encoder
 from tallystick.tables.keys import Keys, fingerprint, keys_of

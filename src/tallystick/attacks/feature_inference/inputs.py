@@ -1,4 +1,9 @@
-"""Prepare what reconstruction attacks read and aim at, as matrices. Shapes: N rows, K known rows, D inputs, T targets."""
+"""Prepare what reconstruction attacks read and aim at, as matrices.
+
+The course is that of a row's embeddings over a training, as if all rows had been embedded by the same weights.
+
+Shapes: N rows, K known rows, D inputs or cut width, T targets; L looks of a row, E = L D, P principal components.
+"""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -7,8 +12,78 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tallystick.attacks.feature_inference.aligned import course
 from tallystick.attacks.feature_inference.view import ColumnValues, FeatureView, Reconstruction
+
+LEAST_LOOKS = 3
+COMPONENTS = 32
+GUIDES = 16  # components of the other looks that tell of a row how it moves
+DEGREE, PASSES = 3, 2
+ROWS_PER_WEIGHT = 10
+SHRUNK = 1e-4
+FLAT = 1e-6
+
+
+def course(view: FeatureView) -> Tensor:
+    """Compute uncorrelated components of the rows' looks, aligned, each of deviation 1, the largest first; float64 (N, P).
+
+    Where fewer than three looks were kept, as of a wide cut, those of the mean embeddings.
+    """
+    at_NL = view.looks_at_NL
+    if at_NL is None or at_NL.shape[1] < LEAST_LOOKS:
+        mean_ND = view.mean_ND.double()
+        return components(mean_ND - mean_ND.mean(dim=0))
+    looks_NLD = view.looks_NE.double().reshape(*at_NL.shape, -1)
+    return components(even_columns(aligned(looks_NLD, at_NL.double()).flatten(1)))
+
+
+def aligned(looks_NLD: Tensor, at_NL: Tensor) -> Tensor:
+    """Align the looks as if each epoch had embedded all its rows at its middle; float64 (N, L, D).
+
+    Each look is fitted, on all rows, by principal components of the other looks, each also times the first powers of the time
+    within the epoch: what goes with time is taken off, twice, for the other looks are aligned ones then. Its own components must
+    not be among them: they would tell the look at its own time. Of too few rows for that nothing is taken off.
+    """
+    rows, looks, width = looks_NLD.shape
+    time_NL = 2 * at_NL / at_NL.amax(dim=0).clamp(min=1) - 1
+    guides = min(GUIDES, (looks - 1) * width)
+    degree = min(DEGREE, rows // (ROWS_PER_WEIGHT * (1 + guides)) - 1)
+    found_NLD = looks_NLD
+    for _ in range(PASSES if degree > 0 else 0):
+        scaled_NE = even_columns(found_NLD.flatten(1))
+        gram_EE = scaled_NE.T @ scaled_NE
+        moved = []
+        for look in range(looks):
+            other_E = torch.arange(looks * width) // width != look
+            vector_EP = torch.linalg.eigh(gram_EE[other_E][:, other_E])[1][:, -guides:]
+            guide_NP = torch.cat([torch.ones_like(time_NL[:, :1]), scaled_NE[:, other_E] @ vector_EP], dim=1)
+            with_time = torch.cat([guide_NP * time_NL[:, look, None] ** power for power in range(1, degree + 1)], dim=1)
+            every = torch.cat([guide_NP, with_time], dim=1)
+            gram = every.T @ every
+            gram.diagonal().add_(SHRUNK * rows)
+            weights = torch.linalg.solve(gram, every.T @ looks_NLD[:, look])
+            moved.append(looks_NLD[:, look] - with_time @ weights[guide_NP.shape[1] :])
+        found_NLD = torch.stack(moved, dim=1)
+    return found_NLD
+
+
+def even_columns(x_NE: Tensor) -> Tensor:
+    """Centre each column and scale it to deviation 1; one that hardly varies becomes 0."""
+    centred_NE = x_NE - x_NE.mean(dim=0)
+    deviation_E = centred_NE.square().mean(dim=0).sqrt()
+    flat_E = deviation_E <= FLAT * deviation_E.max().clamp(min=torch.finfo(x_NE.dtype).tiny)
+    return centred_NE / deviation_E.masked_fill(flat_E, torch.inf)
+
+
+def components(x_NE: Tensor) -> Tensor:
+    """Compute the first principal components of centred columns, of deviation 1; one of zeros if nothing varies."""
+    value_E, vector_EE = torch.linalg.eigh(x_NE.T @ x_NE)
+    is_varying = value_E > FLAT**2 * value_E[-1]
+    if not bool(is_varying.any()):
+        return torch.zeros_like(x_NE[:, :1])
+    z_NP = x_NE @ vector_EE[:, is_varying].flip(1)[:, :COMPONENTS]
+    scaled_NP: Tensor = z_NP / z_NP.square().mean(dim=0).sqrt()
+    return scaled_NP
+
 
 Reads = Literal["last", "mean", "looks", "all", "course"]
 

@@ -9,8 +9,7 @@ import torch
 from torch.nn.functional import cosine_similarity
 
 from tallystick.attacks.matrix import rescaled
-from tallystick.attacks.membership.needs import other_epochs
-from tallystick.attacks.membership.observations import mean_over_run
+from tallystick.attacks.membership.observations import mean_over_run, other_epochs
 from tallystick.attacks.view import Scores, View
 
 

@@ -10,8 +10,7 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
 from tallystick.attacks.matrix import top_direction
-from tallystick.attacks.membership.needs import other_epochs
-from tallystick.attacks.membership.observations import mean_over_run, per_step
+from tallystick.attacks.membership.observations import mean_over_run, other_epochs, per_step
 from tallystick.attacks.view import Scores, View
 
 

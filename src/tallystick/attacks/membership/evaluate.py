@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from tallystick.attacks.membership.attack_table import MEMBERSHIP_ATTACKS
-from tallystick.attacks.membership.needs import Needs
+from tallystick.attacks.membership.observations import Needs
 from tallystick.attacks.scoring import AttackEvaluator, AttackMetrics, Bootstrap
 from tallystick.attacks.view import Attack, Received, StepView, View, renumbered
 from tallystick.errors import DataError

@@ -1,12 +1,29 @@
-"""Scores of the rows whose presence at the other side the attacker does not know anyhow.
+"""Scores of the rows whose presence at the other side the attacker does not know anyhow, and what an attack lacks for them.
 
 Shapes: B rows of a step's batch, N rows of the union.
 """
+
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from tallystick.attacks.view import Scores, View
+
+
+@runtime_checkable
+class Needs(Protocol):
+    """An attack that needs more than rows of both kinds whose presence the attacker does not know."""
+
+    def unmet(self, view: View) -> str:
+        """Say what it needs that this view, of which it could measure nothing, did not give it."""
+        ...
+
+
+def other_epochs(view: View) -> str:
+    """Say what attacks lack that compare a row's observations."""
+    one = "only one epoch was recorded" if len(view.epochs) < 2 else "too few rows were recorded in more than one"
+    return f"it compares epochs, and {one}"
 
 
 def per_step(view: View, values: list[Tensor]) -> Scores:

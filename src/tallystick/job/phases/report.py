@@ -17,13 +17,14 @@ from tallystick.audit.columns import with_releases
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
 from tallystick.disclosure.alignment import membership_lines, repeats_lines
+from tallystick.disclosure.disclosure import RunFacts, TrialFacts
 from tallystick.disclosure.protection import deviation_of, protects_a_row
+from tallystick.disclosure.table import learnt_in_run
 from tallystick.evaluation.importance import column_places
 from tallystick.job.findings import RunFindings
-from tallystick.job.job import Job
+from tallystick.job.job import ALL_PHASES, Job
 from tallystick.job.log import Logbook
 from tallystick.job.loggers import facts_of, loggers_of
-from tallystick.job.phases.learnt import learnt_of_run
 from tallystick.job.phases.release import privacy_section
 from tallystick.job.phases.search import best_of
 from tallystick.job.phases.tuning import told
@@ -313,3 +314,27 @@ def _dropout(modules: Mapping[str, nn.Module]) -> float:
     layers = [layer for module in modules.values() for layer in module.modules()]
     shares = [layer.share for layer in layers if isinstance(layer, Dropout)]
     return max([*shares, *(layer.p for layer in layers if isinstance(layer, nn.Dropout))], default=0.0)
+
+
+def learnt_of_run(contract: Contract, party: PartyFile, found: RunFindings) -> list[results.Learnt]:
+    """List what this party, and what its peers, learnt in each phase, in the phases' order."""
+    dataset, trials, search = found.dataset, [trial for trial in found.trials if not trial.problem], None
+    rows = {}
+    if dataset is not None:
+        parts = {"training": dataset.train_N, "validation": dataset.validation_N, "test": dataset.test_N}
+        rows = {name: len(part_N) for name, part_N in parts.items()}
+    if trials and not found.alone:
+        training, validation = trials[0].rows
+        epochs = sum(trial.epochs for trial in trials)
+        search = TrialFacts(trials=len(trials), epochs=epochs, training=training, validation=validation)
+    facts = RunFacts(
+        party=party.party,
+        alignment=found.alignment,
+        helper=found.helper,
+        rows=rows,
+        networks=dataset.networks if dataset is not None else 1,
+        training=found.training,
+        search=search,
+        finished=found.evaluated.finished,
+    )
+    return sorted(learnt_in_run(contract, facts), key=lambda item: ALL_PHASES.index(item.step))

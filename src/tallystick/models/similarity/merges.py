@@ -1,15 +1,62 @@
 """Merges: the outputs of an example's K links become one row of numbers, from which the top model predicts.
 
+Before a merge come FedSim's gates: what a link weighs, and in which order links are read. A similarity is what the helper gave
+the label party (``alignment/outcome.py: SimilarityScale``): minus the distance, standardised by mean and deviation over all links
+of the training's linkage, with noise if asked for, and then brought back to variance 1. A batch's links, and those of new rows,
+are on that scale, but their own mean is not 0 nor their variance 1; a pad's is 0.
+
 A merge is made of how many links, how wide their outputs and the contract's settings; it is called with the links' outputs, their
-weights and which are no pads, and states its own output's ``width``. Shapes: B batch, K links, L width of a link's output, C
-channels, H heads.
+weights and which are no pads, and states its own output's ``width``. The tables at the end name merges and weights; nobody else
+compares the names.
+
+Shapes: B batch, K links, L width of a link's output, C channels, H heads.
 """
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from tallystick.config.merge import AttentionMergeConfig, AverageMergeConfig, CNNMergeConfig, MLPMergeConfig, Top1MergeConfig
 from tallystick.models.dropout import Dropout
+
+SMALLEST = 1e-7
+"""Added to a learnt weight: no link is ever switched off for good."""
+
+
+class LearntWeight(nn.Module):
+    """FedSim's similarity model: a similarity to a weight in (0, 1], learnt with all else (section 4.2, "Weight Gate")."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(1, 10), nn.ReLU(), nn.Linear(10, 1), nn.Sigmoid())
+
+    def forward(self, similarity_BK: Tensor) -> Tensor:
+        """Weigh similarities (B, K): weights (B, K)."""
+        weight_BK: Tensor = self.layers(similarity_BK[:, :, None])[:, :, 0] + SMALLEST
+        return weight_BK
+
+
+class SimilarityWeight(nn.Module):
+    """FedSim without its similarity model: the similarity itself, below 0 for a link that is farther than the average one."""
+
+    def forward(self, similarity_BK: Tensor) -> Tensor:
+        """Return the similarities."""
+        return similarity_BK
+
+
+class EqualWeight(nn.Module):
+    """Every link counts alike."""
+
+    def forward(self, similarity_BK: Tensor) -> Tensor:
+        """Return ones (B, K)."""
+        return torch.ones_like(similarity_BK)
+
+
+def ascending(similarity_BK: Tensor, present_BK: Tensor) -> Tensor:
+    """Return FedSim's sort gate: the order (B, K) from the least similar link to the most similar one, pads first."""
+    return torch.where(present_BK, similarity_BK, -torch.inf).argsort(dim=1, stable=True)
 
 
 class CNNMerge(nn.Module):
@@ -119,3 +166,31 @@ class AttentionMerge(nn.Module):
         seen_BHL = torch.einsum("bkh,bkhl->bhl", attention_BKH, value_BKHL)
         merged: Tensor = self.dropout(seen_BHL.flatten(1))
         return merged
+
+
+class MakesMerge(Protocol):
+    """A class of merges, as a label model makes them."""
+
+    def __call__(self, links: int, width: int, settings: Any) -> nn.Module:
+        """Make one for so many links, whose outputs are so wide, by the settings of its own method."""
+        ...
+
+
+MERGES: Mapping[str, MakesMerge] = {
+    "attention": AttentionMerge,
+    "cnn": CNNMerge,
+    "mlp": MLPMerge,
+    "average": AverageMerge,
+    "top1": Top1Merge,
+}
+"""The contract's model.merge.method to its module."""
+
+WEIGHTS: Mapping[str, Callable[[], nn.Module]] = {
+    "learnt": LearntWeight,
+    "similarity": SimilarityWeight,
+    "equal": EqualWeight,
+}
+"""The contract's model.merge.weight to its module."""
+
+ACTIVATIONS: Mapping[str, Callable[[], nn.Module]] = {"relu": nn.ReLU, "sigmoid": nn.Sigmoid, "none": nn.Identity}
+"""The contract's model.merge.activation to its module."""

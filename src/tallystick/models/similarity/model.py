@@ -20,8 +20,7 @@ from torch.nn.functional import linear
 
 from tallystick.config.merge import MergeConfig
 from tallystick.models.branches import BranchedModel
-from tallystick.models.similarity.gates import LearntWeight, ascending
-from tallystick.models.similarity.merge_table import ACTIVATIONS, MERGES, WEIGHTS
+from tallystick.models.similarity.merges import ACTIVATIONS, MERGES, WEIGHTS, LearntWeight, ascending
 from tallystick.models.split import LabelModel
 from tallystick.tables.features import Features
 from tallystick.tables.linked_columns import CandidateLinks, LinkedFeatures
