@@ -228,7 +228,12 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Say which known word is close, or list them."""
     names = sorted(known)
     close = closest(word, names)
-    return f"did you mean {close}?" if close else f"known here: {', '.join(names) or 'none'}"
+    return f"did you mean {_spelt(close)}?" if close else f"known here: {', '.join(map(_spelt, names)) or 'none'}"
+
+
+def _spelt(name: str) -> str:
+    """Spell a name, in quotes where one would not see what it is."""
+    return name if name.isprintable() and name == name.strip() and "," not in name else repr(name)
 
 
 def redacted(text: str) -> str:

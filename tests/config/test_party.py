@@ -241,3 +241,8 @@ def test_the_default_ledger_lies_beside_the_party_file(tmp_path: Path) -> None:
 )
 def test_a_mistyped_key_is_told_from_its_neighbours(word, meant):
     assert did_you_mean(word, PartyFile.model_fields) == f"did you mean {meant}?"
+
+
+def test_a_name_is_quoted_where_one_would_not_see_what_it_is():
+    assert did_you_mean("id", [" id "]) == "did you mean ' id '?"
+    assert did_you_mean("total", ["a, b", "c\nd", "e"]) == "known here: 'a, b', 'c\\nd', e"

@@ -123,7 +123,7 @@ def test_numbers_of_both_kinds_read_back(tmp_path_factory: pytest.TempPathFactor
 
 
 def test_a_column_that_stands_twice_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"t\.csv: column 'a' stands in the header more than once"):
+    with pytest.raises(DataError, match=r"t\.csv: more than one column is called 'a'"):
         read(tmp_path, "id,a,a\n1,2,3\n")
     with pytest.raises(DataError, match="more than one column is called 'a'"):
         read(tmp_path, None, path=None, query="select 1 as a, 2 as a")
@@ -416,6 +416,8 @@ def test_quotes_that_would_swallow_lines_are_refused_by_line(tmp_path, cell):
         ("2024-01-{0:02} 24:00:00", "dates"),
         ("2024-01-{0:02} 12:00 UTC", "dates"),
         ("{0}:3{1}", "dates"),
+        ("0:{0:02}:00", "dates"),
+        ("{1}:{0:02} PM", "dates"),
         ("2024-W{0:02}", "dates"),
         ("{0} days 01:00:00", "dates"),
         ("{0}.{1}%", "numbers"),
@@ -466,3 +468,63 @@ def test_lines_with_too_few_cells_are_told_of_and_with_too_many_refused(tmp_path
     for lines, line in ((["k1,2,3", "k2,3,4,5"], "line 3 has 4 cells"), (["k1,2,3,", "k2,3,4,"], "line 2 has 4 cells")):
         with pytest.raises(DataError, match=rf"t\.csv: {line}, and the header 3; put a cell that holds"):
             read("id,a,b", *lines)
+
+
+NAMES = st.lists(st.text("abcdefgh_ .", min_size=1, max_size=6).map(str.strip).filter(bool), min_size=2, max_size=5, unique=True)
+
+
+@given(data=st.data(), separator=st.sampled_from([",", ";", "\t", "|"]), name=st.sampled_from(["t.csv", "t.tsv"]))
+def test_the_separator_of_ragged_lines_is_the_one_that_cuts_the_header(tmp_path_factory, data, separator, name):
+    """Lines that leave out last cells, with every other separator in their text, mislead nobody."""
+    names = data.draw(NAMES)
+    cell = st.text("".join({*",;\t|xyz1"} - {separator}), min_size=1, max_size=8).map(lambda text: f"x{text}x")
+    rows = data.draw(st.lists(st.lists(cell, min_size=1, max_size=len(names)), min_size=1, max_size=8))
+    path = tmp_path_factory.mktemp("ragged") / name
+    path.write_text("".join(f"{separator.join(row)}\n" for row in (names, *rows)))
+    table = read_table(TableConfig(path=path, missing=[]))
+    assert table.columns == names
+    assert table.collect().rows() == [(*row, *[None] * (len(names) - len(row))) for row in rows]
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+@pytest.mark.parametrize("above", ["Report of 2024", "# exported by hand", "Report of 2024\n\nBranch: all"])
+def test_lines_above_the_header_are_told_of(tmp_path, separator, above):
+    lines = "".join(f"k{number}{separator}{number}{separator}a\n" for number in range(20))
+    with pytest.raises(DataError, match=r"most lines have more cells between .* take out what stands above the header"):
+        read(tmp_path, f"{above}\nid{separator}x{separator}z\n{lines}")
+
+
+def test_rows_named_by_r_and_separators_behind_the_last_column_are_told_of(tmp_path):
+    for line in ("{0},k{0},2", "k{0},2,"):
+        with pytest.raises(DataError, match=r"line 2 has 3 cells, and the header 2; most lines .* give each column a name"):
+            read(tmp_path, "id,x\n" + "".join(line.format(number) + "\n" for number in range(5)))
+
+
+@pytest.mark.parametrize("cell", [' "red, dark"', "'red, dark'", '\t"red, dark"'])
+def test_quotes_that_are_not_the_first_character_of_a_cell_are_told_of(tmp_path, cell):
+    with pytest.raises(DataError, match="in double quotes, and let these be its first and its last character"):
+        read(tmp_path, "id,x,z\n" + f"k,1,{cell}\n" * 5)
+
+
+@pytest.mark.parametrize("others", ["", "?", "7"])
+def test_numbers_that_may_be_codes_are_said(tmp_path, others):
+    """12E4 is a number of an article in one table, and 120,000 in another; which it is taken for never goes without a word."""
+    table = TableConfig(path=tmp_path / "t.csv")
+    (tmp_path / "t.csv").write_text(
+        "id,a,b\n" + "".join(f"{key},{cell},2.0\n" for key, cell in zip("xyz", ("12E4", "3e5", others), strict=True))
+    )
+    frame = read_table(table)
+    assert frame.get_column("a").to_list()[:2] == [120_000, 300_000]
+    assert ["12E4 for 120000" in note and "column 'a';" in note for note in frame.notes if "120000" in note] == [True]
+    assert read_table(table, text=("a",)).get_column("a").to_list()[:2] == ["12E4", "3e5"]
+    (tmp_path / "t.csv").write_text("id,a\nx,1.2e5\ny,3e+05\nz,1e-05\n4,2e5\n")  # a fraction says that they are numbers
+    assert not read_table(table).notes
+
+
+@pytest.mark.parametrize("word", ["inf", "-Infinity", "INF"])
+@pytest.mark.parametrize("mark", ["1", "?"])
+def test_infinite_numbers_are_never_taken_for_missing_ones(tmp_path, word, mark):
+    cells = [*map(str, range(30)), word, mark]
+    (tmp_path / "t.csv").write_text("id,a\n" + "".join(f"k,{cell}\n" for cell in cells))
+    frame = read_table(TableConfig(path=tmp_path / "t.csv"))
+    assert abs(frame.get_column("a")[30]) == float("inf")

@@ -103,6 +103,12 @@ REFUSED = {
         [1067, 1069],
         "trained on text, and this table has numbers, which do not keep",
     ),
+    "a number where colours were": (["red", "green"], [1, 2], "trained on text, and this table has numbers, which no category"),
+    "true and false where yes and no were": (
+        ["yes", "no"],
+        [True, False],
+        "trained on text, and this table has true and false, which no category",
+    ),
     "two where true and false were": ([True, False], [1, 2], "trained on true and false, and this table has numbers"),
 }
 

@@ -99,6 +99,7 @@ def test_a_flipped_bit_in_parquet_is_an_error_or_a_table(tmp_path: Path) -> None
         ({"query": "selec 1"}, "the query failed"),
         ({"query": "create table t(a int)"}, "gives no table|has no rows"),
         ({"query": "select 1 where false"}, "has no rows"),
+        ({"query": "select 1 as a, 2 as a"}, r"^table\.query: more than one column is called 'a'"),
         ({"query": "select 1", "database": "duckdb:none.db"}, r"none\.db: there is no such database file"),
     ],
 )

@@ -2,17 +2,20 @@
 
 import datetime
 
+import numpy as np
 import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tallystick.config.party import RepeatsConfig
+from tallystick.config.party import RepeatsConfig, parse_party
 from tallystick.config.sections import SplitConfig
-from tallystick.errors import DataError
+from tallystick.errors import DataError, FeatureError
 from tallystick.monitoring.monitor import period_names
+from tallystick.tables.encoder import Encoder
 from tallystick.tables.keys import latest_last
 from tallystick.tables.split import parts_of_other_times, split_by_time
+from tallystick.tables.table import read_party_table
 from tallystick.tables.times import ordered_times
 
 STAMPS = st.datetimes(datetime.datetime(1, 1, 1), datetime.datetime(9999, 12, 30))
@@ -77,3 +80,14 @@ def test_the_latest_row_of_a_key_is_the_latest_in_time() -> None:
 def test_types_without_a_time_are_refused(kind: pl.DataType) -> None:
     with pytest.raises(DataError, match="time column 't' has type"):
         ordered_times(pl.Series("t", [], dtype=kind), use="time")
+
+
+@pytest.mark.parametrize("cast", ["DATE", "TIMESTAMP", "TIMESTAMPTZ"])
+@pytest.mark.parametrize("sign", ["", "-"])
+def test_a_databases_infinite_time_is_refused_as_an_infinite_number_is(tmp_path, cast, sign):
+    """Valid until infinity: 5,881,580 years in a column would leave nothing of its other cells."""
+    cells = f"CASE WHEN i = 3 THEN '{sign}infinity' ELSE '2024-01-01' END::{cast}"
+    table = {"query": f"SELECT i AS id, {cells} AS until FROM range(9) t(i)"}
+    party = parse_party({"party": "a", "table": table, "keys": {"id": "id"}}, folder=tmp_path)
+    with pytest.raises(FeatureError, match="numeric column 'until' has 1 infinite time; make them null or clip them"):
+        Encoder.of_party(read_party_table(party), party, np.arange(9), numbers="plain")

@@ -31,10 +31,14 @@ def as_polars(table: "pa.Table") -> pl.DataFrame:
 
 
 def _unread(name: str, kind: Any) -> DataError:
-    return DataError(
-        f"column {name!r} has Arrow type {kind}, which is not read; convert it, such as an interval into seconds by a query's "
-        "epoch(...), or leave it out"
-    )
+    import pyarrow as pa
+
+    mend = "convert it"
+    if pa.types.is_interval(kind):
+        mend = "convert it into seconds, such as by a query's epoch(...)"
+    elif pa.types.is_decimal(kind):
+        mend = "convert it into floating point"
+    return DataError(f"column {name!r} has Arrow type {kind}, which is not read; {mend}, or leave it out")
 
 
 def _adapted(column: Any) -> Any:

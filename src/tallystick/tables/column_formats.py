@@ -99,9 +99,9 @@ def _refusal(column: pl.Series, form: Form, found: str, *, hint: str = "") -> Fe
 
 
 def _as_spelt(column: pl.Series, categories: Sequence[str]) -> pl.Series:
-    """Spell typed cells as text, where a category that this type could hold is spelt in this way too.
+    """Spell typed cells as text, where some category could be of this type, and each that could be is spelt in this way too.
 
-    A postcode 01067 that comes as the number 1067 would be an unseen category.
+    A postcode 01067 that comes as the number 1067 would be an unseen category, and so would a number beside colours.
     """
     form_here = form_of(column.dtype, use="categorical")
     known_values = pl.Series(categories, dtype=pl.String)
@@ -111,6 +111,8 @@ def _as_spelt(column: pl.Series, categories: Sequence[str]) -> pl.Series:
         else known_values.clear().extend_constant(None, len(known_values))
     )
     spelt = as_text(read.filter(read.is_not_null()))
+    if len(known_values) and not len(spelt):
+        raise _refusal(column, "text", f"{WORDS[form_here]}, which no category of training is")
     if (spelt != known_values.filter(read.is_not_null())).any():
         raise _refusal(column, "text", f"{WORDS[form_here]}, which do not keep how it was written (such as zeros in front)")
     return as_text(column)

@@ -25,6 +25,7 @@ from tallystick.config.table import TableConfig
 from tallystick.errors import DataError
 from tallystick.storage import scratch_folder
 from tallystick.tables.lazy_table import COPIED_BYTES, LazyTable, is_gzipped, room_for, store
+from tallystick.tables.names import require_usable
 from tallystick.tables.rows import refuse_rows_beyond
 from tallystick.tables.text import Spelt, ascii_digits
 
@@ -54,12 +55,14 @@ MOST_OF_A_CELL = (1 << 31) - 1  # characters: Polars has no limit, and Python's 
 csv.field_size_limit(max(MOST_OF_A_CELL, csv.field_size_limit()))
 
 _EXPONENT = r"([eE][+-]?[0-9]+)?"
+_INFINITE = "(?i:inf(inity)?)"  # a number to be refused, and no mark of a missing one
 NUMBERS = {
-    ",": rf"^\s*[+-]?([0-9]+|[1-9][0-9]{{0,2}}(\.[0-9]{{3}})+)(,[0-9]+)?{_EXPONENT}\s*$",  # 1.234,5
-    ".": rf"^\s*[+-]?([0-9]+|[1-9][0-9]{{0,2}}(,[0-9]{{3}})+)(\.[0-9]+)?{_EXPONENT}\s*$",  # 1,234.5
+    ",": rf"^\s*[+-]?(([0-9]+|[1-9][0-9]{{0,2}}(\.[0-9]{{3}})+)(,[0-9]+)?{_EXPONENT}|{_INFINITE})\s*$",  # 1.234,5
+    ".": rf"^\s*[+-]?(([0-9]+|[1-9][0-9]{{0,2}}(,[0-9]{{3}})+)(\.[0-9]+)?{_EXPONENT}|{_INFINITE})\s*$",  # 1,234.5
 }
 WHOLE = r"^\s*[+-]?[0-9]{1,18}\s*$"
 BOOLEAN = r"^\s*(?i:true|false)\s*$"
+CODE_LIKE = r"^\s*[+-]?[0-9]+[eE][0-9]+\s*$"  # 12E4: a number with an exponent, or a code
 THOUSANDS = r"^\s*[+-]?[1-9]\d{0,2}(\.\d{3})?\s*$"  # 410 or 8.505
 DAY = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
 CLOCK = r"[0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,9})?)?"
@@ -127,6 +130,8 @@ def read_delimited(paths: Sequence[Path], form: TableConfig, *, text: Collection
             looks |= {name: _looked(table.get_column(name), form) for name in pointed}
             cells |= {name: looks[name] for name in pointed}
             _refuse_points(cells, pointed, paths[0])
+        floats = {name for name, kind in table.schema.items() if kind.is_float()}
+        exponents = _with_exponents(plain, separator, {name for name in floats if _is_whole(table.get_column(name))})
     decimal, typed = decimal_sign or ".", []
     numbers, words, missing = (dict[str, tuple[str, ...]]() for _ in range(3))
     for name, kind in table.schema.items():
@@ -137,6 +142,7 @@ def read_delimited(paths: Sequence[Path], form: TableConfig, *, text: Collection
             continue
         if name in cells and (typed_column := _typed(table.get_column(name), look, decimal)) is not None:
             typed.append(typed_column)
+            exponents += (name,) if look.has_exponent and decimal in look.readings else ()
             numbers |= {name: look.marks} if look.marks else {}
             own = set(look.marks) - set(MARKS) - set(form.missing_in.get(name, form.missing or ()))
             missing |= {name: tuple(sorted(own))} if own else {}
@@ -144,7 +150,14 @@ def read_delimited(paths: Sequence[Path], form: TableConfig, *, text: Collection
             typed.append(_without(cs.by_name(name).as_expr(), look.words))
             words |= {name: look.words}
     table = LazyTable(table.source.with_columns(typed), held=table.held, decimal=decimal_sign, missing=missing)
-    return _without_counts(replace(table, notes=(*short, *_marks_notes(numbers, missing, words, form))), plain[0], paths[0])
+    notes = [*short]
+    if exponents:
+        columns = ", ".join(map(repr, exponents))
+        notes.append(
+            f"cells of digits and an E, such as 12E4 for 120000, are read as numbers in column {columns}; list a column of codes "
+            "under features.categorical"
+        )
+    return _without_counts(replace(table, notes=(*notes, *_marks_notes(numbers, missing, words, form))), plain[0], paths[0])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,6 +168,7 @@ class _Look:
     marks: tuple[str, ...]  # if it is read as something else than text
     words: tuple[str, ...]  # if it stays text
     foreign: bool = False  # some cells have digits or signs beyond ASCII
+    has_exponent: bool = False
     has_comma: bool = False
     has_point: bool = False
 
@@ -181,6 +195,7 @@ def _looked(column: pl.Series, form: TableConfig) -> _Look:
         foreign=foreign,
         has_comma=bool(fitting) and bool(cells.str.contains(",", literal=True).any()),
         has_point=bool(fitting) and bool(cells.str.contains(".", literal=True).any()),
+        has_exponent=bool(fitting) and bool(cells.str.contains(CODE_LIKE).any()),
     )
 
 
@@ -191,7 +206,7 @@ def _readings(cells: pl.Series) -> list[str]:
 
 def _other_words(cells: pl.Series) -> tuple[str, ...]:
     """Return words that can only mark a missing cell: a few that stand beside many different values with digits."""
-    is_word = cells.str.contains(A_WORD)
+    is_word = cells.str.contains(A_WORD) & ~cells.str.contains(rf"^[+-]?{_INFINITE}$")
     words = cells.filter(is_word).unique()
     many_values = cells.filter(~is_word).n_unique() >= FEWEST_VALUES
     return tuple(sorted(words.to_list())) if len(words) <= MOST_WORDS and many_values and is_word.mean() < MOST_OF_WORDS else ()  # type: ignore[operator]
@@ -326,11 +341,11 @@ class _Plain:
         return pl.scan_csv(
             self.text,
             separator=separator,
-            infer_schema_length=None,
+            infer_schema_length=0 if set(self.names) <= set(text) else None,  # of all rows, which takes as long as reading them
             null_values=[""],
             schema_overrides=dict.fromkeys(long, pl.Float64) | dict.fromkeys(text, pl.String),
             glob=False,
-            new_columns=self.names if self.unnamed else None,
+            new_columns=self.names,  # Polars leaves doubled quotes in a name
         )
 
     def read(self, separator: str, text: Collection[str], folder: Path | None, long: tuple[str, ...] = ()) -> LazyTable:
@@ -348,10 +363,7 @@ class _Plain:
                     return self.read(separator, text, folder, (*long, column))
             _check_quotes(self.text, separator, self.path)
             if (line := self.line_of(separator, lambda cells: cells > len(self.names))) is not None:
-                raise DataError(
-                    f"{self.path}: {line}, and the header {len(self.names)}; put a cell that holds {separator!r} in quotes, or "
-                    "take what is behind the last column out"
-                ) from None
+                raise DataError(f"{self.path}: {line}, and the header {len(self.names)}; {self._too_long(separator)}") from None
             if "malformed" in str(error):
                 raise DataError(
                     f'{self.path}: a quote stands within a cell that is not in quotes; write such a cell as "a ""b"" c"'
@@ -366,8 +378,26 @@ class _Plain:
             reader = csv.reader(lines, delimiter=separator)
             for cells in reader:
                 if cells and is_such(len(cells)):
-                    return f"line {reader.line_num} has {len(cells)} cells"
+                    return f"line {reader.line_num} has {len(cells)} cell{'s' if len(cells) != 1 else ''}"
         return None
+
+    def _too_long(self, separator: str) -> str:
+        """Say what to do about lines of more cells than the header has names, by the first lines."""
+        with self.text.open(encoding="utf-8", errors="replace", newline="") as stream:
+            lines = list(itertools.islice(_lines(stream, self.path), SAMPLE_LINES))
+        if any(re.search(rf"""(^|{re.escape(separator)})(\s+"|')""", line) for line in lines):
+            return f"put a cell that holds {separator!r} in double quotes, and let these be its first and its last character"
+        widths = [len(row) for row in csv.reader(lines[1:], delimiter=separator) if row]
+        if len(widths) > 2 and 2 * sum(width > len(self.names) for width in widths) > len(widths):
+            return _no_header(separator)
+        return f"put a cell that holds {separator!r} in double quotes, or take what is behind the last column out"
+
+
+def _no_header(separator: str) -> str:
+    return (
+        f"most lines have more cells between {separator!r} than the first one, which is taken for the header; take out what "
+        "stands above the header, give each column a name, or name the separator under table.separator"
+    )
 
 
 def _check_quotes(text: Path, separator: str, path: Path) -> None:
@@ -467,10 +497,9 @@ def _other_encoding(path: Path, codec: str) -> DataError:
 
 
 def _check_header(path: Path, encoding: str | None, separator: str, *, first: Path) -> None:
-    """Refuse a name that stands twice, and other columns than the first file's."""
+    """Refuse names that cannot be used, and other columns than the first file's."""
     names, _ = _with_names(_header(path, encoding, separator))
-    if twice := sorted(name for name, times in Counter(names).items() if times > 1):
-        raise DataError(f"{path}: column {', '.join(map(repr, twice))} stands in the header more than once; rename or remove one")
+    require_usable(names, source=str(path))
     if path != first and set(names) != (names_here := set(_with_names(_header(first, encoding, separator))[0])):
         other = ", ".join(map(repr, sorted(set(names) ^ names_here)))
         raise DataError(f"{path}: has other columns than {first}: {other} in only one of them; the files of one table must agree")
@@ -497,25 +526,32 @@ def _lines(stream: TextIO, path: Path) -> Iterator[str]:
 
 
 def _separator(path: Path, encoding: str | None) -> str:
-    """Find the separator that cuts the first lines into equally many cells; that of the file's ending comes first."""
+    """Find the separator that cuts the header, and most of the first lines into as many cells as it has names.
+
+    So a line whose last cells are left out does not count against one. Where several fit as many lines, the one that gives more
+    columns comes first, and then that of the file's ending. Raises DataError where none cuts the header, but one the lines below.
+    """
     usual = "\t" if ".tsv" in path.name.lower() else ","
     with _open(path, encoding) as stream:
         if (stated := _separator_line(stream)) is not None:
             return stated
         lines = list(itertools.islice(_lines(stream, path), SAMPLE_LINES))
-    widths = {}
+    fitting: dict[str, tuple[float, int]] = {}  # share of the lines that fit, and how many names there are
+    below_alone: str | None = None
     for separator in (usual, *SEPARATORS):
         try:
             rows = [row for row in csv.reader(lines, delimiter=separator, strict=False) if row]
         except csv.Error:
             continue
-        # The last row may be cut off inside quotes.
-        if rows and {len(row) for row in (rows[:-1] or rows)} == {len(rows[0])}:
-            widths[separator] = len(rows[0])
-    if widths.get(usual, 0) > 1:
-        return usual
-    best = max(widths, key=lambda separator: widths[separator], default=usual)
-    return best if widths.get(best, 0) > 1 else usual
+        below = Counter(len(row) for row in rows[1:-1] or rows[1:])  # the last row may be cut off inside quotes
+        names = len(rows[0]) if rows else 0
+        if names > 1:
+            fitting[separator] = (below[names] / max(below.total(), 1), names)
+        elif names == 1 and below.total() > 1 and below.most_common(1)[0][0] > 1 and 2 * below[1] < below.total():
+            below_alone = separator
+    if not fitting and below_alone is not None:
+        raise DataError(f"{path}: {_no_header(below_alone)}")
+    return max(fitting, key=lambda separator: fitting[separator], default=usual)
 
 
 def _matches(column: pl.Series, pattern: str) -> bool:
@@ -540,7 +576,7 @@ def _decimal(
         if kind.is_float():
             column = table.get_column(name)
             thousands |= {name} if _thousands(column) else set()
-            point |= {name} if not (column % 1 == 0).all() else set()
+            point |= {name} if not _is_whole(column) else set()
     certain_comma, either, certain_point = comma - point, comma & point, point - comma - thousands
     if certain_comma and certain_point:
         problem = f"{min(certain_comma)!r} has decimal commas and column {min(certain_point)!r} decimal points"
@@ -572,6 +608,19 @@ def _mixing(names: set[str], text: set[str], files: Sequence[_Plain], separator:
         if pointed.any() and not pointed.all():
             mixing.add(name)
     return mixing, is_point
+
+
+def _is_whole(column: pl.Series) -> bool:
+    return bool((column.drop_nulls() % 1 == 0).all())
+
+
+def _with_exponents(files: Sequence["_Plain"], separator: str, names: Collection[str]) -> tuple[str, ...]:
+    """Return those of the columns, which were read as numbers, that have a cell such as 12E4."""
+    if not names:
+        return ()
+    found = [file.scan(separator, file.names).select(cs.by_name(*names).str.contains(CODE_LIKE).any()) for file in files]
+    any_file = pl.concat(found).collect(engine="streaming")
+    return tuple(name for name in any_file.columns if any_file.get_column(name).any())
 
 
 def _thousands(column: pl.Series) -> bool:

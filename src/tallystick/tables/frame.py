@@ -6,7 +6,8 @@ import polars as pl
 
 from tallystick.errors import DataError
 from tallystick.tables.arrow import as_polars
-from tallystick.tables.table import UNNAMED_INDEX, require_unique
+from tallystick.tables.names import require_usable
+from tallystick.tables.table import UNNAMED_INDEX
 
 
 def as_frame(table: Any, *, source: str) -> pl.DataFrame:
@@ -16,6 +17,7 @@ def as_frame(table: Any, *, source: str) -> pl.DataFrame:
     column names that stand twice, and for columns that hold several types.
     """
     if isinstance(table, pl.DataFrame):
+        require_usable(table.columns, source=source)
         return _without_index(table)
     if isinstance(table, pl.LazyFrame) or not hasattr(table, "__arrow_c_stream__"):
         raise DataError(
@@ -24,7 +26,7 @@ def as_frame(table: Any, *, source: str) -> pl.DataFrame:
         )
     import pyarrow as pa
 
-    require_unique([name for name in getattr(table, "columns", ()) if isinstance(name, str)], source=source)
+    require_usable([name for name in getattr(table, "columns", ()) if isinstance(name, str)], source=source)
     try:
         # Arrow would leave out a pandas index that only counts, its name or not.
         if index_names := [name for name in getattr(getattr(table, "index", None), "names", ()) if name is not None]:
@@ -34,7 +36,7 @@ def as_frame(table: Any, *, source: str) -> pl.DataFrame:
         # The first part of Arrow's message quotes a cell, the last names the column.
         reason = error.args[-1] if len(error.args) > 1 else type(error).__name__
         raise DataError(f"{source}: the table cannot be read as columns of one type each: {reason}") from None
-    require_unique(arrow.column_names, source=source)
+    require_usable(arrow.column_names, source=source)
     try:
         return _without_index(as_polars(arrow))
     except DataError as error:

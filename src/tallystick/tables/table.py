@@ -3,7 +3,6 @@ DuckDB or PostgreSQL runs."""
 
 import re
 import zlib
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -23,6 +22,7 @@ from tallystick.tables.arrow import as_polars
 from tallystick.tables.delimited import NULL_WORDS, read_delimited
 from tallystick.tables.delta import is_delta, read_delta
 from tallystick.tables.lazy_table import Frame, LazyTable, store
+from tallystick.tables.names import require_usable
 from tallystick.tables.parquet import announced_rows, read_parquet
 from tallystick.tables.postgres import postgres_errors, read_postgres, with_password
 from tallystick.tables.rows import refuse_rows_beyond
@@ -102,6 +102,7 @@ def read_table(table: TableConfig, *, text: Collection[str] = ()) -> LazyTable:
     if frame.width == 0 or frame.height == 0:
         raise DataError(f"{source}: has no rows; a party needs at least one")
     refuse_rows_beyond(frame.height, table, source=source)
+    require_usable(frame.columns, source=source)
     if index := [name for name in frame.columns if name.startswith(UNNAMED_INDEX)]:
         note = "the index of pandas has no name and was left out"
         source_columns = frame.source.drop(*(cs.by_name(name) for name in index))
@@ -119,12 +120,6 @@ def require_named(frame: Frame, column: str, *, use: str) -> None:
     """Raise DataError naming the closest column if there is none of this name; reads nothing."""
     if column not in frame.schema:
         raise DataError(f"{use} column {column!r} is not in the table; {did_you_mean(column, frame.columns)}")
-
-
-def require_unique(names: Sequence[str], *, source: str) -> None:
-    """Raise DataError, naming the source, for a column name that stands there more than once."""
-    if twice := sorted(name for name, times in Counter(names).items() if times > 1):
-        raise DataError(f"{source}: more than one column is called {', '.join(map(repr, twice))}; rename or remove one")
 
 
 def _read_files(path: Path | str, table: TableConfig, text: Collection[str]) -> LazyTable:
@@ -246,15 +241,17 @@ def _query(table: TableConfig, text: Collection[str]) -> pl.DataFrame:
         with duckdb.connect(":memory:" if file is None else str(file), read_only=file is not None) as connection:
             connection.execute("SET file_search_path = $folder", {"folder": str(table.folder)})
             relation = connection.sql(table.query)
-            require_unique(relation.columns, source=name)
-            return as_polars(relation.to_arrow_table())
-    except DataError as error:
-        raise DataError(f"{name}: {error}") from None
+            rows = relation.to_arrow_table()
     except duckdb.Error as error:
         raise DataError(f"{name}: the query failed: {_reason(error)}") from None
     except AttributeError:
         # DuckDB answers None to a statement that yields no rows, such as CREATE.
         raise DataError(f"{name}: the query gives no table; start it with SELECT") from None
+    require_usable(rows.column_names, source=name)
+    try:
+        return as_polars(rows)
+    except DataError as error:
+        raise DataError(f"{name}: {error}") from None
 
 
 def _with_password(table: TableConfig) -> str:
@@ -270,7 +267,7 @@ def _query_postgres(url: str, query: str, name: str, text: Collection[str]) -> p
     except postgres_errors() as error:
         what = "cannot be reached" if type(error).__name__ == "OperationalError" else "the query failed"
         raise DataError(f"{name}: {what}: {_reason(error, secret=url)}") from None
-    require_unique(names, source=name)
+    require_usable(names, source=name)
     return pl.DataFrame(columns)
 
 

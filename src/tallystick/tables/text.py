@@ -12,8 +12,9 @@ from tallystick.errors import DataError
 
 NUMBER_LIKE = r"^[^\w]{0,4}\d[\d.,'\u2019\s_/]*([eEdD][+-]?\d+|\u00d710\^?-?\d+)?\s*[^\d]{0,8}$|^0[xX][0-9a-fA-F]+$"
 DATE_LIKE = (
-    r"^\s*(\d{1,4}[./-]\d{1,2}[./-]\d{1,4}|\d{4}[./-]\d{1,2}|\d{1,2}[ ./-]?\p{L}{3,9}\.?[ ,./-]*\d{2,4}|\d{1,2}:\d{2}"
-    r"|\d+ days?|P[T\d][\w.]*|\p{L}{3,9}\.? \d{1,2}, ?\d{4}|\d{4}-?[QWTS]\d{1,2}|[QTS]\d[ /-]?\d{2,4})([T, ]+\d.*)?\s*$"
+    r"^\s*(\d{1,4}[./-]\d{1,2}[./-]\d{1,4}|\d{4}[./-]\d{1,2}|\d{1,2}[ ./-]?\p{L}{3,9}\.?[ ,./-]*\d{2,4}"
+    r"|\d{1,3}:\d{2}(:\d{2}([.,]\d+)?)?( ?[aApP]\.?[mM]\.?)?|\d+ days?|P[T\d][\w.]*|\p{L}{3,9}\.? \d{1,2}, ?\d{4}"
+    r"|\d{4}-?[QWTS]\d{1,2}|[QTS]\d[ /-]?\d{2,4})([T, ]+\d.*)?\s*$"
 )
 FEWEST_NUMBERS = 20  # different cells from which such a column could be one of numbers
 LOOKED_AT = 100_000  # of these
@@ -51,7 +52,8 @@ def as_text(column: pl.Series) -> pl.Series:
 def as_number(column: pl.Series) -> pl.Series:
     """Give a column as float64: dates as days and time stamps as seconds since 1970, durations in seconds; NaN becomes null.
 
-    Raises DataError for text, naming the column and the count of cells that are no numbers.
+    A database's infinity of dates and times is infinite. Raises DataError for text, naming the column and the count of cells that
+    are no numbers.
     """
     kind = column.dtype
     if kind in (pl.String, pl.Categorical, pl.Enum):
@@ -64,15 +66,27 @@ def as_number(column: pl.Series) -> pl.Series:
             )
     elif isinstance(kind, pl.Datetime | pl.Duration):
         fraction = {"ms": 1e3, "us": 1e6, "ns": 1e9}[kind.time_unit]
-        numbers = column.to_physical().cast(pl.Float64) / fraction
+        numbers = _physical(column, most=2**63 - 1) / fraction
+    elif kind == pl.Date:
+        numbers = _physical(column, most=2**31 - 1)
     elif kind == pl.Time:
         numbers = column.to_physical().cast(pl.Float64) / 1e9
-    elif kind.is_numeric() or kind in (pl.Boolean, pl.Date, pl.Null):
-        numbers = column.to_physical().cast(pl.Float64) if kind == pl.Date else column.cast(pl.Float64)
+    elif kind.is_numeric() or kind in (pl.Boolean, pl.Null):
+        numbers = column.cast(pl.Float64)
     else:
         raise DataError(f"column {column.name!r} has type {kind}, which is no number; convert it or drop it")
     # To put nulls in their place is a query of its own, which takes longer than all else for the one row of a request.
     return (numbers.fill_nan(None) if np.isnan(numbers.to_numpy()).any() else numbers).alias(column.name)
+
+
+def _physical(column: pl.Series, *, most: int) -> pl.Series:
+    """Give dates or times as the numbers that they are; the most that their type holds is a database's infinity."""
+    numbers = column.to_physical()
+    floats = numbers.cast(pl.Float64)
+    for end in (most, -most):
+        if (infinite := numbers == end).any():
+            floats = floats.set(infinite, float(end) * np.inf)
+    return floats
 
 
 def has_foreign_digits(text: pl.Series) -> bool:

@@ -1,0 +1,20 @@
+"""Names of columns that a table may have, whatever reads it."""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+
+from tallystick.errors import DataError
+
+PATTERN = re.compile(r"\^.*\$", re.DOTALL)  # what Polars takes for a pattern of names
+
+
+def require_usable(names: Sequence[str], *, source: str) -> None:
+    """Raise DataError, naming the source, for a column name that stands there twice, or that stands for other names."""
+    if twice := sorted(name for name, times in Counter(names).items() if times > 1):
+        raise DataError(f"{source}: more than one column is called {', '.join(map(repr, twice))}; rename or remove one")
+    if pattern := next((name for name in names if PATTERN.fullmatch(name)), None):
+        raise DataError(
+            f"{source}: a column is called {pattern!r}, which is a pattern of names where it begins with ^ and ends "
+            "with $; rename it"
+        )
