@@ -303,7 +303,9 @@ def test_columns_and_numbers_are_audited_where_the_label_is_a_number(tmp_path):
     assert ranked["first-steps-gradient"].spearman > 0.5
     assert labels.not_measured == []
     # Which of the attacks on the first steps is ahead, with or without numbers from elsewhere, hangs on the machine.
-    assert re.match(r"Through cut gradients, yes: shop, knowing (40 numbers|no label \(.*?\)), can rank", leak_headline(labels)[0])
+    assert re.match(
+        r"Through cut gradients, yes: shop, knowing (40 numbers|no label \(.*?\)), can rank", leak_headline(labels)[0]
+    )
     assert "What shop could read of bank's labels: the numbers, with a rank correlation" in leak_lines(result)[0]
     assert "Spearman: the rank correlation" in (run_folder(tmp_path, "bank") / "report.html").read_text()
     shop = read_result((run_folder(tmp_path) / "result.json").read_bytes())

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import http.client
 import socket
+import ssl
 import threading
 import time
 
@@ -12,6 +13,7 @@ import uvicorn
 from tiny import within
 
 from tallystick.network.addresses import free_port
+from tallystick.network.certificates import write_test_certificates
 from tallystick.serving import connections
 from tallystick.serving.connections import bounded_protocol
 
@@ -55,6 +57,25 @@ def port():
         yield port
         server.should_exit = server.force_exit = True
         thread.join(20)
+
+
+@pytest.fixture(scope="module")
+def secured(port, tmp_path_factory):
+    """The port of a second server, which takes TLS, and a client's context."""
+    folder = tmp_path_factory.mktemp("certificates")
+    write_test_certificates(folder, ["localhost"])
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "localhost.pem", folder / "localhost.key")
+    secured_port = free_port()
+    protocol = bounded_protocol(MOST, tls=context)
+    options = {"http": protocol, "loop": "asyncio", "log_config": None, "lifespan": "off"}
+    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=secured_port, **options))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    assert within(20, lambda: server.started)
+    yield secured_port, ssl.create_default_context(cafile=folder / "ca.pem")
+    server.should_exit = server.force_exit = True
+    thread.join(20)
 
 
 @pytest.fixture
@@ -195,3 +216,78 @@ def test_an_answer_that_is_not_read_closes_the_connection(port):
         link.sendall(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
         assert within(20, lambda: len(_server[0].server_state.connections) > 0)
         assert within(20, lambda: not _server[0].server_state.connections)
+
+
+def hello():
+    """What a TLS client says first."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = ssl.create_default_context().wrap_bio(incoming, outgoing, server_hostname="localhost")
+    with contextlib.suppress(ssl.SSLWantReadError):
+        client.do_handshake()
+    return outgoing.read()
+
+
+@pytest.mark.parametrize("begun", [b"", hello()[:7], hello()])
+def test_a_handshake_that_does_not_end_closes_the_connection_and_makes_room(secured, begun):
+    port, context = secured
+    links = held(port, 3 * MOST, begun)
+    try:
+        link = http.client.HTTPSConnection("localhost", port, timeout=20, context=context)
+        for _ in range(3):
+            link.request("GET", "/")
+            assert link.getresponse().read() == b"ok"
+        link.close()
+        for each in links:
+            each.settimeout(20)
+            with contextlib.suppress(ConnectionError):
+                while each.recv(10_000):  # the server's part of the handshake
+                    pass
+    finally:
+        for each in links:
+            each.close()
+
+
+def test_what_comes_with_the_end_of_a_handshake_is_answered(secured):
+    port, context = secured
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = context.wrap_bio(incoming, outgoing, server_hostname="localhost")
+    with socket.create_connection(("localhost", port), timeout=20) as link:
+        while True:
+            try:
+                client.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                link.sendall(outgoing.read())
+                incoming.write(link.recv(10_000))
+        client.write(REQUEST + b"\r\n")
+        link.sendall(outgoing.read())  # the last piece of the handshake and the request at once
+        answer = b""
+        while not answer.endswith(b"ok"):
+            incoming.write(link.recv(10_000))
+            with contextlib.suppress(ssl.SSLWantReadError):
+                answer += client.read(10_000)
+
+
+def test_one_who_speaks_no_tls_is_hung_up(secured):
+    port, _ = secured
+    with socket.create_connection(("127.0.0.1", port)) as link:
+        link.sendall(REQUEST + b"\r\n")
+        link.settimeout(20)
+        with contextlib.suppress(ConnectionError):
+            assert b"HTTP" not in link.recv(1000)
+        assert closed_after(link) < 15
+
+
+@pytest.mark.parametrize("kind", ["websocket", "h2c"])
+def test_connections_that_ask_for_another_protocol_stay_bounded(port, kind):
+    upgrade = REQUEST + b"Connection: Upgrade\r\nUpgrade: %s\r\nSec-WebSocket-Key: x\r\n\r\n" % kind.encode()
+    links = held(port, 2 * MOST, upgrade)
+    try:
+        link = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        link.request("GET", "/")
+        assert link.getresponse().read() == b"ok"
+        link.close()
+        assert within(20, lambda: len(_server[0].server_state.connections) <= MOST)
+    finally:
+        for each in links:
+            each.close()

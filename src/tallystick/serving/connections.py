@@ -1,15 +1,16 @@
 """Connections of clients: each has so long and so many bytes for the head of a request, and so many there are at most.
 
-Whoever can reach the port can call, before any token is asked for. uvicorn itself waits for the first request of a connection for
-ever, takes a header of any size, and any number of connections. Here a connection has 5 seconds and 64 KiB for the head of a
-request, and 5 seconds for its body. One that waits for the next request is kept for 75 seconds. Eight requests may wait behind
-one that is being answered, and an answer that is not read is waited with for 10 seconds. There are at most 4,096 connections, and
-at most a quarter of the process's file descriptors, whatever they do: the one that has said nothing for longest makes room, and
-where all are being answered, the one whose request came first. Not bounded: calls whose TLS handshake does not end.
+Whoever can reach the port can call, before any token is asked for. uvicorn itself waits for the first request of a connection
+for ever, takes a header of any size, and any number of connections. Here a connection has 5 seconds for its TLS handshake, 5
+seconds and 64 KiB for the head of a request, and 5 seconds for its body. One that waits for the next request is kept for 75
+seconds. Eight requests may wait behind one that is being answered, and an answer that is not read is waited with for 10
+seconds. There are at most 4,096 connections, and at most a quarter of the process's file descriptors, whatever they do: the one
+that has said nothing for longest makes room, and where all are being answered, the one whose request came first.
 """
 
 import asyncio
 import resource
+import ssl
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -29,8 +30,14 @@ class BoundedProtocol(HttpToolsProtocol):
     """One client's connection; those that wait for a request, and those with one, hang together, the first one first."""
 
     most = MOST_CONNECTIONS
-    waiting: dict["BoundedProtocol", None] = {}  # noqa: RUF012 - of all connections of the server
+    waiting: dict["BoundedProtocol | TlsDoor", None] = {}  # noqa: RUF012 - of all connections of the server
     busy: dict["BoundedProtocol", None] = {}  # noqa: RUF012
+
+    @classmethod
+    def make_room(cls) -> None:
+        """Hang up who has waited longest, where connections are too many for one more."""
+        while len(cls.waiting) + len(cls.busy) >= cls.most:
+            next(iter(cls.waiting or cls.busy)).hang_up()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take a call, in the place of the one that has waited longest where there are too many."""
@@ -38,8 +45,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._head_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
-        while len(self.waiting) + len(self.busy) >= self.most:
-            next(iter(self.waiting or self.busy))._hang_up()
+        self.make_room()
         self._wait()
         self._limit_head()
 
@@ -51,12 +57,12 @@ class BoundedProtocol(HttpToolsProtocol):
         if self in self.waiting:
             self._head_bytes += len(data)
             if self._head_bytes > MOST_HEAD_BYTES:
-                self._hang_up()
+                self.hang_up()
 
     def on_headers_complete(self) -> None:
         """Go on with the request: its body and its score have limits of their own."""
         if len(self.pipeline) >= MOST_PIPELINED:
-            self._hang_up()
+            self.hang_up()
             return
         self._leave()
         if not self.transport.is_closing():
@@ -79,7 +85,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """Wait with an answer that is not read, but not for ever."""
         super().pause_writing()
         if self._unread is None:
-            self._unread = asyncio.get_running_loop().call_later(UNREAD_S, self._hang_up)
+            self._unread = asyncio.get_running_loop().call_later(UNREAD_S, self.hang_up)
 
     def resume_writing(self) -> None:
         """Go on with it."""
@@ -109,16 +115,66 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _limit_head(self) -> None:
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(HEAD_S, self._hang_up)
+            self._timer = asyncio.get_running_loop().call_later(HEAD_S, self.hang_up)
 
-    def _hang_up(self) -> None:
+    def hang_up(self) -> None:
+        """Close the connection at once."""
         self._forget()
         self.transport.abort()
 
 
-def bounded_protocol(most: int | None = None) -> type[BoundedProtocol]:
+class TlsDoor(asyncio.Protocol):
+    """One client's call until its TLS handshake has ended: it waits, as those do that have sent no request yet.
+
+    It takes asyncio's own loop: uvloop reads what comes before the handshake begins.
+    """
+
+    context: ssl.SSLContext
+    behind: type[BoundedProtocol]
+
+    def __init__(self, **of_server: Any) -> None:
+        self._connection = self.behind(**of_server)
+        self._early: list[bytes] = []
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin the handshake."""
+        self._transport = transport
+        transport.pause_reading()  # what comes is read by the handshake alone
+        self._connection.make_room()
+        self._connection.waiting[self] = None
+        self._handshake = asyncio.get_running_loop().create_task(self._shake_hands())
+
+    async def _shake_hands(self) -> None:
+        try:
+            secured = await asyncio.get_running_loop().start_tls(
+                self._transport, self, self.context, server_side=True, ssl_handshake_timeout=HEAD_S
+            )
+        except OSError:  # among them what ssl and a time that is over raise
+            secured = None
+        finally:
+            self._connection.waiting.pop(self, None)
+        if secured is None or secured.is_closing():
+            self._transport.abort()
+            return
+        self._connection.connection_made(secured)
+        secured.set_protocol(self._connection)
+        for data in self._early:
+            self._connection.data_received(data)
+
+    def data_received(self, data: bytes) -> None:
+        """Keep what comes right behind the handshake."""
+        self._early.append(data)
+
+    def hang_up(self) -> None:
+        """Close the connection at once."""
+        self._connection.waiting.pop(self, None)
+        self._transport.abort()
+
+
+def bounded_protocol(most: int | None = None, *, tls: ssl.SSLContext | None = None) -> type[asyncio.Protocol]:
     """Build the connections of one server: so many at most, or as many as the process's file descriptors allow."""
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     allowed = MOST_CONNECTIONS if descriptors == resource.RLIM_INFINITY else min(MOST_CONNECTIONS, descriptors // SHARE)
     members: dict[str, Any] = {"most": most or allowed, "waiting": {}, "busy": {}}
-    return type("Protocol", (BoundedProtocol,), members)
+    protocol = type("Protocol", (BoundedProtocol,), members)
+    return protocol if tls is None else type("Door", (TlsDoor,), {"context": tls, "behind": protocol})

@@ -7,7 +7,6 @@ import ssl
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 import polars as pl
@@ -17,7 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from tallystick.config.serving import ServingOptions
+from tallystick.config.serving import HttpTls, ServingOptions
 from tallystick.errors import StorageError, StoreError
 from tallystick.job.prediction_output import SCORED_BY
 from tallystick.run_folder.answer_journal import AnsweredRow, kept_columns
@@ -235,31 +234,34 @@ def run_server(app: Starlette, options: ServingOptions) -> uvicorn.Server:
     """Build a server for it, with no log of its own: what a request asks for is nobody else's matter."""
     assert options.listen is not None
     host, _, port = options.listen.rpartition(":")
-    tls: dict[str, Any] = {}
-    if options.tls is not None:
-        tls = {"ssl_certfile": str(options.tls.certificate), "ssl_keyfile": str(options.tls.key)}
-        if options.tls.client_ca is not None:
-            tls |= {"ssl_ca_certs": str(options.tls.client_ca), "ssl_cert_reqs": int(ssl.CERT_REQUIRED)}
-    config = uvicorn.Config(
-        app,
-        host=host.strip("[]"),
-        port=int(port),
-        log_config=None,
-        log_level=logging.ERROR,  # no warnings: a request that is none is worth no line, and strangers send many
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        lifespan="off",
-        timeout_graceful_shutdown=5,
-        timeout_keep_alive=KEEP_ALIVE_S,
-        http=bounded_protocol(),
-        **tls,
+    return uvicorn.Server(
+        uvicorn.Config(
+            app,
+            host=host.strip("[]"),
+            port=int(port),
+            log_config=None,
+            log_level=logging.ERROR,  # no warnings: a request that is none is worth no line, and strangers send many
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            lifespan="off",
+            ws="none",  # a connection that became one would be bounded by nothing
+            timeout_graceful_shutdown=5,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            loop="asyncio" if options.tls is not None else "auto",
+            http=bounded_protocol(tls=_tls_of(options.tls) if options.tls is not None else None),
+        )
     )
-    if options.tls is not None:
-        config.load()
-        assert config.ssl is not None
-        config.ssl.minimum_version = ssl.TLSVersion.TLSv1_3  # 1.2 has ciphers with CBC, and no client of today needs it
-    return uvicorn.Server(config)
+
+
+def _tls_of(tls: HttpTls) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3  # 1.2 has ciphers with CBC, and no client of today needs it
+    context.load_cert_chain(tls.certificate, tls.key)
+    if tls.client_ca is not None:
+        context.load_verify_locations(tls.client_ca)
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
 
 
 async def _own(run: ServedRun, asked: RowsAsked, places: list[int], until: float) -> tuple[Features | None, list[int]]:
