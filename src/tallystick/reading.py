@@ -434,8 +434,17 @@ class _Place:
         place = cls(kind=model)
         for step in path:
             kind = _required(place.kind)
-            union, tag = _union(kind)
-            tags = _tags(union, tag)
+            # A tagged union and the key that chooses one of its parts; an empty key for all else
+            notes = get_args(kind)[1:] if get_origin(kind) is Annotated else ()
+            tag = next((note.discriminator for note in notes if isinstance(note, FieldInfo) and note.discriminator), "")
+            union, tag = (get_args(kind)[0], str(tag)) if tag else (None, "")
+            # The part of a union that each value of the tag chooses: a class, or a union again
+            tags = {
+                value: part
+                for part in get_args(union)
+                for model in _models(part)
+                for value in get_args(model.model_fields[tag].annotation)
+            }
             if step in tags:
                 choices = tuple(_models(union))
                 choice = f"{'.'.join(map(str, (*place.keys, tag)))} = {step}"
@@ -475,28 +484,11 @@ def _allows(field: FieldInfo, value: Any) -> bool:
     return True
 
 
-def _union(kind: Any) -> tuple[Any, str]:
-    """Return a tagged union and the key that chooses one of its parts; an empty key for all else."""
-    notes = get_args(kind)[1:] if get_origin(kind) is Annotated else ()
-    tag = next((note.discriminator for note in notes if isinstance(note, FieldInfo) and note.discriminator), "")
-    return (get_args(kind)[0], str(tag)) if tag else (None, "")
-
-
 def _models(kind: Any) -> list[type[Model]]:
     """List the classes that a type is a union of."""
     if isinstance(kind, type):
         return [kind] if issubclass(kind, Model) else []
     return [model for part in get_args(kind) for model in _models(part)]
-
-
-def _tags(union: Any, tag: str) -> dict[Any, Any]:
-    """Return the part of a union that each value of the tag chooses: a class, or a union again."""
-    return {
-        value: part
-        for part in get_args(union)
-        for model in _models(part)
-        for value in get_args(model.model_fields[tag].annotation)
-    }
 
 
 def _example(place: _Place) -> str:

@@ -205,7 +205,10 @@ class _Simulation:
 
 def _simulate(simulation: _Simulation) -> Result:
     contract = simulation.contract
-    channels = _connect(contract)
+    channels: dict[str, dict[str, MemoryChannel]] = {name: {} for name in contract.parties}
+    for name in contract.parties:
+        for peer in dialled(contract, name):
+            channels[name][peer], channels[peer][name] = memory_channels(name, peer, timeout_s=3600)
     results: dict[str, Result] = {}
     errors: list[Exception] = []
     ends: dict[str, Future[None]] = {name: Future() for name in contract.parties}
@@ -264,11 +267,3 @@ def _charges(contract: Contract, name: str) -> bool:
     role, terms = contract.role_of(name), contract.alignment.similarity
     on_keys = terms is not None and terms.noise.keys != "none" and role != "helper"
     return role == "label" or on_keys or (role == "feature" and noise_on_embeddings(contract) is not None)
-
-
-def _connect(contract: Contract) -> dict[str, dict[str, MemoryChannel]]:
-    channels: dict[str, dict[str, MemoryChannel]] = {name: {} for name in contract.parties}
-    for name in contract.parties:
-        for peer in dialled(contract, name):
-            channels[name][peer], channels[peer][name] = memory_channels(name, peer, timeout_s=3600)
-    return channels

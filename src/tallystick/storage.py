@@ -383,7 +383,11 @@ def scratch_folder(place: Path | None = None) -> Iterator[Path]:
     """
     place = place or Path(tempfile.gettempdir())
     for path in place.glob(f"{_SCRATCH}*"):
-        _remove_left_over(path)
+        with suppress(OSError, ConfigError, StorageError):  # held, or removed by its owner meanwhile
+            status = path.lstat()
+            if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid():
+                with locked(path):
+                    shutil.rmtree(path)
     with ExitStack() as cleanup:
         try:
             new = Path(tempfile.mkdtemp(prefix="tallystick-", dir=place))
@@ -398,14 +402,6 @@ def scratch_folder(place: Path | None = None) -> Iterator[Path]:
         except OSError as error:
             raise StorageError(f"cannot make a temporary folder in {place}: {error.strerror}{advice(error)}") from None
         yield folder / "files"
-
-
-def _remove_left_over(path: Path) -> None:
-    with suppress(OSError, ConfigError, StorageError):  # held, or removed by its owner meanwhile
-        status = path.lstat()
-        if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid():
-            with locked(path):
-                shutil.rmtree(path)
 
 
 def new_folder(runs: Path, prefix: str, *, number: int = 1) -> Path:

@@ -17,7 +17,6 @@ from tallystick.alignment.nearest import (
     PAD,
     SLACK,
     Floats,
-    Integers,
     Neighbors,
     euclidean,
     nearest,
@@ -52,16 +51,8 @@ def alike_enough(links: Neighbors, own: EncodedKeys, others: EncodedKeys, terms:
     """
     if terms.least_similarity is None:
         return links
-    apart_NK = (1 - terms.least_similarity) * _nothing_in_common(links.numbers_NK, own, others, terms)
-    below_NK = links.distance_NK > apart_NK * (1 + SLACK)
-    return Neighbors(
-        numbers_NK=np.where(below_NK, PAD, links.numbers_NK), distance_NK=np.where(below_NK, np.inf, links.distance_NK)
-    )
-
-
-def _nothing_in_common(numbers_NK: Integers, own: EncodedKeys, others: EncodedKeys, terms: SimilarityConfig) -> Floats:
-    """Return how far apart the keys of each link would be if they had nothing in common (N, K)."""
-    total_NK, number_NK = np.zeros(numbers_NK.shape), np.maximum(numbers_NK, 0)
+    # How far apart the keys of each link would be if they had nothing in common (N, K)
+    total_NK, number_NK = np.zeros(links.numbers_NK.shape), np.maximum(links.numbers_NK, 0)
     if own.ranks_ND2.shape[1]:
         weights_D = np.array([dimension.weight for dimension in terms.numbers])
         bits_N, bits_M = (np.diff(side.ranks_ND2, axis=2)[..., 0] @ weights_D for side in (own, others))
@@ -74,7 +65,11 @@ def _nothing_in_common(numbers_NK: Integers, own: EncodedKeys, others: EncodedKe
             total_NK += dimension.weight * (ones_N[:, None] + ones_M[number_NK])
         if dimension.name in own.texts:
             total_NK += dimension.weight
-    return total_NK
+    apart_NK = (1 - terms.least_similarity) * total_NK
+    below_NK = links.distance_NK > apart_NK * (1 + SLACK)
+    return Neighbors(
+        numbers_NK=np.where(below_NK, PAD, links.numbers_NK), distance_NK=np.where(below_NK, np.inf, links.distance_NK)
+    )
 
 
 def block_distance(own: EncodedKeys, others: EncodedKeys, terms: SimilarityConfig, rows: slice) -> Floats:

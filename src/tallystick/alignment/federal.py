@@ -35,7 +35,10 @@ class Pivots:
     def of(cls, terms: SimilarityConfig, dimension: DimensionConfig, secret: bytes) -> "Pivots":
         """Draw them from the secret, uniform over the contract's range and a window beyond it on either side."""
         count = terms.pivots(dimension)
-        words_P: Any = np.frombuffer(_stream(secret, b"pivots of " + dimension.name.encode(), 8 * count), dtype="<u8")
+        key = blake2b(b"pivots of " + dimension.name.encode(), key=secret, digest_size=32).digest()
+        words_P: Any = np.frombuffer(
+            Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor().update(bytes(8 * count)), dtype="<u8"
+        )
         least, greatest = dimension.bounds
         low, high = least / dimension.scale - terms.window, greatest / dimension.scale + terms.window
         return cls(pivot_P=low + (high - low) * ((words_P >> np.uint64(11)) * 2.0**-53), window=terms.window)
@@ -104,8 +107,3 @@ def block_tags(texts: "list[str] | tuple[str, ...]", *, terms: SimilarityConfig,
     key = blake2b(b"blocks", key=secret, digest_size=32).digest()
     tags = b"".join(blake2b(text[: terms.block].encode(), key=key, digest_size=16).digest() for text in texts)
     return np.frombuffer(tags, dtype=np.uint8).reshape(-1, 16)
-
-
-def _stream(secret: bytes, use: bytes, count: int) -> bytes:
-    key = blake2b(use, key=secret, digest_size=32).digest()
-    return Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor().update(bytes(count))

@@ -125,7 +125,13 @@ def union_helper(first: Channel, second: Channel, *, rng: SecureRandom, max_rows
         size, positions = _positions(hashes[0], hashes[1], parties, rng)
         for party in parties:
             send_size(party, _POSITIONS, size)
-        both = _check(size, sizes, parties)
+        both = sum(sizes) - size
+        if both == 0 or size in sizes:
+            sentence = (
+                f"{parties[0].peer} has {sizes[0]} ids, {parties[1].peer} {sizes[1]} and the union {size}: these sizes alone "
+                "tell who is in the intersection, or that nobody is, so both parties stop here"
+            )
+            raise SharedDataError(sentence, told=sentence)
         for party, position_M in zip(parties, positions, strict=True):
             send_list(party, _POSITIONS, position_M)
     sizes_by_name = {first.peer: sizes[0], second.peer: sizes[1], "intersection": both, "union": size}
@@ -152,17 +158,6 @@ def _positions(first_M16: Tags, second_M16: Tags, parties: Sequence[Channel], rn
     member_of_second[new] = np.arange(len(first_M16), size)
     position_N = rng.permutation(size)
     return size, [position_N[: len(first_M16)], position_N[member_of_second]]
-
-
-def _check(size: int, sizes: Sequence[int], parties: Sequence[Channel]) -> int:
-    both = sum(sizes) - size
-    if both == 0 or size in sizes:
-        sentence = (
-            f"{parties[0].peer} has {sizes[0]} ids, {parties[1].peer} {sizes[1]} and the union {size}: these sizes alone tell "
-            "who is in the intersection, or that nobody is, so both parties stop here"
-        )
-        raise SharedDataError(sentence, told=sentence)
-    return both
 
 
 def agree_on_key(peer: Channel, rng: SecureRandom) -> bytes:

@@ -45,22 +45,18 @@ class DirectionEnergies:
         moments_DD = x_BD.T @ x_BD
         self.moments_DD = moments_DD if self.moments_DD is None else self.moments_DD.add_(moments_DD)
         if self.basis_DD is None or self.halves_DH is None or self.steps >= max(REFRESH, x_BD.shape[1] // 16):
-            self.basis_DD, self.halves_DH = _halves(self.moments_DD)
+            # The principal directions of these moments (D, D), side by side, and the half of each (D, H): as many in either
+            value_D, vector_DD = torch.linalg.eigh(self.moments_DD.double())
+            varies_D = value_D > 1e-10 * value_D[-1]
+            place_D = varies_D.cumsum(dim=0)
+            low_D = varies_D & (place_D <= int(varies_D.sum()) // 2)
+            self.basis_DD, self.halves_DH = vector_DD.float(), torch.stack([low_D, varies_D & ~low_D], dim=1).float()
             self.steps = 0
             self.moments_DD /= 2
         self.steps += 1
         energy_BH = (x_BD @ self.basis_DD).square() @ self.halves_DH
         told_BH = -energy_BH.clamp(min=torch.finfo(torch.float32).tiny).log()
         return told_BH - told_BH.mean(dim=0)
-
-
-def _halves(moments_DD: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the principal directions of these moments (D, D), side by side, and the half of each (D, H): as many in either."""
-    value_D, vector_DD = torch.linalg.eigh(moments_DD.double())
-    varies_D = value_D > 1e-10 * value_D[-1]
-    place_D = varies_D.cumsum(dim=0)
-    low_D = varies_D & (place_D <= int(varies_D.sum()) // 2)
-    return vector_DD.float(), torch.stack([low_D, varies_D & ~low_D], dim=1).float()
 
 
 @dataclass(kw_only=True)

@@ -16,7 +16,7 @@ from tallystick.attacks.label_inference.attack_table import LABEL_INFERENCE_ATTA
 from tallystick.attacks.label_inference.auxiliary import ClassOrder, FewKnownNumbers, FewLabels, NoLabels
 from tallystick.attacks.label_inference.averaged import OverEpochs
 from tallystick.attacks.label_inference.evaluate import LabelInferenceEvaluation
-from tallystick.attacks.label_inference.numbers import NumberMetrics, evaluate_on_numbers
+from tallystick.attacks.label_inference.numbers import evaluate_on_numbers
 from tallystick.attacks.label_inference.outside import outside_attacks
 from tallystick.attacks.label_inference.paired import PairedEnergy
 from tallystick.attacks.matrix import UNSOLVED
@@ -154,7 +154,19 @@ def _on_numbers(
             if metrics is None:
                 unmeasured.append(f"{name}, in {seat.peer}'s seat: fewer than three rows, or all numbers are equal")
             else:
-                leaks.append(_ranked(name, row, seat.peer, metrics))
+                leaks.append(
+                    results.AttackResult(
+                        name=name,
+                        view=_view_in_words(row, seat.peer),
+                        auc=None,
+                        spearman=metrics.spearman.mean,
+                        spearman_low=metrics.spearman.low,
+                        spearman_high=metrics.spearman.high,
+                        spearman_chance=metrics.chance_spearman,
+                        r_squared=metrics.r_squared,
+                        rows=metrics.rows,
+                    )
+                )
     return leaks, unmeasured
 
 
@@ -177,20 +189,6 @@ def _left_out(contract: Contract) -> list[str]:
     names_run = {name for name, _ in _attacks(contract, {}, AUXILIARY_LABELS)}
     every = {name for name, _ in _attacks(contract.model_copy(update={"audit": True}), {}, AUXILIARY_LABELS)}
     return [name for name in LABEL_INFERENCE_ATTACKS if name in every - names_run]
-
-
-def _ranked(name: str, row: LabelInferenceAttack, peer: str, metrics: NumberMetrics) -> results.AttackResult:
-    return results.AttackResult(
-        name=name,
-        view=_view_in_words(row, peer),
-        auc=None,
-        spearman=metrics.spearman.mean,
-        spearman_low=metrics.spearman.low,
-        spearman_high=metrics.spearman.high,
-        spearman_chance=metrics.chance_spearman,
-        r_squared=metrics.r_squared,
-        rows=metrics.rows,
-    )
 
 
 def _measured(

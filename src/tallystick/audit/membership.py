@@ -10,7 +10,7 @@ from torch import Tensor
 from tallystick import results
 from tallystick.attacks.membership.attack_table import MEMBERSHIP_ATTACKS
 from tallystick.attacks.membership.cells import UniqueCells
-from tallystick.attacks.membership.evaluate import MembershipLeaks, evaluate_membership
+from tallystick.attacks.membership.evaluate import evaluate_membership
 from tallystick.attacks.scoring import AttackMetrics
 from tallystick.attacks.view import Received, StepView
 
@@ -71,7 +71,13 @@ def audit_membership(
     rows = sum(len(step.rows_B) for step in steps)
     measured = f"Measured on {rows:,} rows of epochs {epochs}: a floor, because another attack may find more."
     summary = f"{question} {measured if attacks else 'That was not measured.'}"
-    return results.Audit(summary=summary, defense=defense, attacks=attacks, not_measured=_unmeasured(leaks, peer, received))
+    reasons = {**leaks.not_measured, **OUT_OF_REACH[received]}
+    return results.Audit(
+        summary=summary,
+        defense=defense,
+        attacks=attacks,
+        not_measured=[f"{names}, in {peer}'s seat: {reason}" for names, reason in reasons.items()],
+    )
 
 
 def _of_columns(received: Received, name: str) -> bool:
@@ -82,9 +88,3 @@ def _note(metrics: AttackMetrics, *, of_columns: bool) -> str:
     if of_columns:
         return "needs every column of every row without error; it shows what somebody could find who rebuilds them"
     return f"a guess would give {metrics.chance_symmetric_auc:.3f}" if metrics.chance_symmetric_auc > 0.505 else ""
-
-
-def _unmeasured(leaks: MembershipLeaks, peer: str, received: Received) -> list[str]:
-    """Say each reason in a sentence."""
-    reasons = {**leaks.not_measured, **OUT_OF_REACH[received]}
-    return [f"{names}, in {peer}'s seat: {reason}" for names, reason in reasons.items()]

@@ -78,19 +78,15 @@ def audit_told_columns(
             own_ND, by = here.sent_BD, peer
             who = f"{peer}, which has its own columns and is told every label,"
         else:
-            classes_NC, own_ND = one_hot(_class_of(here), 2).float(), None
+            # On which side of the gradients' line a row lies: its label, as a feature party reads it off them
+            centred_BD = here.received_BD.double() - here.received_BD.double().mean(dim=0)
+            along_B = centred_BD @ top_direction(centred_BD)
+            cut = two_means_cut(along_B)
+            classes_NC, own_ND = one_hot((along_B > (cut or 0.0)).long(), 2).float(), None
             by = " or ".join(name for name in contract.feature_parties if name != party)
             who = f"{by} (its gradients taken to be like those of {party}, its own columns left out)"
         told_columns.append(_told(contract, party, by, who, here, own_ND, classes_NC, columns, seed=seed))
     return told_columns
-
-
-def _class_of(step: StepView) -> Tensor:
-    """Return on which side of the gradients' line a row lies: its label, as a feature party reads it off them."""
-    centred_BD = step.received_BD.double() - step.received_BD.double().mean(dim=0)
-    along_B = centred_BD @ top_direction(centred_BD)
-    cut = two_means_cut(along_B)
-    return (along_B > (cut or 0.0)).long()
 
 
 def _by_class(x_ND: Tensor, classes_NC: Tensor) -> Tensor:

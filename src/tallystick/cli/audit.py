@@ -64,7 +64,10 @@ def audit(
         if target.is_dir():
             wrong = {"--party": party, "--split": split, "--share": share, "--sweep": sweep, "--seeds": seeds, "--rows": rows}
             _without(target, {**wrong, "--minutes": minutes})
-            knowledge = _Told(labels=auxiliary_labels, rows=_counts(known_rows), also=tuple(also or ()))
+            counts = tuple(int(part) for part in known_rows.split(",") if part.strip().isdecimal())
+            if len(counts) != len(known_rows.split(",")):
+                raise ConfigError(f"--known-rows {known_rows}: must be whole numbers with commas between, such as 20,200")
+            knowledge = _Told(labels=auxiliary_labels, rows=counts, also=tuple(also or ()))
             _recorded(target, knowledge, watcher_of(progress), as_json=as_json)
         elif party is None:
             raise ConfigError(
@@ -101,13 +104,6 @@ def _without(folder: Path, wrong: Mapping[str, object]) -> None:
     """Refuse options that a recorded run does not take."""
     if options := [name for name, value in wrong.items() if value]:
         raise ConfigError(f"{', '.join(options)}: goes with a contract, and {folder} is a folder; leave it out")
-
-
-def _counts(text: str) -> tuple[int, ...]:
-    counts = tuple(int(part) for part in text.split(",") if part.strip().isdecimal())
-    if len(counts) != len(text.split(",")):
-        raise ConfigError(f"--known-rows {text}: must be whole numbers with commas between, such as 20,200")
-    return counts
 
 
 @dataclass(frozen=True, kw_only=True)

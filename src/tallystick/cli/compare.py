@@ -45,7 +45,9 @@ def compare(
             decision = _decide(runs[0], runs[1], party)
         if decision is None or decision.after is not None:
             results = [read_run(path) for path in runs]
-            comparison = compare_results(_names(runs), results)
+            # Short names: the folder's, or the whole path where two would be the same
+            short = [(path.parent if path.name == "result.json" else path).resolve().name for path in runs]
+            comparison = compare_results(short if len(set(short)) == len(short) else [str(path) for path in runs], results)
         if html is not None and comparison is not None:
             render_comparison(comparison, html)
         facts = {**comparison.to_dict(), "html": str(html) if html is not None else None} if comparison is not None else {}
@@ -74,12 +76,6 @@ def _decide(old: Path, new: Path, party_file: Path) -> "Decision":
     if decision is None:
         decision = decide_promotion(read_run(old), read_run(new))
     return count_decision(decision, party, folders[1], old=folders[0].run_id)
-
-
-def _names(runs: list[Path]) -> list[str]:
-    """Return short names: the folder's, or the whole path where two would be the same."""
-    short = [(path.parent if path.name == "result.json" else path).resolve().name for path in runs]
-    return short if len(set(short)) == len(short) else [str(path) for path in runs]
 
 
 def _show(console: Console, found: "RunComparison | None", html: Path | None, decision: "Decision | None") -> None:

@@ -1,6 +1,5 @@
 """An audit's findings, as a job and an audit of its own show them."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -41,23 +40,19 @@ def show_leakage(console: Console, found: Audit) -> None:
     console.print(found.summary, markup=False)
     console.print(f"defence: {found.defense}", markup=False)
     if found.attacks:
-        console.print(_attacks(found.attacks))
+        numbers = any(attack.spearman is not None for attack in found.attacks)
+        table = Table(box=None)
+        figures = ("Spearman", "", "a guess", "R²") if numbers else ("AUC", "", "symmetric", "a guess", "found at 0.1 %")
+        for name in ("attack, and in whose seat", *figures):
+            table.add_column(name)
+        for attack in by_strength(found.attacks):
+            table.add_row(*(_cells_of_numbers(attack) if numbers else _cells(attack)))
+        console.print(table)
     for each in found.growth:
         points = ", ".join(f"{auc:.3f} by epoch {epoch}" for epoch, auc in zip(each.epochs, each.symmetric_auc, strict=True))
         console.print(f"{each.name} grew: {points}", markup=False)
     for line in found.not_measured:
         console.print(f"not measured: {line}", markup=False)
-
-
-def _attacks(attacks: Sequence[AttackResult]) -> Table:
-    numbers = any(attack.spearman is not None for attack in attacks)
-    table = Table(box=None)
-    figures = ("Spearman", "", "a guess", "R²") if numbers else ("AUC", "", "symmetric", "a guess", "found at 0.1 %")
-    for name in ("attack, and in whose seat", *figures):
-        table.add_column(name)
-    for attack in by_strength(attacks):
-        table.add_row(*(_cells_of_numbers(attack) if numbers else _cells(attack)))
-    return table
 
 
 def feature_values(found: FeatureAudit) -> dict[str, Any]:

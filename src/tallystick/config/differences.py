@@ -14,7 +14,17 @@ def differences(own: str, theirs: str) -> list[str]:
     nothing private.
     """
     try:
-        other = _flat(_bounded(json.loads(theirs)))
+        # JSON back that is no larger than any contract; raises ValueError, for the paths of many deep values add up
+        value = json.loads(theirs)
+        waiting, items = [(value, 0)], 0
+        while waiting:
+            item, depth = waiting.pop()
+            items += 1
+            if items > 20_000 or depth > 16 or (isinstance(item, dict) and any(len(key) > 100 for key in item)):
+                raise ValueError("no contract has so many values, or such keys")
+            children = item.values() if isinstance(item, dict) else item if isinstance(item, list) else ()
+            waiting += [(child, depth + 1) for child in children]
+        other = _flat(value)
     except (ValueError, RecursionError):
         return ["the peer's contract is not readable JSON; install the same tallystick on both sides"]
     own_values = _flat(json.loads(own))
@@ -29,19 +39,6 @@ def differences(own: str, theirs: str) -> list[str]:
     if len(lines) > MAX_DIFFERENCES:
         lines[MAX_DIFFERENCES:] = [f"and {len(lines) - MAX_DIFFERENCES} more"]
     return lines
-
-
-def _bounded(value: Any) -> Any:
-    """Give JSON back that is no larger than any contract; raises ValueError, for the paths of many deep values add up."""
-    waiting, items = [(value, 0)], 0
-    while waiting:
-        item, depth = waiting.pop()
-        items += 1
-        if items > 20_000 or depth > 16 or (isinstance(item, dict) and any(len(key) > 100 for key in item)):
-            raise ValueError("no contract has so many values, or such keys")
-        children = item.values() if isinstance(item, dict) else item if isinstance(item, list) else ()
-        waiting += [(child, depth + 1) for child in children]
-    return value
 
 
 def _flat(value: Any, path: str = "") -> dict[str, Any]:

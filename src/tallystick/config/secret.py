@@ -96,7 +96,16 @@ def _of_command(command: tuple[str, ...], key: str) -> bytes:
         raise ConfigError(f"{key}: {command[0]} cannot be run: {error.strerror}") from None
     with process:
         try:
-            content = _printed(process, until)
+            # Read what a process prints until it closes its output, or prints too much; raises TimeoutError
+            assert process.stdout is not None
+            content, handle = b"", process.stdout.fileno()
+            while len(content) <= MAX_SECRET_BYTES:
+                if not select.select([handle], [], [], max(until - time.monotonic(), 0.0))[0]:
+                    raise TimeoutError
+                piece = os.read(handle, MAX_SECRET_BYTES)
+                if not piece:
+                    break
+                content += piece
             if len(content) > MAX_SECRET_BYTES:
                 return content
             code = process.wait(max(until - time.monotonic(), 0.0))
@@ -106,20 +115,6 @@ def _of_command(command: tuple[str, ...], key: str) -> bytes:
             process.kill()
     if code:
         raise ConfigError(f"{key}: {command[0]} ended with exit code {code}; run it by hand to see why")
-    return content
-
-
-def _printed(process: subprocess.Popen[bytes], until: float) -> bytes:
-    """Read what a process prints until it closes its output, or prints too much; raises TimeoutError."""
-    assert process.stdout is not None
-    content, handle = b"", process.stdout.fileno()
-    while len(content) <= MAX_SECRET_BYTES:
-        if not select.select([handle], [], [], max(until - time.monotonic(), 0.0))[0]:
-            raise TimeoutError
-        piece = os.read(handle, MAX_SECRET_BYTES)
-        if not piece:
-            break
-        content += piece
     return content
 
 

@@ -61,15 +61,11 @@ class Int8:
 
     def unpacked(self, packed_BR: Tensor, width: int) -> Tensor:  # noqa: ARG002
         """Multiply."""
-        step_B1 = _read_as(torch.float32, packed_BR[:, :4])
+        # Flat first: a single row keeps the stride of all its bytes.
+        step_B1 = packed_BR[:, :4].flatten().view(torch.float32).view(len(packed_BR), 1)
         if (step_B1 < 0).any():
             raise MalformedMessage("a row's step is negative")
         return packed_BR[:, 4:].view(torch.int8).float() * step_B1
-
-
-def _read_as(dtype: torch.dtype, bytes_BR: Tensor) -> Tensor:
-    """Read the bytes of each row as numbers; flat first, for a single row keeps the stride of all its bytes."""
-    return bytes_BR.flatten().view(dtype).view(len(bytes_BR), bytes_BR.shape[1] // dtype.itemsize)
 
 
 COMPRESSIONS: Mapping[CompressionName, Compression | None] = {

@@ -66,7 +66,12 @@ def receive_gradient(channel: Channel, step: int, rows: int, width: int, *, comp
 
 def _written(parts_BD: Sequence[Tensor], name: CompressionName, what: str, peer: str) -> tuple[Array, list[Tensor]]:
     """Return what goes into the message, and what is read from it."""
-    _refuse_own(parts_BD, what, peer)
+    for part_BD in parts_BD:
+        if not all_finite(part_BD.detach()):
+            raise Diverged(
+                f"the {what}, about to be sent to {peer}, is {_where_not_finite(part_BD.detach())}; it was not sent: lower "
+                "training.learning_rate, or look for extreme values among the columns"
+            )
     compression = COMPRESSIONS[name]
     if compression is None:
         return Array.lend(*parts_BD), list(parts_BD)
@@ -115,15 +120,6 @@ def all_finite(values: Tensor) -> bool:
     """Tell whether no number is NaN or infinite, in one pass that allocates nothing."""
     # A sum is finite only if all terms are, short of an overflow, which the slow look rules out.
     return math.isfinite(values.sum().item()) or bool(values.isfinite().all())
-
-
-def _refuse_own(parts_BD: Sequence[Tensor], what: str, peer: str) -> None:
-    for part_BD in parts_BD:
-        if not all_finite(part_BD.detach()):
-            raise Diverged(
-                f"the {what}, about to be sent to {peer}, is {_where_not_finite(part_BD.detach())}; it was not sent: lower "
-                "training.learning_rate, or look for extreme values among the columns"
-            )
 
 
 def _where_not_finite(values_BD: Tensor) -> str:

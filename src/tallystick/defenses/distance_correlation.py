@@ -90,7 +90,11 @@ def squared_distance_correlation(cut_BD: Tensor, labels_B: Tensor) -> Tensor:
     centring: dCov^2(f, y) = mean(B d), which only takes sums of d by row and within classes; dCov^2(f, f) = mean(d^2) -
     2 mean(r^2) + m^2, where mean(d^2) is twice the total variance; dCov^2(y, y) takes the class shares.
     """
-    _check(cut_BD, labels_B)
+    if cut_BD.dim() != 2 or not cut_BD.is_floating_point():
+        raise DataError(f"cut embeddings have shape {tuple(cut_BD.shape)} and type {cut_BD.dtype}; expected floats (B, D)")
+    check_labels(labels_B, len(cut_BD))
+    if not bool(cut_BD.isfinite().all()):
+        raise DataError("cut embeddings: NaN or infinite; lower training.learning_rate, or look for NaN among the columns")
     if len(cut_BD) == 0 or bool((labels_B == labels_B[0]).all()):
         return torch.zeros((), dtype=torch.float64, device=cut_BD.device)
     result: Tensor = _SquaredDistanceCorrelation.apply(cut_BD, labels_B)  # type: ignore[no-untyped-call]
@@ -138,11 +142,3 @@ class _SquaredDistanceCorrelation(torch.autograd.Function):
             sorted_BD += 4 / len(centred_BD) * ctx.by_spread * centred_BD
             gradient_BD[order_B] = sorted_BD
         return gradient_BD * grad[0].to(gradient_BD.dtype), None
-
-
-def _check(cut_BD: Tensor, labels_B: Tensor) -> None:
-    if cut_BD.dim() != 2 or not cut_BD.is_floating_point():
-        raise DataError(f"cut embeddings have shape {tuple(cut_BD.shape)} and type {cut_BD.dtype}; expected floats (B, D)")
-    check_labels(labels_B, len(cut_BD))
-    if not bool(cut_BD.isfinite().all()):
-        raise DataError("cut embeddings: NaN or infinite; lower training.learning_rate, or look for NaN among the columns")

@@ -131,7 +131,7 @@ class Marvell(Defense):
             return grad_BD
         noisy_BD = grad_BD.clone()
         if direction_D is not None:
-            extra0, extra1 = (math.sqrt(along - across) for along, across in _pairs(noise))
+            extra0, extra1 = math.sqrt(noise.lam10 - noise.lam20), math.sqrt(noise.lam11 - noise.lam21)
             extra_B = torch.where(positive_B, extra1, extra0)
             along_B = standard_normal(len(grad_BD), 1, generator, like=extra_B)[:, 0] * extra_B
             noisy_BD += torch.outer(along_B, direction_D.to(along_B.dtype)).to(grad_BD.dtype)
@@ -152,24 +152,19 @@ class Marvell(Defense):
         if 0 < count < len(grad_BD):
             classes, difference_D = moments(exact_BD, positive_B)
             if classes.gap > SAME_MEANS * largest:
-                return self._strong_enough(classes), difference_D / math.sqrt(classes.gap)
-        return self._isotropic(largest, grad_BD.shape[1]), None
-
-    def _strong_enough(self, classes: TwoClasses) -> MarvellNoise:
-        scale, most = self.power or 1.0, self.max_sum_kl or math.inf
-        while (noise := optimal_noise(classes, power=scale * classes.gap)).sum_kl > most:
-            scale *= 1.5
-        return noise
-
-    def _isotropic(self, largest: float, width: int) -> MarvellNoise:
-        """Solve for noise for classes as far apart as the largest gradient is long: sum_kl = distance^2 / variance."""
+                scale, most = self.power or 1.0, self.max_sum_kl or math.inf
+                while (noise := optimal_noise(classes, power=scale * classes.gap)).sum_kl > most:
+                    scale *= 1.5
+                return noise, difference_D / math.sqrt(classes.gap)
+        # Solve for noise for classes as far apart as the largest gradient is long: sum_kl = distance^2 / variance
+        width = grad_BD.shape[1]
         if self.power is not None:
             variance = self.power * largest / width
             sum_kl = width / self.power
         else:
             assert self.max_sum_kl is not None
             variance, sum_kl = largest / self.max_sum_kl, self.max_sum_kl
-        return MarvellNoise(lam10=variance, lam20=variance, lam11=variance, lam21=variance, sum_kl=sum_kl)
+        return MarvellNoise(lam10=variance, lam20=variance, lam11=variance, lam21=variance, sum_kl=sum_kl), None
 
     def guarantee(self) -> Guarantee:
         """Say that there is none."""
@@ -280,7 +275,3 @@ def _objective(
         along_G = ((along_low_G - along_high_G) ** 2 + along_low_G + along_high_G) / (along_low_G * along_high_G)
     value_G: NDArray[np.float64] = (width - 1) * across_G + along_G
     return np.where(np.isnan(value_G), np.inf, value_G)
-
-
-def _pairs(noise: MarvellNoise) -> tuple[tuple[float, float], tuple[float, float]]:
-    return (noise.lam10, noise.lam20), (noise.lam11, noise.lam21)

@@ -11,6 +11,15 @@ def card_of(exported: Exported, result: Result | None) -> str:
     """Write the card; without a result it says that there is none."""
     contract, party = exported.contract, exported.origin.party
     role = contract.role_of(party)
+    encoder = exported.encoder
+    columns = [place.name for place in column_places(encoder)] if encoder is not None else []
+    lines = [
+        "It takes columns as `encoder.json` encodes them, in the order of `inputs.json`. "
+        + (f"They are: {', '.join(f'`{name}`' for name in columns)}." if columns else "It has no columns of its own."),
+    ]
+    if exported.widths:
+        cuts = ", ".join(f"`{EMBEDDING}_{name}` of width {width}" for name, width in exported.widths.items())
+        lines.append(f"Beside them it takes the cut embeddings of the other parties: {cuts}.")
     parts = [
         f"# {contract.name}: the half of {party}",
         f"One half of a split network. {party} is the {role} party; the others are "
@@ -26,7 +35,8 @@ def card_of(exported: Exported, result: Result | None) -> str:
             }
         ),
         "## Inputs and output",
-        *_shapes(exported),
+        *lines,
+        f"Output: {exported.meaning['output']}.",
         "## How good the whole network is",
         *_metrics(result),
         "## What leaked in training",
@@ -39,19 +49,6 @@ def card_of(exported: Exported, result: Result | None) -> str:
 
 def _table(rows: dict[str, str]) -> str:
     return "\n".join(["| what | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows.items())])
-
-
-def _shapes(exported: Exported) -> list[str]:
-    encoder = exported.encoder
-    columns = [place.name for place in column_places(encoder)] if encoder is not None else []
-    lines = [
-        "It takes columns as `encoder.json` encodes them, in the order of `inputs.json`. "
-        + (f"They are: {', '.join(f'`{name}`' for name in columns)}." if columns else "It has no columns of its own."),
-    ]
-    if exported.widths:
-        cuts = ", ".join(f"`{EMBEDDING}_{name}` of width {width}" for name, width in exported.widths.items())
-        lines.append(f"Beside them it takes the cut embeddings of the other parties: {cuts}.")
-    return [*lines, f"Output: {exported.meaning['output']}."]
 
 
 def _metrics(result: Result | None) -> list[str]:

@@ -46,17 +46,14 @@ class SamplingFeatures(FeatureImputer):
         absent_B = own_B < 0
         donor_B = torch.where(absent_B, (uniform_B.double() * own_rows).long().clamp(max=own_rows - 1), own_B)
         if self.distinct and own_B.shape[0] <= own_rows:
-            donor_B[absent_B] = _distinct(donor_B[absent_B], taken=own_B[~absent_B], own_rows=own_rows)
+            # Move each donor that is taken or repeated to the next free row (linear probing), the first of equals staying
+            donor_A = donor_B[absent_B]
+            used = set(own_B[~absent_B].tolist())
+            donors = []
+            for donor in donor_A.tolist():
+                while donor in used:
+                    donor = (donor + 1) % own_rows
+                used.add(donor)
+                donors.append(donor)
+            donor_B[absent_B] = donor_A.new_tensor(donors)
         return donor_B
-
-
-def _distinct(donor_A: Tensor, *, taken: Tensor, own_rows: int) -> Tensor:
-    """Move each donor that is taken or repeated to the next free row (linear probing), the first of equals staying."""
-    used = set(taken.tolist())
-    donors = []
-    for donor in donor_A.tolist():
-        while donor in used:
-            donor = (donor + 1) % own_rows
-        used.add(donor)
-        donors.append(donor)
-    return donor_A.new_tensor(donors)

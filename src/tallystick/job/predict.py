@@ -358,18 +358,14 @@ class _Scoring:
 
     def _with_similarity(self, scored: pl.DataFrame, dataset: Dataset, alignment: Alignment) -> pl.DataFrame:
         """Add how similar the most similar row is to each, and by what each is scored if some have none."""
-        scored = scored.with_columns(_best_similarity(alignment))
+        # How similar the most similar row is, in deviations over the links of training; null if there is none
+        best = [
+            np.where(found.numbers_NK[:, 0] >= 0, found.similarity_NK[:, 0], -np.inf)
+            for found in alignment.candidates.values()
+            if found.similarity_NK is not None
+        ]
+        scored = scored.with_columns(pl.Series(SIMILARITY, np.max(best, axis=0).astype(np.float64)).replace(-np.inf, None))
         if not self.contract.alignment.leaves_unlinked:
             return scored
         is_linked = dataset.is_linked(torch.arange(len(alignment))).tolist()
         return scored.with_columns(pl.Series(SCORED_BY, [JOINT if linked else ALONE for linked in is_linked], dtype=pl.String))
-
-
-def _best_similarity(alignment: Alignment) -> pl.Series:
-    """Return how similar the most similar row is, in deviations over the links of training; null if there is none."""
-    best = [
-        np.where(found.numbers_NK[:, 0] >= 0, found.similarity_NK[:, 0], -np.inf)
-        for found in alignment.candidates.values()
-        if found.similarity_NK is not None
-    ]
-    return pl.Series(SIMILARITY, np.max(best, axis=0).astype(np.float64)).replace(-np.inf, None)

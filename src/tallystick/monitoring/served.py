@@ -19,7 +19,7 @@ from tallystick.run_folder.folder import RunFolder
 from tallystick.run_folder.profile import CategoricalProfile, NumericProfile, kept_profile
 from tallystick.run_folder.trained import kept_encoder
 from tallystick.tables.categories import MISSING, UNSEEN, CategoricalColumn
-from tallystick.tables.encoder import Encoder, NumericColumn
+from tallystick.tables.encoder import Encoder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +64,12 @@ def monitor_served(look: ServedLook) -> Monitoring:
     scored = _scored(rows)
     of_scores = scores_drift(look.contract, look.folder, scored.unique(KEY, keep="last"), notes)
     drifts = judged([*columns, *([of_scores] if of_scores is not None else [])])
+    # Summarise shares and latency by time, the earliest first
+    requests = [each for each in answers if each.rows]
+    times = pl.Series([each.at.replace(tzinfo=None) for each in requests], dtype=pl.Datetime)
+    parts: dict[str, list[KeptAnswer]] = {}
+    for name, each in zip(period_names(times, look.every), requests, strict=True):
+        parts.setdefault(name, []).append(each)
     return Monitoring(
         run_id=look.folder.run_id,
         party=look.party,
@@ -74,7 +80,7 @@ def monitor_served(look: ServedLook) -> Monitoring:
         scored_by=_counted(row.by for _, row in rows if row.by is not None),
         without_score=sum(row.by is None for _, row in rows),
         periods=_measured(look, scored, notes) if look.labels is not None else [],
-        served=_served(answers, look.every),
+        served=[_period(name, part) for name, part in sorted(parts.items())],
         level=LEVEL,
         notes=notes,
     )
@@ -113,14 +119,14 @@ def _numeric(encoder: Encoder, before: Sequence[NumericProfile], numbers_NF: NDA
         if column.indicator:
             values_N[numbers_NF[:, indicators] > 0] = np.nan
             indicators += 1
-        drifts.append(numeric_drift(_encoded(profile, column), values_N))
+        # The training rows' numbers as the network took them, of 32 bits too
+        points = column.encode(np.array(profile.points)).astype(np.float32)
+        drifts.append(
+            numeric_drift(
+                NumericProfile(name=profile.name, rows=profile.rows, missing=profile.missing, points=short(points)), values_N
+            )
+        )
     return drifts
-
-
-def _encoded(profile: NumericProfile, column: NumericColumn) -> NumericProfile:
-    """Return the training rows' numbers as the network took them, of 32 bits too."""
-    points = column.encode(np.array(profile.points)).astype(np.float32)
-    return NumericProfile(name=profile.name, rows=profile.rows, missing=profile.missing, points=short(points))
 
 
 def _coded(profile: CategoricalProfile, column: CategoricalColumn) -> CategoricalProfile:
@@ -158,16 +164,6 @@ def _measured(look: ServedLook, scored: pl.DataFrame, notes: list[str]) -> list[
     last = scored.with_columns(period_of_row.alias("_period")).unique([KEY, "_period"], keep="last", maintain_order=True)
     joined = last.join(labels.unique(KEY, keep="last").select(KEY, LABEL), on=KEY, how="left", maintain_order="left")
     return periods_of(look.contract, look.folder, joined, every=look.every, notes=notes)
-
-
-def _served(answers: Sequence[KeptAnswer], every: Every) -> list[ServedPeriod]:
-    """Summarise shares and latency by time, the earliest first."""
-    requests = [each for each in answers if each.rows]
-    times = pl.Series([each.at.replace(tzinfo=None) for each in requests], dtype=pl.Datetime)
-    parts: dict[str, list[KeptAnswer]] = {}
-    for name, each in zip(period_names(times, every), requests, strict=True):
-        parts.setdefault(name, []).append(each)
-    return [_period(name, part) for name, part in sorted(parts.items())]
 
 
 def _period(name: str, requests: Sequence[KeptAnswer]) -> ServedPeriod:

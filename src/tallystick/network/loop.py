@@ -201,20 +201,18 @@ class Loop:
             if (handed_over or time.monotonic() - self._last_driven > IDLE_S) and self._lock.acquire(blocking=False):
                 try:
                     if not (self._wanted or self._closed):
-                        self._look()
+                        # Drive for a moment, or for as long as something is urgent: a driver that comes back should seldom have
+                        # to wait
+                        self._unpark()
+                        self._keeping = True
+                        timer = self._loop.call_later(LOOK_S, self._end_look)
+                        try:
+                            self._loop.run_forever()
+                        finally:
+                            self._keeping = False
+                            timer.cancel()
                 finally:
                     self._lock.release()
-
-    def _look(self) -> None:
-        """Drive for a moment, or for as long as something is urgent: a driver that comes back should seldom have to wait."""
-        self._unpark()
-        self._keeping = True
-        timer = self._loop.call_later(LOOK_S, self._end_look)
-        try:
-            self._loop.run_forever()
-        finally:
-            self._keeping = False
-            timer.cancel()
 
     def _end_look(self) -> None:
         if self._keeping and not self._is_urgent:

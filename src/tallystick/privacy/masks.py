@@ -97,7 +97,9 @@ class MaskedTerms:
         for other, secret in enumerate(self._secrets):
             if secret is None:
                 continue
-            mask_L = _expand(secret, self._round, self._sent, len(masked_L))
+            key = HKDF(algorithm=SHA256(), length=32, salt=self._round, info=b"tallystick mask %d" % self._sent).derive(secret)
+            stream = Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor().update(bytes(8 * len(masked_L)))
+            mask_L = np.frombuffer(stream, dtype="<u8")
             masked_L = masked_L + mask_L if self._position < other else masked_L - mask_L
         self._sent += 1
         self.channel.send(Term(values=Array.of(masked_L.view(np.int64))))
@@ -173,9 +175,3 @@ def _agree(private_key: X25519PrivateKey, key: bytes, peer: str) -> bytes:
         return private_key.exchange(X25519PublicKey.from_public_bytes(key))
     except ValueError as error:
         raise ProtocolError(peer, f"{peer} relayed a client key that is not a usable X25519 key: {error}") from None
-
-
-def _expand(secret: bytes, round_id: bytes, step: int, length: int) -> NDArray[np.uint64]:
-    key = HKDF(algorithm=SHA256(), length=32, salt=round_id, info=b"tallystick mask %d" % step).derive(secret)
-    stream = Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor().update(bytes(8 * length))
-    return np.frombuffer(stream, dtype="<u8")

@@ -77,10 +77,12 @@ def compare_results(names: Sequence[str], results: Sequence[Result]) -> RunCompa
     """Put results beside each other, in the given order; raises ConfigError for fewer than two."""
     if len(results) < 2:
         raise ConfigError(f"{len(results)} run to compare; give at least two")
+    flat = [_flat(result) for result in results]
+    keys = dict.fromkeys(key for each in flat for key in each)
     return RunComparison(
         runs=list(names),
         contracts=[result.contract.hash for result in results],
-        settings=_settings(results),
+        settings=[_row(key, [each.get(key) for each in flat]) for key in keys if len({str(each.get(key)) for each in flat}) > 1],
         metrics=_metrics(results),
         facts=_facts(results),
         notes=_notes(names, results),
@@ -111,13 +113,6 @@ def text(value: float | int | str | None) -> str:
 
 def _row(name: str, values: Sequence[float | int | str | None]) -> ComparisonRow:
     return ComparisonRow(name=name, values=list(values), within=[None] * len(values), best=[False] * len(values))
-
-
-def _settings(results: Sequence[Result]) -> list[ComparisonRow]:
-    """List contract keys whose values differ."""
-    flat = [_flat(result) for result in results]
-    keys = dict.fromkeys(key for each in flat for key in each)
-    return [_row(key, [each.get(key) for each in flat]) for key in keys if len({str(each.get(key)) for each in flat}) > 1]
 
 
 def _flat(result: Result) -> dict[str, str]:

@@ -30,6 +30,12 @@ def merge(results: Sequence[Result]) -> Result:
             raise DataError(f"the results are of more than one {field}: {', '.join(sorted(found))}; merge the parties of one run")
     ordered = sorted(results, key=lambda result: result.role != "label")
     first, began = ordered[0], min(_instant(result) for result in ordered)
+    # Put one summary per party together: what the party itself says of its columns has their names, and what its peer measured
+    # has the start
+    merged: dict[str, ImportanceSummary] = {}
+    for one in [one for result in ordered for one in result.sections.importance]:
+        before = merged.get(one.party)
+        merged[one.party] = one if before is None else msgspec.structs.replace(before, columns=one.columns)
     return msgspec.structs.replace(
         first,
         party=None,
@@ -57,7 +63,7 @@ def merge(results: Sequence[Result]) -> Result:
             decisions=_first([result.sections.decisions for result in ordered]),
             link_weights=[one for result in ordered for one in result.sections.link_weights],
             groups=[grouping for result in ordered for grouping in result.sections.groups],
-            importance=_merged_importance([one for result in ordered for one in result.sections.importance]),
+            importance=list(merged.values()),
             notes=_unique([note for result in ordered for note in result.sections.notes]),
         ),
     )
@@ -116,17 +122,6 @@ def _merged_linkage(found: list[LinkageSummary | None]) -> LinkageSummary | None
         examples=[each for one in parts for each in one.examples],
         notes=notes,
     )
-
-
-def _merged_importance(found: list[ImportanceSummary]) -> list[ImportanceSummary]:
-    """Put one summary per party together: what the party itself says of its columns has their names, and what its peer measured
-    has the start.
-    """
-    merged: dict[str, ImportanceSummary] = {}
-    for one in found:
-        before = merged.get(one.party)
-        merged[one.party] = one if before is None else msgspec.structs.replace(before, columns=one.columns)
-    return list(merged.values())
 
 
 def _by_step(found: list[Learnt]) -> list[Learnt]:

@@ -83,7 +83,20 @@ class ViewStore:
             raise DataError(
                 f"{path}: is cut short or not a recorded view ({error}); remove it, or run the contract again"
             ) from None
-        _check(path, tensors)
+        # Raise DataError unless the tensors fit together
+        fits = tensors.keys() == _TENSORS and all(tensors[name].dtype == torch.int64 for name in ("step_S", "rows_S", "index_R"))
+        if fits:
+            rows = len(tensors["index_R"])
+            cuts = [tensors[name] for name in ("embedding_RD", "gradient_RD")]
+            fits = (
+                len(tensors["step_S"]) == len(tensors["rows_S"])
+                and bool((tensors["rows_S"] > 0).all())
+                and int(tensors["rows_S"].sum()) == rows
+                and (rows == 0 or int(tensors["index_R"].min()) >= 0)
+                and all(cut.ndim == 2 and len(cut) == rows and cut.dtype == torch.float32 for cut in cuts)
+            )
+        if not fits:
+            raise DataError(f"{path}: its tensors do not fit together, so it is not a recorded view; run the contract again")
         sizes = tensors["rows_S"].tolist()
         parts = zip(*(torch.split(tensors[name], sizes) for name in ("index_R", "embedding_RD", "gradient_RD")), strict=True)
         views = []
@@ -103,23 +116,6 @@ class ViewStore:
 
     def _path(self, epoch: int) -> Path:
         return self.folder / f"epoch-{epoch:06}.safetensors"
-
-
-def _check(path: Path, tensors: dict[str, Tensor]) -> None:
-    """Raise DataError unless the tensors fit together."""
-    fits = tensors.keys() == _TENSORS and all(tensors[name].dtype == torch.int64 for name in ("step_S", "rows_S", "index_R"))
-    if fits:
-        rows = len(tensors["index_R"])
-        cuts = [tensors[name] for name in ("embedding_RD", "gradient_RD")]
-        fits = (
-            len(tensors["step_S"]) == len(tensors["rows_S"])
-            and bool((tensors["rows_S"] > 0).all())
-            and int(tensors["rows_S"].sum()) == rows
-            and (rows == 0 or int(tensors["index_R"].min()) >= 0)
-            and all(cut.ndim == 2 and len(cut) == rows and cut.dtype == torch.float32 for cut in cuts)
-        )
-    if not fits:
-        raise DataError(f"{path}: its tensors do not fit together, so it is not a recorded view; run the contract again")
 
 
 @dataclass(frozen=True, kw_only=True)

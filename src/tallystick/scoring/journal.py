@@ -71,7 +71,18 @@ class Journal:
                 is_allowed_B[place] = True
         answered = [digest for digest, is_allowed in zip(digests, is_allowed_B, strict=True) if is_allowed]
         line: dict[str, object] = {"at": at.isoformat(timespec="milliseconds"), "run": run, "rows": answered}
-        self._write(line if len(answered) == len(digests) else {**line, "over_budget": len(digests) - len(answered)})
+        assert self._file is not None
+        assert self._day is not None
+        if self._file.size >= PART_BYTES:
+            following = LineFile(self._path(self._day, self._part + 1), origin=self.origin, each=_nothing)
+            self._file.close()
+            self._file, self._part = following, self._part + 1
+        self._file.append(
+            json.dumps(
+                line if len(answered) == len(digests) else {**line, "over_budget": len(digests) - len(answered)},
+                separators=(",", ":"),
+            ).encode()
+        )
         return is_allowed_B
 
     def close(self) -> None:
@@ -123,15 +134,6 @@ class Journal:
                 f"{path} holds a line that is none of a journal; move the file away, what it counts of its day's budgets "
                 "begins anew"
             ) from None
-
-    def _write(self, line: dict[str, object]) -> None:
-        assert self._file is not None
-        assert self._day is not None
-        if self._file.size >= PART_BYTES:
-            following = LineFile(self._path(self._day, self._part + 1), origin=self.origin, each=_nothing)
-            self._file.close()
-            self._file, self._part = following, self._part + 1
-        self._file.append(json.dumps(line, separators=(",", ":")).encode())
 
 
 def _nothing(_line: bytes) -> None:

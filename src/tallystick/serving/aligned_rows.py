@@ -19,7 +19,10 @@ def aligned_rows(side: ServingSide, alignment: Alignment, encoder: Encoder | Non
     drawn anew, what changed would be known as made up.
     """
     own = OwnRows(party=side.party, is_label=side.is_label, frame=side.frame, keys=side.keys, alignment=alignment)
-    seed = _seed_of_stand_ins(side.home.secret(), alignment)
+    # Derive the seed of stand-ins; none stands in on an intersection, whose rows have no universal ids
+    uids = alignment.uids_N16.tobytes() if alignment.uids_N16 is not None else b""
+    digest = hashlib.blake2b(uids, key=side.home.secret()[:64], digest_size=SEED_BITS // 8, person=b"serve stand-ins")
+    seed = int.from_bytes(digest.digest(), "big")
     return dataset_of(side.contract.linkage).to_score(side.contract, own, encoder, secret_seed=lambda: seed)
 
 
@@ -38,10 +41,3 @@ def own_places(side: ServingSide, alignment: Alignment) -> dict[bytes, int]:
     """Return the position of each own key that has one."""
     own_N = alignment.rows_N >= 0
     return dict(zip(side.keys.ids_of(alignment.rows_N[own_N]), own_N.nonzero()[0].tolist(), strict=True))
-
-
-def _seed_of_stand_ins(secret: bytes, alignment: Alignment) -> int:
-    """Derive the seed of stand-ins; none stands in on an intersection, whose rows have no universal ids."""
-    uids = alignment.uids_N16.tobytes() if alignment.uids_N16 is not None else b""
-    digest = hashlib.blake2b(uids, key=secret[:64], digest_size=SEED_BITS // 8, person=b"serve stand-ins")
-    return int.from_bytes(digest.digest(), "big")

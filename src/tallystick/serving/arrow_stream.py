@@ -32,7 +32,14 @@ def read_stream(body: bytes, *, most_rows: int, most_bytes: int) -> pl.DataFrame
             detail = f"rows: are {sum(counts)}, and {most_rows} are taken at once; ask in several requests"
             raise Problem(status=413, detail=detail)
         with pa.ipc.open_stream(body) as stream:
-            _check_columns(stream.schema)
+            if len(set(stream.schema.names)) < len(stream.schema.names):
+                raise Problem(status=422, detail="two columns have one name; give each a name of its own")
+            for place, kind in enumerate(stream.schema.types):
+                inner = kind.value_type if pa.types.is_list(kind) or pa.types.is_large_list(kind) else None
+                if pa.types.is_nested(inner or kind) or (inner is not None and pa.types.is_null(inner)):
+                    raise Problem(
+                        status=422, detail=f"column {place} is nested; a cell is a value, or a list of values for a sequence"
+                    )
             table = stream.read_all()
         table.validate(full=True)
         frame = as_polars(table)
@@ -43,15 +50,6 @@ def read_stream(body: bytes, *, most_rows: int, most_bytes: int) -> pl.DataFrame
     if sum(map(_text_bytes, frame.iter_columns())) > most_bytes:
         raise Problem(status=413, detail=f"the rows' texts are over {most_bytes >> 10} KiB (serving.max_body_kib); ask for fewer")
     return frame
-
-
-def _check_columns(schema: pa.Schema) -> None:
-    if len(set(schema.names)) < len(schema.names):
-        raise Problem(status=422, detail="two columns have one name; give each a name of its own")
-    for place, kind in enumerate(schema.types):
-        inner = kind.value_type if pa.types.is_list(kind) or pa.types.is_large_list(kind) else None
-        if pa.types.is_nested(inner or kind) or (inner is not None and pa.types.is_null(inner)):
-            raise Problem(status=422, detail=f"column {place} is nested; a cell is a value, or a list of values for a sequence")
 
 
 def _rows_of(metadata: bytes) -> int:

@@ -76,7 +76,7 @@ class AnsweringRuns:
 
     def __getitem__(self, run_id: str) -> AnsweringRun:
         """Return the run to answer with; raises KeyError for one that was not agreed on, or that this side has withdrawn."""
-        if not self._allows(run_id):
+        if not (run_id in self._agreed and (self._agreed[run_id] is None or self.runs.allows(run_id))):
             raise KeyError(run_id)
         return self._ready[run_id][1]
 
@@ -101,10 +101,6 @@ class AnsweringRuns:
                 failed=self.runs.failed,
             )
         )
-
-    def _allows(self, run_id: str) -> bool:
-        # What nobody promoted was settled in the handshake, and has no version.
-        return run_id in self._agreed and (self._agreed[run_id] is None or self.runs.allows(run_id))
 
     def _agrees(self, wanted: WantedRun, peer: str) -> bool:
         """Tell whether this side lets the run be asked in this version, which it keeps."""

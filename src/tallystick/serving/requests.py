@@ -153,20 +153,16 @@ class Reader:
         return self.encoder is not None and len(names) > len(set(self.key_columns))
 
     def _asked(self, key_columns: Mapping[str, Sequence[Cell]], frame: pl.DataFrame | None) -> RowsAsked:
-        keys = self._keys(key_columns)
+        keys = self._plain_keys(key_columns) or self._keys_by_table(key_columns)
+        for number, key in enumerate(keys):
+            if problem := key_problem(key):
+                raise Problem(status=422, detail=f"rows[{number}]: {problem}; send the key as the table has it")
         if self.encoder is None or frame is None:
             return RowsAsked(keys=keys, own=None)
         try:
             return RowsAsked(keys=keys, own=self.encoder.encode(frame).unpacked(), columns=frame)
         except DataError as error:
             raise Problem(status=422, detail=f"the own columns cannot be read: {_without_values(error)}") from None
-
-    def _keys(self, columns: Mapping[str, Sequence[Cell]]) -> list[bytes]:
-        keys = self._plain_keys(columns) or self._keys_by_table(columns)
-        for number, key in enumerate(keys):
-            if problem := key_problem(key):
-                raise Problem(status=422, detail=f"rows[{number}]: {problem}; send the key as the table has it")
-        return keys
 
     def _plain_keys(self, columns: Mapping[str, Sequence[Cell]]) -> list[bytes] | None:
         """Return the keys of a few rows without a table, which most requests spend their time with; None if one needs it."""

@@ -312,21 +312,18 @@ class ServingSide:
             name, again = meet_feature_party(known_name, channels[self.contract.label_party])
         if again and loaded is not None:
             return loaded[1]
-        self._count_alignment(next(iter(channels)))
-        options = LocalOptions(threads=self.party.threads)
-        alignment = align(self.contract, self.party.party, self.keys, channels, local=options, expected=2 * ids)
-        store.save(name, alignment)
-        return alignment
-
-    def _count_alignment(self, peer: str) -> None:
         now = time.monotonic()
         if len(self.aligned_at) == MOST_ALIGNMENTS and now - self.aligned_at[0] < _DAY_S:
             raise PeerError(
-                peer,
+                next(iter(channels)),
                 f"the sides have aligned anew {MOST_ALIGNMENTS} times in a day, which is the most that `serve` does by itself: "
                 "find out whose keys change so often, then start `tallystick serve` again",
             )
         self.aligned_at.append(now)
+        options = LocalOptions(threads=self.party.threads)
+        alignment = align(self.contract, self.party.party, self.keys, channels, local=options, expected=2 * ids)
+        store.save(name, alignment)
+        return alignment
 
     def in_rounds(self, work: Work[None], *, stopped: Stop) -> None:
         """Do the work over fresh sessions, again and again: a partner that goes away comes back to a new round.

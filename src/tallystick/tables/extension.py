@@ -47,7 +47,12 @@ def extended(before: Encoder, frame: Frame, party: PartyFile, rows: NDArray[np.i
     if grows:
         categorical = tuple(_with_new_categories(column, frame, rows, party.encoding) for column in before.categorical)
         sequences = tuple(_with_new_items(sequence, frame, party, rows) for sequence in before.sequences)
-    for name, then, now in _counts(before, categorical, sequences):
+    # Each column of codes by name, and how many codes it had and has
+    counts = [
+        (then.name, len(then.categories), len(now.categories)) for then, now in zip(before.categorical, categorical, strict=True)
+    ]
+    counts += [(then.name, len(then.items), len(now.items)) for then, now in zip(before.sequences, sequences, strict=True)]
+    for name, then, now in counts:
         if now > then:
             notes.append(f"column {name!r}: {now - then:,} new categories beside {then:,} that keep their codes")
     return msgspec.structs.replace(before, numeric=numeric, categorical=categorical, sequences=sequences, notes=tuple(notes))
@@ -118,13 +123,3 @@ def _grown(known: tuple[str, ...], found: Sequence[str], *, most: int) -> tuple[
     """Join the known categories and the new ones by falling frequency, at most ``most`` together."""
     there = set(known)
     return known + tuple(name for name in found if name not in there)[: max(most - len(known), 0)]
-
-
-def _counts(
-    before: Encoder, categorical: Sequence[CategoricalColumn], sequences: Sequence[SequenceColumn]
-) -> list[tuple[str, int, int]]:
-    """Return each column of codes by name, and how many codes it had and has."""
-    counts = [
-        (then.name, len(then.categories), len(now.categories)) for then, now in zip(before.categorical, categorical, strict=True)
-    ]
-    return counts + [(then.name, len(then.items), len(now.items)) for then, now in zip(before.sequences, sequences, strict=True)]

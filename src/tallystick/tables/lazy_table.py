@@ -197,7 +197,10 @@ def store_batches(schema: "pa.Schema", batches: "Iterable[pa.RecordBatch]") -> L
     from pyarrow.parquet import ParquetWriter
 
     hold, path = _own_file()
-    pieces = (_as_polars(rows) for rows in _tables(schema, batches))
+    pieces = (
+        as_polars(rows.replace_schema_metadata(None)).to_arrow(compat_level=pl.CompatLevel.oldest())
+        for rows in _tables(schema, batches)
+    )
     first = next(pieces)
     with (
         room_for(Path(tempfile.gettempdir())),
@@ -215,10 +218,6 @@ def _tables(schema: "pa.Schema", batches: "Iterable[pa.RecordBatch]") -> "Iterat
     yield pa.Table.from_batches([], schema=schema)  # its empty_table() would load pandas where that is installed
     for batch in batches:
         yield pa.Table.from_batches([batch])
-
-
-def _as_polars(rows: "pa.Table") -> "pa.Table":
-    return as_polars(rows.replace_schema_metadata(None)).to_arrow(compat_level=pl.CompatLevel.oldest())
 
 
 def sample(source: pl.LazyFrame, most: int | None, *, seed: int) -> tuple[pl.LazyFrame, int]:

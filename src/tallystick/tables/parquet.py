@@ -61,7 +61,14 @@ def pieces_of(
             if max(wide, 8 * values[name]) > _room():
                 what = f"{wide:,} bytes in one piece" if wide > _room() else f"{values[name]:,} values"
                 raise _too_large(path, name, f"announces {what}")
-    with _open(path, reason=reason, read_dictionary=_as_dictionaries(metadata)) as file:
+    # List columns of text and bytes, without those that Arrow cannot read in this form
+    chunks = list(_chunks(metadata))
+    unfit = {chunk.path_in_schema for chunk in chunks if NOT_AS_DICTIONARY & set(chunk.encodings)}
+    with _open(
+        path,
+        reason=reason,
+        read_dictionary=sorted({chunk.path_in_schema for chunk in chunks if chunk.physical_type == "BYTE_ARRAY"} - unfit),
+    ) as file:
         yield schema, _pieces(file, schema, table, path)
 
 
@@ -96,20 +103,17 @@ def _too_large(path: TableFile, name: str, what: str) -> DataError:
     )
 
 
-def _as_dictionaries(metadata: "FileMetaData") -> list[str]:
-    """List columns of text and bytes, without those that Arrow cannot read in this form."""
-    chunks = list(_chunks(metadata))
-    unfit = {chunk.path_in_schema for chunk in chunks if NOT_AS_DICTIONARY & set(chunk.encodings)}
-    return sorted({chunk.path_in_schema for chunk in chunks if chunk.physical_type == "BYTE_ARRAY"} - unfit)
-
-
 def _pieces(file: "ParquetFile", schema: "pa.Schema", table: TableConfig, path: TableFile) -> "Iterator[pa.RecordBatch]":
     """Yield all rows in the types of ``schema``, in batches of some text each."""
     seen_rows, rows = _Seen(path), 0
     for group in range(file.num_row_groups):
         waiting: list[pa.RecordBatch] = []
         text = 0
-        for batch in file.iter_batches(batch_size=_rows_at_a_time(file.metadata, group), row_groups=[group]):
+        # As many rows as hold a piece's text, were each as long as all of the column, where every value may repeat the last
+        wide = [int(chunk.total_uncompressed_size) for chunk in _chunks(file.metadata, group) if PREFIXED in chunk.encodings]
+        for batch in file.iter_batches(
+            batch_size=max(1, min(ROWS_IN_A_GROUP, TEXT_AT_A_TIME // max([1, *wide]))), row_groups=[group]
+        ):
             refuse_rows_beyond(rows := rows + len(batch), table, source=path, has="announces fewer rows and holds at least")
             batch.validate(full=True)
             seen_rows.count(batch)
@@ -128,14 +132,6 @@ def _without_views(schema: "pa.Schema") -> "pa.Schema":
 
     plain = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
     return pa.schema([field.with_type(plain.get(field.type, field.type)) for field in schema])
-
-
-def _rows_at_a_time(metadata: "FileMetaData", group: int) -> int:
-    """Return as many rows as hold a piece's text, were each as long as all of the column, where every value may repeat
-    the last.
-    """
-    wide = [int(chunk.total_uncompressed_size) for chunk in _chunks(metadata, group) if PREFIXED in chunk.encodings]
-    return max(1, min(ROWS_IN_A_GROUP, TEXT_AT_A_TIME // max([1, *wide])))
 
 
 @dataclass

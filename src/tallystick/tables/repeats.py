@@ -43,7 +43,15 @@ def with_summaries(frame: Frame, party: PartyFile, alignment: AlignmentConfig) -
     for column, statistic in pairs:
         name = column if len(repeats.aggregate[column]) == 1 else f"{column}_{statistic}"
         _require_free(name, frame, summaries, replaced=repeats.aggregate)
-        summaries[name] = _spread(_made_of(_values(frame, column, statistic), rows, statistic), key, name)
+        # A value for each key from its rows in their order
+        values = require_column(frame, column, use="repeats.aggregate")
+        if statistic in _OF_NUMBERS and not (values.dtype.is_numeric() or values.dtype == pl.Boolean):
+            raise DataError(
+                f"repeats.aggregate.{column}: {statistic} is for numbers, and the column has type {values.dtype}; "
+                "take min, max, count, distinct, first or last"
+            )
+        table = rows.select("key", value=values.gather(rows.get_column("row")))
+        summaries[name] = _spread(table.group_by("key", maintain_order=True).agg(_MADE[statistic](pl.col("value"))), key, name)
     if repeats.count is not None:
         _require_free(repeats.count, frame, summaries)
         summaries[repeats.count] = _spread(rows.group_by("key").agg(pl.len().alias("value")), key, repeats.count)
@@ -52,22 +60,6 @@ def with_summaries(frame: Frame, party: PartyFile, alignment: AlignmentConfig) -
     if isinstance(frame, pl.DataFrame):
         return frame.select(untouched).hstack(columns)
     return frame.beside(untouched, columns)
-
-
-def _values(frame: Frame, column: str, statistic: Statistic) -> pl.Series:
-    values = require_column(frame, column, use="repeats.aggregate")
-    if statistic in _OF_NUMBERS and not (values.dtype.is_numeric() or values.dtype == pl.Boolean):
-        raise DataError(
-            f"repeats.aggregate.{column}: {statistic} is for numbers, and the column has type {values.dtype}; "
-            "take min, max, count, distinct, first or last"
-        )
-    return values
-
-
-def _made_of(values: pl.Series, rows: pl.DataFrame, statistic: Statistic) -> pl.DataFrame:
-    """Compute a value for each key from its rows in their order."""
-    table = rows.select("key", value=values.gather(rows.get_column("row")))
-    return table.group_by("key", maintain_order=True).agg(_MADE[statistic](pl.col("value")))
 
 
 def _spread(of_key: pl.DataFrame, key: pl.Series, name: str) -> pl.Series:

@@ -178,7 +178,14 @@ def _files(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
     if path.is_dir():
-        _refuse_iceberg(path)
+        # Refuse an Iceberg table's folder, and its data files without the table: some of these may be of rows that were deleted
+        for place in (path, path.parent):
+            if any((place / "metadata").glob("*.metadata.json")):
+                raise DataError(
+                    f"{path}: is {'of ' if place != path else ''}an Iceberg table, which is not read here; have its engine "
+                    "export it as Parquet, or DuckDB: "
+                    "INSTALL iceberg; LOAD iceberg; COPY (FROM iceberg_scan('...')) TO 'rows.parquet'"
+                )
         files = [each for each in path.iterdir() if not each.name.startswith((".", "_")) and _ending(each)]
         if not files:
             raise DataError(f"{path}: the folder holds no file that ends in {', '.join(TABLE_SUFFIXES)}")
@@ -190,17 +197,6 @@ def _files(path: Path) -> list[Path]:
         if not files:
             raise DataError(f"{path}: there is no such file; check table.path, or the option that names it")
     return sorted(files)
-
-
-def _refuse_iceberg(folder: Path) -> None:
-    """Refuse an Iceberg table's folder, and its data files without the table: some of these may be of rows that were deleted."""
-    for place in (folder, folder.parent):
-        if any((place / "metadata").glob("*.metadata.json")):
-            raise DataError(
-                f"{folder}: is {'of ' if place != folder else ''}an Iceberg table, which is not read here; have its engine "
-                "export it as Parquet, or DuckDB: "
-                "INSTALL iceberg; LOAD iceberg; COPY (FROM iceberg_scan('...')) TO 'rows.parquet'"
-            )
 
 
 def _ending(path: TableFile) -> str | None:

@@ -31,7 +31,11 @@ def as_text(column: pl.Series) -> pl.Series:
     """
     kind = column.dtype
     if kind.is_float():
-        text = _float_text(column)
+        finite = column.cast(pl.Float64).set(~column.is_finite().fill_null(False), None)
+        # Below 2^63 a whole number is spelt in full; other numbers have the shortest spelling that reads back the same.
+        whole = (finite == finite.round()) & (finite.abs() < 9.2e18)
+        spelt = finite.set(~whole.fill_null(False), None).cast(pl.Int64).cast(pl.String)
+        text = spelt.zip_with(whole.fill_null(False), column.set(~column.is_finite().fill_null(False), None).cast(pl.String))
     elif isinstance(kind, pl.Datetime):
         moved = column.dt.convert_time_zone("UTC") if kind.time_zone else column
         text = moved.dt.strftime("%Y-%m-%dT%H:%M:%S%.f").str.strip_suffix("T00:00:00")
@@ -141,11 +145,3 @@ def rows_listed(rows: pl.Series, *, limit: int = 5) -> str:
     row_numbers = rows.fill_null(False).arg_true()
     numbers = ", ".join(str(row) for row in row_numbers.head(limit))
     return f"{len(row_numbers)} (row {numbers}{', ...' if len(row_numbers) > limit else ''}, counted from 0)"
-
-
-def _float_text(column: pl.Series) -> pl.Series:
-    finite = column.cast(pl.Float64).set(~column.is_finite().fill_null(False), None)
-    # Below 2^63 a whole number is spelt in full; other numbers have the shortest spelling that reads back the same.
-    whole = (finite == finite.round()) & (finite.abs() < 9.2e18)
-    spelt = finite.set(~whole.fill_null(False), None).cast(pl.Int64).cast(pl.String)
-    return spelt.zip_with(whole.fill_null(False), column.set(~column.is_finite().fill_null(False), None).cast(pl.String))

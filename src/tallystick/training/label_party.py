@@ -180,7 +180,18 @@ def _compare(
             run.store.save_best(model, step=state.step, improved=improved, before=best_step)
         state.best_fitted = objective.fitted()
     if started is not None:
-        _end_epoch(state, run, seconds=time.monotonic() - started)
+        # Note the epoch, and whether patience is at its end
+        record = {
+            "epoch": state.epoch,
+            "train_loss": state.loss_sum / run.rows(state.epoch),
+            "seconds": time.monotonic() - started,
+        }
+        if state.epoch_loss is not None:
+            record["validation_loss"] = state.epoch_loss
+        state.history.append(record)
+        state.epochs_since_best = 0 if state.best_epoch == state.epoch else state.epochs_since_best + 1
+        state.stopped = run.training.patience is not None and state.epochs_since_best >= run.training.patience
+        state.epoch, state.loss_sum, state.epoch_loss = state.epoch + 1, 0.0, None
     if improved or started is not None:
         run.store.save(state, model, updates)
     better = tuple(number in improved for number in range(networks_in(model)))
@@ -276,17 +287,6 @@ def _improved(state: TrainingState, losses: ValidationLosses | None, networks: i
     if improved:
         state.best_step, state.network_losses = state.step, list(map(min, losses.each, before)) if compared else []
     return improved
-
-
-def _end_epoch(state: TrainingState, run: TrainingRun, *, seconds: float) -> None:
-    """Note the epoch, and whether patience is at its end."""
-    record = {"epoch": state.epoch, "train_loss": state.loss_sum / run.rows(state.epoch), "seconds": seconds}
-    if state.epoch_loss is not None:
-        record["validation_loss"] = state.epoch_loss
-    state.history.append(record)
-    state.epochs_since_best = 0 if state.best_epoch == state.epoch else state.epochs_since_best + 1
-    state.stopped = run.training.patience is not None and state.epochs_since_best >= run.training.patience
-    state.epoch, state.loss_sum, state.epoch_loss = state.epoch + 1, 0.0, None
 
 
 def _refuse_divergence(state: TrainingState, validation_loss: float | None) -> None:

@@ -409,7 +409,9 @@ def _put_together(over: Mapping[int, Outcome], tried: Sequence[Candidate], metri
             continue
         summed.tallies[which].add(outcome, metric)
         if which == 0:
-            summed.local_baseline += _local_baseline(outcome, metric)
+            own = outcome.local_baseline.get(metric)
+            if own is not None and own["value"] is not None:
+                summed.local_baseline.append(_within(own["value"], own["low"], own["high"]))
         if number == 0:
             summed.columns_not_measured = [line for audit in outcome.sections.features for line in audit.not_measured]
             summed.leakage = outcome.label_audit
@@ -448,11 +450,6 @@ class _Pace:
 def _counted(seeds: Sequence[int]) -> str:
     fewest, most = min(seeds, default=0), max(seeds, default=0)
     return f"{fewest} to {most} seeds" if fewest < most else f"{most} seed{'' if most == 1 else 's'}"
-
-
-def _local_baseline(result: results.Result, metric: str) -> list[tuple[float, float, float]]:
-    own = result.local_baseline.get(metric)
-    return [_within(own["value"], own["low"], own["high"])] if own is not None and own["value"] is not None else []
 
 
 def _summary(contract: Contract, partner: SimulatedPartner, seeds: Sequence[int]) -> str:

@@ -56,7 +56,9 @@ class TransferReceiver:
     def next_transfers(self, choices_B: Bits) -> tuple[Words, Words]:
         """Give what to send (G, W), and the chosen pads (B, 2)."""
         sum_GW, secret_TW = _summed(self._streams.next_words(len(choices_B)))
-        sum_GW ^= _packed(choices_B)
+        packed = np.zeros(8 * words_of(len(choices_B)), dtype=np.uint8)
+        packed[: -(-len(choices_B) // 8)] = np.packbits(choices_B, bitorder="little")
+        sum_GW ^= packed.view("<u8")
         return sum_GW, self._hash.next_key(turned(secret_TW)[: len(choices_B)].view("<u8"))[0]
 
 
@@ -127,12 +129,6 @@ def _summed(streams: Words) -> tuple[Words, Words]:
         np.bitwise_xor.reduce(with_bit, axis=1, out=sums_TW[:, bit])
         rows_GLW = rows_GLW[:, : 1 << bit] ^ with_bit
     return rows_GLW[:, 0].copy(), sums_TW.reshape(TRANSFERS, -1)
-
-
-def _packed(choices_B: Bits) -> Words:
-    packed = np.zeros(8 * words_of(len(choices_B)), dtype=np.uint8)
-    packed[: -(-len(choices_B) // 8)] = np.packbits(choices_B, bitorder="little")
-    return packed.view("<u8")
 
 
 class _Hash:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tallystick.attacks.feature_inference.inputs import Targets
 from tallystick.attacks.feature_inference.marginals import at_ranks
-from tallystick.attacks.feature_inference.view import FeatureView, Marginals, Reconstruction
+from tallystick.attacks.feature_inference.view import FeatureView, Reconstruction
 from tallystick.attacks.kernels import averaged_kernel_ridge
 from tallystick.attacks.matrix import k_means, principal_components
 from tallystick.errors import ConfigError, DataError
@@ -45,7 +45,18 @@ class ShuffledColumnsAttack:
             return self._by_known_rows(view, left_NCD)
         if view.marginals is None:
             raise DataError("feature attack: neither a row is known nor how columns are distributed")
-        return _by_marginals(view.marginals, left_NCD, generator)
+        numeric = view.marginals.quantile_QF.shape[1]
+        lefts = left_NCD.unbind(dim=1)
+        numbers = [_ranked(left_ND, quantile_Q) for left_ND, quantile_Q in zip(lefts, view.marginals.quantile_QF.T, strict=False)]
+        codes = [
+            _clustered(left_ND, share_C, generator)
+            for left_ND, share_C in zip(lefts[numeric:], view.marginals.shares, strict=True)
+        ]
+        none_N0 = left_NCD[:, :0, 0]
+        return Reconstruction(
+            numeric_NF=torch.stack(numbers, dim=1) if numbers else none_N0,
+            categorical_NG=torch.stack(codes, dim=1) if codes else none_N0.long(),
+        )
 
     def _by_known_rows(self, view: FeatureView, left_NCD: Tensor) -> Reconstruction:
         fit_targets = Targets.of(view.columns_K)
@@ -54,28 +65,12 @@ class ShuffledColumnsAttack:
         targets = [*torch.split(numbers_KF, 1, dim=1), *codes]
         guesses = []
         for left_ND, y_KT in zip(left_NCD.unbind(dim=1), targets, strict=True):
-            z_NP = _components(left_ND)
+            # The first principal components, greatest first, each of its own deviation
+            z_NP = principal_components(left_ND, min(8, left_ND.shape[1])).flip(1)
             widths = sorted({min(width, z_NP.shape[1]) for width in (1, 2, 4, 8)})
             known_KP = z_NP[view.known_K]
             guesses.append(averaged_kernel_ridge(known_KP, y_KT, z_NP, widths=widths, bandwidths=self.bandwidths).T)
         return fit_targets.reconstruction(torch.cat(guesses, dim=1) + mean_T)
-
-
-def _components(left_ND: Tensor) -> Tensor:
-    """Compute the first principal components, greatest first, each of its own deviation."""
-    return principal_components(left_ND, min(8, left_ND.shape[1])).flip(1)
-
-
-def _by_marginals(marginals: Marginals, left_NCD: Tensor, generator: torch.Generator) -> Reconstruction:
-    numeric = marginals.quantile_QF.shape[1]
-    lefts = left_NCD.unbind(dim=1)
-    numbers = [_ranked(left_ND, quantile_Q) for left_ND, quantile_Q in zip(lefts, marginals.quantile_QF.T, strict=False)]
-    codes = [_clustered(left_ND, share_C, generator) for left_ND, share_C in zip(lefts[numeric:], marginals.shares, strict=True)]
-    none_N0 = left_NCD[:, :0, 0]
-    return Reconstruction(
-        numeric_NF=torch.stack(numbers, dim=1) if numbers else none_N0,
-        categorical_NG=torch.stack(codes, dim=1) if codes else none_N0.long(),
-    )
 
 
 def upward(left_NCD: Tensor, numeric_NF: Tensor) -> Tensor:

@@ -174,7 +174,12 @@ class AttackPlan:
         groups: int = 1,
     ) -> "AttackPlan":
         """Choose the rows that are attacked, and those that are known; raises what ``evaluate_feature_inference`` does."""
-        _check(draws, len(sent.last_BD), len(columns))
+        embedded = len(sent.last_BD)
+        rows = len(columns)
+        if draws < 1:
+            raise ConfigError(f"feature inference: draws={draws}; expected at least 1")
+        if embedded != rows:
+            raise DataError(f"feature inference: embeddings of {embedded} rows, but columns of {rows}")
         known_draws = known if isinstance(known, Mapping) else draws_of_known(len(columns), known=known, draws=draws, seed=seed)
         rows_C = torch.arange(len(columns)) if known_draws is known else attacked_rows(len(columns))
         return cls(
@@ -252,7 +257,12 @@ class AttackPlan:
         planned = self._planned(all_rows, 0, view, columns, everything_N, seed=self.seed)
         missing: dict[str, str] = {}
         by_others = {name: row for name, row in attacks.items() if row.from_others}
-        others_O, rest_N = _other_people(len(columns), seed=self.seed)
+        # Which rows play other people, whom the attacker knows and nobody sent, and which are left
+        rows = len(columns)
+        order = torch.from_numpy(np.random.default_rng([self.seed, 11]).permutation(rows))
+        count = min(OTHERS, rows // 2)
+        others_O = order[:count].sort().values
+        rest_N = order[count:].sort().values
         if by_others and len(others_O) < LEAST_PEOPLE:
             missing["other people"] = (
                 f"{', '.join(by_others)}: half of {len(columns)} rows play other people; {LEAST_PEOPLE} of these are needed"
@@ -271,7 +281,9 @@ class AttackPlan:
             return _Round(known=count, reason=reason)
         planned: list[PlannedAttack] = []
         for draw, known_K in enumerate(self.told[count]):
-            rest_N = _others(known_K, len(self.columns))
+            other_N = torch.ones(len(self.columns), dtype=torch.bool)
+            other_N[known_K] = False
+            rest_N = other_N.nonzero().flatten()
             view = view_of(known_K=known_K, columns_K=self.columns.rows(known_K))
             planned += self._planned(attacks, count, view, self.columns.rows(rest_N), rest_N, seed=self.seed + draw)
         return _Round(known=count, attacks=planned)
@@ -300,13 +312,6 @@ class AttackPlan:
             )
             for name, row in attacks.items()
         ]
-
-
-def _check(draws: int, embedded: int, rows: int) -> None:
-    if draws < 1:
-        raise ConfigError(f"feature inference: draws={draws}; expected at least 1")
-    if embedded != rows:
-        raise DataError(f"feature inference: embeddings of {embedded} rows, but columns of {rows}")
 
 
 def _cannot(count: int, columns: ColumnValues) -> str:
@@ -340,19 +345,6 @@ def _among(first: FirstBatch, chosen: Tensor) -> FirstBatch | None:
     place_N[chosen] = torch.arange(len(chosen))
     (place_K,) = (place_N[first.rows_B] >= 0).nonzero(as_tuple=True)
     return replace(first, rows_B=place_N[first.rows_B[place_K]], cut_BD=first.cut_BD[place_K]) if len(place_K) else None
-
-
-def _other_people(rows: int, *, seed: int) -> tuple[Tensor, Tensor]:
-    """Return which rows play other people, whom the attacker knows and nobody sent, and which are left."""
-    order = torch.from_numpy(np.random.default_rng([seed, 11]).permutation(rows))
-    count = min(OTHERS, rows // 2)
-    return order[:count].sort().values, order[count:].sort().values
-
-
-def _others(known_K: Tensor, rows: int) -> Tensor:
-    other_N = torch.ones(rows, dtype=torch.bool)
-    other_N[known_K] = False
-    return other_N.nonzero().flatten()
 
 
 class _Tally:

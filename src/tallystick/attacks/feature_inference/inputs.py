@@ -94,20 +94,16 @@ def inputs(view: FeatureView, reads: Reads, *, own_columns: bool) -> Tensor:
     All rows serve for it, known or not. A column that hardly varies becomes 0. Of the course these are components (``course``).
     """
     if (reads, own_columns) not in view.scaled:
-        view.scaled[reads, own_columns] = _scaled(view, reads, own_columns=own_columns)
+        every = {"last": [view.last_ND], "mean": [view.mean_ND], "looks": [view.looks_NE], "all": [view.mean_ND, view.looks_NE]}
+        parts = [course(view)] if reads == "course" else every[reads]
+        if own_columns and view.own_NA is not None:
+            parts = [*parts, view.own_NA]
+        x_ND = torch.cat([part.double() for part in parts], dim=1)
+        centred_ND = x_ND - x_ND.mean(dim=0)
+        deviation_D = centred_ND.square().mean(dim=0).sqrt()
+        flat_D = deviation_D <= 1e-6 * deviation_D.max().clamp(min=torch.finfo(torch.float64).tiny)
+        view.scaled[reads, own_columns] = (centred_ND / deviation_D.masked_fill(flat_D, torch.inf)).clamp_(-10, 10)
     return view.scaled[reads, own_columns]
-
-
-def _scaled(view: FeatureView, reads: Reads, *, own_columns: bool) -> Tensor:
-    every = {"last": [view.last_ND], "mean": [view.mean_ND], "looks": [view.looks_NE], "all": [view.mean_ND, view.looks_NE]}
-    parts = [course(view)] if reads == "course" else every[reads]
-    if own_columns and view.own_NA is not None:
-        parts = [*parts, view.own_NA]
-    x_ND = torch.cat([part.double() for part in parts], dim=1)
-    centred_ND = x_ND - x_ND.mean(dim=0)
-    deviation_D = centred_ND.square().mean(dim=0).sqrt()
-    flat_D = deviation_D <= 1e-6 * deviation_D.max().clamp(min=torch.finfo(torch.float64).tiny)
-    return (centred_ND / deviation_D.masked_fill(flat_D, torch.inf)).clamp_(-10, 10)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -46,7 +46,9 @@ class InversionNetwork:
         """Guess every row's columns; ``generator`` draws the first weights, and the batches where there are more rows."""
         x_ND = inputs(view, self.reads, own_columns=self.own_columns).float()
         targets = Targets.of(view.columns_K)
-        mean_F, deviation_F = _scale(view.columns_K.numeric_NF)
+        mean_F = view.columns_K.numeric_NF.float().mean(dim=0)
+        deviation_F = (view.columns_K.numeric_NF.float() - mean_F).square().mean(dim=0).sqrt()
+        deviation_F = torch.where(deviation_F > 0, deviation_F, 1.0)
         outputs = nn.Linear(self.hidden, targets.y_KT.shape[1])
         network = nn.Sequential(nn.Linear(x_ND.shape[1], self.hidden), nn.ReLU(), outputs)
         with torch.no_grad():
@@ -67,12 +69,6 @@ class InversionNetwork:
             reconstruction = targets.reconstruction(network(x_ND).double())
         numeric_NF = reconstruction.numeric_NF * deviation_F.double() + mean_F.double()
         return replace(reconstruction, numeric_NF=numeric_NF)
-
-
-def _scale(numeric_KF: Tensor) -> tuple[Tensor, Tensor]:
-    mean_F = numeric_KF.float().mean(dim=0)
-    deviation_F = (numeric_KF.float() - mean_F).square().mean(dim=0).sqrt()
-    return mean_F, torch.where(deviation_F > 0, deviation_F, 1.0)
 
 
 class _Loss:

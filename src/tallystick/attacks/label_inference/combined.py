@@ -3,7 +3,6 @@
 Shapes: N rows seen, P parts, F inputs of the model, D cut width.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -46,51 +45,38 @@ class CombinedAttack:
         binary_only(view, "combined attack", "completion or clusters")
         rows, grad_ND = observations(view, "cut_gradient")
         scores = [part(view, generator=torch.Generator().manual_seed(generator.initial_seed())) for part in self.parts]
-        part_NP = _side_by_side(scores, rows, view.rows)
+        # Each part's scores of these rows side by side, less the part's mean: 0 for a row that it does not score
+        columns = []
+        for score in scores:
+            by_row = torch.zeros(view.rows, dtype=torch.float64)
+            value = torch.cat(score.values).double()
+            by_row[torch.cat(score.rows)] = value - value.mean()
+            columns.append(by_row[rows])
+        part_NP = torch.stack(columns, dim=1)
         part_NP = part_NP[:, (part_NP != part_NP[:1]).any(dim=0)]  # one that tells rows apart
         if not part_NP.shape[1]:
             return whole_run(view, rows, torch.zeros(len(rows)))
-        together_N = _together(part_NP)
+        # The parts' ranks together, weighed by how much they have in common
+        rank_NP = part_NP.argsort(dim=0, stable=True).argsort(dim=0).double()
+        equal = [torch.unique(part_N, return_inverse=True)[1] for part_N in part_NP.T]  # equal scores share their mean rank
+        for place, group_N in enumerate(equal):
+            count_G = torch.bincount(group_N).double()
+            mean_G = torch.zeros_like(count_G).index_add_(0, group_N, rank_NP[:, place]) / count_G
+            rank_NP[:, place] = mean_G[group_N]
+        x_NP = standardised(rank_NP)
+        weight_P = torch.linalg.eigh(x_NP.T @ x_NP).eigenvectors[:, -1]
+        together_N: Tensor = x_NP @ (weight_P if float(weight_P.sum()) >= 0 else -weight_P)
         inputs = [part_NP, principal_components(grad_ND, GRADIENTS)]
         if self.embeddings:
             inputs.append(principal_components(observations(view, "cut_embedding")[1], EMBEDDINGS))
         x_NF = standardised(torch.cat(inputs, dim=1))
-        return whole_run(view, rows, _self_trained(x_NF, together_N, _rarer_share(part_NP), generator))
-
-
-def _side_by_side(scores: Sequence[Scores], rows_N: Tensor, most: int) -> Tensor:
-    """Put each part's scores of these rows side by side, less the part's mean: 0 for a row that it does not score."""
-    columns = []
-    for score in scores:
-        by_row = torch.zeros(most, dtype=torch.float64)
-        value = torch.cat(score.values).double()
-        by_row[torch.cat(score.rows)] = value - value.mean()
-        columns.append(by_row[rows_N])
-    return torch.stack(columns, dim=1)
-
-
-def _together(part_NP: Tensor) -> Tensor:
-    """Combine the parts' ranks, weighed by how much they have in common."""
-    rank_NP = part_NP.argsort(dim=0, stable=True).argsort(dim=0).double()
-    equal = [torch.unique(part_N, return_inverse=True)[1] for part_N in part_NP.T]  # equal scores share their mean rank
-    for place, group_N in enumerate(equal):
-        count_G = torch.bincount(group_N).double()
-        mean_G = torch.zeros_like(count_G).index_add_(0, group_N, rank_NP[:, place]) / count_G
-        rank_NP[:, place] = mean_G[group_N]
-    x_NP = standardised(rank_NP)
-    weight_P = torch.linalg.eigh(x_NP.T @ x_NP).eigenvectors[:, -1]
-    together_N: Tensor = x_NP @ (weight_P if float(weight_P.sum()) >= 0 else -weight_P)
-    return together_N
-
-
-def _rarer_share(part_NP: Tensor) -> float:
-    """Return the median over the parts of the share of rows in the smaller one of two clusters of scores."""
-    shares = []
-    for part_N in part_NP.T:
-        cut = two_means_cut(part_N)
-        above = 0.5 if cut is None else float((part_N > cut).double().mean())
-        shares.append(min(above, 1 - above))
-    return float(torch.tensor(shares).median())
+        # The median over the parts of the share of rows in the smaller one of two clusters of scores
+        shares = []
+        for part_N in part_NP.T:
+            cut = two_means_cut(part_N)
+            above = 0.5 if cut is None else float((part_N > cut).double().mean())
+            shares.append(min(above, 1 - above))
+        return whole_run(view, rows, _self_trained(x_NF, together_N, float(torch.tensor(shares).median()), generator))
 
 
 def _self_trained(x_NF: Tensor, score_N: Tensor, share: float, generator: torch.Generator) -> Tensor:

@@ -100,7 +100,22 @@ class LabelInferenceEvaluation:
 
     def usable(self) -> dict[str, LabelInferenceAttack]:
         """List all attacks that can read this view and target."""
-        return _usable(self.stepwise[0])
+        view = self.stepwise[0]
+        recorded: set[Received] = set()
+        if any(step.received_BD.numel() for step in view.steps):
+            recorded.add("cut_gradient")
+        if any(step.sent_BD is not None for step in view.steps):
+            recorded.add("cut_embedding")
+        return {
+            name: row
+            for name, row in LABEL_INFERENCE_ATTACKS.items()
+            if row.reads in recorded
+            and row.allows(view.classes)
+            and (not row.with_embeddings or "cut_embedding" in recorded)
+            and (not row.from_start or view.start is not None)
+            and (not row.from_flip or view.flip is not None)
+            and (not row.with_model or view.own_model is not None)
+        }
 
 
 def _compact(view: View, labels_N: Tensor, classes: int) -> tuple[View, Tensor]:
@@ -126,24 +141,6 @@ def _with_clean_hints(view: View, clean: Sequence[Tensor] | None) -> View:
         )
     hints = [clean_BD[label_B >= 0] for clean_BD, label_B in zip(clean, view.known_labels, strict=True)]
     return replace(view, clean_hints=tuple(hints))
-
-
-def _usable(view: View) -> dict[str, LabelInferenceAttack]:
-    recorded: set[Received] = set()
-    if any(step.received_BD.numel() for step in view.steps):
-        recorded.add("cut_gradient")
-    if any(step.sent_BD is not None for step in view.steps):
-        recorded.add("cut_embedding")
-    return {
-        name: row
-        for name, row in LABEL_INFERENCE_ATTACKS.items()
-        if row.reads in recorded
-        and row.allows(view.classes)
-        and (not row.with_embeddings or "cut_embedding" in recorded)
-        and (not row.from_start or view.start is not None)
-        and (not row.from_flip or view.flip is not None)
-        and (not row.with_model or view.own_model is not None)
-    }
 
 
 def _checked(labels_N: Tensor, view: View, classes: int) -> Tensor:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor
 
 from tallystick.attacks.kernels import kernel_ridge
 from tallystick.attacks.label_inference.first_steps import embeddings, later_gradients
@@ -42,7 +41,14 @@ class FewNumbers:
         """
         if view.classes:
             raise ConfigError(f"few numbers: the target has {view.classes} classes; use completion")
-        rows_N, x_NF = _inputs(view, self.reads)
+        # The rows that have all of it, in order, and what is read of each; float64
+        parts = [embeddings(view)] if self.reads != "gradient" else []
+        parts += [later_gradients(view)] if self.reads != "embedding" else []
+        rows_N = parts[0][0]
+        for others_N, _ in parts[1:]:
+            rows_N = rows_N[torch.isin(rows_N, others_N)]
+        parts_of_rows = [x_NF[torch.searchsorted(of_N, rows_N)].double() for of_N, x_NF in parts]
+        x_NF = torch.cat(parts_of_rows, dim=1)
         number_N = view.known_numbers[rows_N] if view.known_numbers is not None else torch.full((len(rows_N),), torch.nan)
         known_N = ~number_N.isnan()
         if int(known_N.sum()) < LEAST_KNOWN:
@@ -51,14 +57,3 @@ class FewNumbers:
         target_K = number_N[known_N].double()
         guess_N = kernel_ridge(z_NP[known_N], (target_K - target_K.mean())[:, None], z_NP[~known_N], bandwidths=BANDWIDTHS)[0]
         return Scores(rows=(rows_N[~known_N],), values=(guess_N,))
-
-
-def _inputs(view: View, reads: Literal["embedding", "gradient", "both"]) -> tuple[Tensor, Tensor]:
-    """Return the rows that have all of it, in order, and what is read of each; float64."""
-    parts = [embeddings(view)] if reads != "gradient" else []
-    parts += [later_gradients(view)] if reads != "embedding" else []
-    rows_N = parts[0][0]
-    for others_N, _ in parts[1:]:
-        rows_N = rows_N[torch.isin(rows_N, others_N)]
-    parts_of_rows = [x_NF[torch.searchsorted(of_N, rows_N)].double() for of_N, x_NF in parts]
-    return rows_N, torch.cat(parts_of_rows, dim=1)

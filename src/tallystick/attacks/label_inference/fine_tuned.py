@@ -64,27 +64,23 @@ class FineTunedCompletion:
         label_N = known_rows(view)[rows]
         known_rows_T, untold = rows[label_N >= 0], rows[label_N < 0]
         model = copy.deepcopy(view.own_model)
-        head = self._head(model, known_rows_T, label_N[label_N >= 0], view.classes)
+        # Fit a linear head to the known rows on the model as it is
+        model.train(False)
+        with torch.no_grad():
+            cut_TD = model(known_rows_T).double()
+        if not bool(torch.isfinite(cut_TD).all()):
+            raise DataError("fine-tuned completion: the model gives embeddings that are NaN or infinite; training diverged")
+        linear = fit_linear(cut_TD, label_N[label_N >= 0], view.classes, penalty=0.1)
+        head = nn.Linear(*linear.weight_DO.shape)
+        with torch.no_grad():
+            head.weight.copy_(linear.weight_DO.T)
+            head.bias.copy_(linear.bias_O)
         if len(known_rows_T) and len(untold):
             self._train(model, head, known_rows_T, label_N[label_N >= 0], untold, view.classes, generator)
         with torch.no_grad():
             model.train(False)
             logits = torch.cat([head(model(part)) for part in rows.split(CHUNK)])
         return whole_run(view, rows, log_odds(logits.double()))
-
-    def _head(self, model: nn.Module, told: Tensor, label_T: Tensor, classes: int) -> nn.Linear:
-        """Fit a linear head to the known rows on the model as it is."""
-        model.train(False)
-        with torch.no_grad():
-            cut_TD = model(told).double()
-        if not bool(torch.isfinite(cut_TD).all()):
-            raise DataError("fine-tuned completion: the model gives embeddings that are NaN or infinite; training diverged")
-        linear = fit_linear(cut_TD, label_T, classes, penalty=0.1)
-        head = nn.Linear(*linear.weight_DO.shape)
-        with torch.no_grad():
-            head.weight.copy_(linear.weight_DO.T)
-            head.bias.copy_(linear.bias_O)
-        return head
 
     def _train(
         self,

@@ -58,7 +58,14 @@ class FirstSteps:
         """
         if view.classes:
             raise ConfigError(f"first steps: the target has {view.classes} classes, and numbers are ranked; use direction")
-        rows_K, target_K = self._first(view)
+        # The first steps' rows and what stands for their targets, of one scale in every step; the longer tail is high
+        first = replace(view.epoch(view.epochs[0]), known_labels=None, clean_hints=None)
+        steps = first.steps[: self.steps]
+        along = [along_B for along_B, _ in _turned(replace(first, steps=steps))]
+        target_K = torch.cat([_scaled(along_B) for along_B in along])
+        tail = float(target_K.pow(3).mean())
+        rows_K = torch.cat([step.rows_B for step in steps])
+        target_K = -target_K if tail < 0 else target_K
         if self.of == "first":
             return Scores(rows=(rows_K,), values=(target_K,))
         rows_N, x_NF = embeddings(view) if self.of == "embedding" else later_gradients(view)
@@ -73,15 +80,6 @@ class FirstSteps:
         centred_K1 = (target_K - target_K.mean())[:, None]
         guess_N = kernel_ridge(x_KF, centred_K1, x_NF[other_N], bandwidths=BANDWIDTHS)[0]
         return Scores(rows=(rows_N[other_N],), values=(guess_N,))
-
-    def _first(self, view: View) -> tuple[Tensor, Tensor]:
-        """Return the first steps' rows and what stands for their targets, of one scale in every step; the longer tail is high."""
-        first = replace(view.epoch(view.epochs[0]), known_labels=None, clean_hints=None)
-        steps = first.steps[: self.steps]
-        along = [along_B for along_B, _ in _turned(replace(first, steps=steps))]
-        target_K = torch.cat([_scaled(along_B) for along_B in along])
-        tail = float(target_K.pow(3).mean())
-        return torch.cat([step.rows_B for step in steps]), -target_K if tail < 0 else target_K
 
 
 def _scaled(along_B: Tensor) -> Tensor:

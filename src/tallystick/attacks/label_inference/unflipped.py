@@ -63,7 +63,17 @@ class UnflippedAttack:
             replaced_N, parts = side_N > 0, [rescaled(towards_ND)]
         else:
             drawn_alike = torch.Generator().manual_seed(generator.initial_seed())
-            rows, score_N = _mean_scores(self.reader(view, generator=drawn_alike), view)
+            # The rows that were scored, in order, and of each its mean score, every group's centred and of one deviation
+            scores = self.reader(view, generator=drawn_alike)
+            sum_N, count_N = torch.zeros(view.rows, dtype=torch.float64), torch.zeros(view.rows, dtype=torch.float64)
+            for rows_B, score_B in zip(scores.rows, scores.values, strict=True):
+                if not bool(torch.isfinite(score_B).all()):
+                    raise DataError("un-flipped attack: a score was NaN or infinite; training diverged or the record is damaged")
+                if len(rows_B):
+                    sum_N.index_add_(0, rows_B, rescaled(score_B))
+                    count_N[rows_B] += 1
+            rows = torch.nonzero(count_N).squeeze(1)
+            score_N = sum_N[rows] / count_N[rows]
             cut = two_means_cut(score_N)
             if cut is None:  # it tells no row from another: there is nothing to un-flip
                 return whole_run(view, rows, torch.zeros(len(rows)))
@@ -71,38 +81,19 @@ class UnflippedAttack:
         parts.append(rescaled(cut_ND[torch.searchsorted(seen_rows, rows)]))
         if view.own_NA is not None:
             parts.append(rescaled(view.own_NA[rows]))
-        chance_N = self._predicted(torch.cat(parts, dim=1), replaced_N.long(), generator)
-        true_N = ((chance_N - view.flip) / (1 - 2 * view.flip)).clamp(LEAST_CHANCE, 1 - LEAST_CHANCE)
-        epsilon = log((1 - view.flip) / view.flip)
-        return whole_run(view, rows, true_N.logit() + torch.where(replaced_N, epsilon, -epsilon))
-
-    def _predicted(self, x_NF: Tensor, replaced_N: Tensor, generator: torch.Generator) -> Tensor:
-        """Predict each row's chance of a replaced label of 1, by a head that other folds' rows fitted."""
+        # Predict each row's chance of a replaced label of 1, by a head that other folds' rows fitted
+        x_NF = torch.cat(parts, dim=1)
         fold_N = torch.randint(FOLDS, (len(x_NF),), generator=generator)
         chance_N = torch.zeros(len(x_NF), dtype=torch.float64)
         for fold in range(FOLDS):
             here_N = fold_N == fold
             rest = torch.nonzero(~here_N).squeeze(1)
             some = rest[torch.randperm(len(rest), generator=generator)[: self.most]]
-            head = fit_linear(x_NF[some], replaced_N[some], 2, penalty=self.penalty)
+            head = fit_linear(x_NF[some], replaced_N.long()[some], 2, penalty=self.penalty)
             chance_N[here_N] = head(x_NF[here_N]).sigmoid()
-        return chance_N
-
-
-def _mean_scores(scores: Scores, view: View) -> tuple[Tensor, Tensor]:
-    """Give the rows that were scored, in order, and of each its mean score, every group's centred and of one deviation.
-
-    Raises DataError for a score that is not finite.
-    """
-    sum_N, count_N = torch.zeros(view.rows, dtype=torch.float64), torch.zeros(view.rows, dtype=torch.float64)
-    for rows_B, score_B in zip(scores.rows, scores.values, strict=True):
-        if not bool(torch.isfinite(score_B).all()):
-            raise DataError("un-flipped attack: a score was NaN or infinite; training diverged or the record is damaged")
-        if len(rows_B):
-            sum_N.index_add_(0, rows_B, rescaled(score_B))
-            count_N[rows_B] += 1
-    rows = torch.nonzero(count_N).squeeze(1)
-    return rows, sum_N[rows] / count_N[rows]
+        true_N = ((chance_N - view.flip) / (1 - 2 * view.flip)).clamp(LEAST_CHANCE, 1 - LEAST_CHANCE)
+        epsilon = log((1 - view.flip) / view.flip)
+        return whole_run(view, rows, true_N.logit() + torch.where(replaced_N, epsilon, -epsilon))
 
 
 def _sides(view: View) -> tuple[Tensor, Tensor, Tensor]:

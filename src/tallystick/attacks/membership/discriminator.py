@@ -52,19 +52,10 @@ class LearnedDiscriminator:
         sum_N, count_N = torch.zeros(view.rows, dtype=torch.float64), torch.zeros(view.rows, dtype=torch.float64)
         if not (real.any() and synthetic.any()):
             return mean_over_run(view, sum_N, count_N)
-        network = self._learn(_observations(view, real), _observations(view, synthetic), generator)
-        with torch.no_grad():
-            for step in view.steps:
-                sum_N[step.rows_B] += network(observation(step)).squeeze(1).double()
-                count_N[step.rows_B] += 1
-        return mean_over_run(view, sum_N, count_N)
-
-    def unmet(self, view: View) -> str:  # noqa: ARG002
-        """Say that it needs rows to learn from."""
-        return "it learns from rows that the attacker knows, and there are too few to tell it some and to judge it by the others"
-
-    def _learn(self, real_SP: Tensor, synthetic_SP: Tensor, generator: torch.Generator) -> nn.Module:
-        samples = [x_SP[torch.randperm(len(x_SP), generator=generator)[: self.most]] for x_SP in (real_SP, synthetic_SP)]
+        samples = [
+            x_SP[torch.randperm(len(x_SP), generator=generator)[: self.most]]
+            for x_SP in (_observations(view, real), _observations(view, synthetic))
+        ]
         x_SP = torch.cat(samples)
         y_S = torch.cat([torch.ones(len(samples[0])), torch.zeros(len(samples[1]))])
         weight_S = torch.cat([torch.full((len(x),), 0.5 / len(x)) for x in samples])  # both classes count alike
@@ -77,7 +68,15 @@ class LearnedDiscriminator:
         for _ in range(self.steps):
             loss = binary_cross_entropy_with_logits(network(x_SP).squeeze(1), y_S, weight=weight_S, reduction="sum")
             optimizer.down(loss)
-        return network
+        with torch.no_grad():
+            for step in view.steps:
+                sum_N[step.rows_B] += network(observation(step)).squeeze(1).double()
+                count_N[step.rows_B] += 1
+        return mean_over_run(view, sum_N, count_N)
+
+    def unmet(self, view: View) -> str:  # noqa: ARG002
+        """Say that it needs rows to learn from."""
+        return "it learns from rows that the attacker knows, and there are too few to tell it some and to judge it by the others"
 
 
 def _observations(view: View, wanted_N: Tensor) -> Tensor:

@@ -46,21 +46,18 @@ class IdenticalEmbeddings:
         nearest: list[Tensor] = []
         for start in range(0, len(view.steps), self.pool):
             steps = view.steps[start : start + self.pool]
-            distance_N = self._nearest(
-                torch.cat([step.received_BD for step in steps]), torch.cat([step.rows_B for step in steps]), generator
-            )
+            x_ND = torch.cat([step.received_BD for step in steps])
+            rows_N = torch.cat([step.rows_B for step in steps])
+            least_N = torch.full((len(x_ND),), torch.inf)
+            direction_DP = torch.randn(x_ND.shape[1], self.projections, generator=generator)
+            for order_N in torch.argsort(x_ND @ direction_DP, dim=0).T:
+                for offset in range(1, min(self.reach, len(x_ND) - 1) + 1):
+                    one, other = order_N[:-offset], order_N[offset:]
+                    distance = torch.linalg.vector_norm(x_ND[one] - x_ND[other], dim=1)
+                    distance[rows_N[one] == rows_N[other]] = torch.inf  # a row seen twice is no copy of itself
+                    least_N[one] = torch.minimum(least_N[one], distance)
+                    least_N[other] = torch.minimum(least_N[other], distance)
+            greatest = least_N[least_N.isfinite()].max() if least_N.isfinite().any() else least_N.new_tensor(0.0)
+            distance_N = torch.where(least_N.isfinite(), least_N, greatest).double()
             nearest += torch.split(distance_N, [len(step.rows_B) for step in steps])
         return per_step(view, nearest)
-
-    def _nearest(self, x_ND: Tensor, rows_N: Tensor, generator: torch.Generator) -> Tensor:
-        least_N = torch.full((len(x_ND),), torch.inf)
-        direction_DP = torch.randn(x_ND.shape[1], self.projections, generator=generator)
-        for order_N in torch.argsort(x_ND @ direction_DP, dim=0).T:
-            for offset in range(1, min(self.reach, len(x_ND) - 1) + 1):
-                one, other = order_N[:-offset], order_N[offset:]
-                distance = torch.linalg.vector_norm(x_ND[one] - x_ND[other], dim=1)
-                distance[rows_N[one] == rows_N[other]] = torch.inf  # a row seen twice is no copy of itself
-                least_N[one] = torch.minimum(least_N[one], distance)
-                least_N[other] = torch.minimum(least_N[other], distance)
-        greatest = least_N[least_N.isfinite()].max() if least_N.isfinite().any() else least_N.new_tensor(0.0)
-        return torch.where(least_N.isfinite(), least_N, greatest).double()

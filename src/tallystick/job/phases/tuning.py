@@ -127,7 +127,11 @@ def tune_as_label_party(job: Job, keys: Keys, alignment: Alignment, *, run_id: s
             began, trial = time.monotonic(), trial_of(job, record.number, record.values)
             announce(record, over=False)
             dataset = encode_rows(trial, keys, alignment, trial.feature_channels)
-            agreement = shake_hands_label_party(trial.contract, _kept(trial, run_id), dict(_named(trial)))
+            agreement = shake_hands_label_party(
+                trial.contract,
+                _kept(trial, run_id),
+                {name: trial.channels[name] for name in trial.contract.feature_parties},
+            )
             agreement = _of_trial(agreement, trial)
             own = own_rows(trial, keys, alignment)  # a trial is compared, not used
             state = train_as_label_party(trial, dataset, agreement, own=own, scores_unmatched=False).state
@@ -242,10 +246,6 @@ def _kept(trial: Job, run_id: str) -> ResumeState:
 def _of_trial(agreement: Agreement, trial: Job) -> Agreement:
     """Return the agreement with the trial in the run's name, for the ledger."""
     return msgspec.structs.replace(agreement, run_id=f"{agreement.run_id}, {trial.folder.path.name}")
-
-
-def _named(job: Job) -> list[tuple[str, Channel]]:
-    return [(name, job.channels[name]) for name in job.contract.feature_parties]
 
 
 def _check_terms(terms: TuningTerms, channel: Channel, contract: Contract) -> None:

@@ -62,7 +62,23 @@ class PostgresStore:
         """Look keys up; raises StoreError."""
         if not keys:
             return self._found(frame_of([], [KEY, *self._columns], self._schema), np.empty(0, dtype=np.int64))
-        frame = self._rows([key.decode() for key in dict.fromkeys(keys)])
+        if not self._lock.acquire(timeout=CALL_S):
+            raise StoreError(f"serving.store: PostgreSQL has not answered earlier queries within {CALL_S:g} s")
+        try:
+            names, columns = self._in_time([key.decode() for key in dict.fromkeys(keys)])
+        except self._errors as error:
+            state = getattr(error, "sqlstate", None)
+            why = type(error).__name__ + (f", SQLSTATE {state}" if state else "")
+            raise StoreError(f"serving.store: PostgreSQL does not answer the query ({why})") from None
+        except DataError as error:
+            raise StoreError(f"serving.store: {error}") from None
+        finally:
+            self._lock.release()
+        if KEY not in names:
+            raise StoreError(f'serving.store.query: gives no column "{KEY}"; let it name the key so')
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise StoreError(f"serving.store.query: gives several columns {twice[0]!r}; name each column once in place of *")
+        frame = pl.DataFrame(columns)
         places = {key: place for place, key in enumerate(frame.get_column(KEY).cast(pl.String).to_list())}
         if len(places) < frame.height:
             raise StoreError("serving.store.query: gives several rows of one key; let it give one, by DISTINCT ON (key), say")
@@ -77,25 +93,6 @@ class PostgresStore:
             return Found(is_found_B=is_found_B, features_E=self._encoder.encode(frame[place_B[is_found_B]]).unpacked())
         except DataError as error:
             raise StoreError(f"serving.store: its rows do not fit the trained columns: {error}") from None
-
-    def _rows(self, keys: Sequence[str]) -> pl.DataFrame:
-        if not self._lock.acquire(timeout=CALL_S):
-            raise StoreError(f"serving.store: PostgreSQL has not answered earlier queries within {CALL_S:g} s")
-        try:
-            names, columns = self._in_time(keys)
-        except self._errors as error:
-            state = getattr(error, "sqlstate", None)
-            why = type(error).__name__ + (f", SQLSTATE {state}" if state else "")
-            raise StoreError(f"serving.store: PostgreSQL does not answer the query ({why})") from None
-        except DataError as error:
-            raise StoreError(f"serving.store: {error}") from None
-        finally:
-            self._lock.release()
-        if KEY not in names:
-            raise StoreError(f'serving.store.query: gives no column "{KEY}"; let it name the key so')
-        if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise StoreError(f"serving.store.query: gives several columns {twice[0]!r}; name each column once in place of *")
-        return pl.DataFrame(columns)
 
     def _in_time(self, keys: Sequence[str]) -> tuple[list[str], list[pl.Series]]:
         """Ask in a thread of its own; raises StoreError after CALL_S, and what the query raises before."""

@@ -158,7 +158,16 @@ class Shard:
             return
 
         def embed(columns: Columns, features: Features) -> Tensor:
-            looked_up.append(_looked_up(columns, features).requires_grad_())
+            # Numbers are written beside the rows of the tables (P, F + E), each once: ``cat`` takes several times as long.
+            tables, numeric_PF = [columns.table(place) for place in range(len(columns.embeddings))], features.numeric_NF
+            ends = list(accumulate((table.shape[1] for table in tables), initial=columns.numeric))
+            joined_PW = numeric_PF.new_empty(len(numeric_PF), ends[-1])
+            joined_PW[:, : ends[0]] = numeric_PF
+            with torch.no_grad():
+                for place, table in enumerate(tables):
+                    into_PE = joined_PW[:, ends[place] : ends[place + 1]]
+                    torch.index_select(table, 0, features.categorical_NG[:, place], out=into_PE)
+            looked_up.append(joined_PW.requires_grad_())
             return looked_up[-1]
 
         before, self._columns.embed = self._columns.embed, embed
@@ -166,19 +175,6 @@ class Shard:
             yield looked_up
         finally:
             self._columns.embed = before
-
-
-def _looked_up(columns: Columns, features: Features) -> Tensor:
-    """Write numbers beside the rows of the tables (P, F + E), each once: ``cat`` takes several times as long."""
-    tables = [columns.table(place) for place in range(len(columns.embeddings))]
-    numeric_PF, ends = features.numeric_NF, list(accumulate((table.shape[1] for table in tables), initial=columns.numeric))
-    joined_PW = numeric_PF.new_empty(len(numeric_PF), ends[-1])
-    joined_PW[:, : ends[0]] = numeric_PF
-    with torch.no_grad():
-        for place, table in enumerate(tables):
-            into_PE = joined_PW[:, ends[place] : ends[place + 1]]
-            torch.index_select(table, 0, features.categorical_NG[:, place], out=into_PE)
-    return joined_PW
 
 
 def _aligned(part: Tensor) -> Tensor:
