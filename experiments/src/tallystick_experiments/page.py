@@ -182,10 +182,10 @@ class _LogAxis(charts.Axis):
     def at(self, value: float) -> float:
         return super().at(math.log10(value))
 
-    def ticks(self, count: int = 5) -> list[charts.Tick]:
+    def ticks(self) -> list[charts.Tick]:
         whole = range(math.ceil(self.low - 1e-9), math.floor(self.high + 1e-9) + 1)
         choices = ((1.0,), (1.0, 2.0, 5.0), tuple(half / 2 for half in range(2, 20)))
-        for multiples in choices[0 if len(whole) >= count - 1 else 1 :]:
+        for multiples in choices[0 if len(whole) >= 4 else 1 :]:
             values = [step * 10.0**power for power in range(math.floor(self.low), math.ceil(self.high) + 1) for step in multiples]
             marks = [value for value in values if self.low - 1e-9 <= math.log10(value) <= self.high + 1e-9]
             if len(marks) > 1:

@@ -67,9 +67,9 @@ def groups(rows: Iterable[Row], *fields: str) -> dict[Any, list[Row]]:
     return by_fields
 
 
-def melted(rows: Iterable[Row], field: str, *, name: str, value: str = "value") -> list[Row]:
-    """Make a row of each figure that a row has by name in a field: ``name`` is its name, ``value`` its value."""
-    return [{**row, name: each, value: figure} for row in rows for each, figure in row[field].items()]
+def melted(rows: Iterable[Row], field: str, *, name: str) -> list[Row]:
+    """Make a row of each figure that a row has by name in a field: ``name`` is its name, "value" its value."""
+    return [{**row, name: each, "value": figure} for row in rows for each, figure in row[field].items()]
 
 
 def distinct(rows: Iterable[Row], field: str) -> list[Any]:

@@ -30,13 +30,13 @@ UNPACKED_BYTES = 1 << 28
 """Memory for the bits of filters as floats, whose products are exact up to 2^24 bits."""
 
 
-def nearest_keys(own: EncodedKeys, others: EncodedKeys, terms: SimilarityConfig, *, workers: int = -1) -> Neighbors:
+def nearest_keys(own: EncodedKeys, others: EncodedKeys, terms: SimilarityConfig) -> Neighbors:
     """Give the K nearest rows by encoded keys: by a tree where there are only numbers, by all pairs where there is more."""
     if not own.filters and not own.texts:
         if terms.helper_sees == "clear":
-            return nearest(own.numbers_ND, others.numbers_ND, neighbors=terms.neighbors, workers=workers)
+            return nearest(own.numbers_ND, others.numbers_ND, neighbors=terms.neighbors)
         weights_D = np.array([dimension.weight for dimension in terms.numbers])
-        return nearest_by_ranks(own.ranks_ND2, others.ranks_ND2, neighbors=terms.neighbors, weights_D=weights_D, workers=workers)
+        return nearest_by_ranks(own.ranks_ND2, others.ranks_ND2, neighbors=terms.neighbors, weights_D=weights_D)
     return nearest_of_all(
         own.rows, others.rows, neighbors=terms.neighbors, block=lambda rows: block_distance(own, others, terms, rows)
     )

@@ -73,12 +73,12 @@ class Attacked:
     located: str
     stand_in: str = ""
 
-    def findings(self, terms: SimilarityConfig, *, seed: int = 0, progress: Progress = no_progress) -> list[LocatedKeys]:
+    def findings(self, terms: SimilarityConfig, *, progress: Progress = no_progress) -> list[LocatedKeys]:
         """Attack, and measure in each scale."""
         keys_located = []
-        for name, located in locate(self.view, progress=progress, seed=seed).items():
+        for name, located in locate(self.view, progress=progress).items():
             for scale in scales_of(terms):
-                rng = np.random.default_rng([seed, 2])
+                rng = np.random.default_rng([0, 2])
                 measured = measure_located(name, located, self.truth_ND, scale.unit_D, rng=rng)
                 if measured is not None:
                     keys_located.append(
@@ -159,20 +159,19 @@ def located_by_helper(
     *,
     party: str,
     helper: str,
-    seed: int = 0,
     progress: Progress = no_progress,
 ) -> list[LocatedKeys]:
     """Locate a party's keys as the helper could, by those that were sent; nothing is left if it sees them in the clear."""
     if terms.helper_sees == "clear" or not terms.numbers:
         return []
-    rng = np.random.default_rng([seed, 3])
+    rng = np.random.default_rng([0, 3])
     truth_ND = places_of(keys, terms)
     sample = np.sort(rng.permutation(len(keys))[: 1500 + KNOWN])
     numbers_only = terms.model_copy(update={"dimensions": terms.numbers, "block": 0})
     some = SimilarKeys(numbers_RD=sent.numbers_RD[sample])
     view = helper_view(encode_keys(some, numbers_only, AUDIT_SECRET), truth_ND[sample], numbers_only, rng=rng)
     attacked = Attacked(view=view, truth_ND=truth_ND[sample], attacker=helper, located=party)
-    return attacked.findings(terms, seed=seed, progress=progress)
+    return attacked.findings(terms, progress=progress)
 
 
 def attack_on_feature_party(

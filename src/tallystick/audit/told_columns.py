@@ -48,7 +48,7 @@ NUMBERS = "what cut gradients tell of own columns: with a target of numbers no s
 
 
 def audit_told_columns(
-    folder: RunFolder, contract: Contract, *, role: Literal["label", "feature"], watcher: Watcher, seed: int = 0
+    folder: RunFolder, contract: Contract, *, role: Literal["label", "feature"], watcher: Watcher
 ) -> list[results.ToldColumns]:
     """Attack this party's columns by what cut gradients tell of them, and measure by its own columns.
 
@@ -85,7 +85,7 @@ def audit_told_columns(
             classes_NC, own_ND = one_hot((along_B > (cut or 0.0)).long(), 2).float(), None
             by = " or ".join(name for name in contract.feature_parties if name != party)
             who = f"{by} (its gradients taken to be like those of {party}, its own columns left out)"
-        told_columns.append(_told(contract, party, by, who, here, own_ND, classes_NC, columns, seed=seed))
+        told_columns.append(_told(contract, party, by, who, here, own_ND, classes_NC, columns))
     return told_columns
 
 
@@ -127,8 +127,6 @@ def _told(
     own_ND: Tensor | None,
     classes_NC: Tensor,
     columns: ColumnValues,
-    *,
-    seed: int,
 ) -> results.ToldColumns:
     """Return what is rebuilt with gradients, and what would be without; an attacker may leave gradients aside, so never less."""
     quick = contract.audit == "quick"
@@ -138,9 +136,7 @@ def _told(
     for gradients in (step, None):
         try:
             attacks = ATTACKS if gradients is not None else ATTACKS_ASIDE
-            plan = AttackPlan.of(
-                _views(own_ND, classes_NC, gradients), columns, known=known_counts, draws=1, attacks=attacks, seed=seed
-            )
+            plan = AttackPlan.of(_views(own_ND, classes_NC, gradients), columns, known=known_counts, draws=1, attacks=attacks)
             leaks.append(plan.leaks(PlannedAttack.__call__))
         except DataError as error:  # NaN of a training that diverged
             notes.append(f"columns of {party} by {by}: {error}")

@@ -32,7 +32,7 @@ class PiecewiseLinear(nn.Module):
     last: Tensor
     first: Tensor
 
-    def __init__(self, places: Sequence[int], edges: Sequence[Sequence[float]], *, width: int = _WIDTH) -> None:
+    def __init__(self, places: Sequence[int], edges: Sequence[Sequence[float]]) -> None:
         super().__init__()
         self.places = list(places)
         most = max(map(len, edges))
@@ -41,10 +41,10 @@ class PiecewiseLinear(nn.Module):
         self.register_buffer("edges", padded_FT, persistent=False)
         self.register_buffer("last", torch.tensor([len(each) - 2 for each in edges])[:, None], persistent=False)
         self.register_buffer("first", torch.arange(len(edges))[:, None] * most, persistent=False)
-        self.bins = nn.Parameter(torch.zeros(len(edges), most - 1, width))
-        self.slope = nn.Parameter(torch.empty(len(edges), width).uniform_(-1, 1))
-        self.offset = nn.Parameter(torch.empty(len(edges), width).uniform_(-1, 1))
-        self.width = len(edges) * width
+        self.bins = nn.Parameter(torch.zeros(len(edges), most - 1, _WIDTH))
+        self.slope = nn.Parameter(torch.empty(len(edges), _WIDTH).uniform_(-1, 1))
+        self.offset = nn.Parameter(torch.empty(len(edges), _WIDTH).uniform_(-1, 1))
+        self.width = len(edges) * _WIDTH
 
     def forward(self, numbers_BF: Tensor) -> Tensor:
         """Embed a batch of encoded numbers (B, F W)."""
@@ -70,12 +70,12 @@ class Periodic(nn.Module):
     Section 3.2.2, equation 3, with the shared layer of the "lite" variant.
     """
 
-    def __init__(self, places: Sequence[int], *, width: int = _WIDTH) -> None:
+    def __init__(self, places: Sequence[int]) -> None:
         super().__init__()
         self.places = list(places)
         self.frequency = nn.Parameter(torch.randn(len(places), FREQUENCIES) * SCALE)
-        self.layer = nn.Linear(2 * FREQUENCIES, width)
-        self.width = len(places) * width
+        self.layer = nn.Linear(2 * FREQUENCIES, _WIDTH)
+        self.width = len(places) * _WIDTH
 
     def forward(self, numbers_BF: Tensor) -> Tensor:
         """Embed a batch of encoded numbers (B, F W)."""

@@ -45,9 +45,9 @@ class Axis:
         share = (value - self.low) / (self.high - self.low)
         return round(self.start + min(max(share, 0.0), 1.0) * (self.end - self.start), 2)
 
-    def ticks(self, count: int = 5) -> list[Tick]:
-        """Choose about ``count`` round values on the axis."""
-        step = _round_step((self.high - self.low) / count)
+    def ticks(self) -> list[Tick]:
+        """Choose about five round values on the axis."""
+        step = _round_step((self.high - self.low) / 5)
         digits = max(0, -math.floor(math.log10(step)))
         first = math.ceil(self.low / step - 1e-9)
         last = math.floor(self.high / step + 1e-9)

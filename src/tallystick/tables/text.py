@@ -140,8 +140,11 @@ def _most(cells: pl.Series, pattern: str) -> bool:
     return float(cells.str.contains(pattern).mean() or 0.0) > 0.5  # type: ignore[arg-type]
 
 
-def rows_listed(rows: pl.Series, *, limit: int = 5) -> str:
+LISTED_ROWS = 5
+
+
+def rows_listed(rows: pl.Series) -> str:
     """Name the first few rows where a mask is true, by number (from 0) and never by content."""
     row_numbers = rows.fill_null(False).arg_true()
-    numbers = ", ".join(str(row) for row in row_numbers.head(limit))
-    return f"{len(row_numbers)} (row {numbers}{', ...' if len(row_numbers) > limit else ''}, counted from 0)"
+    numbers = ", ".join(str(row) for row in row_numbers.head(LISTED_ROWS))
+    return f"{len(row_numbers)} (row {numbers}{', ...' if len(row_numbers) > LISTED_ROWS else ''}, counted from 0)"

@@ -38,9 +38,9 @@ class Pair:
     parties: tuple[FeatureColumns, ...] = ()
     """What each feature party holds of their columns, if they are several."""
 
-    def shared_out(self, parties: Sequence[int], *, of: int = 3) -> "Pair":
-        """Deal their columns out to so many feature parties, and keep those of these numbers (counted from 1)."""
-        dealt = [FeatureColumns(numeric=self.their_columns.numeric[number - 1 :: of]) for number in parties]
+    def shared_out(self, parties: Sequence[int]) -> "Pair":
+        """Deal their columns out to three feature parties, and keep those of these numbers (counted from 1)."""
+        dealt = [FeatureColumns(numeric=self.their_columns.numeric[number - 1 :: 3]) for number in parties]
         return replace(self, parties=tuple(dealt))
 
 
@@ -153,10 +153,10 @@ def read_synthetic(*, rows: int = GENERATED_ROWS, seed: int = 0) -> Pair:
     return _by_columns("synthetic", frame, columns, keys=5, label="label", target="binary")
 
 
-def read_independent(*, rows: int = GENERATED_ROWS, seed: int = 0) -> Pair:
+def read_independent(*, rows: int = GENERATED_ROWS) -> Pair:
     """Generate the same pair with random keys, which tell only which rows are one thing (sklearn-random, Table 10)."""
-    pair = read_synthetic(rows=rows, seed=seed)
-    key_NP = np.random.default_rng(seed).normal(size=pair.own_key_NP.shape)
+    pair = read_synthetic(rows=rows)
+    key_NP = np.random.default_rng(0).normal(size=pair.own_key_NP.shape)
     return replace(pair, name="synthetic-random", own_key_NP=key_NP, their_key_MP=key_NP)
 
 

@@ -30,13 +30,13 @@ FORMS = {"distinct rows": DistinctCandidates, "every link": AllCandidates}
 BATCH = 128  # the paper's for hdb
 
 
-def measure_cut(folder: Path, *, name: str, neighbors: int, steps: int, timeout_s: float = 900) -> list[dict[str, Any]]:
+def measure_cut(folder: Path, *, name: str, neighbors: int, steps: int) -> list[dict[str, Any]]:
     """Train ``steps`` steps in either form; a row each: bytes a step, steps a second, the largest difference to one process."""
     rows = []
     for form in FORMS:
         with tempfile.TemporaryDirectory(prefix="tallystick-bench-") as scratch:
             arguments = {"folder": str(folder.absolute()), "set": name, "neighbors": neighbors, "steps": steps, "form": form}
-            results = run_parties(Path(scratch), __name__, PAIR, arguments, timeout_s=timeout_s).results
+            results = run_parties(Path(scratch), __name__, PAIR, arguments, timeout_s=900).results
             weights_by_role = {role: kept_weights(Path(scratch) / role) for role in results}
         network, _ = _network(arguments, FORMS["distinct rows"])
         with limited_threads(1):  # as the parties train: more threads add up in another order

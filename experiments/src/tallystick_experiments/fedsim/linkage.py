@@ -226,12 +226,14 @@ def _compared(found_NK: Any, expected_NK: Any) -> Figures:
     return {"rows": len(found_NK), "different": different, "digest": sha256(expected_NK.tobytes()).hexdigest()[:16]}
 
 
-def text_recall(folder: Path, *, neighbors: tuple[int, ...] = (1, 5, 20)) -> list[Figures]:
+RECALL_AT = (1, 5, 20)
+
+
+def text_recall(folder: Path) -> list[Figures]:
     """Share of the labelled matches that are among the K most similar rows, by Bloom filters and by edit distance in the clear.
 
     Args:
         folder: with dblp_acm and fodors_zagats, as public benchmarks of entity matching lay them out.
-        neighbors: K.
     """
     figures = []
     for name, columns in TEXTS.items():
@@ -242,7 +244,7 @@ def text_recall(folder: Path, *, neighbors: tuple[int, ...] = (1, 5, 20)) -> lis
         pairs = np.array([(places[0][a], places[1][b]) for a, b in sorted(matches) if a in places[0] and b in places[1]])
         for sees in ("filters", "clear"):
             dimensions = [{"name": column, "kind": "text", "normalise": ["trim", "lower"]} for column in columns]
-            values = {"dimensions": dimensions, "neighbors": max(neighbors), "helper_sees": sees}
+            values = {"dimensions": dimensions, "neighbors": max(RECALL_AT), "helper_sees": sees}
             terms = SimilarityConfig.model_validate(values)
             started = time.perf_counter()
             own, their_keys = (encode_keys(keys, terms, bytes(32)) for _, keys in tables)
@@ -255,7 +257,7 @@ def text_recall(folder: Path, *, neighbors: tuple[int, ...] = (1, 5, 20)) -> lis
                     "method": "Bloom filters" if sees == "filters" else "edit distance, in the clear",
                     "rows": [own.rows, their_keys.rows],
                     "matches": len(pairs),
-                    "recall": {str(k): float(hit_PK[:, :k].any(axis=1).mean()) for k in neighbors},
+                    "recall": {str(k): float(hit_PK[:, :k].any(axis=1).mean()) for k in RECALL_AT},
                     "seconds": time.perf_counter() - started,
                 }
             )

@@ -135,24 +135,24 @@ def _attacked(view: View, sums: View, labels_N: torch.Tensor, told_T: torch.Tens
     return aucs
 
 
-def audit_cost(rows: int, *, seed: int = 1, turns: int = TURNS) -> dict[str, Any]:
+def audit_cost(rows: int) -> dict[str, Any]:
     """Run a job of two processes on a generated table without an audit and with one, in turns: median seconds, highest memory.
 
     Gives by how much recording makes training longer, and what each party's attacks take; both attack at the same time.
     """
     measured: dict[str, list[dict[str, Any]]] = {name: [] for name in AUDITED}
-    there_and_back = (AUDITED + AUDITED[::-1]) * turns  # so that a machine that grows slower or faster favours neither
-    for name in there_and_back[: len(AUDITED) * turns]:
+    there_and_back = (AUDITED + AUDITED[::-1]) * TURNS  # so that a machine that grows slower or faster favours neither
+    for name in there_and_back[: len(AUDITED) * TURNS]:
         with tempfile.TemporaryDirectory(prefix="tallystick-audit-") as folder:
             changes: dict[str, Any] = {"training": {}, "evaluation": SHORT, "audit": name == "with"}
-            usages = memory.job_usages(Path(folder), rows, "intersection", seed, **changes)
+            usages = memory.job_usages(Path(folder), rows, "intersection", 1, **changes)
             seconds: dict[str, dict[str, float]] = {}
             for role, party in ROLES.items():
                 (path,) = (Path(folder) / party / "runs").glob("*/result.json")
                 phases = read_result(path.read_bytes()).phases
                 seconds[role] = {phase.name: phase.seconds for phase in phases if phase.party == party}
             measured[name].append({"seconds": seconds, "usages": usages})
-    figures: dict[str, Any] = {"rows": rows, "turns": turns}
+    figures: dict[str, Any] = {"rows": rows, "turns": TURNS}
     for name, each in measured.items():
         figures[name] = {
             "training_s": median(one["seconds"]["label"]["training"] for one in each),

@@ -39,7 +39,7 @@ class NumberMetrics:
 
 
 def evaluate_on_numbers(
-    attack: Attack, view: View, target_N: Tensor, *, knows: AuxiliaryLabels = NO_LABELS, level: float = 0.95, seed: int = 0
+    attack: Attack, view: View, target_N: Tensor, *, knows: AuxiliaryLabels = NO_LABELS, seed: int = 0
 ) -> NumberMetrics | None:
     """Attack a view and compare what comes out with the targets; rows are resampled for the interval.
 
@@ -48,7 +48,6 @@ def evaluate_on_numbers(
         view: what the feature party saw; its ``classes`` are 0.
         target_N: the truth, a number per row as the contract numbers rows.
         knows: which targets the attacker is told.
-        level: coverage of the interval.
         seed: of the attack and of the resamples.
 
     Returns:
@@ -77,7 +76,7 @@ def evaluate_on_numbers(
     rng, sign = np.random.default_rng([seed, 5]), 1 if correlation >= 0 else -1
     draws = (rng.integers(len(score_M), size=len(score_M)) for _ in range(REPLICATES))
     resampled = [sign * _correlation(ranks[0][drawn_M], ranks[1][drawn_M]) for drawn_M in draws]
-    low, high = np.quantile(resampled, [(1 - level) / 2, (1 + level) / 2])
+    low, high = np.quantile(resampled, [0.025, 0.975])
     return NumberMetrics(
         spearman=IntervalEstimate(mean=abs(correlation), low=float(low), high=float(high)),
         r_squared=_correlation(score_M, target_M) ** 2,

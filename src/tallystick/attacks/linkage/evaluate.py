@@ -3,14 +3,13 @@
 Shapes: T targets that were placed, D dimensions.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from tallystick.attacks.findings import LocatedKeys
-from tallystick.attacks.linkage.attack_table import LINKAGE_ATTACKS, LinkageAttackRow
+from tallystick.attacks.linkage.attack_table import LINKAGE_ATTACKS
 from tallystick.attacks.linkage.view import Floats, LinkageView, Located
 
 
@@ -48,14 +47,13 @@ def measure_located(
 def locate(
     view: LinkageView,
     *,
-    attacks: Mapping[str, LinkageAttackRow[Any]] | None = None,
     progress: Callable[[str, int, int], None] = lambda *_: None,
     seed: int = 0,
 ) -> dict[str, Located]:
     """Locate keys by every attack that reads such a view. Arguments as for ``evaluate_linkage``."""
     return {
         name: row.attack(view, rng=np.random.default_rng([seed, 1]), progress=partial(progress, f"attack on links: {name}"))
-        for name, row in (LINKAGE_ATTACKS if attacks is None else attacks).items()
+        for name, row in LINKAGE_ATTACKS.items()
         if isinstance(view, row.view)
     }
 
@@ -65,16 +63,15 @@ def evaluate_linkage(
     truth_MD: Floats,
     unit_D: Floats,
     *,
-    attacks: Mapping[str, LinkageAttackRow[Any]] | None = None,
     seed: int = 0,
 ) -> dict[str, LocatedKeys]:
     """Attack a view by every attack that reads such a one, and measure how far off it is.
 
     No guarantee: no attack here found more, another may. Args: the view, the true keys of its targets in the view's scale, the
-    unit of the answer per dimension, attacks by name (by default all), and the seed of what they draw.
+    unit of the answer per dimension, and the seed of what they draw.
     """
     keys_located = {}
-    for name, located in locate(view, attacks=attacks, seed=seed).items():
+    for name, located in locate(view, seed=seed).items():
         measured = measure_located(name, located, truth_MD, unit_D, rng=np.random.default_rng([seed, 2]))
         if measured is not None:
             keys_located[name] = measured

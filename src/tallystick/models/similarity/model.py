@@ -122,12 +122,12 @@ class SimilarityLabelModel(BranchedModel):
 
 
 @torch.no_grad()
-def learnt_weights(model: LabelModel, similarities: Sequence[float] = LOOKED_AT) -> list[list[float]]:
-    """Return each feature party's learnt weights of similarities (FedSim, Figure 10); nothing if none learns."""
+def learnt_weights(model: LabelModel) -> list[list[float]]:
+    """Return each feature party's learnt weights of ``LOOKED_AT`` similarities (FedSim, Figure 10); nothing if none learns."""
     links = model.links if isinstance(model, SimilarityLabelModel) else ()
     gates = [link.weight for link in links if isinstance(link, LinkModel) and isinstance(link.weight, LearntWeight)]
     weights_of_parties = []
     for gate in gates:
-        similarities_BK = torch.tensor(similarities, device=next(gate.parameters()).device)[None]
+        similarities_BK = torch.tensor(LOOKED_AT, device=next(gate.parameters()).device)[None]
         weights_of_parties.append(gate(similarities_BK)[0].tolist())
     return weights_of_parties

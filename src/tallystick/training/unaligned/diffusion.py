@@ -96,19 +96,22 @@ class NoiseSchedule:
         raise AssertionError("at least one evaluation")
 
 
+TIMES = 32  # numbers that tell the denoiser the step
+
+
 class Denoiser(nn.Module):
     """An MLP over [noisy embedding, condition, sines and cosines of the step]."""
 
-    def __init__(self, width: int, condition: int, *, hidden: int, times: int = 32) -> None:
+    def __init__(self, width: int, condition: int, *, hidden: int) -> None:
         super().__init__()
         self.layers = nn.Sequential(
-            nn.Linear(width + condition + times, hidden),
+            nn.Linear(width + condition + TIMES, hidden),
             nn.SiLU(),
             nn.Linear(hidden, hidden),
             nn.SiLU(),
             nn.Linear(hidden, width),
         )
-        self.register_buffer("frequencies_K", torch.exp(-math.log(10_000) * torch.arange(times // 2) / (times // 2)))
+        self.register_buffer("frequencies_K", torch.exp(-math.log(10_000) * torch.arange(TIMES // 2) / (TIMES // 2)))
 
     frequencies_K: Tensor
 

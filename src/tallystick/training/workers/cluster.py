@@ -26,7 +26,7 @@ _PREPARE = "tallystick.training.workers.cluster:prepare"
 
 
 class Cluster:
-    """A Crew of processes of a Ray cluster.
+    """The further workers as processes of a Ray cluster, which are told and heard as ``OwnMachine``'s are.
 
     Threat model: the cluster's machines and network are the party's own. They see rows, weights, embeddings and gradients, and
     can run code here as the same user (``ray_cluster``). Ray encrypts nothing unless it is told to.
@@ -48,7 +48,7 @@ class Cluster:
         self._processes: RayProcesses = self._stack.enter_context(ray_processes(engine, _PREPARE, shared))
 
     def tell(self, what: str, number: int, rows: int) -> None:
-        """See ``Crew``."""
+        """Send the batch to all; adding up and the update are left to this process."""
         if what in ("add", "update"):
             return
         self._told = what, number, rows
@@ -61,7 +61,7 @@ class Cluster:
             self._processes.ask(worker - 1, line, rows_of, shared=forward)
 
     def hear(self) -> None:
-        """See ``Crew``."""
+        """Take in what each has made of it; raises WorkerLost where one is gone."""
         if self._told is None:
             return
         (what, _, rows), self._told = self._told, None
@@ -77,11 +77,11 @@ class Cluster:
                 raise WorkerLost(f"{self._plan.named(worker)} is lost: {error}") from None
 
     def end(self) -> None:
-        """See ``Crew``."""
+        """End them."""
         self._stack.close()
 
     def largest(self) -> str:
-        """See ``Crew``."""
+        """Say the largest number that each has sent in this training: its machine may be another's."""
         return str(self._received)
 
     def _take(self, worker: int, what: str, rows: int, answer: bytes) -> None:

@@ -18,7 +18,9 @@ _KEEPS_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(1 << 30), "MALLOC_MMAP_THRESHOLD_
 
 
 class OwnMachine:
-    """A Crew of processes of this machine; they end with this process, however it ends.
+    """The further workers as processes of this machine; they end with this process, however it ends.
+
+    ``adding`` counts the first workers that make the gradients of embedding tables and update them: those that share this memory.
 
     Args:
         plan: of the training.
@@ -43,12 +45,15 @@ class OwnMachine:
             raise
 
     def tell(self, what: str, number: int, rows: int) -> None:
-        """See ``Crew``."""
+        """Let all begin with a batch's forward or backward pass, with adding up, or with the update; ``number`` names the batch.
+
+        Raises WorkerLost where one is gone.
+        """
         for process in self._processes:
             self._write(process, f"{what} {number} {rows}\n".encode())
 
     def hear(self) -> None:
-        """See ``Crew``."""
+        """Wait until all have done it, and what they made is in this process's memory; raises WorkerLost where one is gone."""
         for process in self._processes:
             assert process.stdout is not None
             if not select.select([process.stdout], [], [], ANSWER_S)[0]:
@@ -58,7 +63,7 @@ class OwnMachine:
                 raise self._lost(process, answer)
 
     def end(self) -> None:
-        """See ``Crew``."""
+        """End them."""
         for process in self._processes:
             for stream in (process.stdin, process.stdout):
                 assert stream is not None
@@ -68,7 +73,7 @@ class OwnMachine:
             _ended(process)
 
     def largest(self) -> str:
-        """See ``Crew``."""
+        """Say the largest number that each has sent in this training: nothing, for they are on this machine."""
         return ""
 
     def _write(self, process: "subprocess.Popen[bytes]", line: bytes) -> None:
