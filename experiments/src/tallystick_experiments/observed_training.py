@@ -130,7 +130,12 @@ class ObservedTraining:
         """Build the product's training with these defences; labels are replaced and noise is drawn from the seed."""
         random = np.random.default_rng([self.seed, 2])
         labels_N = defenses.defend_labels(self.data.training_labels_N, classes=2, random_bytes=random.bytes)
-        schedule = self._schedule()
+        # Take all training rows, less one if it were left alone in the last batch: one row has no variance to normalise by
+        rows = len(self.data.training)
+        train_N = torch.arange(rows - 1 if rows > 1 and rows % self.plan.batch_size == 1 else rows)
+        schedule = Schedule(
+            train_N=train_N, validation_N=torch.empty(0, dtype=torch.int64), batch_size=self.plan.batch_size, seed=self.seed
+        )
         return SplitNetwork(
             bottoms=[self.bottom],
             sources=[self.data.training.rows],
@@ -146,14 +151,6 @@ class ObservedTraining:
             ),
             schedule=schedule,
             defense=CutDefense.of(defenses, secret=random.bytes(32), steps_per_epoch=schedule.steps_per_epoch),
-        )
-
-    def _schedule(self) -> Schedule:
-        """Take all training rows, less one if it were left alone in the last batch: one row has no variance to normalise by."""
-        rows = len(self.data.training)
-        train_N = torch.arange(rows - 1 if rows > 1 and rows % self.plan.batch_size == 1 else rows)
-        return Schedule(
-            train_N=train_N, validation_N=torch.empty(0, dtype=torch.int64), batch_size=self.plan.batch_size, seed=self.seed
         )
 
     def test_auc(self) -> float:

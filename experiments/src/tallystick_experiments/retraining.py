@@ -85,7 +85,12 @@ def _chain(way: Way, *, rows: int, months: int, epochs: int, seed: int) -> list[
     """Measure each month's model on the month after it; the first month's is the same for all ways."""
     rows_of_chain: list[Row] = []
     with TemporaryDirectory() as folder:
-        tables, earlier = _flights(Path(folder), rows=rows, seed=seed), ""
+        # Both tables with the month as a number beside, so many flights of each month
+        written = write_flights(Path(folder), seed=1)
+        date = (pl.col("month") * 100 + pl.col("day")).alias(TIME)
+        carrier = pl.read_parquet(written.carrier).with_columns(pl.col("month").alias(MONTH), date)
+        carrier = carrier.filter(pl.int_range(pl.len()).shuffle(seed=seed).over(MONTH) < rows)
+        tables, earlier = {"carrier": carrier, "weather": pl.read_parquet(written.weather)}, ""
         for month in range(WINDOW, WINDOW + months + 1):
             is_first = month == WINDOW
             share = 1.0 if is_first else way.share if way.trains else 0.0
@@ -150,15 +155,6 @@ def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
             ),
         ],
     )
-
-
-def _flights(folder: Path, *, rows: int, seed: int) -> Tables:
-    """Return both tables with the month as a number beside, so many flights of each month."""
-    written = write_flights(folder, seed=1)
-    date = (pl.col("month") * 100 + pl.col("day")).alias(TIME)
-    carrier = pl.read_parquet(written.carrier).with_columns(pl.col("month").alias(MONTH), date)
-    carrier = carrier.filter(pl.int_range(pl.len()).shuffle(seed=seed).over(MONTH) < rows)
-    return {"carrier": carrier, "weather": pl.read_parquet(written.weather)}
 
 
 def _window(tables: Tables, month: int) -> Tables:

@@ -79,15 +79,12 @@ def run(
             figures.append(_run(setting, [range(case, case + 1)], 1, None, no_progress))
             continue
         log = keeping.open({"campaign": name, "seed": seed}, mark=f"-{name}")
-        figures.append(_run(setting, _missing(setting, log), jobs, log, keeping.progress))
+        size = CAMPAIGNS[setting.campaign].chunk
+        first_cases = {line["first"] for line in log.runs} if log is not None else set()
+        starts = range(0, setting.count, size)
+        chunks = [range(start, min(start + size, setting.count)) for start in starts if start not in first_cases]
+        figures.append(_run(setting, chunks, jobs, log, keeping.progress))
     return figures
-
-
-def _missing(setting: CampaignSettings, log: SweepLog | None) -> list[range]:
-    size = CAMPAIGNS[setting.campaign].chunk
-    first_cases = {line["first"] for line in log.runs} if log is not None else set()
-    starts = range(0, setting.count, size)
-    return [range(start, min(start + size, setting.count)) for start in starts if start not in first_cases]
 
 
 def _run(setting: CampaignSettings, chunks: Sequence[range], jobs: int, log: SweepLog | None, progress: Progress) -> Figures:

@@ -104,7 +104,8 @@ class Files(Campaign):
         name = draw.choice(PARTIES)
         home = homes.home(name)
         if kind == "CSV table":
-            _use_csv(homes, name)
+            values: Values = yaml.safe_load((homes.home(name) / "party.yaml").read_text())
+            homes.write_party(name, values | {"table": {"path": "table.csv"}})
         _, file, spoil = _WRITTEN[kind]
         how, spoilt = spoil((home / file).read_bytes(), draw)
         (home / file).write_bytes(spoilt)
@@ -156,7 +157,17 @@ def _damage(kind: str, homes: Homes, draw: random.Random) -> tuple[str, str, str
     name = LABEL if kind == "label coder" else draw.choice(PARTIES)
     run = homes.latest(name)
     assert run is not None
-    path = draw.choice(_paths(kind, run))
+    paths_of_kind = {
+        "checkpoint": sorted((run / "checkpoints").glob("*.safetensors")),
+        "alignment": [run / "alignment.safetensors"],
+        "model": [run / "model.safetensors"],
+        "encoder": [run / "encoder.json"],
+        "label coder": [run / "label.json"],
+        "note": sorted(path for path in run.glob("*.json") if path.name not in ("encoder.json", "label.json", "result.json")),
+    }[kind]
+    if not paths_of_kind:
+        raise TallystickError(f"{run} holds no {kind}: the layout of run folders has changed, and this benchmark has not")
+    path = draw.choice(paths_of_kind)
     if kind == "checkpoint" and draw.random() < 0.05:
         how = "a stray file beside it"
         stray = draw.choice(("step-abc.safetensors", "step--1.safetensors", "step-.safetensors", "step-1e9.safetensors"))
@@ -188,26 +199,6 @@ def _is_own(error: TallystickError) -> bool:
 def _digest_of_scores(homes: Homes) -> str:
     scores = homes.home(LABEL) / "scores.csv"
     return hashlib.sha256(scores.read_bytes()).hexdigest() if scores.exists() else ""
-
-
-def _use_csv(homes: Homes, name: str) -> None:
-    values: Values = yaml.safe_load((homes.home(name) / "party.yaml").read_text())
-    homes.write_party(name, values | {"table": {"path": "table.csv"}})
-
-
-def _paths(kind: str, run: Path) -> list[Path]:
-    """List the files of a kind in a run folder."""
-    paths_of_kind = {
-        "checkpoint": sorted((run / "checkpoints").glob("*.safetensors")),
-        "alignment": [run / "alignment.safetensors"],
-        "model": [run / "model.safetensors"],
-        "encoder": [run / "encoder.json"],
-        "label coder": [run / "label.json"],
-        "note": sorted(path for path in run.glob("*.json") if path.name not in ("encoder.json", "label.json", "result.json")),
-    }[kind]
-    if not paths_of_kind:
-        raise TallystickError(f"{run} holds no {kind}: the layout of run folders has changed, and this benchmark has not")
-    return paths_of_kind
 
 
 # --- how each kind of file is spoilt, beyond blind damage

@@ -111,7 +111,16 @@ class Folders(Campaign):
         values = contract(training__epochs=3, training__checkpoint_every=2, evaluation__bootstrap=2, **changes)
         halves, wholes = [], []
         for which in ("one", "other"):
-            frames = _frames(linkage, other=which == "other")
+            frames = tables(_ROWS)
+            if linkage == "similarity":
+                for shift, name in enumerate(PARTIES):
+                    places = frames[name]["id"].str.strip_prefix("id-").cast(pl.Float64) * (95 / _ROWS) + 0.3 * shift
+                    frames[name] = frames[name].with_columns(place=places)
+            if linkage == "unaligned":
+                frames[FEATURE] = frames[FEATURE].filter(pl.col("id") < f"id-{_ROWS * 2 // 3:06}")
+            if which == "other":
+                frames[LABEL] = frames[LABEL].with_columns(y=1 - pl.col("y"), x=2 - pl.col("x"))
+                frames[FEATURE] = frames[FEATURE].with_columns(x=2 * pl.col("x") + 1)
             fresh = lay_out(self._scratch / f"{linkage}, {which}", values, frames, listen="127.0.0.1:7443")
             if linkage == "similarity":
                 _by_place(fresh)
@@ -129,20 +138,6 @@ class Folders(Campaign):
         slack = 3 * max((_distance(scores[0], again) for again in scores[1:]), default=TOLERANCE / 3)
         weights = wholes[0].digests()
         return _Linked(half=halves[0], done=wholes[0], other=wholes[1], weights=weights, scores=scores[0], slack=slack)
-
-
-def _frames(linkage: str, *, other: bool) -> dict[str, pl.DataFrame]:
-    frames = tables(_ROWS)
-    if linkage == "similarity":
-        for shift, name in enumerate(PARTIES):
-            places = frames[name]["id"].str.strip_prefix("id-").cast(pl.Float64) * (95 / _ROWS) + 0.3 * shift
-            frames[name] = frames[name].with_columns(place=places)
-    if linkage == "unaligned":
-        frames[FEATURE] = frames[FEATURE].filter(pl.col("id") < f"id-{_ROWS * 2 // 3:06}")
-    if other:
-        frames[LABEL] = frames[LABEL].with_columns(y=1 - pl.col("y"), x=2 - pl.col("x"))
-        frames[FEATURE] = frames[FEATURE].with_columns(x=2 * pl.col("x") + 1)
-    return frames
 
 
 def _by_place(homes: Homes) -> None:
@@ -185,7 +180,9 @@ def _spoil(homes: Homes, other: Homes, party: str, fault: str, draw: random.Rand
     assert run is not None
     assert other_run is not None
     assert peer is not None
-    files = _sealed(run)
+    # List the files of a run folder that a command may read back
+    kinds = (".json", ".safetensors")
+    files = sorted(path for path in run.rglob("*") if path.suffix in kinds and path.name not in _UNREAD)
     path = draw.choice(files)
     place = path.relative_to(run)
     sources = {
@@ -205,12 +202,6 @@ def _spoil(homes: Homes, other: Homes, party: str, fault: str, draw: random.Rand
     source = draw.choice(candidates)
     shutil.copy(source, path)
     return f"{_kind(path)} is {fault}: {place} is {source.name}"
-
-
-def _sealed(run: Path) -> list[Path]:
-    """List the files of a run folder that a command may read back."""
-    kinds = (".json", ".safetensors")
-    return sorted(path for path in run.rglob("*") if path.suffix in kinds and path.name not in _UNREAD)
 
 
 def _kind(path: Path) -> str:

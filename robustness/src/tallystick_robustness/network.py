@@ -78,7 +78,8 @@ class NetworkFaults(ProcessCampaign):
         """Run a case by a plan; its ports are set here."""
         with self._running(number, plan) as (homes, proxy, running):
             problems = problems_of(running)
-            struck = _struck(proxy)
+            lines = proxy.out.read_text().splitlines() if proxy.out.exists() else []
+            struck = float(json.loads(lines[0])["struck"]) if lines else None
             codes = [process.code for process in running.values()]
             seconds = max(process.ended or 0.0 for process in running.values()) - struck if struck is not None else 0.0
             problems = problems or self._judge(plan, homes, codes, struck, seconds)
@@ -126,8 +127,3 @@ class NetworkFaults(ProcessCampaign):
                 phase["bytes_sent"] + phase["bytes_received"] for phase in result_json["phases"] if phase["party"] == LABEL
             )
             return homes.digests(), int(traffic), max(GRACE_S, time.monotonic() - began)
-
-
-def _struck(proxy: Process) -> float | None:
-    lines = proxy.out.read_text().splitlines() if proxy.out.exists() else []
-    return float(json.loads(lines[0])["struck"]) if lines else None

@@ -50,7 +50,9 @@ def read_ads(path: Path, *, limit: int | None = None, swapped: bool = False) -> 
     elif path.is_file() and "is_trade" in (head := first_line(path).split(",")):
         table = _read_ijcai(path, head, limit)
     else:
-        table = _read_clicks(path, limit)
+        clicks = read_clicks(path, limit=limit)
+        most = len(clicks.feature_party.numeric[::2] + clicks.feature_party.categorical[::2])
+        table = give_columns(clicks, min(LABEL_PARTY_COLUMNS, most))
     if swapped:
         return replace(
             table,
@@ -144,12 +146,6 @@ def _read_credit(folder: Path, limit: int | None) -> TwoPartyTable:
         label_party=FeatureColumns(numeric=own),
         feature_party=FeatureColumns(numeric=tuple(f"host_{name}" for name in partner_names)),
     )
-
-
-def _read_clicks(path: Path, limit: int | None) -> TwoPartyTable:
-    clicks = read_clicks(path, limit=limit)
-    most = len(clicks.feature_party.numeric[::2] + clicks.feature_party.categorical[::2])
-    return give_columns(clicks, min(LABEL_PARTY_COLUMNS, most))
 
 
 def read_by_kind(path: Path, *, limit: int | None = None) -> TwoPartyTable:

@@ -137,15 +137,11 @@ def encode_clicks(table: TwoPartyTable, *, seed: int, min_count: int = 4, unit_n
     tests = int(np.ceil(TEST_SHARE * len(order_N)))
     training, test = order_N[tests:], order_N[:tests]
     if unit_numbers:
-        filled = replace(table, frame=_without_missing(table))
+        numbers = table.label_party.numeric + table.feature_party.numeric
+        source = table.frame.source.with_columns(pl.col(name).fill_null(0) for name in numbers)
+        filled = replace(table, frame=LazyTable(source=source, rows=table.frame.rows, held=table.frame.held))
         return encode_split(filled, training, test, EncodingConfig(numeric="standard", min_count=min_count), finish=_in_unit)
     return encode_split(table, training, test, EncodingConfig(numeric="log", min_count=min_count))
-
-
-def _without_missing(table: TwoPartyTable) -> LazyTable:
-    numbers = table.label_party.numeric + table.feature_party.numeric
-    filled = table.frame.source.with_columns(pl.col(name).fill_null(0) for name in numbers)
-    return LazyTable(source=filled, rows=table.frame.rows, held=table.frame.held)
 
 
 def _in_unit(encoder: Encoder) -> Encoder:

@@ -48,7 +48,9 @@ class ReconstructionPenalty(Defense):
     def __call__(self, cut_BD: Tensor, numeric_BF: Tensor, codes_BG: Tensor) -> Tensor:
         """Give the scalar penalty; 0 without a gradient where nothing varies."""
         check_embeddings(cut_BD)
-        return self.weight * explained(_bent(cut_BD), _targets(numeric_BF, codes_BG))
+        codes = torch.arange(CODES, device=codes_BG.device)
+        indicators = [(codes_BG[:, g, None] == codes).to(numeric_BF) for g in range(codes_BG.shape[1])]
+        return self.weight * explained(_bent(cut_BD), torch.cat([numeric_BF, *indicators], dim=1))
 
     def guarantee(self) -> Guarantee:
         """Say that there is none."""
@@ -84,9 +86,3 @@ def _bent(cut_BD: Tensor) -> Tensor:
     turn_DE = torch.randn(width, BENDS, generator=generator).to(cut_BD) / width**0.5
     phase_E = (2 * torch.pi * torch.rand(BENDS, generator=generator)).to(cut_BD)
     return torch.cat([scaled_BD, torch.cos(scaled_BD @ turn_DE + phase_E)], dim=1)
-
-
-def _targets(numeric_BF: Tensor, codes_BG: Tensor) -> Tensor:
-    codes = torch.arange(CODES, device=codes_BG.device)
-    indicators = [(codes_BG[:, g, None] == codes).to(numeric_BF) for g in range(codes_BG.shape[1])]
-    return torch.cat([numeric_BF, *indicators], dim=1)

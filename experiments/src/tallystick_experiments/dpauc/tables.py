@@ -293,7 +293,16 @@ def _cases(scenario: ScoredSet, epsilons: Sequence[float]) -> Iterator[Case]:
             )
         for clients in (10, 1000):
             for partition in ("IID", "non-IID"):
-                for mechanism in _better(scenario, epsilon):
+                # What else the same epsilon buys
+                ranks = COUNTING["two-statistics"].tuned(epsilon, scenario.population)
+                for mechanism in [
+                    counting("thresholds", epsilon=epsilon),
+                    counting("record-histogram", epsilon=epsilon, edges=scenario.public_edges),
+                    counting("label-histogram", epsilon=epsilon),
+                    ranks,
+                    counting("secure-sum", inner=counting("label-histogram", epsilon=epsilon, count=FINE_BINS)),
+                    counting("secure-sum", inner=ranks),
+                ]:
                     yield Case(table="mechanisms", scenario=scenario, mechanism=mechanism, clients=clients, partition=partition)
 
 
@@ -301,19 +310,6 @@ def _gaussian(scenario: ScoredSet, epsilon: float, clients: int) -> Case:
     """Return the published mechanism with Gaussian noise in place of Laplace's."""
     mechanism = counting("thresholds", epsilon=epsilon, kind="gaussian", delta=GAUSSIAN_DELTA)
     return Case(table="mechanisms", scenario=scenario, mechanism=mechanism, clients=clients)
-
-
-def _better(scenario: ScoredSet, epsilon: float) -> list[CountingMechanism]:
-    """List what else the same epsilon buys."""
-    ranks = COUNTING["two-statistics"].tuned(epsilon, scenario.population)
-    return [
-        counting("thresholds", epsilon=epsilon),
-        counting("record-histogram", epsilon=epsilon, edges=scenario.public_edges),
-        counting("label-histogram", epsilon=epsilon),
-        ranks,
-        counting("secure-sum", inner=counting("label-histogram", epsilon=epsilon, count=FINE_BINS)),
-        counting("secure-sum", inner=ranks),
-    ]
 
 
 def _measure(case: Case, repeats: int, check_repeats: int, rng: np.random.Generator) -> list[Row]:

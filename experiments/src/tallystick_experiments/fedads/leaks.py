@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from tallystick.results import Result
 from tallystick_experiments.audited import audited
 from tallystick_experiments.catalogue.ads import read_by_kind
 from tallystick_experiments.experiment import Experiment
@@ -59,23 +58,18 @@ def experiment(
             has_partner=pl.Series(np.random.default_rng(seed).random(frame.height) < aligned),
             sequences={"label": table.label_sequences, "feature": table.feature_sequences},
         )
-        return {"figures": _figures_of(result)}
+        # A run's figures: each attack's symmetric AUC, the strongest without those that know half of all labels, and the model's
+        # AUC
+        assert result.training is not None
+        attacks = result.label_audit.attacks
+        figures = {attack.name: attack.symmetric_auc for attack in attacks if attack.symmetric_auc is not None}
+        strongest = max(figures[attack.name] for attack in attacks if attack.name in figures and not attack.upper_bound)
+        joint = result.joint["auc"]["value"]
+        assert joint is not None, "the test rows have both classes"
+        return {"figures": {TEST: joint, EPOCHS: float(len(result.training.history)), STRONGEST: strongest, **figures}}
 
     cases = grid(seed=seeds, defense=DEFENSES, method=methods)
     return Experiment(name="fedads-leaks", cases=cases, trial=trial, page=page_of, setting=about, about=about)
-
-
-def _figures_of(result: Result) -> dict[str, float]:
-    """Return a run's figures: each attack's symmetric AUC, the strongest without those that know half of all labels, and the
-    model's AUC.
-    """
-    assert result.training is not None
-    attacks = result.label_audit.attacks
-    figures = {attack.name: attack.symmetric_auc for attack in attacks if attack.symmetric_auc is not None}
-    strongest = max(figures[attack.name] for attack in attacks if attack.name in figures and not attack.upper_bound)
-    joint = result.joint["auc"]["value"]
-    assert joint is not None, "the test rows have both classes"
-    return {TEST: joint, EPOCHS: float(len(result.training.history)), STRONGEST: strongest, **figures}
 
 
 def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:

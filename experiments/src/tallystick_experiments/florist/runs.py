@@ -193,8 +193,16 @@ class Trained:
     def _network(self) -> SplitNetwork:
         treatment, data, setting = self.treatment, self.data, self.setting
         has_labels_U, has_features_U = treatment.membership.has_labels_U, treatment.membership.has_features_U
+        # What a side puts where it lacks a row, by draws of its own
         label_party, feature_party = (
-            self._imputation(has_U, number) for number, has_U in enumerate((has_labels_U, has_features_U))
+            Imputation(
+                own_U=torch.where(has_U, torch.cumsum(has_U, dim=0) - 1, -1),
+                labels=self.treatment.labels,
+                features=self.treatment.features,
+                seed=int(np.random.default_rng([self.seed, 3, number]).integers(2**62)),
+                redraw=self.treatment.redraw,
+            )
+            for number, has_U in enumerate((has_labels_U, has_features_U))
         )
         calibration = Calibration(shift=treatment.shift, when="training") if treatment.shift else NO_CALIBRATION
         training = TrainingConfig(
@@ -221,16 +229,6 @@ class Trained:
                 embeds_before=0 if settles else None,
             ),
             step_rule=SettlingRule(objective=objective, seed=self.seed) if settles else PLAIN,
-        )
-
-    def _imputation(self, has_U: Tensor, number: int) -> Imputation:
-        """Build what a side puts where it lacks a row, by draws of its own."""
-        return Imputation(
-            own_U=torch.where(has_U, torch.cumsum(has_U, dim=0) - 1, -1),
-            labels=self.treatment.labels,
-            features=self.treatment.features,
-            seed=int(np.random.default_rng([self.seed, 3, number]).integers(2**62)),
-            redraw=self.treatment.redraw,
         )
 
     @property
@@ -275,18 +273,17 @@ class Trained:
     def test_logits(self, calibration: Calibration = NO_CALIBRATION) -> Tensor:
         """Compute the calibrated logits of the test rows: float64 (T,)."""
         if calibration.when == "fitted":
-            calibration = self._fitted(calibration)
+            # Fit on the label party's own rows among those held out, as it sees them: with a donor's features where they lack
+            held_out = self.treatment.held_out
+            own_V = self.treatment.membership.has_labels_U[held_out]
+            logits_V = self.network.logits(torch.split(held_out, PASS))[own_V]
+            calibration = calibration.fit(
+                logits_V, self.data.training_labels_N[held_out][own_V], positive_rate=self.positive_rate
+            )[0]
         test = self.data.test
         batches = torch.split(torch.arange(len(test)), PASS)
         logits = [self.model([self.bottom(test.rows(rows_B))], self.data.own_test(rows_B)) for rows_B in batches]
         return calibration.prediction_logits(torch.cat(logits)).double()
-
-    def _fitted(self, calibration: Calibration) -> Calibration:
-        """Fit on the label party's own rows among those held out, as it sees them: with a donor's features where they lack."""
-        held_out = self.treatment.held_out
-        own_V = self.treatment.membership.has_labels_U[held_out]
-        logits_V = self.network.logits(torch.split(held_out, PASS))[own_V]
-        return calibration.fit(logits_V, self.data.training_labels_N[held_out][own_V], positive_rate=self.positive_rate)[0]
 
     def leaks(self, party: Literal["feature", "label"]) -> dict[str, dict[str, Any]]:
         """Run that party's attacks on its view and measure them by whether the other side has the row."""

@@ -81,7 +81,21 @@ def experiment(
         DataError: the file is not in Kaggle's format.
     """
     ratios = ratios or RATIOS
-    _check(ratios, sides, strategies, setting)
+    if not 1e-9 <= setting.learning_rate <= 1e6:  # what a contract takes
+        raise ConfigError(f"--learning-rate {setting.learning_rate}: must be from 1e-9 to 1e6")
+    for ratio in (*ratios, setting.features_ratio):
+        if ratio is not None and not 0 < ratio < 1:
+            raise ConfigError(
+                f"bench florist: ratio {ratio} is not a share of absent rows; expected between 0 and 1, both excluded"
+            )
+    if strange := [side for side in sides if side not in STRATEGIES]:
+        raise ConfigError(f"--sides {strange[0]}: must be labels, features or both")
+    all_names = {name for names in (*STRATEGIES.values(), *EXTRAS.values()) for name in names}
+    unknown = sorted(set(strategies) - all_names)
+    if unknown:
+        raise ConfigError(
+            f"bench florist: unknown strategies {', '.join(unknown)}; expected some of {', '.join(sorted(all_names))}"
+        )
     if setting.features_ratio is not None and tuple(sides) != ("both",):
         raise ConfigError(f"--features-ratio {setting.features_ratio}: goes with --sides both only; found {', '.join(sides)}")
     if setting.own_columns and any(side != "features" for side in sides):
@@ -116,24 +130,6 @@ def experiment(
         }
 
     return Experiment(name="florist", cases=cases, trial=trials, page=page_of, setting=about, about=with_split)
-
-
-def _check(ratios: Sequence[float], sides: Sequence[str], strategies: Sequence[str], setting: FloristSetting) -> None:
-    if not 1e-9 <= setting.learning_rate <= 1e6:  # what a contract takes
-        raise ConfigError(f"--learning-rate {setting.learning_rate}: must be from 1e-9 to 1e6")
-    for ratio in (*ratios, setting.features_ratio):
-        if ratio is not None and not 0 < ratio < 1:
-            raise ConfigError(
-                f"bench florist: ratio {ratio} is not a share of absent rows; expected between 0 and 1, both excluded"
-            )
-    if strange := [side for side in sides if side not in STRATEGIES]:
-        raise ConfigError(f"--sides {strange[0]}: must be labels, features or both")
-    all_names = {name for names in (*STRATEGIES.values(), *EXTRAS.values()) for name in names}
-    unknown = sorted(set(strategies) - all_names)
-    if unknown:
-        raise ConfigError(
-            f"bench florist: unknown strategies {', '.join(unknown)}; expected some of {', '.join(sorted(all_names))}"
-        )
 
 
 class _Trials:

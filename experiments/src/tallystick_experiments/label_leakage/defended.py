@@ -220,32 +220,22 @@ def attacked_run(candidate: Candidate, partner: SimulatedPartner, *, seed: int, 
                 why_not = [f"attacks with the feature party's model: {error}"]
     metric = next(iter(METRICS[contract.target.type]))
     audit = result.label_audit
-    return {
-        "test": result.joint[metric]["value"],
-        "attacks": _by_name([*audit.attacks, *with_model.values()]),
-        "not_measured": [line for line in audit.not_measured if line.partition(",")[0] not in with_model] + why_not,
-        "columns": _rebuilt(result),
-        "seconds": time.perf_counter() - started,
-    }
-
-
-def _rebuilt(result: Result) -> dict[str, float]:
-    """Show by how many rows are known what comes back of the feature party's columns; of several, of the party that
-    loses most.
-    """
+    # Show by how many rows are known what comes back of the feature party's columns; of several, of the party that loses most
     best_means: dict[str, float] = {}
     for mean in (mean for each in result.sections.features for mean in each.means):
         best_means[str(mean.known)] = max(mean.value, best_means.get(str(mean.known), mean.value))
-    return best_means
-
-
-def _by_name(attacks: Sequence[AttackResult]) -> dict[str, Row]:
     best_of_name: dict[str, Row] = {}
-    for attack in attacks:
+    for attack in [*audit.attacks, *with_model.values()]:
         figures = _figures(attack)
         if attack.name not in best_of_name or _above_guess(figures) > _above_guess(best_of_name[attack.name]):
             best_of_name[attack.name] = figures
-    return best_of_name
+    return {
+        "test": result.joint[metric]["value"],
+        "attacks": best_of_name,
+        "not_measured": [line for line in audit.not_measured if line.partition(",")[0] not in with_model] + why_not,
+        "columns": best_means,
+        "seconds": time.perf_counter() - started,
+    }
 
 
 def _above_guess(figures: Row) -> float:

@@ -284,18 +284,14 @@ BOUND = Pivot(
 )
 
 
-def _by_place(rows: Sequence[Row], kind: str) -> list[Spread]:
-    """Average the figures of each layer over seeds."""
-    return [spread(values) for values in zip(*(row[kind] for row in rows), strict=True)]
-
-
 def _panel(number: str, panel: paper.Panel, found: Mapping[str, list[Row]]) -> Curve:
     """Draw a panel by layer, or by epoch."""
     series = []
     for name in _shown(panel, found):
         rows = found[name]
         if panel.metric == "layers":
-            values = _by_place(rows, "layers")
+            # Average the figures of each layer over seeds
+            values = [spread(values) for values in zip(*(row["layers"] for row in rows), strict=True)]
         else:
             values = [spread(after_epoch(panel.metric, epoch)(row) for row in rows) for epoch in _attacked_epochs(rows)]
         places = range(len(values)) if panel.metric == "layers" else _attacked_epochs(rows)

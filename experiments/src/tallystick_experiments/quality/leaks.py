@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tallystick.errors import ConfigError
-from tallystick.results import FeatureAudit, Result
+from tallystick.results import FeatureAudit
 from tallystick_experiments.audited import audited_table
 from tallystick_experiments.catalogue.public import MOST_ROWS, NOISE, beside_noise, load_table
 from tallystick_experiments.experiment import Experiment
@@ -79,7 +79,14 @@ def experiment(
         raise ConfigError(f"--tables {', '.join(numbers)}: attacks tell classes apart, which a number to predict does not have")
 
     def trial(seed: int, table: str, method: str) -> Row:
-        return _figures(audited_table(loaded[table], seed, party=PARTIES.get(method), **CONTRACTS[method]))
+        result = audited_table(loaded[table], seed, party=PARTIES.get(method), **CONTRACTS[method])
+        figures = {"test AUC of the model": result.joint["auc"]["value"]}
+        for attack in sorted(result.label_audit.attacks, key=lambda attack: attack.name):
+            figures[f"labels: {attack.name}, {attack.view}"] = attack.symmetric_auc
+        for audit in result.sections.features:
+            figures |= {f"columns: rebuilt, {mean.known} known rows": mean.value for mean in audit.means}
+            figures |= _apart(audit)
+        return {"figures": figures}
 
     cases = grid(seed=seeds, table=tables, method=methods)
     noisy = {"noise_columns": noise_columns} if noise_columns else {}
@@ -105,16 +112,6 @@ def page_of(_about: Row, rows: Sequence[Row]) -> Benchmark:
         notes=["A floor: what these attackers found, never that nothing else can be found."],
         facts={"seeds": seeds_of(rows)},
     )
-
-
-def _figures(result: Result) -> Row:
-    figures = {"test AUC of the model": result.joint["auc"]["value"]}
-    for attack in sorted(result.label_audit.attacks, key=lambda attack: attack.name):
-        figures[f"labels: {attack.name}, {attack.view}"] = attack.symmetric_auc
-    for audit in result.sections.features:
-        figures |= {f"columns: rebuilt, {mean.known} known rows": mean.value for mean in audit.means}
-        figures |= _apart(audit)
-    return {"figures": figures}
 
 
 def _apart(audit: FeatureAudit) -> Row:

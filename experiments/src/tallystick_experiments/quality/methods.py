@@ -14,7 +14,7 @@ import polars as pl
 import torch
 from torch import nn
 
-from tallystick.config.party import EncodingConfig, FeatureColumns
+from tallystick.config.party import EncodingConfig
 from tallystick.config.sections import NetworkModel, StillTraining, SynchronousTraining, TrainingConfig
 from tallystick.cut.forward import KeptCuts, logits_over
 from tallystick.errors import DataError
@@ -221,7 +221,8 @@ class BoostingMethod:
         )
         estimator = HistGradientBoostingRegressor if table.target == "regression" else HistGradientBoostingClassifier
         model = make_pipeline(prepared, estimator(categorical_features=list(range(len(few))), random_state=seed, **self.settings))
-        frame = _for_boosting(table.frame, columns)
+        words = [pl.col(name).cast(pl.String).fill_null("missing") for name in columns.categorical]
+        frame = table.frame.select(*words, *(pl.col(name).cast(pl.Float64) for name in columns.numeric)).to_pandas()
         coder = coder_of(table, fitted_on)
         labels_N = coder.in_units(coder.encode(table.frame.get_column(table.label)).numpy())
         model.fit(frame.iloc[fitted_on], labels_N[fitted_on])
@@ -282,11 +283,6 @@ class LightGBMMethod:
         model = lightgbm.train(settings, data(np.concatenate([train, validation])), max(trees, 1))
         value = test_figure(table, coder, test, np.asarray(model.predict(rows_NF[test], raw_score=True)))
         return Figure(value=value, seconds=time.perf_counter() - started)
-
-
-def _for_boosting(frame: pl.DataFrame, columns: FeatureColumns) -> Any:
-    words = [pl.col(name).cast(pl.String).fill_null("missing") for name in columns.categorical]
-    return frame.select(*words, *(pl.col(name).cast(pl.Float64) for name in columns.numeric)).to_pandas()
 
 
 METHODS: dict[str, QualityMethod] = {

@@ -26,7 +26,6 @@ from typer import Option
 
 from tallystick.alignment.group import hash_to_group, multiply
 from tallystick.alignment.linkages import LINKAGES
-from tallystick.alignment.outcome import Alignment
 from tallystick.alignment.pairwise import LOCAL
 from tallystick.alignment.psi import FEW_IDS
 from tallystick.alignment.randomness import SecureRandom
@@ -185,7 +184,15 @@ def party(stage: PartyContext, job: Figures) -> Figures:
     clock.append(time.perf_counter())
     cpu_seconds = time.process_time() - cpu_started
     if folder is not None:
-        _check(alignment, _customers(name, job), job)
+        numbers = _customers(name, job)
+        own = alignment.rows_N[alignment.rows_N >= 0]
+        if PROTOCOLS[job["protocol"]]["method"] == "intersection":
+            first_common = job["rows"] - job["common"]
+            right = np.array_equal(np.sort(numbers[own]), np.arange(first_common, job["rows"]))
+        else:
+            right = len(own) == len(numbers) and len(alignment) == job["rows"] + job["others"] - job["common"]
+        if not right:
+            raise TallystickError(f"the alignment is wrong: {len(alignment)} positions, {len(own)} own rows")
     return {
         "seconds": clock[-1] - clock[0],
         "seconds_by_part": dict(zip(("reading", "aligning", "writing"), np.diff(clock).tolist(), strict=False)),
@@ -213,17 +220,6 @@ def _contract(protocol: str) -> Contract:
     roles = {LABEL: "label", FEATURE: "feature"} | ({HELPER: "helper"} if LINKAGES[alignment["method"]].helper else {})
     parties = {name: {"role": role} for name, role in roles.items()}
     return parse_contract({"name": "bench", "parties": parties, "alignment": alignment, "target": {"type": "binary"}, "seed": 1})
-
-
-def _check(alignment: Alignment, numbers: "np.ndarray[Any, Any]", job: Figures) -> None:
-    own = alignment.rows_N[alignment.rows_N >= 0]
-    if PROTOCOLS[job["protocol"]]["method"] == "intersection":
-        first_common = job["rows"] - job["common"]
-        right = np.array_equal(np.sort(numbers[own]), np.arange(first_common, job["rows"]))
-    else:
-        right = len(own) == len(numbers) and len(alignment) == job["rows"] + job["others"] - job["common"]
-    if not right:
-        raise TallystickError(f"the alignment is wrong: {len(alignment)} positions, {len(own)} own rows")
 
 
 def _bare_multiplications_per_s() -> float:

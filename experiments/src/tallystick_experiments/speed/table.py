@@ -23,7 +23,7 @@ from typer import Option
 from tallystick.alignment.ids import Ids
 from tallystick.alignment.outcome import Alignment
 from tallystick.config.contract import Contract, parse_contract
-from tallystick.config.party import PartyFile, parse_party
+from tallystick.config.party import parse_party
 from tallystick.dataset.dataset import Dataset
 from tallystick.dataset.datasets import dataset_of
 from tallystick.dataset.own_rows import OwnRows
@@ -159,13 +159,43 @@ def _measured(name: str, home: Path, arguments: Mapping[str, Any], channels: lis
     file = home / "table.parquet"
     with phases.during("generate"):
         file_bytes = _write(file, rows, seed, is_label=name == LABEL)
-    own = parse_party(_party_file(name), folder=home, source=name)
-    contract = parse_contract(_contract(arguments))
+    values = {
+        "party": name,
+        "threads": 1,
+        "table": {"path": "table.parquet", "max_rows": 10**10},
+        "encoding": {"numeric": "log", "min_count": 10},
+        "keys": {"row": ROW},
+    }
+    own = parse_party((values | ({"label": "label"} if name == LABEL else {})), folder=home, source=name)
+    contract = parse_contract(
+        {
+            "name": "table",
+            "parties": {LABEL: {"role": "label"}, FEATURE: {"role": "feature"}},
+            "alignment": {"method": "intersection", "keys": [{"name": "row"}]},
+            "target": {"type": "binary"},
+            "split": SHARES,
+            "training": {"epochs": 1, "batch_size": arguments["batch_size"], "mode": "synchronous"},
+            "evaluation": {"own_columns_baseline": False, "bootstrap": 0},
+            "audit": "quick",
+            "network": {"wait_s": HOURS, "deadline_s": HOURS},
+            "seed": arguments["seed"],
+        }
+    )
     use_threads(own.threads)
     with phases.during("read"):
         frame = read_party_table(own)
     file.unlink()  # the copy is what a run reads
-    job = _job(contract, own, frame, channels, log)
+    if contract.role_of(own.party) == "label":
+        create_ledger(own)
+    job = Job(
+        contract=contract,
+        party=own,
+        frame=frame,
+        keys=None,
+        channels={channel.peer: channel for channel in channels},
+        folder=RunFolder.new(own.runs, contract, own.party, key=None),
+        logbook=Logbook(party=own.party, watcher=_EpochLog(log, own.party)),
+    )
     with phases.during("number"):
         own_rows = _rows(job, rows, seed, phases)
     if name == FEATURE:
@@ -178,22 +208,18 @@ def _measured(name: str, home: Path, arguments: Mapping[str, Any], channels: lis
         agreement = Agreement(run_id="table", align=False, resume_from=0, train=True)
         _train_and_evaluate(job, own_rows, dataset, agreement, phases)
     else:
-        _read_batches(job, dataset, phases, seconds=arguments["seconds"])
+        # Take batches of the first epoch as training would, for so long at the most
+        schedule = dataset.schedule(dataset.resolved(job.contract.training), seed=job.contract.seed)
+        with phases.during("batches"):
+            until = time.monotonic() + arguments["seconds"]
+            for batch in schedule.epoch(0):
+                dataset.features_at(batch.index_B)
+                job.logbook.watcher.progress("batches", batch.step, schedule.steps_per_epoch)
+                if time.monotonic() > until:
+                    break
+        phases.found["batches"] |= {"batches": batch.step, "of": schedule.steps_per_epoch}
     assert dataset.encoder is not None
     return {"phases": phases.found, "encoded_row_bytes": dataset.encoder.packing.row_bytes, "file_row_bytes": file_bytes / rows}
-
-
-def _read_batches(job: Job, dataset: Dataset, phases: _Phases, *, seconds: float) -> None:
-    """Take batches of the first epoch as training would, for so long at the most."""
-    schedule = dataset.schedule(dataset.resolved(job.contract.training), seed=job.contract.seed)
-    with phases.during("batches"):
-        until = time.monotonic() + seconds
-        for batch in schedule.epoch(0):
-            dataset.features_at(batch.index_B)
-            job.logbook.watcher.progress("batches", batch.step, schedule.steps_per_epoch)
-            if time.monotonic() > until:
-                break
-    phases.found["batches"] |= {"batches": batch.step, "of": schedule.steps_per_epoch}
 
 
 def _train_and_evaluate(job: Job, rows: OwnRows, dataset: Dataset, agreement: Agreement, phases: _Phases) -> None:
@@ -265,46 +291,6 @@ def _write(path: Path, rows: int, seed: int, *, is_label: bool) -> int:
             assert isinstance(table, pa.Table)
             file.write_table(table)
     return path.stat().st_size
-
-
-def _party_file(name: str) -> dict[str, Any]:
-    values = {
-        "party": name,
-        "threads": 1,
-        "table": {"path": "table.parquet", "max_rows": 10**10},
-        "encoding": {"numeric": "log", "min_count": 10},
-        "keys": {"row": ROW},
-    }
-    return values | ({"label": "label"} if name == LABEL else {})
-
-
-def _contract(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "name": "table",
-        "parties": {LABEL: {"role": "label"}, FEATURE: {"role": "feature"}},
-        "alignment": {"method": "intersection", "keys": [{"name": "row"}]},
-        "target": {"type": "binary"},
-        "split": SHARES,
-        "training": {"epochs": 1, "batch_size": arguments["batch_size"], "mode": "synchronous"},
-        "evaluation": {"own_columns_baseline": False, "bootstrap": 0},
-        "audit": "quick",
-        "network": {"wait_s": HOURS, "deadline_s": HOURS},
-        "seed": arguments["seed"],
-    }
-
-
-def _job(contract: Contract, own: PartyFile, frame: Frame, channels: list[Channel], log: Path | None) -> Job:
-    if contract.role_of(own.party) == "label":
-        create_ledger(own)
-    return Job(
-        contract=contract,
-        party=own,
-        frame=frame,
-        keys=None,
-        channels={channel.peer: channel for channel in channels},
-        folder=RunFolder.new(own.runs, contract, own.party, key=None),
-        logbook=Logbook(party=own.party, watcher=_EpochLog(log, own.party)),
-    )
 
 
 def _rows(job: Job, rows: int, seed: int, phases: _Phases) -> _MeasuredRows:

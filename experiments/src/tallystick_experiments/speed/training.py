@@ -167,24 +167,20 @@ def party(stage: PartyContext, arguments: dict[str, Any]) -> dict[str, Any]:
     torch.set_num_threads(scenario.cores)
     data = SpeedData(scenario)
     if stage.name == LABEL:
-        return {"auc": _label_party(scenario, data, channel, arguments["turns"])}
+        width = scenario.bottom[-1]
+        for _ in range(2 * arguments["turns"]):
+            mode = channel.receive(Turn).mode
+            torch.set_num_threads(scenario.threads_in(mode))
+            train_label(modules(scenario)[1], data, channel, _training(mode, 1), data.long_schedule(scenario.steps), width=width)
+        scores = {}
+        for mode in ("synchronous", "pipelined") if scenario.quality_epochs else ():
+            channel.receive(Turn)
+            model = modules(scenario)[1]
+            train_label(model, data, channel, _training(mode, scenario.quality_epochs), data.schedule(), width=width)
+            logits = receive_logits(model, data.own_source, data.test_batches(), [channel], [width])
+            scores[mode] = auc(data.target_N[data.test_N].cpu().numpy(), logits.cpu().numpy())
+        return {"auc": {mode: float(value) for mode, value in scores.items() if value is not None}}
     return {"steps_per_s": _feature_party(scenario, data, channel, arguments["turns"])}
-
-
-def _label_party(scenario: SpeedScenario, data: "SpeedData", channel: Channel, turns: int) -> dict[str, float]:
-    width = scenario.bottom[-1]
-    for _ in range(2 * turns):
-        mode = channel.receive(Turn).mode
-        torch.set_num_threads(scenario.threads_in(mode))
-        train_label(modules(scenario)[1], data, channel, _training(mode, 1), data.long_schedule(scenario.steps), width=width)
-    scores = {}
-    for mode in ("synchronous", "pipelined") if scenario.quality_epochs else ():
-        channel.receive(Turn)
-        model = modules(scenario)[1]
-        train_label(model, data, channel, _training(mode, scenario.quality_epochs), data.schedule(), width=width)
-        logits = receive_logits(model, data.own_source, data.test_batches(), [channel], [width])
-        scores[mode] = auc(data.target_N[data.test_N].cpu().numpy(), logits.cpu().numpy())
-    return {mode: float(value) for mode, value in scores.items() if value is not None}
 
 
 def _feature_party(scenario: SpeedScenario, data: "SpeedData", channel: Channel, turns: int) -> dict[str, list[float]]:

@@ -98,7 +98,19 @@ def party(stage: PartyContext, arguments: dict[str, Any]) -> dict[str, Any]:
             training = TrainingConfig(mode=mode, epochs=1, batch_size=SHAPE.batch_size, patience=None, checkpoint_every=1_000_000)
             for way in ways_of(arguments["workers"], arguments["ray"]):
                 torch.set_num_threads(way.threads)
-                plan = _plan(network, stage.name, way, training)
+                late = staleness_of(training) if stage.name == FEATURE else 0
+                plan = WorkerPlan(
+                    network=network.model_dump_json(),
+                    training=training.model_dump_json(),
+                    party=stage.name,
+                    own=SHAPE.feature if stage.name == FEATURE else None,
+                    cut_widths=(network.built_in_cut_width,) if stage.name == LABEL else None,
+                    batch_rows=SHAPE.batch_size,
+                    in_flight=late + batches_per_message(training) if late else 1,
+                    workers=way.workers,
+                    threads=way.threads,
+                    late=late > 0,
+                )
                 module, clock = plan.module(), _ProcessorClock(WARM_UP, STEPS)
                 with Team(module, plan, way.engine) if way.workers > 1 else nullcontext():
                     if isinstance(module, LabelModel):
@@ -115,22 +127,6 @@ def party(stage: PartyContext, arguments: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _plan(network: NetworkModel, name: str, way: Processes, training: TrainingConfig) -> WorkerPlan:
-    late = staleness_of(training) if name == FEATURE else 0
-    return WorkerPlan(
-        network=network.model_dump_json(),
-        training=training.model_dump_json(),
-        party=name,
-        own=SHAPE.feature if name == FEATURE else None,
-        cut_widths=(network.built_in_cut_width,) if name == LABEL else None,
-        batch_rows=SHAPE.batch_size,
-        in_flight=late + batches_per_message(training) if late else 1,
-        workers=way.workers,
-        threads=way.threads,
-        late=late > 0,
-    )
-
-
 class _ProcessorClock(Clock):
     """A clock that also notes the processor time of this process, and of those that it started."""
 
@@ -143,19 +139,15 @@ class _ProcessorClock(Clock):
         before = len(self._marks)
         super().at(step)
         if len(self._marks) > before:
-            self._seconds.append([time.process_time(), *map(_processor_seconds, _children())])
+            lists = [path.read_text() for path in Path("/proc/self/task").glob("*/children")]
+            children = sorted(int(child) for text in lists for child in text.split())  # that this one started, in their order
+            self._seconds.append([time.process_time(), *map(_processor_seconds, children)])
 
     def processor_ms(self) -> list[float]:
         """Return milliseconds of a step, this process first."""
         began, ended = self._seconds
         (first, _), (last, _) = self._marks
         return [1e3 * (until - since) / (last - first) for since, until in zip(began, ended, strict=True)]
-
-
-def _children() -> list[int]:
-    """Return the processes that this one started, in their order."""
-    lists = [path.read_text() for path in Path("/proc/self/task").glob("*/children")]
-    return sorted(int(child) for text in lists for child in text.split())
 
 
 def _processor_seconds(process: int) -> float:
