@@ -5,8 +5,7 @@ from pathlib import Path
 from tallystick.config.contract import Contract, load_contract
 from tallystick.config.party import PartyFile, load_party
 from tallystick.job.job import check_process
-from tallystick.job.predict import Predicted
-from tallystick.job.predict import predict as predict_job
+from tallystick.job.predict import Predicted, predict_rows
 from tallystick.job.process import run_process
 from tallystick.job.watchers import watcher_here
 from tallystick.results import Result
@@ -73,7 +72,7 @@ def predict(
     Raises ConfigError and DataError for unusable input, before anything is sent; PeerError for what a peer did, or failed to do.
     """
     check_process()
-    return predict_job(
+    return predict_rows(
         _contract(contract),
         _party(party),
         table=table,

@@ -121,7 +121,7 @@ class Sides:
 
         def work(name):
             output = self.job.home(name) / f"scores-{len(self.heard)}.csv" if name in has_scores else None
-            job_predict.predict(*files_of(self.job, name), table=None, output=output, run=run, watcher=Silent())
+            job_predict.predict_rows(*files_of(self.job, name), table=None, output=output, run=run, watcher=Silent())
 
         return self.step("predict", work)
 

@@ -9,7 +9,7 @@ from test_chosen_runs import PARTIES, Watching, both
 from tiny import files_of
 
 from tallystick.errors import ConfigError
-from tallystick.job.predict import predict
+from tallystick.job.predict import predict_rows
 from tallystick.job.process import run_process
 
 
@@ -21,7 +21,7 @@ def test_contributions_add_up_to_the_scores_that_are_written(lay_out_job):
     def work(name, **more):
         output = home / "scores.csv" if name == "bank" else None
         asked = {"explained": home / "why.csv", "most_explained": 15} if name == "bank" else {}
-        return predict(*files_of(job, name), table=None, output=output, watcher=Watching(), **asked)
+        return predict_rows(*files_of(job, name), table=None, output=output, watcher=Watching(), **asked)
 
     both(work)
     scores, why = pl.read_csv(home / "scores.csv"), pl.read_csv(home / "why.csv")
@@ -34,6 +34,6 @@ def test_contributions_add_up_to_the_scores_that_are_written(lay_out_job):
     assert why["by x"].abs().mean() > why["by noise"].abs().mean()  # the label follows x
 
     with pytest.raises(ConfigError, match="--explain: the label party explains scores"):
-        predict(*files_of(job, "shop"), table=None, output=None, watcher=Watching(), explained=job.home("shop") / "why.csv")
+        predict_rows(*files_of(job, "shop"), table=None, output=None, watcher=Watching(), explained=job.home("shop") / "why.csv")
     with pytest.raises(ConfigError, match=re.escape(str(home / "why.csv"))):
-        predict(*files_of(job, "bank"), table=None, output=home / "more.csv", watcher=Watching(), explained=home / "why.csv")
+        predict_rows(*files_of(job, "bank"), table=None, output=home / "more.csv", watcher=Watching(), explained=home / "why.csv")

@@ -13,7 +13,7 @@ import yaml
 from tallystick.config.contract import Contract, load_contract
 from tallystick.config.party import PartyFile, load_party
 from tallystick.errors import TallystickError
-from tallystick.job.predict import predict
+from tallystick.job.predict import predict_rows
 from tallystick.job.process import run_process
 from tallystick.network.addresses import free_port
 from tallystick.watcher import Silent
@@ -90,7 +90,7 @@ def predicted(homes: Homes, *, scored: Collection[str] = (LABEL,), first: str | 
 
     def work(name: str) -> Any:
         output = homes.home(name) / "scores.csv" if name in scored else None
-        return predict(*files_of(homes, name), table=None, output=output, watcher=Silent())
+        return predict_rows(*files_of(homes, name), table=None, output=output, watcher=Silent())
 
     return both(homes, work, first=first)
 

@@ -73,10 +73,10 @@ def predict(
     """Score new ids with both sides online, in batches, with the saved model and encoders."""
 
     def work() -> None:
-        from tallystick.job.predict import predict as predict_job
+        from tallystick.job.predict import predict_rows
 
         agreed, own, watcher = read_files(contract, party, progress)
-        outcome = predict_job(
+        outcome = predict_rows(
             agreed, own, table=table, output=output, run=run, watcher=watcher, explained=explain, most_explained=explain_rows
         )
         finish(outcome, as_json=as_json)

@@ -54,7 +54,7 @@ def monitor(
         from tallystick.config.contract import load_contract
         from tallystick.config.party import load_party
         from tallystick.job.monitor import look_of, served_look_of
-        from tallystick.monitoring.monitor import monitor as monitored
+        from tallystick.monitoring.monitor import monitor_table
         from tallystick.monitoring.prometheus import write_prometheus
         from tallystick.monitoring.served import monitor_served
         from tallystick.report.monitor import render_monitoring
@@ -67,7 +67,7 @@ def monitor(
             first = since.date() if since is not None else None
             monitoring = monitor_served(served_look_of(agreed, own, labels=labels, run=run, since=first, every=every.value))
         else:
-            monitoring = monitored(look_of(agreed, own, table=table, scores=scores, run=run, every=every.value))
+            monitoring = monitor_table(look_of(agreed, own, table=table, scores=scores, run=run, every=every.value))
         if html is not None:
             render_monitoring(monitoring, html)
         if prometheus is not None:

@@ -24,7 +24,7 @@ from tallystick.dataset.own_rows import OwnRows
 from tallystick.errors import ConfigError, DataError
 from tallystick.job.handshake import Agreement, PromotedHalf, ResumeState, shake_hands, shake_hands_label_party
 from tallystick.job.log import RunLog
-from tallystick.job.phases.align import align, help_align, with_noise
+from tallystick.job.phases.align import align_keys, help_align, with_noise
 from tallystick.job.prediction_output import ROW, RUN, SCORED_BY, SIMILARITY, check_columns, check_output, write_scores
 from tallystick.job.preflight import require_to_predict
 from tallystick.job.process import with_sessions
@@ -64,7 +64,7 @@ class Predicted(TypedDict, total=False):
     learnt: list[str]
 
 
-def predict(
+def predict_rows(
     contract: Contract,
     party: PartyFile,
     *,
@@ -230,7 +230,7 @@ class _Prediction:
         expected = 2 * max(before.sizes.values())
         noisy = with_noise(contract, party, model.folder, keys, what=f"linking of new rows for {contract.name}")
         local = LocalOptions(threads=party.threads, progress=log.progress)
-        alignment = align(contract, party.party, noisy, channels, local=local, expected=expected, kept=before)
+        alignment = align_keys(contract, party.party, noisy, channels, local=local, expected=expected, kept=before)
         log.phase("prediction")
         scores = model.scoring.score(channels, alignment).with_columns(pl.lit(model.run_id).alias(RUN))
         if self.output is None:

@@ -19,7 +19,7 @@ from tallystick.job.handshake import Agreement, ResumeState, shake_hands, shake_
 from tallystick.job.job import Job, fitting_threads, use_threads
 from tallystick.job.phases.align import align_or_keep, help_align, kept_alignment, linked_job, match_notes
 from tallystick.job.phases.audit import audit_links, audit_training
-from tallystick.job.phases.evaluate import evaluate, take_part
+from tallystick.job.phases.evaluate import evaluate_as_feature_party, evaluate_as_label_party
 from tallystick.job.phases.no_gradients import receive_once
 from tallystick.job.phases.report import write_report
 from tallystick.job.phases.train import (
@@ -86,7 +86,9 @@ def _run_label_party(job: Job) -> tuple[Job, RunFindings]:
         trained = train_as_label_party(job, dataset, agreement, own=rows, kept=cuts)
     if "evaluation" in job.phases:
         with logbook.during("evaluation", channels):
-            findings = replace(findings, evaluated=evaluate(job, rows, trained, dataset, run_id=agreement.run_id, kept=cuts))
+            findings = replace(
+                findings, evaluated=evaluate_as_label_party(job, rows, trained, dataset, run_id=agreement.run_id, kept=cuts)
+            )
     job.leave()
     findings = replace(
         findings,
@@ -128,7 +130,7 @@ def _run_feature_party(job: Job) -> tuple[Job, RunFindings]:
             findings = replace(findings, evaluated=Evaluated(finished=finished))
     if "evaluation" in job.phases and contract.sends_gradients:
         with logbook.during("evaluation", [channel]):
-            findings = replace(findings, evaluated=take_part(job, trained, dataset, run_id=agreement.run_id))
+            findings = replace(findings, evaluated=evaluate_as_feature_party(job, trained, dataset, run_id=agreement.run_id))
     job.leave()
     findings = replace(
         findings,

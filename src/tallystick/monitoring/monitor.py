@@ -57,7 +57,7 @@ class Look:
     every: Every = "month"
 
 
-def monitor(look: Look) -> Monitoring:
+def monitor_table(look: Look) -> Monitoring:
     """Compare the new rows with those of training, and the scores with the labels that are there; nothing is sent.
 
     Raises DataError for a column that is gone, and ConfigError for scores that are of another run or have no key.

@@ -24,7 +24,7 @@ from tallystick.config.table import TableConfig
 from tallystick.errors import ConfigError, DataError, PeerError, StorageError, TallystickError
 from tallystick.job.handshake import Agreement, PromotedHalf, ResumeState
 from tallystick.job.job import use_threads
-from tallystick.job.phases.align import align
+from tallystick.job.phases.align import align_keys
 from tallystick.job.preflight import require_to_predict
 from tallystick.job.process import Work, with_sessions
 from tallystick.job.run_selection import chosen_run, named_run, offered
@@ -321,7 +321,7 @@ class ServingSide:
             )
         self.aligned_at.append(now)
         options = LocalOptions(threads=self.party.threads)
-        alignment = align(self.contract, self.party.party, self.keys, channels, local=options, expected=2 * ids)
+        alignment = align_keys(self.contract, self.party.party, self.keys, channels, local=options, expected=2 * ids)
         store.save(name, alignment)
         return alignment
 

@@ -33,7 +33,7 @@ from tallystick.config.contract import Contract, parse_contract
 from tallystick.config.table import TableConfig
 from tallystick.demo.localhost import FEATURE, LABEL, PAIR, PartyContext, Peers, run_parties
 from tallystick.errors import ConfigError, TallystickError
-from tallystick.job.phases.align import align, help_align
+from tallystick.job.phases.align import align_keys, help_align
 from tallystick.run_folder.folder import RunFolder
 from tallystick.tables.keys import fingerprint, read_keys
 from tallystick.tables.table import read_table
@@ -177,7 +177,7 @@ def party(stage: PartyContext, job: Figures) -> Figures:
         table = read_table(TableConfig(path=Path(job["tables"][name])), text=["id"])
         keys = read_keys(table, columns={"id": "id"}, alignment=contract.alignment)
         clock.append(time.perf_counter())
-        alignment = align(contract, name, keys, channels, local=LOCAL, expected=max(job["rows"], job["others"]))
+        alignment = align_keys(contract, name, keys, channels, local=LOCAL, expected=max(job["rows"], job["others"]))
         clock.append(time.perf_counter())
         folder.save_alignment(alignment, run_id="bench", table=fingerprint(keys))
         multiplications = alignment.multiplications

@@ -31,7 +31,7 @@ from tallystick.demo.localhost import FEATURE, LABEL, PAIR, PartyContext, run_pa
 from tallystick.job.handshake import Agreement
 from tallystick.job.job import Job, use_threads
 from tallystick.job.log import Logbook
-from tallystick.job.phases.evaluate import evaluate, take_part
+from tallystick.job.phases.evaluate import evaluate_as_feature_party, evaluate_as_label_party
 from tallystick.job.phases.train import train_as_feature_party, train_as_label_party
 from tallystick.network.channel import Channel
 from tallystick.network.messages import Message
@@ -227,12 +227,12 @@ def _train_and_evaluate(job: Job, rows: OwnRows, dataset: Dataset, agreement: Ag
         with phases.during("epoch"):
             trained = train_as_label_party(job, dataset, agreement, own=rows)
         with phases.during("evaluation"):
-            evaluate(job, rows, trained, dataset, run_id=agreement.run_id)
+            evaluate_as_label_party(job, rows, trained, dataset, run_id=agreement.run_id)
         return
     with phases.during("epoch"):
         embedding = train_as_feature_party(job, dataset, agreement)
     with phases.during("evaluation"):
-        take_part(job, embedding, dataset, run_id=agreement.run_id)
+        evaluate_as_feature_party(job, embedding, dataset, run_id=agreement.run_id)
 
 
 class EncodedInTurn(Message, frozen=True):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from tallystick.attacks.label_inference.observations import clusters_of_run, matrices, per_step, whole_run
+from tallystick.attacks.label_inference.observations import clusters_of_run, matrices, unlabelled_per_step, whole_run
 from tallystick.attacks.matrix import k_means
 from tallystick.attacks.view import Received, Scores, View
 from tallystick.errors import DataError
@@ -46,7 +46,7 @@ class ClusterAttack:
             return whole_run(view, rows, _named(cluster_N, view.classes, order), named=is_named)
         batches = matrices(view, self.target)
         values = [_named(k_means(x_BD, view.classes, generator=generator), view.classes, order) for x_BD in batches]
-        return per_step(view, values, named=is_named)
+        return unlabelled_per_step(view, values, named=is_named)
 
 
 def _named(cluster_N: Tensor, classes: int, order_C: Tensor | None) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from tallystick.attacks.label_inference.observations import known_rows, matrices, observations, per_step, whole_run
+from tallystick.attacks.label_inference.observations import known_rows, matrices, observations, unlabelled_per_step, whole_run
 from tallystick.attacks.view import Scores, View
 from tallystick.errors import ConfigError, DataError
 
@@ -49,7 +49,7 @@ class DirectionAttack:
             told_B = label_B >= 0
             hint_HD = grad_BD[told_B] if view.clean_hints is None else _clean(view.clean_hints[index], grad_BD[told_B], index)
             scores.append(self._scores(grad_BD, hint_HD, label_B, view.classes))
-        return per_step(view, scores)
+        return unlabelled_per_step(view, scores)
 
     def _scores(self, grad_BD: Tensor, hint_HD: Tensor, label_B: Tensor, classes: int) -> Tensor:
         towards_BD = normalize(grad_BD, dim=1, eps=_TINY) if self.measure == "cosine" else grad_BD

@@ -10,7 +10,7 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 from torch.nn.functional import cosine_similarity, one_hot
 
-from tallystick.attacks.label_inference.observations import clusters_of_run, matrices, per_step, whole_run
+from tallystick.attacks.label_inference.observations import clusters_of_run, matrices, unlabelled_per_step, whole_run
 from tallystick.attacks.view import Scores, Start, View
 from tallystick.errors import DataError
 
@@ -40,7 +40,9 @@ class LabelEnumeration:
         both = zip(matrices(first, "cut_embedding"), matrices(first, "cut_gradient"), strict=True)
         likeness = [agreement(view.start, cut_BD, grad_BD, view.classes) for cut_BD, grad_BD in both]
         if not self.clusters:
-            return per_step(first, [like_BC[:, 1] - like_BC[:, 0] if view.classes == 2 else like_BC for like_BC in likeness])
+            return unlabelled_per_step(
+                first, [like_BC[:, 1] - like_BC[:, 0] if view.classes == 2 else like_BC for like_BC in likeness]
+            )
         rows, cluster_N = clusters_of_run(view, "cut_embedding", generator)
         cluster_of_row = torch.full((view.rows,), -1)
         cluster_of_row[rows] = cluster_N

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tallystick.attacks.label_inference.observations import binary_only, matrices, per_step
+from tallystick.attacks.label_inference.observations import binary_only, matrices, unlabelled_per_step
 from tallystick.attacks.view import Scores, View
 
 
@@ -24,4 +24,4 @@ class NormAttack:
         """Score every batch by itself; no randomness is used. Zero or equal gradients get equal scores, which is a guess."""
         binary_only(view, "norm attack", "direction or clusters")
         norms: list[Tensor] = [torch.linalg.vector_norm(grad_BD, dim=1) for grad_BD in matrices(view, "cut_gradient")]
-        return per_step(view, norms)
+        return unlabelled_per_step(view, norms)

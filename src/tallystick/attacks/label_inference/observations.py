@@ -94,7 +94,7 @@ def known_rows(view: View) -> Tensor:
     return known_N
 
 
-def per_step(view: View, values: Sequence[Tensor], *, named: bool = True) -> Scores:
+def unlabelled_per_step(view: View, values: Sequence[Tensor], *, named: bool = True) -> Scores:
     """Make Scores of one value (or one per class) per row and step, without the rows whose label the attacker knows there."""
     keep = [view.known_label(index) < 0 for index in range(len(view.steps))]
     return Scores(

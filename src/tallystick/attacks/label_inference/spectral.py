@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from tallystick.attacks.label_inference.observations import binary_only, matrices, observations, per_step, whole_run
+from tallystick.attacks.label_inference.observations import binary_only, matrices, observations, unlabelled_per_step, whole_run
 from tallystick.attacks.matrix import centred, top_direction, two_means_cut
 from tallystick.attacks.view import Received, Scores, View
 
@@ -40,7 +40,9 @@ class SpectralAttack:
         if self.scope == "run":
             rows, x_ND = observations(view, self.target)
             return whole_run(view, rows, spectral_scores(x_ND, signed=self.signed))
-        return per_step(view, [spectral_scores(matrix_BD, signed=self.signed) for matrix_BD in matrices(view, self.target)])
+        return unlabelled_per_step(
+            view, [spectral_scores(matrix_BD, signed=self.signed) for matrix_BD in matrices(view, self.target)]
+        )
 
 
 def spectral_scores(matrix_BD: Tensor, *, signed: bool = True) -> Tensor:

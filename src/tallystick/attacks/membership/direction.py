@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
 from tallystick.attacks.matrix import top_direction
-from tallystick.attacks.membership.observations import mean_over_run, other_epochs, per_step
+from tallystick.attacks.membership.observations import mean_over_run, other_epochs, unknown_per_step
 from tallystick.attacks.view import Scores, View
 
 
@@ -24,7 +24,7 @@ class GradientDirection:
 
     def __call__(self, view: View, *, generator: torch.Generator) -> Scores:  # noqa: ARG002
         """Score every batch by itself; no randomness is used."""
-        return per_step(view, [oriented_cosine(step.received_BD) for step in view.steps])
+        return unknown_per_step(view, [oriented_cosine(step.received_BD) for step in view.steps])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tallystick.attacks.membership.observations import per_step
+from tallystick.attacks.membership.observations import unknown_per_step
 from tallystick.attacks.view import Scores, View
 from tallystick.errors import ConfigError
 
@@ -60,4 +60,4 @@ class IdenticalEmbeddings:
             greatest = least_N[least_N.isfinite()].max() if least_N.isfinite().any() else least_N.new_tensor(0.0)
             distance_N = torch.where(least_N.isfinite(), least_N, greatest).double()
             nearest += torch.split(distance_N, [len(step.rows_B) for step in steps])
-        return per_step(view, nearest)
+        return unknown_per_step(view, nearest)

@@ -26,7 +26,7 @@ def other_epochs(view: View) -> str:
     return f"it compares epochs, and {one}"
 
 
-def per_step(view: View, values: list[Tensor]) -> Scores:
+def unknown_per_step(view: View, values: list[Tensor]) -> Scores:
     """Make Scores of one value per row and step, keeping the rows whose presence the attacker does not know anyhow."""
     unknown_N = view.known() == 0
     keep = [unknown_N[step.rows_B] for step in view.steps]

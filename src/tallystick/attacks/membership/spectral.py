@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tallystick.attacks.matrix import rescaled, top_direction
-from tallystick.attacks.membership.observations import per_step
+from tallystick.attacks.membership.observations import unknown_per_step
 from tallystick.attacks.view import Scores, StepView, View
 from tallystick.errors import ConfigError
 
@@ -37,7 +37,7 @@ class SpectralMembership:
 
     def __call__(self, view: View, *, generator: torch.Generator) -> Scores:  # noqa: ARG002
         """Score every batch by itself; no randomness is used."""
-        return per_step(view, [self._score(step) for step in view.steps])
+        return unknown_per_step(view, [self._score(step) for step in view.steps])
 
     def _score(self, step: StepView) -> Tensor:
         features_BD = rescaled(step.received_BD)

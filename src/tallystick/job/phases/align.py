@@ -39,7 +39,7 @@ def align_or_keep(job: Job, keys: Keys, *, anew: bool, run_id: str) -> Alignment
     count_anew(job.folder)
     keys = with_noise(job.contract, job.party, job.folder, keys, what=f"linking of {job.contract.name}, run {run_id}")
     try:
-        alignment = align(
+        alignment = align_keys(
             job.contract,
             job.name,
             keys,
@@ -105,7 +105,7 @@ def linked_contract(contract: Contract, party: str, alignment: Alignment) -> Con
     return contract.without_unaligned()
 
 
-def align(
+def align_keys(
     contract: Contract,
     party: str,
     keys: Keys,

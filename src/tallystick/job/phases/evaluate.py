@@ -43,7 +43,7 @@ from tallystick.training.checkpoint import TrainingState
 from tallystick.training.screening import Screening
 
 
-def evaluate(
+def evaluate_as_label_party(
     job: Job,
     rows: OwnRows,
     trained: TrainedLabelParty,
@@ -122,7 +122,7 @@ def _crossing(job: Job, trained: TrainedLabelParty, dataset: Dataset) -> list[Cu
     ]
 
 
-def take_part(job: Job, trained: TrainedFeatureParty, dataset: Dataset, *, run_id: str) -> Evaluated:
+def evaluate_as_feature_party(job: Job, trained: TrainedFeatureParty, dataset: Dataset, *, run_id: str) -> Evaluated:
     """Embed the test rows, as a feature party, and those by which columns are measured; then learn what may leave the label
     party.
     """
