@@ -16,7 +16,7 @@ from tiny import PATIENCE_S, columns, contract_values, few_column_attacks, seed_
 from typer.testing import CliRunner
 
 from tallystick.cli.app import app
-from tallystick.config.compute import ComputeConfig
+from tallystick.config.compute import ComputeKeys
 from tallystick.config.contract import load_contract, parse_contract
 from tallystick.config.party import load_party
 from tallystick.defenses.defense_table import DEFENSES
@@ -459,7 +459,7 @@ class LostAfterOne(InThisProcess):
 def test_a_sweep_whose_engine_is_lost_keeps_the_trials_that_are_over(tmp_path, monkeypatch):
     home = home_in(tmp_path)
     change(home / "party.yaml", compute={"workers": 1})
-    monkeypatch.setattr(ComputeConfig, "made", lambda _: LostAfterOne())
+    monkeypatch.setattr(ComputeKeys, "made", lambda _: LostAfterOne())
     done = swept(home, "--seeds", 1, "--rows", 300, "--sweep", "label-dp=2")
     assert done.exit_code != 0
     (folder,) = (home / "runs").iterdir()

@@ -62,8 +62,14 @@ def test_paths_start_from_the_party_file(tmp_path: Path) -> None:
     ("changes", "line"),
     [
         ({"compute": {"workers": 0}}, "party.yaml: compute.workers = 0: must be at least 1"),
-        ({"compute": {"engine": "spark", "workers": 2}}, 'party.yaml: compute.engine = "spark": must be local or ray'),
-        ({"compute": {"workers": 2, "address": "auto"}}, "party.yaml: compute.address: goes with engine: ray; leave it out"),
+        (
+            {"compute": {"engine": "spark", "workers": 2}},
+            'party.yaml: compute.engine = "spark": is not known; known here: local, ray',
+        ),
+        (
+            {"compute": {"workers": 2, "address": "auto"}},
+            'party.yaml: compute.address = "auto": goes with compute.engine = ray only; leave it out',
+        ),
         (
             {"compute": {"engine": "ray", "workers": 2, "address": "http://head:1"}},
             'party.yaml: compute.address = "http://head:1": must be auto, host:port or ray://host:port',

@@ -14,7 +14,7 @@ from engines import InThisProcess
 from tiny import contract_values, error_of, tables
 
 from tallystick.check import check_party_file
-from tallystick.config.compute import ComputeConfig
+from tallystick.config.compute import ComputeKeys
 from tallystick.config.contract import load_contract, parse_contract
 from tallystick.config.party import load_party, parse_party
 from tallystick.config.tuning import TunedKey
@@ -201,7 +201,7 @@ def test_a_task_trains_on_the_rows_and_labels_of_its_search(lay_out_job, monkeyp
     defense = [{"method": "label-dp", "epsilon": 1.0}]
     job = laid_out(lay_out_job, trials=2, frames=frames, defense=defense, training__epochs=1)
     job.change("bank", repeats={"latest": "day", "aggregate": {"noise": "mean"}}, compute={"workers": 1}, threads=1)
-    monkeypatch.setattr(ComputeConfig, "made", lambda _: InThisProcess())
+    monkeypatch.setattr(ComputeKeys, "made", lambda _: InThisProcess())
     on_engine, folder = tuned_alone(job)
     folder.note(NOTE, {"trials": []})
     job.change("bank", compute=None)

@@ -70,12 +70,12 @@ def _made_on(workers: int | None, ray: str | None, work: Callable[..., Any], opt
         if ray is not None:
             raise ConfigError(f"--ray {ray}: needs --workers N, how many runs to make at a time")
         return None
-    from tallystick.config.compute import ComputeConfig
+    from tallystick.config.compute import LocalCompute, RayCompute
     from tallystick.reading import validate
     from tallystick_experiments.tasks import MadeByTasks
 
-    values = {"workers": workers} if ray is None else {"engine": "ray", "address": ray, "workers": workers}
-    engine = validate(ComputeConfig, values, source="--workers, --ray").made()
+    values = {"engine": "local" if ray is None else "ray", "workers": workers, "address": ray}
+    engine = validate(LocalCompute if ray is None else RayCompute, values, source="--workers, --ray").made()
     return MadeByTasks(engine=engine, command=f"{work.__module__}:{work.__name__}", options=options)
 
 
