@@ -114,7 +114,7 @@ def test_nothing_that_crosses_tells_how_many_unaligned_rows_there_are(method):
     quick = {"training__patience": None, "training__epochs": 1, "training__folds": "auto", "evaluation": QUICKLY}
     few, many = (run(method, tables_, **quick) for tables_ in (given, more))
     for result, tables_ in ((few, given), (many, more)):  # the alignment's counts do, and what is learnt says so
-        assert f"bank has {tables_['bank'].height} ids." in [each.what for each in result.learnt if each.party == "shop"]
+        assert f"bank has {tables_['bank'].height:,} ids." in [each.what for each in result.learnt if each.party == "shop"]
         assert any("Their number follows from two counts" in each.what for each in result.learnt)
     assert few.data.rows == many.data.rows
     assert sent_by_training(few) == sent_by_training(many)

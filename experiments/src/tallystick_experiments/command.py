@@ -65,7 +65,7 @@ def keeping_in(out: Path | None, *, resume: bool, made: "Maker | None" = None) -
 
 
 def _made_on(workers: int | None, ray: str | None, work: Callable[..., Any], options: Mapping[str, Any]) -> "Maker | None":
-    """Return who makes the cases of a sweep, if that is asked for."""
+    """Return what makes a sweep's cases in other processes; None if ``--workers`` does not ask for any."""
     if workers is None:
         if ray is not None:
             raise ConfigError(f"--ray {ray}: needs --workers N, how many runs to make at a time")

@@ -74,7 +74,7 @@ class Files(Campaign):
         return copy_of_homes(self._done, self._scratch / name)
 
     def facts(self) -> dict[str, Any]:
-        """Return what a reader must know of it."""
+        """Return the facts of the campaign for its page."""
         return {"rows": _ROWS, "kinds": list(KINDS)}
 
     def kind(self, number: int) -> str:
@@ -237,7 +237,7 @@ def _spoil_yaml(content: bytes, draw: random.Random) -> tuple[str, bytes]:
 
 
 def _spoil_json(content: bytes, draw: random.Random) -> tuple[str, bytes]:
-    """Spoil it: half blind damage, half another tree."""
+    """Spoil a file: half blind damage, half another tree."""
     if draw.random() < 0.5:
         return spoil_bytes(content, draw)
     try:
@@ -261,7 +261,7 @@ def _spoil_pem(content: bytes, draw: random.Random) -> tuple[str, bytes]:
 
 
 def _spoil_safetensors(content: bytes, draw: random.Random) -> tuple[str, bytes]:
-    """Spoil it: half blind damage, half a header that lies."""
+    """Spoil a file: half blind damage, half a header that lies."""
     if draw.random() < 0.5:
         return spoil_bytes(content, draw)
     (length,) = struct.unpack_from("<Q", content)

@@ -83,7 +83,7 @@ class Folders(Campaign):
         self._linked = {name: self._prepare(name) for name in LINKAGES}
 
     def facts(self) -> dict[str, Any]:
-        """Return what a reader must know of it."""
+        """Return the facts of the campaign for its page."""
         return {"rows": _ROWS, "kinds": [f"{linkage}, {fault}" for linkage in LINKAGES for fault in FAULTS]}
 
     def case(self, number: int) -> CaseOutcome:
@@ -174,7 +174,7 @@ def _distance(found: dict[str, float], expected: dict[str, float]) -> float:
 
 
 def _spoil(homes: Homes, other: Homes, party: str, fault: str, draw: random.Random) -> str:
-    """Do it to a file of the party's newest run; say to which, and how. A run has no file for some faults: then to another."""
+    """Spoil a file of the party's newest run; say which, and how. A run has no file for some faults: then another one."""
     run, other_run = homes.latest(party), other.latest(party)
     peer = homes.latest(LABEL if party == FEATURE else FEATURE)
     assert run is not None

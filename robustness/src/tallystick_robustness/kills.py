@@ -103,7 +103,7 @@ class Kills(ProcessCampaign):
         self._undisturbed = self._measured()
 
     def facts(self) -> dict[str, Any]:
-        """Return what a reader must know of it."""
+        """Return the facts of the campaign for its page."""
         return {
             "rows": ROWS,
             "deadline_s": DEADLINE_S,
@@ -224,7 +224,7 @@ def _bound(undisturbed: Undisturbed, *, met: bool) -> float:
 
 
 def _disturb(plan: KillPlan, running: dict[str, Process], seconds: float) -> float | None:
-    """Do what the plan says; gives the moment of the last death or goodbye, None where nobody was hit in time."""
+    """Disturb the processes by the plan; gives the moment of the last death or goodbye, None where nobody was hit in time."""
     hit = [running[name] for name in plan.hits]
     if plan.kind == "SIGKILL at a file":
         hit[0].wait(time.monotonic() + PATIENCE_S)

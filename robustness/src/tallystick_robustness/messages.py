@@ -67,7 +67,7 @@ class Messages(Campaign):
             memory.limit_addresses()
 
     def facts(self) -> dict[str, Any]:
-        """Return what a reader must know of it."""
+        """Return the facts of the campaign for its page."""
         return {
             "roles": sorted(f"{heard.scene.name}: {heard.role}" for heard in self._heard),
             "message types": sorted(self._corpus),

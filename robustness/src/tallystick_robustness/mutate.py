@@ -82,7 +82,7 @@ def insert(content: bytes, draw: random.Random) -> bytes:
 
 
 def replace_all(content: bytes, draw: random.Random) -> bytes:
-    """Replace it by something else altogether."""
+    """Replace the message by something else altogether."""
     return draw.choice((b"", b"\0" * len(content), draw.randbytes(min(len(content), 4096)), b"PAR1", b"\x89PNG\r\n"))
 
 
@@ -169,7 +169,7 @@ class MessageParts:
         return cls(payload[0], name, msgspec.msgpack.decode(payload[start:end]), payload[end + -end % ALIGNMENT :])
 
     def payload(self, *, body: bytes | None = None, length: int | None = None) -> bytes:
-        """Put it together again, with other fields' bytes or a length that lies if asked."""
+        """Put the message together again, with other fields' bytes or a length that lies if asked."""
         packed = msgspec.msgpack.encode(self.fields) if body is None else body
         stated = BODY_LENGTH.pack((len(packed) if length is None else length) & 0xFFFFFFFF)
         head = bytes((self.version, len(self.name) & 255)) + self.name + stated + packed

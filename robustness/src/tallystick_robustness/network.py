@@ -51,7 +51,7 @@ class NetworkFaults(ProcessCampaign):
         self._digests, self._passes, self._grace_s = self._measured()
 
     def facts(self) -> dict[str, Any]:
-        """Return what a reader must know of it."""
+        """Return the facts of the campaign for its page."""
         return {
             "rows": ROWS,
             "deadline_s": DEADLINE_S,

@@ -48,7 +48,7 @@ class Process:
         self.fork_server.ask({"signal": number, "pid": self.pid})
 
     def kill(self) -> None:
-        """Kill it and wait."""
+        """Kill the process and wait."""
         self.signal(signal.SIGCONT)
         self.signal(signal.SIGKILL)
         self.over.wait(10)
@@ -109,7 +109,7 @@ class ForkServer:
     """The process that the others are forked from; a context manager that ends what is left of them."""
 
     def __init__(self, scratch: Path) -> None:
-        """Start it and wait until it has loaded everything; what processes write goes under ``scratch``."""
+        """Start the server and wait until it has loaded everything; what processes write goes under ``scratch``."""
         self._scratch = scratch
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
@@ -164,7 +164,7 @@ class ForkServer:
         self._ready.set()
 
     def close(self) -> None:
-        """End it and all that it started."""
+        """End the server and all that it started."""
         self._process.stdin.close()
         try:
             self._process.wait(20)

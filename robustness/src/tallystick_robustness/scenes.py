@@ -105,7 +105,7 @@ class _Sink:
     """Takes what a role says to nobody."""
 
     def put(self, item: bytearray) -> None:
-        """Drop it."""
+        """Drop the item."""
 
 
 def converse(roles: Mapping[str, RoleFunction], folders: Mapping[str, Path]) -> dict[str, dict[str, tuple[bytes, ...]]]:

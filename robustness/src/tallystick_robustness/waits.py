@@ -114,7 +114,7 @@ class Waits(ProcessCampaign):
         self._grace_s = max(GRACE_S, time.monotonic() - began)
 
     def facts(self) -> dict[str, Any]:
-        """Return what a reader must know of it."""
+        """Return the facts of the campaign for its page."""
         return {"deadline_s": DEADLINE_S, "quiet_s": QUIET_S, "grace_s": round(self._grace_s, 2)}
 
     def case(self, number: int) -> CaseOutcome:

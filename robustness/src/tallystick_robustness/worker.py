@@ -43,7 +43,7 @@ class Worker:
     """The starter's end of a worker process."""
 
     def __init__(self, campaign: type[Campaign], seed: int, scratch: Path) -> None:
-        """Start it and wait until its campaign is set up."""
+        """Start the worker and wait until its campaign is set up."""
         self._scratch = scratch
         scratch.mkdir()
         self._pipe, child_end = _PROCESSES.Pipe()
@@ -100,7 +100,7 @@ class Worker:
         os.kill(self._process.pid, number)
 
     def close(self) -> None:
-        """End it and remove what it left."""
+        """End the worker and remove what it left."""
         self._process.kill()
         self._process.join()
         self._pipe.close()

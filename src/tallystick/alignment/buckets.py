@@ -136,14 +136,14 @@ class Nowhere:
         return b""
 
     def write_note(self, note: bytes) -> None:
-        """Forget it."""
+        """Keep nothing."""
 
     def done(self, alignment: str) -> int:  # noqa: ARG002
         """Return 0: no part is done."""
         return 0
 
     def put(self, alignment: str, bucket: int, arrays: Arrays) -> None:
-        """Forget it."""
+        """Keep nothing."""
 
     def get(self, bucket: int) -> Arrays:
         """Refuse the question, because no part is done."""

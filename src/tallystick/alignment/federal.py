@@ -33,7 +33,7 @@ class Pivots:
 
     @classmethod
     def of(cls, terms: SimilarityConfig, dimension: DimensionConfig, secret: bytes) -> "Pivots":
-        """Draw them from the secret, uniform over the contract's range and a window beyond it on either side."""
+        """Draw the pivots from the secret, uniform over the contract's range and a window beyond it on either side."""
         count = terms.pivots(dimension)
         key = blake2b(b"pivots of " + dimension.name.encode(), key=secret, digest_size=32).digest()
         words_P: Any = np.frombuffer(

@@ -163,7 +163,7 @@ def _room(peer: str, size: int, *, own: int) -> str:
 
 def learnt_of(peer: str, size: int, *, own: int, common: int) -> list[str]:
     """Say what an intersection tells a side that has ``own`` ids of one peer and its ``size`` ids."""
-    return [f"{peer} has {size} ids.", f"{common} of this side's {own} ids are held by all parties, and which ones."]
+    return [f"{peer} has {size:,} ids.", f"which {common:,} of this side's {own:,} ids all parties hold."]
 
 
 def by_rule(protocol: Protocol, security: Security, ids: int, *, several: bool) -> str | None:
@@ -200,12 +200,12 @@ def _require_some(count: int, own: int, others: Sequence[str]) -> None:
 def _label_outcome(
     rows_K: Index, own: int, channels: Sequence[Channel], sizes: list[int], pairwise: list[int], multiplications: int
 ) -> Alignment:
-    sentences = [f"{channel.peer} has {size} ids." for channel, size in zip(channels, sizes, strict=True)]
+    sentences = [f"{channel.peer} has {size:,} ids." for channel, size in zip(channels, sizes, strict=True)]
     sizes_by_name = {"own": own, **{channel.peer: size for channel, size in zip(channels, sizes, strict=True)}}
     if len(channels) > 1:
         for channel, both in zip(channels, pairwise, strict=True):
             sizes_by_name[f"intersection with {channel.peer}"] = both
-            sentences.append(f"{both} of this side's {own} ids are held by {channel.peer} too, and which ones.")
+            sentences.append(f"which {both:,} of this side's {own:,} ids {channel.peer} holds, too.")
     sizes_by_name["intersection"] = len(rows_K)
-    sentences.append(f"{len(rows_K)} of this side's {own} ids are held by all parties, and which ones.")
+    sentences.append(f"which {len(rows_K):,} of this side's {own:,} ids all parties hold.")
     return Alignment(method="intersection", rows_N=rows_K, sizes=sizes_by_name, learnt=sentences, multiplications=multiplications)

@@ -46,7 +46,7 @@ def load_sodium() -> Sodium:
 
 
 def _bundled() -> Sodium:
-    """Load the library of rbcl, which unpacks it into a temporary file at every import: where one can be written and run."""
+    """Load rbcl's library. Every import of rbcl unpacks it into a temporary file, so a folder must take files that can run."""
     problems = []
     for folder in (None, Path.home() / ".cache", Path.cwd()):
         usual = tempfile.tempdir

@@ -44,7 +44,7 @@ class UnionRole(Protocol):
     """One side's role, where it has ``members``, dummies included, and the other side has so many."""
 
     def __call__(self, members: Sequence[bytes], others: int, channel: Channel, side: UnionSide) -> Named:
-        """Run it."""
+        """Run the role."""
         ...
 
 

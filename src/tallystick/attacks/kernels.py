@@ -85,14 +85,14 @@ class _Kernel(NamedTuple):
 
     @classmethod
     def of_gram(cls, known_KK: Tensor, all_NK: Callable[[], Tensor]) -> "_Kernel":
-        """Take it from the Gram matrix, and what gives the kernel of all rows with the known ones."""
+        """Take the kernel from the Gram matrix, and what gives the kernel of all rows with the known ones."""
         value_K, vector_KK = torch.linalg.eigh(known_KK)
         scale = float(known_KK.diagonal().mean())
         return cls(value_K.clamp(min=0), vector_KK, scale, lambda weight_KS: weight_KS.T @ all_NK().T)
 
     @classmethod
     def of_features(cls, known_KF: Tensor, all_NF: Callable[[], Tensor]) -> "_Kernel":
-        """Take it from fewer features than known rows, whose inner products it is."""
+        """Take the kernel from fewer features than known rows, whose inner products it is."""
         value_F, vector_FF = torch.linalg.eigh(known_KF.T @ known_KF)
         is_varying_F = value_F > FLAT * value_F[-1:].clamp(min=0)
         value_R = value_F[is_varying_F]

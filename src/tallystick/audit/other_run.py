@@ -31,7 +31,7 @@ class OtherRun:
 
     @classmethod
     def of(cls, path: Path, folder: RunFolder, contract: Contract) -> "OtherRun":
-        """Open it.
+        """Open the other run.
 
         Args:
             path: a run folder of the same party.

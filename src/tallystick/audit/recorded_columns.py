@@ -133,7 +133,7 @@ def _unused(own: OwnRows, rows_R: Tensor, targets: Collection[str]) -> tuple[Col
 def save_columns(
     folder: RunFolder, contract: Contract, party: str, truth: Truth, *, run_id: str, part: str | None = None
 ) -> None:
-    """Keep them beside the sums, readable by this user alone, so that attacks can be measured again later.
+    """Keep the columns beside the sums, readable by this user alone, so that attacks can be measured again later.
 
     Without a ``part`` they are of the training steps' rows, else of those that crossed in passes over that part, or, of the label
     party, of those whose gradients were summed.
@@ -152,7 +152,7 @@ def file_of(part: str | None) -> str:
 
 
 def load_columns(folder: RunFolder, contract: Contract, part: str | None = None) -> tuple[Truth, str, str]:
-    """Read them back, whose they are and of which run; raises DataError if that fails."""
+    """Read the columns, whose they are and of which run; raises DataError if that fails."""
     path = folder.views / file_of(part)
     try:
         tensors, metadata = read_tensors(path, origin=folder.origin)

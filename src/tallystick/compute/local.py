@@ -93,14 +93,14 @@ class _Worker:
             self.connection.send_bytes(work.shared)
 
     def begin(self, task: _Task) -> None:
-        """Hand it a task."""
+        """Hand the worker a task."""
         task.begun += 1
         self.task = task
         with suppress(OSError):
             self.connection.send_bytes(task.given)
 
     def answer(self) -> bytes | None:
-        """Return what it answers; None if it died."""
+        """Return the worker's answer; None if it died."""
         try:
             return self.connection.recv_bytes()
         except (EOFError, OSError):

@@ -256,7 +256,7 @@ class JoinedCluster:
         )
 
     def _kill(self) -> None:
-        """End it and what it began."""
+        """End the process and what it began."""
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()

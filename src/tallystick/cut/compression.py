@@ -42,7 +42,7 @@ class BFloat16:
         return values_BD.to(torch.bfloat16).contiguous().view(torch.uint8)
 
     def unpacked(self, packed_BR: Tensor, width: int) -> Tensor:  # noqa: ARG002
-        """Read them."""
+        """Read the bytes as numbers."""
         return packed_BR.view(torch.bfloat16).float()
 
 

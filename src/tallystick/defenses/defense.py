@@ -90,7 +90,7 @@ class Defense(ABC):
 
     @abstractmethod
     def guarantee(self) -> Guarantee:
-        """Return what it promises."""
+        """Return what the defence promises."""
 
 
 class LabelDefense(Protocol):
@@ -105,7 +105,7 @@ class LabelDefense(Protocol):
         ...
 
     def guarantee(self) -> Guarantee:
-        """Return what it promises."""
+        """Return what the defence promises."""
         ...
 
 
@@ -120,7 +120,7 @@ class PenaltyDefense(Protocol):
         ...
 
     def guarantee(self) -> Guarantee:
-        """Return what it promises."""
+        """Return what the defence promises."""
         ...
 
 
@@ -132,7 +132,7 @@ class GradientDefense(Protocol):
         ...
 
     def guarantee(self) -> Guarantee:
-        """Return what it promises."""
+        """Return what the defence promises."""
         ...
 
 
@@ -144,7 +144,7 @@ class EmbeddingPenalty(Protocol):
         ...
 
     def guarantee(self) -> Guarantee:
-        """Return what it promises."""
+        """Return what the defence promises."""
         ...
 
 
@@ -156,5 +156,5 @@ class EmbeddingDefense(Protocol):
         ...
 
     def guarantee(self) -> Guarantee:
-        """Return what it promises."""
+        """Return what the defence promises."""
         ...

@@ -47,7 +47,7 @@ class Logger(Protocol):
     """Writes the facts of one run; raises OSError or its library's error."""
 
     def __call__(self, facts: Facts) -> None:
-        """Write them."""
+        """Write the facts."""
         ...
 
 

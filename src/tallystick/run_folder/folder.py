@@ -486,7 +486,7 @@ class RunFolder:
 
     @staticmethod
     def advised(path: Path, read: Callable[[], T]) -> T:
-        """Do what reads this file; its damage is told with what helps."""
+        """Read this file by ``read``; raises DamagedFile with what helps."""
         return _advised(read, path)
 
 
@@ -502,7 +502,7 @@ def _candidates(name: str, facts: SavedCandidates, tensors: Mapping[str, torch.T
 
 
 def _advised(read: Callable[[], T], path: Path) -> T:
-    """Do what reads a file; its damage is told with what helps."""
+    """Read a file by ``read``; raises DamagedFile with what helps."""
     try:
         return read()
     except DamagedFile as error:

@@ -176,5 +176,5 @@ class ContrastRecorder:
         self.contrast_NCD[place_B[known_B], column] -= share * cut_BD.detach().cpu().float()[known_B]
 
     def save(self) -> None:
-        """Write it."""
+        """Write the recording."""
         self.stores.save_contrast(self.rows_N, self.contrast_NCD)

@@ -80,12 +80,12 @@ def _categorical(name: str, cells: Iterable[pl.Series]) -> CategoricalProfile:
 
 
 def keep_profile(folder: RunFolder, profile: TrainingProfile) -> None:
-    """Leave it in the run folder, sealed."""
+    """Keep the profile in the run folder, sealed."""
     folder.write(folder.path / f"{_NAME}.json", msgspec.json.encode(profile).decode())
 
 
 def kept_profile(folder: RunFolder) -> TrainingProfile:
-    """Read it back; raises DataError for a run that has none."""
+    """Read a run's profile; raises DataError for a run that has none."""
     path = folder.path / f"{_NAME}.json"
     if not path.exists():
         raise DataError(f"{folder.path} keeps no distribution of its training rows (it has no column): monitor another run")

@@ -161,7 +161,7 @@ class TrainedFeatureParty:
 
     @classmethod
     def load(cls, folder: RunFolder, architecture: Architecture, dataset: Dataset) -> "TrainedFeatureParty":
-        """Read it back, for a dataset of the kept encoder or of one that was fitted alike.
+        """Read a trained feature party, for a dataset of the kept encoder or of one that was fitted alike.
 
         Raises DataError if there is none or it is of other columns, DamagedFile for a damaged one.
         """
@@ -216,7 +216,7 @@ class TrainedLabelParty:
 
     @classmethod
     def load(cls, folder: RunFolder, architecture: Architecture, *, widths: Sequence[int] | None = None) -> "TrainedLabelParty":
-        """Read it back; ``widths`` are those that the feature parties announced, the kept ones if left out.
+        """Read a trained label party; ``widths`` are those that the feature parties announced, the kept ones if left out.
 
         Raises DataError if there is none or it is of other columns or widths, DamagedFile for a damaged one.
         """

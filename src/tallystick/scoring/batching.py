@@ -238,7 +238,7 @@ class Batcher:
         return batch
 
     def _timed(self, work: Callable[[], bool]) -> bool:
-        """Do what the partners may be late with, as with a batch."""
+        """Do work that waits for the partners; they are late if it takes longer than a batch may."""
         began = time.monotonic()
         self._flight_until = began + self._patience_s
         try:

@@ -13,7 +13,7 @@ from tallystick.tables.encoder import Encoder
 
 
 def aligned_rows(side: ServingSide, alignment: Alignment, encoder: Encoder | None) -> Dataset:
-    """Encode them by a run's encoder.
+    """Encode the aligned rows by a run's encoder.
 
     Stand-ins follow from the side's secret and the alignment: whoever sees them in two sessions sees nothing change. Were they
     drawn anew, what changed would be known as made up.

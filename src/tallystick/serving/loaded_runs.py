@@ -31,7 +31,7 @@ class Loaded(Protocol):
         ...
 
     def retire(self) -> bool:
-        """Retire it: nobody may use it from now on; False while somebody still waits for what it scores."""
+        """Retire the run: nobody may use it from now on; False while somebody still waits for what it scores."""
         ...
 
     def close(self) -> None:

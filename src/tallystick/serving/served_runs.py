@@ -71,7 +71,7 @@ class ServedRun(ScoringRun):
         )
 
     def retire(self) -> bool:
-        """Retire it: nobody may use it from now on; False while requests wait for it."""
+        """Retire the run: nobody may use it from now on; False while requests wait for it."""
         return self.users.retire()
 
     def close(self) -> None:

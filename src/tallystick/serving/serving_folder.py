@@ -45,7 +45,7 @@ class ServingHome:
         return Origin(folder=self.path, key=self.key)
 
     def locked(self) -> AbstractContextManager[None]:
-        """Hold it for this process alone; raises ConfigError where another one serves this contract for this party already."""
+        """Hold the folder for this process; raises ConfigError where another one serves this contract for this party already."""
         return locked(self.path, doing="serves this contract for this party already")
 
     def secret(self) -> bytes:

@@ -67,7 +67,7 @@ class Blur:
 
     @classmethod
     def of(cls, values: CommonValues, *, generator: torch.Generator) -> "Blur":
-        """Prepare them; ``generator`` draws the columns' offsets."""
+        """Prepare the columns; ``generator`` draws the columns' offsets."""
         sizes = torch.tensor([len(codes) for codes in values.codes], dtype=torch.int64)
         first_G = torch.cumsum(sizes, dim=0) - sizes
         return cls(

@@ -349,7 +349,7 @@ class _Plain:
         )
 
     def read(self, separator: str, text: Collection[str], folder: Path | None, long: tuple[str, ...] = ()) -> LazyTable:
-        """Read it; whole numbers with more digits than any integer type holds (columns ``long``) become floating point."""
+        """Read the file; whole numbers with more digits than any integer type holds (columns ``long``) become floating point."""
         scanned = self.scan(separator, text, long)
         try:
             return store(scanned, folder)

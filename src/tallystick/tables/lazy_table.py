@@ -137,7 +137,7 @@ class LazyTable:
         return replace(self, source=source, rows=None, block=_Block())
 
     def collect(self) -> pl.DataFrame:
-        """Read all of it."""
+        """Read all columns."""
         return self.select(self.columns)
 
 

@@ -53,11 +53,11 @@ class FeaturePeer:
         return torch.split(cut_BD.to(joint[0].index_B.device), list(rows))
 
     def answer(self, step: int, grads_BD: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Send it the gradients of the message that began with this step; gives what it reads."""
+        """Send the party the gradients of the message that began with this step; gives what it reads."""
         return send_gradient(self.channel, step, *grads_BD, compression=self.compression)
 
     def decided(self, decision: ValidationDecision) -> None:
-        """Tell it what was decided on the weights after a step."""
+        """Tell the party what was decided on the weights after a step."""
         self.channel.send(decision)
 
 

@@ -36,7 +36,7 @@ class Optimizer(ABC):
 
     @abstractmethod
     def begun(self, weight: Tensor) -> dict[str, Tensor]:
-        """Return what it keeps of a weight before the first step, all of it zeros."""
+        """Return the optimizer's state of a weight before the first step, all of it zeros."""
 
     @abstractmethod
     def _update(self, weights: list[Tensor], gradients: list[Tensor], kept: list[dict[str, Tensor]], rate: float) -> None:

@@ -49,7 +49,7 @@ def parallel_embedding_lookup(module: nn.Module) -> Iterator[None]:
 
 
 def _share(pool: ThreadPoolExecutor, do: Callable[[int], None], places: Iterable[int]) -> None:
-    """Do it for all places, the last ones first, in this thread and others."""
+    """Look up all places, the last ones first, in this thread and others."""
     waiting = list(places)
     threads = torch.get_num_threads()
 

@@ -54,7 +54,7 @@ class Received:
             self._largest[peer] = torch.maximum(self._largest.get(peer, largest), largest)
 
     def clear(self) -> None:
-        """Forget it, once a step is kept."""
+        """Forget the largest numbers, once a step is kept."""
         self._largest.clear()
 
     def __str__(self) -> str:

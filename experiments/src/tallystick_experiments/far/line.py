@@ -70,7 +70,7 @@ class LongLine:
         return cls(mbit_per_s=mbit_per_s, round_trip_ms=round_trip_ms)
 
     def __str__(self) -> str:
-        """Write it as the command line says it."""
+        """Write the line as an option of the command has it."""
         return f"{self.round_trip_ms:g}:{self.mbit_per_s:g}"
 
     @property

@@ -88,7 +88,7 @@ def keep_weights(module: nn.Module, home: Path) -> None:
 
 
 def kept_weights(home: Path) -> Mapping[str, Tensor]:
-    """Read it back."""
+    """Read kept weights."""
     return read_tensors(home / "model.safetensors", origin=Origin(folder=home))[0]
 
 

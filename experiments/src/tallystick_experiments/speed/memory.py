@@ -158,7 +158,7 @@ def write_tables(homes: Mapping[str, Path], rows: int, *, aligned: float = 1.0, 
 
 
 def _benches(names: list[str], folder: Path, rows: int, seed: int) -> dict[str, Usage]:
-    """Run these on one file, one after the other."""
+    """Run these benchmarks on one file, one after the other."""
     write_criteo(folder / "train.txt", rows, seed=seed)
     usages_by_name: dict[str, Usage] = {}
     for name in names:

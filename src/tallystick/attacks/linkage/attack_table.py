@@ -33,7 +33,7 @@ class LinkageAttackRow(Generic[V]):
 
     @property
     def seat(self) -> Seat:
-        """Return who can make it."""
+        """Return in whose seat the attack is made."""
         return self.view.seat
 
 

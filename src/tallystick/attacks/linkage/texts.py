@@ -228,7 +228,7 @@ class TextAttackRow(Generic[V]):
 
     @property
     def seat(self) -> Seat:
-        """Return who can make it."""
+        """Return in whose seat the attack is made."""
         return self.view.seat
 
 

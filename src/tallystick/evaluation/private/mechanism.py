@@ -72,7 +72,7 @@ class CountingMechanism(ABC):
 
     @classmethod
     def tuned(cls, epsilon: float, population: Population) -> "CountingMechanism":  # noqa: ARG003
-        """Make it with the settings that suit an assumed population best."""
+        """Make the mechanism with the settings that suit an assumed population best."""
         return cls(epsilon=epsilon)  # type: ignore[call-arg]
 
     @property

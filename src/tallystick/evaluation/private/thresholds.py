@@ -119,5 +119,5 @@ class ThresholdCounts(CountingMechanism):
         return np.asarray(np.trapezoid(tpr, fpr, axis=-1)), (tp + fn).mean(-1)
 
     def predicted_sd(self, population: Population) -> float:
-        """Simulate on the assumed population: sorting makes the estimate far from linear when clients are many."""
+        """Predict by simulating the assumed population: with many clients, sorting makes the estimate far from linear."""
         return simulated_sd(self, population)

@@ -108,15 +108,13 @@ class UnalignedMethod(StepRule, ABC):
         """Build the label party's model, the same from the same seed."""
 
     def prepare(self, model: LabelModel, objective: Objective, own: OwnPart) -> None:
-        """Do what comes before the label party's first step; nothing crosses."""
+        """Prepare for the label party's first step; nothing crosses."""
 
     def prepare_again(self, model: LabelModel, objective: Objective, own: OwnPart) -> None:
-        """Do what comes before the label party's first step where the model has the weights of an earlier run, which are
-        to stay.
-        """
+        """Prepare for the label party's first step where the model starts from an earlier run's weights, which must stay."""
 
     def prepare_bottom(self, bottom: nn.Module, own: OwnPart) -> None:
-        """Do what comes before a feature party's first step; nothing crosses."""
+        """Prepare for a feature party's first step; nothing crosses."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -45,7 +45,7 @@ class Regressor(Synthesis):
             return Regression(bottom, cut_width=parts.cut_width, classes=parts.outputs, with_label=self.settings.label_condition)
 
     def fit(self, model: LabelModel, objective: Objective, own: FeatureSource, index_N: Tensor, cuts_ND: Tensor) -> None:
-        """Fit it to the aligned training rows."""
+        """Fit the generator to the aligned training rows."""
         assert isinstance(model, Synthesizing)
         assert isinstance(model.generator, Regression)
         regression = model.generator

@@ -67,11 +67,11 @@ class Conditioned(nn.Module):
         self.condition_deviation_W.copy_(deviation_W.clamp_min(max(SMALLEST_DEVIATION, deviation_W.mean().item())))
 
     def standardised(self, cuts_BD: Tensor) -> Tensor:
-        """Cut embeddings in units of their deviation."""
+        """Express cut embeddings in units of their deviation."""
         return (cuts_BD - self.mean_D) / self.deviation_D
 
     def in_units(self, standardised_BD: Tensor) -> Tensor:
-        """Put them back in units."""
+        """Take cut embeddings out of these units again."""
         return standardised_BD * self.deviation_D + self.mean_D
 
     def condition(self, embedded_BW: Tensor, targets_B: Tensor) -> Tensor:

@@ -77,7 +77,7 @@ class Cluster:
                 raise WorkerLost(f"{self._plan.named(worker)} is lost: {error}") from None
 
     def end(self) -> None:
-        """End them."""
+        """End the processes."""
         self._stack.close()
 
     def largest(self) -> str:

@@ -63,7 +63,7 @@ class OwnMachine:
                 raise self._lost(process, answer)
 
     def end(self) -> None:
-        """End them."""
+        """End the processes."""
         for process in self._processes:
             for stream in (process.stdin, process.stdout):
                 assert stream is not None

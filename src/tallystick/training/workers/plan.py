@@ -53,7 +53,7 @@ class WorkerPlan:
     late: bool = False
 
     def to_json(self) -> str:
-        """Write it for another process."""
+        """Write the plan for another process."""
         return msgspec.json.encode(self).decode()
 
     @classmethod
