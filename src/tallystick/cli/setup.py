@@ -33,13 +33,13 @@ def init(
     ] = "bank,shop",
     method: Annotated[
         str | None,
-        typer.Option(help=f"{LINKAGE_NAMES}; left out, an intersection, or with a helper."),
+        typer.Option(help=f"{LINKAGE_NAMES}. Left out: intersection; for a helper's file, union-with-helper."),
     ] = None,
     party: Annotated[str | None, typer.Option(help="Which of several feature parties this is.")] = None,
-    table: Annotated[Path | None, typer.Option(help="This party's table, whose header tells key and label where plain.")] = None,
+    table: Annotated[Path | None, typer.Option(help="This party's table; key and label are read off its header where that is plain.")] = None,
     gradients: Annotated[
         str,
-        typer.Option(help="sent, or none: nothing that depends on a label (docs/explanation/what-crosses-the-cut.md)."),
+        typer.Option(help="sent, or none: nothing is sent that depends on a label (docs/explanation/what-crosses-the-cut.md)."),
     ] = "sent",
     as_json: JsonFlag = False,
 ) -> None:
