@@ -1,6 +1,7 @@
 """init, cert, check: before a job."""
 
 import os
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -36,7 +37,9 @@ def init(
         typer.Option(help=f"{LINKAGE_NAMES}. Left out: intersection; for a helper's file, union-with-helper."),
     ] = None,
     party: Annotated[str | None, typer.Option(help="Which of several feature parties this is.")] = None,
-    table: Annotated[Path | None, typer.Option(help="This party's table; key and label are read off its header where that is plain.")] = None,
+    table: Annotated[
+        Path | None, typer.Option(help="This party's table; key and label are read off its header where that is plain.")
+    ] = None,
     gradients: Annotated[
         str,
         typer.Option(help="sent, or none: nothing is sent that depends on a label (docs/explanation/what-crosses-the-cut.md)."),
@@ -113,7 +116,7 @@ def _create_ledger(path: Path) -> Path:
     ledger = create_ledger(load_party(path))
     text = path.read_text()
     assert text.count("identity: null") == 1
-    path.write_text(text.replace("identity: null", f"identity: {ledger.identity}"))
+    path.write_text(re.sub(r"identity: null +", f"identity: {ledger.identity}  ", text))
     return ledger.path
 
 

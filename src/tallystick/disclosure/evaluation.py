@@ -15,7 +15,7 @@ def _test_rows(contract: Contract) -> list[str]:
         lines.append(f"{label} gets the cut embeddings of the test rows")
     if contract.measures_columns:
         most = contract.evaluation.importance.rows
-        lines.append(f"{label} gets those of at most {most:,} validation rows once more, to measure columns")
+        lines.append(f"{label} gets the cut embeddings of at most {most:,} validation rows once more, to measure columns")
     return [*lines, f"to {features}: how many test rows there are"]
 
 

@@ -82,8 +82,8 @@ def _score_lines(contract: Contract) -> list[str]:
 
 
 _CHOICES = (
-    "`--run` and `--start-from`, if they name another run than the one in use: {features} see which run {label} chose, by exact "
-    "figures perhaps; not private, and entered in the ledger"
+    "`--run` and `--start-from`, if they name another run than the one in use: {features} can see which run {label} chose, by "
+    "exact figures perhaps; not private, and entered in the ledger"
 )
 
 
@@ -94,16 +94,16 @@ def _promotion(contract: Contract) -> list[str]:
         return []
     if epsilon is not None:
         return [
-            f"`tallystick compare --decide`, if you use it: {features} see which run {label} promotes. That shows an answer "
-            f"which may be turned at random: {epsilon:g}-DP of all labels for each decision (promotion.epsilon)",
-            f"`tallystick runs ... promote` without that answer, `rollback`, `shadow`, if you use them: {features} see which run "
-            f"{label} chose, by exact figures perhaps. It is not private, and the ledger says so",
+            f"`tallystick compare --decide`, if you use it: {features} can see which run {label} promotes. That shows an "
+            f"answer which may be turned at random: {epsilon:g}-DP of all labels for each decision (promotion.epsilon)",
+            f"`tallystick runs ... promote` without that answer, `rollback`, `shadow`, if you use them: {features} can see which "
+            f"run {label} chose, by exact figures perhaps. It is not private, and the ledger says so",
             _CHOICES.format(features=features, label=label),
         ]
     return [
-        f"`tallystick compare --decide` and `tallystick runs ... promote`, `rollback`, `shadow`, if you use them: {features} see "
-        f"which runs {label} promotes, takes back or tries, and when, and so how exact figures of the test labels compare. One "
-        "label can change that. It is not private, and the ledger says so (promotion.epsilon is null)",
+        f"`tallystick compare --decide` and `tallystick runs ... promote`, `rollback`, `shadow`, if you use them: {features} can "
+        f"see which runs {label} promotes, takes back or tries, and when, and so how exact figures of the test labels compare. "
+        "One label can change that. It is not private, and the ledger says so (promotion.epsilon is null)",
         _CHOICES.format(features=features, label=label),
     ]
 
