@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from torch import Tensor
 
 from tallystick import results
 from tallystick.attacks.feature_inference.evaluate import KNOWN
@@ -25,7 +24,6 @@ from tallystick.audit.recorded_columns import COLUMNS, RecordedColumns, file_of,
 from tallystick.audit.recorded_labels import RecordedLabels, sums_of
 from tallystick.audit.recording import GRADIENTS, AuditedRun, pass_stores
 from tallystick.audit.told_columns import NUMBERS, SIMILAR, audit_told_columns
-from tallystick.cut.forward import Part
 from tallystick.dataset.own_rows import OwnRows
 from tallystick.errors import ConfigError
 from tallystick.msgspec_threads import prepared
@@ -35,7 +33,6 @@ from tallystick.results import read_result
 from tallystick.run_folder.folder import RunFolder
 from tallystick.run_folder.listing import contract_of
 from tallystick.run_folder.pass_recorder import PASSES
-from tallystick.run_folder.recorder import ViewStore
 from tallystick.watcher import Watcher
 
 _NOTE = "audit"
@@ -119,22 +116,18 @@ def _told_by_label_party(run: AuditedRun, own: OwnRows, watcher: Watcher) -> lis
     return audit_told_columns(run.folder, run.contract, role="label", watcher=watcher)
 
 
-def _crossed_in_passes(store: ViewStore) -> dict[Part, Tensor]:
-    """Return which rows of each part crossed outside training steps."""
-    stores = pass_stores(store)
-    recorded = {part: stores.load(part) for part in PASSES}
-    return {part: sums.seen_rows for part, sums in recorded.items() if sums is not None and bool((sums.count_N > 0).any())}
-
-
 def _columns(run: AuditedRun, own: OwnRows, watcher: Watcher) -> results.FeatureAudit:
     (store,) = run.stores
     sums = sums_of(store, "cut_embedding")
     seen_R, first_B = sums.load(sums.epochs()[-1]).seen_rows, first_positions(run.contract, run.dataset)
     truth = own_columns(own, run.dataset, seen_R, first_B=first_B)
     save_columns(run.folder, run.contract, run.party, truth, run_id=run.run_id)
-    for part, index_R in _crossed_in_passes(store).items():
-        of_part = own_columns(own, run.dataset, index_R, first_B=first_B[:0])
-        save_columns(run.folder, run.contract, run.party, of_part, run_id=run.run_id, part=part)
+    recorded_passes = pass_stores(store)
+    for part in PASSES:  # rows that crossed outside training steps
+        of_pass = recorded_passes.load(part)
+        if of_pass is not None and bool((of_pass.count_N > 0).any()):
+            of_part = own_columns(own, run.dataset, of_pass.seen_rows, first_B=first_B[:0])
+            save_columns(run.folder, run.contract, run.party, of_part, run_id=run.run_id, part=part)
     store.drop_from(0)  # single steps served the audit of membership
     compute = own.party.compute
     recorded = RecordedColumns.load(run.folder, run.contract)
