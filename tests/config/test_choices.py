@@ -9,8 +9,10 @@ from tiny import contract_values
 
 from tallystick.alignment.linkages import LINKAGES
 from tallystick.config.alignment import AlignmentKeys
+from tallystick.config.compute import ComputeKeys, LocalCompute, RayCompute
 from tallystick.config.contract import Contract, parse_contract
 from tallystick.config.merge import MergeKeys
+from tallystick.config.party import PartyFile, parse_party
 from tallystick.config.sections import TargetKeys, TrainingChoice
 from tallystick.config.unaligned import CLASSES, UnalignedKeys
 from tallystick.errors import ConfigError
@@ -21,7 +23,7 @@ PARTIES = ("bank", "shop")
 NEAREST = {"dimensions": [{"name": "id"}], "neighbors": 1, "helper_sees": "clear"}
 HELPED = {"bank": {"role": "label"}, "shop": {"role": "feature"}, "aide": {"role": "helper"}}
 KEYS = [{"name": "id"}]
-FAMILIES = Variant.__subclasses__()
+FAMILIES = [family for family in Variant.__subclasses__() if family is not ComputeKeys]  # which is a party file's
 WRITTEN: dict[type[Variant], list[dict[str, Any]]] = {
     AlignmentKeys: [
         {"alignment": {"keys": KEYS}},
@@ -100,6 +102,19 @@ def test_a_key_of_another_choice_is_refused_by_the_reader_and_by_the_schema(fami
             (line,) = str(refused.value).splitlines()
             assert line.startswith(f"contract: {SECTIONS[family]}.{key} = 12345: goes with {SECTIONS[family]}.")
             assert line.endswith(" only; leave it out")
+
+
+def test_an_engine_of_a_party_has_its_own_keys_in_the_reader_and_in_the_schema(tmp_path) -> None:
+    schema = jsonschema.Draft202012Validator(PartyFile.model_json_schema())
+    base = {"party": "shop", "table": {"path": "shop.csv"}, "keys": {"id": "id"}}
+    for engine, written in ((LocalCompute, {"workers": 2}), (RayCompute, {"engine": "ray", "workers": 2, "address": "auto"})):
+        assert type(parse_party({**base, "compute": written}, folder=tmp_path, source="shop.yaml").compute) is engine
+        assert schema.is_valid({**base, "compute": written})
+    assert set(ComputeKeys.choices()) == {LocalCompute, RayCompute}
+    wrong = {**base, "compute": {"workers": 2, "address": "auto"}}
+    assert not schema.is_valid(wrong)
+    with pytest.raises(ConfigError, match=r'compute\.address = "auto": goes with compute\.engine = ray only; leave it out'):
+        parse_party(wrong, folder=tmp_path, source="shop.yaml")
 
 
 @pytest.mark.parametrize(
