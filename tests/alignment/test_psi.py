@@ -74,7 +74,7 @@ def test_label_party_learns_pairwise_intersections_and_says_so():
         "intersection with feature0": 2,
         "intersection with feature1": 2,
     }
-    assert any("feature1 too" in sentence for sentence in ours.learnt)
+    assert "which 2 of this side's 3 ids feature1 holds, too." in ours.learnt
     assert theirs.sizes == {"own": 2, "label": 3, "intersection": 1}
 
 
