@@ -9,8 +9,7 @@ import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from tallystick.errors import ConfigError
-from tallystick.imputation.random_predicted_labels import RandomPredictedLabels
-from tallystick.imputation.settled_labels import SettledLabels
+from tallystick.imputation.label_imputers import RandomPredictedLabels, SettledLabels
 from tallystick.models.build import seeded
 from tallystick.models.tabular import TabularBottom, TabularTop
 from tallystick_experiments.catalogue.table import SplitData

@@ -6,10 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tallystick.errors import ConfigError, DataError
-from tallystick.imputation.gaussian_features import GaussianFeatures
+from tallystick.imputation.feature_imputers import GaussianFeatures, RandomFeatures, SamplingFeatures
 from tallystick.imputation.moments import MovingMoments
-from tallystick.imputation.random_features import RandomFeatures
-from tallystick.imputation.sampling_features import SamplingFeatures
 
 
 def moments_of(cut_RD: torch.Tensor) -> MovingMoments:

@@ -16,10 +16,7 @@ from tallystick.imputation.imputer_table import (
     feature_strategy,
     label_strategy,
 )
-from tallystick.imputation.majority_labels import MajorityLabels
-from tallystick.imputation.neighbor_labels import NeighborLabels
-from tallystick.imputation.random_positive_labels import RandomPositiveLabels
-from tallystick.imputation.random_predicted_labels import RandomPredictedLabels
+from tallystick.imputation.label_imputers import MajorityLabels, NeighborLabels, RandomPositiveLabels, RandomPredictedLabels
 
 
 def batch_of(rows: int, *, seed: int = 1, present: float = 0.5, positive_rate: float = 0.25) -> LabelBatch:

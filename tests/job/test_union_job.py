@@ -21,9 +21,8 @@ from tallystick.dataset.own_rows import OwnRows
 from tallystick.dataset.union import Imputation, UnionDataset
 from tallystick.errors import ConfigError, DamagedFile
 from tallystick.imputation.draws import Draws
-from tallystick.imputation.random_features import RandomFeatures
-from tallystick.imputation.sampling_features import SamplingFeatures
-from tallystick.imputation.settled_labels import SettledLabels
+from tallystick.imputation.feature_imputers import RandomFeatures, SamplingFeatures
+from tallystick.imputation.label_imputers import SettledLabels
 from tallystick.job.phases.train import settling
 from tallystick.models.split import LabelModel
 from tallystick.models.tabular import TabularTop

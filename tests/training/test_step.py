@@ -13,9 +13,9 @@ from tallystick.cut.cut_messages import CutEmbedding, CutGradient
 from tallystick.dataset.imputed import ImputingBottom, ImputingObjective, ImputingSource
 from tallystick.defenses.defense_table import defense_named
 from tallystick.imputation.draws import Draws
+from tallystick.imputation.feature_imputers import SamplingFeatures
 from tallystick.imputation.imputer_table import FEATURE_IMPUTERS, LABEL_IMPUTERS
-from tallystick.imputation.majority_labels import MajorityLabels
-from tallystick.imputation.sampling_features import SamplingFeatures
+from tallystick.imputation.label_imputers import MajorityLabels
 from tallystick.models.build import build_bottom
 from tallystick.training.calibration import Calibration, LogitShift
 from tallystick.training.single_process import SplitNetwork

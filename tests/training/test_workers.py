@@ -16,7 +16,7 @@ from tallystick.dataset.imputed import ImputedFeatures, ImputingBottom
 from tallystick.defenses.chain import chain
 from tallystick.defenses.marvell import Marvell
 from tallystick.errors import Diverged, WorkerLost
-from tallystick.imputation.gaussian_features import GaussianFeatures
+from tallystick.imputation.feature_imputers import GaussianFeatures
 from tallystick.models.split import LabelModel
 from tallystick.models.tabular import Columns, one_by_one
 from tallystick.training.checkpoint import CheckpointStore

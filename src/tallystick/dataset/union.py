@@ -18,9 +18,9 @@ from tallystick.dataset.imputed import ImputingBottom, ImputingObjective, Imputi
 from tallystick.dataset.intersection import IntersectionDataset
 from tallystick.dataset.own_rows import OwnRows, positions
 from tallystick.imputation.draws import Draws, Redraw
+from tallystick.imputation.feature_imputers import SamplingFeatures
 from tallystick.imputation.imputer import FeatureImputer, LabelImputer
 from tallystick.imputation.imputer_table import feature_strategy, label_strategy
-from tallystick.imputation.sampling_features import SamplingFeatures
 from tallystick.network.channel import Channel
 from tallystick.privacy.randomness import secret_generator
 from tallystick.tables.common_values import CommonValues

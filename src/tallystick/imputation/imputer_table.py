@@ -1,4 +1,4 @@
-"""The imputers by name: an imputer is a file here and a row in this table.
+"""The imputers by name: an imputer is a class in this folder and a row in this table.
 
 A row's class says what it gives, how it may be calibrated and what it does not go together with. A *strategy* is an imputer
 with one way of calibrating it, a suffix to its name (FLORIST's ``-tr`` and ``-te``, and ``-fit``); config/imputation.py makes
@@ -10,16 +10,16 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from tallystick.errors import ConfigError
-from tallystick.imputation.gaussian_features import GaussianFeatures
+from tallystick.imputation.feature_imputers import GaussianFeatures, RandomFeatures, SamplingFeatures
 from tallystick.imputation.imputer import FeatureImputer, Imputer, LabelImputer, When
-from tallystick.imputation.majority_labels import MajorityLabels
-from tallystick.imputation.minority_labels import MinorityLabels
-from tallystick.imputation.neighbor_labels import NeighborLabels
-from tallystick.imputation.random_features import RandomFeatures
-from tallystick.imputation.random_positive_labels import RandomPositiveLabels
-from tallystick.imputation.random_predicted_labels import RandomPredictedLabels
-from tallystick.imputation.sampling_features import SamplingFeatures
-from tallystick.imputation.settled_labels import SettledLabels
+from tallystick.imputation.label_imputers import (
+    MajorityLabels,
+    MinorityLabels,
+    NeighborLabels,
+    RandomPositiveLabels,
+    RandomPredictedLabels,
+    SettledLabels,
+)
 from tallystick.imputation.spliced_features import SplicedFeatures
 
 LABEL_IMPUTERS: Mapping[str, type[LabelImputer]] = MappingProxyType(

@@ -23,9 +23,9 @@ from tallystick.dataset.union import Imputation
 from tallystick.defenses.chain import EmbeddingDefenses
 from tallystick.defenses.gaussian_embeddings import GaussianEmbeddings
 from tallystick.imputation.draws import Redraw
+from tallystick.imputation.feature_imputers import SamplingFeatures
 from tallystick.imputation.imputer import FeatureImputer, LabelImputer, When
-from tallystick.imputation.majority_labels import MajorityLabels
-from tallystick.imputation.sampling_features import SamplingFeatures
+from tallystick.imputation.label_imputers import MajorityLabels
 from tallystick.metrics import ace_statistic, auc_statistic, sigmoid
 from tallystick.models.build import seeded
 from tallystick.models.split import LabelModel

@@ -16,10 +16,10 @@ from typer import Option
 
 from tallystick.defenses.gaussian_embeddings import GaussianEmbeddings
 from tallystick.errors import ConfigError
-from tallystick.imputation.gaussian_features import GaussianFeatures
+from tallystick.imputation.feature_imputers import GaussianFeatures
 from tallystick.imputation.imputer import When
 from tallystick.imputation.imputer_table import FEATURE_STRATEGIES, LABEL_STRATEGIES, feature_strategy, label_strategy
-from tallystick.imputation.random_predicted_labels import RandomPredictedLabels
+from tallystick.imputation.label_imputers import RandomPredictedLabels
 from tallystick.imputation.spliced_features import SplicedFeatures
 from tallystick.training.calibration import Calibration, LogitShift
 from tallystick_experiments.catalogue.clicks import encode_clicks, give_columns, read_clicks
