@@ -111,14 +111,7 @@ def audit_columns(
             continue
         leaks_by_name[name] = stronger(alone, together, how=f"{recorded.runs} runs")
         notes += alone.not_measured
-    # Attacks that need known rows and are not run
-    quick = contract.audit == "quick"
-    names = [
-        name
-        for name, row in FEATURE_INFERENCE_ATTACKS.items()
-        if name not in attacks and not (row.own_columns or row.knows_no_row)
-    ]
-    notes += [f"{', '.join(names)}: {QUICK if quick else NO_NOISE}"] if names else []
+    notes += _left_out(contract, attacks)
     by_marginals = any(row.from_marginals for row in attacks.values())
     if recorded.first is None:
         notes.append(NO_START if by_marginals else NO_KNOWN_ROW)
@@ -162,6 +155,17 @@ def _attacks(contract: Contract, *, every: bool) -> dict[str, FeatureInferenceAt
         for name, row in FEATURE_INFERENCE_ATTACKS.items()
         if not row.own_columns and (row.quick or not quick) and not (plain and row.behind_noise)
     }
+
+
+def _left_out(contract: Contract, attacks: Mapping[str, FeatureInferenceAttack]) -> list[str]:
+    """Name the attacks that need known rows and are not run, each with its reason."""
+    quick = contract.audit == "quick"
+    names = [
+        name
+        for name, row in FEATURE_INFERENCE_ATTACKS.items()
+        if name not in attacks and not (row.own_columns or row.knows_no_row)
+    ]
+    return [f"{', '.join(names)}: {QUICK if quick else NO_NOISE}"] if names else []
 
 
 def with_releases(audit: results.FeatureAudit, folder: RunFolder, contract: Contract) -> results.FeatureAudit:
