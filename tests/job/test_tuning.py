@@ -272,7 +272,7 @@ def test_two_parties_killed_and_resumed_search_as_undisturbed(lay_out_job):
     assert any("A cut gradient per training row and epoch in each of 4 trials" in item["what"] for item in learnt)
     job.run_all()  # a run ignores what may be tuned, and is no search
     found = check_party_file(job.home("shop") / "party.yaml", job.home("shop") / "contract.yaml")
-    assert any("as much as a training in each of up to 4 trials" in line for line in found["disclosures"])
+    assert any("each of up to 4 trials discloses as much as a training" in line for line in found["disclosures"])
 
 
 def test_each_trial_is_charged_and_a_search_over_the_cap_is_refused(lay_out_job):
