@@ -172,7 +172,7 @@ def test_a_refit_that_cannot_be_is_refused(problem):
 def test_check_says_what_it_discloses():
     by_time = parse_contract(contract_values(PARTIES, split__method="time"))
     (line,) = [line for line in disclosure_lines(by_time, own_columns=None) if "training.refit" in line]
-    assert "get further gradients, which depend on the validation rows' labels too" in line
+    assert "further gradients go to shop, which depend on the validation rows' labels too" in line
     for changes in ({"training__refit": False}, {"training__gradients": "none"}):
         contract = parse_contract(contract_values(PARTIES, split__method="time", **changes))
         assert not any("refit" in line for line in disclosure_lines(contract, own_columns=None))

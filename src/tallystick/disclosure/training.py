@@ -141,8 +141,8 @@ def _refit(contract: Contract) -> list[str]:
     why = "true" if contract.training.refit is True else "auto, where the split is by time"
     return [
         f"when {label}'s validation has found the best number of passes, training begins anew for that number, with the "
-        f"validation rows (training.refit: {why}): {features} get further gradients, which depend on the validation rows' labels "
-        f"too, and {label} gets further embeddings of every row"
+        f"validation rows (training.refit: {why}): further gradients go to {features}, which depend on the validation rows' "
+        f"labels too, and {label} gets further embeddings of every row"
     ]
 
 
@@ -176,7 +176,7 @@ def _search(contract: Contract) -> list[str]:
     _, features = parties_of(contract)
     return [
         f"`tallystick tune`, if you use it: each of up to {contract.tuning.trials} trials discloses as much as a training, and "
-        f"{features} also learn which values were tried and which were best (tuning.keys)"
+        f"the search tells {features} which values were tried and which were best (tuning.keys)"
     ]
 
 
