@@ -97,7 +97,7 @@ def test_predict_sends_the_same_bytes_whatever_the_order_of_a_table(kind, tmp_pa
                 output = tmp_path / f"{name}-scores.csv" if name == "bank" or kind == "union" else None
                 if output is not None:
                     output.unlink(missing_ok=True)
-                predicting.predict(contract, party, table=path, output=output, watcher=Silent())
+                predicting.predict_rows(contract, party, table=path, output=output, watcher=Silent())
 
             failed = {name: error for name, error in of_each(PARTIES, predict).items() if error is not None}
             assert not failed, failed
@@ -134,7 +134,7 @@ class Serving:
         of = {"keys": {"id": "id"}, "tls": files, **({"label": "y"} if name == "bank" else {})}
         self.party = PartyFile.model_validate({"party": name, "table": {"path": "t.parquet"}, **of})
         self.keys = keys_of(frame, self.party, contract.alignment)
-        self.alignment = align.align(contract, name, self.keys, {channel.peer: channel}, local=LocalOptions(threads=1))
+        self.alignment = align.align_keys(contract, name, self.keys, {channel.peer: channel}, local=LocalOptions(threads=1))
         encoder = Encoder.fit(frame.sort("x"), FeatureColumns(numeric=("x",)), np.arange(frame.height))
         own = OwnRows(party=self.party, is_label=name == "bank", frame=frame, keys=self.keys, alignment=self.alignment)
         dataset = dataset_of(contract.linkage).to_score(contract, own, encoder, secret_seed=lambda: 7)
