@@ -338,7 +338,8 @@ def test_the_papers_numbers_of_weights_are_those_of_its_widths_or_of_none():
 @pytest.mark.long
 def test_the_frontier_has_what_noise_costs_beside_what_it_hides(hdb, quick, tmp_path, monkeypatch):
     settings = ("tau 1", "keys moved by 1000 m")
-    monkeypatch.setattr(sweep, "noise_settings", lambda: settings)
+    frontier = replace(PARTS["frontier"], runs=[Compared(("attention",), settings)])
+    monkeypatch.setitem(PARTS, "frontier", frontier)
     found = sweep.experiment(data=[hdb], only=["frontier"], methods=["attention"], seeds=(1,)).run()
     rows = {(row["noise"], row["method"]): row for row in found.rows}
     assert set(rows) == {(noise, "attention") for noise in settings}
