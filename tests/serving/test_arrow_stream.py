@@ -102,6 +102,13 @@ def test_types_that_no_column_has_and_broken_streams_are_problems(what):
 WHOLE = stream(pa.table({"who": KEYS, "x": [1.0, None], "l": [["a"], []]}))
 
 
+def test_the_name_of_a_lists_items_that_is_no_utf8_is_a_problem_and_nothing_is_printed(capfd):
+    with pytest.raises(Problem) as refused:
+        read(WHOLE.replace(b"item", b"\x80tem", 1))
+    assert refused.value.status == 400
+    assert capfd.readouterr().err == ""
+
+
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])  # what is printed by all examples is looked at
 @given(
     cut=st.none() | st.integers(0, len(WHOLE)),

@@ -35,7 +35,10 @@ def read_stream(body: bytes, *, most_rows: int, most_bytes: int) -> pl.DataFrame
             if len(set(stream.schema.names)) < len(stream.schema.names):
                 raise Problem(status=422, detail="two columns have one name; give each a name of its own")
             for place, kind in enumerate(stream.schema.types):
-                inner = kind.value_type if pa.types.is_list(kind) or pa.types.is_large_list(kind) else None
+                item = kind.value_field if pa.types.is_list(kind) or pa.types.is_large_list(kind) else None
+                inner = item.type if item is not None else None
+                if item is not None and not item.name.isprintable():  # decoded here, for Polars panics at what is no UTF-8
+                    raise NONE
                 if pa.types.is_nested(inner or kind) or (inner is not None and pa.types.is_null(inner)):
                     raise Problem(
                         status=422, detail=f"column {place} is nested; a cell is a value, or a list of values for a sequence"
