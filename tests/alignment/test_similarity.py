@@ -498,7 +498,7 @@ def test_links_that_are_less_alike_are_left_out(sees, least):
     alike_NM = alike(*sides, terms)
     found = links_of(label, feature)
     numbers = {row: {other for other in others if alike_NM[row, other] >= least - 1e-9} for row, others in every.items()}
-    ties = {row: np.sort(alike_NM[row])[-terms.neighbors] for row in every}  # which of equals are among K hangs on numbers
+    ties = {row: np.sort(alike_NM[row])[-terms.neighbors] for row in every}  # which of equals are among K depends on numbers
     for row, others in found.items():
         assert all(alike_NM[row, other] >= least - 1e-9 for other in others)
         assert len(others) == len(numbers[row]) == min(terms.neighbors, int((alike_NM[row] >= least - 1e-9).sum()))

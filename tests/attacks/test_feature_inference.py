@@ -69,7 +69,7 @@ def planted(truth, *, bent=False):
 
 
 PLAIN = {name: FEATURE_INFERENCE_ATTACKS[name] for name in ("ridge", "ridge-mean", "ridge-looks", "kernel")}
-"""Those that take no time, for what does not hang on which attack it is."""
+"""Those that take no time, for what does not depend on which attack it is."""
 
 
 def one_attack(name, **changes):

@@ -19,7 +19,7 @@ def generator(seed: int = 0) -> torch.Generator:
 
 
 def columns(*, numeric: int = 6, seed: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
-    """Numbers that all hang on one, and a chain of codes each of which mostly repeats the one before."""
+    """Numbers that all depend on one, and a chain of codes each of which mostly repeats the one before."""
     rng = np.random.default_rng(seed)
     common_N = rng.normal(size=ROWS)
     numbers = np.stack([common_N + rng.normal(size=ROWS) for _ in range(numeric)], axis=1) if numeric else np.empty((ROWS, 0))

@@ -77,7 +77,7 @@ class Sides:
         threading.Thread(target=watch, daemon=True).start()
         self.one_round(side, work)
         ticks = [place for place, (kind, _) in enumerate(self.sent) if kind == "VersionsWanted"]
-        del self.sent[ticks[TICKS - 1] + 1 :]  # how many more follow hangs on the machine
+        del self.sent[ticks[TICKS - 1] + 1 :]  # how many more follow depends on the machine
 
     def step(self, what, work):
         """Have both do their part; keeps what shop was sent (None where bank called nobody), and gives bank's error."""

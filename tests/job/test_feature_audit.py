@@ -302,7 +302,7 @@ def test_columns_and_numbers_are_audited_where_the_label_is_a_number(tmp_path):
     assert ranked["first-steps"].spearman > 0.8
     assert ranked["first-steps-gradient"].spearman > 0.5
     assert labels.not_measured == []
-    # Which of the attacks on the first steps is ahead, with or without numbers from elsewhere, hangs on the machine.
+    # Which of the attacks on the first steps is ahead, with or without numbers from elsewhere, depends on the machine.
     assert re.match(
         r"Through cut gradients, yes: shop, knowing (40 numbers|no label \(.*?\)), can rank", leak_headline(labels)[0]
     )

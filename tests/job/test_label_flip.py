@@ -1,4 +1,4 @@
-"""Under label DP nothing that leaves hangs on an exact label: one is flipped, the replaced labels stay, and all that a feature
+"""Under label DP nothing that leaves depends on an exact label: one is flipped, the replaced labels stay, and all that a feature
 party or a helper gets stays to the bit: messages, their number and order, what it is told at the end, its folder, its result."""
 
 import json
@@ -271,7 +271,7 @@ FIGURES = {
 
 @pytest.mark.parametrize("figures", FIGURES)
 def test_the_last_message_leaves_before_exact_labels_are_used_at_home(figures, monkeypatch):
-    """How long the own columns' training and the audit take, and whether they end well, hangs on exact labels."""
+    """How long the own columns' training and the audit take, and whether they end well, depends on exact labels."""
     events, send = [], MemoryChannel.send
 
     def kept(channel, message):

@@ -1,4 +1,4 @@
-"""The secret that a party's noise follows from: one for ever, its own, and what hangs on that across runs and tables."""
+"""The secret that a party's noise follows from: one for ever, its own, and what depends on that across runs and tables."""
 
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor

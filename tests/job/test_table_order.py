@@ -1,4 +1,4 @@
-"""Nothing that leaves a party hangs on the order of its table: sorted by its label or its key, all that crosses stays to the bit.
+"""Nothing that leaves a party depends on the order of its table: sorted by label or key, all that crosses stays to the bit.
 
 Whatever a party draws comes from seeded streams. Where rows are put in a secret order, a permuted table is given the order that
 puts its rows as those of the other table were put: a uniform permutation after any other is uniform.

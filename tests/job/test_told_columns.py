@@ -16,7 +16,7 @@ PARTIES = ("bank", "club", "shop")
 
 
 def frames(rows=1600):
-    """The label hangs on a column of each party, and all columns are independent: without gradients only the label tells."""
+    """The label depends on a column of each party, and all columns are independent: without gradients only the label tells."""
     rng = np.random.default_rng(5)
     signal = rng.normal(size=(rows, len(PARTIES)))
     label = (signal @ [1.5, 1.0, 2.0] + rng.normal(size=rows) > 0).astype(int)

@@ -68,7 +68,7 @@ def test_a_killed_worker_ends_both_parties_and_the_run_resumes_to_the_same_bits(
 
 @pytest.mark.parametrize(("began", "now", "says"), [(1, 2, True), (2, 1, True), (2, 2, False), (1, 1, False)])
 def test_a_run_that_goes_on_with_other_workers_says_so(began, now, says, tmp_path):
-    """Bits hang on the number of workers; a run that begins anew in its folder has forgotten the one before."""
+    """Bits depend on the number of workers; a run that begins anew in its folder has forgotten the one before."""
     said = []
 
     def job(workers):

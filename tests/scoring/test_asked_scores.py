@@ -48,7 +48,7 @@ class Bottom(nn.Module):
 
 
 class Scorer:
-    """A share of the network by hand: what it gives hangs on the embedding and, where there are any, on own columns."""
+    """A share of the network by hand: what it gives depends on the embedding and, where there are any, on own columns."""
 
     def joint(self, cuts_BD, own_B):
         own = own_B.numeric_NF[:, 0] if own_B is not None else 0.0

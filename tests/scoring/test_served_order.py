@@ -1,4 +1,4 @@
-"""Predicting and serving, nothing that crosses hangs on the order of a table: sorted otherwise, it gives the same bytes."""
+"""Predicting and serving, nothing that crosses depends on the order of a table: sorted otherwise, it gives the same bytes."""
 
 import threading
 

@@ -72,7 +72,7 @@ def test_both_sides_keep_what_was_really_sent(name, how, tmp_path):
         assert torch.equal(ours[1], theirs[1])
         assert torch.equal(ours[2], theirs[2])
     _, embedding_BD, gradient_BD = bank.steps[3]
-    if name != "int8":  # whose steps hang on the largest number before it was rounded
+    if name != "int8":  # whose steps depend on the largest number before it was rounded
         assert torch.equal(read(name, embedding_BD), embedding_BD)
         assert torch.equal(read(name, gradient_BD), gradient_BD)
 

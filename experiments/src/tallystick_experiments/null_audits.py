@@ -68,7 +68,7 @@ SETTINGS: Mapping[str, AuditSetting] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Simulated:
-    """Scores of two normal classes, of which each row has one in every epoch: these hang together."""
+    """Scores of two normal classes, each row has one in every epoch, and those of a row are correlated."""
 
     rows: int
     batch: int

@@ -22,7 +22,7 @@ SCORED_AT_A_TIME = 1024
 """Rows that are scored at a time: a batch of training has fewer, and takes a third longer for the same scores."""
 
 TILE = 32
-"""Rows in multiples of which a score is computed. In other numbers a row's bits hang on how many stand beside it.
+"""Rows in multiples of which a score is computed. In other numbers a row's bits depend on how many stand beside it.
 
 So a row has the same bits in any batch and at any place of it, in layers of at least 16 outputs, or whose inputs are a multiple
 of four. In narrower ones MKL's kernels take some rows of a batch otherwise, and the last bit may differ.

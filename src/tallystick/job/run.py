@@ -191,7 +191,7 @@ def _would_drop(job: Job) -> bool:
     """Tell whether aligning again would drop what was learnt on the old alignment, perhaps a finished model.
 
     Others see that it is refused. Without gradients it is whenever an alignment is kept: whether the label party has learnt
-    anything on it hangs on its labels.
+    anything on it depends on its labels.
     """
     if not job.contract.sends_gradients:
         return job.folder.load_alignment() is not None
@@ -216,7 +216,7 @@ def _resume_state(job: Job, keys: Keys) -> ResumeState:
         resume=True,
         start_from=start_from,
         run_id=saved.run_id,
-        # How far the label party is by itself hangs on labels, and so does whether it has ended: no other party is told.
+        # Without gradients the label party's last step, and whether it has ended, depend on labels: no other party is told.
         checkpoints=tuple(steps) if job.contract.sends_gradients else (),
         trained=job.contract.sends_gradients and job.folder.trained and not of_model,
     )

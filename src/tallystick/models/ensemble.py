@@ -46,7 +46,7 @@ class EnsembleTop(nn.Module):
         if self.training:
             logits: Tensor = self.output(hidden_MBW).transpose(0, 1)
             return logits
-        # One matrix product over all members: so a row's bits hang on it alone, as in any other layer.
+        # One matrix product over all members: so a row's bits depend on it alone, as in any other layer.
         weight_CX = self.output.weight.permute(2, 0, 1).flatten(1) / self.members
         return nn.functional.linear(hidden_MBW.transpose(0, 1).flatten(1), weight_CX, self.output.bias.mean(dim=(0, 1)))
 

@@ -65,7 +65,7 @@ class GaussianDP(msgspec.Struct, frozen=True, kw_only=True, tag="gaussian", forb
 class UnsentGaussianDP(msgspec.Struct, frozen=True, kw_only=True, tag="unsent-gaussian", forbid_unknown_fields=True):
     """So many Gaussian releases of this noise that an earlier event charged for and that were never made: they leave the sum.
 
-    How many are made may hang on what was released before, as with early stopping: Gaussian releases compose fully adaptively
+    How many are made may depend on what was released before, as with early stopping: Gaussian releases compose fully adaptively
     (Smith and Thakurta 2022, "Fully adaptive composition for Gaussian differential privacy"), so a cap on their sum holds for
     whatever was made.
     """

@@ -50,7 +50,7 @@ class LabelCoder(msgspec.Struct, frozen=True, kw_only=True):
     ) -> "LabelCoder":
         """Fit on a whole label column; mean and deviation come from the training rows alone.
 
-        Where labels are ``hidden``, no error hangs on which rows are for training: whether the run goes on is seen by others.
+        Where labels are ``hidden``, no error depends on which rows are for training: whether the run goes on is seen by others.
 
         Classes are sorted (numbers by value, text by code point): 0 and 1, false and true, or "no" and "yes" need no mapping.
         Raises DataError for null or NaN labels, infinite ones in regression, a constant label, or another count of classes

@@ -1,6 +1,6 @@
 """Columns that tell the label alone: most often they were written after it was known, and no model will have them in time.
 
-What is found hangs on exact labels: it is for the label party's own terminal and report.
+What is found depends on exact labels: it is for the label party's own terminal and report.
 """
 
 import numpy as np

@@ -1,8 +1,8 @@
 """Measure how fast scores are served online: both sides, a foreign client and their load share this machine's cores.
 
 A client asks for one row a request, of a server that asks its partner for the row each time. Beside it stand the same server
-returning a constant, and the same network in one process. Seconds hang on what else the machine does; CPU seconds of each process
-do so less.
+returning a constant, and the same network in one process. Seconds depend on what else the machine does; CPU seconds of each
+process do so less.
 """
 
 import os

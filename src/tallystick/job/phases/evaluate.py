@@ -55,8 +55,8 @@ def evaluate_as_label_party(
     """Score the test rows with the joint model, release what may leave, then measure the scores beside own columns.
 
     Every test row is embedded; this party measures by the scores of those that it has. All that leaves goes out first, and this
-    party leaves then: how long the rest takes, and whether it ends well, hangs on exact labels. With ``kept`` embeddings nothing
-    is sent at all.
+    party leaves then: how long the rest takes, and whether it ends well, depends on exact labels. With ``kept`` embeddings
+    nothing is sent at all.
     """
     batches = dataset.test_batches(dataset.resolved(job.contract.training).batch_size)
     cuts = kept if kept is not None else _crossing(job, trained, dataset)

@@ -38,8 +38,8 @@ def parts_once(job: Job, dataset: Dataset, *, trains: bool) -> dict[Part, Tensor
 def receive_once(job: Job, dataset: Dataset, widths: Sequence[int], *, trains: bool) -> list[KeptCuts]:
     """Keep every feature party's embeddings, as the label party, say that the run is over for them, and leave.
 
-    Nothing is sent after that, so nothing that is sent hangs on what training finds: neither what, nor when. The run folder notes
-    that they have arrived: it is all that others are told of the run later on.
+    Nothing is sent after that, so nothing that is sent depends on what training finds: neither what, nor when. The run folder
+    notes that they have arrived, which is all that others are told of the run later on.
     """
     parts = parts_once(job, dataset, trains=trains)
     cuts = []
@@ -72,7 +72,7 @@ def send_once(
     """Embed each row once, as a feature party, send it, hear that all has arrived, and leave.
 
     Threat model: an honest-but-curious label party. It sees one embedding of each row, which no formal guarantee protects
-    without a defence of columns. This party is sent nothing that hangs on a label: neither what, nor when, nor how much.
+    without a defence of columns. This party is sent nothing that depends on a label: neither what, nor when, nor how much.
     """
     channel = job.channels[job.contract.label_party]
     parts = parts_once(job, dataset, trains=trains)

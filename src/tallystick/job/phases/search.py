@@ -23,7 +23,7 @@ _ATTEMPTS = 50  # draws before all there is to try counts as tried
 
 @dataclass(frozen=True, kw_only=True)
 class TrialOrder:
-    """The trials of a search of which some run at a time: what each tries does not hang on which one is over first.
+    """The trials of a search of which some run at a time: what each tries does not depend on which one is over first.
 
     A trial is named by those before it, and of the last ``at_once`` - 1 of them not even by what they came to. The first
     ``STARTUP`` trials are drawn blindly, so that these may all run at a time.

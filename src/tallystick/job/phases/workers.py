@@ -78,7 +78,7 @@ def _shared(
 
 
 def compare_workers(job: Job, *, goes_on: bool) -> None:
-    """Say where a run goes on with another number of workers than it began with: the bits hang on it."""
+    """Say where a run goes on with another number of workers than it began with: the bits depend on it."""
     workers, noted = job.party.training_workers, job.folder.noted(WORKERS)
     began = int(str(noted.get("training_workers", 1)))
     if goes_on and began != workers:

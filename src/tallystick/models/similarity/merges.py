@@ -63,7 +63,7 @@ class CNNMerge(nn.Module):
     """FedSim's merge: a convolution along the links, each of the L outputs by itself, and a layer over all that it gives.
 
     FedSim, section 4.2, "Merge Gate"; padded by k - 1, so it also reads pairs and single links at both ends. Weighted outputs go
-    in as they are; what it makes of a link hangs on its place, so links are sorted first.
+    in as they are; what it makes of a link depends on its place, so links are sorted first.
     """
 
     def __init__(self, links: int, width: int, settings: CNNMergeConfig) -> None:

@@ -1,7 +1,7 @@
 """A party's training in several processes: each batch's rows are shared out, and what they make of it is put together again.
 
 The protocol, the loops and whatever looks at a whole batch know nothing of it. The party's own process is the first worker and
-the only one that talks to peers. The sum of a weight's gradients is taken in the workers' order, so that bits hang on their
+the only one that talks to peers. The sum of a weight's gradients is taken in the workers' order, so that bits depend on their
 number and not on who is ready first.
 
 Shapes: B rows of a batch, D cut width.
