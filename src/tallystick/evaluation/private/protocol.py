@@ -143,10 +143,14 @@ def noisy_scores_client(
     *,
     mechanism: NoisyScores,
     noise: NoiseSource,
+    ledger: Ledger | None = None,
+    dataset: str = "",
 ) -> float:
     """Send noisy scores with their labels (DPAUC Table 3's baseline: labels are NOT protected) and learn the AUC."""
     labels, scores = check_scores(labels_N, scores_N)
     noisy = mechanism.perturb(scores, noise=noise)
+    if ledger is not None:
+        ledger.spend(dataset, mechanism.event, what=f"AUC by {mechanism.name}")
     channel.send(NoisyScoreRows(scores=Array.of(noisy), labels=Array.of(labels)))
     return _read_result(channel).auc
 
