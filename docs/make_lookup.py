@@ -183,9 +183,8 @@ def command_line() -> str:
         "the others. "
         "A helper runs `run` and `predict` like the others.",
         "Exit code 0 is success, 2 input that cannot be used, 3 a failure, 4 a no (`compare --decide`, `monitor --fail`), 130 an "
-        "interrupt. With `--json` the last line of "
-        "standard "
-        "output is one JSON object, and all else goes to standard error.",
+        "interrupt, and 137 (SIGKILL) a library that hung as it was loaded until a signal came. With `--json` the last line of "
+        "standard output is one JSON object, and all else goes to standard error.",
     ]
     for name, command in getattr(group, "commands").items():  # noqa: B009 - of a group, which the type does not say
         if name == "bench":

@@ -1,14 +1,19 @@
 """SIGINT and SIGTERM end a command with one line and exit code 130, at whatever moment; and the end takes no time."""
 
+import re
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from tiny import PATIENCE_S
 
 from tallystick.cli import signals
+from tallystick.cli.compare import EXIT_KEPT
+from tallystick.cli.monitor import EXIT_DRIFTED
+from tallystick.cli.output import EXIT_USAGE
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -30,6 +35,9 @@ def test_a_signal_while_modules_load_is_one_line(tmp_path, number):
 HANGING = """
 import ctypes, os, sys, types
 from tallystick.cli import signals
+from tallystick.cli.compare import EXIT_KEPT
+from tallystick.cli.monitor import EXIT_DRIFTED
+from tallystick.cli.output import EXIT_USAGE
 from tallystick.cli.output import guarded
 def hang(name):
     if sys.argv[1] == "SIGINT of its own":
@@ -56,6 +64,14 @@ def test_a_library_that_hangs_as_it_is_loaded_is_ended_with_one_line(how):
         out, said = process.communicate(timeout=PATIENCE_S)  # the process apart has let go of both, too
         assert time.monotonic() - begun >= 2.0
     assert (process.returncode, out, said) == (-signal.SIGKILL, "", signals.HANGS)
+
+
+def test_the_page_of_the_commands_names_every_exit_code():
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "command-line.md").read_text()
+    (line,) = [line for line in page.splitlines() if line.startswith("Exit code 0")]
+    in_a_shell = 128 + signal.SIGKILL
+    for code in (EXIT_USAGE, signals.EXIT_FAILED, EXIT_KEPT, EXIT_DRIFTED, signals.EXIT_INTERRUPTED, in_a_shell):
+        assert re.search(rf"\b{code}\b", line)
 
 
 BEFORE_ITS_WORK = """

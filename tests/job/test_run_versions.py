@@ -4,6 +4,8 @@ import errno
 import json
 import os
 import shutil
+import subprocess
+import sys
 from contextlib import chdir
 from functools import partial
 from pathlib import Path
@@ -519,3 +521,75 @@ def test_under_a_cap_neither_is_made_unless_it_is_allowed(job, ids):
         versions(job, "bank").promote(ids[0])
     finally:
         job.change("bank", privacy=None)
+
+
+KILLED = """
+import json, os, shutil, signal, sys
+from pathlib import Path
+from tallystick.config.contract import load_contract
+from tallystick.config.party import load_party
+from tallystick.errors import ConfigError
+from tallystick.job.versions import Versions
+home, old, new = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+versions = Versions(contract=load_contract(home / "contract.yaml"), party=load_party(home / "party.yaml"))
+
+def child(work):
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            work()
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitpid(pid, 0)[1]
+
+def dies_at(moment):
+    counts = [0]
+    def hook(event, arguments):
+        if event in ("os.rename", "os.remove", "os.mkdir", "os.truncate", "fcntl.flock") or (event == "open" and
+                arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)) or event == "sqlite3.connect":
+            counts[0] += 1
+            if counts[0] == moment:
+                os.kill(os.getpid(), signal.SIGKILL)
+    sys.addaudithook(hook)
+
+def killed(moment):
+    dies_at(moment)
+    versions.promote(new)
+
+def again():
+    try:
+        versions.promote(new)
+    except ConfigError as error:
+        assert "is the newest promotion" in str(error), error
+
+seen = []
+versions.promote(old)
+for moment in range(1, 200):
+    ended = child(lambda: killed(moment))
+    seen.append([each.run_id for each in versions.promoted()])
+    assert child(again) == 0
+    assert [each.run_id for each in versions.promoted()] == [new, old]
+    versions.roll_back()
+    if ended == 0:
+        break
+    assert os.WIFSIGNALED(ended), ended
+print(json.dumps(seen))
+"""
+
+
+def test_a_promotion_that_is_killed_at_any_moment_is_made_or_not_and_can_be_made_again(job, ids):
+    """Killed just before each change of a file: the newest promotion is the old or the new one, and the next one ends well."""
+    old, new = ids
+    charged = len(Ledger(job.home("bank") / "privacy-ledger.sqlite", party="bank").entries("labels"))
+    command = [sys.executable, "-c", KILLED, str(job.home("bank")), old, new]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert ended.returncode == 0, ended.stderr
+    seen = json.loads(ended.stdout)
+    assert seen[-1] == [new, old]
+    assert [old] in seen
+    assert all(each in ([old], [new, old]) for each in seen)
+    made = sum(each == [new, old] for each in seen)
+    entries = Ledger(job.home("bank") / "privacy-ledger.sqlite", party="bank").entries("labels")
+    assert len(entries) - charged >= len(seen) + made  # what was seen to be promoted had been entered, and each rollback

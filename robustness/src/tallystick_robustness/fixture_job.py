@@ -15,6 +15,7 @@ from tallystick.demo.homes import write_job
 
 LABEL, FEATURE = PARTIES = ("bank", "shop")
 HELPER, HELPER_LISTENS = "helper", "127.0.0.1:7444"
+THIRD = "club"  # a second feature party, where a job has one
 LEDGER = "privacy-ledger.sqlite"  # where a party file that says nothing has it
 HEARTBEAT_S, DEADLINE_S, WAIT_S = 0.5, 6.0, 24.0
 
@@ -79,9 +80,9 @@ def contract(**changes: Any) -> Values:
 
 
 def party_values(name: str, *, address: str) -> Values:
-    """Give a party file's values; ``address`` is where the party listens, or where the feature party finds the label party."""
+    """Give a party file's values; ``address`` is where the party listens, or where a feature party finds the label party."""
     values: Values = {"party": name, "threads": 1}
-    if name in PARTIES:
+    if name != HELPER:
         values |= {
             "table": {"path": "table.parquet"},
             "keys": {"id": "id"},
@@ -89,7 +90,7 @@ def party_values(name: str, *, address: str) -> Values:
         }
     if name == LABEL:
         values["label"] = "y"
-    return values | ({"peers": {LABEL: {"address": address}}} if name == FEATURE else {"listen": address})
+    return values | ({"peers": {LABEL: {"address": address}}} if name in (FEATURE, THIRD) else {"listen": address})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,8 +104,8 @@ class Homes:
         return self.root / name
 
     def parties(self) -> list[str]:
-        """List who has a home: both parties, and a helper if linking has one."""
-        return [name for name in (*PARTIES, HELPER) if self.home(name).exists()]
+        """List who has a home: both parties, a third one, and a helper if linking has one."""
+        return [name for name in (*PARTIES, THIRD, HELPER) if self.home(name).exists()]
 
     def write_party(self, name: str, values: Mapping[str, Any]) -> None:
         """Write a party file."""
@@ -133,7 +134,7 @@ def lay_out(root: Path, values: Values, frames: Mapping[str, pl.DataFrame], *, l
 
     A helper that the contract names listens at HELPER_LISTENS.
     """
-    addresses = {LABEL: listen, FEATURE: call or listen, HELPER: HELPER_LISTENS}
+    addresses = {LABEL: listen, FEATURE: call or listen, THIRD: call or listen, HELPER: HELPER_LISTENS}
     parties = {name: party_values(name, address=addresses[name]) for name in values["parties"]}
     for name, home in write_job(root, values, parties).items():
         if name in frames:

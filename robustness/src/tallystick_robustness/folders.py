@@ -83,7 +83,7 @@ class Folders(Campaign):
         self._linked = {name: self._prepare(name) for name in LINKAGES}
 
     def facts(self) -> dict[str, Any]:
-        """Return the facts of the campaign for its page."""
+        """Return what a reader must know of it."""
         return {"rows": _ROWS, "kinds": [f"{linkage}, {fault}" for linkage in LINKAGES for fault in FAULTS]}
 
     def case(self, number: int) -> CaseOutcome:
@@ -111,19 +111,10 @@ class Folders(Campaign):
         values = contract(training__epochs=3, training__checkpoint_every=2, evaluation__bootstrap=2, **changes)
         halves, wholes = [], []
         for which in ("one", "other"):
-            frames = tables(_ROWS)
-            if linkage == "similarity":
-                for shift, name in enumerate(PARTIES):
-                    places = frames[name]["id"].str.strip_prefix("id-").cast(pl.Float64) * (95 / _ROWS) + 0.3 * shift
-                    frames[name] = frames[name].with_columns(place=places)
-            if linkage == "unaligned":
-                frames[FEATURE] = frames[FEATURE].filter(pl.col("id") < f"id-{_ROWS * 2 // 3:06}")
-            if which == "other":
-                frames[LABEL] = frames[LABEL].with_columns(y=1 - pl.col("y"), x=2 - pl.col("x"))
-                frames[FEATURE] = frames[FEATURE].with_columns(x=2 * pl.col("x") + 1)
+            frames = frames_of(linkage, other=which == "other")
             fresh = lay_out(self._scratch / f"{linkage}, {which}", values, frames, listen="127.0.0.1:7443")
             if linkage == "similarity":
-                _by_place(fresh)
+                by_place(fresh)
             half = copy_of_homes(fresh, self._scratch / f"{linkage}, {which}, half")
             interrupted(half)
             resumed = copy_of_homes(half, self._scratch / f"{linkage}, {which}, done")
@@ -140,7 +131,22 @@ class Folders(Campaign):
         return _Linked(half=halves[0], done=wholes[0], other=wholes[1], weights=weights, scores=scores[0], slack=slack)
 
 
-def _by_place(homes: Homes) -> None:
+def frames_of(linkage: str, *, other: bool = False) -> dict[str, pl.DataFrame]:
+    """Make the tables of a job that links its rows so; others have other labels and columns."""
+    frames = tables(_ROWS)
+    if linkage == "similarity":
+        for shift, name in enumerate(PARTIES):
+            places = frames[name]["id"].str.strip_prefix("id-").cast(pl.Float64) * (95 / _ROWS) + 0.3 * shift
+            frames[name] = frames[name].with_columns(place=places)
+    if linkage == "unaligned":
+        frames[FEATURE] = frames[FEATURE].filter(pl.col("id") < f"id-{_ROWS * 2 // 3:06}")
+    if other:
+        frames[LABEL] = frames[LABEL].with_columns(y=1 - pl.col("y"), x=2 - pl.col("x"))
+        frames[FEATURE] = frames[FEATURE].with_columns(x=2 * pl.col("x") + 1)
+    return frames
+
+
+def by_place(homes: Homes) -> None:
     """Link by place, with a helper, which both other parties call."""
     for name in PARTIES:
         values = yaml.safe_load((homes.home(name) / "party.yaml").read_text())
@@ -174,15 +180,13 @@ def _distance(found: dict[str, float], expected: dict[str, float]) -> float:
 
 
 def _spoil(homes: Homes, other: Homes, party: str, fault: str, draw: random.Random) -> str:
-    """Spoil a file of the party's newest run; say which, and how. A run has no file for some faults: then another one."""
+    """Do it to a file of the party's newest run; say to which, and how. A run has no file for some faults: then to another."""
     run, other_run = homes.latest(party), other.latest(party)
     peer = homes.latest(LABEL if party == FEATURE else FEATURE)
     assert run is not None
     assert other_run is not None
     assert peer is not None
-    # List the files of a run folder that a command may read back
-    kinds = (".json", ".safetensors")
-    files = sorted(path for path in run.rglob("*") if path.suffix in kinds and path.name not in _UNREAD)
+    files = _sealed(run)
     path = draw.choice(files)
     place = path.relative_to(run)
     sources = {
@@ -202,6 +206,12 @@ def _spoil(homes: Homes, other: Homes, party: str, fault: str, draw: random.Rand
     source = draw.choice(candidates)
     shutil.copy(source, path)
     return f"{_kind(path)} is {fault}: {place} is {source.name}"
+
+
+def _sealed(run: Path) -> list[Path]:
+    """List the files of a run folder that a command may read back."""
+    kinds = (".json", ".safetensors")
+    return sorted(path for path in run.rglob("*") if path.suffix in kinds and path.name not in _UNREAD)
 
 
 def _kind(path: Path) -> str:

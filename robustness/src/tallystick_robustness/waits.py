@@ -20,7 +20,20 @@ from tallystick.errors import TallystickError
 from tallystick.network.addresses import free_port
 from tallystick.network.session import QUIET_S
 from tallystick_robustness.both import copy_of_homes
-from tallystick_robustness.fixture_job import DEADLINE_S, FEATURE, LABEL, PARTIES, WAIT_S, Homes, contract, lay_out
+from tallystick_robustness.fixture_job import (
+    DEADLINE_S,
+    FEATURE,
+    HELPER,
+    LABEL,
+    PARTIES,
+    THIRD,
+    WAIT_S,
+    Homes,
+    Values,
+    contract,
+    lay_out,
+)
+from tallystick_robustness.folders import LINKAGES, by_place, frames_of
 from tallystick_robustness.outcome import CaseOutcome, outcome_of
 from tallystick_robustness.processes import GRACE_S, PATIENCE_S, Process, ProcessCampaign, ended_well
 from tallystick_robustness.stuck import MARK
@@ -43,11 +56,14 @@ class PartnerWait:
     stuck_at: str | None
     idle: bool = False
     """Whether a wait is long by nature, so that nothing is to be said of it."""
+    job: str = "intersection"
+    stuck: str | None = None
+    """Who gets stuck, where it is not the other one of two parties."""
 
     @property
     def partner(self) -> str:
-        """The other party."""
-        return FEATURE if self.who == LABEL else LABEL
+        """Who gets stuck."""
+        return self.stuck or (FEATURE if self.who == LABEL else LABEL)
 
 
 WAITS: dict[str, PartnerWait] = {
@@ -67,7 +83,41 @@ WAITS: dict[str, PartnerWait] = {
     "serve: label party waits for its partner": PartnerWait(who=LABEL, command="serve", stuck_at=None),
     "serve: label party, an answer": PartnerWait(who=LABEL, command="serve", stuck_at="VersionsHeld:1"),
     "serve: feature party, handshake": PartnerWait(who=FEATURE, command="serve", stuck_at="Agreement:1"),
+    **{
+        f"run on a union: {phase}, {seat}": PartnerWait(who=who, command="run", stuck_at=stuck_at, job="union")
+        for phase, of_label, of_feature in (
+            ("alignment", "phase:alignment", "phase:alignment"),
+            ("training", "CutEmbedding:20", "CutGradient:20"),
+        )
+        for seat, who, stuck_at in (("label party", LABEL, of_label), ("feature party", FEATURE, of_feature))
+    },
+    **{
+        f"run by similarity: alignment, {seat}": PartnerWait(
+            who=who, command="run", stuck_at="phase:alignment", job="similarity", stuck=stuck
+        )
+        for seat, who, stuck in (
+            ("label party", LABEL, FEATURE),
+            ("feature party", FEATURE, LABEL),
+            ("label party, of the helper", LABEL, HELPER),
+            ("helper", HELPER, FEATURE),
+        )
+    },
+    "run by similarity: training, label party": PartnerWait(
+        who=LABEL, command="run", stuck_at="CutEmbedding:20", job="similarity", stuck=FEATURE
+    ),
+    **{
+        f"run of three parties: {phase}, {seat}": PartnerWait(
+            who=who, command="run", stuck_at=stuck_at, job="three parties", stuck=THIRD
+        )
+        for phase, stuck_at in (("alignment", "phase:alignment"), ("training", "CutEmbedding:20"))
+        for seat, who in (("label party", LABEL), ("other feature party", FEATURE))
+    },
     "serve: feature party, a question": PartnerWait(who=FEATURE, command="serve", stuck_at="RowQuestion:2", idle=True),
+}
+JOBS: dict[str, Values] = {
+    "union": LINKAGES["union"],
+    "similarity": LINKAGES["similarity"],
+    "three parties": {f"parties__{THIRD}": {"role": "feature"}},
 }
 HAPPENS = (
     "SIGTERM",
@@ -112,6 +162,15 @@ class Waits(ProcessCampaign):
         (self._trained.home(LABEL) / "tokens").write_text("a-token-of-some-length\n")
         ended_well({name: self.start(self._trained, name) for name in PARTIES})
         self._grace_s = max(GRACE_S, time.monotonic() - began)
+        self._laid_out = {job: self._of_job(job, changes, address) for job, changes in JOBS.items()}
+
+    def _of_job(self, job: str, changes: Values, address: str) -> Homes:
+        frames = frames_of(job)
+        frames[THIRD] = frames[FEATURE]
+        homes = lay_out(self._scratch / f"of {job}", contract(**changes), frames, listen=address)
+        if job == "similarity":
+            by_place(homes)
+        return homes
 
     def facts(self) -> dict[str, Any]:
         """Return the facts of the campaign for its page."""
@@ -134,7 +193,7 @@ class Waits(ProcessCampaign):
             else:
                 bound = {"stopped": DEADLINE_S, "silent": QUIET_S if wait.stuck_at else WAIT_S}[how] + self._grace_s
                 before = len(process.said)
-                seconds, line = _until(process, began, lambda: _names_it(process.said[before:], wait.partner))
+                seconds, line = _until(process, began, lambda: _names_it(process.said[before:]))
             failure = "" if seconds is not None and seconds <= bound else LATE
             if "Traceback" in process.said:
                 failure = "a traceback"
@@ -151,11 +210,13 @@ class Waits(ProcessCampaign):
     @contextmanager
     def _waiting(self, number: int, wait: PartnerWait, how: str) -> Iterator[Process]:
         """Yield the process that waits, once its partner is stuck."""
-        homes = copy_of_homes(self._trained, self._scratch / f"waits-{number}-{os.urandom(4).hex()}")
-        self._change(homes, LABEL, serving={"token_file": "tokens", "listen": f"127.0.0.1:{free_port()}"})
+        of_job = self._laid_out.get(wait.job, self._trained)
+        homes = copy_of_homes(of_job, self._scratch / f"waits-{number}-{os.urandom(4).hex()}")
+        if wait.command == "serve":
+            self._change(homes, LABEL, serving={"token_file": "tokens", "listen": f"127.0.0.1:{free_port()}"})
         if wait.command not in ("predict", "serve"):
-            for name in PARTIES:
-                shutil.rmtree(homes.home(name) / "runs")
+            for name in homes.parties():
+                shutil.rmtree(homes.home(name) / "runs", ignore_errors=True)
         arguments = [wait.command, "contract.yaml", "--party", "party.yaml", "--progress", "plain"]
         output = ["--output", "scores.csv"] if wait.command == "predict" else []
 
@@ -166,6 +227,8 @@ class Waits(ProcessCampaign):
         try:
             process = self.fork_server.start(wait.who, "tallystick", of(wait.who), homes.home(wait.who))
             started.append(process)
+            for name in set(homes.parties()) - {wait.who, wait.partner}:
+                started.append(self.fork_server.start(name, "tallystick", of(name), homes.home(name)))
             if wait.stuck_at is None:
                 _until(process, time.monotonic(), lambda: "waiting for" in process.said)
             else:
@@ -189,9 +252,9 @@ class Waits(ProcessCampaign):
         homes.write_party(name, {**yaml.safe_load(path.read_text()), **values})
 
 
-def _names_it(said: str, partner: str) -> bool:
-    """Whether words name a partner that is silent, or of which nothing was heard."""
-    words = (f"{partner} is there, and", "nothing heard for", "the partners are late")
+def _names_it(said: str) -> bool:
+    """Whether words name a partner that is silent, perhaps as it waits for another, or of which nothing was heard."""
+    words = ("is there, and", "nothing heard for", "the partners are late")
     return any(word in said for word in words)
 
 
