@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 
 import polars as pl
 import pytest
@@ -431,3 +433,13 @@ def test_a_ledger_that_cannot_be_used_is_bad_input_for_ledger_as_for_check(lay_o
     assert (checked.exit_code, shown.exit_code) == (2, 2)
     (line,) = shown.stderr.splitlines()
     assert line.removeprefix("error: ") in json.loads(checked.stdout.splitlines()[-1])["problems"]
+
+
+def test_a_query_of_duckdb_writes_nothing_to_standard_error(tmp_path):
+    """Its binding says at the end of a process what was not collected."""
+    query = "SELECT 'k' || i AS id, i AS x FROM range(9) t(i)"
+    (tmp_path / "party.yaml").write_text(f'party: a\ntable: {{query: "{query}"}}\nkeys: {{id: id}}\n')
+    command = [sys.executable, "-m", "tallystick", "check", str(tmp_path / "party.yaml")]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "no problems" in ended.stdout

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from tallystick.config.party import RepeatsConfig, parse_party
 from tallystick.config.sections import SplitConfig
-from tallystick.errors import DataError, FeatureError
+from tallystick.errors import DataError
 from tallystick.monitoring.monitor import period_names
 from tallystick.tables.encoder import Encoder
 from tallystick.tables.keys import latest_last
+from tallystick.tables.profile import profile
 from tallystick.tables.split import parts_of_other_times, split_by_time
 from tallystick.tables.table import read_party_table
 from tallystick.tables.times import ordered_times
@@ -83,11 +84,21 @@ def test_types_without_a_time_are_refused(kind: pl.DataType) -> None:
 
 
 @pytest.mark.parametrize("cast", ["DATE", "TIMESTAMP", "TIMESTAMPTZ"])
-@pytest.mark.parametrize("sign", ["", "-"])
-def test_a_databases_infinite_time_is_refused_as_an_infinite_number_is(tmp_path, cast, sign):
-    """Valid until infinity: 5,881,580 years in a column would leave nothing of its other cells."""
-    cells = f"CASE WHEN i = 3 THEN '{sign}infinity' ELSE '2024-01-01' END::{cast}"
-    table = {"query": f"SELECT i AS id, {cells} AS until FROM range(9) t(i)"}
-    party = parse_party({"party": "a", "table": table, "keys": {"id": "id"}}, folder=tmp_path)
-    with pytest.raises(FeatureError, match="numeric column 'until' has 1 infinite time; make them null or clip them"):
-        Encoder.of_party(read_party_table(party), party, np.arange(9), numbers="plain")
+@pytest.mark.parametrize("beyond", ["infinity", "-infinity", "20240-01-01", "0044-03-15 (BC)"])
+@pytest.mark.parametrize("use", ["numeric", "categorical"])
+def test_times_that_no_calendar_here_holds_are_refused_by_name(tmp_path, cast, beyond, use):
+    """Valid until infinity: 5,881,580 years in a column would leave nothing of its other cells, and Python has no such date."""
+    cells = f"CASE WHEN i = 3 THEN '{beyond}' ELSE '2024-01-0' || (i % 3 + 1) END::{cast}"
+    values = {
+        "party": "a",
+        "table": {"query": f"SELECT i AS id, {cells} AS until FROM range(9) t(i)"},
+        "keys": {"id": "id"},
+        "features": {use: ["until"]},
+    }
+    party = parse_party(values, folder=tmp_path)
+    frame = read_party_table(party)
+    with pytest.raises(DataError, match=r"column 'until' has times beyond the years 1 to 9999, .* in 1 \(row 3"):
+        Encoder.of_party(frame, party, np.arange(9), numbers="plain")
+    looked_at = profile(frame, party)
+    assert [line for line in looked_at.warnings if "has 1 time beyond" in line]
+    assert looked_at.columns[1].maximum < "2025"

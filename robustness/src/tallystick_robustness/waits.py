@@ -87,7 +87,7 @@ WAITS: dict[str, PartnerWait] = {
         f"run on a union: {phase}, {seat}": PartnerWait(who=who, command="run", stuck_at=stuck_at, job="union")
         for phase, of_label, of_feature in (
             ("alignment", "phase:alignment", "phase:alignment"),
-            ("training", "CutEmbedding:20", "CutGradient:20"),
+            ("training", "CutEmbedding:3", "CutGradient:3"),
         )
         for seat, who, stuck_at in (("label party", LABEL, of_label), ("feature party", FEATURE, of_feature))
     },
@@ -103,13 +103,13 @@ WAITS: dict[str, PartnerWait] = {
         )
     },
     "run by similarity: training, label party": PartnerWait(
-        who=LABEL, command="run", stuck_at="CutEmbedding:20", job="similarity", stuck=FEATURE
+        who=LABEL, command="run", stuck_at="CutEmbedding:3", job="similarity", stuck=FEATURE
     ),
     **{
         f"run of three parties: {phase}, {seat}": PartnerWait(
             who=who, command="run", stuck_at=stuck_at, job="three parties", stuck=THIRD
         )
-        for phase, stuck_at in (("alignment", "phase:alignment"), ("training", "CutEmbedding:20"))
+        for phase, stuck_at in (("alignment", "phase:alignment"), ("training", "CutEmbedding:3"))
         for seat, who in (("label party", LABEL), ("other feature party", FEATURE))
     },
     "serve: feature party, a question": PartnerWait(who=FEATURE, command="serve", stuck_at="RowQuestion:2", idle=True),

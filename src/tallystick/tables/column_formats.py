@@ -6,7 +6,7 @@ from typing import Literal
 import polars as pl
 
 from tallystick.errors import FeatureError
-from tallystick.tables.text import as_text, rows_listed
+from tallystick.tables.text import as_text, refuse_beyond_years, rows_listed
 from tallystick.tables.times import iso_moments
 
 Form = Literal["number", "boolean", "text", "date", "moment", "zoned", "time", "duration"]
@@ -57,9 +57,11 @@ def as_form(column: pl.Series, form: Form, *, categories: Sequence[str] = ()) ->
         form: how the training read them.
         categories: of a column of text, which tell whether cells of another type spell them as they were spelt.
 
-    Raises FeatureError, naming the column, what was trained and what is found, for cells that do not fit.
+    Raises FeatureError, naming the column, what was trained and what is found, for cells that do not fit, and DataError for times
+    beyond the years 1 to 9999.
     """
     kind = column.dtype
+    refuse_beyond_years(column)
     if has_form(kind, form) and kind != pl.Null:
         return column
     if column.null_count() == len(column):

@@ -22,11 +22,11 @@ Floats = NDArray[np.float64]
 
 def numbers_of(frame: Frame, name: str) -> Floats:
     """Give a column as float64 with NaN for missing."""
-    column = require_column(frame, name, use="feature")
-    values_N = as_number(column).to_numpy()
+    values_N = as_number(require_column(frame, name, use="feature")).to_numpy()
     if infinite := int(np.isinf(values_N).sum()):
-        what = f"time{'s' if infinite > 1 else ''}" if column.dtype.is_temporal() else f"number{'s' if infinite > 1 else ''}"
-        raise FeatureError(f"numeric column {name!r} has {infinite} infinite {what}; make them null or clip them")
+        raise FeatureError(
+            f"numeric column {name!r} has {infinite} infinite number{'s' if infinite > 1 else ''}; make them null or clip them"
+        )
     return values_N
 
 

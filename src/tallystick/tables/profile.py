@@ -19,7 +19,7 @@ from tallystick.tables.lazy_table import Frame, LazyTable
 from tallystick.tables.table import require_column
 from tallystick.tables.target import classes_of
 from tallystick.tables.target_leakage import telling
-from tallystick.tables.text import as_text, text_warning
+from tallystick.tables.text import as_text, beyond_years, text_warning
 
 MOSTLY_MISSING = 0.9
 DAY_FIRST = r"^\s*\d{1,2}[./]\d{1,2}[./](\d{2}|\d{4})\s*$"
@@ -92,6 +92,8 @@ def keys_as_written(party: PartyFile) -> IntersectionConfig:
 def _column(column: pl.Series, use: str) -> ColumnProfile:
     missing = column.null_count() + (int(column.is_nan().sum()) if column.dtype.is_float() else 0)
     ordered = column.dtype.is_numeric() or column.dtype.is_temporal()
+    if (beyond := beyond_years(column)).any():
+        column = column.set(beyond, None)
     lowest, highest = (column.min(), column.max()) if ordered else (None, None)
     return ColumnProfile(
         name=column.name,
@@ -154,6 +156,12 @@ def _warnings(
             lines.append(f"column {column.name!r} is constant; it will be left out")
         if values.dtype.is_float() and (infinite := int(values.is_infinite().sum())):
             lines.append(f"column {column.name!r} has {infinite} infinite numbers; make them null or clip them")
+        if beyond := int(beyond_years(values).sum()):
+            times = "times" if beyond > 1 else "time"
+            lines.append(
+                f"column {column.name!r} has {beyond} {times} beyond the years 1 to 9999, such as a database's infinity; make "
+                "them null or clip them"
+            )
         if column.use == "categorical" and _days_first(values):
             lines.append(
                 f"column {column.name!r} holds dates such as 31.12.2020, and each is taken as a category; name how they are "

@@ -16,6 +16,7 @@ DATE_LIKE = (
     r"|\d{1,3}:\d{2}(:\d{2}([.,]\d+)?)?( ?[aApP]\.?[mM]\.?)?|\d+ days?|P[T\d][\w.]*|\p{L}{3,9}\.? \d{1,2}, ?\d{4}"
     r"|\d{4}-?[QWTS]\d{1,2}|[QTS]\d[ /-]?\d{2,4})([T, ]+\d.*)?\s*$"
 )
+FIRST_DAY, LAST_DAY = -719_162, 2_932_896  # 0001-01-01 and 9999-12-31 in days since 1970
 FEWEST_NUMBERS = 20  # different cells from which such a column could be one of numbers
 LOOKED_AT = 100_000  # of these
 Spelt = TypeVar("Spelt", pl.Series, pl.Expr)
@@ -27,9 +28,10 @@ def as_text(column: pl.Series) -> pl.Series:
 
     1, 1.0, "1", "1.0" and decimal 1.00 are all "1", and "007" stays; 0.1 is the shortest spelling that reads back the same;
     true is "true"; dates are ISO 8601, and a time stamp at midnight is its date; time stamps with a zone are moved to UTC
-    first. Raises DataError for a type that has no spelling (list, struct, binary).
+    first. Raises DataError for a type that has no spelling (list, struct, binary), and for times beyond the years 1 to 9999.
     """
     kind = column.dtype
+    refuse_beyond_years(column)
     if kind.is_float():
         finite = column.cast(pl.Float64).set(~column.is_finite().fill_null(False), None)
         # Below 2^63 a whole number is spelt in full; other numbers have the shortest spelling that reads back the same.
@@ -56,8 +58,8 @@ def as_text(column: pl.Series) -> pl.Series:
 def as_number(column: pl.Series) -> pl.Series:
     """Give a column as float64: dates as days and time stamps as seconds since 1970, durations in seconds; NaN becomes null.
 
-    A database's infinity of dates and times is infinite. Raises DataError for text, naming the column and the count of cells that
-    are no numbers.
+    Raises DataError, naming the column, for text that is no number, with the count of such cells, and for times beyond the years
+    1 to 9999.
     """
     kind = column.dtype
     if kind in (pl.String, pl.Categorical, pl.Enum):
@@ -69,28 +71,38 @@ def as_number(column: pl.Series) -> pl.Series:
                 "list it under categorical, or clean it"
             )
     elif isinstance(kind, pl.Datetime | pl.Duration):
+        refuse_beyond_years(column)
         fraction = {"ms": 1e3, "us": 1e6, "ns": 1e9}[kind.time_unit]
-        numbers = _physical(column, most=2**63 - 1) / fraction
-    elif kind == pl.Date:
-        numbers = _physical(column, most=2**31 - 1)
+        numbers = column.to_physical().cast(pl.Float64) / fraction
     elif kind == pl.Time:
         numbers = column.to_physical().cast(pl.Float64) / 1e9
-    elif kind.is_numeric() or kind in (pl.Boolean, pl.Null):
-        numbers = column.cast(pl.Float64)
+    elif kind.is_numeric() or kind in (pl.Boolean, pl.Date, pl.Null):
+        refuse_beyond_years(column)
+        numbers = column.to_physical().cast(pl.Float64) if kind == pl.Date else column.cast(pl.Float64)
     else:
         raise DataError(f"column {column.name!r} has type {kind}, which is no number; convert it or drop it")
     # To put nulls in their place is a query of its own, which takes longer than all else for the one row of a request.
     return (numbers.fill_nan(None) if np.isnan(numbers.to_numpy()).any() else numbers).alias(column.name)
 
 
-def _physical(column: pl.Series, *, most: int) -> pl.Series:
-    """Give dates or times as the numbers that they are; the most that their type holds is a database's infinity."""
-    numbers = column.to_physical()
-    floats = numbers.cast(pl.Float64)
-    for end in (most, -most):
-        if (infinite := numbers == end).any():
-            floats = floats.set(infinite, float(end) * np.inf)
-    return floats
+def beyond_years(column: pl.Series) -> pl.Series:
+    """Tell which dates or time stamps lie beyond the years 1 to 9999, as a database's infinity does: Python has no such date."""
+    kind, in_a_day = column.dtype, 1
+    if isinstance(kind, pl.Datetime):
+        in_a_day = {"ms": 10**3, "us": 10**6, "ns": 10**9}[kind.time_unit] * 86_400
+    elif kind != pl.Date:
+        return pl.repeat(False, len(column), eager=True)
+    first, last = max(FIRST_DAY * in_a_day, -(2**63)), min((LAST_DAY + 1) * in_a_day - 1, 2**63 - 1)
+    return (~column.to_physical().is_between(first, last)).fill_null(False)
+
+
+def refuse_beyond_years(column: pl.Series) -> None:
+    """Raise DataError, naming the column, for dates and time stamps beyond the years 1 to 9999."""
+    if isinstance(column.dtype, pl.Date | pl.Datetime) and (beyond := beyond_years(column)).any():
+        raise DataError(
+            f"column {column.name!r} has times beyond the years 1 to 9999, such as a database's infinity, in "
+            f"{rows_listed(beyond)} rows; make them null or clip them"
+        )
 
 
 def has_foreign_digits(text: pl.Series) -> bool:
