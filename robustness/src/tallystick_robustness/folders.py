@@ -83,7 +83,7 @@ class Folders(Campaign):
         self._linked = {name: self._prepare(name) for name in LINKAGES}
 
     def facts(self) -> dict[str, Any]:
-        """Return what a reader must know of it."""
+        """Return the facts of the campaign for its page."""
         return {"rows": _ROWS, "kinds": [f"{linkage}, {fault}" for linkage in LINKAGES for fault in FAULTS]}
 
     def case(self, number: int) -> CaseOutcome:
@@ -180,13 +180,15 @@ def _distance(found: dict[str, float], expected: dict[str, float]) -> float:
 
 
 def _spoil(homes: Homes, other: Homes, party: str, fault: str, draw: random.Random) -> str:
-    """Do it to a file of the party's newest run; say to which, and how. A run has no file for some faults: then to another."""
+    """Spoil a file of the party's newest run; say which, and how. A run has no file for some faults: then another one."""
     run, other_run = homes.latest(party), other.latest(party)
     peer = homes.latest(LABEL if party == FEATURE else FEATURE)
     assert run is not None
     assert other_run is not None
     assert peer is not None
-    files = _sealed(run)
+    # List the files of a run folder that a command may read back
+    kinds = (".json", ".safetensors")
+    files = sorted(path for path in run.rglob("*") if path.suffix in kinds and path.name not in _UNREAD)
     path = draw.choice(files)
     place = path.relative_to(run)
     sources = {
@@ -206,12 +208,6 @@ def _spoil(homes: Homes, other: Homes, party: str, fault: str, draw: random.Rand
     source = draw.choice(candidates)
     shutil.copy(source, path)
     return f"{_kind(path)} is {fault}: {place} is {source.name}"
-
-
-def _sealed(run: Path) -> list[Path]:
-    """List the files of a run folder that a command may read back."""
-    kinds = (".json", ".safetensors")
-    return sorted(path for path in run.rglob("*") if path.suffix in kinds and path.name not in _UNREAD)
 
 
 def _kind(path: Path) -> str:
