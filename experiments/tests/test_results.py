@@ -7,21 +7,23 @@ import pytest
 from tallystick.errors import DataError
 from tallystick_experiments.output import write_folder
 from tallystick_experiments.page import Benchmark, ExperimentResult, ResultTable
-from tallystick_experiments.results import PAGES_FOLDER, RUNS, drawings, index, keep, markdown, page, page_maker, page_path
+from tallystick_experiments.results import PAGES_FOLDER, RUNS, index, keep, markdown, page_maker, read_page
 from tallystick_experiments.stats import Spread
 
 
 @pytest.mark.parametrize("path", sorted(RUNS.glob("*.jsonl")), ids=lambda path: path.stem)
 def test_each_page_is_what_its_rows_give(path):
-    place = page_path(path)
-    assert place.read_text(encoding="utf-8") == page(path), "run `make results` and commit what it wrote"
-    for name, drawn in drawings(path).items():
-        assert place.with_name(name).read_text(encoding="utf-8") == drawn, name
+    page = read_page(path)
+    drawn = page.drawings()
+    assert page.place.read_text(encoding="utf-8") == page.text(drawn), "run `make results` and commit what it wrote"
+    for name, svg in drawn.items():
+        assert page.place.with_name(name).read_text(encoding="utf-8") == svg, name
 
 
 def test_no_page_is_without_rows():
-    assert {*PAGES_FOLDER.glob("*/*.md")} == {page_path(path) for path in RUNS.glob("*.jsonl")}
-    assert (PAGES_FOLDER / "index.md").read_text(encoding="utf-8") == index()
+    pages = [read_page(path) for path in sorted(RUNS.glob("*.jsonl"))]
+    assert {*PAGES_FOLDER.glob("*/*.md")} == {page.place for page in pages}
+    assert (PAGES_FOLDER / "index.md").read_text(encoding="utf-8") == index(pages)
 
 
 def test_a_table_in_markdown():
@@ -50,11 +52,12 @@ def test_a_kept_sweep_gives_its_page_and_a_damaged_line_is_named(tmp_path):
     found = ExperimentResult(experiment="quality", about=about, rows=[row], page_of=page_maker("quality"))
     write_folder(out, found.as_json(found.page()), found.page())
     keep(out, path, commit="abc", command="tallystick bench quality")
-    assert "0.3333" in page(path)
-    assert "commit `abc`" in page(path)
+    page = read_page(path)
+    assert "0.3333" in page.text({})
+    assert "commit `abc`" in page.text({})
     path.write_text(path.read_text() + "{\n")
     with pytest.raises(DataError, match="line 3 is damaged"):
-        page(path)
+        read_page(path)
     (out / "result.json").write_text(json.dumps({"benchmark": "speed"}))
     with pytest.raises(DataError, match="is of speed; results are kept of again, audit, "):
         keep(out, path, commit="abc", command="tallystick bench speed")

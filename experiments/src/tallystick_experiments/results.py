@@ -9,8 +9,8 @@ every other line is a row. ``experiments/pages/FOLDER/NAME.md`` is made from it 
 
 import json
 import sys
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
@@ -86,20 +86,43 @@ def rounded(value: Any) -> Any:
     return [rounded(each) for each in value] if isinstance(value, list) else value
 
 
-def page(path: Path) -> str:
-    """Write the page of a file of results; raises DataError for a line that is damaged or an unknown experiment."""
-    head, benchmark = _read(path)
-    origin = f"Made on {head['date']} by the code of commit `{head['commit']}`, from `experiments/runs/{path.name}`:"
-    return markdown(benchmark, origin, drawn=drawings(path))
+@dataclass(frozen=True, kw_only=True)
+class KeptPage:
+    """The page of a file of results.
+
+    Args:
+        path: the file.
+        head: its first line.
+        benchmark: what its rows give.
+    """
+
+    path: Path
+    head: Row
+    benchmark: Benchmark
+
+    @property
+    def place(self) -> Path:
+        """Return where the page lies."""
+        return PAGES_FOLDER / self.folder / f"{self.path.stem}.md"
+
+    @property
+    def folder(self) -> str:
+        """Return the name of the folder of pages."""
+        return PAGES[self.head["benchmark"]][0]
+
+    def drawings(self) -> dict[str, str]:
+        """Draw the curves: name of a file to its SVG."""
+        return {f"{self.path.stem}-{name}": drawn for name, drawn in pictures(self.benchmark).items()}
+
+    def text(self, drawn: Mapping[str, str]) -> str:
+        """Write the page with its drawings."""
+        code = f"by the code of commit `{self.head['commit']}`"
+        origin = f"Made on {self.head['date']} {code}, from `experiments/runs/{self.path.name}`:"
+        return markdown(self.benchmark, origin, drawn=drawn)
 
 
-def drawings(path: Path) -> dict[str, str]:
-    """Draw the curves of a file of results: name of a file to its SVG; raises as ``page`` does."""
-    return {f"{path.stem}-{name}": drawn for name, drawn in pictures(_read(path)[1]).items()}
-
-
-def _read(path: Path) -> tuple[Row, Benchmark]:
-    """Read the first line, and the page of the rows."""
+def read_page(path: Path) -> KeptPage:
+    """Make the page of a file of results; raises DataError for a line that is damaged or an unknown experiment."""
     lines = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         try:
@@ -109,7 +132,8 @@ def _read(path: Path) -> tuple[Row, Benchmark]:
     if not lines or lines[0].get("benchmark") not in PAGES:
         raise DataError(f"{path}: the first line names no benchmark that has a page; they are {', '.join(PAGES)}")
     head, *rows = lines
-    return head, replace(page_maker(head["benchmark"])(head["about"], rows), command=head["command"])
+    benchmark = replace(page_maker(head["benchmark"])(head["about"], rows), command=head["command"])
+    return KeptPage(path=path, head=head, benchmark=benchmark)
 
 
 def markdown(found: Benchmark, made: str, *, drawn: Mapping[str, str] | None = None) -> str:
@@ -138,19 +162,12 @@ def _table(table: ResultTable) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def page_path(path: Path) -> Path:
-    """Return where the page of a file of results lies; raises as ``page`` does."""
-    head, _ = _read(path)
-    return PAGES_FOLDER / PAGES[head["benchmark"]][0] / f"{path.stem}.md"
-
-
-def index() -> str:
+def index(pages: Iterable[KeptPage]) -> str:
     """Write the list of all pages: what each shows, and the command that makes its rows again."""
     lines: dict[str, list[str]] = {}
-    for path in sorted(RUNS.glob("*.jsonl")):
-        head, benchmark = _read(path)
-        folder = PAGES[head["benchmark"]][0]
-        lines.setdefault(folder, []).append(f"| [{benchmark.title}]({folder}/{path.stem}.md) | `{head['command']}` |")
+    for page in pages:
+        row = f"| [{page.benchmark.title}]({page.folder}/{page.path.stem}.md) | `{page.head['command']}` |"
+        lines.setdefault(page.folder, []).append(row)
     parts = ["# Reproductions", "<!-- Written by `make results`: change the rows or the code, not this page. -->"]
     parts.append("Each page is made from committed rows (`experiments/runs/`). The command beside it makes the rows again.")
     for folder, rows in sorted(lines.items()):
@@ -161,15 +178,17 @@ def index() -> str:
 def write_pages() -> list[Path]:
     """Write the page of every file of results with its pictures, and the list of all pages; return their paths."""
     written = []
-    for path in sorted(RUNS.glob("*.jsonl")):
-        place = page_path(path)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        written.append(place)
-        write_bytes(place, page(path).encode())
-        for name, drawn in drawings(path).items():
-            written.append(place.with_name(name))
-            write_bytes(written[-1], drawn.encode())
-    write_bytes(PAGES_FOLDER / "index.md", index().encode())
+    pages = [read_page(path) for path in sorted(RUNS.glob("*.jsonl"))]
+    for page in pages:
+        page.place.parent.mkdir(parents=True, exist_ok=True)
+        drawn = page.drawings()
+        for path, text in {
+            page.place: page.text(drawn),
+            **{page.place.with_name(name): svg for name, svg in drawn.items()},
+        }.items():
+            write_bytes(path, text.encode())
+            written.append(path)
+    write_bytes(PAGES_FOLDER / "index.md", index(pages).encode())
     return [*written, PAGES_FOLDER / "index.md"]
 
 
