@@ -15,7 +15,7 @@ from tiny import within
 from tallystick.network.addresses import free_port
 from tallystick.network.certificates import write_test_certificates
 from tallystick.serving import connections
-from tallystick.serving.connections import bounded_protocol
+from tallystick.serving.connections import ACCEPTED_AT_ONCE, MOST_HEADERS, PatientServer, bounded_protocol
 
 MOST = 20
 REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\n"
@@ -68,8 +68,8 @@ def secured(port, tmp_path_factory):
     context.load_cert_chain(folder / "localhost.pem", folder / "localhost.key")
     secured_port = free_port()
     protocol = bounded_protocol(MOST, tls=context)
-    options = {"http": protocol, "loop": "asyncio", "log_config": None, "lifespan": "off"}
-    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=secured_port, **options))
+    options = {"http": protocol, "loop": "asyncio", "backlog": ACCEPTED_AT_ONCE, "log_config": None, "lifespan": "off"}
+    server = PatientServer(uvicorn.Config(app, host="127.0.0.1", port=secured_port, **options))
     thread = threading.Thread(target=server.run)
     thread.start()
     assert within(20, lambda: server.started)
@@ -133,6 +133,14 @@ def test_a_head_that_is_too_large_closes_the_connection_before_all_is_read(port,
 
     with socket.create_connection(("127.0.0.1", port)) as link, pytest.raises(ConnectionError):
         sent_and_answered(link)
+
+
+@pytest.mark.parametrize("more", [0, 1, 5000])
+def test_a_head_of_more_headers_than_a_few_is_no_request(port, more):
+    """Each of them costs some microseconds, and a head of 64 KiB holds ten thousand."""
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as link:
+        link.sendall(REQUEST + b"X: y\r\n" * (MOST_HEADERS - 1 + more) + b"\r\n")
+        assert link.recv(1000).startswith(b"HTTP/1.1 400" if more else b"HTTP/1.1 200")
 
 
 def test_a_body_may_be_larger_and_slower_than_a_head(port):

@@ -2,22 +2,31 @@
 
 Whoever can reach the port can call, before any token is asked for. uvicorn itself waits for the first request of a connection
 for ever, takes a header of any size, and any number of connections. Here a connection has 5 seconds for its TLS handshake, 5
-seconds and 64 KiB for the head of a request, and 5 seconds for its body. One that waits for the next request is kept for 75
-seconds. Eight requests may wait behind one that is being answered, and an answer that is not read is waited with for 10
-seconds. There are at most 4,096 connections, and at most a quarter of the process's file descriptors, whatever they do: the one
-that has said nothing for longest makes room, and where all are being answered, the one whose request came first.
+seconds, 64 KiB and 100 headers for the head of a request, and 5 seconds for its body. One that waits for the next request is
+kept for 75 seconds. Eight requests may wait behind one that is being answered, and an answer that is not read is waited with
+for 10 seconds. There are at most 4,096 connections, 1,024 with TLS, and at most a quarter of the process's file descriptors,
+whatever they do: the one that has said nothing for longest makes room, and where all are being answered, the one whose request
+came first.
 """
 
 import asyncio
+import os
 import resource
+import socket
 import ssl
 from typing import Any
 
+import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 HEAD_S = 5.0
 MOST_HEAD_BYTES = 1 << 16
-MOST_CONNECTIONS = 4096
+MOST_HEADERS = 100
+MOST_CONNECTIONS, MOST_WITH_TLS = 4096, 1024
+"""With TLS each takes a quarter of a MiB."""
+ACCEPTED_AT_ONCE, LISTENS = 8, 2048
+"""Calls that asyncio takes before it goes on with those that it has: one whose handshake goes on is not to be too many meanwhile.
+And those that the system holds until then."""
 MOST_PIPELINED = 8
 """Requests of one connection that wait while another one of it is answered."""
 UNREAD_S = 10.0
@@ -58,6 +67,12 @@ class BoundedProtocol(HttpToolsProtocol):
             self._head_bytes += len(data)
             if self._head_bytes > MOST_HEAD_BYTES:
                 self.hang_up()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header; the parser ends at an error, and a request that is none is answered so."""
+        if len(self.headers) >= MOST_HEADERS:
+            raise ValueError("too many headers")
+        super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         """Go on with the request: its body and its score have limits of their own."""
@@ -174,7 +189,20 @@ class TlsDoor(asyncio.Protocol):
 def bounded_protocol(most: int | None = None, *, tls: ssl.SSLContext | None = None) -> type[asyncio.Protocol]:
     """Build the connections of one server: so many at most, or as many as the process's file descriptors allow."""
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    allowed = MOST_CONNECTIONS if descriptors == resource.RLIM_INFINITY else min(MOST_CONNECTIONS, descriptors // SHARE)
+    allowed = MOST_CONNECTIONS if tls is None else MOST_WITH_TLS
+    allowed = allowed if descriptors == resource.RLIM_INFINITY else min(allowed, descriptors // SHARE)
     members: dict[str, Any] = {"most": most or allowed, "waiting": {}, "busy": {}}
     protocol = type("Protocol", (BoundedProtocol,), members)
     return protocol if tls is None else type("Door", (TlsDoor,), {"context": tls, "behind": protocol})
+
+
+class PatientServer(uvicorn.Server):
+    """A server that takes a few calls at once, while the system holds many more."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to listen."""
+        await super().startup(sockets)
+        for server in self.servers:
+            for listening in server.sockets:
+                with socket.socket(fileno=os.dup(listening.fileno())) as same:
+                    same.listen(LISTENS)

@@ -21,7 +21,7 @@ from tallystick.errors import StorageError, StoreError
 from tallystick.job.prediction_output import SCORED_BY
 from tallystick.run_folder.answer_journal import AnsweredRow, kept_columns
 from tallystick.scoring.batching import MOST_ROWS, Batcher, Outcome, Times, Wanted, Why
-from tallystick.serving.connections import bounded_protocol
+from tallystick.serving.connections import ACCEPTED_AT_ONCE, PatientServer, bounded_protocol
 from tallystick.serving.metrics import Metrics
 from tallystick.serving.openapi import PAGE, openapi
 from tallystick.serving.problem_details import Problem
@@ -234,7 +234,7 @@ def run_server(app: Starlette, options: ServingOptions) -> uvicorn.Server:
     """Build a server for it, with no log of its own: what a request asks for is nobody else's matter."""
     assert options.listen is not None
     host, _, port = options.listen.rpartition(":")
-    return uvicorn.Server(
+    return PatientServer(
         uvicorn.Config(
             app,
             host=host.strip("[]"),
@@ -249,6 +249,7 @@ def run_server(app: Starlette, options: ServingOptions) -> uvicorn.Server:
             timeout_graceful_shutdown=5,
             timeout_keep_alive=KEEP_ALIVE_S,
             loop="asyncio" if options.tls is not None else "auto",
+            backlog=ACCEPTED_AT_ONCE,
             http=bounded_protocol(tls=_tls_of(options.tls) if options.tls is not None else None),
         )
     )
