@@ -410,7 +410,7 @@ def _allowed(kind: str, context: Mapping[str, Any], message: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class _Place:
-    """Where a problem is.
+    """Place of a problem.
 
     Args:
         keys: the keys of the file that lead there, without pydantic's own steps, such as the tags of unions.

@@ -49,7 +49,7 @@ SETTLES_S = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class PartnerWait:
-    """Who waits in which command, and where the partner gets stuck; None where it never comes."""
+    """Party that waits in a command, and where its partner gets stuck; None where it never comes."""
 
     who: str
     command: str
@@ -62,7 +62,7 @@ class PartnerWait:
 
     @property
     def partner(self) -> str:
-        """Who gets stuck."""
+        """Return who gets stuck."""
         return self.stuck or (FEATURE if self.who == LABEL else LABEL)
 
 
@@ -253,7 +253,7 @@ class Waits(ProcessCampaign):
 
 
 def _names_it(said: str) -> bool:
-    """Whether words name a partner that is silent, perhaps as it waits for another, or of which nothing was heard."""
+    """Tell whether words name a partner that is silent, perhaps as it waits for another, or of which nothing was heard."""
     words = ("is there, and", "nothing heard for", "the partners are late")
     return any(word in said for word in words)
 

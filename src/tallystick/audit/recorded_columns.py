@@ -180,7 +180,7 @@ def load_columns(folder: RunFolder, contract: Contract, part: str | None = None)
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedGroup:
-    """What crossed of one part of the split outside training steps.
+    """Rows of one part of the split that crossed outside training steps.
 
     Args:
         part: of the split.

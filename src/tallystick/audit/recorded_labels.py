@@ -76,7 +76,7 @@ def load_labels(folder: RunFolder, contract: Contract) -> KeptLabels:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedSeat:
-    """What one feature party was sent, as far as the label party recorded it.
+    """Messages to one feature party, as far as the label party recorded them.
 
     Args:
         peer: the feature party.

@@ -327,7 +327,7 @@ def _key_values() -> Any:
 
 
 class _Process:
-    """What Ray keeps on one of its machines."""
+    """The work that Ray keeps on one of its machines."""
 
     def __init__(self, prepare: str, shared: bytes, threads: int, versions: str) -> None:
         self._work, self._threads, self._versions = Work(prepare=prepare, shared=shared), threads, versions

@@ -1,4 +1,4 @@
-"""What crosses between this process and the one that belongs to a Ray cluster for it: frames of a head and a body, no pickle.
+"""Messages between this process and the one that belongs to a Ray cluster for it: frames of a head and a body, no pickle.
 
 A head is one of the structs below, in MessagePack, and the body is bytes. Lengths come first, and both have limits. Whoever runs
 a machine of the cluster can run code in the other process, so what comes from there is read like a peer's.
@@ -44,7 +44,7 @@ class JoinCluster(_Message, frozen=True):
 
 
 class Share(_Message, frozen=True):
-    """What tasks, and questions that say so, are given from now on."""
+    """Bytes that tasks, and questions that say so, are given from now on."""
 
 
 class Task(_Message, frozen=True):

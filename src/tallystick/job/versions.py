@@ -1,4 +1,4 @@
-"""Which trained run is in use: each party promotes runs for itself, and one is in use once all parties have promoted it.
+"""Settle which trained run is in use: each party promotes runs for itself, and one is in use once all parties have promoted it.
 
 A party's promotions are a list, the newest first; rollback takes the newest away. Parties tell each other these lists in the
 handshake of whatever uses a model, and the first of the label party's that all others have, too, is taken. So nobody is made to

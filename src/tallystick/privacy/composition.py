@@ -1,4 +1,4 @@
-"""How DP events add up: the epsilon that all releases of a data set together cost."""
+"""Add up DP events: the epsilon that all releases of a data set together cost."""
 
 import math
 from collections import Counter

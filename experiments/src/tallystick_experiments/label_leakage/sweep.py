@@ -31,7 +31,7 @@ UPDATES = 1500  # of the paper's training: 3 epochs of a tenth of Criteo
 
 @dataclass(frozen=True, kw_only=True)
 class StepOptions:
-    """How the networks are trained."""
+    """Options of the networks' training."""
 
     papers_steps: Annotated[
         bool,

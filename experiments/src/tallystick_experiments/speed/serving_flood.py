@@ -1,4 +1,4 @@
-"""What connections that ask without a token and never read do to a server: descriptors, memory, an honest client's answers."""
+"""Measure what connections without a token that never read do to a server: descriptors, memory, an honest client's answers."""
 
 import contextlib
 import http.client
