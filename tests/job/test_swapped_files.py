@@ -1,4 +1,4 @@
-"""Every sealed file of a run folder in the place of every other: another run's, party's, step's or kind's is never used."""
+"""Sealed files of run folders in each other's place: another run's, party's, step's or kind's is never used."""
 
 import json
 import shutil
@@ -67,14 +67,15 @@ def read(folder, place):
 
 
 def test_no_file_is_taken_for_another(folders, tmp_path):
-    """All pairs of files, the place of each kind taken in the first run's folder of either party."""
-    everything = [path for folder in folders for path in sealed(folder).values()]
+    """In each place of the first run's folders: every other file of the folder, and the same place's of the other folders."""
+    files = [sealed(folder) for folder in folders]
     tried = 0
-    for folder in folders[:2]:
-        for place, path in sealed(folder).items():
+    for folder, own_files in zip(folders[:2], files, strict=False):
+        for place, path in own_files.items():
             read(folder, place)
             shutil.copy(path, tmp_path / "kept")
-            for other in everything:
+            others = [*own_files.values(), *(each[place] for each in files if place in each)]
+            for other in others:
                 if other == path:
                     continue
                 shutil.copy(other, path)
