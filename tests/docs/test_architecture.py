@@ -67,6 +67,21 @@ def test_every_folder_of_the_map_is_there(page: str) -> None:
     assert not lost
 
 
+def test_every_name_in_a_drawing_is_defined_somewhere() -> None:
+    defined = {
+        part for source in SOURCES[:3] for path in source.rglob("*.py") for name in names_in(path) for part in name.split(".")
+    }
+    drawings = [block.split("```")[0] for block in PAGES["docs/architecture.md"].split("```text\n")[2:]]  # the first is the map
+    words = {
+        word
+        for drawing in drawings
+        for word in re.findall(r"\b_?(?:[a-z]+_[a-z_]+|(?:[A-Z][a-z]+){2,}|[A-Z]{5,})\b(?!\.py)", drawing)
+    }
+    files = {path.stem for source in SOURCES[:3] for path in (source, *source.rglob("*.py"), *source.rglob("*/"))}
+    assert len(words) > 20
+    assert words - defined - files == set()
+
+
 def test_every_room_stands_on_the_map() -> None:
     map_block = PAGES["docs/architecture.md"].split("```text\n")[1].split("```")[0]
     words = set(re.findall(r"\w+", "\n".join(line.split("  ")[0] + " " + line for line in map_block.splitlines())))
