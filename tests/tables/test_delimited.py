@@ -428,6 +428,9 @@ def test_quotes_that_would_swallow_lines_are_refused_by_line(tmp_path, cell):
         ("{0}_00{1}", "numbers"),
         ("0x{0:x}", "numbers"),
         ("{0} EUR", "numbers"),
+        ("EUR {0}.{1}0", "numbers"),
+        ("Rs. {0}", "numbers"),
+        ("US${0}", "numbers"),
     ],
 )
 def test_text_that_looks_like_numbers_or_dates_is_told_of(tmp_path, spelt, hint):

@@ -196,7 +196,8 @@ class _Cluster:
         """Wait for an answer that is due, looking after the cluster; ``alive`` is called as time goes by."""
         while not (done := self._ray.wait(list(self._waiting), num_returns=1, timeout=LOOK_S)[0]):
             self._look_after()
-            self._feel_pulses()
+            if "head" not in self._lacking:  # it alone knows of pulses, and who asks one that hangs waits for ever
+                self._feel_pulses()
             alive()
         number = self._waiting.pop(done[0])
         if self._last_pulses.pop(number, None) is not None:

@@ -10,7 +10,10 @@ import polars as pl
 
 from tallystick.errors import DataError
 
-NUMBER_LIKE = r"^[^\w]{0,4}\d[\d.,'\u2019\s_/]*([eEdD][+-]?\d+|\u00d710\^?-?\d+)?\s*[^\d]{0,8}$|^0[xX][0-9a-fA-F]+$"
+NUMBER_LIKE = (
+    r"^([^\w]{0,4}|\p{L}{1,3}(\p{Sc}|\.)?[ \u00a0]|\p{L}{1,3}\p{Sc})"  # such as €, EUR and US$
+    r"\d[\d.,'\u2019\s_/]*([eEdD][+-]?\d+|\u00d710\^?-?\d+)?\s*[^\d]{0,8}$|^0[xX][0-9a-fA-F]+$"
+)
 DATE_LIKE = (
     r"^\s*(\d{1,4}[./-]\d{1,2}[./-]\d{1,4}|\d{4}[./-]\d{1,2}|\d{1,2}[ ./-]?\p{L}{3,9}\.?[ ,./-]*\d{2,4}"
     r"|\d{1,3}:\d{2}(:\d{2}([.,]\d+)?)?( ?[aApP]\.?[mM]\.?)?|\d+ days?|P[T\d][\w.]*|\p{L}{3,9}\.? \d{1,2}, ?\d{4}"
