@@ -181,10 +181,10 @@ def write_pages() -> list[Path]:
     pages = [read_page(path) for path in sorted(RUNS.glob("*.jsonl"))]
     for page in pages:
         page.place.parent.mkdir(parents=True, exist_ok=True)
-        drawn = page.drawings()
+        svg_by_name = page.drawings()
         for path, text in {
-            page.place: page.text(drawn),
-            **{page.place.with_name(name): svg for name, svg in drawn.items()},
+            page.place: page.text(svg_by_name),
+            **{page.place.with_name(name): svg for name, svg in svg_by_name.items()},
         }.items():
             write_bytes(path, text.encode())
             written.append(path)

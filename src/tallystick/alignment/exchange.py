@@ -219,7 +219,7 @@ def notify_peers(channels: Sequence[Channel]) -> Iterator[None]:
         reason = error.told if isinstance(error, SharedDataError) else "its ids cannot be aligned; its own log says why"
         for channel in channels:
             if channel.peer != lost:
-                told = told_of(error, channel.peer) if isinstance(error, PeerError) else reason
+                stop_reason = told_of(error, channel.peer) if isinstance(error, PeerError) else reason
                 with suppress(PeerError):
-                    channel.send(Stopped(reason=told, final=isinstance(error, DataError)))
+                    channel.send(Stopped(reason=stop_reason, final=isinstance(error, DataError)))
         raise

@@ -18,10 +18,10 @@ def hash_each(start: Any, inputs: Iterable[bytes]) -> Digests:
     Returns:
         uint8 (N, size of the digest).
     """
-    begun = start.copy
+    fresh_hash = start.copy
     digests = []
     for each in inputs:
-        hashed = begun()
+        hashed = fresh_hash()
         hashed.update(each)
         digests.append(hashed.digest())
     return np.frombuffer(b"".join(digests), dtype=np.uint8).reshape(-1, start.digest_size)

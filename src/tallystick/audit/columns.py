@@ -140,8 +140,8 @@ def _rebuilt(plan: AttackPlan, engine: Engine | None) -> FeatureLeaks:
 
 def _known_rows(rows: int, known: Sequence[int], *, seed: int) -> Told:
     """Draw the rows that are known, many in one draw alone: their figures depend little on which they are."""
-    drawn = draws_of_known(rows, known=known, seed=seed)
-    return {count: draws if count < MANY_KNOWN else draws[:1] for count, draws in drawn.items()}
+    draws_by_count = draws_of_known(rows, known=known, seed=seed)
+    return {count: draws if count < MANY_KNOWN else draws[:1] for count, draws in draws_by_count.items()}
 
 
 def _attacks(contract: Contract, *, every: bool) -> dict[str, FeatureInferenceAttack]:

@@ -65,8 +65,8 @@ def audit_run(run: AuditedRun, own: OwnRows, *, watcher: Watcher, during: Callab
     with during():
         membership = _membership(run, watcher)
         if run.audits_labels:
-            known = max(AUXILIARY_LABELS, contract.target.classes)
-            leakage = audit_labels(RecordedLabels.load(folder, contract), watcher=watcher, auxiliary_labels=known)
+            known_labels = max(AUXILIARY_LABELS, contract.target.classes)
+            leakage = audit_labels(RecordedLabels.load(folder, contract), watcher=watcher, auxiliary_labels=known_labels)
             told_columns = _told_by_label_party(run, own, watcher)
         if run.audits_columns:
             features = _columns(run, own, watcher)

@@ -144,8 +144,8 @@ class AskByEmbedding:
         order_B = SecureRandom().permutation(len(keys_B))
         cut_BD = embedded(self.bottom, own_B, width=self.width)[torch.from_numpy(order_B)]
         (answered,) = self.label_party.ask([(None, cut_BD)])
-        found = picked(np.arange(len(order_B)), answered.state_B, answered.cuts_ED, np.argsort(order_B))
-        return replace(found, waited_s=answered.waited_s)
+        answer_in_order = picked(np.arange(len(order_B)), answered.state_B, answered.cuts_ED, np.argsort(order_B))
+        return replace(answer_in_order, waited_s=answered.waited_s)
 
 
 @torch.inference_mode()

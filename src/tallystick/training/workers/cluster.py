@@ -85,9 +85,9 @@ class Cluster:
         return str(self._received)
 
     def _take(self, worker: int, what: str, rows: int, answer: bytes) -> None:
-        made = _made(self._memory, self._plan, worker, what, rows)
-        _fill(made, answer)
-        for tensor in made:
+        tensors = _made(self._memory, self._plan, worker, what, rows)
+        _fill(tensors, answer)
+        for tensor in tensors:
             self._received.note(self._plan.named(worker), tensor)
 
 
