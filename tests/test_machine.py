@@ -50,6 +50,23 @@ def test_a_group_that_is_full_leaves_nothing(tmp_path: Path) -> None:
     assert machine.free_memory(root) == 0
 
 
+@pytest.mark.parametrize(
+    ("cgroup", "files"),
+    [
+        ("0::/box\n", {"box__memory_dot_max": f"{GIB}\n", "box__memory_dot_current": "7\n"}),
+        (
+            "4:memory:/box\n",
+            {"memory__box__memory_dot_limit_in_bytes": f"{GIB}\n", "memory__box__memory_dot_usage_in_bytes": "7\n"},
+        ),
+    ],
+)
+def test_a_group_bounds_the_whole_memory_too(tmp_path: Path, cgroup: str, files: dict[str, str]) -> None:
+    """A table that the machine could hold is too large for a container on it."""
+    assert machine.whole_memory(_machine(tmp_path, "0::/\n")) > GIB
+    root = _write(_machine(tmp_path, cgroup), **{f"sys__fs__cgroup__{name}": text for name, text in files.items()})
+    assert machine.whole_memory(root) == GIB
+
+
 def test_what_this_process_holds(tmp_path: Path) -> None:
     root = _write(tmp_path, proc__self__status="Name: x\nVmHWM:    900 kB\nRssAnon:    300 kB\n")
     assert machine.memory_of_process(root) == 300 * 1024

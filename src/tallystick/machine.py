@@ -22,10 +22,15 @@ def free_memory(root: Path = ROOT) -> int | None:
     """Return the bytes that this process may still take, those that files' pages would give up among them; None if
     nothing says.
     """
-    limits = list(_left_of_groups(root))
+    limits = [limit - used for limit, used in _groups(root)]
     if (meminfo := _numbers(root / "proc/meminfo")) and "MemAvailable:" in meminfo:
         limits.append(1024 * meminfo["MemAvailable:"])
     return max(0, min(limits)) if limits else None
+
+
+def whole_memory(root: Path = ROOT) -> int:
+    """Return the bytes of memory that this process may have at most: the machine's, or fewer by its control groups."""
+    return min([os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *(limit for limit, _ in _groups(root))])
 
 
 def memory_of_process(root: Path = ROOT) -> int:
@@ -39,8 +44,8 @@ def temporary_folder(root: Path = ROOT) -> tuple[Path, int, bool]:
     return folder, shutil.disk_usage(folder).free, _kind_of(folder, root) in ("tmpfs", "ramfs")
 
 
-def _left_of_groups(root: Path) -> Iterator[int]:
-    """Yield what is left of each nested group that this process is in."""
+def _groups(root: Path) -> Iterator[tuple[int, int]]:
+    """Yield the limit of each nested group that this process is in and has one, and what is used of it, files' pages aside."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -54,17 +59,17 @@ def _left_of_groups(root: Path) -> Iterator[int]:
         for folder in (group, *group.parents):
             if folder == top.parent:
                 break
-            yield from _left_of(folder, *names)
+            yield from _limit_of(folder, *names)
 
 
-def _left_of(folder: Path, most: str, used: str, cached: tuple[str, ...]) -> Iterator[int]:
+def _limit_of(folder: Path, most: str, used: str, cached: tuple[str, ...]) -> Iterator[tuple[int, int]]:
     try:
         limit, now = (folder / most).read_text().strip(), int((folder / used).read_text())
     except (OSError, ValueError):
         return
     if limit.isdecimal():
         pages = _numbers(folder / "memory.stat")
-        yield int(limit) - now + sum(pages.get(name, 0) for name in cached)
+        yield int(limit), now - sum(pages.get(name, 0) for name in cached)
 
 
 def _numbers(path: Path) -> dict[str, int]:

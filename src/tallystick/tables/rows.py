@@ -1,16 +1,18 @@
 """Limit the rows of a table before they are in memory: a small file can announce, or unpack into, any number."""
 
-import os
+from functools import cache
 
 from tallystick.config.table import TableConfig
 from tallystick.errors import DataError
+from tallystick.machine import whole_memory
 
 BYTES_OF_A_ROW = 100  # at the least: its id, and where it stands
 
 
+@cache
 def machine_memory() -> int:
-    """Return the bytes of this machine's memory."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    """Return the bytes of memory that this process may have at most."""
+    return whole_memory()
 
 
 def rows_allowed(table: TableConfig) -> int:
