@@ -237,6 +237,8 @@ def attacks() -> str:
         "row's own replaced label: "
         + ", ".join(f"`{name}`{' (quick)' if row.quick else ''}" for name, row in unflipped.items())
         + ".",
+        "Where an attack on gradients finds all labels (symmetric AUC .999) and knows none, a full audit does not run attacks "
+        "on one vector of gradients per row that are not quick, and names them.",
         "## On columns",
         "Made by a label party, from cut embeddings. It knows 20 or 200 rows, unless the table says otherwise. Attacks with its "
         "own columns run in benchmarks only, because no party at home has both sides.",

@@ -120,14 +120,15 @@ def test_a_difference_is_of_the_same_seed_and_only_a_shortfall_is_far() -> None:
 
 
 def test_the_price_is_that_of_recording_and_of_attacking(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of three turns whose phases are known: medians of 10 s of training, with an audit 11 s, and 0.5 and 0.8 s of attacks."""
-    turns: Counter[bool] = Counter()
+    """Of three turns with known phases: medians of 10 s of training, 11 s with a full audit, and 0.5 and 0.8 s of attacks."""
+    turns: Counter[str] = Counter()
 
-    def job_usages(folder: Path, rows: int, *_: object, audit: bool, **__: object) -> dict[str, Usage]:
-        slower = (0.0, 3.0, -1.0)[turns[audit]]
-        turns[audit] += 1
+    def job_usages(folder: Path, rows: int, *_: object, audit: bool | str, **__: object) -> dict[str, Usage]:
+        name = {False: "none", True: "full", "quick": "quick"}[audit]
+        slower = (0.0, 3.0, -1.0)[turns[name]]
+        turns[name] += 1
         for party, attacking in (("bank", 0.5), ("shop", 0.8)):
-            phases = [("training", (11.0 if audit else 10.0) + slower)] + [("audit", attacking)] * audit
+            phases = [("training", (11.0 if audit is True else 10.0) + slower)] + [("audit", attacking)] * bool(audit)
             result = Result(
                 run_id="r",
                 party=party,
@@ -140,14 +141,18 @@ def test_the_price_is_that_of_recording_and_of_attacking(monkeypatch: pytest.Mon
             path = folder / party / "runs" / "memory-1"
             path.mkdir(parents=True)
             (path / "result.json").write_text(result.to_json())
-        return {"run, label": Usage(memory=(rows + turns[audit]) * 2**20, processor_s=1.0)}
+        return {"run, label": Usage(memory=(rows + turns[name]) * 2**20, processor_s=1.0)}
 
     monkeypatch.setattr(kept.memory, "job_usages", job_usages)
     found = kept.audit_cost(1000)
-    assert turns == {False: 3, True: 3}
-    assert found["recording"] == pytest.approx(0.1)
-    assert found["attacking"] == pytest.approx({"label": 0.05, "feature": 0.08})
-    assert found["share"] == pytest.approx({"label": 0.15, "feature": 0.18})
-    assert found["a fifth at most"]
+    assert turns == {"none": 3, "quick": 3, "full": 3}
     audits = {"label": 0.5, "feature": 0.8}
-    assert found["with"] == {"training_s": 11.0, "audit_s": audits, "peak_mib": {"run, label": 1003.0}}
+    usage = {"processor_s": {"run, label": 1.0}, "peak_mib": {"run, label": 1003.0}}
+    assert found["none"] == {"training_s": 10.0, "audit_s": {"label": 0.0, "feature": 0.0}, **usage}
+    full = found["full"]
+    assert {name: full[name] for name in ("training_s", "audit_s", *usage)} == {"training_s": 11.0, "audit_s": audits, **usage}
+    assert full["recording"] == pytest.approx(0.1)
+    assert full["attacking"] == pytest.approx({"label": 0.05, "feature": 0.08})
+    assert full["share"] == pytest.approx({"label": 0.15, "feature": 0.18})
+    assert full["at most 0.2"]
+    assert not found["quick"]["at most 0.05"]

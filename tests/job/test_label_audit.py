@@ -9,6 +9,8 @@ import pytest
 import torch
 from tiny import columns, contract_values, few_column_attacks, seed_system, tables, weights
 
+from tallystick.attacks.label_inference.attack_table import LABEL_INFERENCE_ATTACKS
+from tallystick.audit import labels
 from tallystick.audit import run as audit
 from tallystick.audit.known_initial_weights import KnownStart
 from tallystick.audit.labels import audit_labels
@@ -290,6 +292,23 @@ def test_a_recorded_run_can_be_attacked_again_with_the_same_result(undefended):
     path = run_folder(folder)
     contract = parse_contract(json.loads((path / "contract.json").read_text()))
     assert audit_labels(RecordedLabels.load(RunFolder.open(path), contract), watcher=Silent()) == result.sections.leakage
+
+
+def test_where_all_labels_are_found_costly_attacks_on_gradients_are_named_and_not_run(undefended, monkeypatch):
+    """All is found from here on by half; without a finder nothing is spared. A spared attack is named with the finder."""
+    path = run_folder(undefended[1])
+    recorded = RecordedLabels.load(RunFolder.open(path), parse_contract(json.loads((path / "contract.json").read_text())))
+    found = {}
+    for least in (2.0, 0.5):
+        monkeypatch.setattr(labels, "ALL", least)
+        found[least] = audit_labels(recorded, watcher=Silent())
+    spared = leaks(found[2.0]).keys() - leaks(found[0.5]).keys()
+    costly = {name for name, row in LABEL_INFERENCE_ATTACKS.items() if row.over_training and not row.quick}
+    assert spared == {name for name in costly if LABEL_INFERENCE_ATTACKS[name].reads == "cut_gradient"} & leaks(found[2.0]).keys()
+    (line,) = set(found[0.5].not_measured) - set(found[2.0].not_measured)
+    assert set(line.partition(", in shop's seat: ")[0].split(", ")) == spared
+    assert line.endswith(", which knows no label, finds all of them")
+    assert all(attack == leaks(found[2.0])[name] for name, attack in leaks(found[0.5]).items())
 
 
 def test_secrets_and_labels_are_for_their_owners_eyes(undefended):

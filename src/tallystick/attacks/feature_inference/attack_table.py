@@ -11,7 +11,7 @@ from tallystick.attacks.feature_inference.kernel import KernelRidge
 from tallystick.attacks.feature_inference.known_initial_weights import KnownStartAttack
 from tallystick.attacks.feature_inference.marginals import MarginalMatching
 from tallystick.attacks.feature_inference.network import InversionNetwork
-from tallystick.attacks.feature_inference.simulator import SimulatorDecoding
+from tallystick.attacks.feature_inference.simulator import START, SimulatorDecoding
 from tallystick.attacks.feature_inference.surrogate import SurrogateInversion
 from tallystick.attacks.feature_inference.view import FeatureAttack
 from tallystick.attacks.feature_inference.weighted_mean import WeightedMean
@@ -61,6 +61,13 @@ class FeatureInferenceAttack:
         return isinstance(self.attack, (CourseAttack, WeightedMean))
 
     @property
+    def parts(self) -> tuple[FeatureAttack, ...]:
+        """Return the attacks of the table whose guesses it reads."""
+        if isinstance(self.attack, SimulatorDecoding):
+            return (START,)
+        return self.attack.parts if isinstance(self.attack, WeightedMean) else ()
+
+    @property
     def knows_no_row(self) -> bool:
         """Tell whether it does without the columns of any row that was sent."""
         return self.from_start or self.from_marginals or self.from_others
@@ -79,9 +86,9 @@ FEATURE_INFERENCE_ATTACKS: Mapping[str, FeatureInferenceAttack] = MappingProxyTy
             from_marginals=True,
         ),
         "marginals-course": FeatureInferenceAttack(
-            attack=MarginalMatching(reads="course"),
-            description="as marginals, in what embeddings of several epochs vary in, aligned by when each was sent",
-            from_marginals=True,
+            attack=START,
+            description="as marginals, by other people's table, in what embeddings of several epochs vary in, aligned by time",
+            from_others=True,
         ),
         "simulator": FeatureInferenceAttack(
             attack=SimulatorDecoding(),

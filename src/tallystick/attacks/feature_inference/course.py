@@ -44,9 +44,11 @@ class CourseAttack:
         z_NP, targets = inputs(view, "course", own_columns=False), Targets.of(view.columns_K)
         most = max(1, min(z_NP.shape[1], int(self.share * len(view.known_K))))
         mean_T = targets.y_KT.mean(dim=0)
-        y_KT = targets.y_KT - mean_T
-        guess_TN = averaged_kernel_ridge(z_NP[view.known_K], y_KT, z_NP, widths=list(_widths(most)), bandwidths=self.bandwidths)
-        return targets.reconstruction((guess_TN + mean_T[:, None]).T)
+        fitted_S = targets.fitted
+        y_KS, guess_TN = (targets.y_KT - mean_T)[:, fitted_S], mean_T[:, None].repeat(1, len(z_NP))
+        widths = list(_widths(most))
+        guess_TN[fitted_S] += averaged_kernel_ridge(z_NP[view.known_K], y_KS, z_NP, widths=widths, bandwidths=self.bandwidths)
+        return targets.reconstruction(guess_TN.T)
 
 
 def _widths(most: int) -> Iterator[int]:

@@ -21,7 +21,6 @@ from tallystick.attacks.feature_inference.contrast import upward
 from tallystick.attacks.feature_inference.marginals import marginals_of
 from tallystick.attacks.feature_inference.simulator import LEAST_PEOPLE
 from tallystick.attacks.feature_inference.view import ColumnValues, FeatureView, FirstBatch, Reconstruction, SentEmbeddings
-from tallystick.attacks.feature_inference.weighted_mean import WeightedMean
 from tallystick.attacks.findings import RebuiltColumn
 from tallystick.attacks.matrix import UNSOLVED
 from tallystick.errors import ConfigError, DataError
@@ -103,7 +102,7 @@ class PlannedAttack:
         truth: the columns of the rows that it is judged by.
         rest_N: which of the view's rows these are.
         seed: of its draws.
-        is_averaged: whether a later attack of the plan averages what it finds.
+        is_read_later: whether a later attack of the plan reads what it finds.
     """
 
     known: int
@@ -113,7 +112,7 @@ class PlannedAttack:
     truth: ColumnValues
     rest_N: Tensor
     seed: int
-    is_averaged: bool = False
+    is_read_later: bool = False
 
     @property
     def key(self) -> tuple[int, int, str]:
@@ -126,7 +125,7 @@ class PlannedAttack:
             rebuilt = self.row.attack(self.view, generator=torch.Generator().manual_seed(self.seed))
         except UNSOLVED as error:
             return f"the attack {self.name}, knowing {self.known} rows, could not be run: {error}"
-        if self.is_averaged:
+        if self.is_read_later:
             self.view.guesses[self.row.attack, self.seed] = rebuilt
         return rebuilt
 
@@ -298,7 +297,7 @@ class AttackPlan:
         *,
         seed: int,
     ) -> list[PlannedAttack]:
-        averaged = [part for row in attacks.values() if isinstance(row.attack, WeightedMean) for part in row.attack.parts]
+        read_later = [part for row in attacks.values() for part in row.parts]
         return [
             PlannedAttack(
                 known=known,
@@ -308,7 +307,7 @@ class AttackPlan:
                 truth=truth,
                 rest_N=rest_N,
                 seed=seed,
-                is_averaged=row.attack in averaged,
+                is_read_later=row.attack in read_later,
             )
             for name, row in attacks.items()
         ]
@@ -382,7 +381,7 @@ class _Tally:
             right_N = (found.categorical_NG[rest_N, g] == code_N).double()
             accuracy, gained_N = float(right_N.mean()), right_N - (code_N == count_C.argmax()).double()
             value, error = (accuracy - majority) / (1 - majority), _error(gained_N) / (1 - majority)
-            if found.scores and (ranked := _ranked(found.scores[g][rest_N], code_N, count_C)) is not None:
+            if found.scores and (ranked := _ranked(found.scores[g], rest_N, code_N, count_C)) is not None:
                 self.aucs.setdefault((name, attack), []).append((1 + ranked[0]) / 2)
                 value, error = max((value, error), ranked)
             self._keep(name, attack, value, error)
@@ -438,26 +437,31 @@ def _error(gained_N: Tensor) -> float:
     return error
 
 
-def _ranked(score_NC: Tensor, code_N: Tensor, count_C: Tensor) -> tuple[float, float] | None:
+def _ranked(score_MC: Tensor, rest_N: Tensor, code_N: Tensor, count_C: Tensor) -> tuple[float, float] | None:
     """Find the category whose rows are ranked highest: 2 AUC - 1 of it, and its standard error for a guess (Mann and Whitney
     1947).
 
     A rare category can be ranked well and never be guessed. Only what luck gives to the best category of the column in one of a
-    hundred audits is beyond luck; None where no category is.
+    hundred audits is beyond luck; None where no category is. ``rest_N`` are the judged of the M rows.
     """
     judged_J = ((count_C >= LEAST_OF_CATEGORY) & (len(code_N) - count_C >= LEAST_OF_CATEGORY)).nonzero().flatten()
-    if not len(judged_J):
+    # A category that no known row has, or that an attack did not look for, has one score for all rows: it is not ranked.
+    told_J = judged_J[torch.isfinite(score_MC[rest_N[0], judged_J])]
+    score_JN = score_MC.index_select(1, told_J).index_select(0, rest_N).T.contiguous().numpy()
+    is_ranked_J = score_JN.min(axis=1) < score_JN.max(axis=1)
+    ranked_J, score_JN = told_J.numpy()[is_ranked_J], score_JN[is_ranked_J]
+    if not len(ranked_J):
         return None
-    value_JN = score_NC[:, judged_J].T.contiguous()
-    sorted_JN = value_JN.sort(dim=1).values
-    below_JN, up_to_JN = (torch.searchsorted(sorted_JN, value_JN, right=right) for right in (False, True))
-    rank_NJ = (below_JN + up_to_JN + 1).T.double() / 2  # equal scores share their mean rank
-    has_NJ = code_N[:, None] == judged_J
-    mine_J = count_C[judged_J].double()
+    rows_of = np.split(np.argsort(code_N.numpy(), kind="stable"), np.cumsum(count_C.numpy())[:-1])
+    right = np.empty(len(ranked_J))
+    for place, sorted_N in enumerate(np.sort(score_JN, axis=1)):
+        mine = score_JN[place, rows_of[ranked_J[place]]]
+        right[place] = sum(np.searchsorted(sorted_N, mine, side=side).sum() for side in ("left", "right"))
+    mine_J = count_C.numpy()[ranked_J].astype(np.float64)
     others_J = len(code_N) - mine_J
-    auc_J = ((rank_NJ * has_NJ).sum(dim=0) - mine_J * (mine_J + 1) / 2) / (mine_J * others_J)
-    gain_J, error_J = 2 * auc_J - 1, ((len(code_N) + 1) / (3 * mine_J * others_J)).sqrt()
-    gain_J = torch.where(gain_J > float(-ndtri(SURE / len(judged_J))) * error_J, gain_J, -torch.inf)
+    auc_J = (right / 2 - mine_J * mine_J / 2) / (mine_J * others_J)  # of pairs within a category half is right
+    gain_J, error_J = 2 * auc_J - 1, np.sqrt((len(code_N) + 1) / (3 * mine_J * others_J))
+    gain_J = np.where(gain_J > -ndtri(SURE / len(judged_J)) * error_J, gain_J, -np.inf)
     best = int(gain_J.argmax())
     return (float(gain_J[best]), float(error_J[best])) if gain_J[best] > 0 else None
 

@@ -85,6 +85,7 @@ def components(x_NE: Tensor) -> Tensor:
     return scaled_NP
 
 
+LEAST_FITTED = 1 / 200  # share of known rows
 Reads = Literal["last", "mean", "looks", "all", "course"]
 
 
@@ -136,6 +137,16 @@ class Targets:
             codes=tuple(codes),
             categories=columns_K.categories,
         )
+
+    @property
+    def fitted(self) -> Tensor:
+        """Return which targets are fitted: numbers, and categories of which at least two rows are known, and one in 200.
+
+        Left out, the one known row of a category has nothing to be predicted by.
+        """
+        several_T = self.y_KT.count_nonzero(dim=0) >= max(2, len(self.y_KT) * LEAST_FITTED)
+        several_T[: self.numeric] = True
+        return several_T.nonzero().flatten()
 
     def split(self, values_NT: Tensor) -> tuple[Tensor, ...]:
         """Split into the numbers' part, and one per categorical column."""

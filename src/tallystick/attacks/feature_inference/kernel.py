@@ -41,10 +41,7 @@ class KernelRidge:
         x_KD = x_ND[view.known_K]
         targets = Targets.of(view.columns_K)
         mean_T = targets.y_KT.mean(dim=0)
-        # left out, the one known row of a category has nothing to be predicted by: its mean does as well
-        seen_T = (targets.y_KT != 0).sum(dim=0) > 1
-        seen_T[: targets.numeric] = True
-        (fitted_S,) = seen_T.nonzero(as_tuple=True)
+        fitted_S = targets.fitted
         y_KS = (targets.y_KT - mean_T)[:, fitted_S]
         guess_TN = mean_T[:, None].repeat(1, len(x_ND))
         guess_TN[fitted_S] += kernel_ridge(x_KD, y_KS, x_ND, bandwidths=self.bandwidths)

@@ -7,14 +7,18 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from tallystick.attacks.feature_inference.inputs import Reads, inputs
 from tallystick.attacks.feature_inference.view import ColumnValues, FeatureView, Marginals, Reconstruction
 from tallystick.errors import ConfigError, DataError
 
+Floats = NDArray[np.float32]
 QUANTILES = 101
-STILL = 1e-9  # a direction that moved by less has its ranks for good
+TINY = 1e-30
+STILL = 1e-4  # a direction that moved by less stays
+FEWER = ((32, 3), (8, 8), (3, 25))  # how many directions of the best are kept after so many steps, on some of the rows
 
 
 def marginals_of(columns: ColumnValues) -> Marginals:
@@ -79,13 +83,13 @@ class MarginalMatching:
         axes_PP = torch.eye(z_NP.shape[1], dtype=z_NP.dtype)
         drawn_PS = torch.randn(z_NP.shape[1], self.starts, generator=generator, dtype=z_NP.dtype)
         starts_PS = torch.nn.functional.normalize(torch.cat([axes_PP, -axes_PP, drawn_PS], dim=1), dim=0)
-        numbers = [self._told(z_NP, quantile_Q, starts_PS) for quantile_Q in view.marginals.quantile_QF.double().T]
+        search = _Search(z_NP, starts_PS, rows=self.rows, steps=self.steps)
+        numbers = [search(_RankedNumbers(quantile_Q)) for quantile_Q in view.marginals.quantile_QF.double().T]
         codes, scores = [], []
         for share_C in view.marginals.shares:
             score_NC = share_C.expand(len(z_NP), -1).clone()
-            for code in (share_C >= self.least_share).nonzero().flatten().tolist():
-                at_Q = torch.linspace(0, 1, QUANTILES, dtype=z_NP.dtype)
-                score_NC[:, code] = self._told(z_NP, (at_Q > 1 - share_C[code]).to(z_NP.dtype), starts_PS)
+            for code in ((share_C >= self.least_share) & (share_C < 1)).nonzero().flatten().tolist():
+                score_NC[:, code] = search(_Highest(float(share_C[code])))
             codes.append(score_NC.argmax(dim=1))
             scores.append(score_NC)
         none = z_NP[:, :0]
@@ -94,18 +98,6 @@ class MarginalMatching:
             categorical_NG=torch.stack(codes, dim=1) if codes else none.long(),
             scores=tuple(scores),
         )
-
-    def _told(self, z_NP: Tensor, quantile_Q: Tensor, starts_PS: Tensor) -> Tensor:
-        """Return the column's values along the best of the directions, as far from its mean as they fit."""
-        some_N = torch.linspace(0, len(z_NP) - 1, min(len(z_NP), self.rows), dtype=torch.float64).round().long()
-        found_PS = starts_PS
-        for left, steps in ((starts_PS.shape[1] // 2, 6), (3, self.steps)):
-            found_PS, fit_S = _search(z_NP[some_N], quantile_Q, found_PS, steps=steps)
-            found_PS = found_PS[:, fit_S.argsort(descending=True)[: max(left, 3)]]
-        found_PS, fit_S = _search(z_NP, quantile_Q, found_PS, steps=self.steps)
-        wanted_N = at_ranks(quantile_Q, len(z_NP))
-        place = int(fit_S.argmax())
-        return wanted_N.mean() + fit_S[place].clamp(min=0) * wanted_N.std(correction=0) * (z_NP @ found_PS[:, place])
 
 
 def _uncorrelated(x_ND: Tensor, components: int) -> Tensor:
@@ -123,26 +115,78 @@ def at_ranks(quantile_Q: Tensor, rows: int) -> Tensor:
     return torch.lerp(quantile_Q[below_N], quantile_Q[(below_N + 1).clamp(max=len(quantile_Q) - 1)], place_N - below_N)
 
 
-def _search(z_NP: Tensor, quantile_Q: Tensor, start_PS: Tensor, *, steps: int) -> tuple[Tensor, Tensor]:
-    """Find directions, and the correlation of what is projected on each with the values that its ranks have."""
-    wanted_N = at_ranks(quantile_Q, len(z_NP))
-    wanted_N = wanted_N - wanted_N.mean()
-    wanted_N = wanted_N / wanted_N.square().mean().sqrt().clamp(min=torch.finfo(wanted_N.dtype).tiny)
-    z_PN, along_SP = z_NP.T.contiguous(), start_PS.T.contiguous()
-    moving_S = torch.arange(len(along_SP))
+@dataclass(frozen=True)
+class _RankedNumbers:
+    """Values by rank: those of a number's quantiles."""
+
+    quantile_Q: Tensor
+
+    def __call__(self, along_SN: Floats) -> Floats:
+        """Give each row of ``along_SN`` the values that its ranks have, of mean 0 and deviation 1."""
+        wanted_N = at_ranks(self.quantile_Q, along_SN.shape[1])
+        even_N = (wanted_N - wanted_N.mean()) / wanted_N.std(correction=0).clamp(min=TINY)
+        value_SN = np.empty_like(along_SN)
+        np.put_along_axis(value_SN, np.argsort(along_SN, axis=1), even_N.numpy().astype(np.float32), axis=1)
+        return value_SN
+
+    def scale(self, rows: int) -> tuple[float, float]:
+        """Return mean and deviation of so many rows."""
+        wanted_N = at_ranks(self.quantile_Q, rows)
+        return float(wanted_N.mean()), float(wanted_N.std(correction=0))
+
+
+@dataclass(frozen=True)
+class _Highest:
+    """Values by rank: 1 for the share that is highest, of which a category has so much."""
+
+    share: float
+
+    def __call__(self, along_SN: Floats) -> Floats:
+        """Give each row of ``along_SN`` the values that its ranks have, of mean 0 and deviation 1."""
+        rows = along_SN.shape[1]
+        below = min(max(rows - round(self.share * rows), 1), rows - 1)
+        least_S1 = np.partition(along_SN, below, axis=1)[:, below, None]
+        mean, deviation = self.scale(rows)
+        return ((along_SN >= least_S1) - along_SN.dtype.type(mean)) / along_SN.dtype.type(deviation)
+
+    def scale(self, rows: int) -> tuple[float, float]:  # noqa: ARG002
+        """Return mean and deviation of so many rows."""
+        return self.share, (self.share * (1 - self.share)) ** 0.5
+
+
+class _Search:
+    """Look for the directions along which rows are distributed as values by rank are: of many starts fewer and fewer go on."""
+
+    def __init__(self, z_NP: Tensor, starts_PS: Tensor, *, rows: int, steps: int) -> None:
+        self.z_NP, self.steps, self.starts_SP = z_NP, steps, starts_PS.T.numpy().astype(np.float32)
+        self.all_NP = z_NP.numpy().astype(np.float32)
+        some_N = torch.linspace(0, len(z_NP) - 1, min(len(z_NP), rows), dtype=torch.float64).round().long()
+        self.some_NP = self.all_NP[some_N.numpy()]
+
+    def __call__(self, values: _RankedNumbers | _Highest) -> Tensor:
+        """Return the column's values (N,) along the best direction, as far from its mean as they fit."""
+        along_SP = self.starts_SP
+        for left, steps in FEWER:
+            along_SP, fit_S = _moved(self.some_NP, values, along_SP, steps=min(steps, self.steps))
+            along_SP = along_SP[np.argsort(-fit_S)[:left]]
+        along_SP, fit_S = _moved(self.all_NP, values, along_SP, steps=self.steps)
+        mean, deviation = values.scale(len(self.z_NP))
+        best = int(fit_S.argmax())
+        along_N = self.z_NP @ torch.from_numpy(along_SP[best]).to(self.z_NP.dtype)
+        return mean + max(float(fit_S[best]), 0.0) * deviation * along_N
+
+
+def _moved(z_NP: Floats, values: _RankedNumbers | _Highest, along_SP: Floats, *, steps: int) -> tuple[Floats, Floats]:
+    """Move directions to where rows have the values of their ranks; return them, and how these correlate with the rows."""
+    moving_S, along_SP, z_PN = np.arange(len(along_SP)), along_SP.copy(), z_NP.T
     for _ in range(steps):
         before_SP = along_SP[moving_S]
-        next_SP = torch.nn.functional.normalize(_by_rank(before_SP @ z_PN, wanted_N) @ z_NP, dim=1)
+        next_SP = values(before_SP @ z_PN) @ z_NP
+        next_SP /= np.maximum(np.linalg.norm(next_SP, axis=1, keepdims=True), TINY)
         along_SP[moving_S] = next_SP
-        moving_S = moving_S[(next_SP - before_SP).abs().amax(dim=1) > STILL]
+        moving_S = moving_S[np.abs(next_SP - before_SP).max(axis=1) > STILL]
         if not len(moving_S):
             break
-    projected_SN = along_SP @ z_PN
-    scale_S = projected_SN.square().mean(dim=1).sqrt().clamp(min=torch.finfo(wanted_N.dtype).tiny)
-    return along_SP.T, (projected_SN * _by_rank(projected_SN, wanted_N)).mean(dim=1) / scale_S
-
-
-def _by_rank(value_SN: Tensor, wanted_N: Tensor) -> Tensor:
-    """Put the wanted values of each row, which ascend, in the order that its own values have."""
-    order_SN = torch.from_numpy(np.argsort(value_SN.numpy(), axis=1))  # in half of the time of PyTorch's
-    return torch.empty_like(value_SN).scatter_(1, order_SN, wanted_N.expand_as(value_SN))
+    at_SN = along_SP @ z_PN
+    scale_S = np.maximum(np.sqrt(np.square(at_SN).mean(axis=1)), TINY)
+    return along_SP, (at_SN * values(at_SN)).mean(axis=1) / scale_S

@@ -24,7 +24,9 @@ COMPONENTS, SPARE = 32, 2  # principal components of the course: at most so many
 LEAST_SHARE = 0.02  # of a category that the simulated model reads
 FARTHEST = 5.0  # deviations from the mean, of what it reads
 BATCH, HIDDEN, PAIRED_STEPS, PAIRED_RATE, RATE = 256, 64, 100, 1e-2, 5e-3
+MOST_TAUGHT = 1500  # of the guessed rows, in a round
 DIRECTIONS, DIRECTIONS_PER_STEP = 512, 32
+OTHER_SEED = 1_000
 START = MarginalMatching(reads="course")
 JITTER, PENALTY = 0.1, 0.03  # of the decoder: it must not count on more than the simulated model is right
 
@@ -61,18 +63,22 @@ class SimulatorDecoding:
             raise DataError(
                 f"a simulated bottom model needs {LEAST_PEOPLE} other people to learn from, and has {len(view.others)}"
             )
-        targets = Targets.of(view.others)
+        start, targets = view.guess(START, seed=generator.initial_seed()), Targets.of(view.others)
+        generator = torch.Generator().manual_seed(generator.initial_seed() + OTHER_SEED)  # whose draws the start has not seen
         reader = _Reader.of(targets)
         z_NP = inputs(view, "course", own_columns=False)[:, : min(COMPONENTS, len(reader.read_I) + SPARE)]
         received, others_OI = _Distribution.of(z_NP, generator=generator), reader(targets.y_KT)
-        guess_NI = reader(targets.values(START(view, generator=generator)))
+        some_N = torch.linspace(0, len(z_NP) - 1, min(len(z_NP), MOST_TAUGHT), dtype=torch.float64).round().long()
+        guess_NI, some_NP = reader(targets.values(start))[some_N], z_NP[some_N].float()
         for _ in range(self.rounds):
             bottom = _SimulatedBottom(len(reader.read_I), z_NP.shape[1], generator=generator)
-            bottom.learn_rows(guess_NI, z_NP.float(), generator=generator)
+            bottom.learn_rows(guess_NI, some_NP, generator=generator)
             bottom.learn_distribution(others_OI, received, steps=self.steps, generator=generator)
-            decode = _Decoder(bottom.embedded(others_OI).double(), generator=generator)
-            guess_NI = decode(others_OI.double(), z_NP).clamp(-FARTHEST, FARTHEST).float()
-        return targets.reconstruction(decode(targets.y_KT, z_NP))
+            decode = _Decoder(bottom.embedded(others_OI), generator=generator)
+            guess_NI = decode(others_OI, some_NP).clamp(-FARTHEST, FARTHEST)
+        fitted_S, guess_NT = targets.fitted, targets.y_KT.mean(dim=0).repeat(len(z_NP), 1)
+        guess_NT[:, fitted_S] = decode(targets.y_KT[:, fitted_S].float(), z_NP.float()).double()
+        return targets.reconstruction(guess_NT)
 
 
 @dataclass(frozen=True, kw_only=True)

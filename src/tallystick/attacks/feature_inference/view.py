@@ -166,7 +166,7 @@ class FeatureView:
         contrast_NCD: by how much less a row's embedding was on average with each of the C columns shuffled, numbers first; None
             where no column was.
         scaled: what attacks read of all rows, scaled by the first of them for the others, whichever rows these know.
-        guesses: what attacks found that one after them averages, by attack and seed.
+        guesses: what attacks found that one after them reads, by attack and seed.
     """
 
     last_ND: Tensor
@@ -213,6 +213,11 @@ class FeatureView:
                 raise DataError(
                     f"feature attack: {name} embeddings are NaN or infinite; training diverged or the record is damaged"
                 )
+
+    def guess(self, attack: "FeatureAttack", *, seed: int) -> "Reconstruction":
+        """Return what an attack guesses, from ``guesses`` if it was run by itself before; it is not kept longer."""
+        earlier = self.guesses.pop((attack, seed), None)
+        return earlier if earlier is not None else attack(self, generator=torch.Generator().manual_seed(seed))
 
     def of_rows(self, index: Tensor, *, others: ColumnValues, marginals: Marginals) -> "FeatureView":
         """Return what was received of some rows alone, of which none is known, beside a table of other people and its

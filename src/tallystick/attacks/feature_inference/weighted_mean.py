@@ -57,7 +57,7 @@ class WeightedMean:
             for place, attack in enumerate(self.parts):
                 left_AKT[place, left_K] = _values(attack(fold_view, generator=generator), targets)[left_K]
         seed = generator.initial_seed()
-        all_ANT = torch.stack([_values(_guess(attack, view, seed=seed), targets) for attack in self.parts])
+        all_ANT = torch.stack([_values(view.guess(attack, seed=seed), targets) for attack in self.parts])
         mean_T = targets.y_KT.mean(dim=0)
         weight_AT = self._weights(left_AKT - mean_T, targets.y_KT - mean_T)
         return targets.reconstruction(mean_T + (weight_AT[:, None] * (all_ANT - mean_T)).sum(dim=0))
@@ -76,12 +76,6 @@ class WeightedMean:
                 step_T = (along_AT[place] - (gram_AAT[place] * weight_AT).sum(dim=0)) / gram_AAT[place, place]
                 weight_AT[place] = (weight_AT[place] + step_T).clamp(min=0)
         return weight_AT
-
-
-def _guess(attack: FeatureAttack, view: FeatureView, *, seed: int) -> Reconstruction:
-    """Return what an attack guesses, from ``view.guesses`` if it was run by itself before; it is not kept longer."""
-    earlier = view.guesses.pop((attack, seed), None)
-    return earlier if earlier is not None else attack(view, generator=torch.Generator().manual_seed(seed))
 
 
 def _known_rows(view: FeatureView) -> FeatureView:
