@@ -144,7 +144,7 @@ def test_the_price_is_that_of_recording_and_of_attacking(monkeypatch: pytest.Mon
         return {"run, label": Usage(memory=(rows + turns[name]) * 2**20, processor_s=1.0)}
 
     monkeypatch.setattr(kept.memory, "job_usages", job_usages)
-    found = kept.audit_cost(1000)
+    found = kept.audit_cost(1000, turns=3)
     assert turns == {"none": 3, "quick": 3, "full": 3}
     audits = {"label": 0.5, "feature": 0.8}
     usage = {"processor_s": {"run, label": 1.0}, "peak_mib": {"run, label": 1003.0}}

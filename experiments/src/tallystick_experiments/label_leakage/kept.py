@@ -46,7 +46,6 @@ DEFENSES: Mapping[str, Defenses] = {"none": NO_DEFENSE, "marvell 8": chain([Marv
 MEASURED: Mapping[str, Iterable[str]] = {"labels": DEFENSES, "features": embeddings.DEFENSES}  # whose secret, behind what
 AUDITS: Mapping[str, Any] = {"none": False, "quick": "quick", "full": True}
 ROLES = {"label": memory.LABEL, "feature": memory.FEATURE}
-TURNS = 3
 SHORT: Mapping[str, Any] = {"bootstrap": 0, "own_columns_baseline": False, "importance": {"own_columns": False}}
 """The evaluation of a run that is timed: it is no part of the price."""
 NOTES = {
@@ -135,15 +134,15 @@ def _attacked(view: View, sums: View, labels_N: torch.Tensor, told_T: torch.Tens
     return aucs
 
 
-def audit_cost(rows: int) -> dict[str, Any]:
+def audit_cost(rows: int, *, turns: int) -> dict[str, Any]:
     """Run a job of two processes on a generated table without an audit, with a quick one and with a full one, in turns.
 
     Gives median seconds, processor seconds of a whole run, and highest memory; by how much recording makes training longer, and
     what each party's attacks take beside the training without an audit. Both parties attack at the same time.
     """
     measured: dict[str, list[dict[str, Any]]] = {name: [] for name in AUDITS}
-    there_and_back = (*AUDITS, *reversed(list(AUDITS))) * TURNS  # so that a machine that grows slower or faster favours none
-    for name in there_and_back[: len(AUDITS) * TURNS]:
+    there_and_back = (*AUDITS, *reversed(list(AUDITS))) * turns  # so that a machine that grows slower or faster favours none
+    for name in there_and_back[: len(AUDITS) * turns]:
         with tempfile.TemporaryDirectory(prefix="tallystick-audit-") as folder:
             changes: dict[str, Any] = {"training": {}, "evaluation": SHORT, "audit": AUDITS[name]}
             usages = memory.job_usages(Path(folder), rows, "intersection", 1, **changes)
@@ -153,7 +152,7 @@ def audit_cost(rows: int) -> dict[str, Any]:
                 phases = read_result(path.read_bytes()).phases
                 seconds[role] = {phase.name: phase.seconds for phase in phases if phase.party == party}
             measured[name].append({"seconds": seconds, "usages": usages})
-    figures: dict[str, Any] = {"rows": rows, "turns": TURNS}
+    figures: dict[str, Any] = {"rows": rows, "turns": turns}
     for name, each in measured.items():
         processes = list(each[0]["usages"])
         figures[name] = {
@@ -183,6 +182,7 @@ def experiment(
     epochs: Annotated[int, Option(help="Of the training that is attacked.", min=1)] = 4,
     sides: Annotated[Sequence[str], several("Whose secret: labels,features; none: the price alone.")] = tuple(MEASURED),
     priced: Annotated[bool, Option("--cost/--no-cost", help="Time a run of two processes with each kind of audit.")] = True,
+    turns: Annotated[int, Option(help="Runs that are timed with each kind of audit.", min=1)] = 3,
     batch_size: int = 512,
 ) -> Experiment:
     """Compare the audits' figures with those of whoever kept everything, and say what an audit takes in a run.
@@ -207,7 +207,7 @@ def experiment(
         page=page_of,
         setting=about,
         usual={"side": "labels"},
-        about=lambda: {"data": about, **({"cost": audit_cost(rows)} if priced else {})},
+        about=lambda: {"data": about, **({"cost": audit_cost(rows, turns=turns)} if priced else {})},
     )
 
 
