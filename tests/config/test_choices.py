@@ -33,7 +33,16 @@ WRITTEN: dict[type[Variant], list[dict[str, Any]]] = {
     ],
     UnalignedKeys: [{"unaligned": {"method": method}} for method in CLASSES],
     TargetKeys: [{"target": {}}, {"target": {"type": "multiclass", "classes": 3}}, {"target": {"type": "regression"}}],
-    TrainingChoice: [{"training": {}}, {"training": {"mode": "pipelined"}}, {"training": {"gradients": "none"}}],
+    TrainingChoice: [
+        {"training": {}},
+        {"training": {"mode": "pipelined"}},
+        {"training": {"gradients": "none"}},
+        {
+            "training": {"gradients": "shared"},
+            "parties": {"bank": {"role": "label"}, "shop": {"role": "feature"}, "aid": {"role": "helper"}},
+            "model": {},
+        },
+    ],
     MergeKeys: [{"model": {"merge": {"method": method}}} for method in MERGES],
 }
 """A contract of each choice of a section, with nothing but what it needs."""

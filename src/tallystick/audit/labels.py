@@ -46,6 +46,12 @@ def unattacked(contract: Contract) -> results.Audit | None:
     if contract.sends_gradients:
         return None
     peers = " or ".join(contract.feature_parties)
+    if contract.shares_head:
+        return results.Audit(
+            summary=f"{peers} can guess labels from own columns alone, as before the run: what crossed are secret shares.",
+            defense="training.gradients = shared: labels, columns and weights cross as secret shares only",
+            nothing_sent=True,
+        )
     summary = (
         f"{peers} can guess labels from own columns alone, as before the run. Each row's embedding crossed once, before any "
         "training; it tells about columns (see the audit of columns)."

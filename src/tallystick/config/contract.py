@@ -108,6 +108,21 @@ class Contract(Model):
         return self.training.gradients == "sent"
 
     @property
+    def embeds_once(self) -> bool:
+        """Tell whether each row's embedding crosses once, and no gradient."""
+        return self.training.gradients == "none"
+
+    @property
+    def shares_head(self) -> bool:
+        """Tell whether a head is trained on secret shares, so that neither embeddings nor gradients cross."""
+        return self.training.gradients == "shared"
+
+    @property
+    def needs_helper(self) -> bool:
+        """Tell whether a third party without rows takes part, in linking rows or in training."""
+        return self.linkage.helper or self.shares_head
+
+    @property
     def refits(self) -> bool:
         """Tell whether training begins anew with the validation rows, once these have said for how many epochs.
 
@@ -168,6 +183,14 @@ class Contract(Model):
         derived._agreed = self.agreed
         return derived
 
+    def of_own_columns(self) -> "Contract":
+        """Derive the contract by which own columns alone are trained: with a network's settings if the joint model is none."""
+        if not self.shares_head:
+            return self
+        derived = self.model_copy(update={"training": SynchronousTraining()})
+        derived._agreed = self.agreed
+        return derived
+
     def for_trial(self) -> "Contract":
         """Derive the contract of a search's trial: neither audited nor refitted, for trials are compared by validation."""
         training = self.training.model_copy(update={"refit": False})
@@ -195,7 +218,7 @@ class Contract(Model):
     def measures_columns(self) -> bool:
         """Tell whether the validation rows are embedded once more after training, to measure columns."""
         measures = self.evaluation.importance.own_columns or self.evaluation.importance.feature_columns != "none"
-        return measures and not self.linkage.imputes and self.split.validation > 0
+        return measures and not self.linkage.imputes and self.split.validation > 0 and not self.shares_head
 
     @property
     def linkage(self) -> Linkage:
@@ -284,11 +307,14 @@ def _party_problems(contract: Contract) -> list[str]:
         problems.append(f"parties: {labels} label parties; exactly one party must have role label")
     if features < 1:
         problems.append("parties: no feature party; at least one party must have role feature")
-    if linkage.helper and helpers != 1:
-        problems.append(f"parties: {helpers} helpers; alignment.method = {method} needs exactly one party with role helper")
-    if not linkage.helper and helpers:
+    if contract.needs_helper and helpers != 1:
+        why = f"alignment.method = {method}" if linkage.helper else "training.gradients = shared"
+        problems.append(f"parties: {helpers} helpers; {why} needs exactly one party with role helper")
+    if not contract.needs_helper and helpers:
         helped = " or ".join(name for name, facts in LINKAGES.items() if facts.helper)
-        problems.append(f"parties: {helpers} helpers; only alignment.method = {helped} has one, not {method}")
+        problems.append(
+            f"parties: {helpers} helpers; only alignment.method = {helped} has one, not {method}, and training.gradients = shared"
+        )
     if not linkage.several and features > 1:
         problems.append(f"alignment.method = {shown(method)}: takes exactly one feature party, found {features}")
     problems += [
@@ -469,6 +495,8 @@ def _serving_problems(contract: Contract) -> list[str]:
 def _no_gradient_problems(contract: Contract) -> list[str]:
     """List what a contract has that needs a gradient, or that tells the feature parties of labels in another way."""
     training, evaluation, where = contract.training, contract.evaluation, "training.gradients = none"
+    if training.gradients == "shared":
+        return _shared_head_problems(contract)
     if training.gradients == "sent":
         return []
     problems = []  # defences of what is never sent: of labels all, of columns those that act while a bottom model is trained
@@ -514,6 +542,50 @@ def _no_gradient_problems(contract: Contract) -> list[str]:
         problems.append(
             f"{where}, serving.ways = {shown(list(contract.serving.ways))}: answers a feature party with scores, by a model that "
             "labels trained; give ways in which the label party asks, or send gradients"
+        )
+    return problems
+
+
+def _shared_head_problems(contract: Contract) -> list[str]:
+    """List what a contract has that a head on shares does not go with."""
+    training, evaluation, where = contract.training, contract.evaluation, "training.gradients = shared"
+    problems = []
+    if contract.alignment.method != "intersection" or contract.alignment.duplicates == "all":
+        problems.append(
+            f"{where}, alignment.method = {contract.alignment.method}, alignment.duplicates = {contract.alignment.duplicates}: a "
+            "head on shares takes one row of each side; align by intersection, each id once"
+        )
+    if len(contract.feature_parties) > 1:
+        problems.append(f"{where}: is for one feature party, and this contract has {len(contract.feature_parties)}")
+    if contract.unaligned.used:
+        problems.append(f"{where}, unaligned.method = {contract.unaligned.method}: has no use for such rows; set it to none")
+    for number, entry in enumerate(contract.defense):
+        problems.append(
+            f"{where}, defense.{number}.method = {entry.defense.method}: neither embeddings nor gradients cross, so there is "
+            "nothing to defend; leave it out"
+        )
+    usual = NetworkModel()
+    if given := [f"model.{key}" for key in type(usual).model_fields if getattr(contract.model, key) != getattr(usual, key)]:
+        problems.append(f"{where}, {', '.join(given)}: the features of a head on shares are built in; leave it out")
+    allowed = {"gradients", "mode", "epochs", "batch_size", "learning_rate", "weight_decay", "checkpoint_every"}
+    problems += [
+        f"{where}, training.{key}: a head on shares has no such setting; leave it out"
+        for key in sorted(training.model_fields_set - allowed)
+        if getattr(training, key) != type(training).model_fields[key].default
+    ]
+    if contract.tuning.keys:
+        problems.append(f"{where}, tuning.keys: each trial would open scores of the same rows again; leave it out")
+    if contract.serving is not None:
+        problems.append(f"{where}, serving: each row has one score by a model, and requests could ask again; leave it out")
+    if evaluation.privacy is not None or evaluation.share_metrics:
+        problems.append(
+            f"{where}, evaluation: figures of the test labels would leave the label party; set privacy to null, and leave "
+            "share_metrics out"
+        )
+    if evaluation.importance.feature_columns != "none":
+        problems.append(
+            f"{where}, evaluation.importance.feature_columns = {evaluation.importance.feature_columns}: would score rows again; "
+            "set it to none"
         )
     return problems
 

@@ -53,7 +53,7 @@ def _table_problems(contract: "Contract", party: PartyFile) -> list[str]:
     ]
     if party.repeats is not None:
         problems += _repeats_problems(contract, role)
-    problems += _unit_problems(contract, party)
+    problems += _unit_problems(contract, party) + _shared_head_problems(contract, party)
     if contract.linkage.imputes:
         if party.weight is not None:
             problems.append("weight: imputed rows of a union have none; leave it out, or align by intersection")
@@ -108,8 +108,19 @@ def _worker_problems(contract: "Contract", party: PartyFile) -> list[str]:
     problems += [
         f"{where}: {each} is a module of your own, which may mix rows of a batch; leave one of the two out" for each in own
     ]
-    if role == "feature" and not contract.sends_gradients:
-        problems.append(f"{where}: with training.gradients = none this party sends each row once; leave it out")
+    if contract.shares_head or (role == "feature" and not contract.sends_gradients):
+        why = "a head on shares is trained in one process" if contract.shares_head else "this party sends each row once"
+        problems.append(f"{where}: with training.gradients = {contract.training.gradients} {why}; leave it out")
+    return problems
+
+
+def _shared_head_problems(contract: "Contract", party: PartyFile) -> list[str]:
+    if not contract.shares_head:
+        return []
+    where = "with training.gradients = shared"
+    problems = [f"{use}: {where} there is none; leave it out" for use in ("weight", "sequences") if getattr(party, use)]
+    if party.device != "cpu":
+        problems.append(f"device = {shown(party.device)}: {where} a party computes on the processor; give cpu, or leave it out")
     return problems
 
 

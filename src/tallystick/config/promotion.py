@@ -29,7 +29,7 @@ class PromotionConfig(Model):
         default=None,
         description="label-DP budget of one decision: the answer is turned with probability 1 / (1 + e^epsilon), and the label "
         "party's ledger is charged; null decides exactly, which is entered as not private, and is refused where "
-        "training.gradients is none",
+        "training.gradients is none or shared",
     )
 
     def metric_of(self, target: TargetType) -> str:

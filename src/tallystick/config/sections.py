@@ -193,8 +193,9 @@ LEAST_FOLDED, FULL, FULL_ALONE = 200, 2_000, 10_000
 
 
 _GRADIENTS = (
-    "what goes back over the cut: gradients, by which bottom models learn and labels can be read, or nothing: each row's "
-    "embedding crosses once, of a bottom model that stays as it is, and the label party then trains alone"
+    "what goes back over the cut: gradients, by which bottom models learn and labels can be read; or nothing: each row's "
+    "embedding crosses once, of a bottom model that stays as it is, and the label party then trains alone; or shared: nothing "
+    "crosses in the clear either way, and a linear head is trained on secret shares, with a helper"
 )
 _MODE = (
     "lossless, or overlapping the parties with stale cut gradients; auto: the label party measures the round trip before "
@@ -262,7 +263,7 @@ class TrainingKeys(Model):
         description="how much of the averaged weights a step keeps (less in the first steps); each party averages its own; "
         "epochs are compared by the averages, which are the trained model; null averages none",
     )
-    gradients: Literal["sent", "none"] = Field(default="sent", description=_GRADIENTS)
+    gradients: Literal["sent", "none", "shared"] = Field(default="sent", description=_GRADIENTS)
     mode: Literal["synchronous", "pipelined", "auto"] = Field(default="synchronous", description=_MODE)
     patience: Count | Literal["auto"] | None = Field(
         default="auto",
@@ -360,11 +361,32 @@ class StillTraining(TrainingChoice):
     compression: ClassVar[Literal["none"]] = "none"
 
 
+class SharedTraining(TrainingChoice):
+    """Training of a linear head on secret shares, over features that no training changes."""
+
+    gradients: Literal["shared"] = Field(description=_GRADIENTS)
+    mode: Literal["synchronous"] = Field(default="synchronous", description=_MODE)
+    folds: Literal["auto", 1] = Field(default="auto", description="number of heads: one")
+    learning_rate: Rate = Field(default=0.5, description="learning rate of the first step; it falls evenly to 0")
+    weight_decay: float = Field(default=0.0003, strict=True, ge=0, le=1, description="weight decay of the head")
+
+    staleness: ClassVar[int] = 2
+    compression: ClassVar[Literal["none"]] = "none"
+
+    def resolved(self, rows: int) -> "TrainingConfig":
+        """Settle epochs and batches: at least 300 steps, of few and large batches, because a step takes four exchanges."""
+        large = min(max(2 ** round(math.log2(max(rows, 1) / 24)), 128), 1024)
+        batch_size = large if self.batch_size == "auto" else self.batch_size
+        epochs = max(12, math.ceil(300 / steps_of_epoch(rows, batch_size))) if self.epochs == "auto" else self.epochs
+        settled = {"epochs": epochs, "batch_size": batch_size}
+        return super(SharedTraining, self.model_copy(update=settled)).resolved(rows)
+
+
 SentGradients: TypeAlias = Annotated[
     SynchronousTraining | PipelinedTraining, Field(discriminator="mode"), usual("mode", "synchronous")
 ]
 TrainingSettings: TypeAlias = Annotated[
-    SentGradients | StillTraining, Field(discriminator="gradients"), usual("gradients", "sent")
+    SentGradients | StillTraining | SharedTraining, Field(discriminator="gradients"), usual("gradients", "sent")
 ]
 
 

@@ -81,7 +81,7 @@ def _columns_told(contract: Contract, name: str) -> str:
 
 
 def _once(contract: Contract) -> list[str]:
-    if contract.sends_gradients:
+    if not contract.embeds_once:
         return []
     label, features = parties_of(contract)
     epsilon = contract.promotion.epsilon
@@ -96,7 +96,7 @@ def _once(contract: Contract) -> list[str]:
 
 def _once_learnt(contract: Contract, facts: RunFacts) -> list[Learnt]:
     """Say what crosses where no gradient does."""
-    if contract.sends_gradients or not facts.rows:
+    if not contract.embeds_once or not facts.rows:
         return []
     peers, label = ", ".join(contract.feature_parties), contract.label_party
     rows = ", ".join(f"{count} {part}" for part, count in facts.rows.items())

@@ -25,25 +25,35 @@ from tallystick.errors import ConfigError, DataError
 from tallystick.job.handshake import Agreement, PromotedHalf, ResumeState, shake_hands, shake_hands_label_party
 from tallystick.job.log import RunLog
 from tallystick.job.phases.align import align_keys, help_align, with_noise
+from tallystick.job.phases.shared_head import SharedRows, begin_side, help_shared_head, open_scores, share_scores
 from tallystick.job.prediction_output import ROW, RUN, SCORED_BY, SIMILARITY, check_columns, check_output, write_scores
 from tallystick.job.preflight import require_to_predict
 from tallystick.job.process import with_sessions
 from tallystick.job.run_selection import chosen_run, named_run, offered
 from tallystick.job.versions import Versions
-from tallystick.network.channel import Channel
+from tallystick.network.channel import Channel, no_progress
 from tallystick.privacy.randomness import SEED_BITS
 from tallystick.run_folder.embedding_charge import EmbeddingCharge
 from tallystick.run_folder.folder import RunFolder
 from tallystick.run_folder.ledger import enter_exact
 from tallystick.run_folder.noise_secret import row_noise_secret
+from tallystick.run_folder.shared_head import SharedHead, enter_scored
 from tallystick.run_folder.trained import Architecture, TrainedFeatureParty, TrainedLabelParty, kept_encoder
 from tallystick.scoring.explain import Watched, as_table, check_explained, explanations
-from tallystick.scoring.predict import predict_alone, predict_feature_party, predict_label_party, receive_scores, send_scores
+from tallystick.scoring.predict import (
+    predict_alone,
+    predict_feature_party,
+    predict_label_party,
+    receive_scores,
+    scores_of,
+    send_scores,
+)
 from tallystick.tables.encoder import Encoder
 from tallystick.tables.keys import Keys
 from tallystick.tables.lazy_table import Frame
 from tallystick.tables.repeats import with_summaries
 from tallystick.tables.table import read_rows
+from tallystick.tables.target import LabelCoder
 from tallystick.watcher import Watcher
 
 COMMAND = "predict"
@@ -102,6 +112,10 @@ def predict_rows(
             watcher.phase("handshake")
             shake_hands(contract, ResumeState(command=COMMAND, resume=True), channels[contract.label_party], keeps=False)
             watcher.phase("alignment")
+            if contract.shares_head:
+                watcher.phase("prediction")
+                sizes = help_shared_head(contract, channels, trains=False, progress=watcher.progress)
+                return {"rows": sizes.scored, "output": None, "learnt": []}
             outcome = help_align(contract, channels)
             return {"rows": max(outcome.sizes.values()), "output": None, "learnt": outcome.learnt}
 
@@ -294,6 +308,8 @@ class _Scoring:
         dataset = dataset_of(linkage).to_score(self.contract, own, self.encoder, secret_seed=lambda: secrets.randbits(SEED_BITS))
         secret = row_noise_secret(self.contract, self.party)
         architecture = Architecture.of(self.contract, self.party.party, secret=secret)
+        if self.contract.shares_head:
+            return self._score_on_shares(channels, dataset, own, architecture)
         batches = tiled_batches(len(alignment), self.contract.training.resolved(len(alignment)).batch_size)
         scores, trained = None, None
         if is_label:
@@ -348,6 +364,25 @@ class _Scoring:
         alone = unlinked_rows.hstack(predict_alone(trained, dataset))[np.argsort(self.keys.rows_R[unlinked], kind="stable")]
         parts = ((scored, JOINT), (alone, ALONE))
         return pl.concat([part.with_columns(pl.lit(name).alias(SCORED_BY)) for part, name in parts])
+
+    def _score_on_shares(
+        self, channels: Mapping[str, Channel], dataset: Dataset, own: OwnRows, architecture: Architecture
+    ) -> pl.DataFrame:
+        """Score the linked rows by a head on shares; a row that has a score by it already is refused."""
+        head = SharedHead.load(self.folder, architecture, self.encoder, is_label=own.is_label)
+        index_N = torch.arange(len(own.alignment))
+        enter_scored(self.folder, own.keys.ids_of(own.alignment.rows_N))
+        sizes = SharedRows(training=0, scored=len(index_N), columns=head.width)
+        side, _ = begin_side(self.contract, self.party.party, channels, sizes)
+        rows = self.keys.rows_R[own.alignment.rows_N]
+        keys = self.frame[rows].select(self.party.keys.values())
+        order = np.argsort(rows, kind="stable")  # the table's
+        if not own.is_label:
+            share_scores(head, dataset, index_N, side, progress=no_progress)
+            return keys[order]
+        logits_N = open_scores(head, dataset, index_N, side, self.contract, progress=no_progress)
+        coder = LabelCoder.from_json(self.folder.read_json(self.folder.label_coder))
+        return keys.hstack(scores_of(coder, logits_N))[order]
 
     def _watched(self, alignment: Alignment) -> Watched:
         """Return the first rows of the table that are scored with their partners' rows."""

@@ -157,6 +157,11 @@ class _Start:
         earlier = run_to_start_from(contract, party, start_from) if start_from is not None else None
         trials = trials_left(contract, party, folder) if tunes else None
         frame, keys = require(contract, party, folder=folder, trials=trials, point=starting_point(folder, earlier), say=say)
+        if contract.shares_head and not {"alignment", "training"} & set(phases):
+            raise ConfigError(
+                f"{command}: training.gradients = shared scores validation and test rows once, when the head is trained; the "
+                "report of that run has the figures"
+            )
         is_label = contract.role_of(party.party) == "label"
         if folder is not None and keys is not None and is_label and (tunes or "training" in phases):
             _check_labels(contract, party, folder, frame, keys)

@@ -123,8 +123,9 @@ def count_decision(decision: Decision, party: PartyFile, folder: RunFolder, *, o
     else:
         if not contract.sends_gradients:
             raise ConfigError(
-                "compare --decide: training.gradients = none promises that nothing that depends on a label is told, and which "
-                "run is promoted would; agree on promotion.epsilon, or compare without --decide and promote each run"
+                f"compare --decide: training.gradients = {contract.training.gradients} promises that nothing that depends on a "
+                "label is told, and which run is promoted would; agree on promotion.epsilon, or compare without --decide and "
+                "promote each run"
             )
         what = f"decision whether run {folder.run_id} takes the place of run {old}, by exact labels of test rows"
         enter_exact(party, folder, "promotion", what=what)

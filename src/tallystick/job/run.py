@@ -12,16 +12,21 @@ from dataclasses import replace
 from functools import partial
 
 import msgspec
+from torch import nn
 
+from tallystick.audit.labels import unattacked
+from tallystick.audit.run import Audited
+from tallystick.dataset.own_rows import OwnRows
 from tallystick.errors import ConfigError
 from tallystick.job.findings import Evaluated, RunFindings
 from tallystick.job.handshake import Agreement, ResumeState, shake_hands, shake_hands_label_party
 from tallystick.job.job import Job, fitting_threads, use_threads
 from tallystick.job.phases.align import align_or_keep, help_align, kept_alignment, linked_job, match_notes
 from tallystick.job.phases.audit import audit_links, audit_training
-from tallystick.job.phases.evaluate import evaluate_as_feature_party, evaluate_as_label_party
+from tallystick.job.phases.evaluate import evaluate_as_feature_party, evaluate_as_label_party, measure_once
 from tallystick.job.phases.no_gradients import receive_once
 from tallystick.job.phases.report import write_report
+from tallystick.job.phases.shared_head import help_shared_head, train_shared_feature_party, train_shared_label_party
 from tallystick.job.phases.train import (
     embed_as_feature_party,
     encode_rows,
@@ -77,6 +82,8 @@ def _run_label_party(job: Job) -> tuple[Job, RunFindings]:
     alignment = findings.alignment or kept_alignment(job)
     job = linked_job(job, alignment)
     rows = own_rows(job, keys, alignment)
+    if contract.shares_head:
+        return _share_head_label_party(job, rows, findings)
     with logbook.during("training", channels):
         dataset = encode_rows(job, keys, alignment, channels)
         cuts = None
@@ -122,6 +129,10 @@ def _run_feature_party(job: Job) -> tuple[Job, RunFindings]:
     job = linked_job(job, alignment)
     with logbook.during("training", [channel]):
         dataset = encode_rows(job, keys, alignment, [channel])
+        if contract.shares_head:
+            head = train_shared_feature_party(job, dataset, own_rows(job, keys, alignment))
+            modules: dict[str, nn.Module] = {"features": head.features}
+            return job, replace(findings, alignment=alignment, dataset=dataset, training=head.state, modules=modules)
         if contract.sends_gradients:
             trained = train_as_feature_party(job, dataset, agreement)
             findings = replace(findings, training=trained.state)
@@ -142,13 +153,39 @@ def _run_feature_party(job: Job) -> tuple[Job, RunFindings]:
     return job, findings
 
 
+def _share_head_label_party(job: Job, rows: OwnRows, findings: RunFindings) -> tuple[Job, RunFindings]:
+    """Train a head on shares and score rows by it once, as the label party, and measure it at home."""
+    with job.logbook.during("training", job.all_channels):
+        dataset = encode_rows(job, rows.keys, rows.alignment, job.feature_channels)
+        scored = train_shared_label_party(job, dataset, rows)
+        rows.check_at_home(job.contract, dataset.train_N)
+    with job.logbook.during("evaluation", ()):
+        evaluated = measure_once(job, rows, dataset, test_T=scored.test_N, validation_V=scored.validation_N)
+    return job, replace(
+        findings,
+        alignment=rows.alignment,
+        dataset=dataset,
+        training=scored.head.state,
+        modules={"features": scored.head.features},
+        column_notes=telling_columns(job, rows, dataset),
+        audited=Audited(leakage=unattacked(job.contract)),
+        evaluated=evaluated,
+    )
+
+
 def _run_helper(job: Job) -> tuple[Job, RunFindings]:
-    """Run the helper of an alignment: it sees keyed hashes or encoded keys, tells the parties what is linked, and is done."""
+    """Run the helper: of an alignment it sees keyed hashes or encoded keys, and of a head on shares it sees sizes."""
     contract = job.contract
     label, features = job.channels[contract.label_party], job.feature_channels
     with job.logbook.during("handshake", [label]):
         agreement = shake_hands(contract, ResumeState(command=job.command, resume=job.resume), label, keeps=False)
     findings = RunFindings(run_id=agreement.run_id)
+    if contract.shares_head:
+        if "training" not in job.phases:
+            return job, findings
+        with job.logbook.during("training", [label, *features]):
+            help_shared_head(contract, job.channels, trains=True, progress=job.logbook.watcher.progress)
+        return job, findings
     if not agreement.align:
         return job, findings
     with job.logbook.during("alignment", [label, *features]):

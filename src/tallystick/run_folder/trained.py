@@ -165,6 +165,7 @@ class TrainedFeatureParty:
 
         Raises DataError if there is none or it is of other columns, DamagedFile for a damaged one.
         """
+        _require_network(folder)
         folds = kept_folds(folder)
         bottom = replace(architecture, folds=folds).bottom_model(dataset)
         _load(folder, bottom)
@@ -220,6 +221,7 @@ class TrainedLabelParty:
 
         Raises DataError if there is none or it is of other columns or widths, DamagedFile for a damaged one.
         """
+        _require_network(folder)
         facts, encoder = _facts(folder), kept_encoder(folder)
         cut_widths = list(widths) if widths is not None else [int(width) for width in facts["widths"]]
         candidates = tuple(int(count) for count in facts["candidates"])
@@ -299,6 +301,14 @@ def _load(folder: RunFolder, module: nn.Module) -> None:
     if not folder.trained:
         raise DataError(f"{folder.path} holds no trained model; run `tallystick train` on both sides first")
     load_weights(module, folder.model, origin=folder.origin)
+
+
+def _require_network(folder: RunFolder) -> None:
+    if _facts(folder).get("head") == "shared":
+        raise ConfigError(
+            f"{folder.path} holds shares of a head (training.gradients = shared), and no network; only `tallystick predict` can "
+            "use them"
+        )
 
 
 def _facts(folder: RunFolder) -> dict[str, Any]:

@@ -34,6 +34,7 @@ from tallystick.training.single_process import SplitNetwork
 from tallystick_experiments.catalogue.public import PublicTable
 from tallystick_experiments.observed_training import best_logits
 from tallystick_experiments.quality.figure import Figure, Ints, QualityMethod, coder_of, test_figure
+from tallystick_experiments.quality.shared import SharedMethod
 from tallystick_experiments.quality.tabm import TabMMethod, require_device
 from tallystick_experiments.quality.unmatched import UnmatchedMethod
 
@@ -304,12 +305,13 @@ METHODS: dict[str, QualityMethod] = {
     ),
     "lightgbm-own": LightGBMMethod(columns="own"),
     "own": NetworkMethod(model=NetworkModel(), training=SynchronousTraining().resolved, encoding=EncodingConfig(), columns="own"),
+    "shared": SharedMethod(),
     "unmatched": UnmatchedMethod(method="warm-start"),
     "tabm": TabMMethod(refit="by-time"),
     "tabm-refit": TabMMethod(refit="always"),
 }
-USUAL = tuple(name for name in METHODS if not name.startswith("tabm"))
-"""Those that a processor runs in seconds or minutes."""
+USUAL = tuple(name for name in METHODS if not name.startswith("tabm") and name != "shared")
+"""Those that a processor runs in seconds or minutes, and that a page of all tables is made of."""
 
 
 def methods_on(device: str) -> Mapping[str, QualityMethod]:

@@ -19,6 +19,7 @@ SHOWN = {
     "tabm-refit": "TabM, joined, refit",
     "lightgbm-own": "LightGBM, own half",
     "own": "default, own half",
+    "shared": "run, head on shares",
     "unmatched": "run, rows without a partner's row",
     "joined": "default, joined",
     "default": "default, split",

@@ -87,6 +87,19 @@ def evaluate_as_label_party(
     return replace(evaluated, importance=measured.importance if measured is not None else ())
 
 
+def measure_once(job: Job, rows: OwnRows, dataset: Dataset, *, test_T: Tensor, validation_V: Tensor) -> Evaluated:
+    """Measure a head on shares by the logits of test and validation rows that were opened once; nothing is sent."""
+    finished = Evaluated(finished=Finished(rows=len(test_T)))
+    if not len(test_T):
+        return finished
+    job, own = replace(job, contract=job.contract.of_own_columns()), dataset.own_part()
+    scored = _Scored(job=job, rows=rows, own=own, joint_T=test_T, target_T=own.known_labels.true_N[own.test_N])
+    measured = None
+    if len(validation_V):
+        measured = Measured(index_V=dataset.validation_N, logits_V=validation_V, falls={}, importance=[])
+    return _measure(scored, None, dataset, measured, finished)
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Scored:
     """The joint model's calibrated logits of this party's own test rows, and their exact labels."""
@@ -168,7 +181,7 @@ def _share(job: Job, scored: _Scored | None, measured: Measured | None, *, run_i
 
 
 def _measure(
-    scored: _Scored, trained: TrainedLabelParty, dataset: Dataset, measured: Measured | None, told: Evaluated
+    scored: _Scored, trained: TrainedLabelParty | None, dataset: Dataset, measured: Measured | None, told: Evaluated
 ) -> Evaluated:
     """Measure the test rows' scores beside those of own columns, in groups and where a threshold decides."""
     job, rows, own, labels_here = scored.job, scored.rows, scored.own, scored.own.known_labels
@@ -256,10 +269,10 @@ def _by_group(
     return groupings
 
 
-def _by_partner(job: Job, rows: OwnRows, trained: TrainedLabelParty, dataset: Dataset, joint_T: Tensor) -> list[Grouping]:
+def _by_partner(job: Job, rows: OwnRows, trained: TrainedLabelParty | None, dataset: Dataset, joint_T: Tensor) -> list[Grouping]:
     """Test rows with and without a partner's row, each by the score that it gets, and both together."""
     labels_here, index_U = dataset.known_labels, dataset.unaligned.test_N
-    if trained.alone is None or (not len(index_U) and bool(dataset.is_linked(dataset.test_N).all())):
+    if trained is None or trained.alone is None or (not len(index_U) and bool(dataset.is_linked(dataset.test_N).all())):
         return []
     index_T = dataset.test_N.cpu()
     logits, index_N = joint_T.cpu(), torch.cat([index_T, index_U])

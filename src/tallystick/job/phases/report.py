@@ -137,6 +137,12 @@ def versions() -> dict[str, str]:
     }
 
 
+SHARED_HEAD_NOTE = (
+    "What the opened scores tell about columns is not measured by a run, because no side has both the scores and the columns. "
+    "`bench shared --leaks` measures it on tables at hand."
+)
+
+
 def _notes(contract: Contract, party: PartyFile, found: RunFindings) -> list[str]:
     dataset = found.dataset
     notes = [f"Alignment by {contract.alignment.method}: a peer that does not follow the protocol {deviation_of(contract)}."]
@@ -147,6 +153,8 @@ def _notes(contract: Contract, party: PartyFile, found: RunFindings) -> list[str
     if dataset is not None and dataset.encoder is not None:
         for module in found.modules.values():
             notes += screening_notes(dataset.encoder.names, module)
+    if contract.shares_head:
+        return [*notes, SHARED_HEAD_NOTE]
     if not contract.audit or not contract.sends_gradients or contract.role_of(party.party) != "feature":
         return notes
     audited = f"{contract.label_party} recorded the cut, attacked it for labels as {party.party} could, and kept the findings."

@@ -1,0 +1,80 @@
+"""State what a head on shares discloses: to the parties, and to the helper."""
+
+from tallystick.config.contract import Contract
+from tallystick.disclosure.disclosure import Disclosure, RunFacts, parties_of
+from tallystick.results import Learnt
+
+ASSUMES = "all sides follow the protocol, the helper works with neither party, and AES-256 is a pseudorandom generator"
+CHOSEN_LABEL = "a label party that takes a column it partly knows for the label learns that column from the scores"
+
+
+def _training(contract: Contract) -> list[str]:
+    if not contract.shares_head:
+        return []
+    label, features = parties_of(contract)
+    return [
+        f"in training, {label} receives nothing about the columns of {features}, and {features} receives nothing about labels or "
+        f"columns of {label}: what crosses are secret shares, each of them uniform (training.gradients = shared). This holds if "
+        f"{ASSUMES}. A party that does not follow the protocol can read columns",
+        f"{contract.helper} learns how many rows, columns and steps there are, and which rows are in a batch together. Together "
+        "with one party it knows the other's columns, labels and weights, and later too if it kept the seeds",
+    ]
+
+
+def _scores(contract: Contract) -> list[str]:
+    if not contract.shares_head:
+        return []
+    label, features = parties_of(contract)
+    return [
+        f"{label} chooses the labels, and {CHOSEN_LABEL}: no protocol prevents it. {features} can only choose whom to trust",
+        f"{label} learns one score for each validation row, test row and row of a prediction, and {features} learns none. A "
+        f"score tells something about the columns of {features}. Each row gets one score by a model, and another run gives "
+        "another score of the same row",
+    ]
+
+
+def _shared_learnt(contract: Contract, facts: RunFacts) -> list[Learnt]:
+    if not contract.shares_head or facts.training is None:
+        return []
+    label, features = parties_of(contract)
+    scored = facts.rows.get("validation", 0) + facts.rows.get("test", 0)
+    return [
+        Learnt(
+            step="training",
+            party=label,
+            what=f"One score for each of {scored:,} validation and test rows, which tells something about the columns of "
+            f"{features}. Nothing else about them. {CHOSEN_LABEL[0].upper()}{CHOSEN_LABEL[1:]}.",
+            guarantee=f"of all but the scores, if {ASSUMES}",
+        ),
+        Learnt(
+            step="training",
+            party=features,
+            what=f"Nothing about labels or columns of {label}: secret shares crossed, and no message depends on a label.",
+            guarantee=f"holds if {ASSUMES}",
+        ),
+    ]
+
+
+SHARED_HEAD = (
+    Disclosure(
+        name="training with `gradients: shared`",
+        label_party="nothing; how many features the feature party has",
+        feature_party="nothing; how many features the label party has",
+        guarantee=f"holds if {ASSUMES}. The helper learns numbers of rows, columns and steps, and which rows are in a batch",
+        fields=(
+            *("FeatureCount.columns", "HeadSizes.training", "HeadSizes.scored", "HeadSizes.label_columns"),
+            *("HeadSizes.feature_columns", "HeadSizes.outputs", "MaskSeed.seed", "Correction.words"),
+            *("MaskedFeatures.words", "MaskedWeights.words", "MaskedScores.words", "MaskedErrors.words", "MaskedSteps.words"),
+        ),
+        sentences=_training,
+        learnt=_shared_learnt,
+    ),
+    Disclosure(
+        name="scores of a head on shares",
+        label_party="one score per row and model: of validation and test rows of a run, and of the rows of each prediction",
+        feature_party="nothing",
+        guarantee="none for what scores tell about columns, first of all if the label party chose the label for that",
+        fields=("ScoreShares.words",),
+        sentences=_scores,
+    ),
+)

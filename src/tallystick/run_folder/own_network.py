@@ -1,0 +1,80 @@
+"""A network of the label party's own columns, whose logits are features of a head on shares.
+
+Each training row's logit comes from the member that did not learn from it, and any other row's is the mean of the members'.
+
+Shapes: N positions, M members, C outputs.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from tallystick.cut.forward import SCORED_AT_A_TIME, FeatureSource, logits_over
+from tallystick.models.folds import FoldedLabelModel
+from tallystick.run_folder.folder import RunFolder
+from tallystick.run_folder.trained import Architecture
+from tallystick.tables.encoder import Encoder
+from tallystick.training.checkpoint import load_weights, read_tensors, write_tensors
+
+MEMBERS = 4
+_WEIGHTS, _SPREAD = "own-network.safetensors", "own-network-spread.safetensors"
+_HALF_RANGE = 2.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnNetwork:
+    """The trained members, and the mean and deviation of the training rows' logits.
+
+    Args:
+        model: gives (B, M) or (B, M, C).
+        mean_C: of the logits.
+        deviation_C: of the logits.
+    """
+
+    model: FoldedLabelModel
+    mean_C: Tensor
+    deviation_C: Tensor
+
+    @classmethod
+    def of(cls, model: FoldedLabelModel, source: FeatureSource, train_N: Tensor, fold_N: Tensor) -> tuple["OwnNetwork", Tensor]:
+        """Take a trained network, with the features of its training rows, (N, C)."""
+        judged_NC = member_logits(model, source, train_N)[torch.arange(len(train_N)), fold_N]
+        network = cls(model=model, mean_C=judged_NC.mean(dim=0), deviation_C=judged_NC.std(dim=0, correction=0).clamp(min=1e-6))
+        return network, network._scaled(judged_NC)
+
+    def features(self, source: FeatureSource, index_N: Tensor) -> Tensor:
+        """Return the features of rows that it did not learn from, (N, C), within -2 to 2."""
+        return self._scaled(member_logits(self.model, source, index_N).mean(dim=1))
+
+    def keep(self, folder: RunFolder) -> None:
+        """Write it."""
+        write_tensors(folder.path / _WEIGHTS, dict(self.model.state_dict()), {}, origin=folder.origin)
+        write_tensors(folder.path / _SPREAD, {"mean": self.mean_C, "deviation": self.deviation_C}, {}, origin=folder.origin)
+
+    @classmethod
+    def load(cls, folder: RunFolder, architecture: Architecture, encoder: Encoder | None) -> "OwnNetwork":
+        """Read it back; raises DamagedFile for a damaged one."""
+        model = build_own_network(architecture, encoder)
+        load_weights(model, folder.path / _WEIGHTS, origin=folder.origin)
+        tensors, _ = read_tensors(folder.path / _SPREAD, origin=folder.origin)
+        return cls(model=model, mean_C=tensors["mean"], deviation_C=tensors["deviation"])
+
+    def _scaled(self, logits_NC: Tensor) -> Tensor:
+        """Scale logits; those of a network that diverged are 0, for its row counts, and nobody is to hear of it."""
+        scaled_NC = ((logits_NC - self.mean_C) / (2 * self.deviation_C)).clamp(-_HALF_RANGE, _HALF_RANGE)
+        return scaled_NC.nan_to_num(0.0)
+
+
+def build_own_network(architecture: Architecture, encoder: Encoder | None) -> FoldedLabelModel:
+    """Build its members, before their training."""
+    model = replace(architecture, folds=MEMBERS).label_model(encoder, [])
+    assert isinstance(model, FoldedLabelModel), "it has several members"
+    return model
+
+
+def member_logits(model: FoldedLabelModel, source: FeatureSource, index_N: Tensor) -> Tensor:
+    """Return each member's logits, (N, M, C)."""
+    with torch.no_grad(), model.apart():
+        logits = logits_over(model, source, torch.split(index_N, SCORED_AT_A_TIME), [])
+    return logits if logits.dim() == 3 else logits.unsqueeze(2)

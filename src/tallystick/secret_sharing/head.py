@@ -1,0 +1,277 @@
+"""Train a linear head on shares: read this file to see all of the protocol.
+
+    label party                    helper                     feature party
+    features_ND, labels_NC                                    features_NE
+            --- seed ------------->    <------------- seed ---
+            <======== masked features, each party's once =====>
+    step:   scores     z = X w         <======== masked weights ======>
+            errors     e = f(z) - y    <======== masked scores =======>
+            gradients  g = X' e        <======== masked errors =======>
+            weights    w + m u - r g   <======== masked steps ========>
+    end:    each party keeps its share of w
+    score:  z = X w of other rows, cut to 12 places, its shares sent to the label party
+
+Mohassel and Zhang 2017 ("SecureML"), with a helper (Beaver 1997) in place of their two servers' preparation, and with the
+logistic function by dealt sines (sigmoid.py) in place of their piecewise one. Stochastic gradient descent with momentum, with
+weight decay, at a rate that falls evenly to 0.
+
+Threat model: three sides that follow the protocol, and a helper that works with neither party. Guarantee: in training a party
+receives uniform words, and nothing that depends on the other's columns, labels or weights; of scored rows the label party learns
+the scores, and the feature party nothing (under AES-256 in counter mode as a pseudorandom generator). The helper learns how many
+rows, columns and steps there are, and which rows stand together in a batch. Not protected: what the scores themselves tell of the
+feature party's columns, first of all where the label party chose a label for it; a helper together with a party; deviations.
+
+Shapes: N rows, B rows of a batch, D own columns, E the other's, C outputs.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tallystick.errors import DataError
+from tallystick.network.channel import Progress, no_progress
+from tallystick.secret_sharing.matrix_products import (
+    Index,
+    Matrices,
+    Shares,
+    deal_gradients,
+    deal_scores,
+    draw_masks,
+    gradients,
+    scores,
+)
+from tallystick.secret_sharing.ring import Words, to_numbers, to_words
+from tallystick.secret_sharing.share_messages import (
+    MaskedScores,
+    MaskedSteps,
+    ScoreShares,
+    receive_words,
+    send_words,
+)
+from tallystick.secret_sharing.sides import Dealer, ShareHolder, deal, draw_dealt
+from tallystick.secret_sharing.sigmoid import DEALT_BITS, FACTOR_BITS, dealt_values, public_factors
+from tallystick.secret_sharing.sine import TURN_BITS
+from tallystick.secret_sharing.truncation import cut_places, deal_truncation
+
+FEATURE_BITS = 16
+WEIGHT_BITS = 24
+SCORE_BITS = FEATURE_BITS + WEIGHT_BITS
+ERROR_BITS = DEALT_BITS + FACTOR_BITS
+STEP_BITS = FEATURE_BITS + ERROR_BITS - WEIGHT_BITS
+"""Places that are cut off a step: what momentum and weight decay are written in."""
+LARGEST_FEATURE = 2.0
+LARGEST_LABEL = 8.0
+OPENED_BITS = 12
+"""Binary places of the scores that the label party learns."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadPlan:
+    """What all three sides know of a training.
+
+    Args:
+        columns: the label party's and the feature party's.
+        rows: N.
+        outputs: C.
+        loss: logistic for each output by itself, or squared.
+        batches: the rows of each step; each call goes through the same ones.
+        steps: how many there are.
+        rate: learning rate of the first step; it falls evenly to 0.
+        momentum: share of a step that the next one keeps.
+        decay: weight decay, the factor of w in the gradient.
+    """
+
+    columns: tuple[int, int]
+    rows: int
+    outputs: int
+    loss: Literal["logistic", "squared"]
+    batches: Callable[[], Iterator[Index]]
+    steps: int
+    rate: float = 0.5
+    momentum: float = 0.9
+    decay: float = 0.0003
+
+    def __post_init__(self) -> None:
+        largest_error = 1.0 if self.loss == "logistic" else 2 * LARGEST_LABEL
+        bound = self.rate * (LARGEST_FEATURE * largest_error) / (1 - self.momentum)
+        if not bound < 2.0 ** (62 - FEATURE_BITS - ERROR_BITS):
+            raise DataError(
+                f"rate {self.rate:g} with momentum {self.momentum:g}: a step could be {bound:g}, beyond the range of shares; "
+                "lower the rate or the momentum"
+            )
+
+    def rate_at(self, step: int) -> float:
+        """Return the rate of a step, counted from 0: products and quotients alone, which are the same on every machine."""
+        return self.rate * (self.steps - step) / self.steps
+
+    def width(self, *, is_label: bool) -> tuple[int, int]:
+        """Return a party's own columns and the other's."""
+        return self.columns if is_label else self.columns[::-1]
+
+
+def train_head_label_party(
+    features_ND: NDArray[np.float64],
+    labels_NC: NDArray[np.float64],
+    side: ShareHolder,
+    plan: HeadPlan,
+    *,
+    progress: Progress = no_progress,
+) -> Shares:
+    """Train, as the label party; returns its shares of the weights.
+
+    Args:
+        features_ND: its numbers, within -2 to 2.
+        labels_NC: 0 or 1 for logistic loss, numbers within -8 to 8 for squared loss.
+        side: begun.
+        plan: what all sides know.
+        progress: called after each step.
+
+    Raises DataError for numbers out of range, before anything is sent; ProtocolError and PeerLost as channels do.
+    """
+    to_words(labels_NC, bits=0, limit=LARGEST_LABEL, what="labels")
+    return _train(side, plan, _encoded(features_ND), labels_NC, progress)
+
+
+def train_head_feature_party(
+    features_ND: NDArray[np.float64], side: ShareHolder, plan: HeadPlan, *, progress: Progress = no_progress
+) -> Shares:
+    """Train, as the feature party; returns its shares of the weights. Arguments and errors are the label party's."""
+    return _train(side, plan, _encoded(features_ND), None, progress)
+
+
+def _train(side: ShareHolder, plan: HeadPlan, own_ND: Words, labels_NC: NDArray[np.float64] | None, progress: Progress) -> Shares:
+    matrices = Matrices.exchange(side, own_ND, plan.width(is_label=side.is_label)[1])
+    weights = step = _zeros(plan, is_label=side.is_label)
+    for number, rows_B in enumerate(plan.batches()):
+        rate = plan.rate_at(number)
+        scores_BC = scores(side, matrices, rows_B, weights)
+        labels_BC = labels_NC[rows_B] if labels_NC is not None else None
+        errors_BC = _ERRORS[plan.loss](side, scores_BC, labels_BC, rate / len(rows_B))
+        gradient = gradients(side, matrices, rows_B, errors_BC)
+        step = _next_step(side, step, gradient, weights, plan, rate)
+        weights = weights + step
+        progress("training on shares", number + 1, plan.steps)
+    return weights
+
+
+def deal_training(dealer: Dealer, plan: HeadPlan, *, progress: Progress = no_progress) -> None:
+    """Deal what a training takes, as the helper."""
+    masks = draw_masks(dealer, plan.rows, *plan.columns)
+    for number, rows_B in enumerate(plan.batches()):
+        deal_scores(masks, rows_B, plan.outputs)
+        if plan.loss == "logistic":
+            _deal_sigmoid(dealer, len(rows_B), plan.outputs)
+        else:
+            deal_truncation(dealer, len(rows_B), plan.outputs, bits=_rescaling(plan.rate_at(number) / len(rows_B))[1])
+        deal_gradients(masks, rows_B, plan.outputs)
+        deal_truncation(dealer, sum(plan.columns), plan.outputs, bits=STEP_BITS)
+        progress("dealing for shares", number + 1, plan.steps)
+
+
+def score_label_party(
+    features_ND: NDArray[np.float64], weights: Shares, side: ShareHolder, *, progress: Progress = no_progress
+) -> NDArray[np.float64]:
+    """Score rows, as the label party; returns the scores, (N, C), rounded to 12 binary places."""
+    parts = []
+    for share_BC in _scored(side, _encoded(features_ND), weights, progress):
+        opened_BC = share_BC + receive_words(side.peer, ScoreShares, *share_BC.shape)
+        parts.append(to_numbers(opened_BC, bits=OPENED_BITS))
+    return np.concatenate(parts) if parts else np.empty((0, weights.own_DC.shape[1]))
+
+
+def score_feature_party(
+    features_ND: NDArray[np.float64], weights: Shares, side: ShareHolder, *, progress: Progress = no_progress
+) -> None:
+    """Score rows, as the feature party: it sends its shares of the scores, and learns nothing."""
+    for share_BC in _scored(side, _encoded(features_ND), weights, progress):
+        send_words(side.peer, ScoreShares, share_BC)
+
+
+def deal_scoring(dealer: Dealer, columns: tuple[int, int], rows: int, outputs: int) -> None:
+    """Deal what the scoring of so many rows takes, as the helper."""
+    masks = draw_masks(dealer, rows, *columns)
+    for rows_B in _tiles(rows):
+        deal_scores(masks, rows_B, outputs)
+        deal_truncation(dealer, len(rows_B), outputs, bits=SCORE_BITS - OPENED_BITS)
+
+
+def _scored(side: ShareHolder, own_ND: Words, weights: Shares, progress: Progress) -> Iterator[Words]:
+    matrices = Matrices.exchange(side, own_ND, len(weights.others_EC))
+    for rows_B in _tiles(len(own_ND)):
+        scores_BC = scores(side, matrices, rows_B, weights)
+        yield cut_places(side, MaskedScores, scores_BC, bits=SCORE_BITS - OPENED_BITS)
+        progress("scoring on shares", int(rows_B[-1]) + 1, len(own_ND))
+
+
+def _tiles(rows: int) -> Sequence[Index]:
+    """Split rows into those that are scored together."""
+    return [np.arange(start, min(start + 4096, rows)) for start in range(0, rows, 4096)]
+
+
+def _encoded(features_ND: NDArray[np.float64]) -> Words:
+    return to_words(features_ND, bits=FEATURE_BITS, limit=LARGEST_FEATURE, what="features of a head on shares")
+
+
+def _zeros(plan: HeadPlan, *, is_label: bool) -> Shares:
+    own, others = (np.zeros((columns, plan.outputs), dtype=np.uint64) for columns in plan.width(is_label=is_label))
+    return Shares(own_DC=own, others_EC=others)
+
+
+def _logistic_errors(side: ShareHolder, scores_BC: Words, labels_BC: NDArray[np.float64] | None, scale: float) -> Words:
+    """Return shares of (sigmoid(z) - y) times the scale; one exchange."""
+    turn = np.uint64((1 << TURN_BITS) - 1)
+    mask_BC = side.masks.draw_below(TURN_BITS, *scores_BC.shape)
+    cosines_KBC, sines_KBC = np.split(draw_dealt(side, *_dealt_shape(*scores_BC.shape)), 2)
+    masked_BC = side.open(MaskedScores, (scores_BC + mask_BC) & turn) & turn
+    of_cosines_KBC, of_sines_KBC = public_factors(masked_BC, scale)
+    errors_BC: Words = (of_cosines_KBC * cosines_KBC + of_sines_KBC * sines_KBC).sum(axis=0, dtype=np.uint64)
+    if labels_BC is not None:
+        errors_BC = errors_BC + to_words((0.5 - labels_BC) * scale, bits=ERROR_BITS, limit=1.0, what="errors")
+    return errors_BC
+
+
+def _deal_sigmoid(dealer: Dealer, rows: int, outputs: int) -> None:
+    drawn = [each.masks.draw_below(TURN_BITS, rows, outputs) for each in (dealer.label, dealer.feature)]
+    deal(dealer, dealt_values((drawn[0] + drawn[1]) & np.uint64((1 << TURN_BITS) - 1)))
+
+
+def _squared_errors(side: ShareHolder, scores_BC: Words, labels_BC: NDArray[np.float64] | None, scale: float) -> Words:
+    """Return shares of (z - y) times the scale; one exchange."""
+    errors_BC = scores_BC
+    if labels_BC is not None:
+        errors_BC = errors_BC - to_words(labels_BC, bits=SCORE_BITS, limit=LARGEST_LABEL, what="labels")
+    factor, bits = _rescaling(scale)
+    return cut_places(side, MaskedScores, errors_BC * np.uint64(factor), bits=bits)
+
+
+def _rescaling(scale: float) -> tuple[int, int]:
+    """Return the whole number that brings squared errors to their scale, and how many places are cut off after that."""
+    places = 16 - math.frexp(scale)[1]  # errors within 32 have 45 bits, and the number has 16
+    return round(math.ldexp(scale, places)), SCORE_BITS - ERROR_BITS + places
+
+
+_ERRORS = {"logistic": _logistic_errors, "squared": _squared_errors}
+
+
+def _dealt_shape(rows: int, outputs: int) -> tuple[int, int, int]:
+    return dealt_values(np.zeros((1, 1), dtype=np.uint64)).shape[0], rows, outputs
+
+
+def _next_step(side: ShareHolder, step: Shares, gradient: Shares, weights: Shares, plan: HeadPlan, rate: float) -> Shares:
+    """Return shares of momentum times the step, less the gradient and the decay; one exchange."""
+    momentum, decay = (np.uint64(round(factor * 2**STEP_BITS)) for factor in (plan.momentum, rate * plan.decay))
+    parts = [
+        momentum * last - new - decay * weight
+        for last, new, weight in (
+            (step.own_DC, gradient.own_DC, weights.own_DC),
+            (step.others_EC, gradient.others_EC, weights.others_EC),
+        )
+    ]
+    ordered = parts if side.is_label else parts[::-1]  # the label party's columns first, at both
+    cut = cut_places(side, MaskedSteps, np.concatenate(ordered), bits=STEP_BITS)
+    first, second = np.split(cut, [plan.columns[0]])
+    return Shares(own_DC=first, others_EC=second) if side.is_label else Shares(own_DC=second, others_EC=first)

@@ -1,0 +1,142 @@
+"""Messages of a head on shares: every word in them is uniform, whatever it hides. Shapes: R rows, D columns, B batch."""
+
+from typing import TypeAlias
+
+import numpy as np
+
+from tallystick.errors import ProtocolError
+from tallystick.network.channel import Channel
+from tallystick.network.messages import MAX_MESSAGE_BYTES, Array, MalformedMessage, Message
+from tallystick.secret_sharing.ring import SEED_BYTES, Words
+
+
+class MaskSeed(Message, frozen=True):
+    """Party to helper: the seed of this party's masks in this session."""
+
+    seed: bytes
+
+
+class MaskedFeatures(Message, frozen=True):
+    """Party to party: some rows of its features, each number less a mask; (R, D)."""
+
+    limit = MAX_MESSAGE_BYTES
+    words: Array
+
+
+class MaskedWeights(Message, frozen=True):
+    """Party to party: its shares of the weights of the other's columns, less a mask; (D, C)."""
+
+    limit = MAX_MESSAGE_BYTES
+    words: Array
+
+
+class MaskedScores(Message, frozen=True):
+    """Party to party: its shares of a batch's scores, plus a mask; (B, C)."""
+
+    limit = MAX_MESSAGE_BYTES
+    words: Array
+
+
+class MaskedErrors(Message, frozen=True):
+    """Party to party: its shares of a batch's errors, less a mask; (B, C)."""
+
+    limit = MAX_MESSAGE_BYTES
+    words: Array
+
+
+class MaskedSteps(Message, frozen=True):
+    """Party to party: its shares of the weights' next step, plus a mask; (D, C)."""
+
+    limit = MAX_MESSAGE_BYTES
+    words: Array
+
+
+class ScoreShares(Message, frozen=True):
+    """Feature party to label party: its shares of final scores, which the label party learns by them; (B, C)."""
+
+    limit = MAX_MESSAGE_BYTES
+    words: Array
+
+
+class Correction(Message, frozen=True):
+    """Helper to party: what this party's masks lack to be shares of a product, of a number cut off, or of sines."""
+
+    limit = MAX_MESSAGE_BYTES
+    words: Array
+
+
+WordsMessage: TypeAlias = MaskedFeatures | MaskedWeights | MaskedScores | MaskedErrors | MaskedSteps | ScoreShares | Correction
+
+
+def send_words(channel: Channel, kind: type[WordsMessage], words: Words) -> None:
+    """Send words in a message of this kind."""
+    channel.send(kind(words=Array.of(words.view(np.int64))))
+
+
+def receive_words(channel: Channel, kind: type[WordsMessage], *shape: int) -> Words:
+    """Receive words; raises ProtocolError for another shape or type than is due."""
+    array = channel.receive(kind).words
+    try:
+        words = array.numpy(*shape)
+        if words.dtype != np.int64:
+            raise MalformedMessage(f"array has type {words.dtype}, expected int64")
+    except MalformedMessage as error:
+        raise ProtocolError(channel.peer, f"{channel.peer}: {kind.__name__}: {error}") from None
+    return words.view(np.uint64)
+
+
+def receive_seed(channel: Channel) -> bytes:
+    """Receive a party's seed; raises ProtocolError for one of another length."""
+    seed = channel.receive(MaskSeed).seed
+    if len(seed) != SEED_BYTES:
+        raise ProtocolError(channel.peer, f"{channel.peer} sent a seed of {len(seed)} bytes; {SEED_BYTES} are due")
+    return seed
+
+
+class FeatureCount(Message, frozen=True):
+    """Party to party: how many features it brings."""
+
+    columns: int
+
+
+class HeadSizes(Message, frozen=True):
+    """Party to helper: what there is to deal for. Both parties say the same."""
+
+    training: int
+    scored: int
+    label_columns: int
+    feature_columns: int
+    outputs: int
+
+
+MOST_FEATURES = 1 << 16
+_MOST_ROWS = 1 << 31
+
+
+def exchange_counts(channel: Channel, columns: int) -> int:
+    """Tell the other party how many features this one brings, and learn its number; raises ProtocolError for a wrong one."""
+    channel.send(FeatureCount(columns=columns))
+    other = channel.receive(FeatureCount).columns
+    if not 1 <= other <= MOST_FEATURES:
+        raise ProtocolError(
+            channel.peer, f"{channel.peer} brings {other} features to a head on shares; 1 to {MOST_FEATURES:,} are allowed"
+        )
+    return other
+
+
+def receive_sizes(label: Channel, feature: Channel) -> HeadSizes:
+    """Receive both parties' sizes, as the helper; raises ProtocolError where they differ, or are beyond all tables."""
+    first, second = label.receive(HeadSizes), feature.receive(HeadSizes)
+    if first != second:
+        raise ProtocolError(
+            feature.peer, f"{feature.peer} and {label.peer} want other shares of the helper: {second} and {first}"
+        )
+    columns = first.label_columns, first.feature_columns
+    sizes = first.training, first.scored
+    if not (all(1 <= each <= MOST_FEATURES for each in columns) and all(0 <= each <= _MOST_ROWS for each in sizes)):
+        raise ProtocolError(label.peer, f"{label.peer} asks for shares of {first}, which no table needs")
+    if not 1 <= first.outputs <= MOST_FEATURES:
+        raise ProtocolError(
+            label.peer, f"{label.peer} wants shares of {first.outputs} outputs; 1 to {MOST_FEATURES:,} are allowed"
+        )
+    return first

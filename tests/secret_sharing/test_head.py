@@ -1,0 +1,196 @@
+"""A head on shares does what the same steps in floats do."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tallystick.errors import DataError
+from tallystick.secret_sharing import head
+from tallystick.secret_sharing.head import HeadPlan
+from tallystick.secret_sharing.matrix_products import Matrices, Shares, deal_gradients, deal_scores, draw_masks, gradients, scores
+from tallystick.secret_sharing.ring import to_numbers, to_words
+from tallystick.secret_sharing.share_messages import MaskedScores
+from tallystick.secret_sharing.sigmoid import COEFFICIENTS, PERIOD, RANGE
+from tallystick.secret_sharing.sine import sines
+from tallystick.secret_sharing.truncation import cut_places, deal_truncation
+
+from .sides3 import opened, run
+
+WORDS = st.integers(0, 2**64 - 1)
+
+
+def plan_of(loss="logistic", *, rows=600, columns=(5, 7), outputs=1, epochs=3, batch=64, **more):
+    order_N = np.random.default_rng(3).permutation(rows)
+    parts = [order_N[start : start + batch] for _ in range(epochs) for start in range(0, rows, batch)]
+    return HeadPlan(columns=columns, rows=rows, outputs=outputs, loss=loss, batches=lambda: iter(parts), steps=len(parts), **more)
+
+
+def data(plan, seed=1):
+    rng = np.random.default_rng(seed)
+    label_ND, feature_ND = (rng.normal(size=(plan.rows, width)).clip(-2, 2) for width in plan.columns)
+    scores_NC = np.concatenate([label_ND, feature_ND], axis=1) @ rng.normal(size=(sum(plan.columns), plan.outputs))
+    noise_NC = rng.normal(size=scores_NC.shape)
+    labels_NC = (scores_NC + noise_NC > 0).astype(float) if plan.loss == "logistic" else ((scores_NC + noise_NC) / 4).clip(-8, 8)
+    return label_ND, feature_ND, labels_NC
+
+
+def in_floats(label_ND, feature_ND, labels_NC, plan):
+    """Make the same steps in floats, with the exact logistic function."""
+    rows_ND = np.concatenate([label_ND, feature_ND], axis=1)
+    weights_DC = step_DC = np.zeros((rows_ND.shape[1], plan.outputs))
+    for number, rows_B in enumerate(plan.batches()):
+        scores_BC = rows_ND[rows_B] @ weights_DC
+        values_BC = 1 / (1 + np.exp(-scores_BC)) if plan.loss == "logistic" else scores_BC
+        gradient_DC = rows_ND[rows_B].T @ (values_BC - labels_NC[rows_B]) / len(rows_B) + plan.decay * weights_DC
+        step_DC = plan.momentum * step_DC - plan.rate_at(number) * gradient_DC
+        weights_DC = weights_DC + step_DC
+    return rows_ND, weights_DC
+
+
+def trained(plan, label_ND, feature_ND, labels_NC, **more):
+    return run(
+        lambda side: head.train_head_label_party(label_ND, labels_NC, side, plan),
+        lambda side: head.train_head_feature_party(feature_ND, side, plan),
+        lambda dealer: head.deal_training(dealer, plan),
+        **more,
+    )
+
+
+@pytest.mark.parametrize(
+    ("loss", "outputs", "rate"), [("logistic", 1, 0.1), ("logistic", 3, 0.1), ("squared", 1, 0.02), ("squared", 2, 0.02)]
+)
+def test_a_head_on_shares_is_the_head_in_floats(loss, outputs, rate):
+    # Scores differ by the sum of sines (.0036 in a probability) and by places that are rounded by chance.
+    plan = plan_of(loss, outputs=outputs, rate=rate)
+    label_ND, feature_ND, labels_NC = data(plan)
+    label, feature, _ = trained(plan, label_ND, feature_ND, labels_NC)
+    rows_ND, weights_DC = in_floats(label_ND, feature_ND, labels_NC, plan)
+    found_NC = rows_ND @ to_numbers(opened(label, feature), bits=head.WEIGHT_BITS)
+    assert np.abs(found_NC - rows_ND @ weights_DC).max() < 0.01 * (rows_ND @ weights_DC).std()
+
+
+def test_scores_are_those_of_the_shared_weights_to_their_last_place():
+    plan = plan_of()
+    label_ND, feature_ND, _ = data(plan)
+    rng = np.random.default_rng(5)
+    shares = [rng.integers(0, 2**64, size=(12, 1), dtype=np.uint64)]
+    weights_DC = rng.normal(size=(12, 1))
+    shares.append(to_words(weights_DC, bits=head.WEIGHT_BITS, limit=8, what="weights") - shares[0])
+    of_label = Shares(own_DC=shares[0][:5], others_EC=shares[0][5:])
+    of_feature = Shares(own_DC=shares[1][5:], others_EC=shares[1][:5])
+    found_NC, nothing, _ = run(
+        lambda side: head.score_label_party(label_ND, of_label, side),
+        lambda side: head.score_feature_party(feature_ND, of_feature, side),
+        lambda dealer: head.deal_scoring(dealer, plan.columns, plan.rows, 1),
+    )
+    assert nothing is None
+    # A feature is off by 2^-17 at most, and there are twelve; a weight by 2^-25, a score's last place by 2^-12.
+    exact_NC = np.concatenate([label_ND, feature_ND], axis=1) @ weights_DC
+    assert np.abs(found_NC - exact_NC).max() <= 2**-12 + 12 * 3 * 2**-17 + 12 * 8 * 2**-25
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    numbers=st.lists(st.integers(-(2**62) + 1, 2**62 - 1), min_size=1, max_size=8),
+    shares=st.lists(WORDS, min_size=8, max_size=8),
+    bits=st.integers(1, 60),
+)
+def test_a_truncated_number_is_the_quotient_or_one_more(numbers, shares, bits):
+    first = np.array(shares[: len(numbers)], dtype=np.uint64)
+    second = np.array([number % 2**64 for number in numbers], dtype=np.uint64) - first
+    label, feature, _ = run(
+        lambda side: cut_places(side, MaskedScores, first, bits=bits),
+        lambda side: cut_places(side, MaskedScores, second, bits=bits),
+        lambda dealer: deal_truncation(dealer, len(numbers), bits=bits),
+    )
+    found = (label + feature).view(np.int64)
+    for number, value in zip(numbers, found.tolist(), strict=True):
+        assert value - (number >> bits) in (0, 1)
+
+
+def test_a_truncation_is_right_on_the_mean():
+    # Of a number with .25 of its last place a quarter is rounded up: 20,000 draws, 6 deviations, chance of failing 2e-9.
+    numbers = np.full(20_000, (7 << 10) + 256, dtype=np.uint64)
+    label, feature, _ = run(
+        lambda side: cut_places(side, MaskedScores, numbers, bits=10),
+        lambda side: cut_places(side, MaskedScores, np.zeros_like(numbers), bits=10),
+        lambda dealer: deal_truncation(dealer, len(numbers), bits=10),
+    )
+    assert abs((label + feature).astype(float).mean() - 7.25) < 6 * np.sqrt(0.25 * 0.75 / 20_000)
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    seed=st.integers(0, 2**32), rows=st.integers(1, 9), own=st.integers(1, 5), others=st.integers(1, 5), outputs=st.integers(1, 3)
+)
+def test_products_on_shares_are_products(seed, rows, own, others, outputs):
+    rng = np.random.default_rng(seed)
+
+    def words(*shape):
+        return rng.integers(0, 2**64, size=shape, dtype=np.uint64)
+
+    label_ND, feature_NE, batch = words(rows, own), words(rows, others), np.arange(rows)[::-1].copy()
+    of_label, of_feature = ((words(own, outputs), words(others, outputs)) for _ in range(2))
+    errors = words(rows, outputs), words(rows, outputs)
+
+    def party(side, matrix, shares, errors_BC):
+        matrices = Matrices.exchange(side, matrix, others if side.is_label else own)
+        weights = Shares(own_DC=shares[0 if side.is_label else 1], others_EC=shares[1 if side.is_label else 0])
+        return scores(side, matrices, batch, weights), gradients(side, matrices, batch, errors_BC)
+
+    def helper(dealer):
+        masks = draw_masks(dealer, rows, own, others)
+        deal_scores(masks, batch, outputs)
+        deal_gradients(masks, batch, outputs)
+
+    label, feature, _ = run(
+        lambda side: party(side, label_ND, of_label, errors[0]),
+        lambda side: party(side, feature_NE, of_feature, errors[1]),
+        helper,
+    )
+
+    def times(matrix, vectors):
+        return np.array(
+            [[sum(int(a) * int(b) for a, b in zip(row, column, strict=True)) % 2**64 for column in vectors.T] for row in matrix],
+            dtype=np.uint64,
+        )
+
+    exact = times(label_ND[batch], of_label[0] + of_feature[0]) + times(feature_NE[batch], of_label[1] + of_feature[1])
+    assert np.array_equal(label[0] + feature[0], exact)
+    assert np.array_equal(label[1].own_DC + feature[1].others_EC, times(label_ND[batch].T, errors[0] + errors[1]))
+    assert np.array_equal(label[1].others_EC + feature[1].own_DC, times(feature_NE[batch].T, errors[0] + errors[1]))
+
+
+def test_the_sum_of_sines_is_the_logistic_function_within_its_range_and_a_chance_everywhere():
+    orders = np.arange(1, len(COEFFICIENTS) + 1)
+
+    def value(scores):
+        return 0.5 + np.sin(2 * np.pi * np.outer(scores, orders) / PERIOD) @ np.array(COEFFICIENTS)
+
+    inside, period = np.linspace(-RANGE, RANGE, 20_001), np.linspace(-PERIOD / 2, PERIOD / 2, 20_001)
+    assert np.abs(value(inside) - 1 / (1 + np.exp(-inside))).max() < 0.0036
+    assert value(period).min() > -0.0013
+    assert value(period).max() < 1.0013
+
+
+def test_sines_are_right_to_two_to_the_minus_28():
+    angles = np.concatenate([np.random.default_rng(1).integers(0, 2**46, 20_000), [0, 1, 2**44, 2**45, 2**46 - 1]])
+    sine, cosine = sines(angles)
+    turned = 2 * np.pi * angles / 2**46
+    assert np.abs(sine / 2**30 - np.sin(turned)).max() < 2**-28
+    assert np.abs(cosine / 2**30 - np.cos(turned)).max() < 2**-28
+
+
+@pytest.mark.parametrize("number", [2.5, -9, np.nan, np.inf])
+def test_features_out_of_range_are_refused_before_anything_is_sent(number):
+    plan = plan_of()
+    label_ND, _, labels_NC = data(plan)
+    label_ND[3, 2] = number
+    with pytest.raises(DataError, match=r"features of a head on shares: .* is outside -2 to 2"):
+        head.train_head_label_party(label_ND, labels_NC, None, plan)
+
+
+def test_a_rate_whose_steps_would_leave_the_ring_is_refused():
+    with pytest.raises(DataError, match="rate 40 with momentum"):
+        plan_of(rate=40.0)

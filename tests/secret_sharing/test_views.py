@@ -1,0 +1,179 @@
+"""What a party receives is uniform, beside all that it holds itself, and the same for other columns and labels of the other side.
+
+Each message alone may look uniform while it tells something beside own shares and own coins. So each received word is looked at
+alone, and added to and taken from the word that this party sent in the same exchange, which holds its share and its coins.
+"""
+
+import numpy as np
+import pytest
+from scipy.stats import chi2
+
+from tallystick.secret_sharing import head
+from tallystick.secret_sharing.ring import MaskStream
+from tallystick.secret_sharing.sides import ShareHolder
+from tallystick.secret_sharing.sine import TURN_BITS
+
+from .sides3 import run
+from .test_head import data, plan_of, trained
+
+BINS = 64
+PLACES = {"MaskedScores": TURN_BITS}
+"""Places of a message's words, where they are not 64."""
+CHANCE = 1e-7
+"""That one of the some 60 tests of a case fails although all is uniform is below 1e-5."""
+
+
+def exchanges(monkeypatch, label_ND, feature_ND, labels_NC, plan):
+    """What each party sent and received in each exchange of a training, by the message's kind, in order."""
+    sent, exchange = {"label": [], "feature": []}, ShareHolder.exchange
+
+    def watched(side, kind, words, shape=None):
+        received = exchange(side, kind, words, shape)
+        sent["label" if side.is_label else "feature"].append((kind.__name__, words, received))
+        return received
+
+    rng = np.random.default_rng(7)
+    with monkeypatch.context() as patch:
+        patch.setattr(ShareHolder, "exchange", watched)
+        *_, views = trained(plan, label_ND, feature_ND, labels_NC, seeds={who: rng.bytes(32) for who in (True, False)})
+    return sent, views
+
+
+def joint_words(kind, exchanged):
+    """The words of a view by how they are put together, each as its first six places."""
+    places = PLACES.get(kind, 64)
+    alone = [received for name, _, received in exchanged if name == kind]
+    sums, differences = [], []
+    for name, sent, received in exchanged:
+        if name == kind and sent.shape == received.shape:
+            sums.append(received + sent)
+            differences.append(received - sent)
+    for how, words in (("alone", alone), ("plus what was sent", sums), ("less what was sent", differences)):
+        if words:
+            flat = np.concatenate([each.ravel() for each in words]) & np.uint64(2**places - 1)
+            yield how, flat, (flat >> np.uint64(places - 6)).astype(int)
+
+
+def uniform_chance(bins):
+    counts = np.bincount(bins, minlength=BINS)
+    expected = len(bins) / BINS
+    return chi2.sf(((counts - expected) ** 2 / expected).sum(), BINS - 1)
+
+
+def same_chance(first, second):
+    counts = np.array([np.bincount(each, minlength=BINS) for each in (first, second)], dtype=float)
+    counts = counts[:, counts.sum(axis=0) > 0]
+    expected = counts.sum(axis=1, keepdims=True) * counts.sum(axis=0) / counts.sum()
+    return chi2.sf(((counts - expected) ** 2 / expected).sum(), counts.shape[1] - 1)
+
+
+def problems_of(monkeypatch, plan, *, changed):
+    """List the views that are not uniform, or differ between the data and data in which one side is another."""
+    label_ND, feature_ND, labels_NC = data(plan)
+    other = {
+        "labels": (label_ND, feature_ND, 1 - labels_NC),
+        "label party's columns": (-label_ND, feature_ND, labels_NC),
+        "feature party's columns": (label_ND, feature_ND**2 / 2 - 1, labels_NC),
+    }[changed]
+    first, second = (exchanges(monkeypatch, *each, plan)[0] for each in ((label_ND, feature_ND, labels_NC), other))
+    problems = []
+    for party in ("label", "feature"):
+        for kind in sorted({name for name, *_ in first[party]}):
+            pairs = zip(joint_words(kind, first[party]), joint_words(kind, second[party]), strict=True)
+            for (how, words, bins), (_, _, others) in pairs:
+                limit = 2 ** PLACES.get(kind, 64)
+                if int(words.max()) >= limit or min(uniform_chance(bins), uniform_chance(others)) < CHANCE:
+                    problems.append(f"{party}: {kind} {how} is not uniform")
+                if same_chance(bins, others) < CHANCE:
+                    problems.append(f"{party}: {kind} {how} differs")
+    return problems
+
+
+CHANGES = ("labels", "label party's columns", "feature party's columns")
+
+
+@pytest.mark.parametrize("changed", CHANGES)
+def test_what_a_party_receives_is_uniform_beside_what_it_holds(changed, monkeypatch):
+    assert problems_of(monkeypatch, plan_of(rows=1200, epochs=4), changed=changed) == []
+
+
+def test_what_the_helper_deals_is_uniform(monkeypatch):
+    plan = plan_of(rows=1200, epochs=4)
+    _, views = exchanges(monkeypatch, *data(plan), plan)
+    for party, view in views.items():
+        words = np.concatenate([each.ravel() for name, each in view["helper"] if name == "Correction"])
+        assert uniform_chance((words >> np.uint64(58)).astype(int)) > CHANCE, party
+
+
+def test_the_helper_is_sent_sizes_and_a_seed_and_nothing_else(monkeypatch):
+    sent = []
+    send = head.send_words
+    monkeypatch.setattr(head, "send_words", lambda channel, kind, words: sent.append(channel.peer) or send(channel, kind, words))
+    plan = plan_of()
+    label_ND, feature_ND, labels_NC = data(plan)
+    to_helper = []
+
+    class Watched:
+        def __init__(self, channel):
+            self._channel, self.peer = channel, channel.peer
+
+        def send(self, message):
+            to_helper.append(type(message).__name__)
+            self._channel.send(message)
+
+        def receive(self, kind):
+            return self._channel.receive(kind)
+
+    begin = ShareHolder.begin.__func__
+
+    def watched(cls, peer, helper, *, is_label, seed):
+        return begin(cls, peer, Watched(helper), is_label=is_label, seed=seed)
+
+    monkeypatch.setattr(ShareHolder, "begin", classmethod(watched))
+    trained(plan, label_ND, feature_ND, labels_NC)
+    assert to_helper == ["MaskSeed", "MaskSeed"]
+
+
+@pytest.mark.parametrize("planted", ["masks that are not reduced", "one mask twice", "no mask of errors"])
+def test_planted_leaks_are_found(planted, monkeypatch):
+    if planted == "masks that are not reduced":
+        # The prototype's leak: z + r as 64-bit words, where r has few places
+        monkeypatch.setattr(MaskStream, "draw_below", lambda masks, bits, *shape: masks.draw(*shape) >> np.uint64(64 - bits + 6))
+    elif planted == "one mask twice":
+        draw = MaskStream.draw
+
+        def repeated(masks, *shape):
+            words = draw(masks, *shape)
+            return np.broadcast_to(words.ravel()[:1], shape).copy() if len(shape) == 2 and shape[1] == 1 else words
+
+        monkeypatch.setattr(MaskStream, "draw", repeated)
+    else:
+        monkeypatch.setattr(head, "gradients", without_error_masks(head.gradients))
+    assert problems_of(monkeypatch, plan_of(rows=1200, epochs=4), changed="labels")
+
+
+def without_error_masks(gradients):
+    """Gradients of which the errors cross with a mask of few places."""
+
+    def leaking(side, matrices, rows_B, errors_BC):
+        draw = side.masks.draw
+        side.masks.draw = lambda *shape: draw(*shape) >> np.uint64(60)
+        try:
+            return gradients(side, matrices, rows_B, errors_BC)
+        finally:
+            side.masks.draw = draw
+
+    return leaking
+
+
+def test_scores_cross_to_the_label_party_alone():
+    plan = plan_of()
+    label_ND, feature_ND, labels_NC = data(plan)
+    of_label, of_feature, _ = trained(plan, label_ND, feature_ND, labels_NC)
+    *_, views = run(
+        lambda side: head.score_label_party(label_ND, of_label, side),
+        lambda side: head.score_feature_party(feature_ND, of_feature, side),
+        lambda dealer: head.deal_scoring(dealer, plan.columns, plan.rows, 1),
+    )
+    assert "ScoreShares" in {name for name, _ in views["label"]["peer"]}
+    assert "ScoreShares" not in {name for name, _ in views["feature"]["peer"]}
