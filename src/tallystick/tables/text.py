@@ -8,7 +8,7 @@ from typing import TypeVar
 import numpy as np
 import polars as pl
 
-from tallystick.errors import DataError
+from tallystick.errors import DataError, FeatureError
 
 NUMBER_LIKE = (
     r"^([^\w]{0,4}|\p{L}{1,3}(\p{Sc}|\.)?[ \u00a0]|\p{L}{1,3}\p{Sc})"  # such as €, EUR and US$
@@ -100,9 +100,9 @@ def beyond_years(column: pl.Series) -> pl.Series:
 
 
 def refuse_beyond_years(column: pl.Series) -> None:
-    """Raise DataError, naming the column, for dates and time stamps beyond the years 1 to 9999."""
+    """Raise FeatureError, naming the column, for dates and time stamps beyond the years 1 to 9999."""
     if isinstance(column.dtype, pl.Date | pl.Datetime) and (beyond := beyond_years(column)).any():
-        raise DataError(
+        raise FeatureError(
             f"column {column.name!r} has times beyond the years 1 to 9999, such as a database's infinity, in "
             f"{rows_listed(beyond)} rows; make them null or clip them"
         )
