@@ -57,8 +57,8 @@ def as_form(column: pl.Series, form: Form, *, categories: Sequence[str] = ()) ->
         form: how the training read them.
         categories: of a column of text, which tell whether cells of another type spell them as they were spelt.
 
-    Raises FeatureError, naming the column, what was trained and what is found, for cells that do not fit, and for times beyond the
-    years 1 to 9999.
+    Raises FeatureError, naming the column, what was trained and what is found, for cells that do not fit, and for times beyond
+    the years 1 to 9999.
     """
     kind = column.dtype
     refuse_beyond_years(column)
