@@ -15,7 +15,7 @@ from torch import Tensor
 from tallystick.attacks.feature_inference.view import ColumnValues, FeatureView, Reconstruction
 
 LEAST_LOOKS = 3
-COMPONENTS = 32
+COMPONENTS = 128  # of many epochs, a narrow cut's last directions tell of columns, too
 GUIDES = 16  # components of the other looks that tell of a row how it moves
 DEGREE, PASSES = 3, 2
 ROWS_PER_WEIGHT = 10
