@@ -30,16 +30,20 @@ def test_what_has_nothing_to_do_with_a_view_is_seldom_found_in_it(tmp_path):
     simulate(values, tables(PARTIES, rows=600), columns(PARTIES), folder=tmp_path, watcher=Silent(), secret_seed=1)
     bank, shop = (RunFolder.open(next((tmp_path / name).glob("tiny-*"))) for name in PARTIES)
     contract = contract_of(bank.path)
-    labels, (truth, party, run_id) = load_labels(bank, contract), load_columns(shop, contract)
+    labels = load_labels(bank, contract)
+    loaded = {
+        part: load_columns(shop, contract, part) for part in (None, "validation", "test")
+    }  # each group of rows that crossed
     said: dict[str, list[str]] = {"labels": [], "columns": []}
     for seed in range(20):
         rng = np.random.default_rng([seed, 99])
         label_N = labels.label_N[torch.from_numpy(rng.permutation(len(labels.label_N)))]
         save_labels(bank, contract, label_N, labels.own_N, run_id=labels.run_id)
         said["labels"] += leak_headline(audit_labels(RecordedLabels.load(bank, contract), watcher=Silent(), seed=seed))
-        order_R = torch.from_numpy(rng.permutation(len(truth.rows_R)))
-        other = replace(truth, used=truth.used.rows(order_R), unused=truth.unused.rows(order_R))
-        save_columns(shop, contract, party, other, run_id=run_id)
+        for part, (truth, party, run_id) in loaded.items():
+            order_R = torch.from_numpy(rng.permutation(len(truth.rows_R)))
+            other = replace(truth, used=truth.used.rows(order_R), unused=truth.unused.rows(order_R))
+            save_columns(shop, contract, party, other, run_id=run_id, part=part)
         said["columns"].append(feature_headline(audit_columns(RecordedColumns.load(shop, contract), watcher=Silent(), seed=seed)))
     for lines in said.values():
         assert sum(", yes:" in line for line in lines) < 3
