@@ -17,7 +17,6 @@ from tallystick.run_folder.folder import START, RunFolder
 from tallystick.run_folder.own_network import OwnNetwork
 from tallystick.run_folder.trained import Architecture
 from tallystick.secret_sharing.matrix_products import Shares
-from tallystick.storage import remove
 from tallystick.tables.encoder import Encoder
 from tallystick.training.checkpoint import TrainingState, put_weights, read_tensors, write_tensors
 
@@ -40,8 +39,7 @@ class SharedHead:
         return len(self.shares.own_DC)
 
     def keep(self, folder: RunFolder) -> None:
-        """Write it; no row has a score by it yet."""
-        remove(folder.path / _SCORED)
+        """Write it; no row has a score by this run yet."""
         folder.note(_NOTE, {"state": vars(self.state), "folds": 1, "head": "shared"})
         tensors = {name: tensor for name, tensor in self.features.state_dict().items() if tensor.numel()}
         shares = {_OWN: self.shares.own_DC, _OTHERS: self.shares.others_EC}
@@ -69,6 +67,15 @@ class SharedHead:
 def has_shared_head(folder: RunFolder) -> bool:
     """Tell whether a run's head was trained on shares."""
     return folder.noted(_NOTE).get("head") == "shared"
+
+
+def require_unscored(folder: RunFolder) -> None:
+    """Raise ConfigError where rows have a score by this run's head: trained anew, it would give them another one."""
+    if (folder.path / _SCORED).exists():
+        raise ConfigError(
+            f"scores by the head of {folder.path.name} were opened, or were about to be, and each row gets one by a run: it is "
+            "not trained again. Begin another run on all sides, without --resume, if you agree to one more score of each row"
+        )
 
 
 def enter_scored(folder: RunFolder, ids: Iterable[bytes]) -> None:
