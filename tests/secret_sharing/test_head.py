@@ -42,7 +42,7 @@ def in_floats(label_ND, feature_ND, labels_NC, plan):
     for number, rows_B in enumerate(plan.batches()):
         scores_BC = rows_ND[rows_B] @ weights_DC
         values_BC = 1 / (1 + np.exp(-scores_BC)) if plan.loss == "logistic" else scores_BC
-        gradient_DC = rows_ND[rows_B].T @ (values_BC - labels_NC[rows_B]) / len(rows_B) + plan.decay * weights_DC
+        gradient_DC = rows_ND[rows_B].T @ (values_BC - labels_NC[rows_B]) / max(len(rows_B), 32) + plan.decay * weights_DC
         step_DC = plan.momentum * step_DC - plan.rate_at(number) * gradient_DC
         weights_DC = weights_DC + step_DC
     return rows_ND, weights_DC
@@ -68,6 +68,18 @@ def test_a_head_on_shares_is_the_head_in_floats(loss, outputs, rate):
     rows_ND, weights_DC = in_floats(label_ND, feature_ND, labels_NC, plan)
     found_NC = rows_ND @ to_numbers(opened(label, feature), bits=head.WEIGHT_BITS)
     assert np.abs(found_NC - rows_ND @ weights_DC).max() < 0.01 * (rows_ND @ weights_DC).std()
+
+
+def test_a_last_batch_of_one_row_does_not_make_squared_loss_diverge():
+    # 32 features of 1 or -1: by its own mean one row's step of rate .5 would turn its score sixteen times too far.
+    plan = plan_of("squared", rows=257, columns=(16, 16), epochs=8, rate=0.1)
+    label_ND, feature_ND, labels_NC = data(plan)
+    label_ND, feature_ND = np.sign(label_ND), np.sign(feature_ND)
+    label, feature, _ = trained(plan, label_ND, feature_ND, labels_NC)
+    rows_ND, weights_DC = in_floats(label_ND, feature_ND, labels_NC, plan)
+    scores_NC = rows_ND @ to_numbers(opened(label, feature), bits=head.WEIGHT_BITS)
+    assert np.abs(scores_NC - labels_NC).max() < 8
+    assert np.abs(scores_NC - rows_ND @ weights_DC).max() < 0.01 * (rows_ND @ weights_DC).std()
 
 
 def test_scores_are_those_of_the_shared_weights_to_their_last_place():

@@ -65,6 +65,7 @@ STEP_BITS = FEATURE_BITS + ERROR_BITS - WEIGHT_BITS
 """Places that are cut off a step: what momentum and weight decay are written in."""
 LARGEST_FEATURE = 2.0
 LARGEST_LABEL = 8.0
+LEAST_ROWS = 32
 OPENED_BITS = 12
 """Binary places of the scores that the label party learns."""
 
@@ -108,6 +109,14 @@ class HeadPlan:
         """Return the rate of a step, counted from 0: products and quotients alone, which are the same on every machine."""
         return self.rate * (self.steps - step) / self.steps
 
+    def scale_at(self, step: int, rows: int) -> float:
+        """Return what the errors of a step with so many rows are multiplied by: the rate over their number, at least 32.
+
+        The last batch of an epoch may have one row. By its mean it would turn the weights as far as a full batch does, and
+        squared loss would diverge.
+        """
+        return self.rate_at(step) / max(rows, LEAST_ROWS)
+
     def width(self, *, is_label: bool) -> tuple[int, int]:
         """Return a party's own columns and the other's."""
         return self.columns if is_label else self.columns[::-1]
@@ -150,7 +159,7 @@ def _train(side: ShareHolder, plan: HeadPlan, own_ND: Words, labels_NC: NDArray[
         rate = plan.rate_at(number)
         scores_BC = scores(side, matrices, rows_B, weights)
         labels_BC = labels_NC[rows_B] if labels_NC is not None else None
-        errors_BC = _ERRORS[plan.loss](side, scores_BC, labels_BC, rate / len(rows_B))
+        errors_BC = _ERRORS[plan.loss](side, scores_BC, labels_BC, plan.scale_at(number, len(rows_B)))
         gradient = gradients(side, matrices, rows_B, errors_BC)
         step = _next_step(side, step, gradient, weights, plan, rate)
         weights = weights + step
@@ -166,7 +175,7 @@ def deal_training(dealer: Dealer, plan: HeadPlan, *, progress: Progress = no_pro
         if plan.loss == "logistic":
             _deal_sigmoid(dealer, len(rows_B), plan.outputs)
         else:
-            deal_truncation(dealer, len(rows_B), plan.outputs, bits=_rescaling(plan.rate_at(number) / len(rows_B))[1])
+            deal_truncation(dealer, len(rows_B), plan.outputs, bits=_rescaling(plan.scale_at(number, len(rows_B)))[1])
         deal_gradients(masks, rows_B, plan.outputs)
         deal_truncation(dealer, sum(plan.columns), plan.outputs, bits=STEP_BITS)
         progress("dealing for shares", number + 1, plan.steps)
