@@ -1,6 +1,7 @@
 """A head on shares as a job: in one process, over TLS with a helper, killed, resumed, and in prediction."""
 
 import json
+from typing import ClassVar
 
 import polars as pl
 import pytest
@@ -15,6 +16,7 @@ from tallystick.network.addresses import free_port
 from tallystick.network.channel import MemoryChannel
 from tallystick.network.messages import encode
 from tallystick.simulation import simulate
+from tallystick.watcher import Silent
 
 PARTIES = ("bank", "shop")
 ROWS = 400
@@ -71,6 +73,12 @@ def test_no_message_s_kind_size_or_place_depends_on_a_label(labels, monkeypatch)
     [
         ({"model": {"hidden": [4]}}, "model.hidden: the features of a head on shares are built in"),
         ({"training": {"gradients": "shared", "ema": 0.9}}, "training.ema: a head on shares has no such setting"),
+        ({"training": {"gradients": "shared", "learning_rate": 1.5}}, "learning_rate = 1.5: steps could leave the range"),
+        (
+            {"training": {"gradients": "shared", "learning_rate": 0.6}, "target": {"type": "regression"}},
+            "learning_rate = 0.6: .* take at most 0.5",
+        ),
+        ({"training": {"gradients": "shared", "batch_size": 31}}, "batch_size = 31: with so few rows a step"),
         ({"unaligned": {"method": "warm-start"}}, "unaligned.method = warm-start: has no use for such rows"),
         ({"defense": [{"method": "label-dp", "epsilon": 1.0}]}, "defense.0.method = label-dp: neither embeddings nor gradients"),
         ({"alignment": {"method": "union", "keys": [{"name": "id"}]}}, "takes one row of each side"),
@@ -96,12 +104,18 @@ def test_check_says_what_is_learnt_what_is_assumed_and_that_labels_are_an_input(
     for part in (
         "secret shares, each of them uniform",
         "all sides follow the protocol, the helper works with neither party",
-        "takes a column it partly knows for the label learns that column",
+        "takes a column it partly knows for the label, or several columns packed into one label, learns them",
         "aid learns how many rows, columns and steps there are",
         "one score for each validation row, test row and row of a prediction",
     ):
         assert part in lines
     assert "cut embedding" not in lines
+
+
+def test_check_counts_the_scores_of_a_row_by_classes():
+    lines = " ".join(disclosure_lines(parse_contract(shared(target={"type": "multiclass", "classes": 7})), own_columns=True))
+    assert "learns 7 scores (one for each class) for each validation row" in lines
+    assert "one score" not in lines
 
 
 def test_every_message_that_crosses_is_said_before_the_run_and_after_it(monkeypatch):
@@ -194,6 +208,30 @@ def test_new_rows_get_a_score_over_tls_and_no_second_one(trained):
     assert again["shop"][0] != 0
     assert "have a score by the head of" in again["shop"][1].error
     assert not (job.home("bank") / "again.csv").exists()
+
+
+@pytest.mark.parametrize("command", [("run", "--resume"), ("train",)])
+@pytest.mark.parametrize("who", PARTIES)
+def test_a_run_whose_scores_were_opened_is_not_trained_again(command, who, trained):
+    # Trained anew in its folder, it would open a second score of the same rows under the same name.
+    job, _ = trained
+    kept = (job.runs(who)[-1] / "scored-rows.safetensors").read_bytes()
+    refused = job.start(who, *command)
+    assert refused.end() != 0
+    assert "each row gets one by a run" in refused.error
+    assert (job.runs(who)[-1] / "scored-rows.safetensors").read_bytes() == kept
+
+
+def test_scores_out_of_range_are_said_at_home(monkeypatch):
+    class Heard(Silent):
+        lines: ClassVar[list[str]] = []
+
+        def say(self, text):
+            self.lines.append(text)
+
+    monkeypatch.setattr(shared_head, "RANGE", 0.01)
+    simulate(parse_contract(shared()), tables(PARTIES, rows=ROWS), columns(PARTIES), secret_seed=1, watcher=Heard())
+    assert any("scores are beyond 0.01, where training on shares goes wrong" in line for line in Heard.lines)
 
 
 def test_neither_half_tells_the_weights_and_no_other_command_takes_it(trained):

@@ -573,6 +573,17 @@ def _shared_head_problems(contract: Contract) -> list[str]:
         for key in sorted(training.model_fields_set - allowed)
         if getattr(training, key) != type(training).model_fields[key].default
     ]
+    most = 0.5 if contract.target.type == "regression" else 1.0
+    if training.learning_rate > most:
+        problems.append(
+            f"{where}, training.learning_rate = {training.learning_rate:g}: steps could leave the range of shares without a sign "
+            f"of it; take at most {most:g}"
+        )
+    if training.batch_size != "auto" and training.batch_size < 32:
+        problems.append(
+            f"{where}, training.batch_size = {training.batch_size}: with so few rows a step, scores could leave the range of "
+            "shares without a sign of it; take at least 32"
+        )
     if contract.tuning.keys:
         problems.append(f"{where}, tuning.keys: each trial would open scores of the same rows again; leave it out")
     if contract.serving is not None:

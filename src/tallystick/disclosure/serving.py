@@ -13,7 +13,7 @@ def _prediction(contract: Contract) -> list[str]:
             f"and {features} a score for every position, and knows which positions are its own rows. A second prediction of the "
             "same ids makes up other rows: if a row's embedding or score changed, the other side lacks that row"
         ]
-    gets = "one score per scored row, and no row twice" if contract.shares_head else "a cut embedding per scored row"
+    gets = "scores of each scored row once" if contract.shares_head else "a cut embedding per scored row"
     return [
         f"`tallystick predict`: the rows of all tables are aligned as above, so {features} can tell which of its own rows are "
         f"scored; {label} gets {gets}"

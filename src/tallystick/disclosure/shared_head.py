@@ -5,7 +5,22 @@ from tallystick.disclosure.disclosure import Disclosure, RunFacts, parties_of
 from tallystick.results import Learnt
 
 ASSUMES = "all sides follow the protocol, the helper works with neither party, and AES-256 is a pseudorandom generator"
-CHOSEN_LABEL = "a label party that takes a column it partly knows for the label learns that column from the scores"
+CHOSEN_LABEL = (
+    "a label party that takes a column it partly knows for the label, or several columns packed into one label, learns them from "
+    "the scores"
+)
+
+
+def _scores_of_a_row(contract: Contract) -> str:
+    """Say how many scores of a row the label party learns: each is one more number that depends on the columns."""
+    if contract.target.type != "multiclass":
+        return "one score"
+    return f"{contract.target.classes} scores (one for each class)"
+
+
+def _capitalised(sentence: str) -> str:
+    """Begin with a capital letter."""
+    return sentence[0].upper() + sentence[1:]
 
 
 def _training(contract: Contract) -> list[str]:
@@ -27,9 +42,9 @@ def _scores(contract: Contract) -> list[str]:
     label, features = parties_of(contract)
     return [
         f"{label} chooses the labels, and {CHOSEN_LABEL}: no protocol prevents it. {features} can only choose whom to trust",
-        f"{label} learns one score for each validation row, test row and row of a prediction, and {features} learns none. A "
-        f"score tells something about the columns of {features}. Each row gets one score by a model, and another run gives "
-        "another score of the same row",
+        f"{label} learns {_scores_of_a_row(contract)} for each validation row, test row and row of a prediction, and {features} "
+        f"learns none. Each score tells something about the columns of {features}. A model scores each row once, and another run "
+        "scores the same row again",
     ]
 
 
@@ -42,8 +57,8 @@ def _shared_learnt(contract: Contract, facts: RunFacts) -> list[Learnt]:
         Learnt(
             step="training",
             party=label,
-            what=f"One score for each of {scored:,} validation and test rows, which tells something about the columns of "
-            f"{features}. Nothing else about them. {CHOSEN_LABEL[0].upper()}{CHOSEN_LABEL[1:]}.",
+            what=f"{_capitalised(_scores_of_a_row(contract))} for each of {scored:,} validation and test rows, which tell "
+            f"something about the columns of {features}. Nothing else about them. {_capitalised(CHOSEN_LABEL)}.",
             guarantee=f"of all but the scores, if {ASSUMES}",
         ),
         Learnt(
@@ -71,7 +86,7 @@ SHARED_HEAD = (
     ),
     Disclosure(
         name="scores of a head on shares",
-        label_party="one score per row and model: of validation and test rows of a run, and of the rows of each prediction",
+        label_party="one score per row and model, or one per class: of validation, test and predicted rows",
         feature_party="nothing",
         guarantee="none for what scores tell about columns, first of all if the label party chose the label for that",
         fields=("ScoreShares.words",),

@@ -42,6 +42,7 @@ from tallystick.secret_sharing.matrix_products import Index, Shares
 from tallystick.secret_sharing.ring import SEED_BYTES
 from tallystick.secret_sharing.share_messages import HeadSizes, exchange_counts, receive_sizes
 from tallystick.secret_sharing.sides import Dealer, ShareHolder
+from tallystick.secret_sharing.sigmoid import RANGE
 from tallystick.training.checkpoint import TrainingState
 from tallystick.training.folds import Folds
 from tallystick.training.label_party import train_label_party as train_network
@@ -88,6 +89,11 @@ def train_shared_label_party(job: Job, dataset: Dataset, rows: OwnRows) -> Score
     enter_scored(job.folder, rows.keys.ids_of(rows.rows_at(index_N)))
     logits_N = open_scores(head, dataset, index_N, side, job.contract, progress=job.logbook.watcher.progress)
     job.leave()
+    if beyond := int((logits_N.abs() > RANGE).sum()):  # only at home, for it may depend on labels
+        job.logbook.watcher.say(
+            f"{beyond} of {logits_N.numel()} scores are beyond {RANGE:g}, where training on shares goes wrong: lower "
+            "training.learning_rate, or raise training.weight_decay or training.batch_size"
+        )
     validation_N, test_N = logits_N[: len(dataset.validation_N)], logits_N[len(dataset.validation_N) :]
     return ScoredOnce(head=head, validation_N=validation_N, test_N=test_N)
 
