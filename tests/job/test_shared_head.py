@@ -115,6 +115,7 @@ def test_check_says_what_is_learnt_what_is_assumed_and_that_labels_are_an_input(
 def test_check_counts_the_scores_of_a_row_by_classes():
     lines = " ".join(disclosure_lines(parse_contract(shared(target={"type": "multiclass", "classes": 7})), own_columns=True))
     assert "learns 7 scores (one for each class) for each validation row" in lines
+    assert "Nobody should sign for columns with several classes" in lines
     assert "one score" not in lines
 
 

@@ -45,6 +45,16 @@ def _scores(contract: Contract) -> list[str]:
         f"{label} learns {_scores_of_a_row(contract)} for each validation row, test row and row of a prediction, and {features} "
         f"learns none. Each score tells something about the columns of {features}. A model scores each row once, and another run "
         "scores the same row again",
+        *_classes(contract, label, features),
+    ]
+
+
+def _classes(contract: Contract, label: str, features: str) -> list[str]:
+    if contract.target.type != "multiclass":
+        return []
+    return [
+        f"the {contract.target.classes} scores of a row tell together much more than one: from few rows whose columns it knows, "
+        f"{label} can rebuild most columns of {features} of all scored rows. Nobody should sign for columns with several classes"
     ]
 
 
