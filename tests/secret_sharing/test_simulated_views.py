@@ -1,0 +1,105 @@
+"""All that a party sees of a session, training and scoring together, fits any data of the other party, to the bit.
+
+For other data of the other party there are coins of it with which this party receives the same words: each received word holds a
+coin that no other one holds. Only the shares of scores differ, by the difference of the scores.
+"""
+
+import numpy as np
+import pytest
+
+from tallystick.secret_sharing import head
+from tallystick.secret_sharing.ring import MaskStream
+
+from .sides3 import SEEDS, run
+from .test_head import data, plan_of
+
+PLAN = plan_of(rows=60, columns=(4, 5), epochs=1, batch=20, rate=0.3)
+SCORED = 30
+
+
+def coins_of_messages(*, of_feature):
+    """Which draw of the other party hides each message that a party receives, and with which sign: its peer's, the helper's."""
+    exchanged = {
+        "weights": -1,
+        "product": -1,
+        "sigmoid": 1,
+        "dealt": -1,
+        "errors": -1,
+        "gradient": -1,
+        "step": 1,
+        "dealt step": -1,
+    }
+    scoring = {"features": -1, "weights": -1, "product": -1, "scores": 1, "dealt scores": -1}
+    draws = [("features", -1), *list(exchanged.items()) * PLAN.steps, *scoring.items()]
+    draws = [(name, sign) for name, sign in draws if of_feature or not name.startswith("dealt")]  # the feature party draws them
+    from_helper = ("product", "gradient", "dealt", "dealt step", "dealt scores")
+    numbered = [(name in from_helper, (number, sign)) for number, (name, sign) in enumerate(draws)]
+    return {"helper": [coin for dealt, coin in numbered if dealt], "peer": [coin for dealt, coin in numbered if not dealt]}
+
+
+def session(monkeypatch, label_ND, feature_NE, labels_NC, scored, *, coins, of_feature):
+    """Train and score; the draws of one party have these words added, by the draw's number."""
+
+    class Programmed(MaskStream):
+        def __init__(self, seed):
+            super().__init__(seed)
+            self.number = 0 if seed == SEEDS[not of_feature] else None
+
+        def draw(self, *shape):
+            words = super().draw(*shape)
+            if self.number is None:
+                return words
+            self.number += 1
+            added = coins.get(self.number - 1)
+            return words if added is None else words + added.reshape(shape)
+
+    def label(side):
+        weights = head.train_head_label_party(label_ND, labels_NC, side, PLAN)
+        return head.score_label_party(scored[0], weights, side)
+
+    def feature(side):
+        weights = head.train_head_feature_party(feature_NE, side, PLAN)
+        head.score_feature_party(scored[1], weights, side)
+
+    def helper(dealer):
+        head.deal_training(dealer, PLAN)
+        head.deal_scoring(dealer, PLAN.columns, SCORED, PLAN.outputs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("tallystick.secret_sharing.sides.MaskStream", Programmed)
+        scores_NC, _, views = run(label, feature, helper)
+    return scores_NC, views["label" if of_feature else "feature"]
+
+
+@pytest.mark.parametrize("of_feature", [True, False])
+def test_a_party_s_whole_view_fits_other_data_of_the_other_party(of_feature, monkeypatch):
+    label_ND, feature_NE, labels_NC = data(PLAN)
+    rng = np.random.default_rng(5)
+    scored = [rng.uniform(-2, 2, (SCORED, width)) for width in PLAN.columns]
+    other = [rng.uniform(-2, 2, (SCORED, width)) for width in PLAN.columns]
+    own = label_ND, feature_NE, labels_NC, scored
+    changed = (
+        (label_ND, rng.uniform(-2, 2, feature_NE.shape), labels_NC, (scored[0], other[1]))
+        if of_feature
+        else (rng.uniform(-2, 2, label_ND.shape), feature_NE, 1 - labels_NC, (other[0], scored[1]))
+    )
+    places, coins = coins_of_messages(of_feature=of_feature), {}
+    scores_NC, seen = session(monkeypatch, *own, coins={}, of_feature=of_feature)
+    while True:
+        found_NC, view = session(monkeypatch, *changed, coins=coins, of_feature=of_feature)
+        different = [
+            (coin, (wanted - words).ravel())
+            for source, each in places.items()
+            for coin, (_, wanted), (_, words) in zip(each, seen[source], view[source], strict=False)
+            if not np.array_equal(wanted, words)
+        ]
+        if not different:
+            break
+        (number, sign), difference = min(different, key=lambda each: each[0])
+        assert number not in coins, "a coin hides two messages"
+        coins[number] = difference if sign > 0 else np.uint64(0) - difference
+    left = {source: len(seen[source]) - len(each) for source, each in places.items()}
+    assert left == {"helper": 0, "peer": int(of_feature)}, "each message but the scores has a coin"
+    if of_feature:
+        shares = [each["peer"][-1][1].view(np.int64) for each in (seen, view)]
+        assert np.array_equal(shares[1] - shares[0], np.rint((found_NC - scores_NC) * 2**head.OPENED_BITS).astype(np.int64))
