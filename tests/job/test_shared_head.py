@@ -15,6 +15,7 @@ from tallystick.job.phases import shared_head
 from tallystick.network.addresses import free_port
 from tallystick.network.channel import MemoryChannel
 from tallystick.network.messages import encode
+from tallystick.scoring.explain import check_explained
 from tallystick.simulation import simulate
 from tallystick.watcher import Silent
 
@@ -209,6 +210,11 @@ def test_new_rows_get_a_score_over_tls_and_no_second_one(trained):
     assert again["shop"][0] != 0
     assert "have a score by the head of" in again["shop"][1].error
     assert not (job.home("bank") / "again.csv").exists()
+
+
+def test_scores_on_shares_are_not_explained():
+    with pytest.raises(ConfigError, match="--explain: it takes more scores of a row"):
+        check_explained(parse_contract(shared()), "bank")
 
 
 @pytest.mark.parametrize("command", [("run", "--resume"), ("train",)])
