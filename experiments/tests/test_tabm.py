@@ -177,7 +177,7 @@ def test_a_refit_has_the_validation_rows_too(monkeypatch, method, by_time, begin
 
 
 def test_what_it_needs_is_said(monkeypatch):
-    assert {"tabm", "tabm-refit"} == {*METHODS} - {*USUAL}
+    assert {"tabm", "tabm-refit", "shared"} == {*METHODS} - {*USUAL}
     with pytest.raises(ConfigError, match="--device abacus: PyTorch has no such device here"):
         sweep.experiment(data=None, tables=["wine"], methods=["tabm"], device="abacus").run()
     monkeypatch.setitem(sys.modules, "tabm", None)

@@ -272,6 +272,13 @@ ELSEWHERE = {
     "ScoreAnswer": "scoring/test_asked_scores.py",
     "AlignmentKept": "scoring/test_alignment_reuse.py",
     "AlignmentNext": "scoring/test_alignment_reuse.py",
+    **dict.fromkeys(
+        (
+            *("MaskSeed", "FeatureCount", "HeadSizes", "Correction", "ScoreShares"),
+            *("MaskedFeatures", "MaskedWeights", "MaskedScores", "MaskedErrors", "MaskedSteps"),
+        ),
+        "secret_sharing/test_messages.py",
+    ),
     "VersionsWanted": "serving/test_version_messages.py",
     "VersionsHeld": "serving/test_version_messages.py",
 }

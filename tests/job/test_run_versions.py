@@ -505,24 +505,6 @@ def test_a_kill_at_any_write_leaves_all_or_nothing_and_the_command_can_be_given_
     assert at > 4
 
 
-def test_under_a_cap_neither_is_made_unless_it_is_allowed(job, ids):
-    """Stands last: the ledger keeps the cap."""
-    before = entries(job)
-    job.change("bank", privacy={"cap": 100.0})
-    try:
-        (code,), said = decided(job)
-        assert code == 2
-        assert "privacy.allow: [promotion]" in said
-        assert "privacy.allow: [promotion]" in str(error_of(versions(job, "bank").promote, ids[0]))
-        assert versions(job, "bank").promoted() == []
-        assert entries(job) == before
-        job.change("bank", privacy={"allow": ["promotion"], "cap": 100.0})
-        assert decided(job)[0][0] in (0, EXIT_KEPT)
-        versions(job, "bank").promote(ids[0])
-    finally:
-        job.change("bank", privacy=None)
-
-
 KILLED = """
 import json, os, shutil, signal, sys
 from pathlib import Path
@@ -593,3 +575,21 @@ def test_a_promotion_that_is_killed_at_any_moment_is_made_or_not_and_can_be_made
     made = sum(each == [new, old] for each in seen)
     entries = Ledger(job.home("bank") / "privacy-ledger.sqlite", party="bank").entries("labels")
     assert len(entries) - charged >= len(seen) + made  # what was seen to be promoted had been entered, and each rollback
+
+
+def test_under_a_cap_neither_is_made_unless_it_is_allowed(job, ids):
+    """Stands last: the ledger keeps the cap."""
+    before = entries(job)
+    job.change("bank", privacy={"cap": 100.0})
+    try:
+        (code,), said = decided(job)
+        assert code == 2
+        assert "privacy.allow: [promotion]" in said
+        assert "privacy.allow: [promotion]" in str(error_of(versions(job, "bank").promote, ids[0]))
+        assert versions(job, "bank").promoted() == []
+        assert entries(job) == before
+        job.change("bank", privacy={"allow": ["promotion"], "cap": 100.0})
+        assert decided(job)[0][0] in (0, EXIT_KEPT)
+        versions(job, "bank").promote(ids[0])
+    finally:
+        job.change("bank", privacy=None)

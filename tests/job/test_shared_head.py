@@ -250,7 +250,9 @@ def test_neither_half_tells_the_weights_and_no_other_command_takes_it(trained):
     assert "holds shares of a head" in export.error
 
 
-@pytest.mark.parametrize("who", ["bank", "shop", "aid"])
+@pytest.mark.parametrize(
+    "who", ["bank", pytest.param("shop", marks=pytest.mark.long), pytest.param("aid", marks=pytest.mark.long)]
+)
 def test_a_run_goes_on_after_any_side_was_killed(who, tmp_path):
     frames = tables(PARTIES, rows=ROWS)
     job = lay_out(tmp_path, shared(training__shared={"epochs": 300}), frames)

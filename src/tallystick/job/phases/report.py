@@ -138,8 +138,7 @@ def versions() -> dict[str, str]:
 
 
 SHARED_HEAD_NOTE = (
-    "What the opened scores tell about columns is not measured by a run, because no side has both the scores and the columns. "
-    "`bench shared --leaks` measures it on tables at hand."
+    "What the opened scores tell about columns is not measured by a run, because no side has both the scores and the columns."
 )
 
 

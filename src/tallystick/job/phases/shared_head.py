@@ -212,7 +212,8 @@ def _fitted(job: Job, dataset: Dataset) -> FixedFeatures:
 def _own_network(job: Job, dataset: Dataset) -> tuple[OwnNetwork | None, Tensor | None]:
     """Train a network of the label party's own columns, and give the training rows' features of it; None without columns.
 
-    It trains for as many epochs as the number of rows says, so that the time it takes does not depend on labels.
+    It trains for as many epochs as the number of rows says. The others can see how long it takes, which depends on labels where
+    it diverges or closes columns.
     """
     if dataset.encoder is None:
         return None, None

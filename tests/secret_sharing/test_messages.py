@@ -1,0 +1,94 @@
+"""Messages of a head on shares that no party of this version sends are refused in a line that names the peer."""
+
+import numpy as np
+import pytest
+
+from tallystick.errors import ProtocolError
+from tallystick.network.channel import memory_channels
+from tallystick.network.messages import Array
+from tallystick.secret_sharing.share_messages import (
+    Correction,
+    FeatureCount,
+    HeadSizes,
+    MaskedErrors,
+    MaskedFeatures,
+    MaskedScores,
+    MaskedSteps,
+    MaskedWeights,
+    MaskSeed,
+    ScoreShares,
+    exchange_counts,
+    receive_seed,
+    receive_sizes,
+    receive_words,
+)
+
+WRONG = {
+    "more rows": np.zeros((4, 2), dtype=np.int64),
+    "fewer columns": np.zeros((3, 1), dtype=np.int64),
+    "no rows": np.zeros((0, 2), dtype=np.int64),
+    "another dimension": np.zeros((3, 2, 1), dtype=np.int64),
+    "floats": np.zeros((3, 2), dtype=np.float64),
+    "half the places": np.zeros((3, 2), dtype=np.int32),
+}
+
+
+def refused(receive, *messages):
+    """The error of a call that receives these messages."""
+    mine, theirs = memory_channels("here", "there", timeout_s=5)
+    for message in messages:
+        theirs.send(message)
+    with pytest.raises(ProtocolError, match="there") as error:
+        receive(mine)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("words", WRONG.values(), ids=WRONG)
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda words: MaskedFeatures(words=words),
+        lambda words: MaskedWeights(words=words),
+        lambda words: MaskedScores(words=words),
+        lambda words: MaskedErrors(words=words),
+        lambda words: MaskedSteps(words=words),
+        lambda words: ScoreShares(words=words),
+        lambda words: Correction(words=words),
+    ],
+)
+def test_words_of_another_shape_or_type_are_refused(made, words):
+    message = made(Array.of(words))
+    assert type(message).__name__ in refused(lambda channel: receive_words(channel, type(message), 3, 2), message)
+
+
+@pytest.mark.parametrize("seed", [b"", b"s" * 31, b"s" * 33])
+def test_a_seed_of_another_length_is_refused(seed):
+    assert f"a seed of {len(seed)} bytes; 32 are due" in refused(receive_seed, MaskSeed(seed=seed))
+
+
+@pytest.mark.parametrize("columns", [0, -1, (1 << 16) + 1, (1 << 63) - 1])
+def test_a_count_of_features_that_no_party_has_is_refused(columns):
+    assert f"brings {columns} features" in refused(lambda channel: exchange_counts(channel, 3), FeatureCount(columns=columns))
+
+
+SIZES = {"training": 10, "scored": 5, "label_columns": 3, "feature_columns": 4, "outputs": 1}
+
+
+@pytest.mark.parametrize(
+    ("changed", "part"),
+    [
+        ({"training": -1}, "which no table needs"),
+        ({"scored": 1 << 40}, "which no table needs"),
+        ({"label_columns": 0}, "which no table needs"),
+        ({"feature_columns": 1 << 20}, "which no table needs"),
+        ({"outputs": 0}, "shares of 0 outputs"),
+    ],
+)
+def test_sizes_that_no_table_has_are_refused_by_the_helper(changed, part):
+    sizes = HeadSizes(**SIZES | changed)
+    assert part in refused(lambda channel: receive_sizes(channel, channel), sizes, sizes)
+
+
+def test_parties_that_ask_for_different_shares_are_refused_by_the_helper():
+    pair = HeadSizes(**SIZES), HeadSizes(**SIZES | {"training": 11})
+    refused(lambda channel: receive_sizes(channel, channel), *pair)
