@@ -74,7 +74,7 @@ def _shared_learnt(contract: Contract, facts: RunFacts) -> list[Learnt]:
         Learnt(
             step="training",
             party=features,
-            what=f"Nothing about labels or columns of {label}: secret shares crossed, as many and as large whatever the labels are.",
+            what=f"Nothing about labels or columns of {label}: secret shares crossed, as many and as large for all labels.",
             guarantee=f"holds if {ASSUMES}",
         ),
     ]
