@@ -61,6 +61,13 @@ def shapes_of(frames, monkeypatch):
     return sorted((peer, messages) for (_, peer), messages in sent.items())
 
 
+@pytest.mark.parametrize("order", ["y", "id"])
+def test_no_message_s_kind_size_or_place_depends_on_the_order_of_a_table(order, monkeypatch):
+    frames = tables(PARTIES, rows=ROWS)
+    changed = {**frames, "bank": frames["bank"].sort(order)}
+    assert shapes_of(frames, monkeypatch) == shapes_of(changed, monkeypatch)
+
+
 @pytest.mark.parametrize("labels", ["turned", "one class"])
 def test_no_message_s_kind_size_or_place_depends_on_a_label(labels, monkeypatch):
     frames = tables(PARTIES, rows=ROWS)

@@ -64,11 +64,6 @@ class SharedHead:
         return cls(features=features, shares=shares, state=state, own_network=own_network)
 
 
-def has_shared_head(folder: RunFolder) -> bool:
-    """Tell whether a run's head was trained on shares."""
-    return folder.noted(_NOTE).get("head") == "shared"
-
-
 def require_unscored(folder: RunFolder) -> None:
     """Raise ConfigError where rows have a score by this run's head: trained anew, it would give them another one."""
     if (folder.path / _SCORED).exists():
